@@ -419,7 +419,8 @@ def matmul() -> dict:
         shapes = [jax.ShapeDtypeStruct((n, n), jnp.float32, sharding=jax.NamedSharding(mesh, s)) for s in specs]
         with jax.set_mesh(mesh):
             module = wb.inspect(lambda a, b: algorithms.matmul_25d(a, b))(*shapes).module
-        sent = sum(c.wire_bytes * c.executions for c in module.collectives) / 4
+        assert module is not None
+        sent = sum(c.wire_bytes * c.executions for c in module.collectives) / 4  # pyright: ignore[reportOperatorIssue,reportOptionalOperand]
         words[name] = sent, algorithms.matmul_words(n, side=side, layers=layers)["total"], module.memory.peak_bytes
     return {
         "paper": "Solomonik and Demmel, Euro-Par 2011, section 3",

@@ -29,4 +29,4 @@ def load_ipython_extension(shell: object) -> None:
     """Registers `%%explore`, `%%measure` and `%inspect`: what `%load_ext workbench` calls."""
     from workbench.magics import load_ipython_extension as load
 
-    load(shell)
+    load(shell)  # pyright: ignore[reportArgumentType] -- IPython's shell, which is not imported here

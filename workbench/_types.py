@@ -4,7 +4,8 @@
 """
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from jax import Array
@@ -24,7 +25,7 @@ if TYPE_CHECKING:  # type checkers read jaxtyping's tree, which is made at run t
 
         num_leaves: int
 
-        def unflatten(self, leaves: Iterable[object], /) -> Any: ...
+        def unflatten(self, leaves: Iterable[object], /) -> "Argument": ...
         def flatten_up_to(self, tree: object, /) -> list[Any]: ...
 
     Aval: TypeAlias = Any  # JAX says of a variable only that its type is an `AbstractValue`, which has no shape
@@ -68,7 +69,23 @@ Argument: TypeAlias = Any
 
 
 Foreign: TypeAlias = Any
-"""An object of a library that is an extra, and so not there where types are checked: Spark, Dask, Ray, h5py, …"""
+"""An object whose class type checkers cannot read: of an extra that is not installed where types are checked (Spark,
+Dask, Ray, h5py, …), or of a compiled module without stubs (jaxlib's executables, MLIR, profiles)."""
+
+Option: TypeAlias = Any
+"""A keyword argument that is passed on to another function, whose signature has its type."""
+
+
+class AsGiven(Enum):
+    """The default of an option of which None is a value of its own: what the traced program already has."""
+
+    AS_GIVEN = "as given"
+
+    def __repr__(self) -> str:
+        return "as given"
+
+
+AS_GIVEN: Final = AsGiven.AS_GIVEN
 
 
 class ArrayLikeType(Protocol):

@@ -9,21 +9,26 @@ measured or inspected. Options are keyword arguments, written with or without co
 """
 
 import ast
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workbench.errors import ProgramError
 
+if TYPE_CHECKING:
+    from IPython.core.interactiveshell import InteractiveShell
 
-def load_ipython_extension(shell: Any) -> None:
+    from workbench._types import Argument
+
+
+def load_ipython_extension(shell: "InteractiveShell") -> None:
     """Registers the magics; IPython calls it for `%load_ext workbench`."""
     for name, kinds in (("explore", "cell"), ("measure", "cell"), ("inspect", "line_cell")):
-        shell.register_magic_function(_Magic(shell, name), magic_kind=kinds, magic_name=name)
+        shell.register_magic_function(_Magic(shell, name), magic_kind=kinds, magic_name=name)  # pyright: ignore
 
 
 class _Magic:
     """One magic: runs what comes before the call, and gives the call to a function of `workbench`."""
 
-    def __init__(self, shell: Any, name: str) -> None:
+    def __init__(self, shell: "InteractiveShell", name: str) -> None:
         self._shell, self._name = shell, name
         self.__doc__ = f"Gives the call in the last line to `workbench.{name}`; options are its keyword arguments."
 
@@ -50,7 +55,7 @@ class _Magic:
         return getattr(api, self._name)(function, **keywords)(*arguments, **named)
 
 
-def _take_call(cell: str, name: str, shell: Any) -> ast.Call:
+def _take_call(cell: str, name: str, shell: "InteractiveShell") -> ast.Call:
     """Runs everything but the last line of a cell, and returns the call in it."""
     tree = ast.parse(cell)
     last = tree.body.pop() if tree.body else None
@@ -91,7 +96,7 @@ def _options(text: str, name: str) -> list[ast.keyword]:
     raise ProgramError(message)
 
 
-def _value(node: ast.expr, names: dict[str, Any]) -> Any:
+def _value(node: ast.expr, names: dict[str, Any]) -> "Argument":
     return eval(compile(ast.Expression(node), "<cell>", "eval"), names)
 
 

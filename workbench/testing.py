@@ -11,10 +11,11 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from workbench._types import Argument
 from workbench.api import Traced
 from workbench.errors import InspectionError
 from workbench.inspection import compare as _compare, inspect_source, inspect_stage, is_program_text
@@ -190,10 +191,10 @@ def _shortened(value: object) -> object:
     return value
 
 
-def _module(program: Any, asked: str) -> ModuleRecord:
+def _module(program: Argument, asked: str) -> ModuleRecord:
     if isinstance(program, ModuleRecord):
         return program
-    record: Any = program
+    record: Argument = program
     if isinstance(program, Traced):
         record = program.inspect()
     elif is_program_text(program):
@@ -272,4 +273,4 @@ try:
 except ImportError:  # the assertions need no pytest
     pass
 else:
-    record_snapshot: Any = pytest.fixture(name="record_snapshot")(_snapshots)
+    record_snapshot: Callable[..., RecordSnapshot] = pytest.fixture(name="record_snapshot")(_snapshots)

@@ -8,7 +8,7 @@ import copy
 import functools
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
 import jax
@@ -36,7 +36,7 @@ from jaxlib import _hlo  # pyright: ignore[reportAttributeAccessIssue] compiled,
 from jaxlib.mlir import ir as _ir
 from jaxlib.mlir.dialects import stablehlo as _stablehlo
 
-from workbench._types import AnyMesh, Aval
+from workbench._types import AnyMesh, Aval, Foreign, Param
 
 JaxprEqnContext = _core.JaxprEqnContext
 """What an equation remembers of the place where it was traced: the mesh, and what was configured."""
@@ -128,12 +128,15 @@ def drop_leading_axis(aval: Aval) -> Aval:
     return _core.mapped_aval(aval.shape[0], 0, aval)
 
 
-def add_leading_axis(aval: Aval, size: int, explicit_axes: str | tuple[str, ...] | None, mesh: Any = None) -> Aval:
+def add_leading_axis(
+    aval: Aval, size: int, explicit_axes: str | tuple[str, ...] | None, mesh: AnyMesh | None = None
+) -> Aval:
     """The abstract value of `size` rows of `aval`, the new axis sharded over explicit mesh axes if there are any."""
     if explicit_axes is None or not aval.sharding.mesh.empty:
         return _core.unmapped_aval(size, 0, aval, explicit_mesh_axis=explicit_axes)
     spec = jax.sharding.PartitionSpec(explicit_axes, *(None,) * aval.ndim)
-    sharding = jax.sharding.NamedSharding(getattr(mesh, "abstract_mesh", mesh), spec)
+    assert mesh is not None
+    sharding = jax.sharding.NamedSharding(mesh.abstract_mesh, spec)
     return aval.update(shape=(size, *aval.shape), sharding=sharding)
 
 
@@ -218,7 +221,7 @@ def is_float0(aval: Aval) -> bool:
     return aval.dtype == jax.dtypes.float0
 
 
-def new_equation(equation: JaxprEqn, **changes: Any) -> JaxprEqn:
+def new_equation(equation: JaxprEqn, **changes: Param) -> JaxprEqn:
     """A copy of a jaxpr equation with some parts changed."""
     return equation.replace(**changes)
 
@@ -228,7 +231,7 @@ def new_variable(variable: Var, aval: Aval) -> Var:
     return variable if isinstance(variable, _core.DropVar) and variable.aval is aval else type(variable)(aval)
 
 
-def renamed_effects(effects: Any, variables: Mapping[Any, Any]) -> _core.Effects:
+def renamed_effects(effects: Iterable[_core.Effect], variables: Mapping[Any, Any]) -> _core.Effects:
     """The effects of a jaxpr or equation, those on a Ref with their variable replaced (JAX 0.10 to 0.12)."""
 
     def renamed(effect: _core.Effect) -> _core.Effect:
@@ -236,10 +239,11 @@ def renamed_effects(effects: Any, variables: Mapping[Any, Any]) -> _core.Effects
             return effect.replace(input=variables[effect.input])
         return effect
 
-    return type(effects)(renamed(effect) for effect in effects)
+    kind: Foreign = type(effects)  # a set, or JAX's ordered one
+    return kind(renamed(effect) for effect in effects)
 
 
-def retyped_constant(value: Any, aval: Aval) -> object:
+def retyped_constant(value: Foreign, aval: Aval) -> object:
     """A constant of a jaxpr with another type: those that a trace made keep the mesh of that trace in theirs."""
     if type(value).__name__ != "TypedNdArray":  # JAX 0.10 and later
         return value
@@ -390,12 +394,12 @@ def has_ordered_effects(jaxpr: Jaxpr | ClosedJaxpr) -> bool:
     return any(_effects.ordered_effects.contains(effect) for effect in jaxpr.effects)
 
 
-def is_ready(array: Any) -> bool:
+def is_ready(array: Foreign) -> bool:
     """Whether an array has been computed; does not wait."""
     return array.is_ready()
 
 
-def key_implementation(dtype: Any) -> str:
+def key_implementation(dtype: Foreign) -> str:
     """The name of the generator that PRNG keys of this dtype belong to."""
     return dtype._impl.name
 
@@ -479,7 +483,7 @@ def is_jitted(fn: object) -> TypeGuard[jax.stages.Wrapped]:
     return callable(fn) and hasattr(fn, "_jit_info") and callable(getattr(fn, "trace", None))
 
 
-def static_arguments(jitted: Any, count: int) -> tuple[frozenset[int], frozenset[str]]:
+def static_arguments(jitted: Foreign, count: int) -> tuple[frozenset[int], frozenset[str]]:
     """Positions (of `count` arguments) and names of the static arguments of a jitted function."""
     info = jitted._jit_info
     positions = (position + count if position < 0 else position for position in info.static_argnums)

@@ -14,6 +14,8 @@ from jax.experimental import mesh_utils, topologies
 from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
 from jaxlib.mlir import ir
 
+from workbench._types import Foreign
+
 
 class NoSuchTopologyError(ValueError):
     """The compiler knows no topology of this name."""
@@ -98,7 +100,7 @@ def compile_for_devices(
     return text, _memory(executable), _cost(executable)
 
 
-def _compile_options(devices: list[Any], options: list[tuple[str, Any]]) -> Any:
+def _compile_options(devices: list[Any], options: list[tuple[str, Any]]) -> Foreign:
     count = len(devices)
     found = _xla.CompileOptions()
     found.num_partitions = count
@@ -113,7 +115,7 @@ def _compile_options(devices: list[Any], options: list[tuple[str, Any]]) -> Any:
     return found
 
 
-def _memory(executable: Any) -> dict[str, int]:
+def _memory(executable: Foreign) -> dict[str, int]:
     stats = executable.get_compiled_memory_stats()
     names = {
         "argument_bytes": "argument_size_in_bytes",
@@ -126,7 +128,7 @@ def _memory(executable: Any) -> dict[str, int]:
     return {ours: int(getattr(stats, theirs)) for ours, theirs in names.items() if hasattr(stats, theirs)}
 
 
-def _cost(executable: Any) -> dict[str, float]:
+def _cost(executable: Foreign) -> dict[str, float]:
     try:
         found = executable.cost_analysis()
     except _jax.JaxRuntimeError:  # the CUDA plugin has none

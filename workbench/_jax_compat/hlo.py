@@ -3,7 +3,7 @@
 Written against jaxlib 0.10 to 0.12, whose `_hlo` extension is not public.
 """
 
-from typing import Any
+from workbench._types import Foreign
 
 _MOST_BYTES = 64 * 2**20  # printing takes some 30 times as much memory
 
@@ -23,7 +23,7 @@ def hlo_text_of_proto(serialized: bytes) -> str | None:
         from jaxlib import _hlo  # pyright: ignore[reportAttributeAccessIssue] -- compiled, without stubs
     except ImportError:
         return None
-    module_type: Any = getattr(_hlo, "HloModule", None)
+    module_type: Foreign = getattr(_hlo, "HloModule", None)
     if not hasattr(module_type, "from_serialized_hlo_module_proto"):
         return None
     try:
@@ -33,7 +33,7 @@ def hlo_text_of_proto(serialized: bytes) -> str | None:
         return None
 
 
-def buffer_assignment_of(compiled: Any, stats: Any) -> tuple[bytes, bytes] | None:
+def buffer_assignment_of(compiled: Foreign, stats: Foreign) -> tuple[bytes, bytes] | None:
     """The compiler's plan of memory.
 
     Args:

@@ -13,6 +13,8 @@ from jax._src import source_info_util as _source_info
 from jax._src.lib import _profiler  # pyright: ignore[reportAttributeAccessIssue] -- compiled, without stubs
 from jax._src.profiler import _profile_state as _profiler_state
 
+from workbench._types import Foreign
+
 
 class ProfilerBusyError(RuntimeError):
     """The profiler of this process could not be started, most often because it runs already."""
@@ -73,7 +75,7 @@ def _stop_trace() -> None:
         raise
 
 
-def _stop(session: Any) -> bytes:
+def _stop(session: Foreign) -> bytes:
     try:
         return session.stop()
     except RuntimeError as error:  # a second session starts in silence and only complains when it ends

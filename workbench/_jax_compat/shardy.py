@@ -18,6 +18,7 @@ from jaxlib import _jax as _jaxlib  # pyright: ignore[reportAttributeAccessIssue
 from jaxlib.mlir import ir as _ir, passmanager as _passmanager
 
 from workbench._jax_compat.shardy_read import ShardyProgram as ShardyProgram, op_name, read_module
+from workbench._types import Foreign
 
 WHY_PASSES = (
     "symbol-dce,sdy-import-pipeline,sdy-user-priority-propagate{debug-sharding-origins=true "
@@ -34,7 +35,7 @@ class ShardyError(Exception):
     """jaxlib's MLIR or Shardy refused; the text is its own."""
 
 
-def stablehlo_text(program: Any) -> str:
+def stablehlo_text(program: Foreign) -> str:
     """StableHLO with locations, of a `jax.stages.Lowered`, an MLIR module or text."""
     if isinstance(program, str):
         return program
@@ -87,7 +88,7 @@ def _compile_text(text: str, options: dict[str, Any]) -> None:
     compile_options.executable_build_options.use_shardy_partitioner = True
     with _mlir.make_ir_context():
         module = _ir.Module.parse(text)
-        client: Any = devices[0].client
+        client: Foreign = devices[0].client
         client.compile_and_load(module, _jaxlib.DeviceList(tuple(devices[:count])), compile_options)
 
 

@@ -10,6 +10,9 @@ import numpy as np
 from jaxlib.mlir import ir as _ir
 from jaxlib.mlir.dialects import sdy as _sdy
 
+from workbench._types import Foreign
+from workbench.records import PlannedCollectiveKind
+
 Frame = tuple[str, int, int, int, int, str]  # file, line, column, end line, end column, function
 Spec = tuple[tuple[str, ...], ...]
 
@@ -20,7 +23,7 @@ _EDGE = re.compile(
 _AXIS = re.compile(r'"(?P<axis>[^"]+)"(?::\((?P<pre>\d+)\)(?P<size>\d+))?')
 _BARE_AXIS = re.compile(r"(?P<axis>.+?)(?::\((?P<pre>\d+)\)(?P<size>\d+))?$")
 _NESTING = ("stablehlo.while", "stablehlo.case", "stablehlo.if", "sdy.manual_computation", "sdy.named_computation")
-_KINDS = {
+_KINDS: dict[str, PlannedCollectiveKind] = {
     "all_reduce": "all-reduce",
     "all_gather": "all-gather",
     "reduce_scatter": "reduce-scatter",
@@ -53,7 +56,7 @@ class ShardyValue:
 class ShardyCollective:
     """A collective that Shardy inserted or that the program wrote inside a `shard_map`."""
 
-    kind: str
+    kind: PlannedCollectiveKind
     axes: tuple[str, ...]
     shape: tuple[int, ...]
     dtype: str
@@ -364,13 +367,13 @@ def _rule(attribute: _ir.Attribute | None) -> str:
     return re.sub(r"^#sdy\.op_sharding_rule<(.*)>$", r"\1", str(attribute))
 
 
-def _entries(attributes: Any) -> dict[str, Any]:
+def _entries(attributes: Foreign) -> dict[str, Any]:
     """Named attributes, without the values of constants: 0.10.2's bindings fail on complex ones."""
     names = (entry if isinstance(entry, str) else entry.name for entry in attributes)
     return {name: attributes[name] for name in names if name != "value"}
 
 
-def _dictionaries(function: Any, key: str, count: int) -> list[dict[str, Any]]:
+def _dictionaries(function: Foreign, key: str, count: int) -> list[dict[str, Any]]:
     if key not in function.attributes:
         return [{} for _ in range(count)]
     return [_entries(entry) for entry in function.attributes[key]]

@@ -16,6 +16,7 @@ from jaxlib.mlir.dialects import sdy as _sdy
 
 from workbench._jax_compat.shardy import COLLECTIVE_PASSES, ShardyError, _errors, _inline_calls
 from workbench._jax_compat.shardy_read import _dictionaries, _item_bytes, _type
+from workbench._types import Foreign
 
 Spec = tuple[tuple[str, ...], ...]
 _COLLECTIVES = {
@@ -177,7 +178,7 @@ def _mesh_of(module: _ir.Module) -> tuple[dict[str, int], str]:
     return {}, ""
 
 
-def _attributes(function: Any, key: str, count: int) -> list[dict[str, Any]]:
+def _attributes(function: Foreign, key: str, count: int) -> list[dict[str, Any]]:
     if key not in function.attributes:
         return [{} for _ in range(count)]
     return [
@@ -394,7 +395,7 @@ def _trip_count(op: _ir.Operation) -> float:
     return 1.0
 
 
-def _constant(value: Any, loop: _ir.Operation, block: _ir.Block) -> int | None:
+def _constant(value: Foreign, loop: _ir.Operation, block: _ir.Block) -> int | None:
     if isinstance(value, _ir.BlockArgument):
         if value.owner != block:
             return None

@@ -14,7 +14,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from workbench._jax_compat import checkpoints_with, jit_cache_size
-from workbench._types import AnyMesh, Argument
+from workbench._types import AS_GIVEN, AnyMesh, Argument, AsGiven, Foreign
 from workbench.advice._links import crossed_links
 from workbench.advice._module import Compiled
 from workbench.advice._narrow import narrowed
@@ -22,7 +22,7 @@ from workbench.advice._rewrite import unconstrained, with_own_shards, with_writt
 from workbench.advice._sharding import best_spec
 from workbench.advice.search import SearchProgram, as_accelerator
 from workbench.errors import WorkbenchError
-from workbench.inspection import TracedCall, current_mesh, mesh_of_values
+from workbench.inspection import LoweredCall, TracedCall, current_mesh, mesh_of_values
 from workbench.plan import ChunkSize
 from workbench.records import FindingRecord, GainRecord, ProgramRecord, SourceLine, WhatIfRecord
 from workbench.render import bytes_text, spec_code
@@ -30,7 +30,6 @@ from workbench.render import bytes_text, spec_code
 Recompile = Callable[..., ProgramRecord]
 Check = Callable[[FindingRecord, Compiled, Recompile], FindingRecord]
 _FREE = 1.01  # times the bytes sent: what is advised because it costs nothing may send this much more
-_SAME: Any = object()  # "as it is", in the place of whatever an option takes
 
 
 class Questioned(Protocol):
@@ -39,7 +38,7 @@ class Questioned(Protocol):
     fn: Callable
     args: tuple[Argument, ...]
     kwargs: dict[str, Argument]
-    _call: Any
+    _call: TracedCall | LoweredCall
 
     def __init__(
         self,
@@ -209,7 +208,7 @@ _ALMOST = 0.9  # of the FLOPs that no checkpoint saves
 
 def _kept(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
     """Other policies of the checkpoints, compiled: products kept where that saves nearly all, else none dropped."""
-    base = recompile(policy=_SAME)
+    base = recompile(policy=AS_GIVEN)
     assert base.module is not None
     if not _same_work(program.module.flops, base.module.flops):
         return finding  # traced once more, the function is another program: an inner `jax.jit` has its own cache
@@ -335,7 +334,7 @@ def is_gradient(fn: Callable | None) -> bool:
 
 def _donating(fn: Callable, donated: int | tuple[int, ...]) -> Callable:
     if wrapper_of(fn) == "nnx.jit":
-        wrapped: Any = fn  # keeps the updates of its modules, which one more `jax.jit` around it would lose
+        wrapped: Foreign = fn  # keeps the updates of its modules, which one more `jax.jit` around it would lose
         return sys.modules["flax.nnx"].jit(wrapped.fun, donate_argnums=donated)
     return jax.jit(fn, donate_argnums=donated)
 
@@ -351,7 +350,7 @@ def _donating_arrays(call: TracedCall, donated: str) -> tuple[Callable, tuple[Ar
 def _written_again(fn: Callable) -> Callable:
     """The function below its `jit`, as one that nothing has traced yet."""
     if wrapper_of(fn) == "nnx.jit":
-        module: Any = fn
+        module: Foreign = fn
         return sys.modules["flax.nnx"].jit(lambda *args, **kwargs: module.fun(*args, **kwargs))
     inner = _below_jit(fn)
     return jax.jit(functools.wraps(inner)(lambda *args, **kwargs: inner(*args, **kwargs)))
@@ -397,7 +396,7 @@ def _in_order_of_jax(traced: Questioned, options: dict[str, Any]) -> ProgramReco
     """The call compiled for the same devices in the order of `jax.make_mesh`."""
     if options.get("target") is not None:
         return traced.inspect(**{**options, "order": "topology"})
-    mesh = options.get("mesh") or current_mesh() or traced._call.mesh
+    mesh = options.get("mesh") or current_mesh() or _traced_call(traced).mesh
     if not isinstance(mesh, jax.sharding.Mesh):
         message = "the mesh has no devices to order"
         raise TypeError(message)
@@ -407,6 +406,13 @@ def _in_order_of_jax(traced: Questioned, options: dict[str, Any]) -> ProgramReco
     return traced.inspect(**{**options, "mesh": other})
 
 
+def _traced_call(traced: Questioned) -> TracedCall:
+    if not isinstance(traced._call, TracedCall):
+        message = "the program is known as lowered text alone, which cannot be written in another way"
+        raise ValueError(message)
+    return traced._call
+
+
 def recompiler(traced: Questioned, options: dict[str, Any]) -> Recompile:
     """Compiles variants of a traced call: donated arguments, other specs, chunks, generators, orders of devices."""
 
@@ -414,8 +420,8 @@ def recompiler(traced: Questioned, options: dict[str, Any]) -> Recompile:
         *,
         donate: int | tuple[int, ...] | str = (),
         specs: dict[str, Any] | None = None,
-        chunk_size: Any = _SAME,
-        policy: Callable[..., object] | None = None,
+        chunk_size: ChunkSize | AsGiven = AS_GIVEN,
+        policy: Callable[..., object] | AsGiven | None = None,
         rewrite: Callable[[ClosedJaxpr, Any], tuple[ClosedJaxpr, int]] | None = None,
         static: bool = False,
         partitionable: bool = False,
@@ -430,25 +436,30 @@ def recompiler(traced: Questioned, options: dict[str, Any]) -> Recompile:
             fn, kept = _with_static_numbers(traced)
             return type(traced)(fn, kept, traced.kwargs, mesh=options.get("mesh")).inspect(**options)
         if rewrite is not None:
-            mesh = options.get("mesh") or traced._call.mesh or mesh_of_values(traced._call.leaves) or current_mesh()
-            closed, count = rewrite(traced._call.closed, mesh)
+            mesh = (
+                options.get("mesh")
+                or _traced_call(traced).mesh
+                or mesh_of_values(_traced_call(traced).leaves)
+                or current_mesh()
+            )
+            closed, count = rewrite(_traced_call(traced).closed, mesh)
             if not count:
                 message = "the traced program has no operation that could be changed there"
                 raise ValueError(message)
-            call = traced._call.rewritten(closed)
+            call = _traced_call(traced).rewritten(closed)
             return type(traced)(traced.fn, traced.args, traced.kwargs, call=call).inspect(**options)
         if policy is not None:
             fn = _written_again(traced.fn)
-            with contextlib.nullcontext() if policy is _SAME else checkpoints_with(policy):
+            with contextlib.nullcontext() if policy is AS_GIVEN else checkpoints_with(policy):
                 return type(traced)(fn, traced.args, traced.kwargs, mesh=options.get("mesh")).inspect(**options)
-        if chunk_size is not _SAME:
+        if chunk_size is not AS_GIVEN:
             return traced.inspect(**{**options, "chunk_size": chunk_size})
         if specs is not None:
             given = {name: options[name] for name in ("mesh", "target") if options.get(name) is not None}
-            return traced.try_specs(_as_written(specs, traced._call.names), **given).after
+            return traced.try_specs(_as_written(specs, _traced_call(traced).names), **given).after
         fn, args, kwargs = traced.fn, traced.args, traced.kwargs
         if isinstance(donate, str):
-            (fn, args), kwargs = _donating_arrays(traced._call, donate), {}
+            (fn, args), kwargs = _donating_arrays(_traced_call(traced), donate), {}
         else:
             fn = _donating(fn, donate)
         with warnings.catch_warnings():  # what cannot be donated is seen in the memory of the compiled module

@@ -108,9 +108,9 @@ def lower_for_target(
             raise ProgramError(message)
         platform = mesh.target.platform
     moved = _on_mesh(args, abstract)
-    jitted: Any = fn if hasattr(fn, "trace") else jax.jit(fn)
+    trace = getattr(fn, "trace", None) or jax.jit(fn).trace
     with jax.set_mesh(None), jax.sharding.use_abstract_mesh(abstract):  # whatever the size of the mesh that is set
-        lowered = jitted.trace(*moved).lower(lowering_platforms=(platform,))
+        lowered = trace(*moved).lower(lowering_platforms=(platform,))
     return drop_callers(lowered.as_text(debug_info=True))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import jax.export
 
 from workbench._jax_compat.exported import without_folders
+from workbench._types import Argument
 from workbench.engines import pack, read_header, unpack_apart
 from workbench.errors import InspectionError
 from workbench.inspection import TracedCall, current_mesh
@@ -68,7 +69,7 @@ class LoadedProgram:
         self.module: jax.export.Exported = module
         self.__name__: str = header["name"]
 
-    def __call__(self, *args: object, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: Argument) -> Argument:
         """Runs it.
 
         Raises:

@@ -3,7 +3,6 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 from workbench.federated.experiments import overlay_runs
 from workbench.measurement import StoredRun
@@ -30,7 +29,7 @@ def write_runs_page(
     code = [(f"{run.path.name}: the code of its step", run.about["code"]) for run in runs]
     code += [(f"{run.path.name}: where it comes from", _provenance(run)) for run in runs]
     if len(runs) == 1:
-        view: Any = workbench_widgets.RunView(_Ended(runs[0]))
+        view = workbench_widgets.RunView(_Ended(runs[0]))
         view.data = {**view.data, "code": [list(pair) for pair in code]}
     else:
         view = workbench_widgets.RunsView(overlay_runs(list(runs), metric=metric, minimize=minimize), code=code)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import jax
 
 from workbench import launch, render
-from workbench._types import PyTree
+from workbench._types import Option, PyTree
 from workbench.advice import advise_record, chunk_of, planner_of, recompiler
 from workbench.api._things import record_of_thing
 from workbench.api._waiting import say_phase, waiting
@@ -46,7 +46,7 @@ class Waiting(TypedDict, total=False):
 _OF_INSPECT = ("chip", "examples_per_client", "order", "force", "progress", "cancel", "timeout_seconds")
 
 
-def show_thing(x: object, *, view: str | None = None, **options: Any) -> None:
+def show_thing(x: object, *, view: str | None = None, **options: Option) -> None:
     """Displays what is no function: a mesh, arrays, a record, a run, devices, a program of nodes."""
     render.register_treescope()  # if somebody has loaded it: our records then fold out there too
     if isinstance(x, DeviceMonitor | Run | launch.Launched):
@@ -79,7 +79,7 @@ def show_program(traced: "Traced", *, view: str | None, options: dict[str, Any])
     )
 
 
-def display_record(record: Record, view: str | None, **asked: Any) -> None:
+def display_record(record: Record, view: str | None, **asked: Option) -> None:
     """Displays a record: live in a notebook, as text in a terminal."""
     if not in_notebook():
         print(render.render_text(record))
@@ -97,7 +97,7 @@ def display_record(record: Record, view: str | None, **asked: Any) -> None:
 
 
 def explorer_of(
-    traced: "Traced", *, gradient: Callable | ProgramRecord | None, options: dict[str, Any], **views: Any
+    traced: "Traced", *, gradient: Callable | ProgramRecord | None, options: dict[str, Any], **views: Option
 ) -> "Explorer":
     """The explorer of a traced program; see `Traced.explore`."""
     import workbench_widgets
@@ -140,7 +140,7 @@ def _runs_view(x: object) -> "RunsView":
     return workbench_widgets.RunsView(overlay_runs(x), again=lambda: overlay_runs(x))
 
 
-def explorer_of_record(x: object, **views: Any) -> "Explorer | RunsView":
+def explorer_of_record(x: object, **views: Option) -> "Explorer | RunsView":
     """The explorer of a `ProgramRecord`, or several runs over one another.
 
     Raises:
@@ -163,7 +163,7 @@ def explorer_of_record(x: object, **views: Any) -> "Explorer | RunsView":
     return workbench_widgets.Explorer(x, advise=_record_adviser(x), **views)
 
 
-def playground(**settings: Any) -> "Playground":
+def playground(**settings: Option) -> "Playground":
     """An experiment in federated learning without writing code: choose, run, compare, and copy the code.
 
     Args:
@@ -270,7 +270,7 @@ def _searcher(
     shapes, context = traced.with_shapes(), contextvars.copy_context()
     chip = options.get("chip") or (options.get("target") or "").partition(":")[0] or None
 
-    def search(**asked: Any) -> ShardingSearchRecord:
+    def search(**asked: Option) -> ShardingSearchRecord:
         return context.copy().run(lambda: shapes.suggest_shardings(mesh=mesh, chip=chip, **asked))
 
     return search
@@ -302,7 +302,7 @@ def _tries(traced: "Traced", options: dict[str, Any], record: ProgramRecord) -> 
         return None
 
 
-def _widget(record: Record, view: str | None, **asked: Any) -> "WorkbenchWidget | None":
+def _widget(record: Record, view: str | None, **asked: Option) -> "WorkbenchWidget | None":
     try:
         import workbench_widgets
 

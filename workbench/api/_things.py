@@ -10,6 +10,7 @@ import jax.export
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
+from workbench._types import Foreign, Option
 from workbench.api._export import ExportedProgram, load
 from workbench.errors import InspectionError
 from workbench.federated.experiments import is_runs, overlay_runs
@@ -40,7 +41,7 @@ def is_program(x: object) -> TypeGuard[Callable]:
     )  # an NNX or Equinox module is a pytree: its arrays are shown, its call is `model.__call__`
 
 
-def record_of_thing(x: object, question: str, **options: Any) -> Any:  # the record that the thing has
+def record_of_thing(x: object, question: str, **options: Option) -> Record:  # the record that the thing has
     """The record of what is no function.
 
     Raises:
@@ -52,9 +53,10 @@ def record_of_thing(x: object, question: str, **options: Any) -> Any:  # the rec
         return inspect_mesh(x)
     if is_runs(x):
         return overlay_runs(x)
-    inspect, record = getattr(x, "inspect", None), getattr(x, "record", None)
-    if hasattr(x, "plan") and callable(inspect):  # `wb.trace(fn)(*args)`
-        return inspect(**options)
+    traced: Foreign = x  # `wb.trace(fn)(*args)`, which is made of this module
+    if hasattr(x, "plan") and callable(getattr(x, "inspect", None)):
+        return traced.inspect(**options)
+    record = getattr(x, "record", None)
     if isinstance(record, Record):
         return record
     if isinstance(x, ExportedProgram):
@@ -69,7 +71,7 @@ def record_of_thing(x: object, question: str, **options: Any) -> Any:  # the rec
         return staged
     if isinstance(x, str | bytes | bytearray | Path) and is_program_text(x) and not isinstance(x, np.bytes_ | np.str_):
         return inspect_source(x, **options)
-    bound: Any = x
+    bound: Foreign = x
     arrays = _arrays_in(bound.variables if _is_linen(x) and bound.scope is not None else x)
     if arrays is not None:
         return inspect_sharding(arrays)

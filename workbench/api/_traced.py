@@ -4,12 +4,13 @@ import functools
 import inspect as inspect_module
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, Unpack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from workbench._types import Argument, Spec
+from workbench._types import AS_GIVEN, Argument, AsGiven, Spec
 from workbench.advice import (
     advise_record,
     chunk_of,
@@ -57,9 +58,11 @@ from workbench.records import (
     AdviceRecord,
     CallTreeRecord,
     FitTableRecord,
+    MeshRecord,
     PlanChoiceRecord,
     PlanRecord,
     ProgramRecord,
+    Record,
     RunRecord,
     ShardingSearchRecord,
     TapRecord,
@@ -69,10 +72,9 @@ from workbench.records import (
 )
 
 if TYPE_CHECKING:
-    from workbench_widgets import Explorer, PlayerView
+    from workbench_widgets import Explorer, PlayerView, RunsView
 
 Progress = Callable[[str, float], None]
-_AS_TRACED: Any = object()
 
 
 class Traced:
@@ -124,7 +126,7 @@ class Traced:
         mesh: Mesh | AbstractMesh | None = None,
         target: str | None = None,
         chip: str | None = None,
-        chunk_size: ChunkSize = _AS_TRACED,
+        chunk_size: ChunkSize | AsGiven = AS_GIVEN,
         examples_per_client: Sequence[int] | None = None,
         order: Literal["topology", "naive"] = "topology",
         force: bool = False,
@@ -161,7 +163,7 @@ class Traced:
             mesh=mesh,
             target=target,
             chip=chip,
-            chunk_size=None if chunk_size is _AS_TRACED else (chunk_size,),
+            chunk_size=None if chunk_size is AS_GIVEN else (chunk_size,),
             examples_per_client=examples_per_client,
             order=order,
             force=force,
@@ -308,7 +310,7 @@ class Traced:
         mesh: Mesh | AbstractMesh | None = None,
         target: str | None = None,
         compiled: bool = True,
-        chunk_size: ChunkSize = _AS_TRACED,
+        chunk_size: ChunkSize | AsGiven = AS_GIVEN,
         progress: Progress | None = None,
         cancel: threading.Event | None = None,
     ) -> WhatIfRecord:
@@ -332,7 +334,7 @@ class Traced:
             InspectionError: if JAX refuses the program with these shardings.
             EngineError: if the compiler dies or refuses, or `cancel` is set.
         """
-        options: dict[str, Any] = {} if chunk_size is _AS_TRACED else {"chunk_size": chunk_size}
+        options: dict[str, Any] = {} if chunk_size is AS_GIVEN else {"chunk_size": chunk_size}
         made = WhatIf(self._traced("try_specs"), mesh=mesh, target=target, **options)
         planned = made.plan(specs)
         return made.compile(planned, progress=progress, cancel=cancel) if compiled else planned
@@ -506,7 +508,11 @@ class Traced:
         )
 
     def export(
-        self, *, platforms: Sequence[str] | None = None, chunk_size: ChunkSize = _AS_TRACED, derivatives: int = 0
+        self,
+        *,
+        platforms: Sequence[str] | None = None,
+        chunk_size: ChunkSize | AsGiven = AS_GIVEN,
+        derivatives: int = 0,
     ) -> _export.ExportedProgram:
         """The program, its clients included, as StableHLO bytes that another process or machine can run.
 
@@ -527,7 +533,7 @@ class Traced:
         return _export.export_program(
             self._traced("export"),
             platforms=platforms,
-            chunk_size=None if chunk_size is _AS_TRACED else (chunk_size,),
+            chunk_size=None if chunk_size is AS_GIVEN else (chunk_size,),
             derivatives=derivatives,
         )
 
@@ -654,8 +660,19 @@ def trace(fn: Callable, *, mesh: Mesh | AbstractMesh | None = None) -> Callable[
     return call
 
 
+@overload
+def inspect(x: Callable, **options: Unpack[InspectOptions]) -> Callable[..., ProgramRecord]: ...
+@overload
+def inspect(x: Mesh | AbstractMesh) -> MeshRecord: ...
+@overload
+def inspect(
+    x: ProgramRecord | Traced | jax.stages.Traced | jax.stages.Lowered | jax.stages.Compiled | str | bytes | Path,
+    **options: Unpack[InspectOptions],
+) -> ProgramRecord: ...
+@overload
+def inspect(x: object, **options: Unpack[InspectOptions]) -> Argument: ...
 @options_of(Traced.inspect)
-def inspect(x: object, **options: Unpack[InspectOptions]) -> Any:
+def inspect(x: object, **options: Unpack[InspectOptions]) -> Record | Callable[..., ProgramRecord]:
     """Reads a program without running it, or a mesh, arrays, a compiled program, HLO or StableHLO text, files of these.
 
     `inspect(fn, target="v5e:4x4")(*args)` is `trace(fn)(*args).inspect(target="v5e:4x4")`.
@@ -686,8 +703,12 @@ def inspect(x: object, **options: Unpack[InspectOptions]) -> Any:
     return _asked(x, Traced.inspect, options) if is_program(x) else record_of_thing(x, "inspect", **options)
 
 
+@overload
+def show(x: Callable, **options: Unpack[ShowOptions]) -> Callable[..., None]: ...
+@overload
+def show(x: object, **options: Unpack[ShowOptions]) -> Callable[..., None] | None: ...
 @options_of(Traced.show)
-def show(x: object, **options: Unpack[ShowOptions]) -> Any:
+def show(x: object, **options: Unpack[ShowOptions]) -> Callable[..., None] | None:
     """Displays a program, mesh, array, pytree, record, run or launched program: live in a notebook, else as text.
 
     `show(fn)(*args)` is `trace(fn)(*args).show()`. A display never ends the cell: if the live view cannot be made, the
@@ -712,8 +733,14 @@ def show(x: object, **options: Unpack[ShowOptions]) -> Any:
     return _asked(x, Traced.show, options) if is_program(x) else _show.show_thing(x, **options)
 
 
+@overload
+def explore(x: Callable, **options: Unpack[ExploreOptions]) -> "Callable[..., Explorer]": ...
+@overload
+def explore(x: ProgramRecord, **options: Unpack[ExploreOptions]) -> "Explorer": ...
+@overload
+def explore(x: object, **options: Unpack[ExploreOptions]) -> Argument: ...
 @options_of(Traced.explore)
-def explore(x: object, **options: Unpack[ExploreOptions]) -> Any:
+def explore(x: object, **options: Unpack[ExploreOptions]) -> "Explorer | RunsView | Callable[..., Explorer]":
     """All views of a program in one widget: `explore(fn)(*args)` is `trace(fn)(*args).explore()`.
 
     Args:
@@ -730,8 +757,12 @@ def explore(x: object, **options: Unpack[ExploreOptions]) -> Any:
     return _asked(x, Traced.explore, options) if is_program(x) else _show.explorer_of_record(x, **options)
 
 
+@overload
+def why(x: Callable, **options: Unpack[WhyOptions]) -> Callable[..., WhyRecord]: ...
+@overload
+def why(x: object, **options: Unpack[WhyOptions]) -> Argument: ...
 @options_of(Traced.why)
-def why(x: object, **options: Unpack[WhyOptions]) -> Any:
+def why(x: object, **options: Unpack[WhyOptions]) -> WhyRecord | Callable[..., WhyRecord]:
     """Why a program communicates: `why(fn)(*args)` is `trace(fn)(*args).why()`.
 
     Args:

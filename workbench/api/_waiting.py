@@ -5,7 +5,10 @@ import contextvars
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from IPython.display import DisplayHandle
 
 FIRST_SECONDS = 0.2  # what is faster says nothing
 EVERY_SECONDS = 1.0
@@ -24,8 +27,8 @@ class _Line:
     def __init__(self, name: str, phase: str) -> None:
         self.name, self.phase = name, phase
         self.began = time.monotonic()
-        self._handle: Any = None
-        self._stop: Any = None  # an output of its own: a button that is drawn again each second cannot be pressed
+        self._handle: DisplayHandle | None = None
+        self._stop: DisplayHandle | None = None  # of its own: a button that is drawn each second cannot be pressed
         self._over = threading.Event()
         self._lock = threading.Lock()
         run = contextvars.copy_context().run  # the cell that the output belongs to

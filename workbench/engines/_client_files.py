@@ -77,7 +77,7 @@ class ArrayReader(ClientReader):
                 _forget(leaf, start, stop)
 
 
-def _forget(leaf: Any, start: int, stop: int) -> None:
+def _forget(leaf: Foreign, start: int, stop: int) -> None:
     """Lets the system take back the pages of rows that were read: a mapped file would fill the process's memory."""
     mapped = getattr(leaf, "_mmap", None)
     if mapped is None or getattr(leaf, "mode", None) != "r" or not hasattr(mapped, "madvise"):

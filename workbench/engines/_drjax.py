@@ -5,7 +5,6 @@ import functools
 import threading
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any
 
 from workbench import primitives
 from workbench._types import Argument, Foreign
@@ -85,7 +84,7 @@ def from_drjax(fn: Callable) -> Callable:
     return imported
 
 
-def _without_jit(fn: Any) -> Callable:  # what `jax.jit` returns has no type that says `__wrapped__`
+def _without_jit(fn: Foreign) -> Callable:  # what `jax.jit` returns has no type that says `__wrapped__`
     """The function itself: what `jax.jit` had traced before is in its cache, bound to DrJAX's operations."""
     while isinstance(fn, Jitted) or (hasattr(fn, "lower") and hasattr(fn, "__wrapped__")):
         fn = fn.fn if isinstance(fn, Jitted) else fn.__wrapped__

@@ -11,7 +11,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal, Var, jaxpr_as_fun
 
 from workbench import _jax_compat
-from workbench._types import Atom
+from workbench._types import Argument, Atom
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import ReadRows
 from workbench.engines._remote_rows import RemoteRows, RemoteStack, is_held, materialize
@@ -105,7 +105,9 @@ class PlanInterpreter(PythonInterpreter):
         finally:
             self.shared_run.loops -= 1
 
-    def _read(self, atom: Atom, values: dict[Var, Any], reader: str, *, rows: bool = False, held: bool = False) -> Any:
+    def _read(
+        self, atom: Atom, values: dict[Var, Any], reader: str, *, rows: bool = False, held: bool = False
+    ) -> Argument:
         if isinstance(atom, Literal):
             return np.asarray(atom.val, dtype_of(atom))
         if atom not in values:  # rows of a broadcast that somebody other than the clients reads
@@ -213,7 +215,7 @@ class PlanInterpreter(PythonInterpreter):
             finished(results[: flow.carries])
         return results
 
-    def stack(self, values: list[Any], aval: object) -> Any:
+    def stack(self, values: list[Any], aval: object) -> Argument:
         """The results of all iterations as one array, or where they are stored elsewhere, as a stack of those."""
         if values and any(is_held(x) for x in values):
             return RemoteStack(values)

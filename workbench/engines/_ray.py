@@ -12,6 +12,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from workbench._processes import end_ray_with_this_process
+from workbench._types import Argument
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch
 from workbench.engines._executor import Executor
@@ -153,7 +154,7 @@ class _RayPool(concurrent.futures.Executor):
             raise EngineError(message)
         return self._ray.put(values)
 
-    def submit(self, fn: Callable, /, *args: Any, **kwargs: Any) -> Future:  # as `Executor.submit`
+    def submit(self, fn: Callable, /, *args: Argument, **kwargs: Argument) -> Future:  # as `Executor.submit`
         """One task."""
         needs = dict(self._needs)
         call = self._ray.remote(fn).options(

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from workbench._types import Aval
+from workbench._types import AnyArray, Aval
 from workbench.mesh import Placement
 
 
@@ -48,7 +48,7 @@ class RemoteStack:
     def __init__(self, iterations: Sequence[Any]) -> None:
         self.iterations = list(iterations)
 
-    def __getitem__(self, iteration: int) -> Any:
+    def __getitem__(self, iteration: int) -> "AnyArray | RemoteRows":
         return self.iterations[iteration]
 
     def __repr__(self) -> str:
@@ -72,7 +72,7 @@ def materialize(values: Sequence[Any]) -> list[Any]:
     first = next(iter(wanted.values()))
     brought: dict[int, Any] = dict(zip(wanted, first._bring(list(wanted.values())), strict=True))
 
-    def here(x: object) -> Any:
+    def here(x: object) -> object:
         if isinstance(x, RemoteStack):
             iterations = [brought.get(id(rows), rows) for rows in x.iterations]
             return (

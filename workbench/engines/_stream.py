@@ -207,7 +207,8 @@ def _automatic(layout: Layout | None) -> Layout | None:
     """The layout on a mesh whose axes are all Auto: the plan of an engine was traced without types of a mesh."""
     if layout is None:
         return None
-    mesh: Any = layout.mesh
+    mesh = layout.mesh
+    assert isinstance(mesh, jax.sharding.Mesh)  # of devices: it runs
     kinds = (AxisType.Auto,) * len(mesh.axis_names)
     return Layout(jax.sharding.Mesh(mesh.devices, mesh.axis_names, axis_types=kinds), layout.axes, explicit=False)
 

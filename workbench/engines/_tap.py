@@ -11,7 +11,7 @@ from jax import Array
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from workbench import _jax_compat
-from workbench._types import PyTree
+from workbench._types import Option, PyTree
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch
 from workbench.engines._debug import TracedClient, walk_client
@@ -144,7 +144,7 @@ class _Tap(Engine):
         """Whether this pass is the one that shows a stage: a later pass may compute it again for its own needs."""
         return self._seen.setdefault((stage, round), phase) == phase
 
-    def take(self, value: Array, **described: Any) -> None:
+    def take(self, value: Array, **described: Option) -> None:
         """Keeps a value, as far as there is room."""
         self.reached = True
         source = None if described["operation"] == _EMIT else described["source"]

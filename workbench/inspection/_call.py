@@ -22,7 +22,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.stages import Wrapped
 
 from workbench import _jax_compat
-from workbench._types import AnyMesh, Argument, PyTree, PyTreeDef
+from workbench._types import AnyMesh, Argument, Option, PyTree, PyTreeDef
 from workbench.errors import InspectionError
 from workbench.mesh import check_axis_names, planned
 from workbench.plan import (
@@ -243,7 +243,7 @@ class Version:
         results = jaxpr_as_fun(self.closed)(*jax.tree.leaves((args, kwargs)))
         return jax.tree.unflatten(self.of.out_tree, results)
 
-    def jitted(self, chunk_size: ChunkSize, *, shardings: bool = True, **options: Any) -> Wrapped:
+    def jitted(self, chunk_size: ChunkSize, *, shardings: bool = True, **options: Option) -> Wrapped:
         """What `jax.jit` returns for it, of the arguments `of.args` and `of.kwargs`: staged, if it has clients."""
         call, plan = self.of, self.plan
 

@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from workbench import _jax_compat
-from workbench._types import AnyMesh, PyTree
+from workbench._types import AnyMesh, Option, PyTree
 from workbench.aot import compile_for_target, fit_axes, lower_for_target, parse_target, target_mesh
 from workbench.cost import estimate_cost, known_chip, largest_dtype
 from workbench.errors import InspectionError
@@ -100,7 +100,7 @@ def trace_call_tree(call: TracedCall) -> CallTreeRecord:
     return read_jaxpr_tree(call.closed, name=call.name)
 
 
-def inspect_program(fn: Callable, args: tuple[Any, ...], kwargs: Mapping[str, Any], **options: Any) -> ProgramRecord:
+def inspect_program(fn: Callable, args: tuple[Any, ...], kwargs: Mapping[str, Any], **options: Option) -> ProgramRecord:
     """Inspects one call of a function; the options are those of `inspect_call`."""
     mesh = None if options.get("target") else options.get("mesh")
     return inspect_call(trace_call(fn, args, kwargs, mesh), **options)
@@ -273,7 +273,7 @@ class Inspection:
         return Compilation(described, lowered, text, compiled, record, module, platform, devices, args, kwargs)
 
     def lower(
-        self, version: Version, **options: Any
+        self, version: Version, **options: Option
     ) -> tuple[jax.stages.Lowered, str, tuple[Any, ...], dict[str, Any]]:
         """The program as StableHLO, inside the mesh that is current; its platform; its arguments."""
         mesh, call = version.mesh, version.of

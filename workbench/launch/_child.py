@@ -19,6 +19,7 @@ from workbench.launch._client import CallQueue, Client
 from workbench.launch._nodes import Handle, NodeSpec
 from workbench.launch._remote import RemoteHost, RemoteService, serve
 from workbench.launch._runner import NodeRunner
+from workbench.launch._values import Value
 
 REPORT_SECONDS = 0.25
 
@@ -128,7 +129,7 @@ class _Child:
             self._closing = True
             self._leave_when_done()
 
-    def _emit(self, label: str, event: str, detail: Any) -> None:
+    def _emit(self, label: str, event: str, detail: Value) -> None:
         self._send(("event", label, event, detail))
         if event in ("finished", "stopped", "raised"):
             with self._lock:

@@ -136,7 +136,7 @@ def _call(keeps: object, endpoint_call: Callable[..., Value], method: str, /, *a
 
 def _call_within(
     keeps: object, line: CallQueue, seconds: float, method: str, /, *args: object, **kwargs: object
-) -> Any:
+) -> Value:
     del keeps
     future = line.submit(method, args, kwargs)
     try:

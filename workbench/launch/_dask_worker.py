@@ -20,7 +20,7 @@ from workbench.launch._pool import DaemonPool
 from workbench.launch._remote import CONNECT_SECONDS, RequestHandler
 from workbench.launch._runner import NodeRunner
 from workbench.launch._service import parallel_calls
-from workbench.launch._values import Foreign
+from workbench.launch._values import Foreign, Value
 
 REPORT_SECONDS = 0.25
 _DIRECT_CALLS = 256
@@ -96,7 +96,7 @@ class _Seat:
         for message in (*held, {"label": self._label, "key": self._order.key, "worker": self._worker.address}):
             self._log(message)
 
-    def _emit(self, label: str, event: str, detail: Any) -> None:
+    def _emit(self, label: str, event: str, detail: Value) -> None:
         self._log({"label": label, "event": event, "detail": detail, "worker": self._worker.address})
         # A service whose `run` returned answers on until it is closed, and a passive one ends by being closed.
         answers_on = self.runner.service is not None and event == "finished" and self.runner.spec.runs

@@ -20,6 +20,7 @@ from workbench.launch._nodes import Handle
 from workbench.launch._processes import exit_text
 from workbench.launch._program import Program
 from workbench.launch._runner import Emit
+from workbench.launch._values import Value
 from workbench.records import LaunchedRecord, LaunchStatus, NodeStateName, NodeStateRecord
 
 _TICK_SECONDS = 0.25
@@ -259,7 +260,7 @@ class Launched:
             self._restart_due()
             self._note_rates()
 
-    def _take(self, label: str, event: str, detail: Any) -> None:
+    def _take(self, label: str, event: str, detail: Value) -> None:
         life = self._nodes[label]
         if event in ("running", "serving"):
             life.state = event

@@ -38,7 +38,7 @@ class SendingEndpoint(Endpoint, Protocol):
         """Those that were answered, as soon as `count` were or `seconds` are over."""
         ...
 
-    def announce(self, sent: Any, notify: Callable[[], None]) -> None:
+    def announce(self, sent: Value, notify: Callable[[], None]) -> None:
         """Calls `notify` once this one is answered."""
         ...
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor, Future
 from typing import Any, Self
 
+from workbench.launch._values import Value
+
 
 class DaemonPool(Executor):
     """A thread pool that never keeps the interpreter alive.
@@ -26,7 +28,7 @@ class DaemonPool(Executor):
         self._threads = self._idle = 0
         self._closed = False
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+    def submit(self, fn: Callable[..., Any], /, *args: Value, **kwargs: Value) -> Future[Any]:
         """Queues one call; the future can be cancelled until a thread takes it up."""
         future: Future[Any] = Future()
         with self._lock:

@@ -14,6 +14,7 @@ from workbench.launch._pipeline import PipelinedLine
 from workbench.launch._ray_calls import RayEndpoint
 from workbench.launch._remote import RequestHandler
 from workbench.launch._runner import NodeRunner
+from workbench.launch._values import Value
 
 with needs_library("psutil", needed_for="`RayEngine`"):
     import psutil
@@ -85,7 +86,7 @@ class RayNodeActor:
             return max(codes, key=abs)
         return 0 if len(codes) == len(self._runners) and (self._closing or not self._services) else None
 
-    def _emit(self, label: str, event: str, detail: Any) -> None:
+    def _emit(self, label: str, event: str, detail: Value) -> None:
         with self._changed:
             self._events.append((label, event, detail))
             if event in ("finished", "stopped", "raised"):

@@ -9,9 +9,10 @@ import pickle
 from typing import Any
 
 from workbench.launch import _child
+from workbench.launch._values import Value
 
 
-def start(order: bytes, **arguments: Any) -> None:
+def start(order: bytes, **arguments: Value) -> None:
     """Becomes a child of a launched program."""
     _child.main(pickle.loads(order), **arguments)
 

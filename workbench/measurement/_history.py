@@ -190,7 +190,7 @@ def _problem(name: str, value: float, round: int, client: int | None) -> Problem
     )
 
 
-def _nested(values: object) -> Any:
+def _nested(values: list | float) -> float | tuple[Any, ...]:
     return tuple(_nested(item) for item in values) if isinstance(values, list) else values
 
 
@@ -232,7 +232,7 @@ def round_of(plain: Mapping[str, Any]) -> RoundRecord:
     def problem(fields: Mapping[str, Any]) -> ProblemRecord:
         return ProblemRecord(**{name: value for name, value in fields.items() if name != "record"})
 
-    def values(item: list | float) -> Any:
+    def values(item: list | float) -> float | tuple[Any, ...]:
         return tuple(values(part) for part in item) if isinstance(item, list) else float(item)
 
     return RoundRecord(

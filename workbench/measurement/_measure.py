@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding
 
-from workbench._types import Argument, Device
+from workbench._types import Argument, Device, Foreign
 from workbench.cost import nearest_dtype
 from workbench.errors import EngineError, MeasureError
 from workbench.inspection import measured_tree
@@ -186,7 +186,7 @@ def _measured_tree(
     return measured_tree(module.call_tree, seconds)
 
 
-def _caller(compiled: Any, args: Sequence[Any], module: ModuleRecord) -> Callable[[list[float]], Any]:
+def _caller(compiled: Foreign, args: Sequence[Any], module: ModuleRecord) -> Callable[[list[float]], Any]:
     leaves, tree = jax.tree.flatten(tuple(args))
     donated = [info.donated for info in jax.tree.leaves(compiled.args_info[0])]
     shardings = jax.tree.leaves(compiled.input_shardings[0], is_leaf=lambda leaf: leaf is None)
@@ -233,7 +233,7 @@ def _placed(leaf: Argument, sharding: Sharding | None) -> Argument:
     return jax.device_put(leaf, sharding)
 
 
-def _devices_of(compiled: Any) -> list[Device]:
+def _devices_of(compiled: Foreign) -> list[Device]:
     shardings = jax.tree.leaves((compiled.input_shardings, compiled.output_shardings))
     devices = {device.id: device for sharding in shardings for device in sharding.device_set}
     return [devices[key] for key in sorted(devices) if is_here(devices[key])] or jax.local_devices()[:1]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from workbench._types import Foreign
 from workbench.cost import chip_of_gpu, known_chip
 from workbench.errors import MeshError, ProfileError
 from workbench.measurement._device_events import (
@@ -129,7 +130,7 @@ class ProfileReader:
             if isinstance(plane, Plane):
                 plane.forget()
 
-    def _plane(self, plane: Any, place: str, origin: int) -> None:
+    def _plane(self, plane: Foreign, place: str, origin: int) -> None:
         if isinstance(plane, Plane) and plane.name == "/host:metadata":
             self._take_hlo(plane)
             return

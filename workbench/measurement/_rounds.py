@@ -16,7 +16,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from workbench._types import PyTree
+from workbench._types import Option, PyTree
 from workbench.errors import EngineError, MeasureError, MissingDependencyError, ProgramError, RoundError
 from workbench.measurement._checkpoints import Checkpoints
 from workbench.measurement._controls import Controls, stop_and_wait
@@ -32,7 +32,7 @@ Status = Literal["ready", "running", "paused", "finished", "stopped", "interrupt
 Callback = Callable[["Run", RoundRecord], Any]
 
 
-def run_rounds(step: Callable[..., Any], state: PyTree[Array], rounds: int, **settings: Any) -> "Run":
+def run_rounds(step: Callable[..., Any], state: PyTree[Array], rounds: int, **settings: Option) -> "Run":
     """Runs `state, metrics = step(state, …)` round after round and returns the run with its history.
 
     Costs the rounds themselves, and per round one wait for the devices and one copy of the metrics to the host.

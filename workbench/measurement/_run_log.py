@@ -10,7 +10,7 @@ import platform
 import sys
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
@@ -18,7 +18,7 @@ import jax
 import numpy as np
 from jax import Array
 
-from workbench._types import PyTree
+from workbench._types import Foreign, PyTree
 from workbench.errors import MeasureError
 from workbench.measurement._history import line_of
 from workbench.measurement._state_check import describe_state
@@ -126,10 +126,10 @@ def trackers_of(log: object) -> list[Tracker]:
 
 
 def describe_run(
-    step: object, state: PyTree[Array], *, data: object, key: jax.Array | None, rounds: int, name: str
+    step: Callable, state: PyTree[Array], *, data: object, key: jax.Array | None, rounds: int, name: str
 ) -> dict[str, Any]:
     """The provenance of a run: code, versions, devices, seeds and hashes of data and state, as plain values."""
-    config: Any = jax.config  # its flags are attributes that no stub names
+    config: Foreign = jax.config  # its flags are attributes that no stub names
     return {
         "name": name or _name(step),
         "rounds": rounds,
@@ -173,23 +173,23 @@ def _versions() -> dict[str, str]:
     return found
 
 
-def _inner(step: Any) -> Any:
+def _inner(step: Callable) -> Callable:
     inner = inspect.unwrap(step)
     return getattr(inner, "fn", inner)  # of `wb.jit`
 
 
-def _name(step: object) -> str:
+def _name(step: Callable) -> str:
     return getattr(_inner(step), "__qualname__", type(step).__name__).replace(".<locals>", "")
 
 
-def _source(step: object) -> str:
+def _source(step: Callable) -> str:
     try:
         return inspect.getsource(inspect.unwrap(_inner(step)))
     except (OSError, TypeError):
         return ""
 
 
-def _code_digest(step: object) -> str:
+def _code_digest(step: Callable) -> str:
     code = getattr(inspect.unwrap(_inner(step)), "__code__", None)
     if code is None:
         return ""

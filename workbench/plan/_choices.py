@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from workbench._cache import DiskCache, cache_directory
+from workbench._types import Option
 from workbench.errors import MissingDependencyError, RecordError
 from workbench.plan._chunk_size import usable_cores
 from workbench.plan._loop_form import LoopForm
@@ -65,7 +66,7 @@ def loop_fields(chunk_size: object, form: LoopForm) -> dict[str, Any]:
     }
 
 
-def choice_record(chunk_size: object, form: LoopForm, **fields: Any) -> PlanChoiceRecord:
+def choice_record(chunk_size: object, form: LoopForm, **fields: Option) -> PlanChoiceRecord:
     """The record of a choice."""
     return PlanChoiceRecord(**loop_fields(chunk_size, form), **fields)
 

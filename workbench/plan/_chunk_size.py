@@ -3,13 +3,12 @@
 import math
 import os
 from collections.abc import Sequence
-from typing import Any
 
 import jax
-from jax.extend.core import ClosedJaxpr, Jaxpr, Literal
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from workbench import _jax_compat
-from workbench._types import Atom
+from workbench._types import Atom, type_of
 from workbench.plan._count import count_jaxpr_work
 from workbench.plan._differs import Differs
 from workbench.plan._phases import Phase
@@ -121,19 +120,19 @@ class _Products(Differs):
         kinds = ("all", "shared", "own kernels", "own tables", "largest table")
         self.tally: dict[str, float] = dict.fromkeys(kinds, 0.0)
 
-    def bind(self, equation: Any, operands: Sequence[bool]) -> list[bool]:
+    def bind(self, equation: JaxprEqn, operands: Sequence[bool]) -> list[bool]:
         name = equation.primitive.name
         if name == "dot_general" and any(operands):
             (contracting, _), _ = equation.params["dimension_numbers"]
-            left = equation.invars[0].aval.shape
-            flops = 2.0 * equation.outvars[0].aval.size * math.prod(left[d] for d in contracting) * self.executions
+            left = type_of(equation.invars[0]).shape
+            flops = 2.0 * type_of(equation.outvars[0]).size * math.prod(left[d] for d in contracting) * self.executions
             self.tally["all"] += flops
             self.tally["shared"] += 0.0 if all(operands) else flops
         elif name == "conv_general_dilated" and all(operands):
-            kernel = math.prod(equation.invars[1].aval.shape)
-            self.tally["own kernels"] += 2.0 * equation.outvars[0].aval.size * kernel * self.executions
+            kernel = math.prod(type_of(equation.invars[1]).shape)
+            self.tally["own kernels"] += 2.0 * type_of(equation.outvars[0]).size * kernel * self.executions
         elif name.startswith("scatter") and any(operands):
-            table = equation.outvars[0].aval
+            table = type_of(equation.outvars[0])
             self.tally["own tables"] += table.size * self.executions
             self.tally["largest table"] = max(self.tally["largest table"], table.size * table.dtype.itemsize)
         return super().bind(equation, operands)

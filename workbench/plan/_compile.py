@@ -2,8 +2,9 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any, Literal, TypeAlias, overload
+from typing import Literal, TypeAlias, overload
 
+from workbench._types import Option
 from workbench.errors import ProgramError
 from workbench.plan._evaluate import ChunkSize, form_of
 from workbench.plan._jit import Jitted
@@ -16,7 +17,7 @@ Choice: TypeAlias = ChunkSize | Literal["tune"]
 
 @overload
 def jit(
-    fn: Callable, *, chunk_size: Literal["tune"], spread: Spread = "auto", tune_seconds: float = 20.0, **options: Any
+    fn: Callable, *, chunk_size: Literal["tune"], spread: Spread = "auto", tune_seconds: float = 20.0, **options: Option
 ) -> TunedJitted: ...
 @overload
 def jit(
@@ -25,7 +26,7 @@ def jit(
     chunk_size: ChunkSize = "auto",
     spread: Spread = "auto",
     plan: PlanChoiceRecord | None = None,
-    **options: Any,
+    **options: Option,
 ) -> Jitted: ...
 @overload
 def jit(
@@ -34,7 +35,7 @@ def jit(
     spread: Spread = "auto",
     plan: PlanChoiceRecord | None = None,
     tune_seconds: float = 20.0,
-    **options: Any,
+    **options: Option,
 ) -> Callable[[Callable], Jitted]: ...
 
 
@@ -45,7 +46,7 @@ def jit(
     spread: Spread = "auto",
     plan: PlanChoiceRecord | None = None,
     tune_seconds: float = 20.0,
-    **options: Any,
+    **options: Option,
 ) -> Jitted | Callable[[Callable], Jitted]:
     """Compiles a program so that its memory does not grow with the number of clients.
 

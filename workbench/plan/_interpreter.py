@@ -14,7 +14,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal
 
 from workbench import _jax_compat
-from workbench._types import Aval
+from workbench._types import Argument, Aval
 
 Value = TypeVar("Value")
 
@@ -212,7 +212,7 @@ class Interpreter(Generic[Value]):
             values.update(zip(equation.outvars, results, strict=True))
         return [read(atom) for atom in jaxpr.outvars]
 
-    def constant(self, value: Any) -> Value:
+    def constant(self, value: Argument) -> Value:
         """What stands for a literal or a constant of the jaxpr."""
         return value
 

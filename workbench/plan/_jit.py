@@ -9,7 +9,7 @@ from jax import Array
 from jax.core import Tracer
 
 from workbench import _jax_compat
-from workbench._types import PyTree
+from workbench._types import Argument, KeyPath, PyTree
 from workbench.mesh import planned
 from workbench.plan._emissions import Emission, with_emissions
 from workbench.plan._evaluate import ChunkSize, PlannedCall, evaluate
@@ -20,7 +20,7 @@ from workbench.primitives import CallbackErrors, hide_static, is_array, refuse_d
 from workbench.records import PlanChoiceRecord
 
 
-def trace(fn: Callable, *args: Any, **kwargs: Any) -> PlannedCall:
+def trace(fn: Callable, *args: Argument, **kwargs: Argument) -> PlannedCall:
     """Traces a call of `fn` (arrays, ShapeDtypeStructs or tracers) and makes its plan.
 
     Example:
@@ -51,7 +51,7 @@ def _trace(
     paths = jax.tree_util.tree_flatten_with_path(_hidden((args, kwargs)))[0]
     out_tree: list[Any] = []
 
-    def flat(*values: Any) -> list[Any]:
+    def flat(*values: Argument) -> list[Any]:
         call_args, call_kwargs = show_static(jax.tree.unflatten(in_tree, values))
         results, tree = jax.tree.flatten(_hidden(fn(*call_args, **call_kwargs)))
         out_tree.append(tree)
@@ -79,14 +79,14 @@ def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[An
     return jax.tree.flatten(_hidden((args, kwargs)))
 
 
-def _hidden(tree: PyTree[Array]) -> Any:
+def _hidden(tree: PyTree[Array]) -> PyTree[Array]:
     """`tree` with leaves that are no arrays as static parts; itself where it has none."""
     if all(hasattr(x, "dtype") or is_array(x) for x in jax.tree.leaves(tree)):
         return tree
     return hide_static(tree)
 
 
-def _argument_name(fn: Callable, path: Any) -> str:
+def _argument_name(fn: Callable, path: KeyPath) -> str:
     import inspect
 
     which, position, *rest = path
@@ -120,7 +120,7 @@ class Jitted:
         self._errors = CallbackErrors(getattr(fn, "__name__", type(fn).__name__))
 
         @functools.wraps(fn)
-        def plain(*args: Any, **kwargs: Any) -> Any:
+        def plain(*args: Argument, **kwargs: Argument) -> Argument:
             args, kwargs = show_static((args, kwargs))
             results = fn(*args, **kwargs)
             hidden = _hidden(results)
@@ -128,11 +128,11 @@ class Jitted:
             return hidden
 
         @functools.wraps(fn)
-        def staged(*args: Any, **kwargs: Any) -> Any:
+        def staged(*args: Argument, **kwargs: Argument) -> Argument:
             return call_staged(*without_static(plain, args, kwargs), chunk_size, form, self._errors)
 
         @functools.wraps(fn)
-        def heard(*args: Any, **kwargs: Any) -> Any:
+        def heard(*args: Argument, **kwargs: Argument) -> Argument:
             moving, args, kwargs = without_static(plain, args, kwargs)
             traced = _trace(moving, args, kwargs, listening=True, errors=self._errors)
             values = evaluate(traced.plan, jax.tree.leaves((args, kwargs)), chunk_size=chunk_size, form=form)
@@ -144,7 +144,7 @@ class Jitted:
         self._staged, self._heard = jax.jit(staged, **options), jax.jit(heard, **options)
         self._plain = jax.jit(plain, **options)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: Argument, **kwargs: Argument) -> Argument:
         if _jax_compat.at_top_level() and not listeners() and _jax_compat.live_arrays((args, kwargs)):
             if self._errors.none:
                 return self._shown(self._staged(*args, **kwargs))  # nearly every call, and nothing to look at
@@ -164,24 +164,24 @@ class Jitted:
         """Takes a choice as its own, so that who inspects this program sees what runs."""
         self.chunk_size, self.form, self.plan_choice = chunk_size, form, choice
 
-    def _shown(self, results: object) -> Any:
+    def _shown(self, results: object) -> Argument:
         return show_static(results) if self._returns_static else results
 
-    def run_compiled(self, compiled: Callable, *args: Any) -> Any:
+    def run_compiled(self, compiled: Callable, *args: Argument) -> Argument:
         """Runs what `lower(...).compile()` gave; what its callbacks raise is an error, as in a call."""
         return self._errors.call(compiled, args, {})
 
-    def lower(self, *args: Any, **kwargs: Any) -> jax.stages.Lowered:
+    def lower(self, *args: Argument, **kwargs: Argument) -> jax.stages.Lowered:
         """As `jax.jit(fn).lower`."""
         args, kwargs = _hidden((args, kwargs))
         return self._staged.lower(*args, **kwargs)
 
-    def trace(self, *args: Any, **kwargs: Any) -> Any:
+    def trace(self, *args: Argument, **kwargs: Argument) -> jax.stages.Traced:
         """As `jax.jit(fn).trace`."""
         args, kwargs = _hidden((args, kwargs))
         return self._staged.trace(*args, **kwargs)
 
-    def eval_shape(self, *args: Any, **kwargs: Any) -> Any:
+    def eval_shape(self, *args: Argument, **kwargs: Argument) -> Argument:
         """As `jax.jit(fn).eval_shape`."""
         args, kwargs = _hidden((args, kwargs))
         return show_static(self._plain.eval_shape(*args, **kwargs))
@@ -191,7 +191,7 @@ class Jitted:
         for jitted in (self._staged, self._heard, self._plain):
             jitted.clear_cache()  # pyright: ignore[reportAttributeAccessIssue]
 
-    def __get__(self, instance: object, owner: object = None) -> Any:
+    def __get__(self, instance: object, owner: object = None) -> "Jitted | functools.partial[Argument]":
         """A method, where it decorates one."""
         return self if instance is None else functools.partial(self, instance)
 
@@ -204,7 +204,7 @@ def without_static(fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) 
         return fn, args, kwargs
 
     @functools.wraps(fn)
-    def of_moving(*values: Any) -> Any:
+    def of_moving(*values: Argument) -> Argument:
         supply = iter(values)
         all_leaves = [next(supply) if moving else leaf for leaf, moving in zip(leaves, moves, strict=True)]
         all_args, all_kwargs = jax.tree.unflatten(tree, all_leaves)
@@ -215,12 +215,12 @@ def without_static(fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) 
 
 def call_staged(
     fn: Callable,
-    args: Any,
-    kwargs: Any,
+    args: tuple[Argument, ...],
+    kwargs: dict[str, Argument],
     chunk_size: ChunkSize,
     form: LoopForm | None = None,
     errors: CallbackErrors | None = None,
-) -> Any:
+) -> Argument:
     """Calls a program by its plan, inside whatever trace is in progress; `errors` keeps what its callbacks raise."""
     traced = _trace(fn, args, kwargs, listening=False, errors=errors)
     leaves, _ = flatten_call(args, kwargs)

@@ -4,13 +4,14 @@ import dataclasses
 import math
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
 from workbench import _jax_compat
+from workbench._types import Argument
 from workbench.plan._choices import choice_record, load_choice, loop_fields, store_choice
 from workbench.plan._chunk_size import choose_chunk_size
 from workbench.plan._evaluate import form_of
@@ -48,13 +49,13 @@ class Candidate:
 class TunedJitted(Jitted):
     """A program of which the best way to compute its clients is measured at the first call with new shapes."""
 
-    def __init__(self, fn: Any, options: dict[str, Any], form: LoopForm, seconds: float) -> None:
+    def __init__(self, fn: Callable, options: dict[str, Any], form: LoopForm, seconds: float) -> None:
         super().__init__(fn, "auto", options, form)
         self.seconds: float = seconds
         self._asked = form
         self._tuned: dict[Any, tuple[PlanChoiceRecord, Jitted]] = {}
 
-    def __call__(self, *args: object, **kwargs: object) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Argument:
         # Inside another transformation there is nothing to time, and a listener must hear every round once.
         if not _jax_compat.at_top_level() or listeners():
             return super().__call__(*args, **kwargs)
@@ -85,7 +86,7 @@ class TunedJitted(Jitted):
         """As `jax.jit(fn).lower`, with the choice for these shapes, or "auto" where none was made."""
         return self.chosen_for(args, kwargs).lower(*args, **kwargs)
 
-    def trace(self, *args: object, **kwargs: object) -> Any:
+    def trace(self, *args: object, **kwargs: object) -> jax.stages.Traced:
         """As `jax.jit(fn).trace`, with the choice for these shapes, or "auto" where none was made."""
         return self.chosen_for(args, kwargs).trace(*args, **kwargs)
 
@@ -94,7 +95,7 @@ class TunedJitted(Jitted):
         super().clear_cache()
         self._tuned.clear()
 
-    def _tune(self, key: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    def _tune(self, key: Hashable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         contest = Contest(self, self._asked, args, kwargs, seconds=self.seconds)
         try:
             choice = contest.choose()
@@ -104,7 +105,7 @@ class TunedJitted(Jitted):
             raise
         self._keep(key, choice)
 
-    def _keep(self, key: Any, choice: PlanChoiceRecord) -> None:
+    def _keep(self, key: Hashable, choice: PlanChoiceRecord) -> None:
         made = Jitted(self.fn, choice.chunk_size, self.options, form_of(choice))
         made.computes_as(made.chunk_size, made.form, choice)
         self._tuned[key] = choice, made
@@ -353,7 +354,7 @@ def _in_words(candidate: Candidate, asked: LoopForm) -> str:
     return ", ".join(words)
 
 
-def _made_up(x: Any) -> Any:
+def _made_up(x: Argument) -> Argument:
     """Numbers for a shape; everything else as it is."""
     if not isinstance(x, jax.ShapeDtypeStruct):
         return x
@@ -366,13 +367,13 @@ def _made_up(x: Any) -> Any:
     return made if x.sharding is None else jax.device_put(made, x.sharding)
 
 
-def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def _shapes(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Hashable:
     leaves, tree = jax.tree.flatten((args, kwargs))
     mesh = jax.sharding.get_abstract_mesh()
     return tree, mesh, tuple(_shape(leaf) for leaf in leaves)
 
 
-def _shape(leaf: Any) -> tuple[object, ...]:
+def _shape(leaf: Argument) -> tuple[object, ...]:
     if hasattr(leaf, "dtype"):
         return leaf.shape, leaf.dtype, getattr(leaf, "sharding", None)
     return type(leaf), repr(leaf)

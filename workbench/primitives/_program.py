@@ -4,7 +4,7 @@ import functools
 import inspect
 import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping
-from typing import Any, Protocol, TypeVar
+from typing import Protocol, TypeVar, cast
 
 from workbench._types import Argument
 from workbench.mesh import Placement, ProgramScope, active, make_placements
@@ -60,8 +60,8 @@ class ProgramContext:
 
     def __call__(self, fn: F) -> F:
         wrapped = _wrap(fn, self._scope)
-        wrapped.placements = self.placements
-        return wrapped
+        setattr(wrapped, "placements", self.placements)  # noqa: B010 -- a function, whose type has no such attribute
+        return cast(F, wrapped)
 
     def __enter__(self) -> tuple[Placement, ...]:
         block = active(self._scope)
@@ -73,7 +73,7 @@ class ProgramContext:
         self._blocks.open.pop().__exit__(*raised)
 
 
-def _wrap(fn: Callable, scope: ProgramScope) -> Any:  # of the type of `fn`, which no wrapper can be said to have
+def _wrap(fn: Callable, scope: ProgramScope) -> Callable:
     if inspect.isgeneratorfunction(fn):
 
         @functools.wraps(fn)

@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Callable, ItemsView, Mapping, Sequence
 from types import ModuleType
-from typing import Any, Literal, Protocol, Self, TypeVar, cast
+from typing import Any, Literal, Protocol, Self, TypeAlias, TypeVar, cast
 
 from workbench.errors import RecordError
 from workbench.records._short_paths import shorten_paths
@@ -25,6 +25,9 @@ _NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
 R = TypeVar("R", bound="Record")
 T = TypeVar("T")
+
+Results: TypeAlias = Any
+"""What a user's program computed: a pytree of arrays, or an array in it. Records know no array library."""
 
 
 class _Printer(Protocol):

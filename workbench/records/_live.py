@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from workbench.records._base import Record
+from workbench.records._base import Record, Results
 from workbench.records._program import SourceLine
 
 
@@ -168,7 +168,7 @@ class TappedValueRecord(Record):
     mean: float | None = None
     most: float | None = None
     nonfinite: int = 0
-    value: Any = field(default=None, repr=False, compare=False)  # None where there were too many bytes to keep
+    value: Results = field(default=None, repr=False, compare=False)  # None where there were too many bytes to keep
 
     @property
     def figures(self) -> str:
@@ -191,7 +191,7 @@ class TapRecord(Record):
     stages: dict[str, str]  # path -> name of the client's function
     values: tuple[TappedValueRecord, ...]
     notes: tuple[str, ...] = ()
-    results: Any = field(default=None, repr=False, compare=False)
+    results: Results = field(default=None, repr=False, compare=False)
 
     @property
     def names(self) -> tuple[str, ...]:

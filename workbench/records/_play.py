@@ -1,9 +1,8 @@
 """Records of a round as it was really computed: the values that each stage made, for a player that shows them."""
 
 from dataclasses import dataclass, field
-from typing import Any
 
-from workbench.records._base import Record
+from workbench.records._base import Record, Results
 from workbench.records._program import SourceLine, StageKind
 
 
@@ -51,4 +50,4 @@ class PlayRecord(Record):
     courses: tuple[PlayedCourseRecord, ...] = ()
     pictured_clients: tuple[int, ...] = ()  # whose values are in the pictures
     notes: tuple[str, ...] = ()
-    results: Any = field(default=None, repr=False, compare=False)
+    results: Results = field(default=None, repr=False, compare=False)

@@ -1,9 +1,9 @@
 """Records of what really happened: runs on an engine or a mesh. Every number here is measured."""
 
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
-from workbench.records._base import Record
+from workbench.records._base import Record, Results
 from workbench.records._call_tree import CallTreeRecord
 from workbench.records._program import DisclosedRecord, SourceLine
 
@@ -81,4 +81,4 @@ class RunRecord(Record):
     memory_after_bytes: int | None = None
     errors: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    results: Any = field(default=None, repr=False, compare=False)
+    results: Results = field(default=None, repr=False, compare=False)

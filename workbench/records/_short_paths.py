@@ -8,7 +8,9 @@ import sys
 import sysconfig
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TypeVar, cast
+
+Value = TypeVar("Value")
 
 _REST = r"(?=[^\"'\n<>]*?\.pyi?\b)"  # of a source file's name
 _ABSOLUTE = re.compile(
@@ -17,7 +19,7 @@ _ABSOLUTE = re.compile(
 )
 
 
-def shorten_paths(value: object) -> Any:
+def shorten_paths(value: Value) -> Value:
     """The value with the names of Python files as somebody else may read them.
 
     Args:
@@ -32,7 +34,7 @@ def shorten_paths(value: object) -> Any:
         {'line': 'train.py:12'}
     """
     here = os.getcwd()  # noqa: PTH109
-    return _shorten(value, *_patterns(here, tuple(entry for entry in sys.path if isinstance(entry, str))))
+    return cast(Value, _shorten(value, *_patterns(here, tuple(entry for entry in sys.path if isinstance(entry, str)))))
 
 
 def folders_pattern() -> str:

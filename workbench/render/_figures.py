@@ -3,8 +3,9 @@
 import io
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
+from workbench._types import Option
 from workbench.errors import needs_library
 from workbench.render._svg import bytes_text, seconds_text
 from workbench.render._theme import OKABE_ITO, palette
@@ -75,7 +76,7 @@ def colour(index: int) -> str:
     return OKABE_ITO[index % len(OKABE_ITO)]
 
 
-def legend(axes: Axes, dark: bool | None, **options: Any) -> None:
+def legend(axes: Axes, dark: bool | None, **options: Option) -> None:
     """A legend in the page's ink, outside the data."""
     made = axes.legend(frameon=False, fontsize=9, **options)
     for entry in made.get_texts():

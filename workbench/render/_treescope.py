@@ -4,8 +4,8 @@ import dataclasses
 import importlib.util
 import sys
 from collections.abc import Callable
-from typing import Any
 
+from workbench._types import Foreign
 from workbench.records import LeafShardingRecord, MeshRecord, Record, ShardingRecord, TapRecord
 from workbench.render._mesh import render_mesh_svg
 from workbench.render._sharding import render_sharding_svg
@@ -32,7 +32,7 @@ def register_treescope(*, load: bool = False) -> bool:
     return True
 
 
-def show_record(node: Record, path: str | None, subtree_renderer: Callable) -> Any:
+def show_record(node: Record, path: str | None, subtree_renderer: Callable) -> Foreign:
     """A treescope handler: a record as a foldable tree of its fields, with a picture of meshes and shardings."""
     from treescope import rendering_parts as parts, repr_lib
 

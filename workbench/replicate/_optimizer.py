@@ -1,7 +1,5 @@
 """An optimizer of one replica that sees the gradients of all."""
 
-from typing import Any
-
 import jax
 import optax
 from jax import Array
@@ -39,9 +37,9 @@ def wrap_optimizer(
             "int known before tracing: pass 1 to update in every step, or for example 4 to update in every fourth."
         )
         raise ProgramError(message)
-    inner: Any = optimizer
+    inner = optax.with_extra_args_support(optimizer)
     if accumulate > 1:
-        inner = optax.MultiSteps(optimizer, every_k_schedule=accumulate)
+        inner = optax.MultiSteps(inner, every_k_schedule=accumulate).gradient_transformation()
 
     def update(
         updates: PyTree[Array], state: PyTree[Array], params: PyTree[Array] = None, **extra: PyTree[Array]

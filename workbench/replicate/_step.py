@@ -1,11 +1,10 @@
 """One replica's step as a function of arrays: traced, checked, then computed."""
 
 from collections.abc import Callable
-from typing import Any
 
 import jax
 from jax import Array
-from jax.extend.core import jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from workbench._types import PyTree
 from workbench.errors import ProgramError, WorkbenchError
@@ -34,7 +33,7 @@ class ReplicaStep:
         assert in_tree is not None
         return jax.tree.unflatten(jax.tree.structure(shapes), jaxpr_as_fun(closed)(*leaves))
 
-    def _trace(self, batch: PyTree[Array], state: PyTree[Array]) -> Any:
+    def _trace(self, batch: PyTree[Array], state: PyTree[Array]) -> tuple[ClosedJaxpr, PyTree[Array]]:
         def call(batch: PyTree[Array], state: PyTree[Array]) -> PyTree[Array]:
             return self.step_fn(self.ctx, batch, state)
 

@@ -11,7 +11,7 @@ import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from workbench._jax_compat import shardy, shardy_trials
-from workbench._types import ArrayLikeType
+from workbench._types import AS_GIVEN, ArrayLikeType, AsGiven
 from workbench.advice.search._groups import ArgumentLeaf, Spec, SpecGroup, fits, group_leaves
 from workbench.advice.search._stand_in import as_accelerator
 from workbench.aot import compile_for_cpu, compile_for_target, list_targets, parse_target
@@ -21,7 +21,6 @@ from workbench.inspection import TracedCall, inspect_mesh, inspect_module, on_me
 from workbench.plan import ChunkSize, choose_chunk_size
 from workbench.records import ChipRecord, CostRecord, MemoryRecord, TargetRecord
 
-_AS_GIVEN: Any = object()
 Assignment = tuple[Spec | None, ...]  # one spec per group; None leaves it to propagation
 
 
@@ -65,7 +64,7 @@ class SearchProgram:
         compiler: Literal["auto", "cpu"] = "auto",
         memory_bytes: int | None = None,
         target: TargetRecord | None = None,
-        chunk_size: ChunkSize = _AS_GIVEN,
+        chunk_size: ChunkSize | AsGiven = AS_GIVEN,
     ) -> None:
         self.call: TracedCall = call.with_shapes()
         self.axes: dict[str, int] = dict(mesh.shape)
@@ -83,7 +82,7 @@ class SearchProgram:
         )
         self._mesh_record = inspect_mesh(self.mesh)
         self._options: dict[str, Any] = {"compiler": compiler, "memory_bytes": memory_bytes, "target": target}
-        self.call.chunk_size = self.chunk_rule(call.chunk_size if chunk_size is _AS_GIVEN else chunk_size)
+        self.call.chunk_size = self.chunk_rule(call.chunk_size if chunk_size is AS_GIVEN else chunk_size)
         described = plan_call(self.call, self.mesh)
         self.chunk_size: int | None = described.chunk_size
         self.dtype: str = largest_dtype(described, self.chip)

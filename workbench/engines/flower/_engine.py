@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from jax.extend.core import Var
 
+from workbench._types import Aval
 from workbench.engines._client_loop import Pass, list_clients
 from workbench.engines._clients import Batch, ReadRows, batches
 from workbench.engines._engine import Engine, Progress
@@ -224,7 +225,7 @@ class Flower(Engine):
                 f"stage {work.stage} reads rows that the server made and sent, one to each client: {shapes}"
             )
 
-    def _source(self, x: Any) -> tuple[str, str]:
+    def _source(self, x: "np.ndarray | RemoteRows | ReadRows") -> tuple[str, str]:
         """Where a row is: held by the node, its own data, or made by the server and sent."""
         if isinstance(x, RemoteRows):
             return "held", x.name
@@ -315,7 +316,7 @@ def _most_clients(plan: Plan) -> int:
     return max([most, *map(_most_clients, bodies)])
 
 
-def _as_expected(x: Any, aval: Any, work: Pass, batch: Batch, where: str) -> np.ndarray:
+def _as_expected(x: np.ndarray | None, aval: Aval | None, work: Pass, batch: Batch, where: str) -> np.ndarray:
     """A value of a reply, of the shape and dtype that the stage gives."""
     if x is None or aval is None or x.dtype.itemsize != np.dtype(aval.dtype).itemsize or x.shape != aval.shape:
         found = "nothing" if x is None else f"{x.dtype}{list(x.shape)}"

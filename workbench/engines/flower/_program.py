@@ -148,7 +148,7 @@ class FlowerBlock:
         partial = totals.partial_avals
         count = len(partial)
 
-        def merge(*both: object) -> Any:
+        def merge(*both: object) -> object:
             return totals.merge(list(both[:count]), list(both[count:]))
 
         op: dict[str, Any] = {

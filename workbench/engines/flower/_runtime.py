@@ -44,12 +44,12 @@ class FlowerProcesses(SupervisedProcesses):
 
     def wait(
         self,
-        ready: Callable[[], Any],
+        ready: Callable[[], Result | None],
         what: str,
         check: Callable[[], Any],
         seconds: float = _PATIENCE_SECONDS,
         pause: Callable[[float], Any] = time.sleep,
-    ) -> Any:
+    ) -> Result:
         """What `ready` returns once it is not None; looks ten times a second, and calls `check`, which may raise.
 
         A `pause` that ends as soon as there is something to look at makes it look at once.
@@ -162,7 +162,7 @@ class Runtime:
         engine = self._engine
         assert engine is not None
 
-        def ready() -> Any:
+        def ready() -> "Result | None":
             try:
                 while engine.poll():
                     if (answer := engine.recv())[0] == number:

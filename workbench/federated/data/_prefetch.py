@@ -7,6 +7,7 @@ import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any, Self
 
+from workbench._types import Argument
 from workbench.errors import DataError
 from workbench.federated.data._padding import Padded
 
@@ -30,7 +31,7 @@ class Prefetch(Iterator[Any]):
         self._finalizer = weakref.finalize(self, self._line.close)
         self._thread.start()
 
-    def __next__(self) -> Any:
+    def __next__(self) -> Argument:
         kind, item = self._line.take()
         if kind == "item":
             return item

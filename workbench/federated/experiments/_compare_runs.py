@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from workbench._types import Option
 from workbench.errors import DataError, needs_library
 from workbench.federated.experiments._intervals import Correction, Test, mean_interval, paired_tests
 from workbench.federated.experiments._overlay import outcomes_of, record_of, values_of
@@ -276,7 +277,7 @@ class RunComparison:
             raise DataError(message)
         return _pandas().DataFrame(rows)
 
-    def figure(self, kind: str = "curves", path: str | Path | None = None, **options: Any) -> "Figure":
+    def figure(self, kind: str = "curves", path: str | Path | None = None, **options: Option) -> "Figure":
         """A figure for a paper; see `plot_comparison`."""
         from workbench.federated.experiments._figures import plot_comparison
 

@@ -6,6 +6,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from workbench._types import Foreign
+
 Test = Literal["permutation", "t", "wilcoxon"]
 Correction = Literal["holm", "benjamini-hochberg"]
 
@@ -106,12 +108,12 @@ def _p_value(differences: np.ndarray, test: Test, resamples: int) -> float:
         )
         return float(made.pvalue)
     if test == "wilcoxon":
-        ranked: Any = scipy.stats.wilcoxon(differences)
+        ranked: Foreign = scipy.stats.wilcoxon(differences)
         return float(ranked.pvalue)
     spread = differences.std(ddof=1)
     if spread == 0:
         return 0.0
-    tested: Any = scipy.stats.ttest_1samp(differences, 0)
+    tested: Foreign = scipy.stats.ttest_1samp(differences, 0)
     return float(tested.pvalue)
 
 

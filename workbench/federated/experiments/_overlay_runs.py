@@ -46,11 +46,11 @@ def overlay_runs(results: object, *, metric: str | None = None, minimize: bool =
     return compare_runs(named, metric=first, minimize=minimize).record
 
 
-def by_name(results: Any) -> "SweepResult | Mapping[Any, Any]":
+def by_name(results: object) -> "SweepResult | Mapping[Any, Any]":
     """Runs by name and seed, from whatever `overlay_runs` takes."""
     if isinstance(results, SweepResult | Mapping):
         return results
-    if not is_runs(results):
+    if not isinstance(results, list | tuple) or not is_runs(results):
         message = (
             f"`overlay_runs` received a `{type(results).__name__}`. It draws a sweep, a list of `Run`, `StoredRun` or "
             "`History`, or a dictionary of these by name: pass one of them."

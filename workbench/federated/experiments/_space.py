@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench._types import Argument
 from workbench.errors import ProgramError
 
 Space = Mapping[str, Any]
@@ -39,7 +40,7 @@ def draw_settings(space: Space, trials: int, seed: int) -> list[Setting]:
     """
     random = np.random.default_rng(seed)
 
-    def one(name: str, given: Any) -> object:
+    def one(name: str, given: Argument) -> object:
         if hasattr(given, "rvs"):
             return _plain(given.rvs(random_state=random))
         values = _values(name, given)
@@ -48,7 +49,7 @@ def draw_settings(space: Space, trials: int, seed: int) -> list[Setting]:
     return [{name: one(name, given) for name, given in space.items()} for _ in range(trials)]
 
 
-def _values(name: str, given: Any) -> list[Any]:
+def _values(name: str, given: Argument) -> list[Any]:
     if hasattr(given, "rvs"):
         message = (
             f"`sweep` received a distribution for {name!r} and a grid as strategy. A grid needs the values themselves: "

@@ -137,15 +137,21 @@ def sweep(
 
 
 def _check(
-    make: Callable[..., object], space: Space, *, data: PyTree[Array], batches: PyTree[Array], **counts: Any
+    make: Callable[..., object],
+    space: Space,
+    *,
+    rounds: int,
+    seeds: Sequence[int],
+    rounds_per_call: int | None,
+    data: PyTree[Array],
+    batches: PyTree[Array],
 ) -> None:
-    seeds, most = counts["seeds"], counts["rounds_per_call"]
-    positive = [counts["rounds"]] if most is None else [counts["rounds"], most]
+    positive = [rounds] if rounds_per_call is None else [rounds, rounds_per_call]
     whole = all(isinstance(count, int | np.integer) for count in (*positive, *seeds))
     if not whole or min(positive) < 1 or not seeds or len(set(seeds)) < len(seeds):
         message = (
-            f"`sweep` received rounds={counts['rounds']}, rounds_per_call={counts['rounds_per_call']} and seeds "
-            f"{list(counts['seeds'])}. Every trial runs at least one round with at least one seed, each seed once: "
+            f"`sweep` received rounds={rounds}, rounds_per_call={rounds_per_call} and seeds {list(seeds)}. "
+            "Every trial runs at least one round with at least one seed, each seed once: "
             "pass positive whole counts, and distinct whole seeds."
         )
         raise MeasureError(message)

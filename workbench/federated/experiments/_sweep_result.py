@@ -235,12 +235,12 @@ def _is_key(leaf: jax.Array | np.ndarray) -> bool:
     return hasattr(leaf, "dtype") and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
-def _nested(values: object) -> Any:
+def _nested(values: object) -> float | tuple[Any, ...]:
     plain = np.asarray(values, np.float64).tolist()
     return _tuples(plain)
 
 
-def _tuples(values: object) -> Any:
+def _tuples(values: list | float) -> float | tuple[Any, ...]:
     return tuple(_tuples(item) for item in values) if isinstance(values, list) else values
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from jax import Array
 from jax.typing import ArrayLike
 
-from workbench._types import PyTree
+from workbench._types import Argument, PyTree
 from workbench.errors import ProgramError
 from workbench.federated.experiments._space import Setting
 from workbench.plan import ChunkSize, jit
@@ -68,7 +68,7 @@ def make_algorithm(problem: Problem, setting: Setting, seed: object) -> Algorith
     """The algorithm of a setting; `make` gets the seed too if it has a parameter `seed` that no hyperparameter is."""
     parameters = inspect.signature(problem.make).parameters
     seeded = {"seed": seed} if "seed" in parameters and "seed" not in setting else {}
-    made: Any = problem.make(**setting, **seeded)
+    made: Argument = problem.make(**setting, **seeded)
     if _is_pair(made):
         return _Rounds(*made)
     if not callable(getattr(made, "init", None)) or not callable(getattr(made, "round", None)):

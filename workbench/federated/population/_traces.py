@@ -128,7 +128,7 @@ class _PlainUnpickler(pickle.Unpickler):
         raise pickle.UnpicklingError(message)
 
 
-def _load_plain(path: str | Path, reader: str) -> Any:
+def _load_plain(path: str | Path, reader: str) -> object:
     try:
         return _PlainUnpickler(io.BytesIO(Path(path).read_bytes())).load()
     except OSError as error:

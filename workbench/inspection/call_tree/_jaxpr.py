@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from workbench import _jax_compat
+from workbench._types import type_of
 from workbench.inspection.call_tree._build import build_tree
 from workbench.inspection.call_tree._frames import Frame, split_stack, trim
 from workbench.inspection.call_tree._items import Amounts, Item, Scope
@@ -109,13 +110,14 @@ def _item(work: EquationWork, outer: _Site, name: str) -> Item:
 
 
 def _communicate(
-    amounts: Amounts, kind: CollectiveKind, equation: Any, sizes: dict[str, int], executions: float
+    amounts: Amounts, kind: CollectiveKind, equation: JaxprEqn, sizes: dict[str, int], executions: float
 ) -> None:
     """What one device sends in a ring, by mesh axis, as for compiled collectives."""
     named = equation.params.get("axes", equation.params.get("axis_name", ()))
     axes = tuple(str(axis) for axis in (named if isinstance(named, tuple | list) else (named,)))
     size = math.prod(sizes.get(axis, 1) for axis in axes)
-    payload = sum(math.prod(v.aval.shape) * v.aval.dtype.itemsize for v in equation.invars if hasattr(v.aval, "shape"))
+    read = [type_of(v) for v in equation.invars]
+    payload = sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in read if hasattr(aval, "shape"))
     if size < 2:
         sent = 0.0
     elif kind == "all-gather":

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from workbench._jax_compat.hlo import hlo_text_of_proto
-from workbench._types import Device
+from workbench._types import Device, Foreign
 from workbench.errors import InspectionError
 from workbench.inspection.hlo._assignment import HeldAtPeak, divide_peak
 from workbench.inspection.hlo._attribution import NamedStage, StageFinder
@@ -102,7 +102,7 @@ def without_collections() -> Iterator[None]:
             gc.enable()
 
 
-def _opened(compiled: Any) -> tuple[str, Any | None, list[Any]]:
+def _opened(compiled: Foreign) -> tuple[str, Any | None, list[Any]]:
     """Text, memory statistics and devices of a compiled program."""
     if isinstance(compiled, str):
         return compiled, None, []
@@ -133,7 +133,7 @@ def _no_hlo(fact: str) -> str:
     )
 
 
-def _devices_of(compiled: Any) -> list[Device]:
+def _devices_of(compiled: Foreign) -> list[Device]:
     """The devices in the order in which the module counts them; empty where the runtime does not say."""
     try:
         return list(compiled.runtime_executable().local_devices())

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from workbench._jax_compat import shardy as _shardy
+from workbench._jax_compat.shardy_read import ShardyCollective
 from workbench.inspection.hlo import group_axes, pair_axes
 from workbench.records import (
     PlannedCollectiveRecord,
@@ -121,7 +122,7 @@ def _record(
     return PropagationRecord(values=values, edges=edges, collectives=planned, engine=engine, notes=tuple(notes))
 
 
-def _planned(found: Any, sizes: dict[str, int]) -> PlannedCollectiveRecord:
+def _planned(found: ShardyCollective, sizes: dict[str, int]) -> PlannedCollectiveRecord:
     axes = found.axes
     if found.groups:
         name_axes = pair_axes if found.kind == "collective-permute" else group_axes

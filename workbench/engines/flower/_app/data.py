@@ -2,12 +2,15 @@
 
 import os
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from flwr.app import Context  # pyright: ignore[reportMissingImports] -- an extra
 
-def column(context: Any, name: str) -> np.ndarray:
+
+def column(context: "Context", name: str) -> np.ndarray:
     """One input of the program as this node has it, `[clients of the node, ...]`.
 
     Read from the folder `data` of the node's own configuration; without one, from the folder of its partition in

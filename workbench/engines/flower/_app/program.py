@@ -179,7 +179,7 @@ class FlowerProgram:
             for name, held in wanted.items()
         }
 
-        def here(x: object) -> Any:
+        def here(x: "np.ndarray | HeldRows | Stack") -> np.ndarray:
             if isinstance(x, Stack):
                 return np.stack([here(y) for y in x])
             return brought[x.name] if isinstance(x, HeldRows) else x
@@ -209,7 +209,7 @@ def _restored(x: np.ndarray, described: dict[str, Any]) -> np.ndarray:
     return x.view(dtype) if x.dtype != dtype else x
 
 
-def _stacked(values: list[Any], described: dict[str, Any]) -> Any:
+def _stacked(values: list[Any], described: dict[str, Any]) -> "np.ndarray | Stack":
     if not values:
         return np.zeros((0, *described["shape"]), np.dtype(described["dtype"]))
     return Stack(values) if any(isinstance(x, HeldRows | Own | Stack) for x in values) else np.stack(values)

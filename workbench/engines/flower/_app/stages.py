@@ -8,11 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import jax
 import jax.export
 import numpy as np
+from jax.core import ShapedArray
 
 MAGIC = b"WBSTHLO1"
 
@@ -83,7 +85,7 @@ def stage_bytes(digest: str) -> bytes:
     return data
 
 
-def as_typed(x: Any, aval: Any, what: str) -> np.ndarray:
+def as_typed(x: object, aval: ShapedArray | SimpleNamespace, what: str) -> np.ndarray:
     """An array of exactly this shape and dtype; dtypes that numpy's files and Flower's arrays do not know are restored.
 
     Raises:
