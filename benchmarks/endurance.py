@@ -176,7 +176,7 @@ def report(samples: list[Sample], outside: list[str], wrong: list[str]) -> dict[
     named = {"kernel_mib": "kernel, resident", "page_heap_mib": "page, heap and buffers", "page_nodes": "page, nodes",
              "renderer_mib": "page, process, private"}  # fmt: skip
     found: dict[str, Any] = {"date": datetime.date.today().isoformat(), "minutes": samples[-1].minutes,
-                             "turns": len(samples), "rounds": samples[-1].rounds,
+                             "iterations": len(samples), "rounds": samples[-1].rounds,
                              "requests outside loopback": len(outside),
                              "page errors": len(wrong)}  # fmt: skip
     for field, name in named.items():

@@ -242,7 +242,7 @@ class Kernel:
 
 def kill_workers(name: str, what: str, words: str, kills: int, draw: random.Random) -> int:
     """One kernel, whose workers of one kind are killed."""
-    began, told = time.monotonic(), Counter[str]()
+    began, reported = time.monotonic(), Counter[str]()
     started = Kernel(name)
     first = started.line()
     for _ in range(kills if first == "same" else 0):
@@ -251,44 +251,44 @@ def kill_workers(name: str, what: str, words: str, kills: int, draw: random.Rand
         while not (found := started.workers(words)) and time.monotonic() < until:
             time.sleep(0.01)
         if not found:
-            told["no worker found"] += 1
+            reported["no worker found"] += 1
             break
         started.forget()
         draw.choice(found).kill()
         outcome = started.line()
-        told["same bytes" if outcome == "same" else outcome.partition(" ")[0]] += 1
+        reported["same bytes" if outcome == "same" else outcome.partition(" ")[0]] += 1
         if outcome == "error":
             print(f"    {outcome}")
         after = started.line()
         for _ in range(3):  # a second run may still meet what the kill broke
             if after.startswith("error"):
-                told["further errors"] += 1
+                reported["further errors"] += 1
                 after = started.line()
-        told[f"then {after.partition(' ')[0]}"] += 1
+        reported[f"then {after.partition(' ')[0]}"] += 1
     started.close()
     lefts, seconds = started.left()
-    return _report(f"{name}, {what}", kills, told, lefts, seconds, began, bad=kills - told["then same"])
+    return _report(f"{name}, {what}", kills, reported, lefts, seconds, began, bad=kills - reported["then same"])
 
 
 def kill_drivers(name: str, kills: int, draw: random.Random) -> int:
     """Kernels that are killed while they run."""
     began, lefts, slowest = time.monotonic(), list[str](), 0.0
-    told = Counter[str]()
+    reported = Counter[str]()
     for _ in range(kills):
         started = Kernel(name)
-        told[started.line() + " before"] += 1
+        reported[started.line() + " before"] += 1
         time.sleep(draw.uniform(0.0, 2.0))
         started.process.kill()
         started.process.wait()
         left, seconds = started.left()
         lefts, slowest = lefts + left, max(slowest, seconds)
-    return _report(f"{name}, driver", kills, told, lefts, slowest, began, bad=kills - told["same before"])
+    return _report(f"{name}, driver", kills, reported, lefts, slowest, began, bad=kills - reported["same before"])
 
 
 def _report(
-    title: str, kills: int, told: Counter[str], lefts: list[str], seconds: float, began: float, *, bad: int
+    title: str, kills: int, reported: Counter[str], lefts: list[str], seconds: float, began: float, *, bad: int
 ) -> int:
-    what = ", ".join(f"{count} {word}" for word, count in told.items())
+    what = ", ".join(f"{count} {word}" for word, count in reported.items())
     gone = f"left: {len(lefts)} after {seconds:.1f} s"
     print(f"{title}: {kills} kills: {what}; {gone}; {time.monotonic() - began:.0f} s in all", flush=True)
     for line in lefts:

@@ -59,27 +59,27 @@ def main() -> None:
     print(describe_machine())
     for panel in asked.panels:
         measured: dict[int, list[Row]] = {size: [] for size in PANELS[panel][1]}
-        for turn in range(asked.turns):
+        for turn in range(asked.iterations):
             sizes = PANELS[panel][1]
             for size in sizes if turn % 2 else sizes[::-1]:
                 again = [sys.executable, "-m", "benchmarks.growth", "--point", panel, str(size)]
                 done = subprocess.run(again, check=True, capture_output=True, text=True)
                 measured[size].append(json.loads(done.stdout.splitlines()[-1]))
-        rows = [median_of(panel, size, turns) for size, turns in measured.items()]
+        rows = [median_of(panel, size, iterations) for size, iterations in measured.items()]
         with asked.save.open("a") as file:
             file.writelines(json.dumps(row) + "\n" for row in rows)
         print(as_table(rows), flush=True)
 
 
-def median_of(panel: str, size: int, turns: Sequence[Row]) -> Row:
+def median_of(panel: str, size: int, iterations: Sequence[Row]) -> Row:
     """One row: the median of each figure over the turns, and its range."""
     figures = {
         name: {
-            "median": statistics.median(turn[name] for turn in turns),
-            "least": min(turn[name] for turn in turns),
-            "most": max(turn[name] for turn in turns),
+            "median": statistics.median(turn[name] for turn in iterations),
+            "least": min(turn[name] for turn in iterations),
+            "most": max(turn[name] for turn in iterations),
         }
-        for name in turns[0]
+        for name in iterations[0]
     }
     return {"panel": panel, "size": size, "figures": figures, "machine": describe_machine()}
 

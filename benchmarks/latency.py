@@ -26,12 +26,12 @@ def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--turns", type=int, default=21)
-    turns = parser.parse_args().turns
+    iterations = parser.parse_args().iterations
     print(describe_machine())
     print("| what | ours | plain JAX | ours / plain | range |\n|---|---|---|---|---|", flush=True)
     cases = [*traces(), *dispatches(), *inspections()]
     for name, ours, plain, times in cases:
-        mine, theirs = interleaved(ours, plain, turns=min(turns, times))
+        mine, theirs = interleaved(ours, plain, iterations=min(iterations, times))
         ratios = [a / b for a, b in zip(mine, theirs, strict=True)]
         print(
             f"| {name} | {_readable(mine)} | {_readable(theirs)} | {statistics.median(ratios):.2f} "
@@ -40,13 +40,13 @@ def main() -> None:
         )
 
 
-def interleaved(ours: Run, plain: Run, *, turns: int) -> tuple[list[float], list[float]]:
+def interleaved(ours: Run, plain: Run, *, iterations: int) -> tuple[list[float], list[float]]:
     """Processor seconds of both, in alternating order."""
     mine: list[float] = []
     theirs: list[float] = []
     ours()
     plain()
-    for turn in range(turns):
+    for turn in range(iterations):
         pair = ((ours, mine), (plain, theirs))
         for run, own in pair if turn % 2 else reversed(pair):
             began = time.process_time()

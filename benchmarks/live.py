@@ -90,9 +90,11 @@ def compare(ways: dict[str, Callable[[], float]], rounds: int) -> list[tuple[str
     """(way, median seconds, median of its ratio to the bare round of the same turn)."""
     for way in ways.values():
         way()
-    turns = [{name: way() for name, way in ways.items()} for _ in range(rounds)]
+    iterations = [{name: way() for name, way in ways.items()} for _ in range(rounds)]
     median = statistics.median
-    return [(name, median(t[name] for t in turns), median(t[name] / t["bare"] for t in turns)) for name in ways]
+    return [
+        (name, median(t[name] for t in iterations), median(t[name] / t["bare"] for t in iterations)) for name in ways
+    ]
 
 
 def show(lines: list[tuple[str, float, float]]) -> None:
@@ -120,14 +122,14 @@ def emitting_round(kind: str, clients: int, steps: int) -> tuple[Any, tuple[Any,
                 wb.emit(name, value)
             return jax.tree.map(lambda a, b: a - 0.1 * b, p, slopes), values if kind == "returned" else loss
 
-        last, told = jax.lax.scan(step, params, None, length=steps)
-        return jax.tree.map(jnp.subtract, last, params), told
+        last, reported = jax.lax.scan(step, params, None, length=steps)
+        return jax.tree.map(jnp.subtract, last, params), reported
 
     @wb.program(clients=clients)
     def fedavg(params: tuple[jax.Array, ...], x: jax.Array, y: jax.Array) -> Any:
-        change, told = wb.map_fn(train, (wb.broadcast(params), x, y))
+        change, reported = wb.map_fn(train, (wb.broadcast(params), x, y))
         params = jax.tree.map(jnp.add, params, wb.reduce_mean(change))
-        return params, told if kind == "returned" else wb.reduce_mean(told)
+        return params, reported if kind == "returned" else wb.reduce_mean(reported)
 
     keys = jax.random.split(jax.random.key(0), 4)
     params = (0.05 * jax.random.normal(keys[0], (784, 64)), jnp.zeros(64),
@@ -145,9 +147,9 @@ def emitted(clients: int, steps: int) -> dict[str, Callable[[], float]]:
 
         def call() -> float:
             started = time.perf_counter()
-            with wb.listen() if listen else contextlib.nullcontext(()) as heard:
+            with wb.listen() if listen else contextlib.nullcontext(()) as received:
                 jax.block_until_ready(compiled(*args))
-                jax.device_get([each.value for each in heard])
+                jax.device_get([each.value for each in received])
             return time.perf_counter() - started
 
         return call

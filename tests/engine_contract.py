@@ -227,12 +227,12 @@ class EngineContract:
 
     def test_cancelled_run_ends(self, engine: Engine) -> None:
         cancel = threading.Event()
-        told: list[tuple[str, float]] = []
+        reported: list[tuple[str, float]] = []
 
         def progress(stage: str, done: float) -> None:
-            told.append((stage, done))
+            reported.append((stage, done))
             cancel.set()
 
         with pytest.raises(EngineError, match="was cancelled in stage"):
             engine.run(rounds, start(), client_data(), progress=progress, cancel=cancel)
-        assert len(told) == 1
+        assert len(reported) == 1

@@ -24,8 +24,8 @@ flower_warnings = [
 
 def family(engine: Any) -> list[psutil.Process]:
     """Every process that a running engine has started."""
-    keeper = psutil.Process(engine._running.processes._supervisor.pid)
-    return [keeper, *keeper.children(recursive=True)]
+    handler = psutil.Process(engine._running.processes._supervisor.pid)
+    return [handler, *handler.children(recursive=True)]
 
 
 def none_left(processes: list[psutil.Process]) -> bool:

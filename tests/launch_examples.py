@@ -32,7 +32,7 @@ class FakeLaunched:
     def __init__(self, *, error: str | None = None, log: tuple[str, ...] = ("line 0", "line 1", "line 2")) -> None:
         self.alive, self.status = True, "running"
         self.calls, self.broken = 0, False
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self._error, self._log = error, log
 
     @property
@@ -59,5 +59,5 @@ class FakeLaunched:
         return self._log
 
     def stop(self) -> None:
-        self.told.append("stop")
+        self.reported.append("stop")
         self.alive, self.status = False, "stopped"

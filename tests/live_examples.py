@@ -43,19 +43,19 @@ class FakeRun:
         self.status = "running"
         self.history: list[RoundRecord] = []
         self.problems: list[ProblemRecord] = []
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.callbacks: list[Callable[[Any, RoundRecord], Any]] = []
 
     def pause(self) -> None:
-        self.told.append("pause")
+        self.reported.append("pause")
         self.status = "paused"
 
     def resume(self) -> None:
-        self.told.append("resume")
+        self.reported.append("resume")
         self.status = "running"
 
     def stop(self) -> None:
-        self.told.append("stop")
+        self.reported.append("stop")
         self.status = "stopped"
 
     def subscribe(self, callback: Callable[[Any, RoundRecord], Any]) -> Callable[[], None]:

@@ -24,7 +24,7 @@ def running_ray() -> Iterator[Any]:
     with rays_own_leftovers(), patient_start():
         ray.init(
             num_cpus=4,
-            resources={"SEAT": 1},
+            resources={"SLOT": 1},
             include_dashboard=False,
             log_to_driver=False,
             logging_level="error",

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 
-def compile_as_told(request, report, scratch):
+def compile_as_ordered(request, report, scratch):
     report("compiling")
     (scratch / "dump.txt").write_text(request["stablehlo"])
     named = re.search(r"@jit_sleep_(\d+)", request["stablehlo"])
@@ -68,4 +68,4 @@ if __name__ == "__main__":
     from workbench.aot.worker import serve
 
     idle = float(sys.argv[1]) if len(sys.argv) > 2 else 900.0
-    serve(compile_as_told, Path(sys.argv[-1]), idle_seconds=idle)
+    serve(compile_as_ordered, Path(sys.argv[-1]), idle_seconds=idle)

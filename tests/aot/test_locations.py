@@ -49,7 +49,7 @@ def test_every_location_that_is_used_is_defined_once():
     assert len(defined) == len(set(defined))
 
 
-def test_every_location_stands_below_those_that_it_is_made_of():
+def test_every_location_is_below_those_that_it_is_made_of():
     for alias, body in re.findall(r"^(#loc\d+) = (.*)$", lower(), re.MULTILINE):
         assert all(int(part) < int(alias[4:]) for part in re.findall(r"#loc(\d+)", body))
 

@@ -95,7 +95,7 @@ def test_program_sees_the_target_as_the_current_mesh(mesh):
     assert seen == [mesh.abstract]
 
 
-def test_mesh_of_here_does_not_stand_in_the_way_of_the_targets(mesh):
+def test_mesh_of_here_does_not_prevent_the_targets(mesh):
     alone = lower_for_target(lambda x: x.sum(), (jnp.zeros((16, 4)),), mesh)
     with jax.set_mesh(jax.make_mesh((4, 2), ("clients", "model"), axis_types=(AxisType.Auto,) * 2)):
         beside = lower_for_target(lambda x: x.sum(), (jnp.zeros((16, 4)),), mesh)

@@ -153,7 +153,7 @@ def test_gpu_program_fits_when_its_peak_does(available, fits):
     assert (record.fits, record.argument_bytes) == (fits, 100)
 
 
-def test_peak_that_the_compiler_does_not_tell_is_bounded_by_what_it_holds():
+def test_peak_that_the_compiler_does_not_report_is_bounded_by_what_it_holds():
     figures = {"argument_bytes": 100, "output_bytes": 50, "temporary_bytes": 7, "alias_bytes": 50, "peak_bytes": 0}
     assert memory_record(reply(memory=figures), available_bytes=1000).peak_bytes == 107
 

@@ -181,7 +181,7 @@ def test_progress_names_what_is_done_with_growing_seconds(compile_fake):
     assert [seconds for _, seconds in seen] == sorted(seconds for _, seconds in seen)
 
 
-def test_two_threads_take_turns(compile_fake):
+def test_two_threads_wait_for_each_other(compile_fake):
     found = {}
     threads = [threading.Thread(target=lambda n=n: found.update({n: compile_fake(f"thread{n}").hlo})) for n in range(3)]
     for thread in threads:

@@ -26,7 +26,7 @@ NAMES = sorted({path.stem for path in Path(workbench.__file__).parent.iterdir() 
 
 @pytest.mark.notebook
 @pytest.mark.slow
-def test_modules_beside_a_notebook_are_not_mistaken_for_ours(tmp_path: Path):
+def test_modules_next_to_a_notebook_are_not_mistaken_for_ours(tmp_path: Path):
     ours = {"__init__", "__main__", "__pycache__"}
     for name in {"widgets", "my_workbench", *NAMES} - ours:
         (tmp_path / f"{name}.py").write_text("mine = True\n")

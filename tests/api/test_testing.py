@@ -30,7 +30,7 @@ def test_expected_collectives_pass(summed):
     assert_collectives(wb.trace(lambda x: x * 2)(jnp.ones(3)), {})
 
 
-def test_collectives_in_loops_count_each_turn(mesh):
+def test_collectives_in_loops_count_each_iteration(mesh):
     def steps(x):
         return jax.lax.scan(lambda c, _: (c + x.sum(0) * c, None), jnp.ones(3), None, length=5)[0]
 
@@ -59,7 +59,7 @@ def test_peak_memory_is_compared_in_the_unit_that_is_written(summed):
         assert_peak_memory(summed, "3 miles")
 
 
-def test_unknown_peak_is_said_to_be_unknown():
+def test_unknown_peak_is_reported_as_unknown():
     text = jax.jit(lambda x: x * 2).lower(jnp.ones(3)).compile().as_text()
     with pytest.raises(InspectionError, match="peak of memory is not known"):
         assert_peak_memory(text, "1 GiB")

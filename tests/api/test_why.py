@@ -112,7 +112,7 @@ def test_operands_that_disagree_are_both_named(shape):
     assert "argument `y`" in collective.sentence
 
 
-def test_exchange_that_the_program_writes_is_said_to_be_its_own(shape, mesh):
+def test_exchange_that_the_program_writes_is_reported_as_its_own(shape, mesh):
     total = jax.shard_map(lambda x: jax.lax.psum(x, "data"), mesh=mesh, in_specs=P("data"), out_specs=P())
     assert wb.why(total)(shape((64, 32), "data")).collectives[0].reason == "program"
 
@@ -126,7 +126,7 @@ def test_large_argument_without_a_sharding_is_named_first(shape):
     assert "given without a sharding" in array.sentence
 
 
-def test_neighbours_with_the_same_reason_are_said_once():
+def test_neighbours_with_the_same_reason_are_reported_once():
     one = WhyCollectiveRecord(
         kind="all-gather",
         axes=("data",),

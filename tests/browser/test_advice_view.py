@@ -94,7 +94,7 @@ def test_findings_are_chosen_by_keyboard_and_selected_everywhere(harness: Harnes
     expect(view.get_by_role("complementary", name="Details of the finding")).to_contain_text("Use bfloat16.")
 
 
-def test_badge_beside_a_collective_leads_back_to_its_finding(harness: Harness):
+def test_badge_next_to_a_collective_leads_back_to_its_finding(harness: Harness):
     made, view = open_advice(harness)
     view.get_by_role("option").nth(1).click()
     view.get_by_role("tab", name="Source and HLO").click()

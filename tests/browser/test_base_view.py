@@ -68,7 +68,7 @@ def test_error_shows_in_the_view_with_its_traceback_and_can_be_dismissed(harness
     expect(alert).to_be_hidden()
 
 
-def test_view_taken_off_the_page_leaves_no_listener_and_tells_the_kernel(harness: Harness):
+def test_view_taken_off_the_page_leaves_no_listener_and_reports_the_kernel(harness: Harness):
     made = workbench_widgets.ProgramView(examples.fedavg_record())
     harness.mount(made)
     assert made._open_views == 1

@@ -63,7 +63,7 @@ def compiled_record(**memory):
 @pytest.mark.parametrize(
     "kind", [workbench_widgets.CostView, workbench_widgets.Explorer], ids=["alone", "in-the-explorer"]
 )
-def test_compiles_for_a_chosen_machine_in_the_background_and_puts_it_beside_the_first(
+def test_compiles_for_a_chosen_machine_in_the_background_and_puts_it_next_to_the_first(
     harness: Harness, installed, arrive, kind
 ):
     record = examples.fedavg_record()

@@ -33,7 +33,7 @@ def opened(page: Page, lab: str, root: Path, name: str, *, dock: str | None = No
     return page.locator("section.wb").last
 
 
-def test_line_is_shown_in_its_cell_and_the_explorer_beside_the_notebook(lab_page: Page, lab: str, lab_root: Path):
+def test_line_is_shown_in_its_cell_and_the_explorer_next_to_the_notebook(lab_page: Page, lab: str, lab_root: Path):
     view = opened(lab_page, lab, lab_root, "linked.ipynb")
     ask_kernel(lab_page, "explorer.select(line='In [2]:2')")
     view.get_by_role("button", name="Show in notebook").click()

@@ -40,7 +40,7 @@ def test_devices_show_memory_as_it_changes(harness: Harness):
     assert nameless(view) == []
 
 
-def test_what_a_backend_tells_beside_memory_can_be_drawn_over_time(harness: Harness):
+def test_what_a_backend_reports_next_to_memory_can_be_drawn_over_time(harness: Harness):
     def at(second: float, percent: float) -> SampleRecord:
         made = sample(second, 1024)
         busy = made.devices[0].replace(utilisation_percent=percent, power_watts=300.0, temperature_celsius=41.0)
@@ -136,7 +136,7 @@ def test_buttons_reach_the_run(harness: Harness):
     view.get_by_role("button", name="Stop").click()
     made.refresh()
     expect(view.get_by_role("button", name="Stop")).to_be_disabled()
-    assert run.told == ["pause", "resume", "stop"]
+    assert run.reported == ["pause", "resume", "stop"]
 
 
 def test_notes_are_kept_with_the_view(harness: Harness):
@@ -234,4 +234,4 @@ def test_a_run_is_a_tab_of_the_explorer(harness: Harness):
     run.finish(loss=(3.0, 1.0))
     expect(view.locator(".wb-runhead .wb-big")).to_have_text("running · 1 of 4 rounds")
     view.get_by_role("button", name="Pause", exact=True).click()
-    assert run.told == ["pause"]
+    assert run.reported == ["pause"]

@@ -70,7 +70,7 @@ def test_an_experiment_is_chosen_run_compared_and_taken_along(lab_page: Page, la
     expect(last).to_contain_text("aggregator=algorithms.top_k_mean(0.1)")
 
 
-def test_settings_that_do_not_go_together_are_told_and_nothing_is_lost(
+def test_settings_that_do_not_go_together_are_reported_and_nothing_is_lost(
     lab_page: Page, lab: str, lab_root: Path
 ) -> None:
     open_notebook(lab_page, lab, notebook(lab_root, "refused.ipynb", OPEN))
@@ -80,7 +80,7 @@ def test_settings_that_do_not_go_together_are_told_and_nothing_is_lost(
     view.get_by_text("More settings").click()
     view.get_by_label("compression").select_option("8 bits")
     view.get_by_role("button", name="Run", exact=True).click()
-    told = view.get_by_role("alert").filter(has_text="SCAFFOLD sends two values")
-    expect(told.first).to_be_visible()
+    reported = view.get_by_role("alert").filter(has_text="SCAFFOLD sends two values")
+    expect(reported.first).to_be_visible()
     expect(view.get_by_label("compression")).to_have_value("8 bits")
     expect(view.get_by_role("button", name="Run", exact=True)).to_be_enabled()

@@ -81,7 +81,7 @@ def test_thousands_of_clients_are_a_canvas_that_can_be_clicked(harness: Harness)
     expect(view.locator(".wb-panel h3")).to_have_text("Client 3072")
 
 
-def test_gradient_stands_beside_the_program(harness: Harness):
+def test_gradient_is_next_to_the_program(harness: Harness):
     made = workbench_widgets.ProgramView(examples.fedavg_record(), examples.gradient_record())
     view = harness.mount(made)
     expect(view.locator(".wb-picture")).to_have_count(2)

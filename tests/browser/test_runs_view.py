@@ -31,7 +31,7 @@ def test_results_are_ranked_by_the_chosen_metric(harness: Harness):
     expect(view.get_by_role("status").filter(has_text="drawn")).to_have_text("2 of 2 results drawn")
 
 
-def test_a_result_tells_its_interval_its_tests_and_why_it_is_left_out(harness: Harness):
+def test_a_result_reports_its_interval_its_tests_and_why_it_is_left_out(harness: Harness):
     made = workbench_widgets.RunsView(overlaid())
     view = harness.mount(made)
     expect(view.locator('[data-result="lr=0.3"]')).to_contain_text(re.compile(r"1\.25.*1 to 1\.5"))

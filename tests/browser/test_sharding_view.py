@@ -266,7 +266,7 @@ def torus(record, shape: tuple[int, ...]):
     return record.replace(devices=devices)
 
 
-def test_devices_stand_by_mesh_axis_on_the_torus_or_by_host(harness: Harness):
+def test_devices_are_laid_out_by_mesh_axis_on_the_torus_or_by_host(harness: Harness):
     record = torus(parts.mesh_record(axes=(("clients", 4), ("model", 2))), (2, 4))
     view = harness.mount(workbench_widgets.MeshView(record))
     area = "node => node.style.gridRowStart + ' ' + node.style.gridColumnStart"

@@ -86,7 +86,7 @@ def test_stop_button_ends_a_compilation_while_the_kernel_stays_free(lab_page: Pa
     expect(view.get_by_role("button", name="Compile", exact=True)).to_be_enabled()
 
 
-def test_program_is_compiled_for_a_tpu_beside_what_is_here_and_stopped_in_the_middle(
+def test_program_is_compiled_for_a_tpu_next_to_what_is_here_and_stopped_in_the_middle(
     lab_page: Page, lab: str, lab_root: Path, tmp_path: Path
 ):
     chip = next(chip for chip in list_targets() if chip.platform == "tpu")

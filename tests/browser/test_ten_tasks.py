@@ -153,7 +153,7 @@ def test_8_a_page_to_mail(page: Page, browser: Browser, lab_root: Path, visitor:
         assert [url for url in asked if not url.startswith(("file:", "blob:", "data:"))] == []
 
 
-def test_9_skew_compared_without_writing_code(page: Page, visitor: Visitor):
+def test_9_heterogeneity_compared_without_writing_code(page: Page, visitor: Visitor):
     shown = view(page, "playground")
     begin = shown.get_by_role("button", name="Run", exact=True)
     rows = shown.get_by_role("table", name="Experiments").locator("tbody tr")

@@ -50,7 +50,7 @@ def test_every_device_and_the_notes_are_shown(view: Locator) -> None:
     assert violations(view) == []
 
 
-def test_keys_walk_from_span_to_span_and_select_everywhere(harness: Harness) -> None:
+def test_keys_move_from_span_to_span_and_select_everywhere(harness: Harness) -> None:
     made = workbench_widgets.TimelineView(a_run())
     view = harness.mount(made)
     canvas = view.locator(".wb-tl-canvas")

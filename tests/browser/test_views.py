@@ -138,7 +138,7 @@ def test_ten_thousand_instructions_are_searched_folded_and_drawn(harness: Harnes
     expect(world).not_to_have_attribute("transform", before)
 
 
-def test_cost_of_targets_stands_side_by_side(harness: Harness):
+def test_cost_of_targets_is_side_by_side(harness: Harness):
     base = examples.fedavg_record()
     made = workbench_widgets.CostView(base, [base.replace(target="v5e:4x4")])
     view = harness.mount(made)
@@ -196,8 +196,8 @@ def test_tables_of_clients_that_were_left_are_collected(harness: Harness) -> Non
     meter = harness.page.context.new_cdp_session(harness.page)
     meter.send("Performance.enable")
 
-    def nodes_after(turns: int) -> int:
-        for _ in range(turns):
+    def nodes_after(iterations: int) -> int:
+        for _ in range(iterations):
             mode.select_option("table")
             expect(view.locator("tr[data-client], [role=row][data-client]").first).to_be_visible()
             mode.select_option("heat")

@@ -28,7 +28,7 @@ def test_accelerator_that_is_here_is_left_to_jax(tmp_path, name):
 
 
 @pytest.mark.usefixtures("libtpu")
-def test_own_choice_of_platforms_stands(tmp_path, monkeypatch):
+def test_own_choice_of_platforms_is_kept(tmp_path, monkeypatch):
     monkeypatch.setenv("JAX_PLATFORMS", "tpu,cpu")
     assert _absent_tpu.choose_platform(tmp_path) is None
     assert os.environ["JAX_PLATFORMS"] == "tpu,cpu"

@@ -124,7 +124,7 @@ def test_doctor_reads_every_extra_from_the_metadata():
     assert "drjax" in {requirement.name for requirement in _metadata.read_extras()["drjax"]}
 
 
-def test_an_extra_of_another_library_stands_for_what_it_brings(monkeypatch):
+def test_an_extra_of_another_library_is_for_what_it_brings(monkeypatch):
     lines = {"mapreduce-workbench": ['jax[tpu]; extra == "tpu-aot"', "jax"], "jax": ["numpy", 'libtpu; extra == "tpu"']}
     monkeypatch.setattr(importlib.metadata, "requires", lines.get)
     provides = email.message_from_string("Provides-Extra: tpu-aot")

@@ -66,7 +66,7 @@ def test_lab_serves_the_folder_of_the_notebook(address):
     assert "mine.ipynb" in [entry["name"] for entry in fetch(f"{address}/api/contents")["content"]]
 
 
-def test_lab_tells_the_front_end_to_ask_for_neither_news_nor_updates(address):
+def test_lab_reports_the_front_end_to_ask_for_neither_news_nor_updates(address):
     properties = fetch(address + SETTINGS)["schema"]["properties"]
     assert properties["fetchNews"]["default"] == "false"
     assert properties["checkForUpdates"]["default"] is False

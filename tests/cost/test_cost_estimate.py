@@ -111,7 +111,7 @@ def test_costs_of_a_module_add_up_by_stage_times_included():
     }
 
 
-def test_stages_stand_in_the_order_and_by_the_names_of_the_plan():
+def test_stages_are_in_the_order_and_by_the_names_of_the_plan():
     cost = estimate_cost(
         module([instruction("a", "1", accessed=1), instruction("b", None, accessed=1)]),
         plan(stage(0, "broadcast", "broadcast"), client_stage()),
@@ -119,7 +119,7 @@ def test_stages_stand_in_the_order_and_by_the_names_of_the_plan():
     assert [(s.stage, s.name) for s in cost.stages] == [("0", "broadcast"), ("1", "train"), ("outside", "outside")]
 
 
-def test_collective_bytes_are_by_axis_and_turn():
+def test_collective_bytes_are_by_axis_and_iteration():
     (only,) = estimate_cost(module([], [collective(("2",), executions=3.0)])).stages
     assert only.collective_bytes == {"clients": 4500.0}
 
@@ -186,7 +186,7 @@ def test_plan_shares_clients_evenly_and_prices_the_reduction():
     assert cost.stages[1].collective_bytes == {"clients": 1500.0}  # 2 · 1000 · 3/4
 
 
-def test_plan_counts_a_loop_once_per_turn():
+def test_plan_counts_a_loop_once_per_iteration():
     loop = stage(0, "loop", "scan", trip_count=5, body=(client_stage(path="0.1"),))
     cost = estimate_cost(None, plan(loop), mesh=MESH)
     assert {s.stage: s.flops for s in cost.stages} == {"0": 0.0, "0.1": 500.0}
@@ -230,14 +230,14 @@ def test_devices_wait_for_the_slowest_one():
     assert cost.imbalance_waste == 0.5  # both devices take 12; 16 of 24 examples are work
 
 
-def test_empty_seats_are_padding_counted_once_per_copy():
-    seats = [ClientRange(placement="clients", device_id=d, start=3 * (d // 2), stop=3 + d // 2, padding=2 * (d // 2))
+def test_empty_slots_are_padding_counted_once_per_copy():
+    slots = [ClientRange(placement="clients", device_id=d, start=3 * (d // 2), stop=3 + d // 2, padding=2 * (d // 2))
              for d in range(4)]  # fmt: skip
-    cost = estimate_cost(None, plan(client_stage()), mesh=MESH.replace(clients=tuple(seats)))
+    cost = estimate_cost(None, plan(client_stage()), mesh=MESH.replace(clients=tuple(slots)))
     assert cost.padding_waste == pytest.approx(2 / 6)
 
 
-def test_clients_in_a_loop_work_in_every_turn_and_in_the_dearest_branch():
+def test_clients_in_a_loop_work_in_every_iteration_and_in_the_dearest_branch():
     branches = (client_stage(path="0.0[0].1"), client_stage(path="0.0[1].1", flops=300.0))
     loop = stage(0, "loop", "scan", trip_count=5, body=(stage(0, "branch", "cond", path="0.0", body=branches),))
     assert {c.flops for c in estimate_cost(None, plan(loop)).clients} == {1500.0}

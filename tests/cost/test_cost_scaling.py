@@ -135,7 +135,7 @@ def test_model_that_does_not_fit_any_more_says_so(record):
     assert large.memory.peak_bytes > large.memory.available_bytes == 16 * 2**30
 
 
-def test_every_assumption_stands_beside_the_estimate(record):
+def test_every_assumption_is_next_to_the_estimate(record):
     scaled = estimate_scaled(record, clients=32, model=2.0, devices=8, chunk_size=1)
     said = " | ".join(scaled.cost.assumptions)
     for words in ("estimated, not compiled", "rings of 4 instead of 2", "2 times the parameters", "1 clients at once"):

@@ -101,7 +101,7 @@ def _looked_at() -> dict[str, Any]:
         wb.show(rows)
         wb.show(total)(np.float32(2), rows)
         step = synchronized(wb.jit(total))
-        with wb.listen() as heard:
+        with wb.listen() as received:
             result = step(np.float32(2), rows)
         run = wb.measure(total, rounds=2)(np.float32(2), rows)
         history = wb.run_rounds(
@@ -110,7 +110,7 @@ def _looked_at() -> dict[str, Any]:
         finished = [float(step(np.float32(1), rows)[0]) for _ in range(50)]
     return {
         "result": float(result[0]),
-        "heard": heard.to_pandas()[["clients", "value"]].to_numpy(),
+        "heard": received.to_pandas()[["clients", "value"]].to_numpy(),
         "run": run.replace(results=None),
         "said": said.getvalue(),
         "history": history,
@@ -227,7 +227,7 @@ def test_hosts_end_with_the_process_that_started_them() -> None:
     assert not psutil.wait_procs(started, timeout=LONG)[1]
 
 
-def test_port_that_is_in_use_is_told() -> None:
+def test_port_that_is_in_use_is_reported() -> None:
     pytest.importorskip("ipyparallel", reason="the extra `hosts` is not installed")
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -237,7 +237,7 @@ def test_port_that_is_in_use_is_told() -> None:
             start_hosts(port=port)
 
 
-def test_impossible_numbers_are_told() -> None:
+def test_impossible_numbers_are_reported() -> None:
     with pytest.raises(MeshError, match=r"hosts=0 and devices=4"):
         start_hosts(0)
 

@@ -33,12 +33,12 @@ def test_clients_of_this_host_become_one_array() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "axes", "told"),
+    ("rows", "axes", "reported"),
     [(8, ("a", "b"), r"axis 'clients', and the mesh has the axes \['a', 'b'\]"), (6, ("clients", "b"), r"given \[6\]")],
     ids=["no axis", "uneven"],
 )
-def test_clients_that_do_not_fit_are_told(rows: int, axes: tuple[str, str], told: str) -> None:
-    with pytest.raises(MeshError, match=told):
+def test_clients_that_do_not_fit_are_reported(rows: int, axes: tuple[str, str], reported: str) -> None:
+    with pytest.raises(MeshError, match=reported):
         from_local_clients(np.ones((rows, 2)), jax.make_mesh((4, 2), axes))
 
 

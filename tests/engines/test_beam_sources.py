@@ -19,7 +19,7 @@ pytestmark = [
 ]
 
 
-def _told() -> tuple[jax.ShapeDtypeStruct, ...]:
+def _reported() -> tuple[jax.ShapeDtypeStruct, ...]:
     return tuple(jax.ShapeDtypeStruct(x.shape, x.dtype) for x in client_data())
 
 
@@ -47,7 +47,7 @@ def test_clients_of_parquet_files_give_the_same_rounds(parquet: str, tmp_path: P
     waiting = tmp_path / "waiting"
     waiting.mkdir()
     engine = Beam(read_from=_from(parquet), clients_per_batch=2, folder=waiting, own_process=own_process)
-    run = engine.run(rounds, start(), _told())
+    run = engine.run(rounds, start(), _reported())
     np.testing.assert_allclose(run.results[0], wb.jit(rounds)(start(), client_data())[0], rtol=1e-5, atol=1e-6)
     assert [client.client for client in run.clients] == [f"c{i}" for i in range(CLIENTS)]
     assert not list(waiting.iterdir())
@@ -71,7 +71,7 @@ def test_clients_of_records_go_through_and_their_rows_to_a_sink(tmp_path: Path) 
         write_to=beam.Map(as_row) | beam.io.WriteToTFRecord(str(tmp_path / "trained")),
         clients_per_batch=2,
     )
-    run = engine.run(per_client, start(), _told())
+    run = engine.run(per_client, start(), _reported())
     delta, loss = wb.jit(per_client)(start(), client_data())
     np.testing.assert_allclose(run.results[0], delta, rtol=1e-5, atol=1e-6)
     written: list[bytes] = []
@@ -112,7 +112,7 @@ def _pairs(*pairs: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "reported"),
     [
         (lambda x, y: _pairs(("a", (x[0], y[0]))), r"gave 1 clients, 1 of them different.* has 5"),
         (lambda x, y: _pairs(*[("a", (x[0], y[0]))] * 5), r"gave 5 clients, 1 of them different"),
@@ -122,9 +122,9 @@ def _pairs(*pairs: Any) -> Any:
     ],
     ids=["too few", "twice", "shape", "no pair", "raises"],
 )
-def test_source_that_does_not_fit_is_told(source: Any, told: str) -> None:
-    with pytest.raises(EngineError, match=told):
-        Beam(read_from=source(*client_data())).run(fedavg, start(), _told())
+def test_source_that_does_not_fit_is_reported(source: Any, reported: str) -> None:
+    with pytest.raises(EngineError, match=reported):
+        Beam(read_from=source(*client_data())).run(fedavg, start(), _reported())
 
 
 def test_source_needs_one_argument_of_shapes() -> None:

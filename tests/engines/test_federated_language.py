@@ -98,7 +98,7 @@ def test_gradient_is_a_program_too():
 
 
 @needs_language
-def test_inner_placement_is_local_work_and_said():
+def test_inner_placement_is_local_work_and_reported():
     @wb.program(placements={"pods": 2, "clients": 3})
     def pods(x: Any) -> Any:
         return wb.reduce_mean(wb.map_fn(lambda rows: wb.reduce_max(rows, over="clients"), x, over="pods"), over="pods")

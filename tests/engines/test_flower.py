@@ -177,7 +177,7 @@ def test_rows_that_nobody_can_read_any_more_are_dropped_by_the_nodes():
 
 
 @needs_flower
-def test_rows_that_the_server_made_are_sent_and_said():
+def test_rows_that_the_server_made_are_sent_and_reported():
     @wb.program(clients=3)
     def noisy(key: Any, x: Any) -> Any:
         return wb.reduce_sum(wb.map_fn(lambda k, row: row + jax.random.normal(k), (jax.random.split(key, 3), x)))
@@ -216,7 +216,7 @@ def test_nan_names_the_client():
 @needs_flower
 def test_reply_of_another_shape_names_the_client():
     def cut(slot: int, reply: NodeReply) -> NodeReply:
-        return NodeReply([reply.values[0][:2], *reply.values[1:]], reply.told) if slot == 3 else reply
+        return NodeReply([reply.values[0][:2], *reply.values[1:]], reply.reported) if slot == 3 else reply
 
     with Here() as engine:
         engine.changed = cut

@@ -68,11 +68,11 @@ def test_exported_app_runs_on_superlink_and_supernodes(tmp_path: Path):
             (tmp_path / "app" / "data" / str(node)).rename(deployment.data / str(node))
         deployment.start_nodes(lambda: None)
         deployment.submit(tmp_path / "app")
-        told = tmp_path / "app" / "results" / "run.json"
+        reported = tmp_path / "app" / "results" / "run.json"
         deployment.processes.ended.clear()
-        deployment.processes.wait(lambda: told.exists() or None, "the results", lambda: None, 500)
+        deployment.processes.wait(lambda: reported.exists() or None, "the results", lambda: None, 500)
     finally:
         deployment.close()
-    assert json.loads(told.read_text())["finished_rounds"] == 2
+    assert json.loads(reported.read_text())["finished_rounds"] == 2
     # The mean row is [2, 3, 4, 5]; each round multiplies by it.
-    assert np.load(told.parent / "result.npy").tolist() == [4, 9, 16, 25]
+    assert np.load(reported.parent / "result.npy").tolist() == [4, 9, 16, 25]

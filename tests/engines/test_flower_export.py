@@ -98,7 +98,7 @@ def test_changed_stage_of_an_app_is_not_run(exported: Any, tmp_path: Path):
     folder = Flower.export(fedavg, tmp_path / "app", start(), client_data())
     for path in (folder / "workbench_app" / "stages").glob("*.json"):
         told = json.loads(path.read_text())
-        path.write_text(json.dumps({**told, "base64": told["base64"][:-8] + "AAAAAAA="}))
+        path.write_text(json.dumps({**reported, "base64": reported["base64"][:-8] + "AAAAAAA="}))
     with pytest.raises(ValueError, match="was changed after it was exported"):
         exported(folder).run()
 
@@ -167,7 +167,7 @@ def test_export_without_flower_says_what_to_install(monkeypatch: pytest.MonkeyPa
         Flower.export(fedavg, tmp_path / "app", start(), client_data())
 
 
-def test_port_in_use_is_said_before_anything_starts():
+def test_port_in_use_is_reported_before_anything_starts():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(
@@ -186,13 +186,13 @@ def test_kept_processes_end_with_what_they_started(tmp_path: Path):
     sleep = "import time; time.sleep(60)"
     code = f"import subprocess, sys; subprocess.Popen([sys.executable, '-c', {sleep!r}]); {sleep}"
     processes.start("one", [sys.executable, "-c", code])
-    keeper = psutil.Process(processes._supervisor.pid)
+    supervisor = psutil.Process(processes._supervisor.pid)
     until = time.monotonic() + 120
-    while len(family := keeper.children(recursive=True)) < 2 and time.monotonic() < until:
+    while len(family := supervisor.children(recursive=True)) < 2 and time.monotonic() < until:
         time.sleep(0.05)
     assert len(family) == 2
     processes.close()
-    assert none_left([keeper, *family])
+    assert none_left([supervisor, *family])
 
 
 def test_kept_processes_end_when_the_engines_process_is_killed(tmp_path: Path):
@@ -210,7 +210,7 @@ def test_kept_processes_end_when_the_engines_process_is_killed(tmp_path: Path):
     assert none_left([kept])
 
 
-def test_waiting_for_a_process_that_ended_tells_its_last_words(tmp_path: Path):
+def test_waiting_for_a_process_that_ended_reports_its_last_words(tmp_path: Path):
     processes = _processes(tmp_path)
     try:
         processes.start("superlink", [sys.executable, "-c", "import sys; sys.exit('no such federation')"])

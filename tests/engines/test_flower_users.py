@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from workbench.engines.flower import _runtime
-from workbench.engines.flower._same_user import can_tell_users, only_same_user, user_of
+from workbench.engines.flower._same_user import can_identify_users, only_same_user, user_of
 from workbench.errors import EngineError
 
-needs_users = pytest.mark.skipif(not can_tell_users(), reason="this system does not report users of connections")
+needs_users = pytest.mark.skipif(not can_identify_users(), reason="this system does not report users of connections")
 TABLE = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 0100007F:1F90 00000000:0000 0A 00000000:00000000 00:00000000 00000000  1000        0 5001 1
    1: 0100007F:C350 0100007F:1F90 01 00000000:00000000 00:00000000 00000000  1000        0 5002 1
@@ -64,7 +64,7 @@ def test_request_of_another_user_is_refused():
     assert _status(TABLE.replace(" 1000 ", f" {os.getuid() + 1} ")) == 403
 
 
-def test_deployment_is_refused_where_users_cannot_be_told(monkeypatch: pytest.MonkeyPatch):
+def test_deployment_is_refused_where_users_cannot_be_identified(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(_runtime._same_user, "can_tell_users", lambda: False)
     with pytest.raises(EngineError, match=r"no accounts.*insecure=True"):
         _runtime.check_users()

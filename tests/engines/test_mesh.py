@@ -20,7 +20,7 @@ def test_results_are_those_of_the_oracle(mesh: Any):
     assert run.seconds > 0
 
 
-def test_failing_program_says_who_can_tell_more():
+def test_failing_program_says_who_can_report_more():
     def refuse(_: Any) -> Any:
         message = "no"
         raise OSError(message)

@@ -131,7 +131,7 @@ def test_resources_that_nobody_has_are_named(ray_cluster: Any):
 
 @pytest.mark.slow
 def test_tasks_take_their_resources(ray_cluster: Any):
-    engine = Ray(resources={"CPU": 1, "SEAT": 0.5}, clients_per_task=1)
+    engine = Ray(resources={"CPU": 1, "SLOT": 0.5}, clients_per_task=1)
     assert engine.pool._max_workers == 2  # pyright: ignore[reportAttributeAccessIssue]
     run = engine.run(fedavg, start(), client_data())
     np.testing.assert_allclose(run.results[0], fedavg(start(), client_data())[0], rtol=1e-5)

@@ -134,10 +134,10 @@ def test_failing_reader_ends_the_run_and_its_thread():
 
 
 def test_run_is_cancelled_between_batches():
-    cancel, told = threading.Event(), []
+    cancel, reported = threading.Event(), []
 
     def progress(stage: str, done: float) -> None:
-        told.append(done)
+        reported.append(done)
         if done:
             cancel.set()
 
@@ -145,7 +145,7 @@ def test_run_is_cancelled_between_batches():
         MeshEngine(clients_per_batch=1).run(
             fedavg, start(), ArrayReader(client_data()), progress=progress, cancel=cancel
         )
-    assert max(told) < 1
+    assert max(reported) < 1
 
 
 def test_rounds_on_an_engine_are_those_of_resident_clients(tmp_path: Path):

@@ -141,7 +141,7 @@ def test_only_functions_run():
         Sequential().run(3)  # pyright: ignore[reportArgumentType]
 
 
-def test_emitted_values_are_heard_and_cost_nothing_else():
+def test_emitted_values_are_received_and_cost_nothing_else():
     @wb.program(clients=CLIENTS)
     def telling(w: Any, data: Any) -> Any:
         def one(v: Any, x: Any) -> Any:
@@ -151,9 +151,9 @@ def test_emitted_values_are_heard_and_cost_nothing_else():
         return wb.reduce_sum(wb.map_fn(one, (wb.broadcast(w), data[0])))
 
     x, _ = client_data()
-    with wb.listen() as heard:
+    with wb.listen() as received:
         run = Sequential().run(telling, start(), client_data())
-    np.testing.assert_allclose(heard.latest("norm"), (x**2).sum((1, 2)), rtol=1e-5)
+    np.testing.assert_allclose(received.latest("norm"), (x**2).sum((1, 2)), rtol=1e-5)
     again = Sequential().run(telling, start(), client_data())
     np.testing.assert_allclose(run.results, again.results)
     # Nobody listens: 3 float32 leave each client and no fourth.

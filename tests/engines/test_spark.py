@@ -73,7 +73,7 @@ class TestSpark(EngineContract):
         kinds = [c for p in processes("") for c in p.net_connections("inet") if c.status == psutil.CONN_LISTEN]
         assert {c.laddr.ip.removeprefix("::ffff:") for c in kinds} == {"127.0.0.1"}
 
-    def test_no_secret_stands_on_a_command_line(self, local: Spark) -> None:
+    def test_no_secret_is_on_a_command_line(self, local: Spark) -> None:
         local.run(fedavg, start(), client_data())
         assert not processes("authenticate.secret")
 
@@ -152,8 +152,8 @@ class TestSpark(EngineContract):
         engine = Spark(
             local._opened(), clients_per_batch=2, read_from=tmp_path / "clients.parquet", write_to=tmp_path / "out"
         )
-        told = {"x": jax.ShapeDtypeStruct(x.shape, x.dtype), "y": jax.ShapeDtypeStruct(y.shape, y.dtype)}
-        run = engine.run(errors, start(), told)
+        reported = {"x": jax.ShapeDtypeStruct(x.shape, x.dtype), "y": jax.ShapeDtypeStruct(y.shape, y.dtype)}
+        run = engine.run(errors, start(), reported)
         expected = x @ start() - y
         np.testing.assert_allclose(run.results, expected, rtol=1e-5, atol=1e-6)
         written = pq.read_table(tmp_path / "out").to_pydict()

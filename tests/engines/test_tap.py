@@ -121,12 +121,12 @@ def test_a_tap_returns_what_the_program_returns(tapped):
 
 
 def test_nobody_else_hears_what_a_tapped_program_emits():
-    with wb.listen() as heard:
+    with wb.listen() as received:
         wb.tap(fedavg)(W, X)
-    assert len(heard) == 0
+    assert len(received) == 0
 
 
-def test_rounds_of_a_loop_around_clients_are_told_apart():
+def test_rounds_of_a_loop_around_clients_are_distinguished():
     many = wb.jit(lambda w: jax.lax.scan(lambda w, _: (fedavg(w, X), None), w, None, length=2)[0])
     record = wb.tap(many, client=1)(W)
     places = {(value.round, value.steps) for value in record.values if value.name == "loss"}

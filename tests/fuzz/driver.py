@@ -44,10 +44,10 @@ class Report:
     findings: list[str] = dataclasses.field(default_factory=list)
 
     def __str__(self) -> str:
-        told = "".join(f"\n  {finding}" for finding in self.findings)
+        reported = "".join(f"\n  {finding}" for finding in self.findings)
         return (
             f"{self.name}: {self.executions} executions, {self.refused} refused, {len(self.findings)} findings, "
-            f"slowest {self.slowest_seconds:.2f} s of the processor{told}"
+            f"slowest {self.slowest_seconds:.2f} s of the processor{reported}"
         )
 
 

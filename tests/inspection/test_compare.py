@@ -92,14 +92,14 @@ def test_stages_of_one_name_are_matched_in_order():
     ]
 
 
-def test_moved_bytes_count_every_turn_of_a_loop():
+def test_moved_bytes_count_every_iteration_of_a_loop():
     loop = stage(0, "loop", "scan", trip_count=3, body=(BROADCAST, MEAN))
     comparison = compare(program(BROADCAST), program(loop))
     # 256 once, against 3 * (256 + 256).
     assert rows(comparison, "program")["bytes between server and clients"] == ((256, 1536), "changed")
 
 
-def test_collectives_are_counted_by_kind_and_axes_with_loop_turns():
+def test_collectives_are_counted_by_kind_and_axes_with_loop_iterations():
     before = program(module=module(all_reduce(("model",), executions=4.0), all_reduce(("clients",))))
     after = program(module=module(all_reduce(("model",), executions=2.0), all_reduce(("clients", "model"))))
     comparison = compare(before, after)
@@ -112,7 +112,7 @@ def test_collectives_are_counted_by_kind_and_axes_with_loop_turns():
     assert rows(comparison, "per device")["bytes sent in collectives"][0] == (320.0, 192.0)
 
 
-def test_unknown_loop_turns_are_unknown_and_noted():
+def test_unknown_loop_iterations_are_unknown_and_noted():
     comparison = compare(
         program(module=module(all_reduce(("m",), executions=None))), program(module=module(all_reduce(("m",))))
     )
@@ -147,7 +147,7 @@ def test_meshes_platforms_and_predictions_are_compared():
     assert seconds.ratio == 0.5
 
 
-def test_memory_and_strategies_of_targets_stand_beside_each_other():
+def test_memory_and_strategies_of_targets_are_next_to_each_other():
     ring = all_reduce(("clients",)).replace(algorithm="UniDirection1DRingStrategy")
     gib = 2**30
     here = program(module=module(all_reduce(("clients",))))

@@ -131,7 +131,7 @@ def test_pairs_name_exactly_the_axes_along_which_they_move(sizes, random):
         pytest.param(((0, 3), (1, 2), (4, 7), (5, 6)), "not a product of axes", id="mirrored pairs"),
     ],
 )
-def test_groups_that_are_no_product_of_axes_are_said_to_be_so(groups, note):
+def test_groups_that_are_no_product_of_axes_are_reported_as_so(groups, note):
     axes = group_axes(groups, NAMES, (2, 4))
     assert axes.names == ()
     assert note in axes.note

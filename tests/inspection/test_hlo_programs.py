@@ -147,7 +147,7 @@ def test_loop_of_unknown_length_makes_costs_unknown_and_says_so():
     assert (product.flops, product.executions) == (STEP, None)
 
 
-def test_branches_not_counted_are_said_to_be_left_out():
+def test_branches_not_counted_are_reported_as_left_out():
     module = module_of(lambda x, w: jax.lax.cond(x.sum() > 0, lambda: x @ w @ w, lambda: x @ w), X, W)
     assert any("branches" in note for note in module.notes)
 

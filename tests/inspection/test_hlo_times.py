@@ -36,7 +36,7 @@ ENTRY %main (x: f32[4,4]) -> f32[4,4] {{
 ONCE = 2 * 4 * 4 * 4
 
 
-def turns(*, first=0, last=7, step=1, direction="LT", sides="%j, %bound"):
+def iterations(*, first=0, last=7, step=1, direction="LT", sides="%j, %bound"):
     text = LOOP.format(first=first, last=last, step=step, direction=direction, sides=sides)
     flops = inspect_module(text).flops
     return None if flops is None else flops / ONCE
@@ -60,8 +60,8 @@ def turns(*, first=0, last=7, step=1, direction="LT", sides="%j, %bound"):
         pytest.param({"sides": "%bound, %bound"}, None, id="does not depend on the counter"),
     ],
 )
-def test_turns_of_a_loop_are_read_from_its_condition(loop, expected):
-    assert turns(**loop) == expected
+def test_iterations_of_a_loop_are_read_from_its_condition(loop, expected):
+    assert iterations(**loop) == expected
 
 
 def test_written_trip_count_is_taken():

@@ -122,7 +122,7 @@ def test_clients_over_two_axes_count_the_first_axis_outermost():
     assert [held[number] for number in (0, 8, 2, 10)] == [(0, 1, 0), (1, 2, 0), (2, 3, 0), (3, 4, 0)]
 
 
-def test_clients_that_do_not_divide_leave_empty_seats_at_the_end():
+def test_clients_that_do_not_divide_leave_empty_slots_at_the_end():
     # ceil(5 / 4) = 2 slots each: 2, 2, 1 and none.
     held = ranges(PlacementRecord(name="clients", size=5, mesh_axes=("clients",)))
     assert [held[number] for number in (0, 2, 4, 6)] == [(0, 2, 0), (2, 4, 0), (4, 5, 1), (5, 5, 2)]
@@ -133,7 +133,7 @@ def test_placement_without_axes_is_replicated():
 
 
 @given(size=st.integers(1, 60), axes=st.permutations(["pods", "clients", "model"]), used=st.integers(0, 3))
-def test_every_client_has_equally_many_seats_on_the_mesh(size, axes, used):
+def test_every_client_has_equally_many_slots_on_the_mesh(size, axes, used):
     axes = tuple(axes[:used])
     held = place_clients(MESH, PlacementRecord(name="c", size=size, mesh_axes=axes)).clients
     parts = math.prod({"pods": 2, "clients": 4, "model": 2}[axis] for axis in axes)

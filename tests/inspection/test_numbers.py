@@ -72,20 +72,20 @@ def linear(C):
 
 
 @repro
-def seats_client_to_device():
+def slots_client_to_device():
     "the share of a device is not a multiple of chunk_size (also with auto): clients lie elsewhere than said"
     r = look(linear(10), s(64, 64), s(10, 20, 64), mesh=mesh_(2), chunk_size=4)
-    seats = next(x.flops for x in r.cost.stages if x.kind == "clients") / (2 * 20 * 64 * 64)
+    slots = next(x.flops for x in r.cost.stages if x.kind == "clients") / (2 * 20 * 64 * 64)
     said = [(h.start, h.stop) for h in r.mesh.clients]
-    true = [(int(k * seats), min(10, int((k + 1) * seats))) for k in range(2)]
+    true = [(int(k * slots), min(10, int((k + 1) * slots))) for k in range(2)]
     return said, true, said == true
 
 
 @repro
-def seats_padding():
+def slots_padding():
     r = look(linear(10), s(64, 64), s(10, 20, 64), mesh=mesh_(2), chunk_size=4)
-    seats = next(x.flops for x in r.cost.stages if x.kind == "clients") / (2 * 20 * 64 * 64)
-    true = 1 - 10 / (2 * seats)
+    slots = next(x.flops for x in r.cost.stages if x.kind == "clients") / (2 * 20 * 64 * 64)
+    true = 1 - 10 / (2 * slots)
     return r.cost.padding_waste, true, abs(r.cost.padding_waste - true) < 1e-9
 
 
@@ -99,13 +99,13 @@ def chunk_size_executed():
 
 
 @repro
-def auto_seats():
+def auto_slots():
     r = look(linear(22), s(64, 64), s(22, 64, 64), mesh=mesh_(2))
-    seats = next(x.flops for x in r.cost.stages if x.kind == "clients") / (2 * 64**3)
+    slots = next(x.flops for x in r.cost.stages if x.kind == "clients") / (2 * 64**3)
     return (
         f"padding {r.cost.padding_waste:.3f}",
-        f"padding {1 - 22 / (2 * seats):.3f}",
-        abs(r.cost.padding_waste - (1 - 22 / (2 * seats))) < 1e-9,
+        f"padding {1 - 22 / (2 * slots):.3f}",
+        abs(r.cost.padding_waste - (1 - 22 / (2 * slots))) < 1e-9,
     )
 
 
@@ -490,9 +490,9 @@ def step_names():
 
         return wb.reduce_mean(wb.map_fn(local, (wb.broadcast(w), x)))
 
-    with wb.listen() as heard:
+    with wb.listen() as received:
         wb.jit(prog)(jnp.float32(1.0), jnp.arange(2.0))
-    ax = {h.name: h.axes for h in heard}
+    ax = {h.name: h.axes for h in received}
     return ax, "one name for one loop", ax["loss"][1] == ax["inner"][1]
 
 

@@ -78,7 +78,7 @@ def test_replicas_of_a_slice_are_numbered_in_mesh_order():
 
 
 @pytest.mark.parametrize("made", ["present", "abstract"])
-def test_struct_is_read_like_the_array_it_stands_for(made):
+def test_struct_is_read_like_the_array_it_is_for(made):
     owner = mesh() if made == "present" else AbstractMesh((4, 2), AXES)
     leaf = only(jax.ShapeDtypeStruct((8, 6), jnp.bfloat16, sharding=NamedSharding(owner, P("clients", "model"))))
     assert leaf.spec == (("clients",), ("model",))
@@ -210,7 +210,7 @@ def test_sharding_without_axis_names_is_read_from_its_index_map():
     assert (leaf.kind, leaf.replication, leaf.shard_shape) == ("positional", 2, (2, 2))
 
 
-def test_sharding_that_cannot_tell_is_noted():
+def test_sharding_that_does_not_know_is_noted():
     leaf = nameless((7, 2))  # its index map refuses 7 rows over 4 devices
     assert (leaf.kind, leaf.shards) == ("unknown", ())
     assert "`NamelessSharding` does not say who holds what" in leaf.notes[0]

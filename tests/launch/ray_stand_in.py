@@ -76,7 +76,7 @@ class _Actor:
 
 
 class _Maker:
-    def __init__(self, ray: "StandInRay", cls: type, threads: dict[str, int], name: str = "") -> None:
+    def __init__(self, ray: "SimulatedRay", cls: type, threads: dict[str, int], name: str = "") -> None:
         self._ray, self._cls, self._threads, self._name = ray, cls, threads, name
 
     def options(self, *, name: str, namespace: str) -> "_Maker":
@@ -91,7 +91,7 @@ class _Maker:
         return made
 
 
-class StandInRay(ModuleType):
+class SimulatedRay(ModuleType):
     exceptions = SimpleNamespace(RayError=RayError, RayActorError=RayActorError, ActorDiedError=ActorDiedError)
 
     def __init__(self) -> None:
@@ -103,7 +103,7 @@ class StandInRay(ModuleType):
         return not self.shut_down
 
     def nodes(self) -> list[dict[str, Any]]:
-        return [{"Alive": True, "Resources": {"CPU": 4.0, "SEAT": 1.0}}]
+        return [{"Alive": True, "Resources": {"CPU": 4.0, "SLOT": 1.0}}]
 
     def remote(self, **options: Any) -> Any:
         assert options["max_restarts"] == 0

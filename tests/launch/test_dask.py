@@ -22,7 +22,7 @@ def test_without_the_library_the_error_says_what_to_install(monkeypatch):
 
 @pytest.fixture(scope="module")
 def client():
-    with dask_cluster(1, 2, resources={"SEAT": 1}) as (_, connected):
+    with dask_cluster(1, 2, resources={"SLOT": 1}) as (_, connected):
         yield connected
 
 
@@ -46,8 +46,8 @@ def test_everything_that_a_cluster_cannot_hold_is_named_at_once(client):
 
 
 def test_a_node_runs_where_its_resources_are(client):
-    program = Program("seat")
-    with program.group("seated", resources={"SEAT": 1}):
+    program = Program("slot")
+    with program.group("seated", resources={"SLOT": 1}):
         counter = program.add_node(ServiceNode(nodes.Counter))
     with launch(program, DaskEngine(client)) as launched:
         assert launched.client(counter).add(1) == 1

@@ -5,7 +5,7 @@ import sys
 import launch_nodes as nodes
 import pytest
 from dask_library import dask_cluster
-from ray_stand_in import StandInRay
+from ray_stand_in import SimulatedRay
 
 from workbench.errors import NodeError, NodeTimeoutError
 from workbench.launch import DaskEngine, Program, PyClassNode, PyNode, RayEngine, Restart, ServiceNode, launch
@@ -22,7 +22,7 @@ def dask_client():
 @pytest.fixture(params=["threads", "processes", "dask", "ray", "stand-in for ray"])
 def on(request, monkeypatch):
     if request.param == "stand-in for ray":
-        monkeypatch.setitem(sys.modules, "ray", StandInRay())
+        monkeypatch.setitem(sys.modules, "ray", SimulatedRay())
         return RayEngine()
     if request.param == "ray":
         request.getfixturevalue("ray_cluster")
@@ -142,16 +142,16 @@ class TestEveryEngine:
         assert launched.exit_codes == {"counter/0": 0, "idle/0": 0, "broken/0": 1}
         assert not launched.alive
 
-    def test_others_are_told_of_a_failure_and_can_go_on(self, on):
-        program = Program("told")
-        told = program.add_node(PyNode(nodes.log_peers_then_end))
+    def test_others_are_reported_of_a_failure_and_can_go_on(self, on):
+        program = Program("reported")
+        reported = program.add_node(PyNode(nodes.log_peers_then_end))
         program.add_node(PyNode(nodes.raise_error))
         launched = launch(program, on, on_failure="continue")
         with pytest.raises(NodeError, match="the program went on"):
             launched.wait(LONG)
         launched.stop()
         assert launched.exit_codes == {"main/0": 0, "main/1": 1}
-        assert "main/1 failed: it raised: RuntimeError: broken on purpose" in launched.logs(told)
+        assert "main/1 failed: it raised: RuntimeError: broken on purpose" in launched.logs(reported)
 
     def test_calls_to_a_node_that_failed_for_good_raise_instead_of_waiting(self, on):
         program = Program("gone")

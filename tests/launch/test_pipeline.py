@@ -81,8 +81,8 @@ class Endpoint:
             time.sleep(0.0005)
         return [each for each in sent if each.done()]
 
-    def announce(self, sent, tell):
-        sent.add_done_callback(lambda _: tell())
+    def announce(self, sent, report):
+        sent.add_done_callback(lambda _: report())
 
     def results(self, sent):
         return [each.result for each in sent]

@@ -58,7 +58,7 @@ def test_graph_is_plain_data():
     assert small_program()[0].graph().to_dict()["nodes"][1]["record"] == "NodeRecord"
 
 
-def test_a_replay_node_answers_many_calls_at_once_unless_told_otherwise():
+def test_a_replay_node_answers_many_calls_at_once_unless_asked_otherwise():
     program = Program("tables")
     program.add_node(ReplayNode(4))
     program.add_node(ReplayNode(4), concurrency=3)
@@ -192,7 +192,7 @@ class TestWhileItRuns:
         assert "on threads: " in launched._repr_html_()
         assert "main: 2 × Counter (service)." in launched._repr_html_()
 
-    def test_a_service_that_calls_itself_keeps_its_turn(self, launched):
+    def test_a_service_that_calls_itself_keeps_its_slot(self, launched):
         program = Program("mirror")
         mirror = program.add_node(ServiceNode(nodes.Mirror))
         with launch(program) as other:
@@ -200,8 +200,8 @@ class TestWhileItRuns:
             assert client.call(client, 3) == 3
 
 
-def test_calls_take_turns_unless_more_are_allowed_at_once():
-    program = Program("turns")
+def test_calls_wait_for_each_other_unless_more_are_allowed_at_once():
+    program = Program("iterations")
     one = program.add_node(ServiceNode(nodes.Meter))
     many = program.add_node(ServiceNode(nodes.Meter), concurrency=4)
     with launch(program) as launched:

@@ -9,7 +9,7 @@ from concurrent.futures import CancelledError
 import launch_nodes as nodes
 import pytest
 from launch_bursts import check_that_a_lost_service_takes_few_calls_with_it
-from ray_stand_in import StandInRay
+from ray_stand_in import SimulatedRay
 
 from workbench.errors import MissingDependencyError, NodeError, ProgramError
 from workbench.launch import Program, PyClassNode, PyNode, RayEngine, Restart, ServiceNode, launch
@@ -52,7 +52,7 @@ def check_that_callers_find_a_lost_actor_again(lose):
 
 
 def test_a_lost_actor_that_still_owns_its_name_is_restarted_and_found_again(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", StandInRay())
+    monkeypatch.setitem(sys.modules, "ray", SimulatedRay())
 
     def lose(_):
         ray = sys.modules["ray"]
@@ -62,7 +62,7 @@ def test_a_lost_actor_that_still_owns_its_name_is_restarted_and_found_again(monk
 
 
 def test_a_lost_actor_takes_few_calls_with_it_and_the_others_reach_the_next_one(monkeypatch):
-    ray = StandInRay()
+    ray = SimulatedRay()
     monkeypatch.setitem(sys.modules, "ray", ray)
 
     def lose(_):
@@ -72,7 +72,7 @@ def test_a_lost_actor_takes_few_calls_with_it_and_the_others_reach_the_next_one(
 
 
 def test_when_ray_is_shut_down_nodes_are_lost_calls_raise_and_no_new_cluster_is_started(monkeypatch):
-    ray = StandInRay()
+    ray = SimulatedRay()
     monkeypatch.setitem(sys.modules, "ray", ray)
     program = Program("cut")
     counter = program.add_node(ServiceNode(nodes.Counter), restart=Restart(limit=1))
@@ -98,7 +98,7 @@ def test_when_ray_is_shut_down_nodes_are_lost_calls_raise_and_no_new_cluster_is_
     launched.stop()
 
 
-def test_ray_can_be_shut_down_under_a_program_and_started_anew():
+def test_ray_can_be_shut_down_under_a_program_and_started_again():
     pytest.importorskip("ray", reason="needs the extra `ray`")
     code = """
         import time
@@ -151,7 +151,7 @@ class TestOnACluster:
 
     def test_colocated_nodes_share_an_actor_with_the_resources_and_the_environment_of_their_group(self):
         program = Program("pair")
-        with program.group("pair", colocate=True, resources={"SEAT": 0.5}, environment={"WORKBENCH_TEST_NUMBER": "41"}):
+        with program.group("pair", colocate=True, resources={"SLOT": 0.5}, environment={"WORKBENCH_TEST_NUMBER": "41"}):
             counter = program.add_node(ServiceNode(nodes.Counter))
             program.add_node(PyNode(nodes.read_environment, counter, "WORKBENCH_TEST_NUMBER"))
         with program.group("apart"):

@@ -54,7 +54,7 @@ def test_a_call_to_a_process_that_never_starts_gives_up_and_names_the_node(monke
     [(0, "ended with exit code 0"), (-9, "was killed by signal 9 (SIGKILL)"), (-250, "was killed by signal 250")],
     ids=["finished", "killed", "unknown signal"],
 )
-def test_exit_codes_are_said_in_words(code, text):
+def test_exit_codes_are_reported_in_words(code, text):
     assert exit_text(code) == text
 
 

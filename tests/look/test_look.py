@@ -37,7 +37,7 @@ def record() -> ProgramRecord:
     return wb.inspect(local_sgd, mesh=wb.make_mesh(clients=4, model=2))(WEIGHTS, ROWS)
 
 
-def test_inspect_tells_stages_in_order(record: ProgramRecord):
+def test_inspect_reports_stages_in_order(record: ProgramRecord):
     kinds = [(stage.kind, stage.name) for stage in record.plan.stages]
     assert kinds == [("broadcast", "broadcast"), ("clients", "train"), ("reduce", "reduce_mean"), ("server", "server")]
 
@@ -157,7 +157,7 @@ def test_what_takes_long_says_in_a_notebook_what_it_does_and_takes_the_line_away
     from workbench.api import _waiting
 
     said: list[str] = []
-    told = threading.Event()
+    reported = threading.Event()
 
     class Handle:
         def update(self, data, *, raw):
@@ -165,19 +165,19 @@ def test_what_takes_long_says_in_a_notebook_what_it_does_and_takes_the_line_away
 
     def first(data, **_):
         said.append(data["text/plain"])
-        told.set()
+        reported.set()
         return Handle()
 
     monkeypatch.setattr(display, "display", first)
     with _waiting.waiting("step", "tracing", shown=True):
         _waiting.say_phase("compiling")
         with _waiting.waiting("step", "reading", shown=True):  # one line is enough
-            assert told.wait(30)
+            assert reported.wait(30)
     assert said[0] == "step: reading, 0 s; interrupt the kernel to stop"
     assert said[-1] == ""
 
 
-def test_nothing_is_said_where_nobody_looks():
+def test_nothing_is_reported_where_nobody_looks():
     from workbench.api import _waiting
 
     with _waiting.waiting("step", "tracing", shown=False):

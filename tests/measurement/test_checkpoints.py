@@ -143,7 +143,7 @@ def test_run_after_a_full_disk_resumes_from_the_last_good_checkpoint(tmp_path):
     assert load_checkpoint(tmp_path, state)[0] == 3
 
 
-def test_failure_after_donation_tells_what_is_lost_and_start_takes_the_checkpoint(tmp_path):
+def test_failure_after_donation_reports_what_is_lost_and_start_takes_the_checkpoint(tmp_path):
     add = jax.jit(lambda state: state + 1, donate_argnums=0)
     failures = iter([RuntimeError])
 

@@ -167,7 +167,7 @@ def test_lost_event_shifts_no_later_execution():
     assert [leaf.wait_seconds for leaf in join(*events).leaves] == [0.0, 1.0, 0.0]
 
 
-def test_programs_of_one_name_are_told_apart_by_their_instructions():
+def test_programs_of_one_name_are_distinguished_by_their_instructions():
     mine = [event(0, "dot", float(n), 1.0)._replace(program=11) for n in range(2)]
     foreign = [event(0, "other", 5.0 + n, 1.0)._replace(program=28) for n in range(5)]
     joined = join(*mine, *foreign)

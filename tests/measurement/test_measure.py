@@ -103,7 +103,7 @@ def test_one_client_per_device_has_exact_steps_although_xla_dissolved_the_loop(o
     assert [client.steps for client in run.clients] == STEPS[:8]
 
 
-def test_padding_seats_are_left_out(looped_round):
+def test_padding_slots_are_left_out(looped_round):
     held = [*looped_round.mesh.clients]
     held[7] = held[7].replace(stop=22, padding=2)
     options = ReadingOptions(mesh=looped_round.mesh.replace(clients=tuple(held)), client_stages=("1",))

@@ -121,7 +121,7 @@ def test_probe_counts_batches_and_not_epochs():
 
 
 @pytest.mark.parametrize(("stage", "steps"), [("1", STEPS), ("2", 9 - STEPS)], ids=["first", "second"])
-def test_probe_tells_two_stages_of_the_same_clients_apart(stage, steps):
+def test_probe_distinguishes_two_stages_of_the_same_clients(stage, steps):
     run = measure(two_maps, {"clients": 8}, stage=stage)
     assert [client.steps for client in run.clients] == steps.tolist()
 

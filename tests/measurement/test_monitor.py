@@ -122,28 +122,28 @@ def test_monitor_as_a_table_has_a_row_per_sample_and_device():
 
 
 def test_subscriber_hears_every_sample_until_it_leaves():
-    heard = []
+    received = []
     with watch_devices(0.02) as monitor:
-        leave = monitor.subscribe(heard.append)
-        wait_for(lambda: len(heard) >= 2)
+        leave = monitor.subscribe(received.append)
+        wait_for(lambda: len(received) >= 2)
         leave()
-        quiet = len(heard)
+        quiet = len(received)
         later = monitor.latest()
         wait_for(lambda: monitor.latest().time_seconds > later.time_seconds + 0.05)
-        assert len(heard) <= quiet + 1  # one may have been on its way
-    assert {id(sample) for sample in heard} <= {id(sample) for sample in monitor.history()}
+        assert len(received) <= quiet + 1  # one may have been on its way
+    assert {id(sample) for sample in received} <= {id(sample) for sample in monitor.history()}
 
 
 def test_broken_subscriber_is_removed_and_named_while_others_go_on():
-    heard = []
+    received = []
 
     def broken(sample):
         raise ValueError("no such widget")
 
     with watch_devices(0.02) as monitor:
         monitor.subscribe(broken)
-        monitor.subscribe(heard.append)
-        wait_for(lambda: len(heard) >= 3)
+        monitor.subscribe(received.append)
+        wait_for(lambda: len(received) >= 3)
         assert list(monitor.problems) == ["A subscriber failed and was removed: ValueError: no such widget"]
 
 
@@ -179,7 +179,7 @@ def test_gpu_figures_come_from_nvml_in_percent_watts_and_degrees():
     assert (device.utilisation_percent, device.power_watts, device.temperature_celsius) == (87.0, 312.5, 61.0)
 
 
-def test_gpu_that_cannot_tell_one_figure_still_tells_the_others():
+def test_gpu_that_does_not_know_one_figure_still_reports_the_others():
     assert NvmlReader(FakeNvml(), visible="").read(1) == (87.0, None, 61.0)
 
 

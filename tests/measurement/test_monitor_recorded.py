@@ -198,7 +198,7 @@ class FakeAmdSmi:
         return 61
 
 
-def test_amd_gpu_tells_what_it_supports():
+def test_amd_gpu_reports_what_it_supports():
     reader = AmdSmiReader(FakeAmdSmi(), visible="")
     assert (reader.read(0), reader.read(1)) == ((93.0, 540.0, 61.0), (None, 300.0, 61.0))
     assert AmdSmiReader(FakeAmdSmi(), visible="1,0").read(0) == (None, 300.0, 61.0)

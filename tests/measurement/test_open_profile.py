@@ -114,7 +114,7 @@ def test_errors_of_predictions_are_those_of_the_recordings():
     assert statistics.median(error for errors in found.values() for error in errors) <= 0.25
 
 
-def test_error_bar_is_said_beside_predictions(v6e):
+def test_error_bar_is_reported_next_to_predictions(v6e):
     assert v6e.error_bar in str(v6e)
     assert "recording of v6e" in v6e.error_bar
 

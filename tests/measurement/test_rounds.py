@@ -254,26 +254,26 @@ while run.finished < 3:
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_callbacks_hear_every_round_and_a_broken_one_is_removed():
-    heard = []
+def test_callbacks_receive_every_round_and_a_broken_one_is_removed():
+    received = []
 
     def broken(run, record):
         raise ValueError("no widget")
 
     run = run_rounds(
-        count, 0, 3, callbacks=[broken, lambda run, record: heard.append((run.finished, record.round))], **quiet
+        count, 0, 3, callbacks=[broken, lambda run, record: received.append((run.finished, record.round))], **quiet
     )
-    assert heard == [(1, 0), (2, 1), (3, 2)]
+    assert received == [(1, 0), (2, 1), (3, 2)]
     assert [problem.what for problem in run.problems] == ["a callback failed and was removed (ValueError: no widget)"]
 
 
 def test_subscriber_can_leave_again():
-    heard = []
+    received = []
     run = Run(count, 0, 3, **quiet)
-    leave = run.subscribe(lambda run, record: heard.append(record.round))
+    leave = run.subscribe(lambda run, record: received.append(record.round))
     run.subscribe(lambda run, record: leave())
     run.start()
-    assert heard == [0]
+    assert received == [0]
 
 
 def test_progress_bar_shows_rounds_and_metrics(capsys):

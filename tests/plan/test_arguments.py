@@ -60,17 +60,17 @@ DOORS = {
 
 @pytest.mark.parametrize("door", DOORS)
 @pytest.mark.parametrize("case", CASES)
-def test_argument_that_cannot_be_traced_is_refused(case: str, door: str):
+def test_argument_that_cannot_be_traced_is_refused(case: str, listener: str):
     make, said = CASES[case]
-    call: Callable[..., Any] = DOORS[door]
+    call: Callable[..., Any] = DOORS[listener]
     with pytest.raises(ProgramError, match=said):
         call(make())
 
 
 @pytest.mark.parametrize("door", DOORS)
-def test_wrong_number_of_arguments_is_refused(door: str):
+def test_wrong_number_of_arguments_is_refused(listener: str):
     with pytest.raises(ProgramError, match=r"was given 2 arguments for `mean\(x.*too many positional arguments"):
-        DOORS[door](jnp.ones(4), jnp.ones(4))
+        DOORS[listener](jnp.ones(4), jnp.ones(4))
 
 
 def test_missing_argument_is_refused():

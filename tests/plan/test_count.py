@@ -113,7 +113,7 @@ def test_count_of_bytes_fuses_elementwise_chains():
     assert count[1] == 2 * X.nbytes
 
 
-def test_count_of_bytes_reads_scanned_weights_in_every_turn():
+def test_count_of_bytes_reads_scanned_weights_in_every_iteration():
     # each of 5 turns reads the carry and w, writes the carry
     count = count_jaxpr(
         jax.make_jaxpr(lambda x, w: jax.lax.scan(lambda c, _: (c @ w, None), x, None, length=5)[0])(X, W)

@@ -10,22 +10,22 @@ from engine_contract import client_data, fedavg, per_client, rounds, start
 import workbench as wb
 
 
-def _told(fn: Any, *args: Any) -> list[tuple[str, tuple[int, ...], int]]:
+def _reported(fn: Any, *args: Any) -> list[tuple[str, tuple[int, ...], int]]:
     return [(left.kind, left.shape, left.size_bytes) for left in wb.trace(fn)(*args).plan.disclosed]
 
 
 def test_reductions_let_shares_leave_and_no_rows():
-    assert _told(fedavg, start(), client_data()) == [("partial result", (3,), 12), ("partial result", (), 4)]
+    assert _reported(fedavg, start(), client_data()) == [("partial result", (3,), 12), ("partial result", (), 4)]
 
 
-def test_same_values_leave_in_every_turn_of_a_loop():
+def test_same_values_leave_in_every_iteration_of_a_loop():
     leaves = wb.trace(rounds)(start(), client_data()).plan.disclosed
     assert [(left.shape, left.kind) for left in leaves] == [((3,), "partial result"), ((), "partial result")]
     assert all(left.stage.startswith("0.") for left in leaves)  # inside of the loop, which is stage 0
 
 
 def test_rows_leave_that_the_caller_gets():
-    assert _told(per_client, start(), client_data()) == [("row", (3,), 12), ("row", (), 4)]
+    assert _reported(per_client, start(), client_data()) == [("row", (3,), 12), ("row", (), 4)]
 
 
 def test_state_that_clients_carry_through_a_loop_stays():
@@ -38,7 +38,7 @@ def test_state_that_clients_carry_through_a_loop_stays():
 
         return jax.lax.fori_loop(0, 3, lambda _, carry: one(carry), (jnp.float32(0), jnp.zeros(4)))[0]
 
-    assert _told(counted, np.ones(4, np.float32)) == [("partial result", (), 4)]
+    assert _reported(counted, np.ones(4, np.float32)) == [("partial result", (), 4)]
 
 
 def test_state_that_is_returned_after_a_loop_leaves():
@@ -49,7 +49,7 @@ def test_state_that_is_returned_after_a_loop_leaves():
 
         return jax.lax.fori_loop(0, 3, lambda _, state: one(state), jnp.zeros(4))
 
-    assert _told(counted, np.ones(4, np.float32)) == [("row", (), 4)]
+    assert _reported(counted, np.ones(4, np.float32)) == [("row", (), 4)]
 
 
 def test_data_that_the_server_reads_leave():
@@ -57,7 +57,7 @@ def test_data_that_the_server_reads_leave():
     def peek(x: Any) -> Any:
         return wb.reduce_sum(wb.map_fn(lambda row: row * 2, x)) + jnp.sort(x)[0]
 
-    assert sorted(_told(peek, np.ones(4, np.float32))) == [("partial result", (), 4), ("row", (), 4)]
+    assert sorted(_reported(peek, np.ones(4, np.float32))) == [("partial result", (), 4), ("row", (), 4)]
 
 
 def _stays(fn: Any, *args: Any) -> list[tuple[str, tuple[int, ...], int]]:
@@ -78,8 +78,8 @@ def test_weights_whose_sum_leaves_do_not_stay(form: str):
         return total + wb.reduce_weighted_mean(rows, weight)
 
     def of_all(data: Any, weight: Any) -> Any:
-        turns = 2 if form == "in a loop" else 1
-        return jax.lax.fori_loop(0, turns, lambda _, total: weighted(total, data, weight), jnp.float32(0))
+        iterations = 2 if form == "in a loop" else 1
+        return jax.lax.fori_loop(0, iterations, lambda _, total: weighted(total, data, weight), jnp.float32(0))
 
     weight = np.ones(4, np.int32 if form == "converted" else np.float32)
     program = of_all if form == "in a loop" else lambda *args: weighted(jnp.float32(0), *args)
@@ -87,11 +87,11 @@ def test_weights_whose_sum_leaves_do_not_stay(form: str):
     assert [kind[1:] for kind in kept] == [((3,), 12)]
 
 
-def test_examples_stay_that_only_the_turns_of_a_loop_read():
+def test_examples_stay_that_only_the_iterations_of_a_loop_read():
     assert _stays(rounds, start(), client_data()) == _stays(fedavg, start(), client_data())
 
 
-def test_data_with_rows_for_every_turn_stay_without_their_axis_of_clients():
+def test_data_with_rows_for_every_iteration_stay_without_their_axis_of_clients():
     @wb.program(clients=4)
     def one(total: Any, x: Any) -> Any:
         return total + wb.reduce_sum(wb.map_fn(jnp.sum, x)), None
@@ -143,9 +143,9 @@ def test_elementwise_calls_on_rows_are_work_of_the_clients(case: str):
         return wb.reduce_sum(SELECTED[case](wb.map_fn(jnp.sum, x)))
 
     x = np.arange(12, dtype=np.float32).reshape(4, 3)
-    assert _told(masked, x) == [("partial result", (), 4)]
+    assert _reported(masked, x) == [("partial result", (), 4)]
     with jax.set_mesh(jax.make_mesh((2,), ("clients",), axis_types=(jax.sharding.AxisType.Explicit,))):
-        assert _told(masked, x) == [("partial result", (), 4)]
+        assert _reported(masked, x) == [("partial result", (), 4)]
     want = SELECTED[case](x.sum(1)).sum()
     np.testing.assert_allclose(wb.jit(masked)(x), want)
     np.testing.assert_allclose(wb.engines.Sequential().run(masked, x).results, want)

@@ -41,19 +41,19 @@ def expected_losses(params):
 @pytest.mark.parametrize("spread", [False, True], ids=["no mesh", "mesh"])
 def test_emitted_values_keep_client_and_step(at_once, spread):
     compiled = wb.jit(one_round, chunk_size=at_once)
-    with jax.set_mesh(wb.make_mesh(clients=4 if spread else 1)), wb.listen() as heard:
+    with jax.set_mesh(wb.make_mesh(clients=4 if spread else 1)), wb.listen() as received:
         compiled(jnp.float32(0.5), ROWS)
-    np.testing.assert_allclose(heard.latest("loss"), expected_losses(0.5), rtol=1e-5)
-    assert {h.name: h.axes for h in heard} == {"loss": ("clients", "step"), "change": ("clients",)}
+    np.testing.assert_allclose(received.latest("loss"), expected_losses(0.5), rtol=1e-5)
+    assert {h.name: h.axes for h in received} == {"loss": ("clients", "step"), "change": ("clients",)}
 
 
-def test_rounds_in_a_scan_are_told_apart():
+def test_rounds_in_a_scan_are_distinguished():
     many = wb.jit(lambda params: jax.lax.scan(lambda p, _: (one_round(p, ROWS), None), params, None, length=2)[0])
-    with wb.listen() as heard:
+    with wb.listen() as received:
         many(jnp.float32(0.5))
-    assert {h.name: h.axes for h in heard} == {"loss": ("round", "clients", "step"), "change": ("round", "clients")}
-    np.testing.assert_allclose(heard.latest("loss")[0], expected_losses(0.5), rtol=1e-5)
-    assert list(heard.to_pandas().query("name == 'loss'").columns) == [
+    assert {h.name: h.axes for h in received} == {"loss": ("round", "clients", "step"), "change": ("round", "clients")}
+    np.testing.assert_allclose(received.latest("loss")[0], expected_losses(0.5), rtol=1e-5)
+    assert list(received.to_pandas().query("name == 'loss'").columns) == [
         "program", "call", "name", "round", "clients", "step", "value",
     ]  # fmt: skip
 
@@ -73,10 +73,10 @@ def test_nobody_listening_means_nothing_is_computed():
 
 
 def test_one_client_can_be_tapped():
-    with wb.listen(client=2) as heard:
+    with wb.listen(client=2) as received:
         wb.jit(one_round)(jnp.float32(0.5), ROWS)
-    assert {h.axes for h in heard} == {("step",), ()}
-    np.testing.assert_allclose(heard.latest("loss"), expected_losses(0.5)[2], rtol=1e-5)
+    assert {h.axes for h in received} == {("step",), ()}
+    np.testing.assert_allclose(received.latest("loss"), expected_losses(0.5)[2], rtol=1e-5)
 
 
 def test_a_branch_not_taken_emits_nan():
@@ -91,19 +91,19 @@ def test_a_branch_not_taken_emits_nan():
 
         return wb.reduce_sum(wb.map_fn(client, x))
 
-    with wb.listen() as heard:
+    with wb.listen() as received:
         wb.jit(branch, chunk_size=1)(jnp.array([1.0, 2.0]))
-    np.testing.assert_array_equal(heard.latest("seen"), [np.nan, 2.0])
+    np.testing.assert_array_equal(received.latest("seen"), [np.nan, 2.0])
 
 
-def test_a_failing_listener_is_told_and_ends_nothing():
+def test_a_failing_listener_is_reported_and_ends_nothing():
     def fail(_):
         raise ValueError("no room on the screen")
 
-    with wb.listen(on_value=fail) as heard:
+    with wb.listen(on_value=fail) as received:
         result = wb.jit(one_round)(jnp.float32(0.5), ROWS)
     assert np.isfinite(result)
-    assert heard.errors[0] == "loss: ValueError: no room on the screen"
+    assert received.errors[0] == "loss: ValueError: no room on the screen"
 
 
 def test_emitting_what_is_no_array_says_what_to_do():
@@ -113,8 +113,8 @@ def test_emitting_what_is_no_array_says_what_to_do():
         wb.emit("loss", {"a": 1})
 
 
-def test_asking_for_what_nobody_emitted_says_what_was_heard():
-    with wb.listen() as heard:
+def test_asking_for_what_nobody_emitted_says_what_was_received():
+    with wb.listen() as received:
         wb.jit(one_round)(jnp.float32(0.5), ROWS)
     with pytest.raises(InspectionError, match=r"asked for 'accuracy', but what was captured is \['loss', 'change'\]"):
-        heard.latest("accuracy")
+        received.latest("accuracy")

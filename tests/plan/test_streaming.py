@@ -78,10 +78,10 @@ def test_jit_decorates_methods_and_forgets_what_it_compiled() -> None:
             return wb.reduce_mean(x)
 
     model, x = Model(), inputs(10)[1]
-    for turns in (1, 2):
+    for iterations in (1, 2):
         for _ in range(2):
             np.testing.assert_allclose(model.mean(x), x.mean(0), rtol=1e-5)
-        assert len(traced) == turns
+        assert len(traced) == iterations
         Model.mean.clear_cache()
 
 

@@ -161,7 +161,7 @@ def test_second_call_does_not_trace_again(compiler: Any) -> None:
     assert len(traced) == 1
 
 
-def test_a_jitted_function_is_traced_anew_for_other_clients() -> None:
+def test_a_jitted_function_is_traced_again_for_other_clients() -> None:
     total = jax.jit(lambda x: wb.reduce_sum(wb.broadcast(x)))
     assert [float(wb.program(clients=n)(total)(jnp.float32(1))) for n in (3, 4, 3)] == [3, 4, 3]
 

@@ -116,17 +116,17 @@ def test_mistyped_axis_of_an_explicit_mesh_warns() -> None:
 
 def test_callbacks_of_padding_slots_do_not_run() -> None:
     for mesh, chunk_size in (("no mesh", 3), ("Auto", 1), ("Auto", "auto")):
-        heard: list[int] = []
+        received: list[int] = []
 
-        def client(i: Any, heard: list[int] = heard) -> Any:
-            jax.debug.callback(lambda j: heard.append(int(j)), i)
+        def client(i: Any, received: list[int] = received) -> Any:
+            jax.debug.callback(lambda j: received.append(int(j)), i)
             return i * 2
 
         program = wb.program(clients=13)(lambda i, client=client: wb.reduce_sum(wb.map_fn(client, i)))
         with under(mesh):
             total = wb.jit(program, chunk_size=chunk_size)(jnp.arange(13))
             jax.effects_barrier()
-        assert sorted(heard) == list(range(13))
+        assert sorted(received) == list(range(13))
         assert int(total) == 156
 
 

@@ -147,7 +147,7 @@ def test_time_line_without_seconds_asks_for_a_chip():
     assert said(plot_timeline(NOWHERE)) == ["no stage has predicted seconds: choose a chip"]
 
 
-def test_collective_bytes_add_loop_turns_and_leave_unknown_loops_out():
+def test_collective_bytes_add_loop_iterations_and_leave_unknown_loops_out():
     assert collective_bytes(MODULE) == {
         ("1", "model"): 42.0,
         ("1+2", "clients+model"): 5.0,

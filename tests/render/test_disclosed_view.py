@@ -34,7 +34,7 @@ def test_mark_says_what_leaves():
     assert "".join(first.itertext()) == "each client discloses: a share, f32[64,10], f32[10], 2.54 KiB"
 
 
-def test_a_clients_own_value_is_told_from_a_share_by_its_form_and_in_words():
+def test_a_clients_own_value_differs_from_a_share_by_its_form_and_in_words():
     record = examples.fedavg_record()
     mixed = record.replace(plan=record.plan.replace(disclosed=(ROW, *record.plan.disclosed)))
     by_stage = {mark.attrib["data-disclosed"]: mark for mark in marks(mixed)}
@@ -45,7 +45,7 @@ def test_a_clients_own_value_is_told_from_a_share_by_its_form_and_in_words():
     assert "its own value" in "".join(by_stage["1"].itertext())
 
 
-def test_marks_stand_on_the_clients_side_of_a_reduction():
+def test_marks_are_on_the_clients_side_of_a_reduction():
     record = examples.fedavg_record()
     pills = {box.path: box for box in lay_out(record.plan, record.mesh).boxes if box.form == "pill"}
     for mark in marks(record):
@@ -73,7 +73,7 @@ def test_program_that_lets_nothing_out_has_no_lines():
     assert disclosed_blocks(alone.plan) == []
 
 
-def test_sentence_counts_the_turns_of_the_loop_around_a_stage():
+def test_sentence_counts_the_iterations_of_the_loop_around_a_stage():
     assert describe_disclosed(examples.rounds_record().plan) == (
         "Each client discloses: its share of reduce_mean, f32[64,10], f32[10] (10 × 2.54 KiB); "
         "its share of reduce_mean, f32[] (10 × 4 B). "

@@ -69,7 +69,7 @@ def test_there_is_one_card_per_group_and_one_wire_per_pair_of_groups():
     assert words(root).count("× 6") == 2
 
 
-def test_callers_stand_left_of_what_they_call():
+def test_callers_are_left_of_what_they_call():
     x = {label: float(card.get("x")) for label, card in cards(parsed(chain())).items()}
     assert x["actors"] < x["learner"] < x["replay"]
 
@@ -131,7 +131,7 @@ def test_memory_of_nodes_that_share_a_process_is_counted_once():
     assert load_text(together) == "0.5 cores · 1 MiB"
 
 
-def test_a_program_before_launch_is_told_group_by_group():
+def test_a_program_before_launch_is_shown_group_by_group():
     assert render_text(chain()).splitlines() == [
         "Program chain: 8 nodes, not launched.",
         "  replay: 1 × Target (service)",
@@ -144,7 +144,7 @@ def test_a_program_before_launch_is_told_group_by_group():
     ]
 
 
-def test_a_launched_program_is_told_with_what_each_node_does_and_how_it_failed():
+def test_a_launched_program_is_shown_with_what_each_node_does_and_how_it_failed():
     said = render_text(
         launched(
             state("replay/0", "serving", calls=1200, heartbeat_age_seconds=0.25, log_tail=("old", "newest")),

@@ -78,7 +78,7 @@ def test_time_line_draws_each_kind_of_span_by_itself():
     assert {"compute", "collective", "waiting for other devices"} <= set(texts(picture))
 
 
-def test_bar_stands_where_its_seconds_are():
+def test_bar_is_where_its_seconds_are():
     picture = render_run_svg(RUN, width=1000)
     starts = [float(path.get("d").split()[0][1:]) for path in paths(picture, "collective")]
     widths = [float(path.get("d").split("h")[1].split("v")[0]) for path in paths(picture, "clients")]
@@ -111,7 +111,7 @@ def test_run_as_text_averages_over_the_devices():
     assert render_run_text(RUN).splitlines()[-1].split() == ["1", "400", "ms", "400", "ms", "200", "ms"]
 
 
-def test_measured_and_predicted_stand_side_by_side_and_gaps_stay_empty():
+def test_measured_and_predicted_are_side_by_side_and_gaps_stay_empty():
     predicted = CostRecord(stages=(cost("1", 0.25), cost("2", None), cost("3", 1.0)))
     table = compare_with_prediction(RUN, predicted).set_index("stage")
     assert table.loc["1", "measured_compute_seconds"] == pytest.approx(0.4)

@@ -64,7 +64,7 @@ def test_rows_and_columns_are_the_last_two_axes_and_the_first_makes_panels():
     assert "rows ↓ clients (3), columns → model (2), panels pods (2); number: device id" in words(markup)
 
 
-def test_clients_stand_in_label_and_tooltip_with_their_empty_seats():
+def test_clients_are_in_the_label_and_tooltip_with_their_empty_slots():
     markup = render_mesh_svg(mesh(4, 2).replace(clients=HELD))
     assert {"0–2", "9 +2∅"} <= set(words(markup))
     (title,) = boxes(markup)[7].iterfind("svg:title", NS)

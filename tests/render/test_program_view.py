@@ -132,7 +132,7 @@ def test_a_program_without_clients_is_one_stage_with_its_name_and_no_server():
         assert re.search("train_step", drawn)
 
 
-def test_bytes_of_a_loop_count_every_turn():
+def test_bytes_of_a_loop_count_every_iteration():
     # (64 broadcast + 64 reduced) copies of 2,600 bytes and 64 losses of 4 bytes, ten times: 3,330,560 bytes.
     moved = 10 * (2 * 64 * 2600 + 64 * 4)
     assert moved == 3_330_560

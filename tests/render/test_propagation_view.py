@@ -56,7 +56,7 @@ def test_following_arrivals_leads_back_in_time_to_what_the_program_says(record):
         assert "Given in the program" in arrival.sentence
 
 
-def test_arrivals_tell_the_same_chain_as_explain_axis(record):
+def test_arrivals_report_the_same_chain_as_explain_axis(record):
     known = {(arrival.value, arrival.axis): arrival for arrival in trace_axes(record)}
     (inside,) = [value for value in record.values if value.operation == "tanh"]
     arrival, chain = known[inside.name, "model"], []
@@ -100,7 +100,7 @@ def test_long_programs_are_turned_page_by_page(playback):
     assert shown == [value.name for value in playback.values]
 
 
-def test_text_tells_the_steps_in_order(playback):
+def test_text_reports_the_steps_in_order(playback):
     lines = render_propagation_steps(playback, arrivals_at_most=1000).splitlines()
     assert lines[0].startswith("Propagation: from 3 values to ")
     steps = [int(line.split("Step ")[1].split(":")[0]) for line in lines if "Step " in line]
@@ -108,7 +108,7 @@ def test_text_tells_the_steps_in_order(playback):
     assert len(lines) == 1 + len(playback.arrivals)
 
 
-def test_what_a_shard_map_asks_for_is_said():
+def test_what_a_shard_map_asks_for_is_reported():
     mapped = jax.shard_map(lambda x: jax.lax.psum(x, "clients"), mesh=MESH, in_specs=P("clients"), out_specs=P())
     x = jax.ShapeDtypeStruct((8,), jnp.float32)
     with jax.sharding.use_abstract_mesh(MESH):

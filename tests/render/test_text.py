@@ -61,7 +61,7 @@ def test_module_text_has_totals_collectives_and_memory():
     assert any(line.startswith("Peak") for line in rest)
 
 
-def test_unknown_totals_are_said_to_be_unknown():
+def test_unknown_totals_are_reported_as_unknown():
     assert "unknown, unknown of memory traffic" in render_text(module_record().replace(flops=None, accessed_bytes=None))
 
 

@@ -44,7 +44,7 @@ def test_text_holds_every_collective_with_before_and_after():
     assert "  − removed: all-reduce over model, stage 1 train: 1 -> 0 runs, 512 B -> 0 B per device per call" in lines
 
 
-def test_loops_of_unknown_length_are_said_to_be_unknown():
+def test_loops_of_unknown_length_are_reported_as_unknown():
     assert "? -> 1 runs, unknown -> 4 KiB" in render_text(what_if(row(None, 1.0, None, 4096.0)))
 
 

@@ -34,18 +34,18 @@ def gan_step(optimizer):
 
     def step(ctx, batch, state):
         nets, moments = state
-        told = {}
+        reported = {}
         real, *noises = batch
         for name, noise in zip(("discriminator", "generator"), noises, strict=True):
 
             def loss_of(net, name=name, nets=nets, noise=noise):
                 return losses({**nets, name: net}, ctx, real, noise)[name]
 
-            told[name], gradient = jax.value_and_grad(loss_of)(nets[name])
+            reported[name], gradient = jax.value_and_grad(loss_of)(nets[name])
             change, new = optimizer.update(gradient, moments[name], nets[name])
             nets = {**nets, name: optax.apply_updates(nets[name], change)}
             moments = {**moments, name: new}
-        return (nets, moments), ctx.all_reduce(told, "mean")
+        return (nets, moments), ctx.all_reduce(reported, "mean")
 
     return step
 
@@ -70,11 +70,11 @@ def test_a_gan_with_synchronous_batch_norm_compiles_to_the_all_reduces_that_are_
     # the generator, and forwards and backwards for the generator.
     moments = 3 * 2 * HIDDEN
     gradients = POINT * HIDDEN + HIDDEN * 1 + NOISE * HIDDEN + HIDDEN * POINT
-    told = 2
+    reported = 2
     assert {(each.kind, each.axes, each.reduction, each.executions) for each in found} == {
         ("all-reduce", ("replicas",), "add", 1.0)
     }
-    assert sum(each.payload_bytes for each in found) == FLOAT * (moments + gradients + told)
+    assert sum(each.payload_bytes for each in found) == FLOAT * (moments + gradients + reported)
 
 
 def test_one_normalised_layer_costs_one_all_reduce_forwards_and_one_backwards():

@@ -37,7 +37,7 @@ BOUNDED = {
     "workbench/course/_grading.py: EXERCISES": "those of the course",
     "workbench/_processes/_folders.py: _removers": "one",
     "workbench/_processes/_ray.py: _session": "one",
-    "workbench/launch/_processes.py: _told": "one folder, and a socket per server that forks",
+    "workbench/launch/_processes.py: _registered": "one folder, and a socket per server that forks",
     "workbench/launch/_launched.py: _RUNNING": "weak",
     "workbench/launch/_launched.py: _DROPPED": "emptied by the thread that ends what was dropped",
     "workbench/measurement/_operation_facts.py: _LATEST": "one",

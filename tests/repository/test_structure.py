@@ -130,7 +130,7 @@ def test_widgets_and_what_they_import_know_no_jax():
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_a_class_name_stands_for_one_thing():
+def test_a_class_name_is_for_one_thing():
     homes: dict[str, list[str]] = {}
     for path in python_files("workbench", "widgets"):
         for node in ast.parse((ROOT / path).read_text()).body:

@@ -28,7 +28,7 @@ def test_modules_that_import_each_other_are_refused(monkeypatch):
         _module.module.__wrapped__("a.js")
 
 
-def test_notebook_keeps_a_picture_and_a_text_beside_the_live_view():
+def test_notebook_keeps_a_picture_and_a_text_next_to_the_live_view():
     data, _ = workbench_widgets.ProgramView(examples.fedavg_record())._repr_mimebundle_()
     assert "application/vnd.jupyter.widget-view+json" in data
     picture = re.search(r"base64,([^\"]+)", data["text/html"])

@@ -105,7 +105,7 @@ def test_stop_returns_at_once_and_reaches_the_program():
     launched = FakeLaunched()
     view = workbench_widgets.LaunchView(launched)
     assert view.stop() == "stopping"
-    assert eventually(lambda: launched.told == ["stop"])
+    assert eventually(lambda: launched.reported == ["stop"])
 
 
 def test_an_error_of_the_program_is_shown_and_does_not_end_the_view():

@@ -149,7 +149,7 @@ def test_requests_of_the_view_reach_the_run(name, monkeypatch):
     sent = []
     monkeypatch.setattr(view, "send", sent.append)
     view._receive(view, {"kind": "request", "id": 1, "name": f"{name}_run", "args": {}}, [])
-    assert run.told == [name]
+    assert run.reported == [name]
     assert sent[0]["value"] == run.status
     view.close()
 
@@ -250,7 +250,7 @@ def test_explorer_sends_rounds_only_while_a_tab_shows_them():
     explorer.close()
 
 
-def test_columns_tell_estimated_measured_and_simulated_apart():
+def test_columns_distinguish_estimated_measured_and_simulated():
     outcome = [
         ClientOutcomeRecord(client=i, status="late" if i else "finished", needed_seconds=1.0 + i) for i in range(4)
     ]

@@ -29,7 +29,7 @@ def test_call_tree_of_all_programs_has_all_seconds(chips):
     assert sum(by_device) == pytest.approx(chips.seconds, rel=1e-5)
 
 
-def test_programs_stand_below_one_root(chips):
+def test_programs_are_below_one_root(chips):
     tree = join_trees(chips)
     assert [node.name for node in tree.nodes if node.parent == 0] == [program.name for program in chips.programs]
     assert all(node.parent is None or node.parent < node.id for node in tree.nodes)

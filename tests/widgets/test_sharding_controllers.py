@@ -84,7 +84,7 @@ def test_explorer_tries_specs_too_under_its_own_key():
     view.close()
 
 
-def test_explore_opens_a_program_that_can_be_tried_beside_its_gradient():
+def test_explore_opens_a_program_that_can_be_tried_next_to_its_gradient():
     mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("clients", "model"))
 
     @wb.program(clients=4)
@@ -145,7 +145,7 @@ def test_every_device_has_a_cell_of_its_own_in_every_arrangement(axes):
         assert found.columns <= 161
 
 
-def test_neighbours_along_the_last_axis_stand_side_by_side():
+def test_neighbours_along_the_last_axis_are_side_by_side():
     record = parts.mesh_record(clients=0, axes=(("pods", 2), ("clients", 4), ("model", 2)))
     places = arrangements(record)[0].places.reshape(2, 4, 2, 2)
     assert (places[:, :, 1] - places[:, :, 0] == (1, 0)).all()

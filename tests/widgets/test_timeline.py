@@ -79,7 +79,7 @@ def test_who_waits_points_at_the_device_that_came_last() -> None:
     assert found.tolist() == [2, NOTHING, NOTHING, 4, NOTHING, NOTHING]
 
 
-def test_a_run_without_spans_is_said_in_words() -> None:
+def test_a_run_without_spans_is_reported_in_words() -> None:
     view = TimelineView(run())
     assert "Run of round" in view.text()
     view.close()

@@ -65,7 +65,7 @@ class WorkbenchWidget(_Widget):
     """
 
     view_name: ClassVar[str] = ""  # of the bundle's views
-    dock: Literal["right"] | None = None  # beside the notebook instead of below its cell, where JupyterLab can
+    dock: Literal["right"] | None = None  # next to the notebook instead of below its cell, where JupyterLab can
     _outbox: Outbox | None = None
     _unsubscribe: Callable[[], object] | None = None  # ends what the view listens to
     _asked_of_all: ClassVar[dict[str, str]] = {"name_in_notebook": "name_in_notebook"}
@@ -105,7 +105,7 @@ class WorkbenchWidget(_Widget):
 
     @property
     def is_open(self) -> bool:
-        """Whether a page may be showing this; a page that never reported counts, since a busy kernel cannot hear it."""
+        """Whether a page may be showing this; one that never reported counts, since a busy kernel receives nothing."""
         return self.comm is not None and (self._open_views is None or self._open_views > 0)
 
     def describe(self) -> str:

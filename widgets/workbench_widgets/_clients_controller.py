@@ -50,10 +50,10 @@ class ClientsController(WorkbenchWidget):
                 "is nothing to evaluate. Open it with the program: `explore(fn, *args)`."
             )
             raise RuntimeError(message)
-        tell = report or (lambda phase: None)
-        tell("Evaluating the program, this client operation by operation")
+        follow = report or (lambda phase: None)
+        follow("Evaluating the program, this client operation by operation")
         tapped = self._tap(client)
-        tell("Drawing its values")
+        follow("Drawing its values")
         return {"html": render_tap_html(tapped), "text": render_tap_text(tapped)[:LONGEST_TEXT]}
 
     def client_course(self, client: int) -> list[dict[str, Any]]:

@@ -39,10 +39,10 @@ def compare_tree_state(trees: Sequence[CallTreeRecord]) -> tuple[dict[str, Any],
         for node, parent in zip(nodes, above, strict=True):
             at = -1 if parent < 0 else number[parent]
             key = _key(node)
-            turn = seen[at, key] = seen.get((at, key), -1) + 1
-            merged = below.get((at, key, turn))
+            occurrence = seen[at, key] = seen.get((at, key), -1) + 1
+            merged = below.get((at, key, occurrence))
             if merged is None:
-                merged = below[at, key, turn] = len(parents)
+                merged = below[at, key, occurrence] = len(parents)
                 parents.append(at)
                 shown.append(node)
                 found.append([None, None])

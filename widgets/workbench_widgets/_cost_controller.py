@@ -125,7 +125,7 @@ class CostController(WorkbenchWidget):
         made = [target_state(record, record.cost) for record in self.compiled.values() if record.cost is not None]
         self.update_live(**{f"{self._place}compiled": made})
 
-    def _tell(self, **job: object) -> None:
+    def _report(self, **job: object) -> None:
         self.update_live(**{f"{self._place}job": job})
 
 
@@ -143,7 +143,7 @@ class _Job:
         return self._thread.is_alive()
 
     def start(self) -> None:
-        self._tell("running", phase="reading the program", seconds=0.0)
+        self._report("running", phase="reading the program", seconds=0.0)
         self._thread.start()
 
     def wait(self, timeout_seconds: float | None) -> bool:
@@ -152,17 +152,17 @@ class _Job:
 
     def _work(self) -> None:
         def progress(phase: str, seconds: float) -> None:
-            self._tell("running", phase=phase, seconds=seconds)
+            self._report("running", phase=phase, seconds=seconds)
 
         try:
             record = self._compile_for(self.target, order=self._order, progress=progress, cancel=self.cancel)
         except BaseException as error:  # whatever ends the thread is shown: nobody would see it otherwise
-            self._tell("stopped" if self.cancel.is_set() else "failed", error=problem(error))
+            self._report("stopped" if self.cancel.is_set() else "failed", error=problem(error))
             return
         if (view := self._view()) is not None:
             view._took(record)
-        self._tell("done")
+        self._report("done")
 
-    def _tell(self, status: str, **more: object) -> None:
+    def _report(self, status: str, **more: object) -> None:
         if (view := self._view()) is not None:
-            view._tell(target=self.target, status=status, **more)
+            view._report(target=self.target, status=status, **more)

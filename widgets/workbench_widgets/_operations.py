@@ -42,7 +42,7 @@ def operations_state(
         "keys": [_key(node, cells) for node in places],
         "places": [_place(node) for node in places],
         "scopes": [node.scope for node in kept],
-        "turns": {str(number[node.id]): node.trip_count for node in kept if node.trip_count is not None},
+        "iterations": {str(number[node.id]): node.trip_count for node in kept if node.trip_count is not None},
         "instructions": {str(number[node.id]): list(node.instructions) for node in kept if node.instructions},
         "collectives": {str(number[node.id]): _collectives(node.total) for node in kept if node.total.collectives},
         "shared": [number[node.id] for node in kept if node.split],

@@ -148,7 +148,9 @@ class Playground(RunController):
         if self.is_open and self.experiment is not None:
             run = {f"run/{name}": value for name, value in self._digest.state(self.experiment.run).items()}
             rounds = list(self.experiment.drift_rounds)
-            self.update_live(**run, told=self._told(), runs=[*self._earlier, self._summary()], drift_rounds=rounds)
+            self.update_live(
+                **run, reported=self._reported(), runs=[*self._earlier, self._summary()], drift_rounds=rounds
+            )
 
     def static_svg(self) -> Markup | None:
         """The curves of the last experiment."""
@@ -164,8 +166,8 @@ class Playground(RunController):
 
     def _settings(self, chosen: dict[str, Any]) -> Any:
         alpha = chosen.get("alpha")
-        no_skew = {"alpha": float("inf")} if alpha is not None and alpha > 12 else {}
-        return self._experiments.Settings(**{**chosen, **no_skew})
+        no_heterogeneity = {"alpha": float("inf")} if alpha is not None and alpha > 12 else {}
+        return self._experiments.Settings(**{**chosen, **no_heterogeneity})
 
     def _keep(self) -> None:
         if self.experiment is not None and len(self.experiment.run.history):
@@ -183,18 +185,20 @@ class Playground(RunController):
             "sent": _number(history[-1].metrics["sent up (MiB)"]) * 2**20 if accuracies else 0.0,
         }
 
-    def _told(self) -> list[str]:
+    def _reported(self) -> list[str]:
         assert self.experiment is not None
         made = self.experiment
         down, up = bytes_text(made.sent_down_bytes), bytes_text(made.sent_up_bytes)
-        told = [f"A client that is asked receives {down} and sends {up} in a round."]
+        reported = [f"A client that is asked receives {down} and sends {up} in a round."]
         if made.settings.noise and made.run.status == "finished":
             try:
                 epsilon = made.epsilon()
             except ImportError as error:
-                return [*told, str(error)]
-            told.append(f"The noise makes this (ε = {epsilon:.3g}, δ = 1e-5)-differentially private for whole clients.")
-        return told
+                return [*reported, str(error)]
+            reported.append(
+                f"The noise makes this (ε = {epsilon:.3g}, δ = 1e-5)-differentially private for whole clients."
+            )
+        return reported
 
     def close(self) -> None:
         """Ends the view, and the experiment that it started."""

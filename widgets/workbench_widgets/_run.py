@@ -126,7 +126,7 @@ class RunDigest:
     def _forget(self) -> None:
         self.count = 0
         self.spent = 0.0
-        self.began: float | None = None  # by the clock of the wall, where the run tells it
+        self.began: float | None = None  # by the clock of the wall, where the run reports it
         self.seconds: deque[float] = deque(maxlen=20)
         self.curves: dict[str, list[tuple[float, ...]]] = {}
         self.spreads: dict[str, list[tuple[float, ...]]] = {}

@@ -74,17 +74,17 @@ class RunController(WorkbenchWidget):
 
     def pause(self) -> str:
         """Holds the run before its next round."""
-        return self._tell_run("pause")
+        return self._command_run("pause")
 
     def resume(self) -> str:
         """Lets a paused run go on."""
-        return self._tell_run("resume")
+        return self._command_run("resume")
 
     def stop(self) -> str:
         """Ends the run after the round that is in progress."""
-        return self._tell_run("stop")
+        return self._command_run("stop")
 
-    def _tell_run(self, what: str) -> str:
+    def _command_run(self, what: str) -> str:
         if self.followed is None:
             message = f"`{what}` was asked of a view without a run. Give it one: `Explorer(record, rounds=run)`."
             raise RuntimeError(message)
@@ -100,7 +100,7 @@ class RunController(WorkbenchWidget):
 
 
 def _follow(reference: "weakref.ref[RunController]") -> None:
-    # A paused run finishes no round, so nobody would tell the view that it is paused.
+    # A paused run finishes no round, so that nothing would report to the view that it is paused.
     last = ""
     while (view := reference()) is not None and view.comm is not None and view.followed is not None:
         status = view.followed.status

@@ -17,7 +17,7 @@ Scope = tuple[str, ...]  # titles from the outside in
 
 _STAGE = re.compile(r"wb:([\d.]+):(\w+)$")
 _STAGE_KIND = re.compile(r"wb:[\d.]+:(\w+)")
-_SILENT = frozenset({"closed_call", "body", "shard_map", "jvp()", ""})  # parts of a scope that tell a reader nothing
+_SILENT = frozenset({"closed_call", "body", "shard_map", "jvp()", ""})  # parts of a scope that say nothing to a reader
 
 
 @dataclass(frozen=True, slots=True)

@@ -103,13 +103,13 @@ def awaited(events: Sequence[EventRecord]) -> np.ndarray:
             the span of the collective; the device that comes last has no waiting span.
     """
     found = np.full(len(events), NOTHING, dtype=np.uint32)
-    turn: Counter[tuple[str, str]] = Counter()
+    execution_of: Counter[tuple[str, str]] = Counter()
     latest: defaultdict[tuple[str, int], list[int]] = defaultdict(list)  # collectives that nobody had to be waited for
     waiting: list[tuple[int, tuple[str, int]]] = []
     holds: set[str] = set()  # devices whose present collective began with a wait
     for index, event in enumerate(events):
         key = event.where, event.name
-        execution = event.name, turn[key]
+        execution = event.name, execution_of[key]
         if event.kind == "wait":
             waiting.append((index, execution))
             holds.add(event.where)
@@ -117,7 +117,7 @@ def awaited(events: Sequence[EventRecord]) -> np.ndarray:
             if event.where not in holds:
                 latest[execution].append(index)
             holds.discard(event.where)
-            turn[key] += 1
+            execution_of[key] += 1
     for index, execution in waiting:
         over = events[index].start_seconds + events[index].seconds
         if others := latest.get(execution):

@@ -105,7 +105,7 @@ class _Trial:
         self._thread = threading.Thread(target=run, args=(self._work,), name="workbench-trial", daemon=True)
 
     def start(self) -> None:
-        self._tell(status="planning", phase="tracing and planning", seconds=0.0)
+        self._report(status="planning", phase="tracing and planning", seconds=0.0)
         self._thread.start()
 
     def wait(self, timeout_seconds: float | None) -> bool:
@@ -116,23 +116,23 @@ class _Trial:
         try:
             tried = self._what_if.plan(self._specs)
             if self._compiled and not self.cancel.is_set():
-                self._tell(status="compiling", phase="waiting for the compiler", seconds=0.0, **trial_state(tried))
+                self._report(status="compiling", phase="waiting for the compiler", seconds=0.0, **trial_state(tried))
                 tried = self._what_if.compile(tried, progress=self._progress, cancel=self.cancel)
         except BaseException as error:  # whatever ends the thread is shown: nobody would see it otherwise
-            self._tell(status="stopped" if self.cancel.is_set() else "failed", error=problem(error))
+            self._report(status="stopped" if self.cancel.is_set() else "failed", error=problem(error))
             return
         if self.cancel.is_set():
-            self._tell(status="stopped")
+            self._report(status="stopped")
             return
         if (view := self._view()) is not None:
             view.tried, view._trials = tried, view._trials + 1
             self._state["number"] = view._trials
-        self._tell(status="done", **trial_state(tried))
+        self._report(status="done", **trial_state(tried))
 
     def _progress(self, phase: str, seconds: float) -> None:
-        self._tell(status="compiling", phase=phase, seconds=seconds)
+        self._report(status="compiling", phase=phase, seconds=seconds)
 
-    def _tell(self, **news: object) -> None:
+    def _report(self, **news: object) -> None:
         view = self._view()
         if view is None or view._trial is not self:  # a newer trial has the word
             return

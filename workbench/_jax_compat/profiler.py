@@ -86,6 +86,6 @@ def _stop(session: Foreign) -> bytes:
 
 def _options() -> jax.profiler.ProfileOptions:
     options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0  # Python frames would cost more than they tell
+    options.python_tracer_level = 0  # Python frames would cost more than they show
     options.host_tracer_level = 2
     return options

@@ -18,7 +18,7 @@ def chunk_size(program: Compiled) -> Iterator[FindingRecord]:
     clients = [stage for stage in plan.walk() if stage.kind == "clients"]
     if program.recompile is None or not clients or not memory.peak_bytes:
         return
-    # "auto" weighs memory against starting operations anew; below its choice only a program that does not fit should go
+    # "auto" weighs memory against starting operations again; only what does not fit should go below its choice
     tried = [] if program.chunk_size == "auto" or callable(program.chunk_size) else ["auto"]
     tried += [1] if memory.fits is False else []
     best: tuple[int, ProgramRecord] | None = None

@@ -19,7 +19,7 @@ class ChipFamily:
     name: str
     platform: Literal["tpu", "cuda"]
     description: str
-    available_bytes: int  # per device: what the compiler leaves to a program (TPU: its own out-of-memory error says so)
+    available_bytes: int  # per device: what the compiler leaves to a program (TPU: its out-of-memory error names it)
     topologies: tuple[str, ...]
     dimensions: int = 2
     devices_per_chip: int = 1

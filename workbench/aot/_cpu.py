@@ -51,8 +51,8 @@ def compile_for_cpu(
     reply = shared_worker("cpu").ask(
         request, what=what, progress=progress, cancel=cancel, timeout_seconds=timeout_seconds
     )
-    told = reply["memory"]
-    parts = [told.get(f"{name}_bytes") for name in ("argument", "output", "temporary")]
-    peak = max(told.get("peak_bytes") or 0, sum(part or 0 for part in parts) - (told.get("alias_bytes") or 0))
-    memory = MemoryRecord(**{**told, "peak_bytes": peak})
+    reported = reply["memory"]
+    parts = [reported.get(f"{name}_bytes") for name in ("argument", "output", "temporary")]
+    peak = max(reported.get("peak_bytes") or 0, sum(part or 0 for part in parts) - (reported.get("alias_bytes") or 0))
+    memory = MemoryRecord(**{**reported, "peak_bytes": peak})
     return show_cells(reply["hlo"], cell), memory

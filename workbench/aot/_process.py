@@ -61,7 +61,7 @@ class Worker:
     def __init__(self, command: Sequence[str] = _COMMAND, *, compiler: str | None = None) -> None:
         self.command: tuple[str, ...] = tuple(command)
         self.compiler = compiler
-        self._turn = threading.Lock()
+        self._busy = threading.Lock()
         self._started: _Started | None = None
         self._requests = 0
         _workers.add(self)
@@ -99,7 +99,7 @@ class Worker:
             MeshError: if the compiler does not know the topology.
         """
         watch = _Watch(what, timeout_seconds, progress, cancel)
-        with self._take_turn(watch):
+        with self._exclusive(watch):
             for last in (False, True):
                 try:
                     return self._ask(message, watch, last=last)
@@ -143,13 +143,13 @@ class Worker:
                 raise _RefusedError(_refused(frame, watch.what))
 
     @contextlib.contextmanager
-    def _take_turn(self, watch: "_Watch") -> Iterator[None]:
-        while not self._turn.acquire(timeout=_TICK_SECONDS):
+    def _exclusive(self, watch: "_Watch") -> Iterator[None]:
+        while not self._busy.acquire(timeout=_TICK_SECONDS):
             watch.look()
         try:
             yield
         finally:
-            self._turn.release()
+            self._busy.release()
 
     def _died(self, started: "_Started", watch: "_Watch", *, last: bool) -> NoReturn:
         code = started.process.wait(10)  # the pipe was closed from the other side
@@ -294,7 +294,7 @@ def _forget_after_fork() -> None:
     _shared_lock = threading.Lock()
     for worker in list(_workers):
         started, worker._started = worker._started, None
-        worker._turn = threading.Lock()
+        worker._busy = threading.Lock()
         if started is not None:
             started.process.forget_after_fork()
 

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 FIRST_SECONDS = 0.2  # what is faster says nothing
 EVERY_SECONDS = 1.0
 
-# JupyterLab's and Notebook's own command, which reaches the kernel beside its busy thread; other hosts do not show it.
+# JupyterLab's and Notebook's own command, which reaches a busy kernel; other hosts do not show it.
 STOP = """<style>.wb-stop { display: none } .jp-NotebookPanel .wb-stop { display: inline-block }</style>
 <button type="button" class="wb-stop jp-mod-styled jp-mod-warn" data-commandlinker-command="notebook:interrupt-kernel"
  data-commandlinker-args="{}" data-lm-suppress-shortcuts="true" title="Interrupts the kernel">Stop</button>"""

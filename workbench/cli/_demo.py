@@ -81,7 +81,7 @@ def look(mesh: jax.sharding.Mesh, trained: _training.TrainedModel, seconds: floa
     with jax.set_mesh(mesh):
         record = inspect_program(_training.fedavg, arguments, {}, examples_per_client=trained.train.counts.tolist())
         gradient = inspect_program(jax.grad(mean_loss), arguments, {})
-    told = [
+    reported = [
         sections.data_section(describe(trained.train)),
         sections.program_section(record, code_of(_training.train_locally, _training.fedavg)),
         sections.stages_section(record),
@@ -92,7 +92,7 @@ def look(mesh: jax.sharding.Mesh, trained: _training.TrainedModel, seconds: floa
         sections.training_section(trained.losses, trained.accuracies, seconds),
         sections.derivative_section(gradient),
     ]
-    return [section for section in told if section is not None]
+    return [section for section in reported if section is not None]
 
 
 def mean_loss(parameters: _training.Parameters, data: dict[str, jax.Array]) -> jax.Array:

@@ -8,7 +8,7 @@ from pathlib import Path
 from workbench.errors import CommandError, needs_library
 
 LOOPBACK = "127.0.0.1"
-# The wheel holds the course; in a clone of the repository it is beside the package.
+# The wheel holds the course; in a clone of the repository it is next to the package.
 COURSES = (Path(__file__).parents[1] / "course", Path(__file__).parents[2] / "notebooks")
 CONFIG = Path(__file__).parent / "jupyter"
 

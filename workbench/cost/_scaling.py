@@ -261,9 +261,13 @@ def _inside(stages: Sequence[StageRecord], placement: str, *, within: bool = Fal
 
 
 def _memory(record: ProgramRecord, law: _Law, chip: ChipRecord | None) -> MemoryRecord | None:
-    told = record.module.memory if record.module is not None else None
-    parts = None if told is None else (told.argument_bytes, told.output_bytes, told.temporary_bytes, told.peak_bytes)
-    if told is None or parts is None or any(part is None for part in parts):
+    reported = record.module.memory if record.module is not None else None
+    parts = (
+        None
+        if reported is None
+        else (reported.argument_bytes, reported.output_bytes, reported.temporary_bytes, reported.peak_bytes)
+    )
+    if reported is None or parts is None or any(part is None for part in parts):
         return None
     arguments, outputs, temporaries, peak = (part or 0 for part in parts)
     data = min(arguments, sum(_client_bytes(record.plan, law)))
@@ -274,7 +278,7 @@ def _memory(record: ProgramRecord, law: _Law, chip: ChipRecord | None) -> Memory
     grown = new_arguments + new_outputs + new_temporaries - arguments - outputs - temporaries
     new_peak = max(peak + grown, new_arguments)
     same_chip = record.cost is None or chip is None or chip == record.cost.chip
-    available = told.available_bytes if same_chip and told.available_bytes else None
+    available = reported.available_bytes if same_chip and reported.available_bytes else None
     if available is None and chip is not None:
         available = chip.hbm_bytes // chip.devices_per_chip
     return MemoryRecord(

@@ -192,7 +192,7 @@ class Hosts:
     def stop(self) -> None:
         """Ends all hosts at once, also those that hang; what they held is lost."""
         for process in self._children():
-            with contextlib.suppress(psutil.NoSuchProcess):  # a host in a collective does not hear SIGTERM
+            with contextlib.suppress(psutil.NoSuchProcess):  # a host in a collective does not react to SIGTERM
                 process.send_signal(signal.SIGKILL)
         if self._client is not None:
             self._client.close()
@@ -298,17 +298,17 @@ def _in_ipython() -> bool:
 
 
 def _free_port(port: int | None) -> int:
-    with socket.socket() as door:
-        door.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    with socket.socket() as listener:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            door.bind(("127.0.0.1", port or 0))
+            listener.bind(("127.0.0.1", port or 0))
         except OSError as error:
             message = (
                 f"`start_hosts` was given port={port}, where another program listens ({error}). Host 0 listens there "
                 "for the others: pass a port that is free, or none to have one chosen."
             )
             raise MeshError(message) from error
-        return door.getsockname()[1]
+        return listener.getsockname()[1]
 
 
 def _see(paths: Sequence[str]) -> None:

@@ -192,7 +192,7 @@ def batches(rows: Sequence[Any], clients: int, size: int, stage: str) -> Iterato
         names = next((names for names, _ in read.values()), tuple(range(start, stop)))
         yield Batch(index, names, filled)
     for stream in streams.values():
-        next(stream, None)  # a source with too many clients says so
+        next(stream, None)  # a source with too many clients is reported
 
 
 def _fill(part: np.ndarray, size: int) -> np.ndarray:

@@ -36,10 +36,10 @@ class Observed:
 
 def trace_client(work: Pass, batch: Batch, *, watch: Callable[[Observed], None] | None, check_nan: bool) -> list[Any]:
     """The outputs of the pass's function for the single client of `batch`, computed operation by operation."""
-    return walk_client(work, batch, TracedClient(work.stage, work.name, batch.clients[0], watch, check_nan))
+    return interpret_client(work, batch, TracedClient(work.stage, work.name, batch.clients[0], watch, check_nan))
 
 
-def walk_client(work: Pass, batch: Batch, client: "TracedClient") -> list[Any]:
+def interpret_client(work: Pass, batch: Batch, client: "TracedClient") -> list[Any]:
     """As `trace_client`, by a `client` of one's own."""
     phase, path = work.phase, work.function(1).path
     values: dict[Any, Any] = {}

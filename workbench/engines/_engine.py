@@ -87,11 +87,11 @@ class Engine(abc.ABC):
             lambda x: x.struct if isinstance(x, ClientReader) else as_struct(x), args, is_leaf=_is_reader
         )
         values = jax.tree.map(lambda x: x.rows if isinstance(x, ClientReader) else x, args, is_leaf=_is_reader)
-        heard = bool(listeners())
-        key = (fn, heard, jax.tree.structure(shapes), *map(str, jax.tree.leaves(shapes)))
+        listened = bool(listeners())
+        key = (fn, listened, jax.tree.structure(shapes), *map(str, jax.tree.leaves(shapes)))
         started = time.perf_counter()
-        # Taken out while it runs, so that two threads never share the walk of one run.
-        traced, walk = self._known.pop(key, None) or self._planned(fn, shapes, heard)
+        # Taken out while it runs, so that two threads never share the interpreter of one run.
+        traced, walk = self._known.pop(key, None) or self._planned(fn, shapes, listened)
         walk.shared_run.recorder, walk.shared_run.loops = recorder, 0
         recorder.warmup_seconds += time.perf_counter() - started
         count = traced.out_tree.num_leaves
@@ -107,15 +107,15 @@ class Engine(abc.ABC):
             self._known[key] = traced, walk
             while len(self._known) > KEPT_PLANS:
                 self._known.pop(next(iter(self._known)))
-        if heard and traced.emissions:
+        if listened and traced.emissions:
             deliver(recorder.name, Emitted(traced.emissions, tuple(outputs[count:])))
         results = [jax.numpy.asarray(y) for y in outputs[:count]]
         return recorder.record(show_static(jax.tree.unflatten(traced.out_tree, results)))
 
-    def _planned(self, fn: Callable, shapes: tuple[Any, ...], heard: bool) -> tuple[PlannedCall, PlanInterpreter]:
+    def _planned(self, fn: Callable, shapes: tuple[Any, ...], listened: bool) -> tuple[PlannedCall, PlanInterpreter]:
         traced = trace_listening(fn, shapes, {})
         plan = traced.plan
-        if traced.emissions and not heard:
+        if traced.emissions and not listened:
             plan = without_emissions(plan, traced.out_tree.num_leaves)
         return traced, PlanInterpreter(
             plan, "", RunContext(self._compute, RunRecorder(plan.name, self.name, None, None))

@@ -116,7 +116,7 @@ class Executor(Engine):
     def _submitted(self, submit: Callable[[Batch], Future], batch: Batch, work: Pass) -> Future:
         try:
             return submit(batch)
-        except RuntimeError as error:  # a broken or closed pool says so here
+        except RuntimeError as error:  # a broken or closed pool raises here
             raise work.failed(batch, error, "the pool") from error
 
     def _collect(self, work: Pass, batch: Batch, future: Future) -> None:

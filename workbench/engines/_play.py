@@ -120,7 +120,7 @@ def _stage(plan: Plan, described: StageRecord, values: dict[Var, Any], pictured:
     at_clients = described.kind in ("clients", "broadcast")
     arrays = [(np.asarray(values[v]), v) for v in leaving if not is_key(dtype_of(v))]
     arrays = [(array, v) for array, v in arrays if array.dtype.kind in "fiub"]
-    if described.kind == "broadcast":  # every client receives the same: one row stands for all
+    if described.kind == "broadcast":  # every client receives the same: one row serves all
         arrays = [(array[0], v) for array, v in arrays]
     received = _received(plan, values, described.index) if described.kind == "clients" else []
     names = [value.name for value in described.outputs]

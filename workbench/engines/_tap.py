@@ -14,7 +14,7 @@ from workbench import _jax_compat
 from workbench._types import Option, PyTree
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch
-from workbench.engines._debug import TracedClient, walk_client
+from workbench.engines._debug import TracedClient, interpret_client
 from workbench.engines._engine import Engine
 from workbench.engines._expressions import is_opaque, named_values
 from workbench.engines._interpreter import PlanInterpreter, RunContext
@@ -23,7 +23,7 @@ from workbench.errors import InspectionError
 from workbench.plan import PlannedCall, source_line, trace
 from workbench.records import TappedValueRecord, TapRecord
 
-_TOGETHER = 256  # clients beside the tapped one that are computed at once
+_TOGETHER = 256  # other clients than the tapped one that are computed at once
 _EMIT = "emit"
 
 
@@ -111,7 +111,7 @@ class _Tap(Engine):
         self._place: tuple[Any, ...] = ()
         self._here: dict[str, np.ndarray] = {}
 
-    def _planned(self, fn: Callable, shapes: PyTree[Array], heard: bool) -> tuple[PlannedCall, PlanInterpreter]:
+    def _planned(self, fn: Callable, shapes: PyTree[Array], listened: bool) -> tuple[PlannedCall, PlanInterpreter]:
         """As written: what the program emits is seen where it is emitted, so that nobody else hears it."""
         from workbench.engines._run_recorder import RunRecorder
 
@@ -138,7 +138,7 @@ class _Tap(Engine):
         tapped = _TappedClient(work, batch.clients[row], self, round=self._passes[id(work.phase)])
         self._passes[id(work.phase)] += 1
         alone = Batch(batch.index, batch.clients[row : row + 1], [rows[row : row + 1] for rows in batch.rows])
-        walk_client(work, alone, tapped)
+        interpret_client(work, alone, tapped)
 
     def is_first(self, stage: str, round: int, phase: int) -> bool:
         """Whether this pass is the one that shows a stage: a later pass may compute it again for its own needs."""

@@ -661,7 +661,7 @@ def current_mesh() -> AnyMesh | None:
     """The mesh of `jax.set_mesh`, or the abstract one of `use_abstract_mesh`; None without either."""
     abstract = jax.sharding.get_abstract_mesh()
     check_axis_names("jax.set_mesh", abstract.axis_names)
-    if not _jax_compat.at_top_level():  # JAX tells the devices outside of a trace only
+    if not _jax_compat.at_top_level():  # JAX reports the devices outside of a trace only
         return None if abstract.empty else abstract
     concrete = jax.sharding.get_mesh()
     if not concrete.empty and concrete.abstract_mesh == abstract:

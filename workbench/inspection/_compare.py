@@ -175,9 +175,9 @@ def _collective_rows(records: Sequence[ProgramRecord]) -> list[ComparedRecord]:
     for key in _keys(compiled):
         rows.append(_collective_row("collective bytes", key, compiled, _payload_bytes, "bytes"))
     for key in _keys(compiled):
-        told = [None if table is None else _strategies(table.get(key, ())) for table in compiled]
-        if any(told):
-            rows.append(_row("collective strategy", key, told))
+        reported = [None if table is None else _strategies(table.get(key, ())) for table in compiled]
+        if any(reported):
+            rows.append(_row("collective strategy", key, reported))
     planned = [_by_axes(record.propagation.collectives) if record.propagation else None for record in records]
     for key in _keys(planned):
         rows.append(_collective_row("planned collectives", key, planned, lambda found: float(len(found)), "count"))

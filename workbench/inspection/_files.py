@@ -183,7 +183,7 @@ def _clean(text: str, start: int) -> str:
     indent = len(kept) - len(kept.lstrip(" \t"))
     if not indent:
         return kept
-    # A module's own lines are indented by two below its computations, so that only the first line tells the indent.
+    # A module's own lines are indented by two below its computations, so that only the first line has the indent.
     pad = kept[:indent]
     return "\n".join(line.removeprefix(pad) for line in kept.splitlines())
 

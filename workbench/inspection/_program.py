@@ -521,13 +521,13 @@ def _compiled_by(compilation: TargetCompilation) -> str:
     return f"compiled by {compilation.versions['compiler']} for devices in {order}; nothing was run"
 
 
-def _joined_memory(module: ModuleRecord, told: MemoryRecord) -> MemoryRecord:
+def _joined_memory(module: ModuleRecord, reported: MemoryRecord) -> MemoryRecord:
     """What the compiler of the target reported, and where it reported nothing what its module shows."""
-    if not told.largest:
-        told = told.replace(largest=module.memory.largest, padding_bytes=module.memory.padding_bytes)
+    if not reported.largest:
+        reported = reported.replace(largest=module.memory.largest, padding_bytes=module.memory.padding_bytes)
     else:
-        told = with_padding(told)
-    return told.replace(
-        timeline=told.timeline or module.memory.timeline,
-        peak_bytes=told.peak_bytes if told.peak_bytes is not None else module.memory.peak_bytes,
+        reported = with_padding(reported)
+    return reported.replace(
+        timeline=reported.timeline or module.memory.timeline,
+        peak_bytes=reported.peak_bytes if reported.peak_bytes is not None else module.memory.peak_bytes,
     )

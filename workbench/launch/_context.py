@@ -77,7 +77,7 @@ class NodeContext:
         """Sets `stop_requested`; for the engines."""
         self._stop.set()
 
-    def tell_failed(self, label: str, reason: str) -> None:
+    def report_failed(self, label: str, reason: str) -> None:
         """Adds to `failed_peers`; for the engines."""
         self._failed[label] = reason
 

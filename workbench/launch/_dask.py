@@ -39,7 +39,7 @@ class DaskHost:
         self._attempt = 0
         self._over = True
         self._seen: dict[str, Any] = {}
-        self._heard_at = time.monotonic()
+        self._last_event_at = time.monotonic()
         self._log: deque[str] = deque(maxlen=LOG_LINES)
 
     def start(self, attempt: int) -> None:
@@ -55,7 +55,7 @@ class DaskHost:
             key=f"{engine.launch}-{spec.label}-{attempt}",
         )
         self._attempt, self._over, self._seen = attempt, False, {}
-        self._heard_at = time.monotonic()
+        self._last_event_at = time.monotonic()
         service = spec.kind == "service"
         self._future = engine.client.submit(
             DaskNodeActor if service else run_node,
@@ -70,12 +70,12 @@ class DaskHost:
 
     def request_stop(self) -> None:
         """Sets `stop_requested` of all nodes: orders are common."""
-        self._engine.tell(stop=True)
+        self._engine.send(stop=True)
 
     def close(self, reason: str) -> None:
         """Ends the services, once the program stops; a service that failed has ended."""
         if self._engine.stopping:
-            self._engine.tell(close=reason)
+            self._engine.send(close=reason)
 
     def kill(self) -> None:
         """Gives the node up; Dask cannot end a thread of a worker."""
@@ -90,9 +90,9 @@ class DaskHost:
         """Lets Dask forget the node's actor or result."""
         self._over, self._future = True, None
 
-    def tell_failed(self, label: str, reason: str) -> None:
+    def report_failed(self, label: str, reason: str) -> None:
         """Lets the nodes know that another one failed."""
-        self._engine.tell(failed={label: reason})
+        self._engine.send(failed={label: reason})
 
     def failed(self, reason: str) -> None:
         """Lets callers in this process know that the node is gone for good."""
@@ -114,7 +114,7 @@ class DaskHost:
         del label
         seen = {name: value for name, value in self._seen.items() if name not in ("silent_seconds", "stack")}
         if seen.get("heartbeat_age_seconds") is not None:
-            seen["heartbeat_age_seconds"] += time.monotonic() - self._heard_at
+            seen["heartbeat_age_seconds"] += time.monotonic() - self._last_event_at
         return seen | {"where": f"worker {self._address}", "log_tail": tuple(self._log)[-5:]}
 
     def log_lines(self, label: str) -> tuple[str, ...]:
@@ -127,16 +127,16 @@ class DaskHost:
         del label
         return PipelinedLine(self._engine.endpoint(self._spec), parallel_calls(self._spec))
 
-    def hear(self, worker: str, message: dict[str, Any]) -> None:
+    def take_event(self, worker: str, message: dict[str, Any]) -> None:
         """Takes a report; those of an earlier attempt are stale."""
         if message["attempt"] != self._attempt or self._future is None:
             return
-        self._heard_at, self._address = time.monotonic(), worker
+        self._last_event_at, self._address = time.monotonic(), worker
         if "seen" in message:
             self._seen = message["seen"]
         elif "line" in message:
             self._log.append(message["line"])
-        elif "key" in message:  # Dask itself tells us some milliseconds later
+        elif "key" in message:  # Dask itself reports it some milliseconds later
             self._engine.found(self._spec, (worker, message["key"]))
         elif not self._over:
             if message["event"] in ("finished", "stopped", "raised"):
@@ -156,7 +156,7 @@ class DaskHost:
             if attempt != self._attempt or self._over:
                 return
             lost = future.status not in ("finished", "pending")
-            if lost or time.monotonic() - self._heard_at > _SILENT_SECONDS:
+            if lost or time.monotonic() - self._last_event_at > _SILENT_SECONDS:
                 self._engine.place(self._spec, None)
                 self._end(attempt, "killed", f"The worker {self._address} of {self._spec.label!r} was lost.")
 
@@ -224,10 +224,10 @@ class DaskEngine:
         self.emit = emit
         self.stopping = False
         self._endpoints, self._places = {}, {}
-        self._told: dict[str, Any] = {"stop": False, "close": None, "failed": {}}
+        self._last_order: dict[str, Any] = {"stop": False, "close": None, "failed": {}}
         self._orders = distributed.Variable(f"{self.launch}-orders", client=self.client)
         # Nodes ask for their orders a quarter of a second after their start: nobody needs to wait for this.
-        threading.Thread(target=self.tell, kwargs={"first": True}, daemon=True).start()
+        threading.Thread(target=self.send, kwargs={"first": True}, daemon=True).start()
         self.services = {
             spec.index: (spec.label, spec.methods, parallel_calls(spec))
             for spec in program.specs
@@ -238,7 +238,7 @@ class DaskEngine:
         threading.Thread(
             target=self._listen, args=(self._reports,), name=f"reports of {program.name}", daemon=True
         ).start()
-        self.client.subscribe_topic(self.launch, self._hear)
+        self.client.subscribe_topic(self.launch, self._take_event)
         return list(self._hosts.values())
 
     def close(self) -> None:
@@ -252,7 +252,7 @@ class DaskEngine:
             host.release()
         self._on_the_cluster(self._orders.delete)
 
-    def tell(
+    def send(
         self,
         *,
         stop: bool = False,
@@ -262,15 +262,15 @@ class DaskEngine:
     ) -> None:
         """Adds to the orders that all nodes read."""
         with self._telling:
-            told = {
-                "stop": self._told["stop"] or stop,
-                "close": self._told["close"] or close,
-                "failed": self._told["failed"] | (failed or {}),
+            order = {
+                "stop": self._last_order["stop"] or stop,
+                "close": self._last_order["close"] or close,
+                "failed": self._last_order["failed"] | (failed or {}),
             }
             self.stopping = self.stopping or stop
-            if told != self._told or first:
-                self._told = told
-                self._on_the_cluster(self._orders.set, told)
+            if order != self._last_order or first:
+                self._last_order = order
+                self._on_the_cluster(self._orders.set, order)
 
     def place(self, spec: NodeSpec, where: Place | None) -> None:
         """Says where a service's actor is, or that it is nowhere now."""
@@ -313,7 +313,7 @@ class DaskEngine:
             self._placing.wait_for(lambda: label in places, seconds)
             return places.get(label)
 
-    def _hear(self, event: tuple[float, dict[str, Any]]) -> None:
+    def _take_event(self, event: tuple[float, dict[str, Any]]) -> None:
         # In the thread of Dask's event loop, which must not wait for those who wait for it. Where an actor is they want
         # to know at once; the rest is taken by a thread.
         message = dict(event[1])
@@ -329,7 +329,7 @@ class DaskEngine:
     def _take(self, message: dict[str, Any]) -> None:
         host = self._hosts.get(message["label"])
         if host is not None:
-            host.hear(str(message.get("worker", "-")), message)
+            host.take_event(str(message.get("worker", "-")), message)
 
     def _check(self, program: Program) -> None:
         faults = [

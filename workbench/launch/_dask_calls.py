@@ -191,8 +191,8 @@ class InOrder:
         """Calls `function` in a thread, once the calls before have begun."""
         loop = asyncio.get_running_loop()
         if number != self._next:
-            self._early[number] = turn = loop.create_future()
-            await turn
+            self._early[number] = start = loop.create_future()
+            await start
         result = loop.run_in_executor(self._pool, function, *args)
         self._next += 1
         if self._next in self._early:

@@ -41,7 +41,7 @@ class DaskOrder:
     key: str  # the node's task on the scheduler
 
 
-class _Seat:
+class _Slot:
     """A node on a worker: runs it, reports over a topic of the scheduler, obeys a variable there."""
 
     def __init__(self, order: DaskOrder, *, announces: bool = False) -> None:
@@ -68,19 +68,19 @@ class _Seat:
         while not self._ended.wait(REPORT_SECONDS):
             self._report()
             try:
-                told = orders.get(timeout=CONNECT_SECONDS)
+                reported = orders.get(timeout=CONNECT_SECONDS)
             except Exception:  # the notebook gave the program up and removed its orders, or the cluster ends
-                told = {"stop": True, "close": "the program has stopped", "failed": {}}
-            if told["stop"]:
+                reported = {"stop": True, "close": "the program has stopped", "failed": {}}
+            if reported["stop"]:
                 self.runner.request_stop()
-            if told["close"] and not closing:
+            if reported["close"] and not closing:
                 closing = True
-                self.runner.close(told["close"])
+                self.runner.close(reported["close"])
                 if self.runner.thread is not None and not self.runner.thread.is_alive():
                     break
-            for label, reason in told["failed"].items():
+            for label, reason in reported["failed"].items():
                 if self.runner.context is not None:
-                    self.runner.context.tell_failed(label, reason)
+                    self.runner.context.report_failed(label, reason)
                 for endpoint in self._endpoints:
                     if endpoint.label == label:
                         endpoint.gone = reason
@@ -145,13 +145,13 @@ class DaskNodeActor:
     """A service node in a Dask actor."""
 
     def __init__(self, order: DaskOrder) -> None:
-        self._seat = _Seat(order, announces=True)
-        service = self._seat.runner.service
+        self._slot = _Slot(order, announces=True)
+        service = self._slot.runner.service
         if service is None:
-            message = f"node {self._seat.runner.spec.label!r} offers no methods, so it cannot be an actor"
+            message = f"node {self._slot.runner.spec.label!r} offers no methods, so it cannot be an actor"
             raise TypeError(message)
         self._label = service.label
-        self._keeper = RequestHandler({service.label: service})
+        self._handler = RequestHandler({service.label: service})
         self._parallel = parallel_calls(service.spec)
         self._pool = DaemonPool(_DIRECT_CALLS, f"calls for {service.label}")
         self._callers: dict[str, InOrder] = {}
@@ -159,18 +159,18 @@ class DaskNodeActor:
 
     async def ask(self, payload: bytes) -> bytes:
         """Runs one call in a thread of this node's own, so that calls to other actors of the worker go on."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, self._keeper.ask, self._label, payload)
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._handler.ask, self._label, payload)
 
     async def ask_in_order(self, payload: bytes, caller: str, number: int) -> bytes:
         """Runs one call after this caller's earlier ones began."""
         if caller not in self._callers:
             self._callers[caller] = InOrder(self._parallel, f"calls for {self._label} in order")
-        return await self._callers[caller].run(number, self._keeper.ask, self._label, payload)
+        return await self._callers[caller].run(number, self._handler.ask, self._label, payload)
 
     def _live(self) -> None:
         try:
-            self._seat.announce(self)
-            self._seat.live()
+            self._slot.announce(self)
+            self._slot.live()
         finally:  # the worker lives on
             self._pool.shutdown(cancel_futures=False)
             for caller in self._callers.values():
@@ -187,4 +187,4 @@ def run_node(order: DaskOrder) -> None:
         message = f"the worker that ran node {spec.label!r} was lost"
         raise LostWorkerError(message)
     begun.set()
-    _Seat(order).live()
+    _Slot(order).live()

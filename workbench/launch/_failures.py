@@ -39,11 +39,11 @@ def failure_error(
     """
     first = next(iter(failed))
     ends = ", ".join(f"{label!r} ({states[label]})" for label in failed)
-    told = "was stopped" if on_failure == "stop" else "went on"
+    outcome = "was stopped" if on_failure == "stop" else "went on"
     details = "\n\n".join(f"--- {label} ---\n{text.rstrip()}" for label, text in failed.items())
     message = (
         f"`wait` for program {program!r} on {engine} found failed nodes: {ends}. A node that fails for good notifies "
-        f"the others, and the program {told} (on_failure={on_failure!r}). See `Launched.logs({first!r})`, correct the "
-        f"node, or give it a `Restart(limit=...)`.\n\n{details}"
+        f"the others, and the program {outcome} (on_failure={on_failure!r}). See `Launched.logs({first!r})`, correct "
+        f"the node, or give it a `Restart(limit=...)`.\n\n{details}"
     )
     return NodeError(message, stage=first)

@@ -216,7 +216,7 @@ class Launched:
         picture = render_graph_svg(record.graph, states=record.states)
         return figure(picture, f"{describe_launched(record)} {describe_graph(record.graph)}")
 
-    def _tell(self, label: str, event: str, detail: str | int | None) -> None:
+    def _notify(self, label: str, event: str, detail: str | int | None) -> None:
         if event in ("running", "serving"):  # nothing to decide, so that the first answer waits for no other thread
             with self._changed:
                 self._nodes[label].state = event
@@ -319,7 +319,7 @@ class Launched:
             life.host.failed(reason)  # pyright: ignore[reportAttributeAccessIssue]
         for host in self._hosts:
             if host is not life.host:
-                host.tell_failed(life.spec.label, reason)
+                host.report_failed(life.spec.label, reason)
         if self._on_failure == "stop":
             threading.Thread(target=self.stop, name=f"stop {self.program.name}", daemon=True).start()
 
@@ -337,7 +337,7 @@ class Launched:
     def _restart_due(self) -> None:
         now = time.monotonic()
         ready = [entry for entry in self._due if entry[0] <= now and entry[1].ended()]
-        # The end of an attempt must not be taken for that of the next one: hear of it before starting that.
+        # The end of an attempt must not be taken for that of the next one: receive it before starting that.
         while ready and not self._events.empty():
             self._take(*self._events.get_nowait())
         for entry in ready:
@@ -414,7 +414,7 @@ def _teller(found: "list[weakref.ref[Launched]]", events: "queue.SimpleQueue[Any
         if launched is None:
             events.put((label, event, detail))
         else:
-            launched._tell(label, event, detail)
+            launched._notify(label, event, detail)
 
     return report
 
@@ -454,7 +454,7 @@ def _end_dropped() -> None:
 def _kill_all() -> None:
     # multiprocessing would send SIGTERM and wait, and JAX's preemption notifier catches SIGTERM.
     for launched in list(_RUNNING):
-        with contextlib.suppress(Exception):  # at exit nobody is left to tell, and the other programs must end too
+        with contextlib.suppress(Exception):  # at exit nobody is left to read it, and the other programs must end too
             launched.kill_now()
 
 

@@ -34,7 +34,7 @@ with needs_library("psutil", needed_for="`ProcessEngine`"):
 _LOG_TAIL_BYTES = 4096
 # Forked from a process that is spawned once and holds neither threads nor JAX, a node starts in a tenth of the time.
 _START_METHOD = "forkserver" if sys.platform == "linux" else "spawn"  # a fork of this process, with JAX, would deadlock
-_told: set[Path] = set()  # what is removed when this process is killed
+_registered: set[Path] = set()  # what is removed when this process is killed
 _REAPING = threading.Lock()  # the exit code of a forked process can be read once: `start` and `join` both try
 
 
@@ -54,7 +54,7 @@ class ProcessHost:
         self._exited = threading.Event()
         self._exited.set()
         self._snapshots: dict[str, dict[str, Any]] = {}
-        self._heard_at = time.monotonic()
+        self._last_event_at = time.monotonic()
 
     def start(self, attempt: int) -> None:
         """Starts the process; its nodes start when it has imported what they need."""
@@ -85,28 +85,28 @@ class ProcessHost:
         theirs.close()
         self._process, self._pipe, self._snapshots = process, ours, {}
         self._exited = threading.Event()
-        self._heard_at = time.monotonic()
+        self._last_event_at = time.monotonic()
         threading.Thread(target=self._listen, args=(process, ours), name=f"reports of {name}", daemon=True).start()
 
     def request_stop(self) -> None:
         """Sets `stop_requested` in the process."""
-        self._tell("stop")
+        self._send("stop")
 
     def close(self, reason: str) -> None:
         """Ends its services, and with them the process."""
-        self._tell("close", reason)
+        self._send("close", reason)
 
     def kill(self) -> None:
         """Ends the process at once. SIGKILL, because JAX's preemption notifier catches SIGTERM."""
         if self._process is not None:
             self._process.kill()
 
-    def tell_failed(self, label: str, reason: str) -> None:
+    def report_failed(self, label: str, reason: str) -> None:
         """Lets the nodes know that another one failed, and calls to it fail instead of waiting for it."""
-        self._tell("failed", label, reason)
+        self._send("failed", label, reason)
         address = self._engine.address_of(label)
         if address is not None:
-            self._tell("gone", address, reason)
+            self._send("gone", address, reason)
 
     def failed(self, reason: str) -> None:
         """Lets callers in this process know that the host is gone for good."""
@@ -118,7 +118,7 @@ class ProcessHost:
 
     def hung(self) -> list[tuple[str, float, str]]:
         """Label, silent seconds and stack of each node that has been silent for too long."""
-        unheard = time.monotonic() - self._heard_at
+        unheard = time.monotonic() - self._last_event_at
         found = []
         for spec in self.specs:
             seen = self._snapshots.get(spec.label)
@@ -139,7 +139,7 @@ class ProcessHost:
         pid = self._process.pid if self._process is not None else None
         seen |= {"where": f"process {pid}", "log_tail": self._log_text(_LOG_TAIL_BYTES)[-5:]}
         if seen.get("heartbeat_age_seconds") is not None:
-            seen["heartbeat_age_seconds"] += time.monotonic() - self._heard_at
+            seen["heartbeat_age_seconds"] += time.monotonic() - self._last_event_at
         with contextlib.suppress(psutil.Error):
             process = psutil.Process(pid)
             times = process.cpu_times()
@@ -161,7 +161,7 @@ class ProcessHost:
         """The process's number."""
         return self._process.pid if self._process is not None else None
 
-    def _tell(self, *order: str) -> None:
+    def _send(self, *order: str) -> None:
         with self._sending, contextlib.suppress(OSError):  # gone
             if self._pipe is not None:
                 self._pipe.send(order)
@@ -177,7 +177,7 @@ class ProcessHost:
                 message = None
             if message is None:
                 break
-            self._heard_at = time.monotonic()
+            self._last_event_at = time.monotonic()
             if message[0] == "snapshot":
                 self._snapshots = message[1]
             else:
@@ -194,7 +194,7 @@ class ProcessHost:
         with self._sending:
             pipe.close()
         emit(self.specs[0].label, "exited", process.exitcode)
-        self._exited.set()  # after the news of it, so that nobody starts the next attempt before having heard
+        self._exited.set()  # after its events, so that nobody starts the next attempt before they are received
         emit(self.specs[0].label, "gone", None)
 
     def _log_text(self, last_bytes: int | None) -> tuple[str, ...]:
@@ -278,13 +278,13 @@ def _keep_no_socket() -> None:
     known = getattr(multiprocessing.current_process(), "_config", {}).get("tempdir")
     own = multiprocessing.parent_process() is None or known is None
     folder = Path(util.get_temp_dir())
-    if own and folder not in _told:
-        _told.add(folder)
+    if own and folder not in _registered:
+        _registered.add(folder)
         remove_with_this_process(folder)
     forkserver.ensure_running()
     address = getattr(getattr(forkserver, "_forkserver", None), "_forkserver_address", None)
-    if isinstance(address, str) and not {Path(address), folder} & _told:
-        _told.add(Path(address))
+    if isinstance(address, str) and not {Path(address), folder} & _registered:
+        _registered.add(Path(address))
         remove_with_this_process(Path(address))
 
 

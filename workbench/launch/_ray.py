@@ -40,23 +40,23 @@ class RayHost:
         self._over = True
         self._killed = False  # by us, so that its end is no events
         self._seen: dict[str, dict[str, Any]] = {}
-        self._heard_at = time.monotonic()
+        self._last_event_at = time.monotonic()
         self._logs: dict[str, deque[str]] = {spec.label: deque(maxlen=LOG_LINES) for spec in specs}
 
     def start(self, attempt: int) -> None:
         """Asks Ray for an actor, which starts the nodes; Ray decides where it lives."""
         self._over, self._killed, self._seen, self._waiting = False, False, {}, []
-        self._heard_at = time.monotonic()
+        self._last_event_at = time.monotonic()
         name = f"{self.specs[0].program}:{self.specs[0].label}"
         threading.Thread(target=self._live, args=(attempt,), name=f"reports of {name}", daemon=True).start()
 
     def request_stop(self) -> None:
         """Sets `stop_requested`."""
-        self._tell("stop")
+        self._send("stop")
 
     def close(self, reason: str) -> None:
         """Ends its services, and with them the actor."""
-        self._tell("close", reason)
+        self._send("close", reason)
 
     def kill(self) -> None:
         """Ends the actor's process at once."""
@@ -65,9 +65,9 @@ class RayHost:
             with contextlib.suppress(Exception):  # Ray may be shut down by now, and with it the actor
                 import_module("ray").kill(self._actor)
 
-    def tell_failed(self, label: str, reason: str) -> None:
+    def report_failed(self, label: str, reason: str) -> None:
         """Lets the nodes know that another one failed."""
-        self._tell("failed", label, reason)
+        self._send("failed", label, reason)
 
     def failed(self, reason: str) -> None:
         """Lets callers in this process know that the nodes are gone for good."""
@@ -81,7 +81,7 @@ class RayHost:
 
     def hung(self) -> list[tuple[str, float, str]]:
         """Label, silent seconds and stack of each node that has been silent for too long."""
-        unheard = time.monotonic() - self._heard_at
+        unheard = time.monotonic() - self._last_event_at
         found = []
         for spec in self.specs:
             seen = self._seen.get(spec.label)
@@ -97,7 +97,7 @@ class RayHost:
         """Numbers of a `NodeStateRecord`, as last reported."""
         seen = {n: v for n, v in self._seen.get(label, {}).items() if n not in ("silent_seconds", "stack")}
         if seen.get("heartbeat_age_seconds") is not None:
-            seen["heartbeat_age_seconds"] += time.monotonic() - self._heard_at
+            seen["heartbeat_age_seconds"] += time.monotonic() - self._last_event_at
         return {"where": "actor that is starting"} | seen | {"log_tail": tuple(self._logs[label])[-5:]}
 
     def log_lines(self, label: str) -> tuple[str, ...]:
@@ -109,7 +109,7 @@ class RayHost:
         spec = next(spec for spec in self.specs if spec.label == label)
         return PipelinedLine(self._engine.endpoint(spec), parallel_calls(spec))
 
-    def _tell(self, *order: str) -> None:
+    def _send(self, *order: str) -> None:
         with self._telling:
             if self._actor is None and not self._over:
                 self._waiting.append(order)
@@ -125,16 +125,16 @@ class RayHost:
             with self._telling:
                 self._actor, waiting, self._waiting = made, self._waiting, []
             for order in waiting:
-                self._tell(*order)
+                self._send(*order)
             while not self._killed:  # before there was anything to kill, perhaps
-                told = self._events()
-                self._heard_at, self._seen = time.monotonic(), told["seen"]
-                for label, line in told["lines"]:
+                status = self._events()
+                self._last_event_at, self._seen = time.monotonic(), status["seen"]
+                for label, line in status["lines"]:
                     self._logs[label].append(line)
-                for event in told["events"]:
+                for event in status["events"]:
                     emit(*event)
-                if told["code"] is not None:
-                    code = told["code"]
+                if status["code"] is not None:
+                    code = status["code"]
                     break
         except Exception as error:  # the actor died, or could not be made
             if not self._killed:
@@ -145,7 +145,7 @@ class RayHost:
             if spec.kind == "service":
                 self._engine.endpoint(spec).forget()
         emit(first, "exited", code)
-        self._over = True  # after the events of it, so that nobody starts the next attempt before having heard
+        self._over = True  # after the events of it, so that nobody starts the next attempt before they are received
         emit(first, "gone", None)
 
     def _events(self) -> dict[str, Any]:

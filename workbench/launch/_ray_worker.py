@@ -50,13 +50,13 @@ class RayNodeActor:
             spec.label: NodeRunner(spec, self._client_of, self._emit, write=self._writer(spec.label)) for spec in specs
         }
         self._services = {label: r.service for label, r in self._runners.items() if r.service is not None}
-        self._keeper = RequestHandler(self._services)
+        self._handler = RequestHandler(self._services)
         for runner in self._runners.values():
             runner.start(order.attempt)
 
     def ask(self, label: str, payload: bytes) -> bytes:
         """Answers one call."""
-        return self._keeper.ask(label, payload)
+        return self._handler.ask(label, payload)
 
     def events(self, seconds: float) -> dict[str, Any]:
         """What happened since the last look, after at most `seconds`."""

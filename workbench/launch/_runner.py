@@ -69,7 +69,7 @@ class NodeRunner:
         elif order == "close":
             self.close(details[0])
         elif order == "failed" and self.context is not None:
-            self.context.tell_failed(*details)
+            self.context.report_failed(*details)
 
     def abandon(self) -> None:
         """Forgets the thread, which cannot be killed: what it does from now on has no effect on the program."""

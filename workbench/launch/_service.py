@@ -154,7 +154,7 @@ class Service:
         self.label = spec.label
         self.methods = spec.methods
         self._lock = threading.RLock()
-        self._turn = threading.Condition(self._lock)  # for callers that must wait
+        self._may_start = threading.Condition(self._lock)  # for callers that must wait
         self._gate = threading.Lock()  # held until the service is closed: for the node's own thread
         self._gate.acquire()
         self._instance: object = None
@@ -174,7 +174,7 @@ class Service:
             self._instance, self._context = None if self._closed else instance, context
             self._calls = self._errors = 0
             self._active.clear()
-            self._turn.notify_all()
+            self._may_start.notify_all()
 
     def pause(self) -> None:
         """Keeps callers waiting until the next `open`: the node restarts."""
@@ -187,7 +187,7 @@ class Service:
             if self._closed is None:
                 self._gate.release()
             self._instance, self._closed = None, reason
-            self._turn.notify_all()
+            self._may_start.notify_all()
         for batcher in self._batchers.values():
             batcher.close(self._gone("?"))
 
@@ -224,7 +224,7 @@ class Service:
     def _execute(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, calls: int = 1) -> object:
         me = threading.get_ident()
         with self._lock:
-            outer = self._active.get(me)  # a service that calls itself keeps its turn instead of waiting for it
+            outer = self._active.get(me)  # a service that calls itself keeps its slot instead of waiting for one
             if outer is None and not self._free():
                 self._wait()
             instance, context = self._instance, self._context
@@ -247,7 +247,7 @@ class Service:
     def _wait(self) -> None:
         self._waiting += 1
         try:
-            self._turn.wait_for(self._free)
+            self._may_start.wait_for(self._free)
         finally:
             self._waiting -= 1
 
@@ -263,7 +263,7 @@ class Service:
         self._calls += calls
         self._errors += failed
         if self._waiting:
-            self._turn.notify()
+            self._may_start.notify()
 
     def _gone(self, method: str) -> NodeError:
         message = (

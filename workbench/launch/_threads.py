@@ -40,10 +40,10 @@ class ThreadHost:
         """Abandons the thread; Python cannot end it."""
         self._runner.abandon()
 
-    def tell_failed(self, label: str, reason: str) -> None:
+    def report_failed(self, label: str, reason: str) -> None:
         """Lets the node know that another one failed."""
         if self._runner.context is not None:
-            self._runner.context.tell_failed(label, reason)
+            self._runner.context.report_failed(label, reason)
 
     def ended(self) -> bool:
         """Whether the node's work is over, or its thread forgotten."""

@@ -161,12 +161,12 @@ def _alternate(
     start = time.monotonic()
     learner = _Learner(table, agent, **options)
     acting = [agent.actor(seed + number) for number in range(actors)]
-    turn = 0
+    calls = 0
     while not learner.finished:
         while not table.ready(options["batch"]):
-            found = acting[turn % actors].act(learner.params)
+            found = acting[calls % actors].act(learner.params)
             table.insert_all([item for item, _ in found], [priority for _, priority in found])
-            turn += 1
+            calls += 1
         learner.step()
     return AgentRun(learner.params, tuple(learner.curve), table.counts(), time.monotonic() - start)
 

@@ -172,7 +172,7 @@ def _iterations(
         if loop.event.name not in nest.bodies or start < quiet or around:
             continue
         inside = [item for item in everything[bisect_left(times, start) : bisect_left(times, end)] if item is not loop]
-        starts = _turn_starts(inside, nest.bodies[loop.event.name])
+        starts = _iteration_starts(inside, nest.bodies[loop.event.name])
         if len(starts) != count or not any(_belongs(item.stage, stage) for item in inside):
             continue
         quiet = end
@@ -189,7 +189,7 @@ def _belongs(path: str | None, stage: str) -> bool:
     return path is not None and (path == stage or path.startswith(f"{stage}."))
 
 
-def _turn_starts(inside: Sequence[JoinedEvent], body: str) -> list[float]:
+def _iteration_starts(inside: Sequence[JoinedEvent], body: str) -> list[float]:
     """When each iteration began: what is directly in the body runs once in each, whichever is first starts it."""
     starts: dict[str, list[float]] = defaultdict(list)
     for item in inside:

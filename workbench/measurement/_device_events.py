@@ -27,7 +27,7 @@ _DERIVED = frozenset(  # what viewers add to a GPU's plane from its streams: the
 )  # fmt: skip
 _WAITING = ("barrier-cores", "dependency-wait")
 _COPIES = ("memcpy", "memset", "copybuffer", "copydevicetodevice", "copyhosttodevice", "copydevicetohost", "fillbuffer")
-_OF_CPU = ("hlo_op", "device_ordinal")  # the statistics that tell an instruction's execution on a CPU
+_OF_CPU = ("hlo_op", "device_ordinal")  # the statistics that identify an instruction's execution on a CPU
 _COMMAND_BUFFER = re.compile(r"command_buffer", re.IGNORECASE)
 
 COMMAND_BUFFERS = "command buffers"
@@ -54,7 +54,7 @@ class DeviceEvent(NamedTuple):
     run: int | None
     start_seconds: float
     seconds: float
-    program: int | None = None  # tells programs of one name apart
+    program: int | None = None  # distinguishes programs of one name
     kernel: str = ""  # of a GPU
     line: str = ""  # the stream
     category: str = ""  # as the profile itself says it, on TPU
@@ -171,7 +171,7 @@ def first_moment(planes: Iterable[PlaneLike]) -> int:
     starts: list[int] = []
     for plane in planes:
         if plane.name == "/host:CPU" or _DEVICE.fullmatch(plane.name):
-            with contextlib.suppress(WireError, TypeError, AttributeError):  # damage is told where it is read
+            with contextlib.suppress(WireError, TypeError, AttributeError):  # damage is reported where it is read
                 starts += [line.start_ps for line in plane.lines()]
     return min((start for start in starts if start > 0), default=0)
 

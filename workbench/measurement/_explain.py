@@ -111,9 +111,9 @@ class explain:
             if not self.quiet:
                 print(f"explain: what was seen cannot be shown ({type(own).__name__}: {own})")
 
-    def _duration(self, event: str, seconds: float, **told: object) -> None:
+    def _duration(self, event: str, seconds: float, **reported: object) -> None:
         if event in _DURATIONS:
-            name = re.sub(r"^jit\((.*)\)$", r"\1", str(told.get("fun_name", "?")))
+            name = re.sub(r"^jit\((.*)\)$", r"\1", str(reported.get("fun_name", "?")))
             self._durations.append((_DURATIONS[event], name, seconds, _user_line(sys._getframe())))
 
     def _made(self, seconds: float, error: BaseException | None, trace: TracebackType | None) -> ExplanationRecord:

@@ -167,7 +167,7 @@ def _as_numbers(name: str, leaf: object, round: int) -> np.ndarray:
 
 
 def _not_finite(name: str, values: np.ndarray, round: int) -> Iterator[ProblemRecord]:
-    finite = np.ma.filled(np.isfinite(values), True)  # values of other hosts are theirs to tell
+    finite = np.ma.filled(np.isfinite(values), True)  # values of other hosts are reported there
     if finite.all():
         return
     if values.ndim == 0:

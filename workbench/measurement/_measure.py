@@ -248,11 +248,11 @@ def _fullest(devices: Iterable[Any], *, peak: bool = False) -> int | None:
 
 def _peak(devices: Sequence[Any], before: int | None, module: ModuleRecord) -> int | None:
     """The peak that the backend reports; on a TPU, which leaves programs' own memory out, at least what was planned."""
-    told = _fullest(devices, peak=True)
+    reported = _fullest(devices, peak=True)
     planned = module.memory.temporary_bytes
     if devices[0].platform != "tpu" or before is None or planned is None:
-        return told
-    return max(told or 0, before + planned + (module.memory.output_bytes or 0) - (module.memory.alias_bytes or 0))
+        return reported
+    return max(reported or 0, before + planned + (module.memory.output_bytes or 0) - (module.memory.alias_bytes or 0))
 
 
 def _stage_runs(

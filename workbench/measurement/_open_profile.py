@@ -274,7 +274,7 @@ class _Recorder:
             if instruction.opcode == "custom-call" and not flops:  # a kernel whose work HLO does not say
                 flops = None
         kind = kind_of(name, category, instruction)
-        if kind == "copy":  # it works beside others, so that its own seconds are no measure of its rate
+        if kind == "copy":  # it works at the same time as others, so that its own seconds are no measure of its rate
             accessed = None
         dtype = dtype_of(instruction, module) if instruction and module else dtype_of_text(str(facts.get("long_name") or
                        facts.get("shape_with_layout") or ""))  # fmt: skip

@@ -346,7 +346,7 @@ class Run:
             self._rescue()
         except Exception as error:
             self.error = self._round_error(error)
-        except BaseException as error:  # `sys.exit()` in a step: nobody would hear of it in a thread
+        except BaseException as error:  # `sys.exit()` in a step: nobody would see it in a thread
             self.error = self._round_error(error)
             if not background:
                 raise
@@ -387,7 +387,7 @@ class Run:
             self._save()
             record = self._records[self._last.rounds - 1]
             progress.update(record)
-            self._tell(record)
+            self._notify(record)
             if self._stop_when is not None and self._stop_when(record):
                 return "stopped"
         return "finished"
@@ -395,7 +395,7 @@ class Run:
     def _one_round(self) -> bool:
         started = time.perf_counter()
         round = self.finished
-        with hearing(self._emitted) as heard:
+        with hearing(self._emitted) as received:
             arguments = (self._last.state, *self._feed.arguments(round))
             returned = (
                 self._step(*arguments) if self._engine is None else self._engine.run(self._step, *arguments).results
@@ -406,7 +406,7 @@ class Run:
                 "returns two things, the next state and the metrics: `return state, {'loss': loss}`."
             )
             raise ProgramError(msg)
-        self._pending = (returned[0], heard(returned[1]), started)
+        self._pending = (returned[0], received(returned[1]), started)
         return self._commit()
 
     def _commit(self) -> bool:
@@ -453,7 +453,7 @@ class Run:
         else:
             self._saved = finished
 
-    def _tell(self, record: RoundRecord) -> None:
+    def _notify(self, record: RoundRecord) -> None:
         for callback in list(self._callbacks):
             try:
                 callback(self, record)

@@ -48,7 +48,7 @@ def check_call(operation: str, fn: Callable, args: Sequence[Any], kwargs: Mappin
 def _check_signature(operation: str, fn: Callable, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
     try:
         signature = inspect.signature(fn)
-    except (ValueError, TypeError):  # a compiled function that does not tell
+    except (ValueError, TypeError):  # a compiled function without a signature
         return
     try:
         signature.bind(*args, **kwargs)

@@ -14,10 +14,10 @@ from workbench.plan._differs import Differs
 from workbench.plan._phases import Phase
 
 # Less work is not worth an iteration of a loop of its own on a CPU (about 100 µs of arithmetic).
-_CPU_FLOPS_PER_TURN = 4e6
+_CPU_FLOPS_PER_ITERATION = 4e6
 # So much work fills two cores. Below it several clients together are faster where their matrix products share a factor,
 # which makes them one larger product, or where a device has a second core: up to so many, and up to so many with both.
-_CPU_FLOPS_PER_FULL_TURN = 8e7
+_CPU_FLOPS_PER_FULL_ITERATION = 8e7
 _CPU_CLIENTS_TOGETHER = 8
 _CPU_CLIENTS_TOGETHER_SHARING = 32
 # Elements of tables that each client scatters into for itself, per FLOP: above it they decide. A second core helps with
@@ -56,7 +56,7 @@ def choose_chunk_size(
 def _together_on_cpu(phase: Phase, cores: float) -> int:
     jaxprs = [step.jaxpr for step in phase.steps if step.jaxpr is not None]
     flops = sum(_flops(jaxpr) for jaxpr in jaxprs)
-    work = max(1.0, flops / max(1, sum(_turns(jaxpr.jaxpr) for jaxpr in jaxprs)))
+    work = max(1.0, flops / max(1, sum(_iterations(jaxpr.jaxpr) for jaxpr in jaxprs)))
     counted = _count_products(phase)
     shares, spare = counted["shared"] > 0.5 * counted["all"], cores >= 2
     if counted["own kernels"]:
@@ -67,8 +67,8 @@ def _together_on_cpu(phase: Phase, cores: float) -> int:
     most = 1
     if shares or spare:
         most = _CPU_CLIENTS_TOGETHER_SHARING if shares and spare else _CPU_CLIENTS_TOGETHER
-    to_fill = _CPU_FLOPS_PER_FULL_TURN * most / _CPU_CLIENTS_TOGETHER
-    return max(1, int(_CPU_FLOPS_PER_TURN // work), min(most, int(to_fill // work)))
+    to_fill = _CPU_FLOPS_PER_FULL_ITERATION * most / _CPU_CLIENTS_TOGETHER
+    return max(1, int(_CPU_FLOPS_PER_ITERATION // work), min(most, int(to_fill // work)))
 
 
 def _cores_per_device(phase: Phase) -> float:
@@ -87,11 +87,11 @@ def _flops(jaxpr: ClosedJaxpr) -> float:
 
 
 @_jax_compat.once_per_jaxpr
-def _turns(jaxpr: Jaxpr) -> int:
+def _iterations(jaxpr: Jaxpr) -> int:
     """How often the bodies of the innermost loops run; a loop of unknown length counts once."""
     total = 0
     for equation in jaxpr.eqns:
-        inside = sum(_turns(getattr(inner, "jaxpr", inner)) for inner in _jax_compat.inner_jaxprs(equation))
+        inside = sum(_iterations(getattr(inner, "jaxpr", inner)) for inner in _jax_compat.inner_jaxprs(equation))
         total += equation.params["length"] * max(1, inside) if equation.primitive.name == "scan" else inside
     return total
 

@@ -134,7 +134,7 @@ class _Names:
         )
 
 
-_dtype_name = functools.cache(str)  # numpy puts it together anew each time
+_dtype_name = functools.cache(str)  # numpy puts it together again each time
 
 
 def _stage_record(

@@ -51,7 +51,7 @@ class Differs(Interpreter[bool]):
     def _loop(
         self, body: ClosedJaxpr, consts: list[bool], carry: list[bool], xs: list[bool], executions: int
     ) -> list[bool]:
-        while True:  # a carried value differs from the turn on in which it is made from one that does
+        while True:  # a carried value differs from the iteration on in which it is made from one that does
             before, tally = list(carry), dict(self.tally)
             self.executions *= executions
             results = self.run(body, [*consts, *carry, *xs])

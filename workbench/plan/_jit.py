@@ -132,7 +132,7 @@ class Jitted:
             return call_staged(*without_static(plain, args, kwargs), chunk_size, form, self._errors)
 
         @functools.wraps(fn)
-        def heard(*args: Argument, **kwargs: Argument) -> Argument:
+        def listened(*args: Argument, **kwargs: Argument) -> Argument:
             moving, args, kwargs = without_static(plain, args, kwargs)
             traced = _trace(moving, args, kwargs, listening=True, errors=self._errors)
             values = evaluate(traced.plan, jax.tree.leaves((args, kwargs)), chunk_size=chunk_size, form=form)
@@ -141,7 +141,7 @@ class Jitted:
             emitted = Emitted(traced.emissions, tuple(values[count:]))
             return jax.tree.unflatten(traced.out_tree, values[:count]), emitted
 
-        self._staged, self._heard = jax.jit(staged, **options), jax.jit(heard, **options)
+        self._staged, self._listened = jax.jit(staged, **options), jax.jit(listened, **options)
         self._plain = jax.jit(plain, **options)
 
     def __call__(self, *args: Argument, **kwargs: Argument) -> Argument:
@@ -156,7 +156,7 @@ class Jitted:
             return self._shown(self._plain(*args, **kwargs))
         if not listeners():
             return self._shown(self._errors.call(self._staged, args, kwargs))
-        results, emitted = self._errors.call(self._heard, args, kwargs)
+        results, emitted = self._errors.call(self._listened, args, kwargs)
         deliver(getattr(self.fn, "__name__", "program"), emitted)
         return self._shown(results)
 
@@ -188,7 +188,7 @@ class Jitted:
 
     def clear_cache(self) -> None:
         """As `jax.jit(fn).clear_cache`: forgets what was traced and compiled."""
-        for jitted in (self._staged, self._heard, self._plain):
+        for jitted in (self._staged, self._listened, self._plain):
             jitted.clear_cache()  # pyright: ignore[reportAttributeAccessIssue]
 
     def __get__(self, instance: object, owner: object = None) -> "Jitted | functools.partial[Argument]":

@@ -56,7 +56,7 @@ class TunedJitted(Jitted):
         self._tuned: dict[Any, tuple[PlanChoiceRecord, Jitted]] = {}
 
     def __call__(self, *args: object, **kwargs: object) -> Argument:
-        # Inside another transformation there is nothing to time, and a listener must hear every round once.
+        # Inside another transformation there is nothing to time, and a listener must receive every round once.
         if not _jax_compat.at_top_level() or listeners():
             return super().__call__(*args, **kwargs)
         if (key := _shapes(args, kwargs)) not in self._tuned:
@@ -157,7 +157,7 @@ class Contest:
         self._enter(Candidate(size, self._form) for size in sizes)
         for more in (_waiting_forms, _loop_forms):
             self._enter(more(plan, self._ranked()))
-        self._last_turns()
+        self._last_runs()
         choice = self._winner()
         store_choice(plan, self._form, choice)
         return choice
@@ -207,12 +207,12 @@ class Contest:
                 if len(self._timed[candidate]) < _FIRST and not self._late(_SHARE_OF_FIRST):
                     self._pair(candidate)
 
-    def _last_turns(self) -> None:
+    def _last_runs(self) -> None:
         """Times those that are near the best once more; these runs decide alone where there are enough."""
         last = [one for one in self._near(_NEAR) if one is not self._rule][:_FINALISTS]
         before = {one: len(self._timed[one]) for one in last}
-        for turn in range(_LAST):
-            for candidate in last[:: 1 if turn % 2 else -1]:
+        for number in range(_LAST):
+            for candidate in last[:: 1 if number % 2 else -1]:
                 if not self._late():
                     self._pair(candidate)
         for one in last:

@@ -49,7 +49,7 @@ def _written(groups: "list[list[CallNodeRecord]]", parents: list[int | None]) ->
     empty = type(groups[0][0].own)()
     own = [sum_figures((node.own for node in group), empty) for group in groups]
     total: list[CallFiguresRecord] = list(own)
-    for number in reversed(range(len(groups))):  # children stand after their parents
+    for number in reversed(range(len(groups))):  # children are after their parents
         total[number] = sum_figures((own[number], *(total[child] for child in below[number])), empty)
     order, pending = [], [0]
     while pending:
@@ -82,7 +82,7 @@ def with_own(tree: "CallTreeRecord", own: Mapping[int, "CallFiguresRecord"]) -> 
     empty = type(tree.root.own)()
     parts: list[list[CallFiguresRecord]] = [[own.get(node.id, node.own)] for node in tree.nodes]
     nodes: list[CallNodeRecord] = list(tree.nodes)
-    for node in reversed(tree.nodes):  # children stand after their parents
+    for node in reversed(tree.nodes):  # children are after their parents
         total = sum_figures(parts[node.id], empty)
         nodes[node.id] = node.replace(own=parts[node.id][0], total=total)
         if node.parent is not None:

@@ -157,7 +157,7 @@ class ModuleRecord(Record):
     attributed_bytes: float
     call_tree: CallTreeRecord | None = None
     text: str = ""
-    notes: tuple[str, ...] = ()  # what is missing and why (a partial record says so here)
+    notes: tuple[str, ...] = ()  # what is missing and why (a partial record names it here)
 
     @property
     def elementwise_flops(self) -> float | None:

@@ -61,7 +61,7 @@ class NodeStateRecord(Record):
     calls_per_second: float | None = None
     call_errors: int = 0
     active_calls: int = 0
-    queue_length: int = 0  # calls that wait for their turn
+    queue_length: int = 0  # calls that wait
     cpu_cores: float | None = None  # processor seconds per second; a process shared by nodes counts whole in each
     memory_bytes: int | None = None  # resident memory of the node's own process
     restarts: int = 0

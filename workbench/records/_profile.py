@@ -77,8 +77,8 @@ class ProfiledDeviceRecord(Record):
     collective_seconds: float = 0.0
     copy_seconds: float = 0.0
     other_seconds: float = 0.0  # events that name no instruction
-    wait_seconds: float = 0.0  # for other chips, where the profile says so (TPU)
-    overlapped_seconds: float = 0.0  # asynchronous operations and SparseCores, beside the others
+    wait_seconds: float = 0.0  # for other chips, where the profile has them (TPU)
+    overlapped_seconds: float = 0.0  # asynchronous operations and SparseCores, next to the others
     peak_flops_per_second: float | None = None  # as the profile itself says it
     peak_bytes_per_second: float | None = None
 
@@ -116,7 +116,7 @@ class UnjoinedRecord(Record):
     kind: str
     events: int
     seconds: float
-    overlaps: bool = False  # beside other work, so that the seconds are not to be added
+    overlaps: bool = False  # at the same time as other work, so that the seconds are not to be added
     names: dict[str, float] = field(default_factory=dict)  # the names that take most seconds
 
 

@@ -65,7 +65,7 @@ class StageRecord(Record):
     """
 
     index: int
-    # "3", or "2.0" for the first stage inside loop 2; the same text stands in HLO op names as `wb:<path>:<kind>`
+    # "3", or "2.0" for the first stage inside loop 2; the same text is in HLO op names as `wb:<path>:<kind>`
     path: str
     kind: StageKind
     name: str  # e.g. "train_locally", "reduce_mean", "scan"

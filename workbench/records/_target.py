@@ -59,7 +59,7 @@ class TargetCompilation(Record):
     cached: bool
     cost_analysis: dict[str, float] = field(
         default_factory=dict
-    )  # XLA's own: loop bodies once, -1 where it cannot tell
+    )  # XLA's own: loop bodies once, -1 where it does not know
     needed_bytes: int | None = None  # per device, where it does not fit
     error: str = ""
     versions: dict[str, str] = field(default_factory=dict)

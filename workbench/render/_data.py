@@ -80,7 +80,7 @@ def _draw_bars(axes: "Axes", counts: np.ndarray, classes: tuple[str, ...], colou
             bottom=floor,
             width=0.86,
             color=colours[f"series-{index % 8}"],
-            # Nine classes and more repeat the hues; the second lap is told apart by its pattern.
+            # Nine classes and more repeat the hues; the second lap differs by its pattern.
             hatch=_HATCHES[index // 8 % len(_HATCHES)] * 2,
             edgecolor=colours["bg"],
             linewidth=0.4,

@@ -39,10 +39,10 @@ def describe_disclosed(plan: PlanRecord) -> str:
     """
     if not plan.disclosed:
         return ""
-    told = [f"{what}, {types} ({size})" for _, what, types, size in disclosed_rows(plan)]
+    reported = [f"{what}, {types} ({size})" for _, what, types, size in disclosed_rows(plan)]
     stays = [f"{v.name} {shape_text(v.dtype, v.shape)} ({bytes_text(v.size_bytes)})" for v in plan.kept_local]
     kept = f" Kept on the client: {'; '.join(stays)}." if stays else ""
-    return f"Each client discloses: {'; '.join(told)}.{kept}"
+    return f"Each client discloses: {'; '.join(reported)}.{kept}"
 
 
 def disclosed_rows(plan: PlanRecord) -> list[tuple[str, str, str, str]]:
@@ -135,18 +135,18 @@ def draw_summary(layout: ProgramLayout, plan: PlanRecord) -> Markup | None:
     """The lines under a picture that say what its marks mean; `layout.height` grows by them. None without marks."""
     if not plan.disclosed:
         return None
-    told = disclosed_rows(plan)
+    reported = disclosed_rows(plan)
     if plan.kept_local:
         names = ", ".join(f"{v.name} {shape_text(v.dtype, v.shape)}" for v in plan.kept_local)
-        told.append(("stays", "kept on the client", names, bytes_text(sum(v.size_bytes for v in plan.kept_local))))
+        reported.append(("stays", "kept on the client", names, bytes_text(sum(v.size_bytes for v in plan.kept_local))))
     top, left, right = layout.height + 2, 26.0, layout.width - 26.0
     drawn: list[object] = [
         line(14, top, layout.width - 14, top, class_="wb-stroke-line"),
         text(left - 7, top + 20, "Disclosed to the server by each client", size=11.5, class_="wb-fill-fg wb-strong"),
     ]
-    column = left + 14 + max(_width(what) for _, what, _, _ in told)
+    column = left + 14 + max(_width(what) for _, what, _, _ in reported)
     y = top + TITLE
-    for form, what, types, size in told:
+    for form, what, types, size in reported:
         y += ROW
         drawn += [
             draw_mark(form, left, y - 4),

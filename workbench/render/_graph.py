@@ -42,7 +42,7 @@ class _Card:
     nodes: tuple[NodeRecord, ...]
     words: tuple[str, ...]  # what its nodes offer, and what they ask for
     states: tuple[NodeStateRecord, ...]
-    told: bool  # whether it says what its nodes do
+    reported: bool  # whether it says what its nodes do
     x: float = 0.0
     y: float = 0.0
 
@@ -58,14 +58,14 @@ class _Card:
         return _HEAD + _LINE * len(self.words)
 
     @property
-    def told_at(self) -> float:
+    def reported_at(self) -> float:
         """The height above the lines that say what its nodes do."""
         pitch, row = self.marks
         return self.marks_at + pitch * -(-min(len(self.nodes), _MOST) // row) + 3.0
 
     @property
     def height(self) -> float:
-        return self.told_at + (2 * _LINE if self.told else 0.0) + 9.0
+        return self.reported_at + (2 * _LINE if self.reported else 0.0) + 9.0
 
 
 def render_graph_svg(
@@ -90,7 +90,7 @@ def render_graph_svg(
         >>> "main" in render_graph_svg(ProgramGraphRecord(name="p", nodes=(node,)))
         True
     """
-    cards = _placed(graph, state_map(states), told=bool(states))
+    cards = _placed(graph, state_map(states), reported=bool(states))
     calls = calls_between(graph)
     low = max((card.y + card.height for card in cards), default=_MARGIN)
     around = any(a == b or _x_of(cards, b) <= _x_of(cards, a) for a, b in calls)
@@ -129,7 +129,7 @@ def _columns(graph: ProgramGraphRecord) -> dict[str, int]:
     return {label: used.index(place) for label, place in column.items()}
 
 
-def _placed(graph: ProgramGraphRecord, states: Mapping[str, NodeStateRecord], *, told: bool) -> list[_Card]:
+def _placed(graph: ProgramGraphRecord, states: Mapping[str, NodeStateRecord], *, reported: bool) -> list[_Card]:
     columns = _columns(graph)
     crossing = any(columns[target] - columns[source] > 1 for source, target in calls_between(graph))
     top = _MARGIN + (14.0 if crossing else 0.0)  # room for wires that pass over a column
@@ -139,7 +139,7 @@ def _placed(graph: ProgramGraphRecord, states: Mapping[str, NodeStateRecord], *,
         mine = tuple(states[node.label] for node in nodes if node.label in states)
         x = _MARGIN + columns[label] * (_WIDTH + _GAP[0])
         y = bottoms.get(columns[label], top)
-        card = _Card(label, nodes, tuple(group_details(nodes, graph)), mine, told, x, y)
+        card = _Card(label, nodes, tuple(group_details(nodes, graph)), mine, reported, x, y)
         bottoms[columns[label]] = y + card.height + _GAP[1]
         cards.append(card)
     tallest = max(bottoms.values(), default=0.0)
@@ -168,7 +168,7 @@ def _drawn(card: _Card) -> Markup:
             for i, words in enumerate(card.words)
         ],
         _marks(card),
-        _told(card),
+        _status(card),
         class_="wb-graph-group",
         data_group=card.label,
     )
@@ -199,10 +199,10 @@ def _marks(card: _Card) -> Markup:
     return join(drawn)
 
 
-def _told(card: _Card) -> Markup | None:
-    if not card.told:
+def _status(card: _Card) -> Markup | None:
+    if not card.reported:
         return None
-    y = card.y + card.told_at + 11
+    y = card.y + card.reported_at + 11
     more = f" (+ {len(card.nodes) - _MOST} without a mark)" if len(card.nodes) > _MOST else ""
     hue = worst_hue(card.states)
     return join([

@@ -23,7 +23,7 @@ from workbench.render._theme import svg_style
 
 MOST_COLLECTIVES, MOST_STAGES = 8, 12
 _MARGIN, _ROW, _HEAD = 18.0, 22.0, 34.0
-_NAMES, _WORDS = 190.0, 330.0  # pixels for what stands left and right of a bar
+_NAMES, _WORDS = 190.0, 330.0  # pixels for the text left and right of a bar
 
 
 @dataclass(frozen=True, slots=True)

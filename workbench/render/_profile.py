@@ -33,30 +33,30 @@ def render_profile_text(profile: ProfileRecord) -> str:
             "without instruction": device.other_seconds,
             "waiting for chips": device.wait_seconds,
         }
-        told = ", ".join(f"{name} {seconds_text(seconds)}" for name, seconds in parts.items() if seconds)
+        reported = ", ".join(f"{name} {seconds_text(seconds)}" for name, seconds in parts.items() if seconds)
         lines.append(
             f"  {device.where} {device.kind}: {count_text(device.events)} events in "
-            f"{seconds_text(device.span_seconds)}: {told or 'nothing'}; idle {100 * device.idle_share:.0f} %"
+            f"{seconds_text(device.span_seconds)}: {reported or 'nothing'}; idle {100 * device.idle_share:.0f} %"
         )
     for program in profile.programs[:_OPERATIONS]:
         runs = f", {count_text(program.runs)} runs" if program.runs else ""
         lines.append(f"  program {program.name}: {seconds_text(program.seconds)}{runs}, HLO {program.hlo}")
     total = profile.seconds or 1.0
     if profile.operations:
-        told = ", ".join(
+        reported = ", ".join(
             f"{n or 'unknown'} {s / total:.1%}" for n, s in list(profile.seconds_by_category().items())[:8]
         )
-        lines.append(f"  by category: {told}")
+        lines.append(f"  by category: {reported}")
     for operation in profile.operations[:_OPERATIONS]:
         rate = operation.flops_per_second
         predicted = operation.predicted_seconds
-        told = [f"{operation.seconds / total:.1%}", f"{seconds_text(operation.seconds_per_execution)} each"]
-        told += [f"{flops_text(rate)}/s"] if rate else []
-        told += [f"{bytes_text(operation.bytes_per_second)}/s"] if operation.bytes_per_second else []
-        told += [f"predicted {seconds_text(predicted)}"] if predicted else []
-        told += [str(operation.source)] if operation.source else []
+        reported = [f"{operation.seconds / total:.1%}", f"{seconds_text(operation.seconds_per_execution)} each"]
+        reported += [f"{flops_text(rate)}/s"] if rate else []
+        reported += [f"{bytes_text(operation.bytes_per_second)}/s"] if operation.bytes_per_second else []
+        reported += [f"predicted {seconds_text(predicted)}"] if predicted else []
+        reported += [str(operation.source)] if operation.source else []
         executions = count_text(round(operation.executions))
-        lines.append(f"  {executions} × {operation.name} ({operation.category or 'unknown'}): {', '.join(told)}")
+        lines.append(f"  {executions} × {operation.name} ({operation.category or 'unknown'}): {', '.join(reported)}")
     if profile.tree is not None:
         lines += _tree_lines(profile.tree)
     for held in profile.memory[:4]:

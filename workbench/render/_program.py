@@ -338,6 +338,6 @@ def _draw_wire_label(wire: Wire) -> Markup | None:
     (x, y0), (_, y1) = wire.points[0], wire.points[1]
     if abs(y1 - y0) < 16:
         return None
-    # Lines that go around a card come from the outer side, so a number stands on the inner one.
+    # Lines that go around a card come from the outer side, so a number is on the inner one.
     inner, side = (x - 7, " wb-end") if wire.kind == "clients" else (x + 7, "")
     return text(inner, (y0 + y1) / 2 + 3, wire.label, size=11, class_="wb-fill-muted" + side)

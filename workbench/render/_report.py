@@ -132,7 +132,7 @@ def _render_table(table: ReportTable) -> Markup:
 
 
 def _is_number(cell: object) -> bool:
-    # "3.4 MiB", "–12", "1,024" and "unknown" count; a stage's path "2.0" is text where a name stands beside it.
+    # "3.4 MiB", "–12", "1,024" and "unknown" count; a stage's path "2.0" is text where a name is next to it.
     text = str(cell).lstrip("-–~≈ ")
     return text[:1].isdigit() or text in ("", "unknown")
 

@@ -130,7 +130,7 @@ def css_variables() -> Markup:
         return "".join(f"--wb-{name}:{value};" for name, value in values.items())
 
     day, night = declared(light, 0), declared(dark, 1)
-    # `data-wb-theme` lets a page (an exported report, a screenshot) choose; otherwise each host says it in its own way.
+    # `data-wb-theme` lets a page (an exported report, a screenshot) choose; otherwise each host has a way of its own.
     hosts = (
         'body[data-jp-theme-light="false"]',
         'html[theme="dark"]',

@@ -100,11 +100,11 @@ def test_stop_returns_what_is_known(train_step):
     cancel = threading.Event()
     found = []
 
-    def heard(record):
+    def received(record):
         found.append(record)
         cancel.set()
 
-    record = suggest(STEP, *train_step, cancel=cancel, found=heard)
+    record = suggest(STEP, *train_step, cancel=cancel, found=received)
     assert record.ended == "stopped"
     assert record.best.specs == found[0].best.specs
 

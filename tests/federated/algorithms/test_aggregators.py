@@ -59,7 +59,9 @@ def test_trimmed_mean_averages_what_is_left_of_a_sorted_column(share: float, cut
 @pytest.mark.parametrize(
     "aggregator", [algorithms.median(), algorithms.trimmed_mean(0.3)], ids=["median", "trimmed mean"]
 )
-def test_two_liars_among_eight_move_a_robust_mean_no_further_than_honest_clients_stand(aggregator: Any) -> None:
+def test_two_byzantine_clients_of_eight_move_a_robust_mean_no_further_than_honest_ones_are(
+    aggregator: Any,
+) -> None:
     update = jax.tree.map(lambda x: x.at[:2].set(jnp.array([1e9, jnp.inf]).reshape(2, *[1] * (x.ndim - 1))), rows())
     found = combined(aggregator, update, [1.0] * CLIENTS)
     for name, x in update.items():
@@ -211,7 +213,7 @@ def test_privacy_around_top_k_without_memory_is_allowed() -> None:
     assert largest_difference(found, combined(algorithms.weighted_mean(), update, [1.0] * CLIENTS)) < 1e-6
 
 
-def test_no_noise_is_no_privacy_and_no_round_tells_nothing() -> None:
+def test_no_noise_is_no_privacy_and_no_round_reports_nothing() -> None:
     assert algorithms.epsilon(0.0, rounds=3, participation=0.1, delta=1e-5) == float("inf")
     assert algorithms.epsilon(1.0, rounds=0, participation=0.1, delta=1e-5) == 0.0
 

@@ -124,8 +124,8 @@ def test_steps_of_padding_change_nothing() -> None:
 
 def test_a_listener_hears_each_client_at_each_step() -> None:
     algorithm = algorithms.fedavg(quadratic, clients=3, client_optimizer=optax.sgd(ETA))
-    with wb.listen() as heard:
+    with wb.listen() as received:
         wb.jit(algorithm.round)(algorithm.init(jnp.float32(0)), quadratics())
-    assert heard.latest("client loss").shape == (3, STEPS)
-    np.testing.assert_allclose(heard.latest("client loss")[:, 0], 0.5 * CURVATURE * CENTRE**2, rtol=1e-6)
-    assert heard.latest("client drift").shape == (3,)
+    assert received.latest("client loss").shape == (3, STEPS)
+    np.testing.assert_allclose(received.latest("client loss")[:, 0], 0.5 * CURVATURE * CENTRE**2, rtol=1e-6)
+    assert received.latest("client drift").shape == (3,)

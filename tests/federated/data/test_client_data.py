@@ -17,7 +17,7 @@ def two_clients():
     )
 
 
-def test_client_data_tell_clients_fields_and_counts():
+def test_client_data_report_clients_fields_and_counts():
     data = two_clients()
     assert (data.clients, data.fields, data.counts.tolist(), len(data)) == (("ann", "bob"), ("x", "y"), [3, 1], 2)
     assert list(data) == ["ann", "bob"]

@@ -58,7 +58,7 @@ def test_unnamed_and_string_labels_name_themselves():
     ],
     ids=["no label", "measured target", "matrix label"],
 )
-def test_without_class_labels_there_is_no_label_skew(data):
+def test_without_class_labels_there_is_no_label_heterogeneity(data):
     record = wd.describe(data)
     assert (record.label, record.label_counts, record.mean_total_variation) == (None, (), None)
 

@@ -80,7 +80,7 @@ def test_seeds_typed_keys_and_raw_keys_shuffle():
     assert real(wd.pad_clients(data, key=3), 0) == real(wd.pad_clients(data, key=np.int64(3)), 0)
 
 
-def test_empty_seats_make_up_the_multiple():
+def test_empty_slots_make_up_the_multiple():
     padded = wd.pad_clients(ragged(), multiple_of=4)
     assert padded.clients == ("a", "b", "c", "")
     assert padded.counts.tolist() == [5, 2, 3, 0]

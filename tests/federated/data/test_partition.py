@@ -55,7 +55,7 @@ def skew(partition):
 
 # Hsu's alpha is spread over the classes: 5 of it is 1 for each of 5 classes.
 @pytest.mark.parametrize(("mild", "equal_sizes"), [(1.0, False), (5.0, True)], ids=["ragged", "hsu"])
-def test_smaller_alpha_means_more_label_skew(mild, equal_sizes):
+def test_smaller_alpha_means_more_label_heterogeneity(mild, equal_sizes):
     skews = [
         skew(wd.dirichlet(LABELS, 8, alpha=alpha, seed=1, equal_sizes=equal_sizes)) for alpha in (0.01, mild, math.inf)
     ]
@@ -85,7 +85,7 @@ def test_dirichlet_proportions_have_the_moments_of_the_law():
     assert shares.var() == pytest.approx(0.0375, rel=0.2)
 
 
-def test_min_examples_is_kept_when_skew_would_break_it():
+def test_min_examples_is_kept_when_heterogeneity_would_break_it():
     partition = wd.dirichlet(LABELS, 40, alpha=0.01, seed=0, min_examples=4)
     assert min(len(rows) for rows in partition.rows) >= 4
 

@@ -54,7 +54,7 @@ def test_digits_hand_out_every_training_example_and_no_test_example():
     assert train.label == "y"
 
 
-def test_digits_are_more_skewed_at_smaller_alpha():
+def test_digits_are_more_heterogeneityed_at_smaller_alpha():
     skews = [wd.describe(wd.digits(clients=32, alpha=a).train).mean_total_variation for a in (0.1, 1.0, math.inf)]
     assert skews == sorted(skews, reverse=True)
 

@@ -58,7 +58,7 @@ def test_a_folder_of_splits_names_them(tmp_path: Path) -> None:
         load_tokens(tmp_path / "saved", length=2, client="who")
 
 
-def test_rows_are_dealt_out_in_turn_with_a_token_between_them(tmp_path: Path) -> None:
+def test_rows_are_dealt_out_in_order_with_a_token_between_them(tmp_path: Path) -> None:
     held = load_tokens(written(tmp_path, "jsonl"), length=3, clients=2, separator=0)
     assert held["client_0"]["x"].tolist() == [[1, 2, 3]]
     assert held["client_1"]["x"].tolist() == [[10, 11, 12], [13, 14, 0]]

@@ -70,7 +70,7 @@ def test_who_answers_is_drawn() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "reported"),
     [
         ({"algorithm": "FedSVRG"}, r"algorithm='FedSVRG' is not one of FedAvg"),
         ({"clients": 1.5, "dropout": 1.0}, r"clients=1.5 is not a whole number from 2 to 256; dropout=1.0 is not"),
@@ -79,6 +79,6 @@ def test_who_answers_is_drawn() -> None:
     ],
     ids=["algorithm", "ranges", "scaffold", "bits"],
 )
-def test_impossible_settings_are_all_told(changes: dict[str, Any], told: str) -> None:
-    with pytest.raises(ProgramError, match=told):
+def test_impossible_settings_are_all_reported(changes: dict[str, Any], reported: str) -> None:
+    with pytest.raises(ProgramError, match=reported):
         Settings(**changes)

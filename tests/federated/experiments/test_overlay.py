@@ -31,7 +31,7 @@ def test_bands_are_those_of_the_comparison() -> None:
     assert [(pair.a, pair.b, pair.difference) for pair in drawn.pairs] == [("a", "b", -1.0)]
 
 
-def test_a_seed_that_ended_early_or_diverged_is_left_out_and_told() -> None:
+def test_a_seed_that_ended_early_or_diverged_is_left_out_and_reported() -> None:
     drawn = overlay_runs({"a": [run(3.0, 1.0), run(3.0, float("nan")), run(3.0)], "b": [run(2.0, 2.0)]})
     assert result_of(drawn, "a").left_out == (
         "seed 1: its last value is missing or not finite",
@@ -74,7 +74,7 @@ def broken() -> Any:
     )
 
 
-def test_a_sweep_tells_of_diverged_and_failed_trials(broken: Any) -> None:
+def test_a_sweep_reports_diverged_and_failed_trials(broken: Any) -> None:
     drawn = overlay_runs(broken)
     states = {result.name: result.status for result in drawn.results}
     assert states == {

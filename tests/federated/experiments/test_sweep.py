@@ -297,7 +297,7 @@ def test_a_folder_of_a_sweep_with_other_data_is_refused(tmp_path: Path) -> None:
         small(directory=tmp_path, rounds=1, data=BATCHES + 1)
 
 
-def test_code_is_told_apart_by_its_constants_and_by_the_functions_inside() -> None:
+def test_code_is_distinguished_by_its_constants_and_by_the_functions_inside() -> None:
     makers = [lambda lr: make(lr * 2), lambda lr: make(lr * 3), lambda lr: lambda w: w + 1, lambda lr: lambda w: w]
     assert len({_digest(maker) for maker in makers}) == 4
     assert _digest(lambda w: w in {"a", "b", "c"}) == _digest(lambda w: w in {"c", "b", "a"})

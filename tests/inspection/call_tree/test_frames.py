@@ -33,7 +33,7 @@ def shown(frames: tuple[Frame, ...]) -> str:
         ("<module>:9 main:2 client:5 client:5 inner:6", "client:5 inner:6"),
     ],
 )
-def test_every_call_stands_once_below_the_program(given, expected):
+def test_every_call_appears_once_below_the_program(given, expected):
     outer = frozenset({("train.py", "main")})
     assert shown(trim(stack(given), "step", outer, HELPER)) == expected
 

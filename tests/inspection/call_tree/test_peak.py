@@ -26,9 +26,9 @@ def compiled(request):
 
 
 def stated(compiled):
-    told = compiled.memory_analysis()
-    parts = told.argument_size_in_bytes + told.output_size_in_bytes + told.temp_size_in_bytes
-    return max(told.peak_memory_in_bytes, parts - told.alias_size_in_bytes)
+    reported = compiled.memory_analysis()
+    parts = reported.argument_size_in_bytes + reported.output_size_in_bytes + reported.temp_size_in_bytes
+    return max(reported.peak_memory_in_bytes, parts - reported.alias_size_in_bytes)
 
 
 def test_nodes_add_up_to_the_compilers_peak(compiled):
@@ -79,11 +79,11 @@ def test_message_that_is_cut_off_is_no_plan(message):
 
 
 def test_allocations_are_those_of_the_compilers_totals(compiled):
-    told = compiled.memory_analysis()
+    reported = compiled.memory_analysis()
     module = compiled.runtime_executable().hlo_modules()[0].as_serialized_hlo_module_proto()
-    allocations = list(read_allocations(told.serialized_buffer_assignment_proto, module))
+    allocations = list(read_allocations(reported.serialized_buffer_assignment_proto, module))
     arguments = sum(each.size for each in allocations if each.parameter is not None)
-    assert arguments == told.argument_size_in_bytes
+    assert arguments == reported.argument_size_in_bytes
     assert sum(each.size for each in allocations) == stated(compiled)
 
 

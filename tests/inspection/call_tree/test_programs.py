@@ -132,7 +132,7 @@ def test_no_other_line_communicates():
     assert {at for at in lines_that_communicate(tree)} == marked
 
 
-def test_24_layers_are_a_loop_of_24_turns_whose_passes_are_told_apart():
+def test_24_layers_are_a_loop_of_24_iterations_whose_passes_are_distinguished():
     tree = inspected(scanned_layers).call_tree
     layer = 2 * 2 * 8 * 16 * 64  # two products of 8 x 16 with 16 x 64
     by_pass = {name: 0.0 for name in ("forward", "transpose", "remat")}

@@ -182,7 +182,7 @@ def test_program_without_a_mesh_is_refused_with_a_remedy():
         try_specs(mean_output, specs={"data": P("clients")})(W, DATA)
 
 
-def test_what_explicit_axes_refuse_is_said_in_the_words_of_jax():
+def test_what_explicit_axes_refuse_is_reported_in_the_words_of_jax():
     mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"), axis_types=(AxisType.Explicit,) * 2)
     x = jax.ShapeDtypeStruct((8, 8), jnp.float32)
     with pytest.raises(InspectionError, match=r"was given x: P\(a, None\), y: P\(None, a\).*ShardingTypeError"):

@@ -255,7 +255,7 @@ class Playground {
     this.begin.textContent = running ? "Running" : "Run";
     replace(
       this.told,
-      (this.context.live<string[]>("told") ?? []).map((each) => h("p", { class: "wb-note" }, each)),
+      (this.context.live<string[]>("reported") ?? []).map((each) => h("p", { class: "wb-note" }, each)),
     );
     this.drift.offer(this.context.live<number[]>("drift_rounds") ?? []);
     this.compare();

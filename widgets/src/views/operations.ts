@@ -138,10 +138,10 @@ class Operations {
 
   private title(node: number): string {
     const pass = PASS_WORDS[this.passes[node]];
-    const turns = this.context.state<Record<string, number>>("turns")[node];
+    const iterations = this.context.state<Record<string, number>>("iterations")[node];
     const parent = this.tree.parent[node];
     const said = pass && (parent < 0 || this.passes[parent] !== this.passes[node]) ? ` (${pass})` : "";
-    return `${this.names[node]}${turns === undefined ? "" : ` × ${formatCount(turns)}`}${said}`;
+    return `${this.names[node]}${iterations === undefined ? "" : ` × ${formatCount(iterations)}`}${said}`;
   }
 
   private tools(): HTMLElement {

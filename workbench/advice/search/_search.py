@@ -387,10 +387,10 @@ class Search:
         """The next choice to compile: the best as planned, as corrected, and the most different, alternating."""
         left = [s for s in self.best(len(self._known)) if s not in self._tried]
         left = [specs for specs in left if self.rank_of(specs) < (best[0], _SLACK * best[1])]
-        turn = len(self._tried) % 3
-        if not left or turn == 0:
+        kind = len(self._tried) % 3
+        if not left or kind == 0:
             return left[0] if left else None
-        if turn == 1 and self._on_cpu:
+        if kind == 1 and self._on_cpu:
             return min(left, key=self._corrected)
         limit = self.rank_of(left[0])
         near = [specs for specs in left if self.rank_of(specs) <= (limit[0], _NEAR * limit[1])]

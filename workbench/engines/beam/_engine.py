@@ -243,8 +243,8 @@ def _read(folder: Path, work: Pass, batches: list[Batch], check_nan: bool) -> No
             (groups[int(path.stem.rpartition("-")[2])],) = load_arrays(path)
         totals.append(table)
     for batch in batches:
-        told, *kept = load_arrays(folder / f"reply-{batch.index}.npz")
-        where, seconds, compiling, sent = json.loads(str(told))
+        reported, *kept = load_arrays(folder / f"reply-{batch.index}.npz")
+        where, seconds, compiling, sent = json.loads(str(reported))
         work.recorder.warmup_seconds += compiling
         if compiling:
             work.recorder.note(f"stage {work.stage} was compiled on {where} in {compiling:.2f} s")

@@ -35,7 +35,7 @@ def run(job: str, arguments: Sequence[Any], runner: object, flags: Sequence[str]
     def work() -> None:
         try:
             _do(job, arguments, runner, flags)
-        except BaseException as error:  # told to the thread that waits
+        except BaseException as error:  # raised in the thread that waits
             raised.append(error)
 
     thread = threading.Thread(target=work, name="a Beam pipeline", daemon=True)
@@ -77,7 +77,7 @@ def _lost_workers() -> Iterator[list[BaseException]]:
     lost: list[BaseException] = []
     with _lock:
         if not _pipelines:
-            _other_hook, threading.excepthook = threading.excepthook, _hear
+            _other_hook, threading.excepthook = threading.excepthook, _take_event
         _pipelines.append(lost)
     try:
         yield lost
@@ -93,7 +93,7 @@ _pipelines: list[list[BaseException]] = []  # of each that runs, what was raised
 _other_hook = threading.excepthook
 
 
-def _hear(raised: threading.ExceptHookArgs) -> None:
+def _take_event(raised: threading.ExceptHookArgs) -> None:
     if raised.thread is not None and raised.thread.name == _STARTER and raised.exc_value is not None:
         for lost in _pipelines:
             lost.append(raised.exc_value)

@@ -53,8 +53,8 @@ class ComputeBatch(beam.DoFn):
             message = f"[batch {batch}] {type(error).__name__}: {error}"
             raise RuntimeError(message) from error
         kept, partial = reply.outputs[: self.spec.kept], reply.outputs[self.spec.kept :]
-        told = json.dumps([reply.where, reply.seconds, reply.compile_seconds, sum(x.nbytes for x in reply.outputs)])
-        save_arrays(folder / f"reply-{batch}.npz", [np.array(told), *kept])
+        reported = json.dumps([reply.where, reply.seconds, reply.compile_seconds, sum(x.nbytes for x in reply.outputs)])
+        save_arrays(folder / f"reply-{batch}.npz", [np.array(reported), *kept])
         whole = [x for x, axis in zip(partial, self.spec.keyed, strict=True) if axis < 0]
         if whole:
             yield whole

@@ -104,11 +104,11 @@ class Flower(Engine):
         self.name: str = f"flower ({runtime})"
         self._running: Runtime | None = None
         self._numbers = itertools.count()
-        self._dropped: list[str] = []  # held rows that nobody here can ask for any more, to be told to every node
+        self._dropped: list[str] = []  # held rows that nothing here refers to any more; every node gets their names
         self._to_drop: dict[int, list[str]] = {}
         self._given: dict[int, Any] = {}
         self._columns: dict[Any, tuple[str, Any]] = {}
-        self._ledger: RunRecorder | None = None
+        self._recorder: RunRecorder | None = None
 
     export: "ClassVar[staticmethod[..., Path]]" = staticmethod(export_app)
 
@@ -138,7 +138,7 @@ class Flower(Engine):
                     name.unlink()
 
     def _begin(self, plan: Plan, inputs: list[Any], recorder: RunRecorder) -> None:
-        self._ledger = recorder
+        self._recorder = recorder
         self._given = {id(x): x for x in inputs if isinstance(x, np.ndarray)}
         wanted = math.ceil(_most_clients(plan) / self.clients_per_node)
         if self._running is not None and self._running.nodes < wanted:
@@ -245,14 +245,14 @@ class Flower(Engine):
         np.save(self._running.data / str(slot) / f"{name}.npy", rows)
 
     def _add(self, work: Pass, batch: Batch, reply: NodeReply, slot: int, expected: Sequence[Any]) -> None:
-        where = f"{self._place(slot)}, {reply.told['where']}"
+        where = f"{self._place(slot)}, {reply.reported['where']}"
         values = []
         for x, aval in itertools.zip_longest(reply.values, expected):
             values.append(_as_expected(x, aval, work, batch, where))
-        compiling = float(reply.told["compile_seconds"])
+        compiling = float(reply.reported["compile_seconds"])
         if compiling:
             work.recorder.note(f"stage {work.stage} was compiled on {where} in {compiling:.2f} s")
-        seconds = float(reply.told["seconds"])
+        seconds = float(reply.reported["seconds"])
         work.add(batch, values, seconds=seconds, where=where, check_nan=self.check_nan, held=True)
 
     def _held(self, name: str, v: Var, work: Pass, label: str) -> RemoteRows:
@@ -263,7 +263,7 @@ class Flower(Engine):
 
     def _bring(self, wanted: Sequence[RemoteRows]) -> list[np.ndarray]:
         """Rows that the server or the caller reads: now they leave the clients."""
-        recorder = self._ledger
+        recorder = self._recorder
         assert recorder is not None
         nodes = [math.ceil(rows.shape[0] / self.clients_per_node) for rows in wanted]
         pairs = list(zip(wanted, nodes, strict=True))

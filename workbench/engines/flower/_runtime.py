@@ -183,8 +183,8 @@ class Runtime:
         return self.processes.wait(ready, "the nodes", check, seconds, pause)
 
     def _last_words(self) -> str:
-        told = "; ".join(f"{name}: {self.processes.log(name, 300)!r}" for name in self.processes.pids)
-        return f"Its processes wrote last: {told}"
+        reported = "; ".join(f"{name}: {self.processes.log(name, 300)!r}" for name in self.processes.pids)
+        return f"Its processes wrote last: {reported}"
 
     def close(self) -> None:
         """Ends all processes and removes all files."""
@@ -309,7 +309,7 @@ def check_users() -> None:
     Raises:
         EngineError: if this system does not say whose a connection is.
     """
-    if _same_user.can_tell_users():
+    if _same_user.can_identify_users():
         return
     message = (
         f"`Flower` was given runtime='deployment' on {sys.platform}, where a server cannot see which user a connection "

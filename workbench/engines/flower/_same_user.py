@@ -19,7 +19,7 @@ ASGI = Callable[[Mapping[str, Any], Any, Any], Awaitable[Any]]
 _ESTABLISHED = "01"
 
 
-def can_tell_users() -> bool:
+def can_identify_users() -> bool:
     """Whether this system says which user a connection of the loopback belongs to."""
     return Path("/proc/net/tcp").is_file()
 

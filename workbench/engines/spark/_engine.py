@@ -111,7 +111,7 @@ class Spark(Engine):
         self.timeout_seconds: float | None = timeout_seconds
         self.name: str = f"spark ({session if isinstance(session, str) else session.sparkContext.master})"
         self._started: _session.Started | None = None
-        self._own: tuple[Any, Any] | None = None  # the session, and the one beside it
+        self._own: tuple[Any, Any] | None = None  # the session, and the other one
         self._jobs: _Jobs | None = None
         self._lock = threading.Lock()  # a run has the folder and the frames for itself
 
@@ -228,7 +228,7 @@ class _Jobs:
         self._frames: dict[Any, tuple[Any, list[Any]]] = {}  # by the place of their arrays, which they keep alive
         self._states: dict[str, _State] = {}
         self._given: set[int] = set()
-        self._ledger: RunRecorder | None = None
+        self._recorder: RunRecorder | None = None
         self._numbers = iter(range(2**62))
         self._table: tuple[Any, tuple[Any, ...]] | None = None
 
@@ -236,7 +236,7 @@ class _Jobs:
         """Learns which arrays are the caller's: those go into tables."""
         self._given = {id(x) for x in inputs}
         self._inputs = list(inputs)  # so that no other array gets such an id
-        self._ledger = recorder
+        self._recorder = recorder
 
     def forget(self) -> None:
         """Takes everything of this run out of Spark."""
@@ -254,7 +254,7 @@ class _Jobs:
         size = min(self.engine.clients_per_batch, work.clients)
         digest, stage = work.exported(size, None)
         started = time.perf_counter()
-        with self._told(work):
+        with self._errors_reported(work):
             frame, named, sources, made = self._source(work, size)
             spec = self._spec(work, size, digest, sources, made)
             if digest not in self._stages:
@@ -264,7 +264,7 @@ class _Jobs:
         started = time.perf_counter()
         path = self.folder / f"rows-{next(self._numbers)}" if spec.kept else None
         try:
-            with self._told(work), warnings.catch_warnings():
+            with self._errors_reported(work), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # PySpark 4.3 warns of pandas 3, which no plan uses
                 computed = frame.mapInArrow(Compute(spec, self._stages[digest], server), schema_of(spec.kept))
 
@@ -273,7 +273,7 @@ class _Jobs:
                     if path is not None:
                         rows.write.parquet(str(path))
                         rows = self.session.read.parquet(str(path))
-                        rows = rows.select("kind", "number", "key", "part", "grp", "told", "payload")
+                        rows = rows.select("kind", "number", "key", "part", "grp", "report", "payload")
                     if spec.groups:
                         level = rows.repartition(spec.groups, "grp").sortWithinPartitions(
                             "kind", "number", "key", "part"
@@ -426,11 +426,11 @@ class _Jobs:
                 raise EngineError(message, stage=work.stage)
 
         what = f"workbench: {work.recorder.name}, stage {work.stage}"
-        with self._told(work, named):
+        with self._errors_reported(work, named):
             return _in_group(self.context, what, job, check)
 
     @contextlib.contextmanager
-    def _told(self, work: Pass, named: Sequence[Batch] = ()) -> Iterator[None]:
+    def _errors_reported(self, work: Pass, named: Sequence[Batch] = ()) -> Iterator[None]:
         """Whatever Spark raises, as an error that names the stage, and the clients where a worker named its batch."""
         try:
             yield
@@ -453,7 +453,7 @@ class _Jobs:
 
         kinds, numbers, keys, parts = (table.column(n).to_pylist() for n in ("kind", "number", "key", "part"))
         order = sorted(range(len(kinds)), key=lambda i: (kinds[i], numbers[i], keys[i], parts[i]))
-        told, payload = table.column("told"), table.column("payload")
+        report, payload = table.column("report"), table.column("payload")
         whole: list[np.ndarray] | None = None
         tables = {
             number: np.array(REDUCTION_OF[by_key_p].start(step.equation))
@@ -462,7 +462,7 @@ class _Jobs:
         }
         for i in order:
             if kinds[i] == REPLY:
-                self._reply(work, named[numbers[i]], json.loads(told[i].as_py()))
+                self._reply(work, named[numbers[i]], json.loads(report[i].as_py()))
                 continue
             names, shapes = merges_of(spec, kinds[i], numbers[i])
             values = decode(payload[i].as_buffer(), shapes)
@@ -476,8 +476,8 @@ class _Jobs:
         work.reduced(totals, check_nan=self.engine.check_nan)
         work.hold([])
 
-    def _reply(self, work: Pass, batch: Batch, told: Sequence[Any]) -> None:
-        where, seconds, compiling, sent, nan = told
+    def _reply(self, work: Pass, batch: Batch, report: Sequence[Any]) -> None:
+        where, seconds, compiling, sent, nan = report
         if nan is not None:
             raise work.nan(batch, work.function(1).out_names[int(nan)])
         work.recorder.warmup_seconds += compiling / self.tasks
@@ -510,7 +510,7 @@ class _Jobs:
         """Rows that the server or the caller reads: now they leave the clients."""
         from workbench.engines.spark._worker import decode, shapes_of
 
-        recorder = self._ledger
+        recorder = self._recorder
         assert recorder is not None
         tables = {}
         brought = []

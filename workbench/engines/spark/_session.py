@@ -57,10 +57,10 @@ def _java() -> str | None:
 
 def _java_version(java: str) -> int | None:
     try:
-        told = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
+        report = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=False).stderr
     except (OSError, subprocess.TimeoutExpired):
         return None
-    found = re.search(r'version "(?:1\.)?(\d+)', told)
+    found = re.search(r'version "(?:1\.)?(\d+)', report)
     return int(found[1]) if found else None
 
 
@@ -140,7 +140,7 @@ def _start(master: str, conf: Mapping[str, str]) -> Started:
     launch = SparkConf(loadDefaults=False)
     launch.set("spark.driver.memory", "1g")
     for name, value in conf.items():
-        if name.startswith(("spark.driver.", "spark.jars")):  # what a JVM can be told only before it runs
+        if name.startswith(("spark.driver.", "spark.jars")):  # what a JVM can be given only before it runs
             launch.set(name, value)
     settings = {**_settings(master, folder, here=here), **conf}
     sigint = signal.getsignal(signal.SIGINT)
@@ -149,7 +149,7 @@ def _start(master: str, conf: Mapping[str, str]) -> Started:
             warnings.simplefilter("ignore")  # PySpark 4.3 warns of pandas 3, which no plan uses
             gateway = launch_gateway(launch, {"stdout": output, "stderr": output})
             spark_conf = SparkConf(loadDefaults=False).setMaster(master).setAppName("workbench")
-            for name, value in settings.items():  # after the launch, so that no secret stands on a command line
+            for name, value in settings.items():  # after the launch, so that no secret is on a command line
                 spark_conf.set(name, value)
             context = SparkContext(conf=spark_conf, gateway=gateway)
             session = SparkSession(context)

@@ -22,7 +22,7 @@ MERGES = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum}
 REPLY, PARTIAL, KEYED = 0, 1, 2  # what a row is: about one batch, of a whole partition, of one key
 
 _COLUMNS = {
-    **dict.fromkeys(("kind", "number", "key", "part", "grp"), pa.int32()), "told": pa.string(), "payload": pa.binary()
+    **dict.fromkeys(("kind", "number", "key", "part", "grp"), pa.int32()), "report": pa.string(), "payload": pa.binary()
 }  # fmt: skip
 _SQL_TYPES = {pa.int32(): "int", pa.string(): "string", pa.binary(): "binary"}
 
@@ -112,8 +112,14 @@ class Compute:
                     raise RuntimeError(message) from error
                 kept, partial = reply.outputs[: spec.kept], reply.outputs[spec.kept :]
                 nan = find_nan(reply.outputs, [str(i) for i in range(len(reply.outputs))]) if spec.check_nan else None
-                told = [reply.where, reply.seconds, reply.compile_seconds, sum(x.nbytes for x in reply.outputs), nan]
-                rows.append(self._row(REPLY, number, part, told=json.dumps(told), kept=[encode([x]) for x in kept]))
+                report = [
+                    reply.where,
+                    reply.seconds,
+                    reply.compile_seconds,
+                    sum(x.nbytes for x in reply.outputs),
+                    nan,
+                ]
+                rows.append(self._row(REPLY, number, part, report=json.dumps(report), kept=[encode([x]) for x in kept]))
                 merged = partial if merged is None else merge(spec.merges, merged, partial)
                 if kept:  # may be large; without it the replies of a partition are one Arrow batch
                     yield _as_batch(rows, spec)
@@ -153,12 +159,12 @@ class Compute:
         part: int,
         *,
         key: int = 0,
-        told: str = "",
+        report: str = "",
         payload: bytes = b"",
         kept: Sequence[bytes] = (),
     ) -> list[Any]:
         group = (number * 31 + key if kind == KEYED else part) % max(self.spec.groups, 1)
-        return [kind, number, key, part, group, told, payload, *(kept or [None] * self.spec.kept)]
+        return [kind, number, key, part, group, report, payload, *(kept or [None] * self.spec.kept)]
 
 
 def _as_batch(rows: Sequence[Sequence[Any]], spec: SparkPass) -> pa.RecordBatch:

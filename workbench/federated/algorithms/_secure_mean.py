@@ -16,7 +16,7 @@ from workbench.federated.algorithms._secure_session import Masks
 from workbench.federated.algorithms._types import ClientParams, Params, Weights
 from workbench.primitives import broadcast, map_fn, reduce_sum
 
-_TAILS = 12  # standard deviations of noise that fit beside the sum
+_TAILS = 12  # standard deviations of noise that fit next to the sum
 
 
 def masked_sum(

@@ -32,7 +32,7 @@ def describe(data: ClientData) -> ClientDataRecord:
     """
     counts = data.counts
     labels, classes = _label_counts(data)
-    distance, mean, weighted = _skew(labels, counts)
+    distance, mean, weighted = _heterogeneity(labels, counts)
     return ClientDataRecord(
         name=data.name,
         clients=data.clients,
@@ -73,7 +73,9 @@ def _label_counts(data: ClientData) -> tuple[np.ndarray | None, tuple[str, ...]]
     return counts, classes
 
 
-def _skew(labels: np.ndarray | None, counts: np.ndarray) -> tuple[tuple[float, ...], float | None, float | None]:
+def _heterogeneity(
+    labels: np.ndarray | None, counts: np.ndarray
+) -> tuple[tuple[float, ...], float | None, float | None]:
     if labels is None or not labels.any():
         return (), None, None
     everywhere = labels.sum(axis=0) / labels.sum()

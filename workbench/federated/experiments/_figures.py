@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from workbench.federated.experiments._compare_runs import RunComparison
 
 KINDS = ("curves", "finals", "profile", "fairness")
-# Okabe and Ito's colours, which most readers can tell apart; the line styles tell them apart in grey.
+# Okabe and Ito's colours, which most readers can distinguish; line styles distinguish them in grey.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _LINES = ("-", "--", "-.", ":")
 _STYLE: dict[Any, Any] = {

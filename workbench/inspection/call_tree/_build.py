@@ -168,7 +168,7 @@ def _scopes_first(items: list[Item], depth: int) -> bool:
     function share was opened before that function; one that only some of its lines have was opened inside.
     """
     if any(s.depth is not None and s.depth <= depth for item in items for s in item.scopes[item.taken :]):
-        return True  # a loop that stands here: what was opened around it is open by now
+        return True  # a loop that is here: what was opened around it is open by now
     following = [_next(item, depth) for item in items]
     if any(scope is None for scope in following):
         return False

@@ -19,7 +19,7 @@ _MARKED = frozenset(("shard_map", "pallas_call", "custom_vjp_call", "run_state",
 class NameStack(NamedTuple):
     """What an `op_name` says."""
 
-    scopes: tuple[str, ...]  # of the user, outermost first; "while" and "cond" where a loop or a branch stands
+    scopes: tuple[str, ...]  # of the user, outermost first; "while" and "cond" where a loop or a branch is
     operation: str  # "dot_general"
     pass_name: CallPass
 

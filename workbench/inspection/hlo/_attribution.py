@@ -175,7 +175,7 @@ class StageFinder:
 
     def _spread(self) -> None:
         neighbours = Neighbours(self._hlo, self._runs)
-        for instruction in reversed(list(self._hlo.instructions())):  # later ones first: they tell those that feed them
+        for instruction in reversed(list(self._hlo.instructions())):  # later ones first: they decide for their operands
             if _COLLECTIVE.match(instruction.opcode) and self._open(instruction):
                 self._look_ahead(instruction, neighbours)
         pending = [i for i in self._hlo.instructions() if self._open(i) and i.computation not in self._runs.regions]

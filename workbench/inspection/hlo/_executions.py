@@ -42,7 +42,7 @@ def count_runs(hlo: Hlo, weigh: Callable[[str], float]) -> Runs:
     callers: dict[str, Instruction] = {}
     for instruction in hlo.instructions():
         callers.update(dict.fromkeys(instruction.calls(), instruction))
-    for computation in reversed(hlo.computations.values()):  # callers stand after what they call
+    for computation in reversed(hlo.computations.values()):  # callers are after what they call
         inside_fusion = computation.name in fused
         for instruction in computation.instructions:
             if not instruction.called:

@@ -215,7 +215,7 @@ class _Liveness:
 
     def _enter(self, instruction: Instruction, values: dict[str, list[Buffer]], outside: frozenset[Buffer]) -> None:
         given = {index: values[operand] for index, operand in enumerate(instruction.operands)}
-        if instruction.opcode == "conditional":  # the first operand chooses, every branch has one of the others
+        if instruction.opcode == "conditional":  # the first operand selects, every branch has one of the others
             branches = instruction.calls()
             for branch, operand in zip(branches, instruction.operands[1:], strict=False):
                 self._walk(self._hlo.computations[branch], {0: values[operand]}, outside, is_loop=False)

@@ -31,7 +31,7 @@ class Places:
         self, hlo: Hlo, runs: Runs, frames: Frames, names_a_line: Callable[["Place"], bool] = lambda place: True
     ) -> None:
         self._hlo, self._runs = hlo, runs
-        vague: dict[Instruction, Place] = {}  # of the program as a whole: a neighbour tells more
+        vague: dict[Instruction, Place] = {}  # of the program as a whole: a neighbour says more
         self._places: dict[Instruction, Place] = {}
         self._own: set[Instruction] = set()
         self._known: dict[tuple[int, str], Place] = {}
@@ -60,7 +60,7 @@ class Places:
         if stack:
             place = Place(stack, instruction.op_name)
             return self._known.setdefault(key, place) if instruction.frame else place
-        if not frames.known and "/" in instruction.op_name:  # scopes are all that such a module tells
+        if not frames.known and "/" in instruction.op_name:  # such a module has scopes only
             return Place((), instruction.op_name)
         return None
 

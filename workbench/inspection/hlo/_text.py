@@ -40,7 +40,7 @@ class Instruction:
     computation: str
     shape_text: str
     operands: tuple[str, ...]
-    arguments: str  # the number of a parameter, the value of a constant; "" where operands stand there
+    arguments: str  # the number of a parameter, the value of a constant; "" where operands are there
     attributes: str
     root: bool
     op_name: str

@@ -42,7 +42,7 @@ class Traffic:
         if opcode in ("copy-start", "slice-start", "dynamic-slice-start"):
             return _asynchronous_copy(opcode, operands[0], result)
         if opcode.endswith("-start") and result.is_tuple:
-            return result.main_bytes  # holds its operands beside its results
+            return result.main_bytes  # holds its operands and its results
         return sum(operand.main_bytes for operand in operands) + result.main_bytes
 
     def _fusion(self, instruction: Instruction) -> int:

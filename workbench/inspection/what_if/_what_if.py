@@ -64,12 +64,12 @@ class WhatIf:
         self._leaves = Leaves(self._call.parameters, self._call.args, self._mesh, self._call.names)
         self._args = self._leaves.replaced({}, self._mesh)
         self._known: dict[tuple[tuple[int, Spec], ...], _Version] = {}
-        self._turn = threading.Lock()
+        self._busy = threading.Lock()
 
     def plan(self, specs: Mapping[str, Any]) -> WhatIfRecord:
         """What Shardy makes of other specs; see `Traced.try_specs`."""
         chosen = self._leaves.resolve(specs, self._mesh)
-        with self._turn:
+        with self._busy:
             before, after = self._version({}), self._version(chosen)
         records = (before.record, after.record)
         known = [record.propagation for record in records if record.propagation is not None]
@@ -91,7 +91,7 @@ class WhatIf:
     ) -> WhatIfRecord:
         """Adds to what `plan` returned what the compiler makes of it; see `Traced.try_specs`."""
         chosen = self._leaves.resolve(tried.specs, self._mesh)
-        with self._turn:
+        with self._busy:
             before = self._compiled(self._version({}), _PRESENT, progress, cancel)
             after = self._compiled(self._version(chosen), "the shardings to be tried", progress, cancel)
         assert before.module is not None
@@ -206,8 +206,8 @@ class WhatIf:
             module = inspect_module(hlo, mesh=mesh, platform="cpu")
         else:  # its devices are this process's own; no other one could compile for them
             return inspect_module(compile_now(version.lowered, text, version.record.name), mesh=mesh)
-        told = {name: getattr(memory, name) for name in _MEMORY if getattr(memory, name) is not None}
-        return module.replace(memory=module.memory.replace(**told), devices=self._mesh.size)
+        reported = {name: getattr(memory, name) for name in _MEMORY if getattr(memory, name) is not None}
+        return module.replace(memory=module.memory.replace(**reported), devices=self._mesh.size)
 
     def _platform(self) -> str:
         return self._mesh.devices.flat[0].platform if isinstance(self._mesh, Mesh) else jax.default_backend()

@@ -40,4 +40,4 @@ class NodeReply:
     """What a node gave, and what it says about it: where, seconds, seconds of compiling."""
 
     values: list[np.ndarray]
-    told: Mapping[str, Any]
+    reported: Mapping[str, Any]

@@ -19,11 +19,11 @@ app = ClientApp()
 def answer(message: Message, context: Context) -> Message:
     """Computes what was asked for; an exception travels as text, so that the server can name this client."""
     try:
-        values, told = _answer(message.content, context)
+        values, reported = _answer(message.content, context)
     except Exception as error:
-        values, told = [], {"error": f"{type(error).__name__}: {error}"}
+        values, reported = [], {"error": f"{type(error).__name__}: {error}"}
     arrays = ArrayRecord({str(i): Array(x) for i, x in enumerate(values)})
-    return Message(RecordDict({"values": arrays, "told": ConfigRecord(told)}), reply_to=message)
+    return Message(RecordDict({"values": arrays, "reported": ConfigRecord(reported)}), reply_to=message)
 
 
 def _answer(content: RecordDict, context: Context) -> tuple[list[np.ndarray], dict[str, Any]]:
@@ -37,7 +37,7 @@ def _answer(content: RecordDict, context: Context) -> tuple[list[np.ndarray], di
     for name in ask["drop"]:
         held.pop(name, None)
     if ask["fetch"]:
-        return [held[name].numpy() for name in ask["fetch"]], _told(0.0, 0.0)
+        return [held[name].numpy() for name in ask["fetch"]], _reported(0.0, 0.0)
     stage = load_stage(ask["blob"] or stage_bytes(ask["digest"]))
     arrays = [sent[str(i)].numpy() for i in range(len(sent))]
     operands = [np.int32(ask["slot"]), *(_row(source, arrays, held, context) for source in ask["rows"])]
@@ -51,7 +51,7 @@ def _answer(content: RecordDict, context: Context) -> tuple[list[np.ndarray], di
     held.update({name: Array(as_plain(x)) for name, x in zip(kept, outputs, strict=False)})
     if held or "held" in context.state:
         context.state["held"] = ArrayRecord(held)
-    return [as_plain(x) for x in outputs[len(kept) :]], _told(seconds, stage.compile_seconds)
+    return [as_plain(x) for x in outputs[len(kept) :]], _reported(seconds, stage.compile_seconds)
 
 
 def _held(context: Context) -> dict[str, Array]:
@@ -67,5 +67,5 @@ def _row(source: str, sent: list[np.ndarray], held: dict[str, Array], context: C
     return held[name].numpy() if kind == "held" else sent[int(name)]
 
 
-def _told(seconds: float, compile_seconds: float) -> dict[str, Any]:
+def _reported(seconds: float, compile_seconds: float) -> dict[str, Any]:
     return {"error": "", "where": f"process {os.getpid()}", "seconds": seconds, "compile_seconds": compile_seconds}

@@ -26,7 +26,7 @@ def find_nodes(grid: Grid, count: int, timeout_seconds: float) -> list[int]:
         time.sleep(0.2)
     hello = [Ask() for _ in found]
     replies = ask_nodes(grid, found, hello, max(ended - time.monotonic(), 60.0))
-    partitions = [int(reply.told["partition"]) for reply in replies]
+    partitions = [int(reply.reported["partition"]) for reply in replies]
     by_partition = dict(zip(partitions, found, strict=True))
     if len(by_partition) < len(found) or not set(range(count)) <= set(by_partition):
         message = (
@@ -54,7 +54,7 @@ def ask_nodes(grid: Grid, nodes: Sequence[int], asks: Sequence[Ask], timeout_sec
             raise NodeFailure(slot, f"did not answer within {timeout_seconds:g} s")
         if reply.has_error():
             raise NodeFailure(slot, f"Flower says: {reply.error.reason or reply.error.code}")
-        if error := reply.content["told"]["error"]:
+        if error := reply.content["reported"]["error"]:
             raise NodeFailure(slot, str(error))
         answers.append(_reply(reply))
     return answers
@@ -77,4 +77,4 @@ def _as_content(ask: Ask, ready: dict[int, Array]) -> RecordDict:
 
 def _reply(message: Message) -> NodeReply:
     values = message.content["values"]
-    return NodeReply([values[str(i)].numpy() for i in range(len(values))], dict(message.content["told"]))
+    return NodeReply([values[str(i)].numpy() for i in range(len(values))], dict(message.content["reported"]))

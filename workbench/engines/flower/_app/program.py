@@ -123,7 +123,7 @@ class FlowerProgram:
 
     def _note(self, op: dict[str, Any], replies: Sequence[NodeReply], seconds: float) -> None:
         said = {name: op[name] for name in ("stage", "name", "clients", "leaves")}
-        self.log.append({**said, "seconds": seconds, "nodes": [dict(reply.told) for reply in replies]})
+        self.log.append({**said, "seconds": seconds, "nodes": [dict(reply.reported) for reply in replies]})
         print(f"stage {op['stage']} ({op['name']}): {op['clients']} nodes in {seconds:.2f} s", flush=True)
 
     def _scan(self, op: dict[str, Any], operands: list[Any]) -> list[Any]:

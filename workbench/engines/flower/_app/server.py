@@ -44,10 +44,10 @@ def _write(folder: Path, results: dict[str, Any], program: FlowerProgram, error:
         old.unlink()
     for name, x in results.items():
         np.save(folder / f"{name}.npy", as_plain(x))
-    told = {
+    reported = {
         "error": error,
         "finished_rounds": program.finished_rounds,
         "results": {name: {"shape": list(x.shape), "dtype": str(x.dtype)} for name, x in results.items()},
         "stages": program.log,
     }
-    (folder / "run.json").write_text(json.dumps(told, indent=1))
+    (folder / "run.json").write_text(json.dumps(reported, indent=1))

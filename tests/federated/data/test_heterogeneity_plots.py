@@ -66,7 +66,7 @@ def test_figures_take_the_colours_of_the_page(kind, dark):
     assert to_hex(figure.axes[0].yaxis.label.get_color()) == colours["fg"].lower()
 
 
-def test_more_than_eight_classes_are_told_apart_by_pattern():
+def test_more_than_eight_classes_are_distinguished_by_pattern():
     train = wd.digits(clients=6).train
     (axes,) = render_label_skew(wd.describe(train)).axes
     looks = {(to_hex(bars[0].get_facecolor()), bars[0].get_hatch()) for bars in axes.containers}
