@@ -319,3 +319,18 @@ def difference(function: str, way: str, expected: dict[Any, Any] | None = None) 
         if not is_close(a, b):
             return f"leaf {number}: {np.asarray(jax.device_get(a))} for {np.asarray(b)}"[:400]
     return ""
+
+
+@wb.program(clients=4)
+def emitting_fedavg(params: Any, data: Any) -> Any:
+    """Federated averaging whose clients emit a loss in every local step."""
+
+    def train(weights: Any, rows: Any) -> Any:
+        def step(weights: Any, row: Any) -> Any:
+            loss, slope = jax.value_and_grad(lambda w: ((w - row) ** 2).mean())(weights)
+            wb.emit("loss", loss)
+            return weights - 0.5 * slope, None
+
+        return jax.lax.scan(step, weights, rows)[0]
+
+    return wb.reduce_mean(wb.map_fn(train, (wb.broadcast(params), data)))

@@ -110,6 +110,27 @@ def together(w: Any, data: Any) -> Any:
     )
 
 
+def printing(x: Any) -> Any:
+    """A program whose clients call back to Python."""
+
+    def one(row: Any) -> Any:
+        jax.debug.print("{}", row)
+        return row
+
+    return wb.reduce_sum(wb.map_fn(one, x))
+
+
+def failing(x: Any) -> Any:
+    """A program whose server calls back to Python, which raises."""
+
+    def refuse(_: Any) -> Any:
+        message = "server down"
+        raise OSError(message)
+
+    total = wb.reduce_sum(x)
+    return jax.pure_callback(refuse, jax.typeof(total), total)
+
+
 def _pods() -> tuple[np.ndarray]:
     return (np.random.default_rng(1).normal(size=(2, 3, FEATURES)).astype(np.float32),)
 

@@ -5,6 +5,7 @@ examples per client, so one client's products cost 2 · 3 · 128 · 64 · 10 = 4
 """
 
 import math
+from typing import Any
 
 from workbench.records import (
     AxisRecord,
@@ -30,6 +31,24 @@ from workbench.records import (
 PARAMETER_BYTES = 650 * 4
 EXAMPLES = 128
 CLIENT_FLOPS = 2.0 * 3 * EXAMPLES * 64 * 10
+
+
+TOY_CHIP = ChipRecord(
+    name="toy",
+    peak_flops_per_second={"float32": 1e12},
+    hbm_bytes=10**9,
+    hbm_bytes_per_second=1e10,
+    link_bytes_per_second=1e9,
+    links=1,
+    topology="switch",
+)  # of round numbers; a test replaces what it is about
+
+
+def toy_module(**fields: Any) -> ModuleRecord:
+    """A module of which a test gives only what it is about."""
+    attributed = dict.fromkeys(("attributed_instructions", "attributed_flops", "attributed_bytes"), 1.0)
+    least = {"name": "toy", "platform": "cpu", "devices": 1, "instructions": (), "flops": 0.0, "accessed_bytes": 0.0}
+    return ModuleRecord(**{**least, **attributed, "collectives": (), "memory": MemoryRecord(), **fields})
 
 
 def source(line: int, function: str = "fedavg", file: str = "fedavg.py") -> SourceLine:

@@ -4,8 +4,7 @@
 """
 
 from collections.abc import Iterable, Sequence
-from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from jax import Array
@@ -66,26 +65,6 @@ Param: TypeAlias = Any
 
 Argument: TypeAlias = Any
 """What a user's function is called with or returns: trees of arrays, and static values of any type."""
-
-
-Foreign: TypeAlias = Any
-"""An object whose class type checkers cannot read: of an extra that is not installed where types are checked (Spark,
-Dask, Ray, h5py, …), or of a compiled module without stubs (jaxlib's executables, MLIR, profiles)."""
-
-Option: TypeAlias = Any
-"""A keyword argument that is passed on to another function, whose signature has its type."""
-
-
-class AsGiven(Enum):
-    """The default of an option of which None is a value of its own: what the traced program already has."""
-
-    AS_GIVEN = "as given"
-
-    def __repr__(self) -> str:
-        return "as given"
-
-
-AS_GIVEN: Final = AsGiven.AS_GIVEN
 
 
 class ArrayLikeType(Protocol):

@@ -2,17 +2,16 @@
 
 from pathlib import Path
 
-import jax
 import numpy as np
 import pytest
 import records_examples as examples
 import workbench_widgets
 from accessibility import nameless, weak_contrasts
+from client_functions import emitting_fedavg
 from harness import Harness
 from playwright.sync_api import Browser, Locator, expect
 from test_axe import violations
 
-import workbench as wb
 from workbench.engines import play
 from workbench.records import PlayRecord
 
@@ -21,19 +20,7 @@ pytestmark = pytest.mark.browser
 
 @pytest.fixture(scope="module")
 def played() -> PlayRecord:
-    @wb.program(clients=4)
-    def fedavg(params, data):
-        def train(weights, rows):
-            def step(weights, row):
-                loss, slope = jax.value_and_grad(lambda w: ((w - row) ** 2).mean())(weights)
-                wb.emit("loss", loss)
-                return weights - 0.5 * slope, None
-
-            return jax.lax.scan(step, weights, rows)[0]
-
-        return wb.reduce_mean(wb.map_fn(train, (wb.broadcast(params), data)))
-
-    return play(fedavg, np.ones(3, np.float32), np.arange(36, dtype=np.float32).reshape(4, 3, 3))
+    return play(emitting_fedavg, np.ones(3, np.float32), np.arange(36, dtype=np.float32).reshape(4, 3, 3))
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ import pytest
 import workbench_widgets
 from harness import Harness
 from playwright.sync_api import expect
+from records_parts import TOY_CHIP
 
 from workbench.records import (
-    ChipRecord,
     EventRecord,
     ProfiledDeviceRecord,
     ProfiledMemoryRecord,
@@ -17,10 +17,15 @@ from workbench.records import (
 
 pytestmark = pytest.mark.browser
 
-CHIP = ChipRecord(
-    name="chip", peak_flops_per_second={"bfloat16": 1e14}, hbm_bytes=2**34, hbm_bytes_per_second=1e12,
-    link_bytes_per_second=1e11, links=4, topology="torus2d",
-)  # fmt: skip
+CHIP = TOY_CHIP.replace(
+    name="chip",
+    peak_flops_per_second={"bfloat16": 1e14},
+    hbm_bytes=2**34,
+    hbm_bytes_per_second=1e12,
+    link_bytes_per_second=1e11,
+    links=4,
+    topology="torus2d",
+)
 DOT = ProfiledOperationRecord(
     name="dot.1", program="jit_step", category="convolution", executions=2.0, seconds=2e-3,
     seconds_by_device={"tpu:0": 2e-3}, flops=2e10, accessed_bytes=1e8, dtype="bfloat16", predicted_seconds=2e-4,

@@ -1,18 +1,16 @@
 """Chips and the time of collectives, by hand."""
 
 import pytest
+from records_parts import TOY_CHIP
 
 from workbench.cost import CHIPS, collective_seconds, is_closed_ring, known_chip
 from workbench.errors import MeshError
-from workbench.records import ChipRecord
 
 HOP = 1e-6
-TORUS = ChipRecord(
+TORUS = TOY_CHIP.replace(
     name="toy torus",
     peak_flops_per_second={"bfloat16": 1e12},
     hbm_bytes=10**9,
-    hbm_bytes_per_second=1e10,
-    link_bytes_per_second=1e9,
     links=6,
     topology="torus3d",
     dcn_bytes_per_second=1e8,

@@ -1,32 +1,27 @@
 """Cost predictions of modules and plans written by hand."""
 
 import pytest
+from records_parts import TOY_CHIP, toy_module
 
 from workbench.cost import estimate_cost
 from workbench.errors import InspectionError
 from workbench.records import (
     AxisRecord,
-    ChipRecord,
     ClientRange,
     CollectiveRecord,
     InstructionRecord,
-    MemoryRecord,
     MeshRecord,
-    ModuleRecord,
     PlacementRecord,
     PlanRecord,
     StageRecord,
     ValueRecord,
 )
 
-CHIP = ChipRecord(
-    name="toy",
+CHIP = TOY_CHIP.replace(
     peak_flops_per_second={"bfloat16": 2e12, "float32": 1e12},
     hbm_bytes=10**9,
     hbm_bytes_per_second=2e10,
-    link_bytes_per_second=1e9,
     links=2,
-    topology="switch",
     devices_per_chip=2,
     source="made up",
     as_of="2026-01-01",
@@ -65,18 +60,11 @@ def collective(stages, *, executions=1.0, shares=None):
 
 
 def module(instructions, collectives=()):
-    return ModuleRecord(
-        name="toy",
+    return toy_module(
         platform="tpu",
         devices=4,
         instructions=tuple(instructions),
         collectives=tuple(collectives),
-        flops=0.0,
-        accessed_bytes=0.0,
-        memory=MemoryRecord(),
-        attributed_instructions=1.0,
-        attributed_flops=1.0,
-        attributed_bytes=1.0,
         notes=("a note of the module",),
     )
 

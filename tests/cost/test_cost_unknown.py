@@ -2,10 +2,11 @@
 
 import jax.numpy as jnp
 import pytest
+from records_parts import toy_module
 
 import workbench as wb
 from workbench.cost import estimate_cost, known_chip, nearest_dtype
-from workbench.records import CollectiveRecord, MemoryRecord, ModuleRecord
+from workbench.records import CollectiveRecord
 from workbench.render import render_cost_text
 
 
@@ -14,19 +15,7 @@ def module(**changes):
         "name": "all-reduce", "kind": "all-reduce", "axes": ("clients",), "group_size": 8, "groups": 1,
         "payload_bytes": 1 << 22, "wire_bytes": 7.0 * (1 << 20), "executions": 1.0, "stages": ("2",),
     }  # fmt: skip
-    return ModuleRecord(
-        name="jit_round",
-        platform="tpu",
-        devices=8,
-        instructions=(),
-        collectives=(CollectiveRecord(**sent | changes),),
-        flops=0.0,
-        accessed_bytes=0.0,
-        memory=MemoryRecord(),
-        attributed_instructions=1.0,
-        attributed_flops=1.0,
-        attributed_bytes=1.0,
-    )
+    return toy_module(name="jit_round", platform="tpu", devices=8, collectives=(CollectiveRecord(**sent | changes),))
 
 
 def seconds(chip, **changes):

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import psutil
 import pytest
-from engine_contract import CLIENTS, EngineContract, client_data, fedavg, rounds, start
+from engine_contract import CLIENTS, EngineContract, client_data, fedavg, printing, rounds, start
 
 import workbench as wb
 from workbench.engines import Engine, Executor, _remote
@@ -157,16 +157,8 @@ def test_closed_pool_says_so():
 
 
 def test_callbacks_cannot_travel():
-    @wb.program(clients=5)
-    def loud(x: Any) -> Any:
-        def one(row: Any) -> Any:
-            jax.debug.print("{}", row)
-            return row
-
-        return wb.reduce_sum(wb.map_fn(one, x))
-
     with pytest.raises(EngineError, match=r"stage 0 \(`one`\) could not be made ready to travel.*no callbacks"):
-        Executor(Shipping()).run(loud, np.ones(5, np.float32))
+        Executor(Shipping()).run(wb.program(clients=5)(printing), np.ones(5, np.float32))
 
 
 def test_forking_pool_is_refused():

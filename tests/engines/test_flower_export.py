@@ -20,6 +20,7 @@ from engine_contract import (
     Case,
     client_data,
     fedavg,
+    printing,
     rounds,
     start,
     together,
@@ -97,8 +98,8 @@ def test_exported_app_needs_nothing_of_the_workbench_and_holds_no_pickles(tmp_pa
 def test_changed_stage_of_an_app_is_not_run(exported: Any, tmp_path: Path):
     folder = Flower.export(fedavg, tmp_path / "app", start(), client_data())
     for path in (folder / "workbench_app" / "stages").glob("*.json"):
-        told = json.loads(path.read_text())
-        path.write_text(json.dumps({**reported, "base64": reported["base64"][:-8] + "AAAAAAA="}))
+        report = json.loads(path.read_text())
+        path.write_text(json.dumps({**report, "base64": report["base64"][:-8] + "AAAAAAA="}))
     with pytest.raises(ValueError, match="was changed after it was exported"):
         exported(folder).run()
 
@@ -142,16 +143,8 @@ def test_program_that_cannot_be_an_app_is_refused(tmp_path: Path, fn: Any, argum
 
 @needs_flower
 def test_callbacks_cannot_be_in_an_app(tmp_path: Path):
-    @wb.program(clients=2)
-    def loud(x: Any) -> Any:
-        def one(row: Any) -> Any:
-            jax.debug.print("{}", row)
-            return row
-
-        return wb.reduce_sum(wb.map_fn(one, x))
-
     with pytest.raises(ProgramError, match=r"could not write stage 0 \(`one`\).*holds no Python"):
-        Flower.export(loud, tmp_path / "app", np.ones(2, np.float32))
+        Flower.export(wb.program(clients=2)(printing), tmp_path / "app", np.ones(2, np.float32))
 
 
 @needs_flower
@@ -266,7 +259,7 @@ def test_impossible_settings_are_refused(monkeypatch: pytest.MonkeyPatch, settin
 
 
 class NoRay:
-    """Stands for Ray: fails as often as it is told to, then answers."""
+    """Stands for Ray: fails as often as it is asked to, then answers."""
 
     def __init__(self, failures: int) -> None:
         self.failures, self.did = failures, []

@@ -1,6 +1,7 @@
 """A kernel that is killed in the middle of a run leaves no process, no file and no shared memory."""
 
 import contextlib
+import functools
 import os
 import shutil
 import signal
@@ -9,8 +10,9 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -90,6 +92,37 @@ def short_folder() -> Iterator[Path]:
         yield Path(folder)
 
 
+@contextlib.contextmanager
+def killed_kernel(
+    command: list[str], folder: Path, seconds: float, files: Callable[[], list[Any]]
+) -> Iterator[list[psutil.Process]]:
+    """Kills a kernel once a process below it has computed for `seconds`; gives those that are left some time later.
+
+    It is later once all of them have ended and `files()` are gone, or after a long time; shared memory has to be gone.
+    """
+    paths = os.pathsep.join(entry for entry in sys.path if entry)
+    places = {"TMPDIR": str(folder), "RAY_TMPDIR": str(folder)}
+    environment = {**os.environ, **places, "PYTHONPATH": paths, "JAX_PLATFORMS": "cpu"}
+    kernel = psutil.Popen([sys.executable, *command], stdout=subprocess.PIPE, text=True, env=environment)
+    started: list[psutil.Process] = []
+    try:
+        assert kernel.stdout.readline() == "begins\n"
+        started = at_work(kernel, seconds)
+        shared = shared_memory([kernel, *started])
+        kernel.send_signal(signal.SIGKILL)
+        kernel.wait(LONG)
+        until = time.monotonic() + LONG
+        while (living(started) or files()) and time.monotonic() < until:
+            time.sleep(0.05)
+        yield living(started)
+        assert [name for name in shared if Path(name).exists()] == []
+    finally:
+        kernel.stdout.close()
+        for process in living([kernel, *started]):
+            process.kill()
+        kernel.wait(LONG)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["spawn", "forkserver", "loky", "beam", "dask", "spark"])
 def test_engine_leaves_nothing_when_the_kernel_is_killed(kind: str, tmp_path: Path, short_folder: Path) -> None:
@@ -97,30 +130,11 @@ def test_engine_leaves_nothing_when_the_kernel_is_killed(kind: str, tmp_path: Pa
         pytest.importorskip(NEEDS[kind])
     if kind == "spark" and not shutil.which("java"):
         pytest.skip("no Java")
-    folder = short_folder
     script = tmp_path / "kernel.py"
     script.write_text(textwrap.dedent(SCRIPT))
-    paths = os.pathsep.join(entry for entry in sys.path if entry)
-    environment = {**os.environ, "PYTHONPATH": paths, "TMPDIR": str(folder), "JAX_PLATFORMS": "cpu"}
-    kernel = psutil.Popen([sys.executable, str(script), kind], stdout=subprocess.PIPE, text=True, env=environment)
-    started: list[psutil.Process] = []
-    try:
-        assert kernel.stdout.readline() == "begins\n"
-        started = at_work(kernel, 3.0)
-        shared = shared_memory([kernel, *started])
-        kernel.send_signal(signal.SIGKILL)
-        kernel.wait(LONG)
-        until = time.monotonic() + LONG
-        while (living(started) or left_in(folder)) and time.monotonic() < until:
-            time.sleep(0.05)
-        assert living(started) == []
-        assert left_in(folder) == []
-        assert [name for name in shared if Path(name).exists()] == []
-    finally:
-        kernel.stdout.close()
-        for process in living([kernel, *started]):
-            process.kill()
-        kernel.wait(LONG)
+    with killed_kernel([str(script), kind], short_folder, 3.0, lambda: left_in(short_folder)) as left:
+        assert left == []
+    assert left_in(short_folder) == []
 
 
 RAY = """
@@ -165,26 +179,8 @@ def test_ray_leaves_nothing_when_the_kernel_that_started_it_is_killed(
     pytest.importorskip("ray", reason="needs the extra `ray`")
     script = tmp_path / "kernel.py"
     script.write_text(textwrap.dedent(RAY))
-    paths = os.pathsep.join(entry for entry in sys.path if entry)
-    folder = str(short_folder)
-    environment = {**os.environ, "PYTHONPATH": paths, "TMPDIR": folder, "RAY_TMPDIR": folder, "JAX_PLATFORMS": "cpu"}
-    kernel = psutil.Popen([sys.executable, str(script), what], stdout=subprocess.PIPE, text=True, env=environment)
-    started: list[psutil.Process] = []
-    try:
-        assert kernel.stdout.readline() == "begins\n"
-        started = at_work(kernel, 8.0)
-        shared = shared_memory([kernel, *started])
-        kernel.send_signal(signal.SIGKILL)
-        kernel.wait(LONG)
-        until = time.monotonic() + LONG
-        while (living(started) or list(short_folder.glob("ray/session_*"))) and time.monotonic() < until:
-            time.sleep(0.1)
-        assert [process.name() for process in living(started)] == []
-        assert left_in(short_folder) in ([], ["ray"])
-        assert list(short_folder.glob("ray/session_*")) == []
-        assert [name for name in shared if Path(name).exists()] == []
-    finally:
-        kernel.stdout.close()
-        for process in living([kernel, *started]):
-            process.kill()
-        kernel.wait(LONG)
+    sessions = functools.partial(short_folder.glob, "ray/session_*")
+    with killed_kernel([str(script), what], short_folder, 8.0, lambda: list(sessions())) as left:
+        assert [process.name() for process in left] == []
+    assert left_in(short_folder) in ([], ["ray"])
+    assert list(sessions()) == []

@@ -1,9 +1,8 @@
 from typing import Any
 
-import jax
 import numpy as np
 import pytest
-from engine_contract import client_data, fedavg, start
+from engine_contract import client_data, failing, fedavg, start
 
 import workbench as wb
 from workbench.engines import ClientReader, MeshEngine, Sequential
@@ -21,14 +20,5 @@ def test_results_are_those_of_the_oracle(mesh: Any):
 
 
 def test_failing_program_says_who_can_report_more():
-    def refuse(_: Any) -> Any:
-        message = "no"
-        raise OSError(message)
-
-    @wb.program(clients=5)
-    def failing(x: Any) -> Any:
-        total = wb.reduce_sum(x)
-        return jax.pure_callback(refuse, jax.typeof(total), total)
-
     with pytest.raises(EngineError, match=r"(?s)`failing` failed: its host callback `refuse` raised.*Sequential\(\)"):
-        MeshEngine().run(failing, np.ones(5, np.float32))
+        MeshEngine().run(wb.program(clients=5)(failing), np.ones(5, np.float32))

@@ -2,23 +2,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from client_functions import emitting_fedavg as fedavg
 
 import workbench as wb
 from workbench.engines import play
 from workbench.records import PlayRecord
-
-
-@wb.program(clients=4)
-def fedavg(params, data):
-    def train(weights, rows):
-        def step(weights, row):
-            loss, slope = jax.value_and_grad(lambda w: ((w - row) ** 2).mean())(weights)
-            wb.emit("loss", loss)
-            return weights - 0.5 * slope, None
-
-        return jax.lax.scan(step, weights, rows)[0]
-
-    return wb.reduce_mean(wb.map_fn(train, (wb.broadcast(params), data)))
 
 
 @pytest.fixture

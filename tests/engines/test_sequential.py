@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from engine_contract import CLIENTS, EngineContract, client_data, fedavg, start
+from engine_contract import CLIENTS, EngineContract, client_data, failing, fedavg, start
 
 import workbench as wb
 from workbench.engines import ClientReader, Engine, MeshEngine, Observed, Sequential
@@ -123,17 +123,8 @@ def test_loop_cannot_take_slices_of_a_reader():
 
 
 def test_server_stage_that_fails_is_named():
-    def refuse(_: Any) -> Any:
-        message = "server down"
-        raise OSError(message)
-
-    @wb.program(clients=3)
-    def program(x: Any) -> Any:
-        total = wb.reduce_sum(x)
-        return jax.pure_callback(refuse, jax.typeof(total), total)
-
-    with pytest.raises(EngineError, match=r"(?s)the server stage 1 of `program` raised .*server down"):
-        Sequential().run(program, np.ones(3, np.float32))
+    with pytest.raises(EngineError, match=r"(?s)the server stage 1 of `failing` raised .*server down"):
+        Sequential().run(wb.program(clients=3)(failing), np.ones(3, np.float32))
 
 
 def test_only_functions_run():

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from records_parts import toy_module
 
 from workbench.records import (
     AxisRecord,
@@ -15,7 +16,6 @@ from workbench.records import (
     CollectiveRecord,
     DeviceRecord,
     InstructionRecord,
-    MemoryRecord,
     MeshRecord,
     ModuleRecord,
 )
@@ -73,15 +73,11 @@ def read_module(compiled: Any) -> ModuleRecord:
                     executions=1,
                 )
             )
-    return ModuleRecord(
+    return toy_module(
         name=re.match(r"HloModule (\S+?),", compiled.as_text())[1],
-        platform="cpu",
         devices=8,
         instructions=tuple(instructions),
         collectives=tuple(collectives),
-        flops=0.0,
-        accessed_bytes=0.0,
-        memory=MemoryRecord(),
         attributed_instructions=0.0,
         attributed_flops=0.0,
         attributed_bytes=0.0,

@@ -1,6 +1,7 @@
 """Joins derived by hand: four devices in a 2 x 2 mesh, a loop, and one collective over each axis."""
 
 import pytest
+from records_parts import toy_module
 
 from workbench.measurement import DeviceEvent, OtherEvent, Profile, event_records, join_profile
 from workbench.records import (
@@ -8,9 +9,7 @@ from workbench.records import (
     CollectiveRecord,
     DeviceRecord,
     InstructionRecord,
-    MemoryRecord,
     MeshRecord,
-    ModuleRecord,
     SourceLine,
 )
 
@@ -41,9 +40,8 @@ def collective(name, *axes):
     )
 
 
-MODULE = ModuleRecord(
+MODULE = toy_module(
     name="jit_round",
-    platform="cpu",
     devices=4,
     instructions=(
         instruction("dot", "dot", stage="1", computation="body"),
@@ -53,9 +51,6 @@ MODULE = ModuleRecord(
         instruction("copy", "copy"),
     ),
     collectives=(collective("over_model", "model"), collective("over_clients", "clients")),
-    flops=0.0,
-    accessed_bytes=0.0,
-    memory=MemoryRecord(),
     attributed_instructions=0.0,
     attributed_flops=0.0,
     attributed_bytes=0.0,

@@ -4,13 +4,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from records_parts import TOY_CHIP
 
 import workbench as wb
 from workbench.errors import EngineError, MeasureError
 from workbench.measurement import DeviceEvent, Profile, ReadingOptions, join_profile, measure_compiled
 from workbench.measurement._measure import _kept, _stage_runs
 from workbench.records import (
-    ChipRecord,
     CollectiveRecord,
     EventRecord,
     InstructionRecord,
@@ -119,14 +119,12 @@ def test_program_without_a_loop_over_clients_says_so(looped_round):
 
 
 def test_rates_are_related_to_the_peaks_of_one_device_of_the_chip(looped_round):
-    chip = ChipRecord(
+    chip = TOY_CHIP.replace(
         name="two in one",
         peak_flops_per_second={"float32": 2e12},
         hbm_bytes=0,
         hbm_bytes_per_second=4e9,
         link_bytes_per_second=1.0,
-        links=1,
-        topology="switch",
         devices_per_chip=2,
     )
     run = measure_compiled(

@@ -47,7 +47,7 @@ CASES = {
     "deep": (_deep, r"argument 0, whose containers are nested more than 500 deep"),
     "symbolic": (_symbolic, r"argument 0 has the symbolic shape \(n, 2\).*dimensions as numbers"),
 }
-DOORS = {
+ENTRIES = {
     "trace": lambda *args: wb.trace(mean)(*args).plan,
     "inspect": lambda *args: wb.inspect(mean)(*args),
     "show": lambda *args: wb.show(mean)(*args),
@@ -58,19 +58,19 @@ DOORS = {
 }
 
 
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("entry", ENTRIES)
 @pytest.mark.parametrize("case", CASES)
-def test_argument_that_cannot_be_traced_is_refused(case: str, listener: str):
+def test_argument_that_cannot_be_traced_is_refused(case: str, entry: str):
     make, said = CASES[case]
-    call: Callable[..., Any] = DOORS[listener]
+    call: Callable[..., Any] = ENTRIES[entry]
     with pytest.raises(ProgramError, match=said):
         call(make())
 
 
-@pytest.mark.parametrize("door", DOORS)
-def test_wrong_number_of_arguments_is_refused(listener: str):
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_wrong_number_of_arguments_is_refused(entry: str):
     with pytest.raises(ProgramError, match=r"was given 2 arguments for `mean\(x.*too many positional arguments"):
-        DOORS[listener](jnp.ones(4), jnp.ones(4))
+        ENTRIES[entry](jnp.ones(4), jnp.ones(4))
 
 
 def test_missing_argument_is_refused():

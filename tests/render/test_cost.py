@@ -1,20 +1,17 @@
 """Figures and text of predicted cost: numbers where they belong, and a sentence where there is nothing to show."""
 
 import pytest
+from records_parts import TOY_CHIP, toy_module
 
 from workbench.records import (
-    ChipRecord,
     ClientCostRecord,
     CollectiveRecord,
     CostRecord,
-    MemoryRecord,
-    ModuleRecord,
     StageCostRecord,
 )
 from workbench.render import collective_bytes, plot_collectives, plot_roofline, plot_timeline, render_cost_text
 
-CHIP = ChipRecord(
-    name="toy",
+CHIP = TOY_CHIP.replace(
     peak_flops_per_second={"bfloat16": 100.0, "int8": 200.0},
     hbm_bytes=1000,
     hbm_bytes_per_second=10.0,
@@ -76,17 +73,11 @@ def all_reduce(axes, stages, executions: float | None, wire, **more):
     )
 
 
-MODULE = ModuleRecord(
+MODULE = toy_module(
     name="m",
-    platform="cpu",
     devices=2,
-    instructions=(),
     flops=1.0,
     accessed_bytes=1.0,
-    memory=MemoryRecord(),
-    attributed_instructions=1.0,
-    attributed_flops=1.0,
-    attributed_bytes=1.0,
     collectives=(
         all_reduce(("model",), ("1",), 4.0, 10.0),
         all_reduce(("model",), ("1",), 1.0, 2.0),

@@ -2,11 +2,10 @@
 
 import pytest
 from records_examples import fedavg_record
-from records_parts import cost_record, mesh_record, module_record, sharding_record
+from records_parts import TOY_CHIP, cost_record, mesh_record, module_record, sharding_record
 
 from workbench.records import (
     BufferRecord,
-    ChipRecord,
     ClientRunRecord,
     CollectiveRecord,
     InstructionRecord,
@@ -142,14 +141,8 @@ def test_run_has_measured_stages():
 
 
 def test_any_other_record_is_one_row_and_many_are_many():
-    chip = ChipRecord(
-        name="toy",
-        peak_flops_per_second={"int8": 2.0},
-        hbm_bytes=1,
-        hbm_bytes_per_second=1.0,
-        link_bytes_per_second=1.0,
-        links=1,
-        topology="switch",
+    chip = TOY_CHIP.replace(
+        peak_flops_per_second={"int8": 2.0}, hbm_bytes=1, hbm_bytes_per_second=1.0, link_bytes_per_second=1.0
     )
     assert to_pandas(chip)["peak_flops_per_second"].tolist() == ["int8: 2.0"]
     assert to_pandas([chip, chip.replace(name="toy 2")])["name"].tolist() == ["toy", "toy 2"]

@@ -6,9 +6,9 @@ import sys
 
 import pytest
 from records_examples import fedavg_record, pods_record, rounds_record
-from records_parts import cost_record, mesh_record, module_record, sharding_record
+from records_parts import TOY_CHIP, cost_record, mesh_record, module_record, sharding_record
 
-from workbench.records import ChipRecord, ClientRange, PropagationRecord, Record, RunRecord
+from workbench.records import ClientRange, PropagationRecord, Record, RunRecord
 from workbench.render import render_text
 
 
@@ -19,15 +19,7 @@ class HolderRecord(Record):
     ranges: tuple[ClientRange, ...]
 
 
-CHIP = ChipRecord(
-    name="toy",
-    peak_flops_per_second={"int8": 2e12},
-    hbm_bytes=1024,
-    hbm_bytes_per_second=8e11,
-    link_bytes_per_second=1e9,
-    links=2,
-    topology="switch",
-)
+CHIP = TOY_CHIP.replace(peak_flops_per_second={"int8": 2e12}, hbm_bytes=1024, hbm_bytes_per_second=8e11, links=2)
 RECORDS = [
     fedavg_record(),
     pods_record(),

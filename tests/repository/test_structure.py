@@ -33,11 +33,12 @@ LAYERS = (
     ("_cache",),
     ("errors", "_jax_compat", "_processes", "_version"),
     ("_types",),
+    ("_open_types",),
 )
 FLOOR = {name: floor for floor, names in enumerate(LAYERS) for name in names}
 # Open to all packages although their names begin with an underscore: the cache on disk, private JAX, child processes,
 # types of many signatures, the version.
-DOORS = ("_cache", "_jax_compat", "_processes", "_types", "_version")
+SHARED = ("_cache", "_jax_compat", "_open_types", "_processes", "_types", "_version")
 
 
 @cache
@@ -50,7 +51,7 @@ def imports() -> dict[str, frozenset[str]]:
 def home(module: str) -> str | None:
     """The package whose business a module is; None for a face."""
     parts = module.split(".")
-    private = [i for i, part in enumerate(parts) if part.startswith("_") and part not in DOORS and part != "__main__"]
+    private = [i for i, part in enumerate(parts) if part.startswith("_") and part not in SHARED and part != "__main__"]
     return ".".join(parts[: private[0]]) if private else None
 
 

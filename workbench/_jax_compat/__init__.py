@@ -36,7 +36,8 @@ from jaxlib import _hlo  # pyright: ignore[reportAttributeAccessIssue] compiled,
 from jaxlib.mlir import ir as _ir
 from jaxlib.mlir.dialects import stablehlo as _stablehlo
 
-from workbench._types import AnyMesh, Aval, Foreign, Param
+from workbench._open_types import Foreign
+from workbench._types import AnyMesh, Aval, Param
 
 JaxprEqnContext = _core.JaxprEqnContext
 """What an equation remembers of the place where it was traced: the mesh, and what was configured."""

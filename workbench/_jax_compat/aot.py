@@ -14,7 +14,7 @@ from jax.experimental import mesh_utils, topologies
 from jaxlib import _jax  # pyright: ignore[reportAttributeAccessIssue]
 from jaxlib.mlir import ir
 
-from workbench._types import Foreign
+from workbench._open_types import Foreign
 
 
 class NoSuchTopologyError(ValueError):

@@ -3,7 +3,7 @@
 Written against jaxlib 0.10 to 0.12, whose `_hlo` extension is not public.
 """
 
-from workbench._types import Foreign
+from workbench._open_types import Foreign
 
 _MOST_BYTES = 64 * 2**20  # printing takes some 30 times as much memory
 

@@ -13,7 +13,7 @@ from jax._src import source_info_util as _source_info
 from jax._src.lib import _profiler  # pyright: ignore[reportAttributeAccessIssue] -- compiled, without stubs
 from jax._src.profiler import _profile_state as _profiler_state
 
-from workbench._types import Foreign
+from workbench._open_types import Foreign
 
 
 class ProfilerBusyError(RuntimeError):

@@ -18,7 +18,7 @@ from jaxlib import _jax as _jaxlib  # pyright: ignore[reportAttributeAccessIssue
 from jaxlib.mlir import ir as _ir, passmanager as _passmanager
 
 from workbench._jax_compat.shardy_read import ShardyProgram as ShardyProgram, op_name, read_module
-from workbench._types import Foreign
+from workbench._open_types import Foreign
 
 WHY_PASSES = (
     "symbol-dce,sdy-import-pipeline,sdy-user-priority-propagate{debug-sharding-origins=true "

@@ -10,8 +10,7 @@ import numpy as np
 from jaxlib.mlir import ir as _ir
 from jaxlib.mlir.dialects import sdy as _sdy
 
-from workbench._types import Foreign
-from workbench.records import PlannedCollectiveKind
+from workbench._open_types import Foreign
 
 Frame = tuple[str, int, int, int, int, str]  # file, line, column, end line, end column, function
 Spec = tuple[tuple[str, ...], ...]
@@ -23,7 +22,7 @@ _EDGE = re.compile(
 _AXIS = re.compile(r'"(?P<axis>[^"]+)"(?::\((?P<pre>\d+)\)(?P<size>\d+))?')
 _BARE_AXIS = re.compile(r"(?P<axis>.+?)(?::\((?P<pre>\d+)\)(?P<size>\d+))?$")
 _NESTING = ("stablehlo.while", "stablehlo.case", "stablehlo.if", "sdy.manual_computation", "sdy.named_computation")
-_KINDS: dict[str, PlannedCollectiveKind] = {
+_KINDS = {
     "all_reduce": "all-reduce",
     "all_gather": "all-gather",
     "reduce_scatter": "reduce-scatter",
@@ -56,7 +55,7 @@ class ShardyValue:
 class ShardyCollective:
     """A collective that Shardy inserted or that the program wrote inside a `shard_map`."""
 
-    kind: PlannedCollectiveKind
+    kind: str
     axes: tuple[str, ...]
     shape: tuple[int, ...]
     dtype: str

@@ -16,7 +16,7 @@ from jaxlib.mlir.dialects import sdy as _sdy
 
 from workbench._jax_compat.shardy import COLLECTIVE_PASSES, ShardyError, _errors, _inline_calls
 from workbench._jax_compat.shardy_read import _dictionaries, _item_bytes, _type
-from workbench._types import Foreign
+from workbench._open_types import Foreign
 
 Spec = tuple[tuple[str, ...], ...]
 _COLLECTIVES = {

@@ -14,7 +14,8 @@ import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from workbench._jax_compat import checkpoints_with, jit_cache_size
-from workbench._types import AS_GIVEN, AnyMesh, Argument, AsGiven, Foreign
+from workbench._open_types import AS_GIVEN, AsGiven, Foreign
+from workbench._types import AnyMesh, Argument
 from workbench.advice._links import crossed_links
 from workbench.advice._module import Compiled
 from workbench.advice._narrow import narrowed

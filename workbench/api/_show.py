@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, TypedDict, Unpack
 import jax
 
 from workbench import launch, render
-from workbench._types import Option, PyTree
+from workbench._open_types import Option
+from workbench._types import PyTree
 from workbench.advice import advise_record, chunk_of, planner_of, recompiler
 from workbench.api._things import record_of_thing
 from workbench.api._waiting import say_phase, waiting

@@ -10,7 +10,7 @@ import jax.export
 import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
-from workbench._types import Foreign, Option
+from workbench._open_types import Foreign, Option
 from workbench.api._export import ExportedProgram, load
 from workbench.errors import InspectionError
 from workbench.federated.experiments import is_runs, overlay_runs

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from workbench._types import AS_GIVEN, Argument, AsGiven, Spec
+from workbench._open_types import AS_GIVEN, AsGiven
+from workbench._types import Argument, Spec
 from workbench.advice import (
     advise_record,
     chunk_of,

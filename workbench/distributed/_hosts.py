@@ -16,7 +16,7 @@ from typing import Any
 
 import jax
 
-from workbench._types import Foreign
+from workbench._open_types import Foreign
 from workbench.distributed._merge import merge_runs
 from workbench.distributed._synchronize import TIMEOUT_SECONDS
 from workbench.errors import EngineError, MeshError, MissingDependencyError, needs_library

@@ -9,7 +9,8 @@ import jax
 import numpy as np
 from jax import Array
 
-from workbench._types import Foreign, PyTree, PyTreeDef
+from workbench._open_types import Foreign
+from workbench._types import PyTree, PyTreeDef
 from workbench.engines._clients import ClientReader, as_avals, wrong_number
 from workbench.errors import DataError, EngineError, MissingDependencyError, ProgramError
 

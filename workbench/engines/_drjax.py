@@ -7,7 +7,8 @@ from collections.abc import Callable
 from types import ModuleType
 
 from workbench import primitives
-from workbench._types import Argument, Foreign
+from workbench._open_types import Foreign
+from workbench._types import Argument
 from workbench.errors import MissingDependencyError, ProgramError
 from workbench.plan import Jitted
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from workbench._types import Foreign
+from workbench._open_types import Foreign
 from workbench.engines._client_loop import Pass, list_clients
 from workbench.engines._clients import Batch
 from workbench.engines._engine import Engine

@@ -11,7 +11,8 @@ from jax import Array
 from jax.extend.core import ClosedJaxpr, JaxprEqn
 
 from workbench import _jax_compat
-from workbench._types import Option, PyTree
+from workbench._open_types import Option
+from workbench._types import PyTree
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch
 from workbench.engines._debug import TracedClient, interpret_client

@@ -22,7 +22,8 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding
 from jax.stages import Wrapped
 
 from workbench import _jax_compat
-from workbench._types import AnyMesh, Argument, Option, PyTree, PyTreeDef
+from workbench._open_types import Option
+from workbench._types import AnyMesh, Argument, PyTree, PyTreeDef
 from workbench.errors import InspectionError
 from workbench.mesh import check_axis_names, planned
 from workbench.plan import (

@@ -11,7 +11,8 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from workbench import _jax_compat
-from workbench._types import AnyMesh, Option, PyTree
+from workbench._open_types import Option
+from workbench._types import AnyMesh, PyTree
 from workbench.aot import compile_for_target, fit_axes, lower_for_target, parse_target, target_mesh
 from workbench.cost import estimate_cost, known_chip, largest_dtype
 from workbench.errors import InspectionError

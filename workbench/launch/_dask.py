@@ -12,6 +12,7 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
+from workbench._open_types import Foreign
 from workbench.errors import MissingDependencyError, ProgramError
 from workbench.launch._client import CallQueue
 from workbench.launch._context import LOG_LINES
@@ -22,7 +23,6 @@ from workbench.launch._pipeline import PipelinedLine
 from workbench.launch._program import Program
 from workbench.launch._runner import Emit
 from workbench.launch._service import parallel_calls
-from workbench.launch._values import Foreign
 
 _SILENT_SECONDS = 10.0  # without a report from an actor's worker: it is lost
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from workbench._open_types import Foreign
 from workbench.launch._pickling import pickled
 from workbench.launch._pool import DaemonPool
 from workbench.launch._remote import CONNECT_SECONDS, unpacked, unreachable
-from workbench.launch._values import Foreign, Value
+from workbench.launch._values import Value
 
 _LOOK_SECONDS = 0.25
 _LOST_SECONDS = 15.0  # more than the engine takes to see that a worker is lost

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from workbench._open_types import Foreign
 from workbench.launch._client import Client
 from workbench.launch._dask_calls import DaskEndpoint, InOrder, Place
 from workbench.launch._nodes import Handle
@@ -20,7 +21,7 @@ from workbench.launch._pool import DaemonPool
 from workbench.launch._remote import CONNECT_SECONDS, RequestHandler
 from workbench.launch._runner import NodeRunner
 from workbench.launch._service import parallel_calls
-from workbench.launch._values import Foreign, Value
+from workbench.launch._values import Value
 
 REPORT_SECONDS = 0.25
 _DIRECT_CALLS = 256

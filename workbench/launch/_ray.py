@@ -8,6 +8,7 @@ from collections import deque
 from importlib import import_module
 from typing import Any
 
+from workbench._open_types import Foreign
 from workbench._processes import end_ray_with_this_process
 from workbench.errors import MissingDependencyError, ProgramError
 from workbench.launch import _spawned
@@ -20,7 +21,6 @@ from workbench.launch._program import Program
 from workbench.launch._ray_calls import RayEndpoint
 from workbench.launch._runner import Emit
 from workbench.launch._service import parallel_calls
-from workbench.launch._values import Foreign
 
 _LOOK_SECONDS = 0.25
 _ALIVE_SECONDS = 1.0  # how often to see whether Ray is still connected

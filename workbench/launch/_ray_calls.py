@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
 
+from workbench._open_types import Foreign
 from workbench.launch._pickling import pickled
 from workbench.launch._remote import CONNECT_SECONDS, unpacked, unreachable
-from workbench.launch._values import Foreign, Value
+from workbench.launch._values import Value
 
 
 class _Place:

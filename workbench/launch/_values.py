@@ -4,6 +4,3 @@ from typing import Any, TypeAlias
 
 Value: TypeAlias = Any
 """An argument or a result of a method of the user's own service: whatever can be pickled."""
-
-Foreign: TypeAlias = Any
-"""An object of Dask or Ray, which are extras, and so not there where types are checked."""

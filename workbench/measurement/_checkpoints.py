@@ -11,7 +11,8 @@ import jax
 import numpy as np
 from jax import Array
 
-from workbench._types import Foreign, PyTree
+from workbench._open_types import Foreign
+from workbench._types import PyTree
 from workbench.errors import DataError, MeasureError, needs_library
 from workbench.measurement._history import History
 from workbench.measurement._history_file import HistoryFile

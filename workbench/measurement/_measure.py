@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Sharding
 
-from workbench._types import Argument, Device, Foreign
+from workbench._open_types import Foreign
+from workbench._types import Argument, Device
 from workbench.cost import nearest_dtype
 from workbench.errors import EngineError, MeasureError
 from workbench.inspection import measured_tree

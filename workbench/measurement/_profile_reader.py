@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from workbench._types import Foreign
+from workbench._open_types import Foreign
 from workbench.cost import chip_of_gpu, known_chip
 from workbench.errors import MeshError, ProfileError
 from workbench.measurement._device_events import (

@@ -16,7 +16,8 @@ import jax
 import numpy as np
 from jax import Array
 
-from workbench._types import Option, PyTree
+from workbench._open_types import Option
+from workbench._types import PyTree
 from workbench.errors import EngineError, MeasureError, MissingDependencyError, ProgramError, RoundError
 from workbench.measurement._checkpoints import Checkpoints
 from workbench.measurement._controls import Controls, stop_and_wait

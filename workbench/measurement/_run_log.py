@@ -18,7 +18,8 @@ import jax
 import numpy as np
 from jax import Array
 
-from workbench._types import Foreign, PyTree
+from workbench._open_types import Foreign
+from workbench._types import PyTree
 from workbench.errors import MeasureError
 from workbench.measurement._history import line_of
 from workbench.measurement._state_check import describe_state

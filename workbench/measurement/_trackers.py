@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench._types import Foreign
+from workbench._open_types import Foreign
 from workbench.errors import needs_library
 from workbench.records import RoundRecord
 

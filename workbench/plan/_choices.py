@@ -11,7 +11,7 @@ from typing import Any
 import jax
 
 from workbench._cache import DiskCache, cache_directory
-from workbench._types import Option
+from workbench._open_types import Option
 from workbench.errors import MissingDependencyError, RecordError
 from workbench.plan._chunk_size import usable_cores
 from workbench.plan._loop_form import LoopForm

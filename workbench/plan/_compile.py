@@ -4,7 +4,7 @@ import functools
 from collections.abc import Callable
 from typing import Literal, TypeAlias, overload
 
-from workbench._types import Option
+from workbench._open_types import Option
 from workbench.errors import ProgramError
 from workbench.plan._evaluate import ChunkSize, form_of
 from workbench.plan._jit import Jitted

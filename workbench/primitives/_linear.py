@@ -215,17 +215,10 @@ def _sum_transpose(
     return [bind_broadcast(cotangent, placement, layout)]
 
 
-def _mean_transpose(
-    cotangent: jax.Array | ad.Zero,
-    x: ad.UndefinedPrimal,
-    *,
-    placement: Placement,
-    layout: Layout | None,
-    accumulator: DTypeLike,
-) -> list[Any]:
-    if isinstance(cotangent, ad.Zero):
-        return [_jax_compat.zero_cotangent(x.aval)]
-    return [bind_broadcast(cotangent / placement.size, placement, layout)]
+def _mean_transpose(cotangent: jax.Array | ad.Zero, x: ad.UndefinedPrimal, **params: Param) -> list[Any]:
+    if not isinstance(cotangent, ad.Zero):
+        cotangent = cotangent / params["placement"].size
+    return _sum_transpose(cotangent, x, **params)
 
 
 ad.deflinear2(sum_p, _sum_transpose)

@@ -5,7 +5,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-from workbench._types import Option
+from workbench._open_types import Option
 from workbench.errors import needs_library
 from workbench.render._svg import bytes_text, seconds_text
 from workbench.render._theme import OKABE_ITO, palette

@@ -217,25 +217,49 @@ def _cell_svg(
     device: DeviceRecord, grid: CellGrid, corner: tuple[float, float], cell: tuple[str, tuple[str, ...], str]
 ) -> Markup:
     fill, words, tooltip = cell
+
+    def lines(size: float, font: int) -> list[str]:
+        fitting = [word for word in words if text_width(word, font) <= size + 4]
+        return (fitting or [fit_text(words[0], size, font)])[: 2 if size >= 28 else 1]
+
+    return cell_svg(corner, grid.cell, fill, f'data-device="{device.id}"', tooltip, lines)
+
+
+def cell_svg(
+    corner: tuple[float, float],
+    cell: float,
+    fill: str,
+    data: str,
+    tooltip: str,
+    lines: Callable[[float, int], Sequence[str]],
+) -> Markup:
+    """A cell of a grid: a square with an attribute that says what it is and, where it is large enough, text.
+
+    Args:
+        corner: Its top left corner.
+        cell: The side of the grid's squares.
+        fill: Its colour.
+        data: An attribute as markup, `data-device="3"`.
+        tooltip: What its tooltip says.
+        lines: The lines for a square of some side in a font of some size.
+    """
     x, y = corner
-    size = grid.cell - (2 if grid.cell > 12 else 0.5)
+    size = cell - (2 if cell > 12 else 0.5)
     # Written out, since thousands of devices are drawn: `element` would take most of a second for them.
-    corner_text = ' rx="3"' if size > 12 else ""
+    rounding = ' rx="3"' if size > 12 else ""
     box = Markup(
-        f'<rect x="{x:g}" y="{y:g}" width="{size:g}" height="{size:g}"{corner_text} fill="{fill}" '
-        f'data-device="{device.id}"><title>{escape(tooltip)}</title></rect>'
+        f'<rect x="{x:g}" y="{y:g}" width="{size:g}" height="{size:g}"{rounding} fill="{fill}" '
+        f"{data}><title>{escape(tooltip)}</title></rect>"
     )
-    if size < 16:
+    font = 10 if size >= 28 else 8
+    if size < 16 or not (shown := lines(size, font)):
         return box
-    small = 10 if size >= 28 else 8
-    fitting = [word for word in words if text_width(word, small) <= size + 4]
-    if not fitting and size >= 16:
-        fitting = [fit_text(words[0], size, small)]
-    lines = fitting[: 2 if size >= 28 else 1]
-    middle = y + size / 2 + small * 0.36 - (len(lines) - 1) * small * 0.6
-    shown = [
-        text(x + size / 2, middle + index * small * 1.2, word, size=small, fill=ink_on(fill), class_="wb-middle",
-             pointer_events="none")
-        for index, word in enumerate(lines)
-    ]  # fmt: skip
-    return group(box, *shown)
+    middle = y + size / 2 + font * 0.36 - (len(shown) - 1) * font * 0.6
+    return group(
+        box,
+        *(
+            text(x + size / 2, middle + index * font * 1.2, words, size=font, fill=ink_on(fill), class_="wb-middle",
+                 pointer_events="none")
+            for index, words in enumerate(shown)
+        ),
+    )  # fmt: skip

@@ -12,12 +12,11 @@ from workbench.records import (
     ShardingRecord,
 )
 from workbench.render._grids import CellGrid, lay_out_grid
-from workbench.render._mesh import describe_mesh
+from workbench.render._mesh import cell_svg, describe_mesh
 from workbench.render._svg import (
     Markup,
     bytes_text,
     count_text,
-    escape,
     group,
     join,
     line_text,
@@ -27,7 +26,7 @@ from workbench.render._svg import (
     text,
     text_width,
 )
-from workbench.render._theme import OKABE_ITO, ink_on, sequential, svg_style
+from workbench.render._theme import OKABE_ITO, sequential, svg_style
 
 _MARGIN = 12.0
 _HEAD = 38.0
@@ -295,26 +294,13 @@ def _leaf_svg(leaf: LeafShardingRecord, width: float) -> tuple[Markup, float]:
 
 
 def _cell_svg(piece: _Slice, corner: tuple[float, float], cell: float, fill: str) -> Markup:
-    x, y = corner
-    size = cell - (2 if cell > 12 else 0.5)
     bounds = ", ".join(f"{start}:{stop}" for start, stop in zip(piece.start, piece.stop, strict=True))
     held = f" on device{'s' if len(piece.devices) != 1 else ''} {_ranges(piece.devices)}" if piece.devices else ""
-    rounding = ' rx="3"' if size > 12 else ""
-    box = Markup(
-        f'<rect x="{x:g}" y="{y:g}" width="{size:g}" height="{size:g}"{rounding} fill="{fill}" '
-        f'data-devices="{_ranges(piece.devices)}"><title>{escape(f"[{bounds}]{held}")}</title></rect>'
-    )
-    if size < 16 or not piece.devices:
-        return box
-    small = 10 if size >= 28 else 8
-    lines = _holders(piece.devices, size / text_width("0", small), 3 if size >= 38 else 1)
-    middle = y + size / 2 + small * 0.36 - (len(lines) - 1) * small * 0.58
-    shown = [
-        text(x + size / 2, middle + at * small * 1.16, words, size=small, fill=ink_on(fill), class_="wb-middle",
-             pointer_events="none")
-        for at, words in enumerate(lines)
-    ]  # fmt: skip
-    return group(box, *shown)
+
+    def lines(size: float, font: int) -> list[str]:
+        return _holders(piece.devices, size / text_width("0", font), 3 if size >= 38 else 1) if piece.devices else []
+
+    return cell_svg(corner, cell, fill, f'data-devices="{_ranges(piece.devices)}"', f"[{bounds}]{held}", lines)
 
 
 def _shade(number: int, count: int, devices: Sequence[int]) -> str:

@@ -5,7 +5,7 @@ import importlib.util
 import sys
 from collections.abc import Callable
 
-from workbench._types import Foreign
+from workbench._open_types import Foreign
 from workbench.records import LeafShardingRecord, MeshRecord, Record, ShardingRecord, TapRecord
 from workbench.render._mesh import render_mesh_svg
 from workbench.render._sharding import render_sharding_svg

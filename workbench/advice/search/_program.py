@@ -11,7 +11,8 @@ import jax
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec
 
 from workbench._jax_compat import shardy, shardy_trials
-from workbench._types import AS_GIVEN, ArrayLikeType, AsGiven
+from workbench._open_types import AS_GIVEN, AsGiven
+from workbench._types import ArrayLikeType
 from workbench.advice.search._groups import ArgumentLeaf, Spec, SpecGroup, fits, group_leaves
 from workbench.advice.search._stand_in import as_accelerator
 from workbench.aot import compile_for_cpu, compile_for_target, list_targets, parse_target

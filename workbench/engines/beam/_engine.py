@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from workbench._open_types import Foreign
 from workbench._processes import temporary_folder
-from workbench._types import Foreign
 from workbench.engines._arguments import check_clients_per_batch
 from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._client_loop import Pass

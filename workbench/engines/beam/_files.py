@@ -10,8 +10,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from workbench._open_types import Foreign
 from workbench._processes import temporary_folder
-from workbench._types import Foreign
 from workbench.engines._arguments import argument_of_source
 from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._clients import ClientReader

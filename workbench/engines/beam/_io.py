@@ -13,7 +13,8 @@ import jax
 import numpy as np
 from jax import Array
 
-from workbench._types import Foreign, PyTree
+from workbench._open_types import Foreign
+from workbench._types import PyTree
 from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines.beam._worker import make_pipeline
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from workbench._types import Foreign
+from workbench._open_types import Foreign
 
 ASGI = Callable[[Mapping[str, Any], Any, Any], Awaitable[Any]]
 _ESTABLISHED = "01"

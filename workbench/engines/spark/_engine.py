@@ -21,8 +21,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from workbench._open_types import Foreign
 from workbench._processes import temporary_folder
-from workbench._types import Foreign, PyTree
+from workbench._types import PyTree
 from workbench.engines._arguments import argument_of_source, check_clients_per_batch
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch, ClientReader, ReadRows, batches

@@ -22,8 +22,8 @@ from pathlib import Path
 
 import jax
 
+from workbench._open_types import Foreign
 from workbench._processes import is_removed, remove_with_this_process
-from workbench._types import Foreign
 from workbench.errors import EngineError, MissingDependencyError
 
 _LEAST_JAVA = 17

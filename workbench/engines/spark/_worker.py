@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from workbench._types import Foreign
+from workbench._open_types import Foreign
 from workbench.engines._remote import Task, run_task
 from workbench.engines._run_recorder import find_nan
 

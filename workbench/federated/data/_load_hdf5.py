@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench._types import Foreign
+from workbench._open_types import Foreign
 from workbench.errors import DataError, MissingDependencyError
 from workbench.federated.data._checks import show_ids
 from workbench.federated.data._client_data import ClientData

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from workbench._types import Foreign
+from workbench._open_types import Foreign
 from workbench.errors import DataError, MissingDependencyError
 from workbench.federated.data._client_data import ClientData
 from workbench.federated.data._files import Source, guess_label

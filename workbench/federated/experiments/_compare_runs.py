@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench._types import Option
+from workbench._open_types import Option
 from workbench.errors import DataError, needs_library
 from workbench.federated.experiments._intervals import Correction, Test, mean_interval, paired_tests
 from workbench.federated.experiments._overlay import outcomes_of, record_of, values_of

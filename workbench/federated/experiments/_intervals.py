@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from workbench._types import Foreign
+from workbench._open_types import Foreign
 
 Test = Literal["permutation", "t", "wilcoxon"]
 Correction = Literal["holm", "benjamini-hochberg"]

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from workbench._jax_compat.hlo import hlo_text_of_proto
-from workbench._types import Device, Foreign
+from workbench._open_types import Foreign
+from workbench._types import Device
 from workbench.errors import InspectionError
 from workbench.inspection.hlo._assignment import HeldAtPeak, divide_peak
 from workbench.inspection.hlo._attribution import NamedStage, StageFinder

@@ -5,12 +5,13 @@ import re
 import sys
 import tempfile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from workbench._jax_compat import shardy as _shardy
 from workbench._jax_compat.shardy_read import ShardyCollective
 from workbench.inspection.hlo import group_axes, pair_axes
 from workbench.records import (
+    PlannedCollectiveKind,
     PlannedCollectiveRecord,
     PlannedValueRecord,
     PropagationEdge,
@@ -128,7 +129,7 @@ def _planned(found: ShardyCollective, sizes: dict[str, int]) -> PlannedCollectiv
         name_axes = pair_axes if found.kind == "collective-permute" else group_axes
         axes = name_axes(found.groups, list(sizes), list(sizes.values())).names
     return PlannedCollectiveRecord(
-        kind=found.kind,
+        kind=cast(PlannedCollectiveKind, found.kind),
         axes=axes,
         shape=found.shape,
         dtype=found.dtype,
