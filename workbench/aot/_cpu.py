@@ -36,6 +36,12 @@ def compile_for_cpu(
 
     Raises:
         EngineError: if the compiler dies or refuses, the time is over, or `cancel` is set.
+
+    Example:
+        >>> text = jax.jit(lambda x: x * 2).lower(jnp.ones(8)).as_text()
+        >>> hlo, memory = compile_for_cpu(text, devices=1)
+        >>> "multiply" in hlo, memory.argument_bytes
+        (True, 32)
     """
     plain, cell = hide_cells(stablehlo)
     request: dict[str, Any] = {

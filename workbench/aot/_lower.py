@@ -96,6 +96,12 @@ def lower_for_target(
     Raises:
         MeshError: if a sharding names axes that `mesh` has not.
         ProgramError: if `mesh` is abstract and no platform is given.
+
+    Example:
+        >>> mesh = jax.sharding.AbstractMesh((4,), ("data",))
+        >>> text = lower_for_target(lambda x: x * 2, [jnp.ones(8)], mesh, platform="tpu")
+        >>> "stablehlo.multiply" in text
+        True
     """
     abstract = mesh.abstract if isinstance(mesh, TargetMesh) else mesh
     if platform is None:

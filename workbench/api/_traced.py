@@ -83,6 +83,14 @@ class Traced:
 
     Made by `trace`, which calls the function once; nothing here calls it again. Options are arguments of the methods;
     the function's own arguments were given to `trace(fn)(...)`, so that the two never share names.
+
+    Example:
+        >>> @wb.program(clients=4)
+        ... def mean_square(x):
+        ...     return wb.reduce_mean(wb.map_fn(lambda row: row**2, x))
+        >>> traced = wb.trace(mean_square)(jnp.arange(4.0))
+        >>> [stage.operation for stage in traced.plan.stages]
+        ['map_fn', 'reduce_mean']
     """
 
     def __init__(
@@ -530,6 +538,11 @@ class Traced:
         Raises:
             InspectionError: if the program holds something that StableHLO cannot: callbacks, own pytree classes that
                 are not registered with `jax.export`.
+
+        Example:
+            >>> saved = wb.trace(lambda x: x**2)(jnp.float32(0)).export()
+            >>> float(wb.load(saved)(jnp.float32(3)))
+            9.0
         """
         return _export.export_program(
             self._traced("export"),
@@ -543,11 +556,23 @@ class Traced:
 
         Args:
             engine: Such as `workbench.engines.Executor(pool)`.
+
+        Example:
+            >>> total = wb.program(clients=4)(wb.reduce_sum)
+            >>> float(wb.trace(total)(jnp.arange(4.0)).engine(wb.engines.Sequential()).run().results)
+            6.0
         """
         return EngineCall(self, engine)
 
     def of(self, fn: Callable) -> "Traced":
-        """A call of another function with the same arguments."""
+        """A call of another function with the same arguments.
+
+        Example:
+            >>> squares = lambda x: (x**2).sum()
+            >>> gradient = wb.trace(squares)(jnp.ones(3)).of(jax.grad(squares))
+            >>> gradient.inspect().module.memory.output_bytes
+            12
+        """
         return Traced(fn, self.args, self.kwargs)
 
     def with_shapes(self) -> "Traced":

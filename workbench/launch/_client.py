@@ -58,6 +58,17 @@ class Client:
 
     `client.futures.method(...)` returns a future at once; `client.within(2.0).method(...)` waits at most 2 seconds.
     What a method raises is raised here, with the traceback of where it happened.
+
+    Example:
+        >>> from workbench.launch import Program, ServiceNode, launch
+        >>> class Counter:
+        ...     def add(self, n): return n + 1
+        >>> program = Program("counter")
+        >>> counter = program.add_node(ServiceNode(Counter))
+        >>> with launch(program) as launched:
+        ...     client = launched.client(counter)
+        ...     print(client.add(1), client.futures.add(2).result())
+        2 3
     """
 
     def __init__(self, line: CallQueue, timeout_seconds: float | None = None, *, keeps: object = None) -> None:

@@ -90,6 +90,15 @@ def current_node() -> NodeContext:
 
     Raises:
         ProgramError: outside of a node.
+
+    Example:
+        >>> from workbench.launch import Program, PyNode, launch
+        >>> program = Program("one")
+        >>> node = program.add_node(PyNode(lambda: current_node().log("here")))
+        >>> with launch(program) as launched:
+        ...     codes = launched.wait()
+        ...     print(launched.logs(node))
+        ('here',)
     """
     context = CURRENT.get(None)
     if context is None:

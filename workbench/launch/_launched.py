@@ -34,6 +34,14 @@ class Launched:
     """A program that runs; made by `launch`. Stops at the end of a `with` block; `await` it to wait in a notebook.
 
     A program that nobody can reach any more, because this object and all its clients are gone, is stopped.
+
+    Example:
+        >>> from workbench.launch import Program, PyNode, launch
+        >>> program = Program("one")
+        >>> _ = program.add_node(PyNode(lambda: None))
+        >>> with launch(program) as launched:
+        ...     print(launched.wait(), launched.state()[0].state)
+        {'main/0': 0} finished
     """
 
     def __init__(self, program: Program, engine: LaunchEngine, on_failure: Literal["stop", "continue"]) -> None:

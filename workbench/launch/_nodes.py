@@ -61,6 +61,13 @@ class PyClassNode(Node):
 
     Raises:
         ProgramError: if `target` is not a class with a `run` method.
+
+    Example:
+        >>> class Worker:
+        ...     def __init__(self, seed): ...
+        ...     def run(self): ...
+        >>> PyClassNode(Worker, 0).runs
+        True
     """
 
     kind: "ClassVar[NodeKind]" = "class"
@@ -122,7 +129,15 @@ class ServiceNode(Node):
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """Stands for a node in the arguments of other nodes, which get a client of it when they are launched."""
+    """Stands for a node in the arguments of other nodes, which get a client of it when they are launched.
+
+    Example:
+        >>> from workbench.launch import Program, PyNode, ServiceNode
+        >>> program = Program("two")
+        >>> handle = program.add_node(ServiceNode(dict))
+        >>> handle.label, program.add_node(PyNode(print, handle)).label
+        ('main/0', 'main/1')
+    """
 
     program: str
     label: str
@@ -137,6 +152,10 @@ class Restart:
         limit: How many times.
         delay_seconds: The pause before each.
         causes: Which ends count; a node that finishes is never restarted.
+
+    Example:
+        >>> Restart(limit=3, delay_seconds=1.0).causes
+        ('raised', 'killed', 'hung')
     """
 
     limit: int = 0

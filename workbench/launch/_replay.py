@@ -200,6 +200,16 @@ class ReplayNode(ServiceNode):
     """A service node with a `Replay` table, e.g. `ReplayNode(10_000, sampling="prioritized", min_size=100)`.
 
     Answers 256 calls at once: at most this many callers may wait in `sample` without holding up an `insert`.
+
+    Example:
+        >>> from workbench.launch import Program, launch
+        >>> program = Program("table")
+        >>> table = program.add_node(ReplayNode(10))
+        >>> with launch(program) as launched:
+        ...     launched.client(table).insert("first")
+        ...     launched.client(table).counts()
+        0
+        {'size': 1, 'inserted': 1, 'sampled': 0}
     """
 
     concurrency = 256

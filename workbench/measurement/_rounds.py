@@ -111,6 +111,13 @@ class Run:
         MeasureError: `rounds`, `keep` or `checkpoint_every` is out of range, or `checkpoint_dir` holds rounds that may
             not be resumed.
         DataError: no checkpoint in `checkpoint_dir` fits the state.
+
+    Example:
+        >>> run = Run(lambda total, round: (total + round, {"before": total}), 0, 4, progress=False)
+        >>> run.start().status, run.state
+        ('finished', 6)
+        >>> [record.metrics["before"] for record in run.history]
+        [0.0, 0.0, 1.0, 3.0]
     """
 
     def __init__(

@@ -118,7 +118,13 @@ class CallTreeRecord(Record):
         return self.nodes[0]
 
     def children(self, node: int | CallNodeRecord) -> tuple[CallNodeRecord, ...]:
-        """The nodes directly below one."""
+        """The nodes directly below one.
+
+        Example:
+            >>> tree = wb.trace(lambda x: jnp.sin(x) * 2)(1.0).call_tree
+            >>> [node.kind for node in tree.children(0)]
+            ['function']
+        """
         number = node if isinstance(node, int) else node.id
         found = []
         for below in self.nodes[number + 1 :]:
@@ -129,7 +135,13 @@ class CallTreeRecord(Record):
         return tuple(found)
 
     def path(self, node: int | CallNodeRecord) -> tuple[CallNodeRecord, ...]:
-        """The nodes from the root to one."""
+        """The nodes from the root to one.
+
+        Example:
+            >>> tree = wb.trace(lambda x: jnp.sin(x) * 2)(1.0).call_tree
+            >>> [node.kind for node in tree.path(1)]
+            ['root', 'function']
+        """
         at: CallNodeRecord | None = self.nodes[node if isinstance(node, int) else node.id]
         found = []
         while at is not None:

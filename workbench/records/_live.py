@@ -204,7 +204,15 @@ class TapRecord(Record):
         return next((value for value in self.values if value.nonfinite), None)
 
     def find(self, name: str, **where: object) -> tuple[TappedValueRecord, ...]:
-        """All values of that name, one per round and step; `where` narrows it down by `stage`, `round` or `steps`."""
+        """All values of that name, one per round and step; `where` narrows it down by `stage`, `round` or `steps`.
+
+        Example:
+            >>> @wb.program(clients=4)
+            ... def mean_square(x):
+            ...     return wb.reduce_mean(wb.map_fn(lambda own: own**2, x))
+            >>> [value.mean for value in wb.tap(mean_square, client=3)(jnp.arange(4.0)).find("own")]
+            [3.0]
+        """
         return tuple(
             value
             for value in self.values

@@ -88,7 +88,14 @@ class StageRecord(Record):
     body: tuple["StageRecord", ...] = ()
 
     def walk(self, into: Container[StageKind] = STAGE_KINDS) -> Iterator["StageRecord"]:
-        """This stage and those inside it, outer ones first; `into` limits the kinds of stages that are opened."""
+        """This stage and those inside it, outer ones first; `into` limits the kinds of stages that are opened.
+
+        Example:
+            >>> total = wb.program(clients=4)(wb.reduce_sum)
+            >>> rounds = wb.trace(lambda x: jax.lax.fori_loop(0, 3, lambda _, x: x * total(x), x))(jnp.ones(4))
+            >>> [stage.kind for stage in rounds.plan.stages[0].walk()]
+            ['loop', 'reduce', 'server']
+        """
         yield self
         if self.kind in into:
             for stage in self.body:

@@ -78,6 +78,12 @@ class ShardingSearchRecord(Record):
             choice: Position in `choices`.
             style: "rules" writes rules by path and places the arguments by them; "in_shardings" hands the rules to
                 `jax.jit`, which needs no arrays; "nnx" writes one `nnx.with_partitioning` per parameter.
+
+        Example:
+            >>> mesh, shape = jax.sharding.AbstractMesh((8,), ("data",)), jax.ShapeDtypeStruct((512, 512), "float32")
+            >>> search = wb.suggest_shardings(lambda w, batch: batch @ w, mesh=mesh, compiled=False)(shape, shape)
+            >>> "batch" in search.code()
+            True
         """
         write = renderer().sharding_code
         return write(self.choices[choice], style=style, arguments=self.arguments, function=self.name)

@@ -28,6 +28,15 @@ def wrap_optimizer(
     Raises:
         ProgramError: if `accumulate` is not a positive int.
 
+    Example:
+        >>> from workbench.replicate import Replicator
+        >>> def step(ctx, gradient, w):
+        ...     optimizer = wrap_optimizer(ctx, optax.sgd(0.1))
+        ...     updates, _ = optimizer.update(gradient, optimizer.init(w))
+        ...     return w + updates, ()
+        >>> Replicator(replicas=2).step(step)(jnp.array([1.0, 3.0]), jnp.zeros(2))[0]
+        Array([-0.2, -0.2], dtype=float32)
+
     References:
         `optax.MultiSteps`; TF-Replicator (2019), section 4: `wrap_optimizer`.
     """
