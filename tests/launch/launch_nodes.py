@@ -32,6 +32,12 @@ class Counter:
         time.sleep(seconds)
         return seconds
 
+    def while_there(self, path):
+        """Answers when the file is removed."""
+        while os.path.exists(path):  # noqa: PTH110
+            time.sleep(0.01)
+        return path
+
     def die(self):
         os.kill(os.getpid(), signal.SIGKILL)
 
@@ -49,7 +55,7 @@ class Doubler:
     def __init__(self):
         self.sizes = []
 
-    @batched(max_size=4, wait_seconds=0.5)
+    @batched(max_size=4, wait_seconds=60.0)  # four come, so that nobody waits so long
     def double(self, xs):
         self.sizes.append(len(xs))
         return [2 * x for x in xs]

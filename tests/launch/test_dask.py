@@ -83,14 +83,16 @@ def test_a_worker_that_is_killed_takes_few_calls_with_it_and_the_others_reach_th
 
 
 @pytest.mark.parametrize("what", ["client", "cluster"])
-def test_when_dask_is_closed_under_a_program_calls_end_and_so_does_the_program(what):
+def test_when_dask_is_closed_under_a_program_calls_end_and_so_does_the_program(what, tmp_path):
+    held = tmp_path / "held"
+    held.touch()
     with dask_cluster(1, 4) as (cluster, connected):
         program = Program("cut")
         counter = program.add_node(ServiceNode(nodes.Counter))
         launched = launch(program, DaskEngine(connected), on_failure="continue")
         client = launched.client(counter)
         assert client.add(1) == 1
-        calls = [client.futures.slow(2.0), client.futures.add(1)]
+        calls = [client.futures.while_there(str(held)), client.futures.add(1)]
         assert nodes.eventually(lambda: launched.state()[0].active_calls == 1, LONG)
         (connected if what == "client" else cluster).close()
         for call in calls:
@@ -98,6 +100,7 @@ def test_when_dask_is_closed_under_a_program_calls_end_and_so_does_the_program(w
                 call.result(LONG)
         with pytest.raises(NodeError, match="did not get an answer from node 'main/0'"):
             client.add(1)
+        held.unlink()
         launched.stop()
         assert launched.state()[0].state == "killed"
 

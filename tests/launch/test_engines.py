@@ -1,6 +1,7 @@
 """What holds on threads and on processes alike."""
 
 import sys
+from pathlib import Path
 
 import launch_nodes as nodes
 import pytest
@@ -32,6 +33,15 @@ def on(request, monkeypatch):
     return request.param
 
 
+@pytest.fixture
+def held(tmp_path):
+    """The name of a file: `Counter.while_there` answers once it is removed."""
+    file = tmp_path / "held"
+    file.touch()
+    yield str(file)
+    file.unlink(missing_ok=True)
+
+
 def program_with_counter():
     program = Program("test")
     with program.group("counter"):
@@ -53,14 +63,15 @@ class TestEveryEngine:
         assert launched.exit_codes["counter/0"] == 0
         assert not launched.alive
 
-    def test_futures_come_back_in_their_own_time_and_waiting_ones_can_be_cancelled(self, on):
+    def test_futures_come_back_in_their_own_time_and_waiting_ones_can_be_cancelled(self, on, held):
         program, counter = program_with_counter()
         with launch(program, on) as launched:
             client = launched.client(counter)
             assert client.add(1) == 1
-            first, second, third = (client.futures.slow(0.3), client.futures.add(10), client.futures.add(100))
+            first, second, third = client.futures.while_there(held), client.futures.add(10), client.futures.add(100)
             assert third.cancel()
-            assert (first.result(LONG), second.result(LONG)) == (0.3, 11)
+            Path(held).unlink()
+            assert (first.result(LONG), second.result(LONG)) == (held, 11)
             assert client.add(0) == 11  # the cancelled call never reached the service
 
     def test_futures_of_one_caller_begin_in_the_order_sent(self, on):
@@ -70,16 +81,17 @@ class TestEveryEngine:
             totals = [client.futures.add(n) for n in range(300)]
             assert [total.result(LONG) for total in totals] == [n * (n + 1) // 2 for n in range(300)]
 
-    def test_a_slow_call_does_not_hold_up_the_answers_of_others(self, on):
+    def test_a_slow_call_does_not_hold_up_the_answers_of_others(self, on, held):
         program = Program("wide")
         counter = program.add_node(ServiceNode(nodes.Counter), concurrency=2)
         with launch(program, on) as launched:
             client = launched.client(counter)
             assert [client.futures.echo(n).result(LONG) for n in range(20)] == list(range(20))
-            slow = client.futures.slow(3.0)
+            slow = client.futures.while_there(held)
             assert [client.futures.echo(n).result(LONG) for n in range(100)] == list(range(100))
             assert not slow.done()
-            assert slow.result(LONG) == 3.0
+            Path(held).unlink()
+            assert slow.result(LONG) == held
 
     def test_a_call_with_a_deadline_raises_and_says_which_node_was_late(self, on):
         program, counter = program_with_counter()
@@ -223,17 +235,18 @@ class TestEveryEngine:
         assert launched.wait(LONG) == {"main/0": 0, "main/1": 0}
         assert not launched.alive
 
-    def test_state_counts_calls_and_shows_the_queue(self, on):
+    def test_state_counts_calls_and_shows_the_queue(self, on, held):
         program, counter = program_with_counter()
         with launch(program, on) as launched:
             client = launched.client(counter)
             for _ in range(5):
                 client.add(1)
             assert nodes.eventually(lambda: launched.state()[0].calls == 5)
-            waiting = [client.futures.slow(1.0) for _ in range(3)]
+            waiting = [client.futures.while_there(held) for _ in range(3)]
             assert nodes.eventually(lambda: launched.state()[0].queue_length == 2)
             assert nodes.eventually(lambda: launched.state()[0].active_calls == 1)
             state = launched.state()[0]
+            Path(held).unlink()
             del waiting
         assert state.state == "serving"
         assert state.heartbeat_age_seconds >= 0

@@ -218,7 +218,7 @@ def test_a_batch_with_different_arguments_is_refused():
     doubler = program.add_node(ServiceNode(nodes.Doubler))
     with launch(program) as launched:
         client = launched.client(doubler)
-        answers = [client.futures.double(1), client.futures.double(xs=2)]
+        answers = [call for _ in range(2) for call in (client.futures.double(1), client.futures.double(xs=2))]
         with pytest.raises(NodeError, match="different arguments: 0 positional and keywords"):
             answers[0].result(30)
 

@@ -110,7 +110,7 @@ def share_above(answer: object) -> str:
     return "each client discloses one number, and not its value."
 
 
-@exercise("02.3", "the mean over the clients that are present, for 8 bytes a pod")
+@exercise("02.3", "a mean over present clients, for 8 bytes a pod")
 def mean_of_present(answer: object) -> str:
     x = jnp.arange(12.0).reshape(4, 3)
     present = jnp.array([[1.0, 1.0, 1.0], [1.0, 0.0, 0.0], [0.0, 1.0, 1.0], [0.0, 0.0, 0.0]])
