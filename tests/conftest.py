@@ -2,7 +2,7 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from typing import Any
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
@@ -10,6 +10,7 @@ os.environ.setdefault("NPROC", "64")  # more threads than simulated devices: see
 
 import jax
 import pytest
+from _pytest.doctest import DoctestModule
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job, where Ctrl-C would reach nobody
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -47,6 +48,13 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.markexpr = LONG
         config.option.ignore = [str(config.rootpath / "tests" / name) for name in COMPILING]
         config.option.deselect = [f"tests/{name}" for name in COMPILING]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """No doctests of `test_*.py`: their plugin is silent about a file that cannot be imported, and pytest after it."""
+    found = yield
+    return [each for each in found if not (isinstance(each, DoctestModule) and each.path.name.startswith("test_"))]
 
 
 @pytest.fixture(scope="session")

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 import pytest
-from lab import open_notebook
+from lab import open_notebook, write_notebook
 from playwright.sync_api import Page, expect
-from test_lab import ask_kernel, notebook
+from test_lab import ask_kernel
 
 pytestmark = [pytest.mark.browser, pytest.mark.lab]
 
@@ -21,7 +21,7 @@ AWAITED = "(await run).status"
 
 
 def test_buttons_of_a_run_work_while_a_cell_runs(lab_page: Page, lab: str, lab_root: Path):
-    open_notebook(lab_page, lab, notebook(lab_root, "busy.ipynb", RUN, AWAITED))
+    open_notebook(lab_page, lab, write_notebook(lab_root, "busy.ipynb", RUN, AWAITED))
     lab_page.evaluate("() => void window.jupyterapp.commands.execute('notebook:run-all-cells')")
     view = lab_page.locator("section.wb")
     status = view.locator(".wb-runhead .wb-big")

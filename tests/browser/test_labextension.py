@@ -5,9 +5,9 @@ import os
 from pathlib import Path
 
 import pytest
-from lab import open_notebook, run_all
+from lab import open_notebook, run_all, write_notebook
 from playwright.sync_api import Page, expect
-from test_lab import IMPORTS, ask_kernel, notebook
+from test_lab import IMPORTS, ask_kernel
 
 pytestmark = [pytest.mark.browser, pytest.mark.lab]
 
@@ -28,7 +28,7 @@ explorer"""
 
 def opened(page: Page, lab: str, root: Path, name: str, *, dock: str | None = None):
     cells = (IMPORTS, CODE, EXPLORE.replace("DOCK", repr(dock)))
-    open_notebook(page, lab, notebook(root, name, *cells))
+    open_notebook(page, lab, write_notebook(root, name, *cells))
     assert run_all(page) == []
     return page.locator("section.wb").last
 
@@ -65,7 +65,7 @@ def test_explorer_that_is_docked_from_python_is_replaced_when_its_cell_runs_agai
 
 def test_function_of_a_cell_is_explored_by_a_command(lab_page: Page, lab: str, lab_root: Path):
     cells = ("import jax, workbench as wb", "def double(x):\n    return 2 * x", "y = double(jax.numpy.ones(3))")
-    open_notebook(lab_page, lab, notebook(lab_root, "command.ipynb", *cells))
+    open_notebook(lab_page, lab, write_notebook(lab_root, "command.ipynb", *cells))
     assert run_all(lab_page) == []
     run = """() => { const app = window.jupyterapp; app.shell.currentWidget.content.activeCellIndex = 1;
       return app.commands.execute("workbench:explore-cell"); }"""

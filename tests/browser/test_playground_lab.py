@@ -5,10 +5,10 @@ import os
 from pathlib import Path
 
 import pytest
-from lab import open_notebook, run_all, set_theme
+from lab import open_notebook, run_all, set_theme, write_notebook
 from playwright.sync_api import Page, expect
 from test_axe import violations
-from test_lab import ask_kernel, notebook
+from test_lab import ask_kernel
 
 pytestmark = [pytest.mark.browser, pytest.mark.lab]
 
@@ -19,7 +19,7 @@ play"""
 
 
 def test_an_experiment_is_chosen_run_compared_and_taken_along(lab_page: Page, lab: str, lab_root: Path) -> None:
-    open_notebook(lab_page, lab, notebook(lab_root, "play.ipynb", OPEN))
+    open_notebook(lab_page, lab, write_notebook(lab_root, "play.ipynb", OPEN))
     assert run_all(lab_page) == []
     view = lab_page.locator("section.wb")
     begin = view.get_by_role("button", name="Run", exact=True)
@@ -73,7 +73,7 @@ def test_an_experiment_is_chosen_run_compared_and_taken_along(lab_page: Page, la
 def test_settings_that_do_not_go_together_are_reported_and_nothing_is_lost(
     lab_page: Page, lab: str, lab_root: Path
 ) -> None:
-    open_notebook(lab_page, lab, notebook(lab_root, "refused.ipynb", OPEN))
+    open_notebook(lab_page, lab, write_notebook(lab_root, "refused.ipynb", OPEN))
     assert run_all(lab_page) == []
     view = lab_page.locator("section.wb")
     view.get_by_label("algorithm").select_option("SCAFFOLD")

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import psutil
 import pytest
-from lab import open_notebook, run_all
+from lab import open_notebook, run_all, write_notebook
 from playwright.sync_api import Locator, Page, expect
-from test_lab import ask_kernel, notebook
+from test_lab import ask_kernel
 
 from workbench.aot import list_targets
 
@@ -76,7 +76,7 @@ def stop(page: Page, view: Locator) -> None:
 
 def test_stop_button_ends_a_compilation_while_the_kernel_stays_free(lab_page: Page, lab: str, lab_root: Path):
     cells = (PROGRAM, WITH_FAKE.format(path=str(FAKE_WORKER)), EXPLORE)
-    view = opened(lab_page, lab, notebook(lab_root, "stop.ipynb", *cells))
+    view = opened(lab_page, lab, write_notebook(lab_root, "stop.ipynb", *cells))
     press(view)
     assert ask_kernel(lab_page, "6 * 7") == "42"
     pid = int(ask_kernel(lab_page, "shared_worker('tpu').pid"))
@@ -93,7 +93,7 @@ def test_program_is_compiled_for_a_tpu_next_to_what_is_here_and_stopped_in_the_m
     if not chip.installed:
         pytest.skip(f"no compiler for tpu is installed: {chip.install}")
     cache = f"import os; os.environ['WORKBENCH_CACHE'] = {str(tmp_path)!r}"
-    view = opened(lab_page, lab, notebook(lab_root, "tpu.ipynb", cache, PROGRAM, EXPLORE))
+    view = opened(lab_page, lab, write_notebook(lab_root, "tpu.ipynb", cache, PROGRAM, EXPLORE))
     press(view)
     stop(lab_page, view)  # at once: the real compiler needs only seconds
     view.get_by_role("button", name="Compile", exact=True).click()

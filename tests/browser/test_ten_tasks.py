@@ -5,10 +5,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from lab import open_notebook, run_all
+from lab import open_notebook, run_all, write_notebook
 from playwright.sync_api import Browser, Locator, Page, expect
 from tasks_notebook import CELLS, VIEWS
-from test_lab import ask_kernel, notebook
+from test_lab import ask_kernel
 from visitor import Visitor
 
 pytestmark = [pytest.mark.browser, pytest.mark.lab, pytest.mark.slow]
@@ -22,7 +22,7 @@ def page(browser: Browser, lab: str, lab_root: Path) -> Iterator[Page]:
     opened = browser.new_page(viewport={"width": 1440, "height": 900})
     wrong: list[str] = []
     opened.on("pageerror", lambda error: wrong.append(str(error)))
-    open_notebook(opened, lab, notebook(lab_root, "tasks.ipynb", *(cell.strip() for cell in CELLS)))
+    open_notebook(opened, lab, write_notebook(lab_root, "tasks.ipynb", *(cell.strip() for cell in CELLS)))
     opened.set_default_timeout(240_000)
     assert run_all(opened) == []
     opened.set_default_timeout(30_000)

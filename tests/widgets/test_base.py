@@ -9,7 +9,6 @@ import xml.etree.ElementTree as ET
 import pytest
 import records_examples as examples
 import workbench_widgets
-from workbench_widgets import _module
 
 
 def test_widget_carries_what_finds_the_bundle_and_no_address_of_a_network():
@@ -17,15 +16,6 @@ def test_widget_carries_what_finds_the_bundle_and_no_address_of_a_network():
     assert isinstance(text, str)
     assert 'const VIEW = "program"' in text
     assert "http" not in text
-
-
-def test_modules_that_import_each_other_are_refused(monkeypatch):
-    files = {"a.js": 'import { b } from "./b.js";\n', "b.js": 'import { a } from "./a.js";\n'}
-    monkeypatch.setattr(_module, "_read", files.__getitem__)
-    with pytest.raises(
-        ImportError, match=r"a\.js -> b\.js -> a\.js import each other in a circle; move what they share"
-    ):
-        _module.module.__wrapped__("a.js")
 
 
 def test_notebook_keeps_a_picture_and_a_text_next_to_the_live_view():
