@@ -14,7 +14,11 @@ CONTAINERS = {"dict", "list", "set", "defaultdict", "OrderedDict", "WeakKeyDicti
 BOUNDED = {
     # Caches without a size
     "workbench/records/_base.py: _readers": "one per class of records",
+    "workbench/plan/_choices.py: _versions": "no arguments",
     "workbench/plan/_describe.py: _dtype_name": "one per dtype",
+    "workbench/plan/_describe.py: chunks": "of one plan, by its phases",
+    "workbench/plan/_describe.py: disclosure": "of one plan, no arguments",
+    "workbench/plan/_describe.py: jaxpr": "of one stage, no arguments",
     "workbench/plan/_describe.py: work": "of one stage, no arguments",
     "workbench/engines/_client_loop.py: functions": "of one phase of one run, by the size of a batch",
     "workbench/engines/_remote.py: end_with_parent": "no arguments",
