@@ -25,7 +25,6 @@ if TYPE_CHECKING:  # type checkers read jaxtyping's tree, which is made at run t
         num_leaves: int
 
         def unflatten(self, leaves: Iterable[object], /) -> "Argument": ...
-        def flatten_up_to(self, tree: object, /) -> list[Any]: ...
 
     Aval: TypeAlias = Any  # JAX says of a variable only that its type is an `AbstractValue`, which has no shape
 else:

@@ -25,9 +25,6 @@ class Counter:
     def fail(self, text):
         raise ValueError(text)
 
-    def fail_unpicklable(self):
-        raise NeedsTwoError("a", "b")
-
     def slow(self, seconds):
         time.sleep(seconds)
         return seconds
@@ -43,12 +40,6 @@ class Counter:
 
     def echo(self, value):
         return value
-
-
-class NeedsTwoError(Exception):
-    def __init__(self, one, two):
-        super().__init__(one)
-        self.two = two
 
 
 class Doubler:

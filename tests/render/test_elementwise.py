@@ -13,7 +13,6 @@ import workbench as wb
 from workbench import records
 from workbench.records import Record
 from workbench.render import (
-    clients_table,
     render_cost_text,
     render_module_text,
     render_program_svg,
@@ -100,7 +99,7 @@ def test_details_of_stages_state_both_kinds(program: Any) -> None:
 
 def test_tables_have_a_column_of_both_kinds(program: Any) -> None:
     frames = [to_pandas(program), to_pandas(program.plan), to_pandas(program.module), to_pandas(program.cost)]
-    for table in [*frames, clients_table(program.cost)]:
+    for table in [*frames, to_pandas(program.cost.clients)]:
         found = [column for column in table.columns if "flops" in column and "elementwise" not in column]
         assert found
         for column in found:

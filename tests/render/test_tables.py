@@ -6,7 +6,6 @@ from records_parts import TOY_CHIP, cost_record, mesh_record, module_record, sha
 
 from workbench.records import (
     BufferRecord,
-    ClientRunRecord,
     CollectiveRecord,
     InstructionRecord,
     MemoryRecord,
@@ -20,7 +19,7 @@ from workbench.records import (
     StageRecord,
     StageRunRecord,
 )
-from workbench.render import clients_table, collectives_table, planned_collectives_table, to_pandas
+from workbench.render import to_pandas
 
 
 def test_plan_has_a_row_per_stage_inner_ones_too():
@@ -56,7 +55,7 @@ def test_module_has_a_row_per_instruction():
     ("table", "record"),
     [
         (to_pandas(module_record()), InstructionRecord),
-        (collectives_table(module_record()), CollectiveRecord),
+        (to_pandas(module_record().collectives), CollectiveRecord),
         (to_pandas(cost_record()), StageCostRecord),
         (to_pandas(fedavg_record().plan), StageRecord),
     ],
@@ -72,16 +71,14 @@ def test_executions_and_elementwise_work_are_in_the_tables():
     table = to_pandas(module)
     assert table["executions"].tolist() == [instruction.executions for instruction in module.instructions]
     assert table["elementwise_flops"].sum() == sum(each.elementwise_flops for each in module.instructions)
-    assert collectives_table(module)["executions"].tolist() == [each.executions for each in module.collectives]
     plan = fedavg_record().plan
     assert to_pandas(plan)["elementwise_flops"].tolist() == [stage.elementwise_flops for stage in plan.stages]
 
 
 def test_collectives_write_their_axes_as_words():
     module = module_record()
-    table = collectives_table(module)
+    table = to_pandas(module.collectives)
     assert table["axes"].tolist() == [", ".join(found.axes) for found in module.collectives]
-    assert collectives_table(module.collectives).equals(table)
 
 
 def test_tree_has_a_row_per_array_and_an_array_one_per_slice():
@@ -107,15 +104,6 @@ def test_cost_has_a_column_of_sent_bytes_per_mesh_axis():
     assert table["seconds"].tolist() == [stage.seconds for stage in cost.stages]
 
 
-def test_clients_are_predicted_or_measured_never_both():
-    assert "flops" in clients_table(cost_record()).columns
-    run = RunRecord(name="r", engine="mesh", seconds=1.0, clients=(ClientRunRecord(stage="1", client=0, seconds=0.5),))
-    assert clients_table(run)["seconds"].tolist() == [0.5]
-    assert "accessed_bytes" not in clients_table(run).columns
-    assert "seconds" not in clients_table(cost_record()).columns
-    assert "seconds" in clients_table(run.replace(clients=())).columns
-
-
 def test_propagation_has_values_and_planned_collectives():
     value = PlannedValueRecord(
         name="%0", operation="dot", shape=(8, 4), dtype="f32", spec=(("clients",), ()), origins={"clients": "input: 0"}
@@ -125,7 +113,7 @@ def test_propagation_has_values_and_planned_collectives():
     assert to_pandas(record)[["type", "spec", "origins"]].values.tolist() == [
         ["f32[8,4]", "P(clients, -)", "clients: input: 0"]
     ]
-    assert planned_collectives_table(record)["axes"].tolist() == ["model"]
+    assert to_pandas(record.collectives)["axes"].tolist() == ["model"]
 
 
 def test_memory_has_buffers_with_their_line():

@@ -20,7 +20,6 @@ from repository_files import ROOT, project, python_files
 import workbench
 from workbench._jax_compat import warn_of_newer_jax
 
-SOURCES = python_files("workbench", "widgets", "tests", "benchmarks")
 LIBRARY = python_files("workbench", "widgets")
 PACKAGES = ["workbench", "workbench_widgets"]
 NAMES = [name for name, thing in vars(workbench).items() if name[0] != "_" and not inspect.ismodule(thing)]

@@ -31,7 +31,6 @@ class ClientsController(WorkbenchWidget):
         "clients_in_round": "clients_in_round",
     }
     background: ClassVar[frozenset[str]] = frozenset({"open_client"})
-    _clients_place = ""  # of the clients view in a widget of several views: "clients/"
 
     def __init__(self, *, tap: Tap | None = None, **values: object) -> None:
         self._tap = tap

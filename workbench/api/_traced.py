@@ -692,7 +692,7 @@ def inspect(x: Callable, **options: Unpack[InspectOptions]) -> Callable[..., Pro
 def inspect(x: Mesh | AbstractMesh) -> MeshRecord: ...
 @overload
 def inspect(
-    x: ProgramRecord | Traced | jax.stages.Traced | jax.stages.Lowered | jax.stages.Compiled | str | bytes | Path,
+    x: ProgramRecord | Traced | jax.stages.Lowered | jax.stages.Compiled | str | bytes | Path,
     **options: Unpack[InspectOptions],
 ) -> ProgramRecord: ...
 @overload

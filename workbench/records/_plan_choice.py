@@ -1,6 +1,5 @@
 """How a compiled program computes its clients, and on what that choice rests."""
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -40,10 +39,6 @@ class PlanChoiceRecord(Record):
     why: str  # in a sentence
     candidates: tuple[PlanCandidateRecord, ...] = ()
     tuning_seconds: float = 0.0  # compilations included
-
-    def ratio_to_rule(self) -> float:
-        """Seconds of what was chosen over those of the rule's choice; NaN where nothing was measured."""
-        return next((one.ratio for one in self.candidates if self.chose(one)), math.nan)
 
     def chose(self, candidate: PlanCandidateRecord) -> bool:
         """Whether a candidate is the choice."""

@@ -163,9 +163,6 @@ from workbench.render._svg import (
     work_text as work_text,
 )
 from workbench.render._tables import (
-    clients_table as clients_table,
-    collectives_table as collectives_table,
-    planned_collectives_table as planned_collectives_table,
     to_pandas as to_pandas,
 )
 from workbench.render._text import render_module_text as render_module_text, render_text as render_text

@@ -7,9 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from workbench.errors import needs_library
 from workbench.records import (
-    ClientCostRecord,
-    ClientRunRecord,
-    CollectiveRecord,
     ComparisonRecord,
     CostRecord,
     LeafShardingRecord,
@@ -92,13 +89,6 @@ def instructions_table(module: ModuleRecord) -> "pd.DataFrame":
     return _frame(map(_fields, module.instructions), [*columns.split(), "op_name", "inferred"])
 
 
-def collectives_table(module: ModuleRecord | Iterable[CollectiveRecord]) -> "pd.DataFrame":
-    """Every collective of a compiled module by mesh axes; bytes per device and per execution."""
-    found = module.collectives if isinstance(module, ModuleRecord) else module
-    columns = "name kind axes group_size groups payload_bytes wire_bytes executions stages sources algorithm"
-    return _frame(map(_fields, found), [*columns.split(), "asynchronous", "reduction"])
-
-
 @to_pandas.register(ShardingRecord)
 def shardings_table(record: ShardingRecord) -> "pd.DataFrame":
     """Every array of a tree with its sharding."""
@@ -143,13 +133,6 @@ def propagation_table(record: PropagationRecord) -> "pd.DataFrame":
     )
 
 
-def planned_collectives_table(record: PropagationRecord) -> "pd.DataFrame":
-    """The collectives that propagation asks for; the compiler may combine or change them."""
-    return _frame(
-        map(_fields, record.collectives), "kind axes shape dtype size_bytes device_bytes stage source".split()
-    )
-
-
 @to_pandas.register(CostRecord)
 def cost_table(cost: CostRecord) -> "pd.DataFrame":
     """Every stage with its predicted cost on one device; a column `sent_bytes_<axes>` per group of mesh axes."""
@@ -166,13 +149,6 @@ def cost_table(cost: CostRecord) -> "pd.DataFrame":
     return _frame(
         rows, [*columns.split(), *times, *(key for row in rows for key in row if key.startswith("sent_bytes_"))]
     )
-
-
-def clients_table(record: CostRecord | RunRecord | Iterable[ClientCostRecord]) -> "pd.DataFrame":
-    """Every client: predicted work (of a cost) or measured work (of a run), never both."""
-    found: Sequence[Any] = record.clients if isinstance(record, CostRecord | RunRecord) else tuple(record)
-    kind = type(found[0]) if found else ClientRunRecord if isinstance(record, RunRecord) else ClientCostRecord
-    return _frame(map(_fields, found), [field.name for field in dataclasses.fields(kind)])
 
 
 @to_pandas.register(MemoryRecord)
