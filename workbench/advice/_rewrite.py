@@ -1,4 +1,4 @@
-"""Changes equations of a traced program, also inside loops, branches and functions that it calls."""
+"""Rewrites a traced program at the lines of a finding: no constraint, own shards, a written gather."""
 
 from collections.abc import Callable, Collection, Mapping
 
