@@ -69,7 +69,7 @@ def private_imports(name: str) -> set[tuple[str, str]]:
     """What a file imports from inside of our packages: the package, and the name."""
     found = set()
     for node in ast.walk(ast.parse((ROOT / name).read_text())):
-        if isinstance(node, ast.ImportFrom) and (owner := home(node.module or "")) not in (None, "workbench"):
+        if isinstance(node, ast.ImportFrom) and (owner := home(node.module or "")) not in (None, "", "workbench"):
             found |= {(owner, alias.name) for alias in node.names}
     return found
 
