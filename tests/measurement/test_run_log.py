@@ -1,5 +1,7 @@
 """Trackers, the folder of a run, provenance, and running it again; each tracker with the real package, offline."""
 
+import base64
+import gzip
 import json
 import re
 import sys
@@ -154,7 +156,8 @@ def test_several_runs_open_in_one_page_with_their_seeds(tmp_path: Path) -> None:
             rounds(tmp_path / "runs", key=jax.random.key(seed), name=name)
     page = tmp_path / "page.html"
     assert main(["runs", "open", str(tmp_path / "runs"), "--metric", "loss", "--out", str(page)]) == 0
-    state = json.loads(re.findall(r'id="wb-state">(.*?)</script>', page.read_text(), re.DOTALL)[0])[0]["state"]
+    packed = re.findall(r'id="wb-state">(.*?)</script>', page.read_text(), re.DOTALL)[0]
+    state = json.loads(gzip.decompress(base64.b64decode(packed)))[0]["state"]
     assert [(each["name"], each["compared"]) for each in state["data"]["results"]] == [("one", 2), ("other", 1)]
 
 

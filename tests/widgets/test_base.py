@@ -1,5 +1,6 @@
 import base64
 import gc
+import gzip
 import json
 import re
 import time
@@ -85,7 +86,9 @@ def test_exported_page_is_self_contained_and_cannot_be_broken_out_of():
     assert not re.search(r"(src|href)=[\"']?https?:", page)
     state = re.search(r'id="wb-state">(.*?)</script>', page, re.DOTALL)
     assert state is not None
-    assert json.loads(state[1])[0]["state"]["data"]["overview"]["title"] == record.name
+    assert (
+        json.loads(gzip.decompress(base64.b64decode(state[1])))[0]["state"]["data"]["overview"]["title"] == record.name
+    )
 
 
 def test_exported_page_can_be_written_to_a_file(tmp_path):

@@ -1,13 +1,13 @@
 // Stands in for the notebook: every widget of an exported page gets a model that holds its state and has no kernel.
-import { binary, offlineModel } from "./lib/offline-model";
+import { binary, offlineModel, unpack } from "./lib/offline-model";
 
-const read = (id: string) => JSON.parse(document.getElementById(id)?.textContent ?? "{}");
+const read = async (id: string) => JSON.parse(await unpack(document.getElementById(id)?.textContent ?? ""));
 
-(globalThis as { __workbenchChunks?: unknown }).__workbenchChunks = read("wb-chunks");
+const [chunks, pages] = await Promise.all([read("wb-chunks"), read("wb-state")]);
+(globalThis as { __workbenchChunks?: unknown }).__workbenchChunks = chunks;
 const place = document.querySelector("main");
 const LEAST = 480;
 const MOST = 1000;
-const pages = read("wb-state");
 
 /** One view alone on its page is as high as the window leaves it. */
 function heightOf(el: HTMLElement): { height?: number } {

@@ -1,9 +1,6 @@
 """What an output holds besides the live view: its state for readers without a kernel, its page where none will come."""
 
-import base64
-import gzip
 import html
-import json
 import os
 import re
 import sys
@@ -11,7 +8,7 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from workbench_widgets._bundle import BUILT, CHUNKS, chunk
-from workbench_widgets._export import plain_state
+from workbench_widgets._export import pack, plain_state
 
 if TYPE_CHECKING:
     from workbench_widgets._base import WorkbenchWidget
@@ -24,7 +21,7 @@ _HOSTS = ("VSCODE_PID", "COLAB_RELEASE_TAG", "JPY_SESSION_NAME")
 
 def saved_view(widget: "WorkbenchWidget", *, dock: str | None = None) -> dict[str, Any] | None:
     """The view as the labextension draws it when nobody answers; None where it is too large for a notebook."""
-    packed = _pack({"view": widget.view_name, "state": plain_state(widget)})
+    packed = pack({"view": widget.view_name, "state": plain_state(widget)})
     if len(packed) > MOST_BYTES:
         return None
     made = {"model": widget.model_id, "title": widget.data.get("title") or widget.label.split(":")[0], "state": packed}
@@ -38,7 +35,7 @@ def saved_page(widget: "WorkbenchWidget", picture: str) -> str:
     """
     place = f"wb-{uuid.uuid4().hex[:12]}"
     chunks = {name: chunk(name) for name in CHUNKS}
-    packed = _pack({"esm": widget._esm, "state": plain_state(widget), "chunks": chunks})
+    packed = pack({"esm": widget._esm, "state": plain_state(widget), "chunks": chunks})
     script = (BUILT / "saved.js").read_text(encoding="utf-8")
     return (
         f'<div id="{place}" class="wb-savedview"><div>{picture}</div>'
@@ -61,8 +58,3 @@ def runs_unseen() -> bool:
     asked = kernel.get_parent() if hasattr(kernel, "get_parent") else {}
     header, metadata = asked.get("header") or {}, asked.get("metadata") or {}
     return "cellId" not in metadata and _PYTHON_SESSION.match(str(header.get("session", ""))) is not None
-
-
-def _pack(value: dict[str, Any]) -> str:
-    text = json.dumps(value).encode()
-    return base64.b64encode(gzip.compress(text, 6 if len(text) < 2**21 else 2, mtime=0)).decode()

@@ -4,6 +4,7 @@ Everything that goes into an element is escaped, except what is already `Markup`
 """
 
 import base64
+import functools
 import html
 import math
 import re
@@ -12,6 +13,7 @@ from collections.abc import Iterable
 from workbench.records import SourceLine, cell_name
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9:-]*")
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _VOID = frozenset({"br", "hr", "img", "input", "meta", "link"})
 _EM_PER_CHARACTER = 0.58  # of a sans-serif face; the widest common fallback (DejaVu Sans) is near 0.6
 _EM_PER_MONO_CHARACTER = 0.61
@@ -293,20 +295,26 @@ def _three_digits(value: float) -> str:
 
 
 def _attribute(name: str, value: object) -> str:
+    written = _attribute_name(name)
+    if value is None or value is False:
+        return ""
+    if value is True:
+        return f' {written}=""'
+    shown = number(value) if isinstance(value, int | float) else str(escape(value))
+    return f' {written}="{shown}"'
+
+
+@functools.lru_cache(maxsize=512)  # the names that our pictures write, over and over
+def _attribute_name(name: str) -> str:
     name = name.rstrip("_").replace("_", "-")
     if not _NAME.fullmatch(name):
         message = (
             f"`element` was given the attribute {name!r}; a name is a letter followed by letters, digits, ':' or '-'"
         )
         raise ValueError(message)
-    if value is None or value is False:
-        return ""
-    if value is True:
-        return f' {name}=""'
-    shown = number(value) if isinstance(value, int | float) else str(escape(value))
-    return f' {name}="{shown}"'
+    return name
 
 
 def _printable(content: str) -> str:
     # XML forbids most control characters, and one of them in a name would make the whole picture unreadable.
-    return "".join(c if c in "\t\n\r" or c >= " " else "�" for c in content)
+    return content if content.isprintable() else _CONTROL.sub("�", content)
