@@ -58,7 +58,8 @@ def program_state(record: ProgramRecord, gradient: ProgramRecord | None = None) 
     for prefix, each in records.items():
         width = WIDTH if gradient is None else NARROW_WIDTH
         svg = str(render_program_svg(each, width=width, live=True))
-        pictures.append({"svg": svg, "width": width, "name": each.name, "prefix": prefix})
+        name = f"gradient: {each.name}" if prefix else each.name
+        pictures.append({"svg": svg, "width": width, "name": name, "prefix": prefix})
         stages |= {prefix + path: made for path, made in stage_details(each, read_source).items()}
         found = {prefix + stage.path: stage.source for stage in each.plan.walk()}
         lines |= {path: f"{source.file}:{source.line}" for path, source in found.items() if source is not None}
