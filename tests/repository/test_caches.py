@@ -24,6 +24,7 @@ BOUNDED = {
     "workbench/engines/_remote.py: end_with_parent": "no arguments",
     "workbench/render/_theme.py: palette": "light and dark",
     "widgets/workbench_widgets/_bundle.py: *": "one per built file",
+    "widgets/workbench_widgets/_export.py: _packed_chunks": "no arguments",
     "widgets/workbench_widgets/_scopes.py: scope_of": "of one call",
     # Containers of modules
     "workbench/records/_base.py: _CLASSES": "one per class of records",
