@@ -316,7 +316,7 @@ def user_frames(equation_source: _source_info.SourceInfo) -> tuple[tuple[str, in
 
 
 @functools.lru_cache(maxsize=1024)  # the operations of one line are asked one after the other
-def _frames_of(traceback: Any) -> tuple[tuple[str, int, int, int, int, str], ...]:
+def _frames_of(traceback: Foreign) -> tuple[tuple[str, int, int, int, int, str], ...]:
     return tuple(
         (f.file_name, f.start_line, f.start_column, f.end_line, f.end_column, f.function_name)
         for f in _source_info.user_frames(traceback)
