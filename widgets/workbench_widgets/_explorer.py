@@ -4,7 +4,14 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
-from workbench.records import PlayRecord, ProgramRecord, RunOverlayRecord, RunRecord, TimelineRecord
+from workbench.records import (
+    PlayRecord,
+    ProgramRecord,
+    RunOverlayRecord,
+    RunRecord,
+    TimelineRecord,
+    without_collections,
+)
 from workbench.render import GLOSSARY, Markup, describe_program, render_program_svg, render_program_text
 from workbench_widgets._advice_controller import AdviceController, Advises, Searches
 from workbench_widgets._base import require_dock
@@ -112,6 +119,7 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
     _place = "cost/"
     _trial_place = "sharding/"
 
+    @without_collections()
     def __init__(
         self,
         record: ProgramRecord,

@@ -27,7 +27,7 @@ from workbench.inspection._call import (
 )
 from workbench.inspection._compile_once import compile_now, compile_once
 from workbench.inspection.call_tree import predict_seconds, read_jaxpr_tree
-from workbench.inspection.hlo import inspect_module, with_padding, without_collections
+from workbench.inspection.hlo import inspect_module, with_padding
 from workbench.inspection.sharding import inspect_mesh, inspect_sharding, place_clients, propagate_shardings
 from workbench.mesh import chunk_shard
 from workbench.plan import (
@@ -62,6 +62,7 @@ from workbench.records import (
     ShardingRecord,
     SourceLine,
     TargetCompilation,
+    without_collections,
 )
 
 

@@ -51,6 +51,7 @@ from workbench.records._hardware import (
     DeviceRecord as DeviceRecord,
     MeshRecord as MeshRecord,
 )
+from workbench.records._in_bulk import without_collections as without_collections
 from workbench.records._launch import (
     EdgeRecord as EdgeRecord,
     LaunchedRecord as LaunchedRecord,

@@ -1,7 +1,5 @@
 """A compiled module as a record: instructions, collectives, memory, loop-exact costs, stages and source lines."""
 
-import contextlib
-import gc
 import math
 import re
 from collections.abc import Iterable, Iterator
@@ -24,7 +22,15 @@ from workbench.inspection.hlo._memory import read_memory
 from workbench.inspection.hlo._opcodes import note_on_opcode
 from workbench.inspection.hlo._text import Hlo, Instruction, parse_hlo, unreadable
 from workbench.inspection.hlo._traffic import Traffic
-from workbench.records import CallTreeRecord, CollectiveRecord, InstructionRecord, MeshRecord, ModuleRecord, PlanRecord
+from workbench.records import (
+    CallTreeRecord,
+    CollectiveRecord,
+    InstructionRecord,
+    MeshRecord,
+    ModuleRecord,
+    PlanRecord,
+    without_collections,
+)
 
 # They name or pass on values and do no work of their own, so that no stage is asked of them.
 _STRUCTURE = frozenset(("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"))
@@ -83,24 +89,6 @@ def inspect_module(
     except (LookupError, ValueError, ArithmeticError) as error:
         fact = f"{type(error).__name__}: {error}"
         raise InspectionError(unreadable(fact)) from error
-
-
-@contextlib.contextmanager
-def without_collections() -> Iterator[None]:
-    """Pauses Python's search for cycles: it would go through every instruction again and again, and find none.
-
-    Example:
-        >>> with without_collections():
-        ...     gc.isenabled()
-        False
-    """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def _opened(compiled: Foreign) -> tuple[str, Any | None, list[Any]]:
