@@ -8,8 +8,8 @@
   installed; seconds of each (of the compilation on the clock: it runs in another process).
 * Instructions, 10^3 to 10^5: a chain of layers written out, repeated as text; processor seconds of reading it.
 
-A slope is that of a straight line through the logarithms: 1 is proportional, 0 is flat. Every point is measured in turn
-with the others `--turns` times, and its median is drawn; each number of clients and devices in a process of its own.
+A slope is that of a straight line through the logarithms: 1 is proportional, 0 is flat. The points are measured one
+after another, `--iterations` times, and medians are drawn; each number of clients and devices in a process of its own.
 """
 
 import argparse
@@ -42,7 +42,7 @@ def main() -> None:
     """Measures what was asked for, prints it as a table and draws it."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--panels", nargs="*", choices=list(PANELS), default=list(PANELS))
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--iterations", type=int, default=3)
     parser.add_argument("--save", type=Path, default=Path("growth.jsonl"), help="rows, as JSON lines")
     parser.add_argument("--draw", type=Path, help="draws the rows of --save to this name, -light.png and -dark.png")
     parser.add_argument("--point", nargs=2, help=argparse.SUPPRESS)

@@ -25,7 +25,7 @@ Run = Callable[[], object]
 def main() -> None:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--turns", type=int, default=21)
+    parser.add_argument("--iterations", type=int, default=21)
     iterations = parser.parse_args().iterations
     print(describe_machine())
     print("| what | ours | plain JAX | ours / plain | range |\n|---|---|---|---|---|", flush=True)
