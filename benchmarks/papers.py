@@ -420,7 +420,11 @@ def matmul() -> dict:
         with jax.set_mesh(mesh):
             module = wb.inspect(lambda a, b: algorithms.matmul_25d(a, b))(*shapes).module
         assert module is not None
-        sent = sum(c.wire_bytes * c.executions for c in module.collectives) / 4  # pyright: ignore[reportOperatorIssue,reportOptionalOperand]
+        sent = 0.0  # floats of 4 bytes
+        for each in module.collectives:
+            assert each.wire_bytes is not None
+            assert each.executions is not None
+            sent += each.wire_bytes * each.executions / 4
         words[name] = sent, algorithms.matmul_words(n, side=side, layers=layers)["total"], module.memory.peak_bytes
     return {
         "paper": "Solomonik and Demmel, Euro-Par 2011, section 3",
