@@ -64,20 +64,24 @@ def compiled_collectives(mesh, step_of):
 
 
 @pytest.mark.parametrize("kind", ["Auto", "Explicit"])
-def test_a_gan_with_synchronous_batch_norm_compiles_to_the_all_reduces_that_are_written(kind):
+def test_a_gan_with_synchronous_batch_norm_compiles_to_the_collectives_that_are_written(kind):
     found = compiled_collectives(wb.make_mesh(replicas=REPLICAS, axis_types=getattr(AxisType, kind)), gan_step)
-    # Of each layer that is normalised a mean and a mean of squares: once for the discriminator, which does not change
-    # the generator, and forwards and backwards for the generator.
-    moments = 3 * 2 * HIDDEN
+    # Each normalised layer gathers three numbers per feature and replica: once for the discriminator, which does not
+    # change the generator, and once for the generator, whose derivative scatters them back.
+    moments = 3 * HIDDEN
     gradients = POINT * HIDDEN + HIDDEN * 1 + NOISE * HIDDEN + HIDDEN * POINT
     reported = 2
     assert {(each.kind, each.axes, each.reduction, each.executions) for each in found} == {
-        ("all-reduce", ("replicas",), "add", 1.0)
+        ("all-reduce", ("replicas",), "add", 1.0),
+        ("all-gather", ("replicas",), None, 1.0),
+        ("reduce-scatter", ("replicas",), "add", 1.0),
     }
-    assert sum(each.payload_bytes for each in found) == FLOAT * (moments + gradients + reported)
+    payload = lambda kind: sum(each.payload_bytes for each in found if each.kind == kind)
+    assert payload("all-reduce") == FLOAT * (gradients + reported)
+    assert (payload("all-gather"), payload("reduce-scatter")) == (2 * FLOAT * moments, REPLICAS * FLOAT * moments)
 
 
-def test_one_normalised_layer_costs_one_all_reduce_forwards_and_one_backwards():
+def test_one_normalised_layer_costs_one_all_gather_forwards_and_one_reduce_scatter_backwards():
     def step_of(optimizer):
         del optimizer
 
@@ -92,4 +96,6 @@ def test_one_normalised_layer_costs_one_all_reduce_forwards_and_one_backwards():
         return step
 
     found = compiled_collectives(wb.make_mesh(replicas=REPLICAS), step_of)
-    assert [(each.kind, each.payload_bytes) for each in found] == [("all-reduce", 2 * HIDDEN * FLOAT)] * 2
+    moments = 3 * HIDDEN * FLOAT  # a gather's payload is the part of one device, a scatter's is the whole
+    expected = [("all-gather", moments), ("reduce-scatter", REPLICAS * moments)]
+    assert [(each.kind, each.payload_bytes) for each in found] == expected

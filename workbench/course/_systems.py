@@ -167,7 +167,7 @@ def summa_by_panels(answer: Callable) -> str:
 
 @exercise("15.1", "normalise with the moments of all replicas")
 def synchronous_norm(answer: Callable) -> str:
-    x = np.random.default_rng(0).normal(size=(8, 16, 3)).astype("float32") + np.arange(8)[:, None, None]
+    x = (np.random.default_rng(0).normal(size=(8, 16, 3)) + np.arange(1000, 1008)[:, None, None]).astype("float32")
     sent: list[int] = []
 
     def mean_over_replicas(value: jax.Array) -> jax.Array:
@@ -175,9 +175,13 @@ def synchronous_norm(answer: Callable) -> str:
         return jax.lax.pmean(value, "replicas")
 
     found = called(jax.vmap(lambda rows: answer(mean_over_replicas, rows), axis_name="replicas"), jnp.asarray(x))
+    x = x.astype("float64")
     whole = x.reshape(-1, 3)
     expected = (x - whole.mean(0)) / np.sqrt(whole.var(0) + 1e-5)
-    hint = "The mean of the variances misses how far the replicas' means are apart: use the mean of x and of x²."
+    hint = (
+        "The mean of the variances misses how far the replicas' means are apart, and the mean of x² minus the squared "
+        "mean loses digits where the mean is large: use the mean of (x - mean)² with the mean of all replicas."
+    )
     expect_values(found, expected, hint, atol=1e-3)
     if sum(sent) > 6:
         wrong(f"the values are right, but a replica sends {sum(sent)} numbers for 3 features; 6 are enough.")

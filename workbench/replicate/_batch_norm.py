@@ -8,22 +8,64 @@ from jax.typing import ArrayLike
 from workbench.replicate._context import ReplicaContext
 
 
-def sync_batch_norm(
-    ctx: ReplicaContext, x: Array, scale: ArrayLike = 1.0, offset: ArrayLike = 0.0, *, epsilon: float = 1e-5
-) -> jax.Array:
-    """Normalises `x` with the mean and variance over the examples of all replicas, not only those of this one.
+def batch_moments(ctx: ReplicaContext, x: Array) -> tuple[Array, Array]:
+    """Computes mean and variance per feature over the examples of all replicas.
 
-    Costs one all-reduce of `2 * features` numbers. Small batches per replica are what makes the difference.
+    Keep a running average of both in the state, and normalise with it in evaluation:
+    `sync_batch_norm(ctx, x, moments=running)`. Costs one all-gather of `3 * features` numbers per replica.
 
     Args:
         ctx: The context of the replica.
         x: Examples of this replica `[batch, ..., features]`.
-        scale: What normalised features are multiplied with, scalar or `[features]`.
-        offset: What is added to them, scalar or `[features]`.
-        epsilon: Added to the variance.
 
     Returns:
-        As `x`, normalised per feature.
+        Mean and variance `[features]`, at least float32, equal on all replicas. The variance divides by the number of
+        examples.
+
+    Raises:
+        PlacementError: outside of `step_fn`.
+
+    Example:
+        >>> from workbench.replicate import Replicator
+        >>> def step(ctx, batch, state):
+        ...     return state, batch_moments(ctx, batch)
+        >>> batches = jnp.array([[[1.0]], [[3.0]]])  # two replicas, one example each
+        >>> mean, variance = Replicator(replicas=2).step(step)(batches, ())[1]
+        >>> mean.ravel().tolist(), variance.ravel().tolist()
+        ([2.0, 2.0], [1.0, 1.0])
+
+    References:
+        Chan, Golub & LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
+    """
+    reference, shift, variance = _moments(ctx, x)
+    return reference + shift, variance
+
+
+def sync_batch_norm(
+    ctx: ReplicaContext,
+    x: Array,
+    scale: ArrayLike = 1.0,
+    offset: ArrayLike = 0.0,
+    *,
+    epsilon: float = 1e-5,
+    moments: tuple[Array, Array] | None = None,
+) -> jax.Array:
+    """Normalises `x` with the mean and variance over the examples of all replicas, not only those of this one.
+
+    Costs one all-gather of `3 * features` numbers per replica. The moments are computed in float32 (float64 for float64
+    input), and squares are taken after the mean is subtracted: low precision and large means are safe.
+
+    Args:
+        ctx: The context of the replica.
+        x: Examples of this replica `[batch, ..., features]`.
+        scale: Factor of the normalised features, scalar or `[features]`.
+        offset: Summand of the normalised features, scalar or `[features]`.
+        epsilon: Summand of the variance.
+        moments: Mean and variance `[features]` to use instead of those of the batch, such as running averages in
+            evaluation. Then nothing is communicated.
+
+    Returns:
+        Normalised examples, with the shape and dtype of `x`.
 
     Raises:
         PlacementError: outside of `step_fn`.
@@ -39,10 +81,35 @@ def sync_batch_norm(
     References:
         Ioffe & Szegedy, 2015; across replicas in Brock, Donahue & Simonyan (BigGAN), 2018.
     """
-    axes = tuple(range(x.ndim - 1))
-    moments = ctx.all_reduce(jnp.stack([jnp.mean(x, axes), jnp.mean(x * x, axes)]), "mean")
-    mean, variance = moments[0], moments[1] - moments[0] ** 2
-    shape = (1,) * (x.ndim - 1) + (-1,)
-    normal = (x - mean.reshape(shape)) * jax.lax.rsqrt(jnp.maximum(variance, 0) + epsilon).reshape(shape)
-    scale, offset = (jnp.asarray(v, x.dtype) for v in (scale, offset))
-    return normal * scale.reshape(shape) + offset.reshape(shape)
+    dtype = _wide(x)
+    if moments is None:
+        reference, shift, variance = _moments(ctx, x)
+    else:
+        reference, variance = moments
+        shift = jnp.zeros((), dtype)
+    row = (1,) * (x.ndim - 1) + (-1,)
+    reference, shift, variance, scale, offset = (
+        jnp.asarray(value, dtype).reshape(row) for value in (reference, shift, variance, scale, offset)
+    )
+    normal = (x.astype(dtype) - reference - shift) * jax.lax.rsqrt(variance + epsilon)
+    return (normal * scale + offset).astype(x.dtype)
+
+
+def _moments(ctx: ReplicaContext, x: Array) -> tuple[Array, Array, Array]:
+    """Mean, as a reference that has no derivative plus a small shift, and variance, over all replicas."""
+    axes, x = tuple(range(x.ndim - 1)), x.astype(_wide(x))
+    # Distances to a rounded mean are small and exact, so that the sums of them lose nothing where the mean is large.
+    reference = jax.lax.stop_gradient(jnp.mean(x, axes, keepdims=True))
+    distance = x - reference
+    shift = jnp.mean(distance, axes, keepdims=True)
+    variance = jnp.mean((distance - shift) ** 2, axes)
+    local = jnp.stack([reference.reshape(variance.shape), shift.reshape(variance.shape), variance])
+    references, shifts, variances = jnp.moveaxis(ctx.all_gather(local), 1, 0)  # one message for all three
+    reference = jax.lax.stop_gradient(references[:1])
+    shifts = jax.lax.stop_gradient(references - reference) + shifts
+    shift = jnp.mean(shifts, 0, keepdims=True)
+    return reference[0], shift[0], jnp.mean(variances, 0) + jnp.mean((shifts - shift) ** 2, 0)
+
+
+def _wide(x: Array) -> jnp.dtype:
+    return x.dtype if x.dtype.itemsize >= 4 else jnp.dtype(jnp.float32)
