@@ -27,6 +27,26 @@ def test_the_product_is_right_whichever_two_of_six_workers_are_late(late: tuple[
     np.testing.assert_allclose(product, np.asarray(A) @ np.asarray(X), rtol=2e-3, atol=2e-4)
 
 
+@pytest.mark.parametrize(
+    "dtypes", list(itertools.product(["float32", "bfloat16", "float16", "complex64"], repeat=2)), ids=str
+)
+def test_the_product_is_right_in_every_precision_and_in_mixed_ones(dtypes: tuple[str, str]) -> None:
+    a, x = A.astype(dtypes[0]), X.astype(dtypes[1])
+    coded = algorithms.encode_blocks(a, workers=6, needed=4)
+    product = algorithms.coded_matmul(coded, x, jnp.array([0, 1, 1, 0, 1, 1], bool), needed=4)
+    exact = np.asarray(a, np.complex128) @ np.asarray(x, np.complex128)
+    np.testing.assert_allclose(np.asarray(product, np.complex128), exact, rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "bool"])
+def test_integers_are_refused_instead_of_encoded_as_zeros(dtype: str) -> None:
+    with pytest.raises(ProgramError, match=f"encode_blocks.*`a` of dtype {dtype}.*float32"):
+        algorithms.encode_blocks(A.astype(dtype), workers=6, needed=4)
+    coded = algorithms.encode_blocks(A, workers=6, needed=4)
+    with pytest.raises(ProgramError, match=f"coded_matmul.*`x` of dtype {dtype}"):
+        algorithms.coded_matmul(coded, X.astype(dtype), jnp.ones(6, bool), needed=4)
+
+
 def test_too_few_workers_give_no_wrong_answer() -> None:
     coded = algorithms.encode_blocks(A, workers=6, needed=4)
     assert jnp.isnan(algorithms.coded_matmul(coded, X, jnp.arange(6) < 3, needed=4)).all()

@@ -17,15 +17,15 @@ def encode_blocks(a: Float[Array, " rows k"], *, workers: int, needed: int) -> F
     probability one) any `needed` workers together know everything: a maximum distance separable code.
 
     Args:
-        a: The matrix; its rows are a multiple of `needed`.
-        workers: n, how many there are.
-        needed: k, how many suffice.
+        a: The matrix of floats or complex numbers; its rows are a multiple of `needed`.
+        workers: n, the number of workers.
+        needed: k, the number of workers that suffice.
 
     Returns:
-        One block for each worker, `[workers, rows / needed, k]`.
+        One block for each worker, `[workers, rows / needed, k]`, at least float32: decoding amplifies rounding errors.
 
     Raises:
-        ProgramError: if more workers are needed than there are, or the rows do not divide.
+        ProgramError: for integers and booleans, if more workers are needed than there are, or if the rows do not divide.
 
     Example:
         >>> encode_blocks(jnp.eye(4), workers=3, needed=2).shape
@@ -42,8 +42,9 @@ def encode_blocks(a: Float[Array, " rows k"], *, workers: int, needed: int) -> F
             "divide the rows, padding the matrix with rows of zeros where they do not."
         )
         raise ProgramError(message)
+    a = _wide("encode_blocks", "a", a)
     blocks = a.reshape(needed, -1, a.shape[1])
-    return jnp.einsum("wb,brk->wrk", _generator(workers, needed).astype(a.dtype), blocks)
+    return jnp.einsum("wb,brk->wrk", jnp.asarray(_generator(workers, needed), a.dtype), blocks)
 
 
 def coded_matmul(
@@ -60,7 +61,10 @@ def coded_matmul(
         needed: k, as in `encode_blocks`.
 
     Returns:
-        The product, `[rows, m]`. If fewer than `needed` finished, it is NaN.
+        The product, `[rows, m]`, at least float32. If fewer than `needed` finished, it is NaN.
+
+    Raises:
+        ProgramError: for integers and booleans.
 
     Example:
         >>> a = jnp.arange(8.0).reshape(4, 2)
@@ -73,6 +77,9 @@ def coded_matmul(
         Lee et al., arXiv 1512.02673, Algorithm 1 (coded matrix multiplication).
     """
     workers = coded.shape[0]
+    coded, x = _wide("coded_matmul", "coded", coded), _wide("coded_matmul", "x", x)
+    dtype = np.result_type(coded.dtype, x.dtype)
+    coded, x = coded.astype(dtype), x.astype(dtype)
     with program(clients=workers):
         answers = map_fn(
             lambda block, x, in_time: jnp.where(in_time, block @ x, jnp.nan), (coded, broadcast(x), finished)
@@ -83,6 +90,19 @@ def coded_matmul(
     mixtures = jnp.asarray(_generator(workers, needed), x.dtype)[chosen]
     solved = jnp.linalg.solve(mixtures, rows[chosen].reshape(needed, -1))
     return solved.reshape(-1, x.shape[1])
+
+
+def _wide(function: str, argument: str, value: Array) -> Array:
+    """Casts a matrix to the precision of the code, or refuses its dtype."""
+    value = jnp.asarray(value)
+    if not jnp.issubdtype(value.dtype, jnp.inexact):
+        message = (
+            f"`{function}` was given `{argument}` of dtype {value.dtype}. A code mixes blocks with random real factors, "
+            "which integers and booleans cannot represent. Cast the matrix to float32: products below 2**24 are exact "
+            "up to the rounding of the code."
+        )
+        raise ProgramError(message)
+    return value if value.dtype.itemsize >= 4 else value.astype(jnp.float32)
 
 
 def _generator(workers: int, needed: int) -> np.ndarray:
