@@ -25,7 +25,7 @@ def encode_blocks(a: Float[Array, " rows k"], *, workers: int, needed: int) -> F
         One block for each worker, `[workers, rows / needed, k]`, at least float32: decoding amplifies rounding errors.
 
     Raises:
-        ProgramError: for integers and booleans, if more workers are needed than there are, or if the rows do not divide.
+        ProgramError: for integers and booleans, for more needed workers than workers, or for rows that do not divide.
 
     Example:
         >>> encode_blocks(jnp.eye(4), workers=3, needed=2).shape
@@ -97,9 +97,9 @@ def _wide(function: str, argument: str, value: Array) -> Array:
     value = jnp.asarray(value)
     if not jnp.issubdtype(value.dtype, jnp.inexact):
         message = (
-            f"`{function}` was given `{argument}` of dtype {value.dtype}. A code mixes blocks with random real factors, "
-            "which integers and booleans cannot represent. Cast the matrix to float32: products below 2**24 are exact "
-            "up to the rounding of the code."
+            f"`{function}` was given `{argument}` of dtype {value.dtype}. A code mixes blocks with random real "
+            "factors, which integers and booleans cannot represent. Cast the matrix to float32: products below 2**24 "
+            "are exact up to the rounding of the code."
         )
         raise ProgramError(message)
     return value if value.dtype.itemsize >= 4 else value.astype(jnp.float32)
