@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from workbench.federated import algorithms
+from workbench.federated import algorithms, data
 from workbench.federated.algorithms import Aggregator, Algorithm
 
 CLIENTS = 3
@@ -52,6 +52,10 @@ def _fedrep(loss: Loss, params: Any) -> Algorithm:
     return algorithms.fedrep(loss, clients=CLIENTS, client_optimizer=SGD, is_personal=lambda path: path == first)
 
 
+def _cohort(batches: Any) -> Any:
+    return {**batches, "cohort": data.Cohort(jnp.array([0, 4, 2], jnp.int32), 5)}
+
+
 def _stale(batches: Any) -> Any:
     return {**batches, "staleness": jnp.arange(CLIENTS, dtype=jnp.int32)}
 
@@ -80,6 +84,12 @@ ALGORITHMS: dict[str, Case] = {
     "apfl": _of("apfl", learning_rate=0.05),
     "branch_train_merge": _of("branch_train_merge", optimizer=ADAM),
     "papa": _of("papa", optimizer=ADAM, keep=0.9),
+    "in_cohorts": Case(
+        lambda loss, params: algorithms.in_cohorts(
+            lambda clients: algorithms.scaffold(loss, clients=clients, learning_rate=0.05), clients=5, cohort=CLIENTS
+        ),
+        batches=_cohort,
+    ),
     "newton": _of("newton", ridge=1.0)._replace(batches=lambda batches: jax.tree.map(lambda x: x[:, 0], batches)),
     "reweighted": Case(
         lambda loss, params: algorithms.reweighted(

@@ -25,6 +25,7 @@ from workbench.federated.algorithms._coded_shuffle import (
     plan_shuffle as plan_shuffle,
     shuffle_messages as shuffle_messages,
 )
+from workbench.federated.algorithms._cohorts import in_cohorts as in_cohorts
 from workbench.federated.algorithms._compression import quantized_mean as quantized_mean, top_k_mean as top_k_mean
 from workbench.federated.algorithms._diloco import (
     DilocoState as DilocoState,

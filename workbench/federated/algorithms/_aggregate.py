@@ -23,12 +23,14 @@ class Aggregator(NamedTuple):
             per client, and returns one update at the server and the next state.
         bounded: Whether no client adds a larger norm than that of its own update, whatever the others hold; what
             `gaussian_mean` asks of what it is put around.
+        per_client: Whether the state has a row for each client, such as a memory of what was not sent.
     """
 
     name: str
     init: Callable[[Params], Any]
     combine: Callable[[ClientParams, Weights, Any], tuple[Params, Any]]
     bounded: bool = False
+    per_client: bool = False
 
 
 def weighted_mean() -> Aggregator:

@@ -30,6 +30,8 @@ class Algorithm:
         params_of: `params_of(state)` is what was learned so far.
         personalize: `personalize(state, client_batches)` returns parameters for every client, leaves `[clients, ...]`;
             None for algorithms that learn one model for all.
+        part_of: `part_of(population)` is the algorithm for a cohort out of `population` clients, where a round depends
+            on that number; None where it does not.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Algorithm:
     round: Callable[[Any, ClientBatches], tuple[Any, Metrics]]
     params_of: Callable[[Any], Params] = lambda state: state.params
     personalize: Callable[[Any, ClientBatches], ClientParams] | None = None
+    part_of: Callable[[int], "Algorithm"] | None = None
 
 
 class ServerState(NamedTuple):

@@ -87,7 +87,7 @@ def apfl(
 
     @program(clients=clients)
     def apfl_round(state: ApflState, client_batches: ClientBatches) -> tuple[ApflState, Metrics]:
-        batches, weight = split_weight(client_batches, clients)
+        batches, weight = split_weight(client_batches, clients, keeps_state="apfl")
         shared = broadcast(state.server.params)
         update, (own, mixing), results = map_fn(train, (shared, state.own, state.mixing, weight, batches))
         update, aggregation = combiner.combine(update, weight, state.server.aggregation)

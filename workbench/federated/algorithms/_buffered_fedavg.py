@@ -79,7 +79,7 @@ def buffered_fedavg(
 
     @program(clients=clients)
     def buffered_round(state: BufferedState, client_batches: ClientBatches) -> tuple[BufferedState, Metrics]:
-        batches, weight = split_weight(client_batches, clients)
+        batches, weight = split_weight(client_batches, clients, keeps_state=combiner.per_client and "buffered_fedavg")
         staleness = jnp.clip(batches["staleness"], 0, versions - 1)
         batches = {name: each for name, each in batches.items() if name != "staleness"}
         update, losses, ages = map_fn(train, (broadcast(state.versions), staleness, batches))

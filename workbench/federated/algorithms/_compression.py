@@ -63,7 +63,7 @@ def top_k_mean(fraction: float, *, memory: bool = True) -> Aggregator:
         flat = ravel_pytree(params)[0]
         return broadcast(jnp.zeros_like(flat if memory else flat[:0]))
 
-    return Aggregator(f"top {fraction:.3g}", init, combine, bounded=not memory)
+    return Aggregator(f"top {fraction:.3g}", init, combine, bounded=not memory, per_client=memory)
 
 
 def _flat_form(rows: PyTree[Array]) -> tuple[int, Any]:

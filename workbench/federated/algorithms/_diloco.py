@@ -82,7 +82,7 @@ def diloco(
 
     @program(clients=clients)
     def diloco_round(state: DilocoState, client_batches: ClientBatches) -> tuple[DilocoState, Metrics]:
-        batches, weight = split_weight(client_batches, clients)
+        batches, weight = split_weight(client_batches, clients, keeps_state="diloco")
 
         def train(params: Params, own: Params, weight: jax.Array, batches: Batches) -> PyTree[Array]:
             trained = train_locally(loss, inner_optimizer, params, batches, optimizer_state=own)

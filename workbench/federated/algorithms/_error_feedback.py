@@ -98,7 +98,7 @@ def _compressed(name: str, compressor: Compressor, *, memory: bool, seed: int) -
         kept = map_fn(_left_over, (left, state.memory, weight)) if memory else ()
         return mean, FeedbackState(kept, state.round + 1)
 
-    return Aggregator(name, init, combine)
+    return Aggregator(name, init, combine, per_client=memory)
 
 
 def _add(row: object, kept: PyTree[Array]) -> PyTree[Array]:

@@ -61,7 +61,7 @@ def fedavg(
 
     @program(clients=clients)
     def fedavg_round(state: ServerState, client_batches: ClientBatches) -> tuple[ServerState, Metrics]:
-        batches, weight = split_weight(client_batches, clients)
+        batches, weight = split_weight(client_batches, clients, keeps_state=combiner.per_client and "fedavg")
         trained = map_fn(train, (broadcast(state.params), batches))
         squared_drift = map_fn(lambda client: client.squared_drift, (trained,))
         update, aggregation = combiner.combine(trained.update, weight, state.aggregation)

@@ -81,7 +81,7 @@ def fedbuff(
 
     @program(clients=clients)
     def fedbuff_round(state: FedBuffState, client_batches: ClientBatches) -> tuple[FedBuffState, Metrics]:
-        batches, weight = split_weight(client_batches, clients)
+        batches, weight = split_weight(client_batches, clients, keeps_state="fedbuff")
         step = broadcast(state.step)
         age = map_fn(lambda now, at: (now - at).astype(jnp.result_type(float)), (step, state.fetched_at))
         update, results = map_fn(train, (state.fetched, age, batches))

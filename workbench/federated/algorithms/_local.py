@@ -1,7 +1,7 @@
 """Local training: what one client does in a round."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +9,10 @@ import optax
 from jaxtyping import Array, Bool, Float
 
 from workbench._types import PyTree
+from workbench.errors import ProgramError
 from workbench.federated.algorithms._algorithm import Loss, optimizer_step
 from workbench.federated.algorithms._types import Batch, Batches, ClientBatches, Params, Weights
+from workbench.federated.data import Cohort
 from workbench.primitives import emit
 
 
@@ -89,12 +91,33 @@ def has_examples(batch: Batch) -> Bool[Array, ""]:
     return batch["mask"].any() if isinstance(batch, dict) and "mask" in batch else jnp.array(True)
 
 
-def split_weight(client_batches: ClientBatches, clients: int) -> tuple[Any, Weights]:
-    """The batches, and how much each client counts: their entry `weight` if there is one, else all alike."""
-    if isinstance(client_batches, dict) and "weight" in client_batches:
-        batches = {name: value for name, value in client_batches.items() if name != "weight"}
-        return batches, jnp.asarray(client_batches["weight"])
-    return client_batches, jnp.ones(clients)
+def split_weight(
+    client_batches: ClientBatches, clients: int, *, keeps_state: str | Literal[False] = False
+) -> tuple[Any, Weights]:
+    """Splits batches from the clients' weights: the entry `weight` if there is one, else ones.
+
+    Args:
+        client_batches: Batches of all clients of the round; entries `weight` and `cohort` are taken out.
+        clients: Number of clients of the algorithm.
+        keeps_state: Name of the function that made the algorithm, if its clients keep a state from round to round.
+
+    Raises:
+        ProgramError: if clients keep a state by slot, and the batches are a cohort of more clients.
+    """
+    if not isinstance(client_batches, dict):
+        return client_batches, jnp.ones(clients)
+    cohort = client_batches.get("cohort")
+    if keeps_state and isinstance(cohort, Cohort) and cohort.population != clients:
+        message = (
+            f"`{keeps_state}` keeps a state for each of its {clients} clients, and its round received a cohort of "
+            f"{cohort.numbers.shape[0]} out of {cohort.population} clients. A client's state must follow the client, "
+            f"not its slot in the cohort. Make the algorithm with `in_cohorts(lambda clients: {keeps_state}(…, "
+            f"clients=clients, …), clients={cohort.population}, cohort={cohort.numbers.shape[0]})`."
+        )
+        raise ProgramError(message)
+    batches = {name: value for name, value in client_batches.items() if name not in ("weight", "cohort")}
+    weight = client_batches.get("weight")
+    return batches, jnp.ones(clients) if weight is None else jnp.asarray(weight)
 
 
 def mean_gradient(loss: Loss, params: Params, batches: Batches) -> PyTree[Array]:

@@ -115,7 +115,7 @@ def maml(
 
     @program(clients=clients)
     def maml_round(state: ServerState, client_batches: ClientBatches) -> tuple[ServerState, Metrics]:
-        batches, weight = split_weight(client_batches, clients)
+        batches, weight = split_weight(client_batches, clients, keeps_state=combiner.per_client and "maml")
         values, gradients = map_fn(jax.value_and_grad(loss_after_steps), (broadcast(state.params), batches))
         downhill = map_fn(lambda row: jax.tree.map(jnp.negative, row), (gradients,))
         update, aggregation = combiner.combine(downhill, weight, state.aggregation)

@@ -68,7 +68,7 @@ def mime_lite(
 
     @program(clients=clients)
     def mime_round(state: ServerState, client_batches: ClientBatches) -> tuple[ServerState, Metrics]:
-        batches, weight = split_weight(client_batches, clients)
+        batches, weight = split_weight(client_batches, clients, keeps_state=combiner.per_client and "mime_lite")
         update, results = map_fn(train, (broadcast((state.params, state.optimizer)), batches))
         update, aggregation = combiner.combine(update, weight, state.aggregation)
         gradient, value, drift = reduce_weighted_mean(results, weight)

@@ -58,7 +58,7 @@ def fednova(
 
     @program(clients=clients)
     def fednova_round(state: ServerState, client_batches: ClientBatches) -> tuple[ServerState, Metrics]:
-        batches, weight = split_weight(client_batches, clients)
+        batches, weight = split_weight(client_batches, clients, keeps_state=combiner.per_client and "fednova")
         trained, per_step = map_fn(train, (broadcast(state.params), batches))
         squared_drift = map_fn(lambda client: client.squared_drift, (trained,))
         update, aggregation = combiner.combine(per_step, weight, state.aggregation)
@@ -84,8 +84,8 @@ def feddyn(loss: Loss, *, clients: int, learning_rate: float, alpha: float) -> A
 
     Args:
         loss: `loss(params, batch)`, a scalar.
-        clients: How many there are. Those of weight 0 are absent from a round and keep what they hold; all others count
-            alike, as in the paper.
+        clients: Number of clients. Clients of weight 0 are absent from a round and keep their duals; all others count
+            equally, as in the paper. Where each round has a sampled cohort, make the algorithm with `in_cohorts`.
         learning_rate: Of the clients' steps.
         alpha: α, the strength of the quadratic term, above 0.
 
@@ -101,6 +101,10 @@ def feddyn(loss: Loss, *, clients: int, learning_rate: float, alpha: float) -> A
     References:
         Acar et al., "Federated Learning Based on Dynamic Regularization", ICLR 2021 (arXiv 2111.04263), Algorithm 1.
     """
+    return _feddyn(loss, clients, clients, learning_rate, alpha)
+
+
+def _feddyn(loss: Loss, clients: int, population: int, learning_rate: float, alpha: float) -> Algorithm:
     optimizer = optax.sgd(learning_rate)
 
     def train(params: Params, dual: object, present: jax.Array, batches: Batches) -> PyTree[Array]:
@@ -115,12 +119,13 @@ def feddyn(loss: Loss, *, clients: int, learning_rate: float, alpha: float) -> A
 
     @program(clients=clients)
     def feddyn_round(state: FedDynState, client_batches: ClientBatches) -> tuple[FedDynState, Metrics]:
-        batches, weight = split_weight(client_batches, clients)
+        batches, weight = split_weight(client_batches, clients, keeps_state="feddyn")
         present = map_fn(lambda w: w > 0, (weight,))
         results, update, duals, took_part = map_fn(train, (broadcast(state.params), state.duals, present, batches))
         mean, value, drift = reduce_mean(results, where=took_part)
-        # Over all clients, present or not: α / m times the sum over those that took part.
-        correction = jax.tree.map(lambda h, x: h - alpha * x, state.correction, reduce_mean(update))
+        # Over the whole population, present or not: α / m times the sum over those that took part.
+        scale = alpha * clients / population
+        correction = jax.tree.map(lambda h, x: h - scale * x, state.correction, reduce_mean(update))
         params = jax.tree.map(lambda w, x, h: w + x - h / alpha, state.params, mean, correction)
         return FedDynState(params, correction, duals), {"loss": value, "squared_drift": drift}
 
@@ -129,7 +134,10 @@ def feddyn(loss: Loss, *, clients: int, learning_rate: float, alpha: float) -> A
         zeros = jax.tree.map(jnp.zeros_like, params)
         return FedDynState(params, zeros, broadcast(zeros))
 
-    return Algorithm(name="FedDyn", init=init, round=feddyn_round)
+    def part_of(population: int) -> Algorithm:
+        return _feddyn(loss, clients, population, learning_rate, alpha)
+
+    return Algorithm(name="FedDyn", init=init, round=feddyn_round, part_of=part_of)
 
 
 def fedlin(
@@ -190,7 +198,7 @@ def fedlin(
 
     @program(clients=clients)
     def fedlin_round(state: ServerState, client_batches: ClientBatches) -> tuple[ServerState, Metrics]:
-        batches, weight = split_weight(client_batches, clients)
+        batches, weight = split_weight(client_batches, clients, keeps_state=combiner.per_client and "fedlin")
         shared = broadcast(state.params)
         gradients = map_fn(lambda params, b: mean_gradient(loss, params, b), (shared, batches))
         common = broadcast(reduce_weighted_mean(gradients, weight))

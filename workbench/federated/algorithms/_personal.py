@@ -86,7 +86,7 @@ def ditto(
 
     @program(clients=clients)
     def ditto_round(state: PersonalState, client_batches: ClientBatches) -> tuple[PersonalState, Metrics]:
-        batches, weight = split_weight(client_batches, clients)
+        batches, weight = split_weight(client_batches, clients, keeps_state="ditto")
         update, own, results = map_fn(train, (broadcast(state.server.params), state.own, weight, batches))
         update, aggregation = combiner.combine(update, weight, state.server.aggregation)
         value, drift, personal = reduce_weighted_mean(results, weight)
@@ -181,7 +181,7 @@ def fedrep(
 
     @program(clients=clients)
     def fedrep_round(state: PersonalState, client_batches: ClientBatches) -> tuple[PersonalState, Metrics]:
-        batches, weight = split_weight(client_batches, clients)
+        batches, weight = split_weight(client_batches, clients, keeps_state="fedrep")
         inner, first = state.server.aggregation
         form = form_of(state)
         update, own, results = map_fn(

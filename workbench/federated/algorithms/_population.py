@@ -85,7 +85,7 @@ def _population(name: str, loss: Loss, clients: int, optimizer: optax.GradientTr
 
     @program(clients=clients)
     def population_round(state: PopulationState, client_batches: ClientBatches) -> tuple[PopulationState, Metrics]:
-        batches, weight = split_weight(client_batches, clients)
+        batches, weight = split_weight(client_batches, clients, keeps_state="papa")
         (members, own), losses = map_fn(train, (*state, weight, batches))
         metrics = {"loss": reduce_weighted_mean(losses, weight)}
         if keep < 1:

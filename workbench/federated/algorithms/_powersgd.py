@@ -93,7 +93,7 @@ def power_sgd_mean(rank: int, *, seed: int = 0) -> Aggregator:
         memory = map_fn(left_over, (wanted, state.memory, broadcast(mean), weight))
         return mean, PowerSgdState(new, memory)
 
-    return Aggregator(f"PowerSGD rank {rank}", init, combine)
+    return Aggregator(f"PowerSGD rank {rank}", init, combine, per_client=True)
 
 
 def _matrix(shape: tuple[int, ...]) -> tuple[int, int]:

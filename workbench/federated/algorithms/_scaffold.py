@@ -30,8 +30,9 @@ def scaffold(loss: Loss, *, clients: int, learning_rate: float, server_learning_
 
     Args:
         loss: `loss(params, batch)`, a scalar.
-        clients: How many there are. Those of weight 0 are absent from a round: they neither move the server nor change
-            what they hold. All others count alike, as in the paper.
+        clients: Number of clients. Clients of weight 0 are absent from a round: they neither move the server nor
+            change their control. All others count equally, as in the paper. Where each round has a sampled cohort,
+            make the algorithm with `in_cohorts`.
         learning_rate: Of the clients' steps, η_l.
         server_learning_rate: η_g.
 
@@ -48,6 +49,12 @@ def scaffold(loss: Loss, *, clients: int, learning_rate: float, server_learning_
         Karimireddy et al., "SCAFFOLD: Stochastic Controlled Averaging for Federated Learning", ICML 2020
         (arXiv 1910.06378), Algorithm 1 with option II.
     """
+    return _scaffold(loss, clients, clients, learning_rate, server_learning_rate)
+
+
+def _scaffold(
+    loss: Loss, clients: int, population: int, learning_rate: float, server_learning_rate: float
+) -> Algorithm:
     optimizer = optax.sgd(learning_rate)
 
     def train(shared: Params, own: Params, present: jax.Array, batches: Batches) -> PyTree[Array]:
@@ -65,13 +72,13 @@ def scaffold(loss: Loss, *, clients: int, learning_rate: float, server_learning_
 
     @program(clients=clients)
     def scaffold_round(state: ScaffoldState, client_batches: ClientBatches) -> tuple[ScaffoldState, Metrics]:
-        batches, weight = split_weight(client_batches, clients)
+        batches, weight = split_weight(client_batches, clients, keeps_state="scaffold")
         present = map_fn(_is_present, (weight,))
         shared = broadcast((state.params, state.control))
         results, change, took_part = map_fn(train, (shared, state.client_controls, present, batches))
         update, value, drift = reduce_mean(results, where=took_part)
-        # The mean is over all clients, present or not: the factor |S| / N of the paper.
-        control = jax.tree.map(jnp.add, state.control, reduce_mean(change))
+        # The mean is over the whole population, present or not: the factor |S| / N of the paper.
+        control = jax.tree.map(lambda c, by: c + clients / population * by, state.control, reduce_mean(change))
         kept = map_fn(lambda own, by: jax.tree.map(jnp.add, own, by), (state.client_controls, change))
         params = jax.tree.map(lambda x, by: x + server_learning_rate * by, state.params, update)
         return ScaffoldState(params, control, kept), {"loss": value, "squared_drift": drift}
@@ -81,7 +88,10 @@ def scaffold(loss: Loss, *, clients: int, learning_rate: float, server_learning_
         zeros = jax.tree.map(jnp.zeros_like, params)
         return ScaffoldState(params, zeros, broadcast(zeros))
 
-    return Algorithm(name="SCAFFOLD", init=init, round=scaffold_round)
+    def part_of(population: int) -> Algorithm:
+        return _scaffold(loss, clients, population, learning_rate, server_learning_rate)
+
+    return Algorithm(name="SCAFFOLD", init=init, round=scaffold_round, part_of=part_of)
 
 
 def _is_present(weight: jax.Array) -> jax.Array:

@@ -92,7 +92,7 @@ def streaming_diloco(
 
     @program(clients=clients)
     def streaming_round(state: StreamingState, client_batches: ClientBatches) -> tuple[StreamingState, Metrics]:
-        batches, weight = split_weight(client_batches, clients)
+        batches, weight = split_weight(client_batches, clients, keeps_state="streaming_diloco")
         before, after = _segments(batches, fragments, delay)
         local, inner, sums = state.local, state.inner, []
         renewed = list(state.fragments)

@@ -12,7 +12,7 @@ from workbench.federated.data._load_leaf import load_leaf as load_leaf
 from workbench.federated.data._load_npz import load_npz as load_npz, save_npz as save_npz
 from workbench.federated.data._load_tables import load_hugging_face as load_hugging_face, load_parquet as load_parquet
 from workbench.federated.data._load_tokens import load_tokens as load_tokens
-from workbench.federated.data._padding import Padded as Padded, pad_clients as pad_clients
+from workbench.federated.data._padding import Cohort as Cohort, Padded as Padded, pad_clients as pad_clients
 from workbench.federated.data._partition import (
     Partition as Partition,
     by_natural_id as by_natural_id,

@@ -1,5 +1,6 @@
 """Who takes part in a round, and that round's data."""
 
+import dataclasses
 from collections.abc import Iterator
 from itertools import count
 
@@ -8,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from workbench.errors import DataError
 from workbench.federated.data._client_data import ClientData
-from workbench.federated.data._padding import Padded, pad_clients
+from workbench.federated.data._padding import Cohort, Padded, pad_clients
 from workbench.federated.data._seeds import Key, generator
 
 # Keeps the stream that draws cohorts apart from the one that shuffles examples under the same key.
@@ -72,6 +73,7 @@ def cohorts(
 ) -> Iterator[Padded]:
     """Yields one round's data after another: a fresh cohort, freshly shuffled, always of the same shapes.
 
+    Make algorithms whose clients keep a state with `algorithms.in_cohorts`: the state follows the client's number.
     Round `r` depends on the key and `r` only. Wrap it in `prefetch` to prepare the next rounds while one runs.
 
     Args:
@@ -99,7 +101,7 @@ def cohorts(
     for number in count() if rounds is None else range(rounds):
         seed = int(generator(key, number).integers(2**63))
         drawn = sample_clients(seed, len(data), cohort, weight=weight)
-        yield pad_clients(
+        padded = pad_clients(
             data.select(drawn.tolist()),
             batch_size=batch_size,
             epochs=epochs,
@@ -107,3 +109,6 @@ def cohorts(
             examples=longest,
             multiple_of=multiple_of,
         )
+        numbers = np.full(len(padded.clients), len(data), np.int32)
+        numbers[: len(drawn)] = drawn
+        yield dataclasses.replace(padded, cohort=Cohort(numbers, len(data)))

@@ -5,6 +5,7 @@ import zlib
 from collections.abc import Mapping
 from typing import Any
 
+import jax
 import numpy as np
 
 from workbench._types import AnyArray
@@ -12,7 +13,21 @@ from workbench.errors import DataError
 from workbench.federated.data._client_data import ClientArrays, ClientData
 from workbench.federated.data._seeds import Key, generator
 
-_RESERVED = ("mask", "weight")
+_RESERVED = ("mask", "weight", "cohort")
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Cohort:
+    """The clients of one round, by their numbers among all clients. A pytree; `population` is static.
+
+    Attributes:
+        numbers: Number of the client in each slot, int32 `[cohort]`; `population` for an empty slot.
+        population: Number of all clients.
+    """
+
+    numbers: AnyArray
+    population: int = dataclasses.field(metadata={"static": True})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
@@ -24,17 +39,23 @@ class Padded:
         mask: True where there is an example, bool `[clients, examples]` or `[clients, steps, batch]`.
         counts: Distinct examples of each client, int32 `[clients]`; 0 for an empty slot.
         clients: The clients' ids; an empty slot has the id "".
+        cohort: The clients' numbers among all clients, where these are the clients of one round; else None.
     """
 
     arrays: Mapping[str, AnyArray]
     mask: AnyArray
     counts: AnyArray
     clients: tuple[str, ...]
+    cohort: Cohort | None = None
 
     @property
     def tree(self) -> dict[str, Any]:
-        """What to pass to a program: every field, `mask` (bool) and `weight` (float32 `[clients]`, the counts)."""
-        return {**self.arrays, "mask": self.mask, "weight": self.counts.astype(np.float32)}
+        """The fields, `mask` (bool) and `weight` (float32 `[clients]`, the counts): the argument of a program.
+
+        A cohort also has `cohort`, by which algorithms find the state of each client.
+        """
+        cohort = {} if self.cohort is None else {"cohort": self.cohort}
+        return {**self.arrays, "mask": self.mask, "weight": self.counts.astype(np.float32), **cohort}
 
     def __getitem__(self, field: str) -> AnyArray:
         return self.arrays[field]
@@ -45,8 +66,6 @@ class Padded:
 
     def put(self, sharding: object = None) -> "Padded":
         """The same data as JAX arrays, on the default device or laid out by `sharding` (one for every array)."""
-        import jax
-
         arrays, mask, counts = jax.device_put((dict(self.arrays), self.mask, self.counts), sharding)
         return dataclasses.replace(self, arrays=arrays, mask=mask, counts=counts)
 
@@ -79,8 +98,8 @@ def pad_clients(
         Arrays, mask and counts; dtypes as in `data`.
 
     Raises:
-        DataError: if a client has more than `examples`, a field is called `mask` or `weight`, or a size is not
-            positive.
+        DataError: if a client has more than `examples`, a field is called `mask`, `weight` or `cohort`, or a size is
+            not positive.
 
     Example:
         >>> data = ClientData(arrays={"a": {"x": np.array([1.0, 2.0, 3.0])}, "b": {"x": np.array([4.0])}})
