@@ -3,6 +3,7 @@
 import re
 import subprocess
 import tomllib
+from collections.abc import Callable, Iterable
 from functools import cache
 from pathlib import Path
 
@@ -25,6 +26,11 @@ def tracked_files() -> tuple[str, ...]:
 def python_files(*folders: str) -> list[str]:
     """The tracked Python files under some folders."""
     return [name for name in tracked_files() if name.endswith(".py") and name.split("/")[0] in folders]
+
+
+def offenders(names: Iterable[str], faults: Callable[[str], Iterable[str]]) -> list[str]:
+    """The faults of all files as lines `name: fault`, so that one test of a rule names everyone who breaks it."""
+    return sorted(f"{name}: {fault}" for name in names for fault in faults(name))
 
 
 @cache

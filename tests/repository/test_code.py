@@ -3,7 +3,6 @@
 import ast
 import importlib
 import importlib.metadata
-import inspect
 import pkgutil
 import re
 import subprocess
@@ -15,14 +14,13 @@ import pytest
 import workbench_widgets
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
-from repository_files import ROOT, project, python_files
+from repository_files import ROOT, offenders, project, python_files
 
 import workbench
 from workbench._jax_compat import warn_of_newer_jax
 
 LIBRARY = python_files("workbench", "widgets")
 PACKAGES = ["workbench", "workbench_widgets"]
-NAMES = [name for name, thing in vars(workbench).items() if name[0] != "_" and not inspect.ismodule(thing)]
 
 
 def parse(name):
@@ -33,10 +31,12 @@ def functions(tree):
     return [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
 
 
-@pytest.mark.parametrize("name", LIBRARY)
-def test_imports_at_the_top_are_core_dependencies(name):
-    names = {module.split(".")[0] for module in top_level_imports(parse(name))}
-    assert sorted(names - ALLOWED) == [] or module_name(name) not in imported_at_the_top()
+def test_imports_at_the_top_are_core_dependencies():
+    def optional(name):
+        return {module.split(".")[0] for module in top_level_imports(parse(name))} - ALLOWED
+
+    early = [name for name in LIBRARY if module_name(name) in imported_at_the_top()]
+    assert offenders(early, optional) == []
 
 
 def modules_of(requirements):
@@ -84,19 +84,21 @@ def module_name(name):
     return name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
-@pytest.mark.parametrize("name", python_files("widgets", "benchmarks", "notebooks"))
-def test_front_ends_use_only_public_names_of_the_workbench(name):
-    imports = [node for node in ast.walk(parse(name)) if isinstance(node, ast.ImportFrom) and node.module]
-    ours = [node for node in imports if node.module.split(".")[0] == "workbench"]
-    taken = {f"{node.module}.{alias.name}" for node in ours for alias in node.names}
-    taken |= {alias.name for node in ast.walk(parse(name)) if isinstance(node, ast.Import) for alias in node.names}
-    assert [path for path in taken if re.search(r"^workbench\b.*\._", path)] == []
+def test_front_ends_use_only_public_names_of_the_workbench():
+    def private(name):
+        imports = [node for node in ast.walk(parse(name)) if isinstance(node, ast.ImportFrom) and node.module]
+        ours = [node for node in imports if node.module.split(".")[0] == "workbench"]
+        taken = {f"{node.module}.{alias.name}" for node in ours for alias in node.names}
+        taken |= {alias.name for node in ast.walk(parse(name)) if isinstance(node, ast.Import) for alias in node.names}
+        return [path for path in taken if re.search(r"^workbench\b.*\._", path)]
+
+    assert offenders(python_files("widgets", "benchmarks", "notebooks"), private) == []
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_public_name_is_documented(name):
-    thing = getattr(workbench, name)
-    assert (thing.__doc__ or "").strip()
+def test_public_names_are_documented():
+    named = {name: getattr(workbench, name) for name in workbench.__all__ if name[0] != "_"}
+    assert len(named) > 20
+    assert [name for name, thing in named.items() if not (thing.__doc__ or "").strip()] == []
 
 
 def test_every_module_can_be_imported():
@@ -162,6 +164,7 @@ NOT_IMPORTED = {
 }
 
 
+@cache
 def imported_anywhere():
     """The first names of all modules that the library imports, also by name as text, as lazy imports are written."""
     found = set()

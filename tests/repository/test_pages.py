@@ -10,7 +10,7 @@ import subprocess
 import jax
 import jax.numpy as jnp
 import pytest
-from repository_files import ROOT, code_blocks, project, tracked_files
+from repository_files import ROOT, code_blocks, offenders, project, tracked_files
 
 import workbench
 from workbench import errors
@@ -27,10 +27,12 @@ def attributes_of_workbench(code):
     return {node.attr for node in taken if isinstance(node.value, ast.Name) and node.value.id in ("wb", "workbench")}
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_names_in_the_code_of_a_page_exist(page):
-    taken = {name for block in code_blocks(page, "python") for name in attributes_of_workbench(block)}
-    assert sorted(name for name in taken if not hasattr(workbench, name)) == []
+def test_names_in_the_code_of_pages_exist():
+    def unknown(page):
+        taken = {name for block in code_blocks(page, "python") for name in attributes_of_workbench(block)}
+        return [name for name in taken if not hasattr(workbench, name)]
+
+    assert offenders(PAGES, unknown) == []
 
 
 def test_every_environment_variable_of_ours_is_documented():
@@ -41,12 +43,12 @@ def test_every_environment_variable_of_ours_is_documented():
     assert sorted(name for name in named if f"`{name}`" not in documented) == []
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_links_of_a_page_lead_somewhere(page):
-    text = (ROOT / page).read_text()
-    links = re.findall(r"\]\(([^)\s]+)\)", text)
-    broken = [link for link in links if "://" not in link and not leads_somewhere(page, link)]
-    assert broken == []
+def test_links_of_pages_lead_somewhere():
+    def broken(page):
+        links = re.findall(r"\]\(([^)\s]+)\)", (ROOT / page).read_text())
+        return [link for link in links if "://" not in link and not leads_somewhere(page, link)]
+
+    assert offenders(PAGES, broken) == []
 
 
 def leads_somewhere(page, link):
@@ -122,11 +124,13 @@ def test_changelog_begins_with_the_version_of_the_package():
     assert versions == sorted(versions, key=lambda v: tuple(map(int, v.split("."))), reverse=True)
 
 
-@pytest.mark.parametrize("name", NOTEBOOKS)
-def test_notebook_is_committed_without_outputs(name):
-    cells = json.loads((ROOT / name).read_text())["cells"]
-    code = [cell for cell in cells if cell["cell_type"] == "code"]
-    assert [cell["source"] for cell in code if cell["outputs"] or cell["execution_count"] is not None] == []
+def test_notebooks_are_committed_without_outputs():
+    def outputs(name):
+        cells = json.loads((ROOT / name).read_text())["cells"]
+        code = [cell for cell in cells if cell["cell_type"] == "code"]
+        return ["".join(cell["source"]) for cell in code if cell["outputs"] or cell["execution_count"] is not None]
+
+    assert offenders(NOTEBOOKS, outputs) == []
 
 
 def test_notebooks_have_numbers_of_their_own():

@@ -8,7 +8,6 @@ import sys
 from functools import cache
 
 import grimp
-import pytest
 from repository_files import ROOT, python_files
 
 # From the top. Packages of one line do not know each other; root modules are listed by their own names.
@@ -85,16 +84,16 @@ def test_tests_take_from_the_face_what_it_offers():
     assert sorted(offered) == []
 
 
-@pytest.mark.parametrize("package", [name for names in LAYERS for name in names])
-def test_package_imports_only_from_lower_layers(package: str):
+def test_packages_import_only_from_lower_layers():
     upward = [
         f"{module} imports {target}"
+        for package, floor in FLOOR.items()
         for module, targets in imports().items()
         if f"{module}.".startswith(f"workbench.{package}.")
         for target in targets
         if (other := target.partition(".")[2].partition(".")[0]) != package
         and not target.startswith("workbench_widgets")
-        and FLOOR.get(other, -1) <= FLOOR[package]
+        and FLOOR.get(other, -1) <= floor
     ]
     assert sorted(upward) == []
 
