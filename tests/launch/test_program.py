@@ -189,8 +189,9 @@ class TestWhileItRuns:
             client.futures.add(1)
 
     def test_a_running_program_is_drawn_with_its_states(self, launched):
-        assert "on threads: " in launched._repr_html_()
-        assert "main: 2 × Counter (service)." in launched._repr_html_()
+        card = launched._repr_mimebundle_()["text/html"]
+        assert "on threads: " in card
+        assert "main: 2 × Counter (service)." in card
 
     def test_a_service_that_calls_itself_keeps_its_slot(self, launched):
         program = Program("mirror")
@@ -295,8 +296,8 @@ def test_what_a_spawned_process_imports_is_small():
 
 
 def test_a_program_is_drawn_as_one_card_per_group():
-    shown = small_program()[0]._repr_html_()
-    assert shown.startswith("<figure>")
+    shown = small_program()[0]._repr_mimebundle_()["text/html"]
+    assert "<img" in shown
     assert "store: 1 × Counter (service). worker: 2 × Adder (run loop), calls store." in shown
 
 

@@ -4,37 +4,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import treescope
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 from records_parts import mesh_record, sharding_record
 
 from workbench.inspection import inspect_mesh, inspect_sharding
 from workbench.records import RunRecord
-from workbench.render import register_treescope, render_sharding_svg, render_sharding_text
-
-
-@pytest.fixture
-def treescope(monkeypatch):
-    import treescope
-    from treescope import type_registries
-
-    monkeypatch.setattr(type_registries, "TREESCOPE_HANDLER_REGISTRY", {})
-    assert register_treescope()
-    return treescope
-
-
-def test_an_unloaded_treescope_is_left_alone(monkeypatch):
-    import sys
-
-    for name in [name for name in sys.modules if name.partition(".")[0] == "treescope"]:
-        monkeypatch.delitem(sys.modules, name)
-    assert not register_treescope()
-    assert "treescope" not in sys.modules
+from workbench.render import render_sharding_svg, render_sharding_text
 
 
 @pytest.mark.parametrize(
     "record", [mesh_record(), sharding_record(), sharding_record().leaves[0]], ids=lambda r: type(r).__name__
 )
-def test_record_is_a_tree_with_a_picture(treescope, record):
+def test_record_is_a_tree_with_a_picture(record):
     text = treescope.render_to_text(record)
     assert text.startswith(f"{type(record).__name__}(")
     html = treescope.render_to_html(record, compressed=False)
@@ -42,26 +24,20 @@ def test_record_is_a_tree_with_a_picture(treescope, record):
     assert "aria-label" in html  # of the SVG inside
 
 
-def test_text_keeps_the_fields(treescope):
+def test_text_keeps_the_fields():
     text = treescope.render_to_text(mesh_record())
     assert "AxisRecord(" in text
     assert "name='clients'" in text
 
 
-def test_results_of_a_run_are_left_out(treescope):
+def test_results_of_a_run_are_left_out():
     text = treescope.render_to_text(RunRecord(name="r", engine="mesh", seconds=1.0, results=np.arange(7)))
     assert "results" not in text
     assert "engine='mesh'" in text
 
 
-def test_registering_twice_changes_nothing(treescope):
-    before = treescope.render_to_text(mesh_record())
-    assert register_treescope()
-    assert treescope.render_to_text(mesh_record()) == before
-
-
 @pytest.mark.parametrize("spec", [P("x"), P("x", "y"), P(None, ("x", "y"))], ids=str)
-def test_large_explicit_array_is_shown_without_reading_it(treescope, spec):
+def test_large_explicit_array_is_shown_without_reading_it(spec):
     # treescope 0.1.10 itself raises a ShardingTypeError on such an array: it slices it.
     mesh = Mesh(np.array(jax.devices()).reshape(4, 2), ("x", "y"), axis_types=(AxisType.Explicit, AxisType.Explicit))
     array = jax.device_put(jnp.zeros((5120, 5120), jnp.float32), NamedSharding(mesh, spec))

@@ -49,7 +49,6 @@ _OF_INSPECT = ("chip", "examples_per_client", "order", "force", "progress", "can
 
 def show_thing(x: object, *, view: str | None = None, **options: Option) -> None:
     """Displays what is no function: a mesh, arrays, a record, a run, devices, a program of nodes."""
-    render.register_treescope()  # if somebody has loaded it: our records then fold out there too
     if isinstance(x, DeviceMonitor | Run | launch.Launched):
         _show_live(x)
         return
@@ -63,7 +62,6 @@ def show_thing(x: object, *, view: str | None = None, **options: Option) -> None
 
 def show_program(traced: "Traced", *, view: str | None, options: dict[str, Any]) -> None:
     """Displays a traced program; see `Traced.show`."""
-    render.register_treescope()
     if in_notebook() and options.get("target") and "progress" not in options:
         options = {**options, "progress": lambda phase, _: say_phase(f"{phase} for {options['target']}")}
     with waiting(traced.name, "compiling and reading what was compiled", shown=is_watched()):

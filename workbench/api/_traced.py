@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, overload
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
+from workbench import render
 from workbench._open_types import AS_GIVEN, AsGiven
 from workbench._types import Argument, Spec
 from workbench.advice import (
@@ -622,6 +623,9 @@ class Traced:
         return (
             f"<traced {self.name}: {len(jax.tree.leaves((self.args, self.kwargs)))} arrays; `.plan`, `.inspect()`, …>"
         )
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return render.display_object("Traced", render.render_text(self.plan))
 
 
 class EngineCall:

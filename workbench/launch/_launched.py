@@ -22,6 +22,7 @@ from workbench.launch._program import Program
 from workbench.launch._runner import Emit
 from workbench.launch._values import Value
 from workbench.records import LaunchedRecord, LaunchStatus, NodeStateName, NodeStateRecord
+from workbench.render import describe_graph, describe_launched, display_object, render_graph_svg
 
 _TICK_SECONDS = 0.25
 _LOG = logging.getLogger("workbench.launch")
@@ -217,12 +218,12 @@ class Launched:
         counted = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
         return f"<{self.program.name} on {self.engine}: {counted}>"
 
-    def _repr_html_(self) -> str:
-        from workbench.render import describe_graph, describe_launched, figure, render_graph_svg
-
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         record = self.record
         picture = render_graph_svg(record.graph, states=record.states)
-        return figure(picture, f"{describe_launched(record)} {describe_graph(record.graph)}")
+        return display_object(
+            "Launched", f"{describe_launched(record)} {describe_graph(record.graph)}", picture=picture
+        )
 
     def _notify(self, label: str, event: str, detail: str | int | None) -> None:
         if event in ("running", "serving"):  # nothing to decide, so that the first answer waits for no other thread

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from workbench.errors import ProgramError
 from workbench.launch._nodes import Handle, Node, NodeSpec, Restart, handles_in
 from workbench.records import EdgeRecord, NodeRecord, ProgramGraphRecord
+from workbench.render import describe_graph, display_object, render_graph_svg
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,8 +236,6 @@ class Program:
         for spec in members:
             self._hosts[spec.index] = min(wanted)
 
-    def _repr_html_(self) -> str:
-        from workbench.render import describe_graph, figure, render_graph_svg
-
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         graph = self.graph()
-        return figure(render_graph_svg(graph), describe_graph(graph))
+        return display_object("Program", describe_graph(graph), picture=render_graph_svg(graph))

@@ -13,6 +13,7 @@ import numpy as np
 from workbench.errors import DataError, MissingDependencyError, ProgramError, needs_library
 from workbench.mesh import read_here
 from workbench.records import ProblemRecord, RoundRecord, write_whole
+from workbench.render import display_object
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,6 +53,11 @@ class History(Sequence[RoundRecord]):
     def __repr__(self) -> str:
         return f"<History of {len(self)} rounds: {', '.join(self.metrics()) or 'no metrics'}>"
 
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return display_object(
+            "History", f"{len(self)} rounds: {', '.join(self.metrics()) or 'no metrics'}", self._one_number_each()
+        )
+
     def metrics(self) -> tuple[str, ...]:
         """Names of all metrics, in order of appearance."""
         return tuple(dict.fromkeys(name for record in self._rounds for name in record.metrics))
@@ -72,15 +78,18 @@ class History(Sequence[RoundRecord]):
 
     def summary(self) -> "pd.DataFrame":
         """One row per round: its seconds, and each metric as one number, the mean where there is one per client."""
-        rows = [
+        with needs_library("pandas", needed_for="`History.to_pandas`"):
+            import pandas as pd
+
+        columns = ["round", "seconds", *self.metrics()]
+        return pd.DataFrame(self._one_number_each(), columns=columns).set_index("round")
+
+    def _one_number_each(self) -> list[dict[str, float]]:
+        return [
             {"round": record.round, "seconds": record.seconds}
             | {name: float(np.mean(_array(values))) for name, values in record.metrics.items()}
             for record in self._rounds
         ]
-        with needs_library("pandas", needed_for="`History.to_pandas`"):
-            import pandas as pd
-
-        return pd.DataFrame(rows, columns=["round", "seconds", *self.metrics()]).set_index("round")
 
     def to_json(self, path: str | Path | None = None) -> str:
         """All rounds as JSON text, also written to `path` if there is one; what is not finite is written as text."""

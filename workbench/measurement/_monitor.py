@@ -12,6 +12,7 @@ import jax
 from workbench.errors import MeasureError, needs_library
 from workbench.measurement._sampling import Sampler
 from workbench.records import SampleRecord
+from workbench.render import display_object
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -148,6 +149,11 @@ class DeviceMonitor:
     def __repr__(self) -> str:
         state = f"every {self.interval_seconds:g} s" if self.running else "stopped"
         return f"<DeviceMonitor {state}, {len(self._history)} samples>"
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        devices = self._history[-1].devices if self._history else ()
+        rows = [{k: v for k, v in device.to_dict().items() if k not in ("version", "record")} for device in devices]
+        return display_object("DeviceMonitor", repr(self)[1:-1], rows)
 
     def _take(self) -> float:
         """Takes a sample and notifies every listener; returns how long to wait for the next."""

@@ -28,6 +28,7 @@ from workbench.measurement._progress import Progress
 from workbench.measurement._run_log import Tracker, describe_run, trackers_of
 from workbench.measurement._run_store import StoredRun, load_run
 from workbench.records import ProblemRecord, RoundRecord, RunRecord
+from workbench.render import display_object, render_rounds_svg
 
 Status = Literal["ready", "running", "paused", "finished", "stopped", "interrupted", "failed"]
 Callback = Callable[["Run", RoundRecord], Any]
@@ -302,6 +303,10 @@ class Run:
 
     def __repr__(self) -> str:
         return f"<Run {self._status}: {self.finished} of {self.rounds} rounds, {len(self.problems)} problems>"
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        picture = render_rounds_svg(tuple(self.history)) if self.finished else None
+        return display_object("Run", repr(self)[1:-1], picture=picture)
 
     def _raise_error(self) -> Self:
         if self.error is not None:

@@ -9,7 +9,7 @@ import types
 import typing
 from collections.abc import Callable, ItemsView, Mapping, Sequence
 from types import ModuleType
-from typing import Any, Literal, Protocol, Self, TypeAlias, TypeVar, cast
+from typing import Any, Literal, Self, TypeAlias, TypeVar, cast
 
 from workbench.errors import RecordError
 from workbench.records._short_paths import shorten_paths
@@ -28,12 +28,6 @@ T = TypeVar("T")
 
 Results: TypeAlias = Any
 """What a user's program computed: a pytree of arrays, or an array in it. Records know no array library."""
-
-
-class _Printer(Protocol):
-    """What IPython prints with."""
-
-    def text(self, text: str) -> None: ...
 
 
 class _Deferred:
@@ -64,6 +58,10 @@ class _DeferredField:
     def __init__(self, slot: types.MemberDescriptorType) -> None:
         self._slot = slot
 
+    def peek(self, record: object) -> object:
+        """The value of the slot, which is not made for this."""
+        return self._slot.__get__(record)
+
     def __get__(self, record: object, owner: type | None = None) -> object:
         if record is None:
             return self
@@ -92,6 +90,8 @@ class Record:
 
     def __init_subclass__(cls) -> None:
         _CLASSES[cls.__name__] = cls  # a class with slots is made twice; the second one is the one that users see
+        if "__repr__" not in vars(cls):  # otherwise `dataclass` writes one that prints every field of every part
+            cls.__repr__ = Record.__repr__
 
     def to_dict(self) -> dict[str, Any]:
         """The record as nested dictionaries and lists; `record` is the class, `version` that of the JSON form.
@@ -173,12 +173,47 @@ class Record:
     def __str__(self) -> str:
         return renderer().render_text(self)
 
-    def _repr_pretty_(self, printer: _Printer, cycle: bool) -> None:
-        printer.text(str(self))
+    def __repr__(self) -> str:
+        return _one_line(self)
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return renderer().display_record(self)
+
+    def __treescope_repr__(self, path: str | None, subtree_renderer: Callable[..., object]) -> object:
+        return renderer().treescope_record(self, path, subtree_renderer)
 
     def replace(self, **changes: object) -> Self:
         """A copy with some fields changed."""
         return dataclasses.replace(self, **changes)
+
+
+_LONGEST_REPR = 160  # characters
+
+
+def _one_line(record: "Record") -> str:
+    """The class and the fields that differ from their defaults; parts that are records are only counted."""
+    shown = []
+    for field in dataclasses.fields(record):
+        slot = getattr(type(record), field.name)
+        value = slot.peek(record) if isinstance(slot, _DeferredField) else getattr(record, field.name)
+        if field.repr and not (isinstance(value, str | int | float | tuple | None) and value == field.default):
+            shown.append(f"{field.name}={_brief(value)}")
+    text = ", ".join(shown)
+    room = _LONGEST_REPR - len(type(record).__name__) - 2
+    return f"{type(record).__name__}({text if len(text) <= room else text[: room - 1] + '…'})"
+
+
+def _brief(value: object) -> str:
+    if isinstance(value, Record):
+        return f"{type(value).__name__}(…)"
+    if isinstance(value, tuple) and value and isinstance(value[0], Record):
+        return f"<{len(value)} × {type(value[0]).__name__}>"
+    if isinstance(value, str):
+        return repr(value if len(value) <= 40 else value[:39] + "…")
+    if isinstance(value, tuple | Mapping) and len(value) > 8:
+        return f"<{len(value)} entries>"
+    text = "…" if isinstance(value, _Deferred) else repr(value)
+    return text if len(text) <= 60 else text[:59] + "…"
 
 
 def _fields(record: "Record") -> dict[str, object]:

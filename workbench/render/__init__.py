@@ -13,6 +13,7 @@ from workbench.render._call_tree import (
     render_call_tree_svg as render_call_tree_svg,
     render_call_tree_text as render_call_tree_text,
 )
+from workbench.render._card import display_object as display_object, display_record as display_record
 from workbench.render._charts import (
     MeasuredPoint as MeasuredPoint,
     render_measured_roofline_svg as render_measured_roofline_svg,
@@ -173,9 +174,9 @@ from workbench.render._theme import (
     svg_style as svg_style,
 )
 from workbench.render._treescope import (
-    register_treescope as register_treescope,
     render_tap_html as render_tap_html,
     render_tap_text as render_tap_text,
+    treescope_record as treescope_record,
 )
 from workbench.render._what_if import (
     change_sign as change_sign,

@@ -156,11 +156,11 @@ def _field_lines(name: str, held: object, depth: int) -> list[str]:
         rest = [f"{pad}  … and {count_text(len(held) - _SHOWN)} more"] if len(held) > _SHOWN else []
         return [f"{pad}{name}:", *shown, *rest]
     if isinstance(held, Mapping):
-        return [f"{pad}{name}: " + ", ".join(f"{key} {_amount(name, item)}" for key, item in held.items())]
-    return [f"{pad}{name}: {_amount(name, held)}"]
+        return [f"{pad}{name}: " + ", ".join(f"{key} {field_text(name, item)}" for key, item in held.items())]
+    return [f"{pad}{name}: {field_text(name, held)}"]
 
 
-def _amount(name: str, value: object) -> str:
+def field_text(name: str, value: object) -> str:
     """A value with the unit that its field's name says."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         text = str(value)

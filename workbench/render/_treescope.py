@@ -1,39 +1,22 @@
-"""Teaches treescope to show our records, where it is loaded; never imports it on its own account."""
+"""Records as treescope shows them; nothing here imports treescope before somebody else did."""
 
 import dataclasses
 import importlib.util
-import sys
 from collections.abc import Callable
 
 from workbench._open_types import Foreign
 from workbench.records import LeafShardingRecord, MeshRecord, Record, ShardingRecord, TapRecord
 from workbench.render._mesh import render_mesh_svg
 from workbench.render._sharding import render_sharding_svg
-from workbench.render._svg import escape, source_text
+from workbench.render._svg import Markup, escape, source_text
 
 
-def register_treescope(*, load: bool = False) -> bool:
-    """Puts a handler for our records into treescope's registry; doing it twice changes nothing.
+def treescope_record(node: Record, path: str | None, subtree_renderer: Callable) -> Foreign:
+    """A record as treescope's foldable tree of its fields, with a picture of meshes and shardings.
 
     A record holds what is known of arrays, never the arrays, so that treescope shows a sharding without reading a
     single value (its own array view fails on large explicitly sharded arrays, treescope 0.1.10).
-
-    Args:
-        load: Import treescope if nobody has yet; otherwise a treescope that is not loaded is left alone.
-
-    Returns:
-        Whether treescope shows our records now.
     """
-    if "treescope" not in sys.modules and (not load or importlib.util.find_spec("treescope") is None):
-        return False
-    from treescope import type_registries
-
-    type_registries.TREESCOPE_HANDLER_REGISTRY[Record] = show_record
-    return True
-
-
-def show_record(node: Record, path: str | None, subtree_renderer: Callable) -> Foreign:
-    """A treescope handler: a record as a foldable tree of its fields, with a picture of meshes and shardings."""
     from treescope import rendering_parts as parts, repr_lib
 
     if isinstance(node, TapRecord):  # its values as arrays, which treescope knows how to draw
@@ -44,7 +27,7 @@ def show_record(node: Record, path: str | None, subtree_renderer: Callable) -> F
     tree = repr_lib.render_object_constructor(
         object_type=type(node), attributes=shown, path=path, subtree_renderer=subtree_renderer, roundtrippable=True
     )
-    picture = _picture(node)
+    picture = picture_of(node)
     if picture is None:
         return tree
     frame = parts.embedded_iframe(picture, fallback_in_text_mode=parts.text("# (a picture, not shown as text)"))
@@ -68,7 +51,7 @@ def render_tap_html(tap: TapRecord) -> str:
         >>> "no values" in render_tap_html(TapRecord(name="round", client=(3,), stages={}, values=()))
         True
     """
-    if not tap.values or not register_treescope(load=True):
+    if not tap.values or importlib.util.find_spec("treescope") is None:
         return f"<pre>{escape(render_tap_text(tap))}</pre>"
     import treescope
 
@@ -109,7 +92,8 @@ def render_tap_text(tap: TapRecord) -> str:
     return "\n".join([*lines, *(f"Note: {note}" for note in tap.notes)])
 
 
-def _picture(node: object) -> str | None:
+def picture_of(node: object) -> Markup | None:
+    """The picture of a mesh or of a sharding; None for other records."""
     if isinstance(node, MeshRecord):
         return render_mesh_svg(node)
     if isinstance(node, ShardingRecord | LeafShardingRecord):

@@ -14,6 +14,7 @@ from workbench.federated.experiments._overlay import outcomes_of, record_of, val
 from workbench.federated.experiments._sweep_result import SweepResult
 from workbench.measurement import History, Run, StoredRun
 from workbench.records import RunOverlayRecord
+from workbench.render import display_object
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -283,8 +284,8 @@ class RunComparison:
 
         return plot_comparison(self, kind, path, **options)
 
-    def _repr_html_(self) -> str:
-        return self.table().to_html(index=False, float_format="{:.4g}".format)
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return display_object("RunComparison", repr(self)[1:-1], self.table().to_dict("records"))
 
     def _interval(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return mean_interval(values, confidence=self.confidence, resamples=self._resamples)

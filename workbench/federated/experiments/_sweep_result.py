@@ -15,6 +15,7 @@ from workbench.federated.experiments._space import Setting
 from workbench.federated.experiments._sweep_store import Member, SweepStore
 from workbench.measurement import History
 from workbench.records import RoundRecord
+from workbench.render import display_object
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -84,6 +85,9 @@ class SweepResult:
             f"<SweepResult {self.status}: {len(self.settings)} trials × {len(self.seeds)} seeds ({counts}), "
             f"{len(self.groups)} compiled programs, {self.seconds:.1f} s>"
         )
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return display_object("SweepResult", repr(self)[1:-1], self.trials.to_dict("records"))
 
     def resume(self) -> "SweepResult":
         """Goes on where an interrupted sweep was; returns itself."""
