@@ -51,6 +51,15 @@ def test_links_of_pages_lead_somewhere():
     assert offenders(PAGES, broken) == []
 
 
+def test_tests_that_the_threat_model_names_exist():
+    named = re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", (ROOT / "docs/threat-model.md").read_text())
+    assert len(named) > 10
+    missing = [
+        (file, test) for file, test in named if f"def {test}" not in (ROOT / "tests" / file).read_text() and test
+    ]
+    assert missing == []
+
+
 def leads_somewhere(page, link):
     file, _, anchor = link.partition("#")
     if page.startswith("docs/") and file.startswith("course/"):

@@ -1,13 +1,11 @@
 """Secure aggregation: exact sums above the threshold, nothing below it, and only masks at the server."""
 
-import itertools
-
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from hypothesis import given, settings, strategies as st
-from scipy import special, stats
+from scipy import stats
 
 import workbench as wb
 from workbench.errors import EngineError, ProgramError
@@ -17,10 +15,8 @@ from workbench.federated.algorithms import (
     masked_sum,
     secure_aggregation_cost,
     secure_mean,
-    skellam_epsilon,
 )
 from workbench.federated.algorithms._chacha import chacha20_words
-from workbench.federated.algorithms._secure_mean import skellam_divergence
 from workbench.federated.algorithms._shamir import PRIME, recover_secret, share_secret
 from workbench.primitives import program
 
@@ -82,7 +78,7 @@ def test_a_client_answers_for_one_set_of_survivors_only():
 
 def test_what_the_server_receives_is_uniform_and_independent_of_the_values():
     # Two rows with very different values and all else alike: the server's words are uniform in both.
-    pairs, own = SecureSession(CLIENTS, 4).begin().client_seeds()
+    pairs, own = begun().client_seeds()
 
     def row(value):
         from workbench.federated.algorithms._secure_mean import _masked
@@ -219,41 +215,6 @@ def test_presence_of_another_number_of_clients_is_refused():
         SecureSession(5, 4).masks([True] * 4)
 
 
-def test_noise_has_the_variance_that_was_asked_for():
-    aggregator = secure_mean(CLIENTS, clip=1.0, bits=12, noise_multiplier=0.5, threshold=CLIENTS)
-    masks = SecureSession(CLIENTS, CLIENTS).masks(np.ones(CLIENTS, bool))
-
-    @wb.jit
-    @program(clients=CLIENTS)
-    def noise(update, masks):
-        return aggregator.combine(update, jnp.ones(CLIENTS), masks)[0]
-
-    found = np.asarray(noise(jnp.zeros((CLIENTS, 5000)), masks)) * CLIENTS
-    assert found.std() == pytest.approx(0.5, rel=0.05)
-    assert abs(found.mean()) < 0.03
-
-
-@pytest.mark.parametrize(("order", "shift", "variance"), list(itertools.product((2, 5, 20), (1, 3), (10.0, 40.0))))
-def test_divergence_of_skellam_noise_is_bounded(order, shift, variance):
-    # Sk(0, v) has the probabilities exp(-v) I_k(v); `ive` is exp(-v) I_k(v) itself.
-    k = np.arange(-400, 401)
-    p, q = special.ive(np.abs(k - shift), variance), special.ive(np.abs(k), variance)
-    there = (p > 1e-290) & (q > 1e-290)
-    exact = np.log(np.sum(np.exp(order * np.log(p[there]) + (1 - order) * np.log(q[there])))) / (order - 1)
-    bound = skellam_divergence(order, shift, shift, variance)
-    assert exact <= bound
-    assert order > 2 or bound <= 1.25 * exact
-
-
-def test_epsilon_is_near_that_of_the_gaussian_and_falls_with_noise():
-    pytest.importorskip("dp_accounting", reason="needs the extra `privacy`")
-    found = [skellam_epsilon(z, clip=1.0, bits=16, values=100, rounds=10, delta=1e-5) for z in (0.5, 1.0, 4.0)]
-    gaussian = algorithms.epsilon(4.0, rounds=10, participation=1.0, delta=1e-5)
-    assert found[0] > found[1] > found[2] > gaussian
-    assert found[2] == pytest.approx(gaussian, rel=0.15)
-    assert skellam_epsilon(0.0, clip=1.0, bits=16, values=1, rounds=1, delta=1e-5) == np.inf
-
-
 @pytest.mark.parametrize(
     "make",
     [
@@ -263,9 +224,8 @@ def test_epsilon_is_near_that_of_the_gaussian_and_falls_with_noise():
         lambda: secure_mean(64, clip=1.0, noise_multiplier=1.0),
         lambda: secure_mean(64, clip=0.0),
         lambda: secure_aggregation_cost(10, 5, threshold=11),
-        lambda: skellam_epsilon(-1.0, clip=1.0, bits=8, values=1, rounds=1, delta=0.1),
     ],
-    ids=["alone", "half", "overflow", "noise without threshold", "clip", "cost", "epsilon"],
+    ids=["alone", "half", "overflow", "noise without threshold", "clip", "cost"],
 )
 def test_impossible_settings_are_refused(make):
     with pytest.raises(ProgramError, match="received"):
@@ -292,3 +252,68 @@ def test_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.asymmetric.x25519", None)
     with pytest.raises(ImportError, match="secure-aggregation"):
         SecureSession(2, 2).begin()
+
+
+# Parties that do not follow the protocol. What is not detected is in docs/threat-model.md.
+
+
+def begun(threshold=4):
+    return SecureSession(CLIENTS, threshold).begin()
+
+
+@pytest.mark.parametrize("survivors", [[0], [0, 1, 2], [1, 2, 3, 4]], ids=str)
+def test_clients_do_not_unmask_too_small_a_sum_or_one_without_themselves(survivors):
+    party = begun()._parties[0]
+    with pytest.raises(ProgramError, match="asked to unmask"):
+        party.answer(survivors)
+    assert len(party.answer([0, 1, 2, 3])) == CLIENTS  # the refusal used nothing up
+
+
+def test_a_server_that_tells_clients_two_sets_of_survivors_gets_too_few_shares():
+    # With more than half of the clients as the threshold, two sets cannot both get enough answers of honest clients.
+    opened, answers = begun(), {}
+    for number, told in [(n, [0, 1, 2, 3]) for n in range(3)] + [(n, [2, 3, 4, 5]) for n in range(3, 6)]:
+        answers[number] = opened._parties[number].answer(told)
+    for client in (0, 1, 4, 5):  # alive in one of the sets: shares of its seed from some, of its key from the others
+        seed = {n + 1: answers[n][client] for n in range(CLIENTS) if (n < 3) == (client < 2)}
+        with pytest.raises(ProgramError, match="received 3 shares"):
+            recover_secret(seed, threshold=4)
+
+
+@pytest.mark.parametrize("survivors", [range(6), range(5)], ids=["all stay", "one dropped out"])
+@pytest.mark.parametrize("of", [0, 5])
+def test_a_wrong_share_is_detected_where_more_than_the_threshold_answer(monkeypatch, survivors, of):
+    opened = begun()
+    honest = opened._parties[2].answer
+
+    def lying(alive):
+        shares = honest(alive)
+        shares[of] = (shares[of] + 1) % PRIME
+        return shares
+
+    monkeypatch.setattr(opened._parties[2], "answer", lying)
+    with pytest.raises(EngineError, match=f"a secret of client {of}"):
+        opened.reveal(survivors)
+
+
+def test_a_wrong_share_of_a_key_is_detected_at_the_threshold(monkeypatch):
+    opened = begun()
+    honest = opened._parties[2].answer
+    monkeypatch.setattr(opened._parties[2], "answer", lambda alive: [share ^ 1 for share in honest(alive)])
+    with pytest.raises(EngineError, match="do not belong together"):
+        opened.reveal(range(4))
+
+
+def test_changed_and_replayed_messages_of_shares_are_refused():
+    earlier, opened = begun(), begun()
+    party = opened._parties[1]
+    party.sealed[3] = earlier._parties[1].sealed[3]
+    with pytest.raises(EngineError, match="client 3 sealed"):
+        party.answer(list(range(6)))
+
+
+def test_a_client_that_lies_about_its_update_is_not_noticed():
+    # Out of scope: words are masked, so nobody can bound them. Stated in the threat model.
+    values = np.ones((CLIENTS, SIZE), np.int32)
+    values[2] = 10**6
+    np.testing.assert_array_equal(unmasked(values, [True] * CLIENTS), np.full(SIZE, 10**6 + CLIENTS - 1))

@@ -78,11 +78,8 @@ from workbench.federated.algorithms._private_trees import (
 from workbench.federated.algorithms._robust import median as median, trimmed_mean as trimmed_mean
 from workbench.federated.algorithms._scaffold import ScaffoldState as ScaffoldState, scaffold as scaffold
 from workbench.federated.algorithms._secure_cost import secure_aggregation_cost as secure_aggregation_cost
-from workbench.federated.algorithms._secure_mean import (
-    masked_sum as masked_sum,
-    secure_mean as secure_mean,
-    skellam_epsilon as skellam_epsilon,
-)
+from workbench.federated.algorithms._secure_mean import masked_sum as masked_sum, secure_mean as secure_mean
+from workbench.federated.algorithms._secure_noise import secure_epsilon as secure_epsilon
 from workbench.federated.algorithms._secure_session import (
     Masks as Masks,
     SecureRound as SecureRound,

@@ -9,12 +9,15 @@ _QUARTERS = ((0, 4, 8, 12), (1, 5, 9, 13), (2, 6, 10, 14), (3, 7, 11, 15))
 _DIAGONALS = ((0, 5, 10, 15), (1, 6, 11, 12), (2, 7, 8, 13), (3, 4, 9, 14))
 
 
-def chacha20_words(key: UInt32[Array, " 8"], words: int) -> UInt32[Array, " words"]:
-    """The first words of a key's stream, with a nonce of zeros: a key is used for one stream only.
+def chacha20_words(
+    key: UInt32[Array, " 8"], words: int, *, nonce: UInt32[Array, ""] | int = 0
+) -> UInt32[Array, " words"]:
+    """Computes the first words of a key's stream.
 
     Args:
-        key: 256 bits as little-endian words.
-        words: How many.
+        key: 256 bits as little-endian words. Use a pair of key and nonce for one purpose only.
+        words: Number of words.
+        nonce: First word of the nonce; the other two are 0.
 
     Example:
         >>> hex(int(chacha20_words(jnp.zeros(8, "uint32"), 4)[0]))
@@ -27,7 +30,8 @@ def chacha20_words(key: UInt32[Array, " 8"], words: int) -> UInt32[Array, " word
     counters = jnp.arange(blocks, dtype=jnp.uint32)
     zeros = jnp.zeros_like(counters)
     constants = [jnp.full_like(counters, c) for c in _CONSTANTS]
-    start = [*constants, *(jnp.broadcast_to(key[i], counters.shape) for i in range(8)), counters, zeros, zeros, zeros]
+    start = [*constants, *(jnp.broadcast_to(key[i], counters.shape) for i in range(8)), counters]
+    start += [zeros + jnp.asarray(nonce, jnp.uint32), zeros, zeros]
 
     def double_round(state: tuple[Array, ...], _: None) -> tuple[tuple[Array, ...], None]:
         words_ = list(state)

@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 
 
 class Masks(NamedTuple):
-    """Seeds of one round. The first two belong to the clients, the others are what the server has recovered.
+    """Seeds of one round. The first three belong to the clients, the others are what the server has recovered.
 
     Attributes:
         pairs: `[clients, clients, 8]`: the seed that each client shares with each other one.
         own: `[clients, 8]`: the seed of each client's own mask.
+        noise: `[clients, 8]`: the seed of each client's noise, of which nobody else has a share.
         revealed_own: `[clients, 8]`: of survivors; 0 else.
         revealed_pairs: `[clients, clients, 8]`: those that clients that dropped out shared with survivors; 0 else.
         survived: `[clients]`.
@@ -29,6 +30,7 @@ class Masks(NamedTuple):
 
     pairs: UInt32[np.ndarray, "clients clients 8"]
     own: UInt32[np.ndarray, "clients 8"]
+    noise: UInt32[np.ndarray, "clients 8"]
     revealed_own: UInt32[np.ndarray, "clients 8"]
     revealed_pairs: UInt32[np.ndarray, "clients clients 8"]
     survived: Bool[np.ndarray, " clients"]
@@ -41,7 +43,9 @@ class SecureSession:
     Each pair of clients agrees on a mask that cancels in the sum (X25519, HKDF), and each has a mask of its own. Keys
     and own seeds are shared among all (Shamir), sealed for their receivers (ChaCha20-Poly1305), so that the masks of
     clients that drop out can be removed. A client reveals a share of another one's key *or* of its seed, never of both.
-    The server is honest but curious: it may look at all it receives, and does not lie about who dropped out.
+    The server is honest but curious: it may look at all it receives. Clients refuse a second set of survivors, one that
+    is smaller than the threshold, and one without themselves; keys are not signed, so a server that invents clients is
+    not noticed.
 
     Args (of the constructor):
         clients: In one aggregation.
@@ -136,7 +140,7 @@ class SecureRound:
             responders: Those of them that are still there to answer. Default: all.
 
         Raises:
-            EngineError: if fewer than the threshold survive, or answer.
+            EngineError: if fewer than the threshold survive or answer, or if their answers contradict each other.
             ProgramError: if this round was revealed for other survivors before: two answers would unmask a client.
         """
         alive = sorted(set(survivors))
@@ -156,14 +160,32 @@ class SecureRound:
         revealed_own, revealed_pairs = np.zeros_like(own), np.zeros_like(pairs)
         for client in range(self._session.clients):
             shares = {number + 1: answer[client] for number, answer in answers.items()}
-            secret = recover_secret(shares, threshold=needed)
+            secret = _recovered(client, shares, needed, key=None if client in alive else self._keys[client].masking)
             if client in alive:
                 revealed_own[client] = _words(secret)
             else:
                 for other in alive:
                     revealed_pairs[client, other] = _words(_agree(secret, self._keys[other].masking))
         survived = np.isin(np.arange(self._session.clients), alive)
-        return Masks(pairs, own, revealed_own, revealed_pairs, survived)
+        noise = np.stack([_words(party.noise) for party in self._parties])
+        return Masks(pairs, own, noise, revealed_own, revealed_pairs, survived)
+
+
+def _recovered(client: int, shares: Mapping[int, int], threshold: int, key: bytes | None) -> bytes:
+    """The secret of a client's shares; of a private key, the public key must fit."""
+    try:
+        secret = recover_secret(shares, threshold=threshold)
+    except ProgramError:
+        secret = None
+    if secret is None or (key is not None and _public(secret) != key):
+        message = (
+            f"`SecureRound.reveal` received {len(shares)} shares of a secret of client {client}, and they do not "
+            f"belong together. At least one of the clients {sorted(number - 1 for number in shares)} answered with a "
+            f"wrong share, or client {client} dealt wrong ones: begin a new round, without the clients that you do not "
+            "trust."
+        )
+        raise EngineError(message)
+    return secret
 
 
 class _Keys(NamedTuple):
@@ -179,7 +201,7 @@ class _Party:
 
         self.number, self._session = number, session
         self._sealing, self._masking = secrets.token_bytes(32), secrets.token_bytes(32)
-        self.seed = secrets.token_bytes(32)
+        self.seed, self.noise = secrets.token_bytes(32), secrets.token_bytes(32)
         self._own_shares: tuple[int, int] = (0, 0)
         self._public: Mapping[int, _Keys] = {}
         self._answered: list[int] | None = None
@@ -212,16 +234,35 @@ class _Party:
                 "begin a new round."
             )
             raise ProgramError(message)
+        if len(survivors) < self._session.threshold or self.number not in survivors:
+            message = (
+                f"Client {self.number} was asked to unmask the survivors {survivors}. A sum of fewer than "
+                f"{self._session.threshold} clients would say too much about each of them, and a client answers for a "
+                "sum that its own result is part of: wait for more results."
+            )
+            raise ProgramError(message)
         self._answered = list(survivors)
         alive, found = set(survivors), []
         for number in range(self._session.clients):
             if number == self.number:
                 key, seed = self._own_shares
             else:
-                opened = self._cipher(self.number, number).decrypt(bytes(12), self.sealed[number], None)
+                opened = self._open(number)
                 key, seed = int.from_bytes(opened[:33], "little"), int.from_bytes(opened[33:], "little")
             found.append(seed if number in alive else key)
         return found
+
+    def _open(self, sender: int) -> bytes:
+        from cryptography.exceptions import InvalidTag
+
+        try:
+            return self._cipher(self.number, sender).decrypt(bytes(12), self.sealed[sender], None)
+        except InvalidTag as error:
+            message = (
+                f"Client {self.number} cannot open the shares that client {sender} sealed for it. They were changed on "
+                "the way, sealed for somebody else or kept from another round: begin a new round."
+            )
+            raise EngineError(message) from error
 
     def agree(self, other: _Keys) -> bytes:
         return _agree(self._masking, other.masking)

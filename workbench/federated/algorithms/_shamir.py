@@ -4,8 +4,9 @@ The libraries that share secrets do it for bytes or in GF(2¹²⁸), one bit at 
 clients² shares. Over a prime field Python's own integers compute a share.
 """
 
+import math
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from workbench.errors import ProgramError
 
@@ -40,10 +41,11 @@ def share_secret(secret: bytes, *, shares: int, threshold: int) -> dict[int, int
 
 
 def recover_secret(shares: Mapping[int, int], *, threshold: int) -> bytes:
-    """The secret of `threshold` shares, by Lagrange's interpolation at 0; more shares are left unused.
+    """Computes the secret of `threshold` shares, by Lagrange's interpolation at 0.
 
     Raises:
-        ProgramError: if there are fewer, or they do not belong to one secret of 32 bytes.
+        ProgramError: if there are fewer, or they do not belong to one secret of 32 bytes. Shares beyond the threshold
+            are compared with the polynomial of the others, so that one wrong share among them is noticed.
     """
     if len(shares) < threshold:
         message = (
@@ -54,16 +56,34 @@ def recover_secret(shares: Mapping[int, int], *, threshold: int) -> bytes:
     used = dict(sorted(shares.items())[:threshold])
     secret = 0
     for x, value in used.items():
-        numerator = denominator = 1
-        for other in used:
-            if other != x:
-                numerator = numerator * other % PRIME
-                denominator = denominator * (other - x) % PRIME
-        secret = (secret + value * numerator * pow(denominator, -1, PRIME)) % PRIME
-    if secret >= 2**256:
+        numerator = math.prod(other for other in used if other != x)
+        secret += value * numerator * pow(_distances(x, used), -1, PRIME)
+    secret %= PRIME
+    if secret >= 2**256 or not _are_on_a_polynomial(shares, threshold):
         message = (
-            f"`recover_secret` received {len(used)} shares whose polynomial is no secret of 32 bytes at 0. All shares "
-            "are of one secret: leave out those of another one, or damaged ones."
+            f"`recover_secret` received {len(shares)} shares that do not lie on one polynomial of degree "
+            f"{threshold - 1} with a secret of 32 bytes. All shares are of one secret: leave out those of another one, "
+            "or damaged ones."
         )
         raise ProgramError(message)
     return secret.to_bytes(32, "little")
+
+
+def _distances(x: int, points: Iterable[int]) -> int:
+    return math.prod(other - x for other in points if other != x) % PRIME
+
+
+def _are_on_a_polynomial(shares: Mapping[int, int], threshold: int) -> bool:
+    """Whether all shares have a polynomial of degree `threshold - 1`; errs with chance 1 / `PRIME`.
+
+    The leading coefficient of a polynomial through all shares, times any other polynomial, is 0 while the degrees stay
+    below the number of shares (Cascudo and David, "SCRAPE", ACNS 2017).
+    """
+    random = [secrets.randbelow(PRIME) for _ in range(len(shares) - threshold)]
+    total = 0
+    for x, value in shares.items():
+        factor = 0
+        for coefficient in random:
+            factor = (factor * x + coefficient) % PRIME
+        total += value * factor * pow(_distances(x, shares), -1, PRIME)
+    return total % PRIME == 0

@@ -1,0 +1,169 @@
+"""The integers of `secure_mean` with noise, and what their noise is worth."""
+
+import math
+from typing import NamedTuple
+
+from workbench.errors import ProgramError, needs_library
+from workbench.federated.algorithms._discrete_gaussian import MOST_LOG2_DEVIATION
+
+_TAILS = 12  # standard deviations of noise that fit next to the sum
+_LEAST_LOG2_DEVIATION = 2  # sums of finer noise are not discrete Gaussians to 60 digits
+_ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(11, 65), 80, 96, 128, 192, 256, 512, 1024)
+
+
+class NoiseGrid(NamedTuple):
+    """How numbers become integers: a number is a whole multiple of `unit`.
+
+    Attributes:
+        clip: The largest norm of one client's update.
+        unit: Value of the integer 1.
+        largest: Integer of the largest number.
+        log2_deviation: Base-2 logarithm of the standard deviation of one client's noise, in units.
+        is_noisy: Whether there is noise.
+    """
+
+    clip: float
+    unit: float
+    largest: int
+    log2_deviation: int
+    is_noisy: bool
+
+    def most_squared(self, values: int) -> int:
+        """The largest squared norm of one client's integers: rounding moves each by up to half a unit."""
+        return math.floor(longest(self.clip / self.unit, values) ** 2)
+
+
+def longest(clip_units: float, values: int) -> float:
+    """The largest norm of the integers of an update of norm `clip_units`."""
+    return clip_units + math.sqrt(values) / 2
+
+
+def noise_grid(clients: int, *, clip: float, bits: int, noise_multiplier: float, threshold: int | None) -> NoiseGrid:
+    """Chooses the unit, so that the deviation of one client's noise is a power of two units.
+
+    Raises:
+        ProgramError: as `secure_mean`.
+    """
+    settings = (
+        f"`secure_mean` received clients={clients}, clip={clip}, bits={bits}, noise_multiplier={noise_multiplier} "
+        f"and threshold={threshold}. "
+    )
+    finite = math.isfinite(clip) and math.isfinite(noise_multiplier)
+    if not (finite and clients >= 2 and clip > 0 and 1 <= bits <= 30 and noise_multiplier >= 0):
+        raise ProgramError(
+            settings + "A mean of at least 2 clients has a positive finite clip, 1 to 30 bits and noise that is not "
+            "negative: pass such numbers."
+        )
+    if noise_multiplier == 0:
+        _check_fits(settings, clients * 2**bits)
+        return NoiseGrid(clip, clip / 2**bits, 2**bits, 0, is_noisy=False)
+    if threshold is None or not 1 <= threshold <= clients:
+        raise ProgramError(
+            settings + "Each client adds its part of the noise, and the parts of the clients that certainly stay must "
+            f"be enough: pass the threshold of the session, 1 to {clients}."
+        )
+    deviation = noise_multiplier / math.sqrt(threshold)  # of one client, over the clip
+    log2 = math.floor(math.log2(deviation) + bits)
+    if not _LEAST_LOG2_DEVIATION <= log2 <= MOST_LOG2_DEVIATION:
+        raise ProgramError(
+            settings + f"One client's noise has a standard deviation of 2^{log2} units. It is between "
+            f"2^{_LEAST_LOG2_DEVIATION} and 2^{MOST_LOG2_DEVIATION}: pass "
+            + ("more bits." if log2 < _LEAST_LOG2_DEVIATION else "fewer bits.")
+        )
+    clip_units = clip_in_units(log2, noise_multiplier, threshold)
+    largest = math.ceil(clip_units)
+    _check_fits(settings, clients * largest + _TAILS * 2**log2 * math.sqrt(clients))
+    return NoiseGrid(clip, clip / clip_units, largest, log2, is_noisy=True)
+
+
+def clip_in_units(log2_deviation: int, noise_multiplier: float, threshold: int) -> float:
+    """The clip in units, if one client's deviation is `noise_multiplier * clip / sqrt(threshold)`."""
+    return 2**log2_deviation * math.sqrt(threshold) / noise_multiplier
+
+
+def _check_fits(settings: str, most: float) -> None:
+    if most >= 2**31:
+        raise ProgramError(
+            settings + f"The sum of all clients and its noise reaches 2^{math.log2(most):.1f}. It must stay below "
+            "2^31: pass fewer bits."
+        )
+
+
+def secure_epsilon(
+    noise_multiplier: float,
+    *,
+    clients: int,
+    threshold: int,
+    bits: int,
+    values: int,
+    rounds: int,
+    delta: float,
+    colluding: int = 0,
+) -> float:
+    """How much `secure_mean` with noise leaks about one client: ε of (ε, δ)-differential privacy, an upper bound.
+
+    Counts the noise of `threshold - colluding` clients: the session recovers no sum with less than `threshold`, and
+    clients that work with the server know the noise that they added. Two data sets are neighbours if one client sends
+    zeros in one of them; who took part in a round is public. Every client is counted in every round, so a smaller
+    participation only helps.
+
+    Args:
+        noise_multiplier: As in `secure_mean`.
+        clients: Likewise.
+        threshold: Likewise.
+        bits: Likewise.
+        values: Numbers in an update; rounding lengthens it by up to half a unit each.
+        rounds: Number of rounds.
+        delta: δ.
+        colluding: Clients that reveal their noise to the server, or add none.
+
+    Returns:
+        ε; infinite without noise and 0 without rounds.
+
+    Raises:
+        ProgramError: if a number is out of its range, or `secure_mean` refuses it.
+        MissingDependencyError: if `dp-accounting` is not installed.
+
+    Example:
+        >>> secure_epsilon(0.0, clients=10, threshold=6, bits=16, values=10, rounds=5, delta=1e-5)  # without noise
+        inf
+
+    References:
+        Canonne, Kamath and Steinke, NeurIPS 2020 (arXiv 2004.00010), proposition 5; Kairouz, Liu and Steinke, ICML 2021
+        (arXiv 2102.06387), theorem 9; Mironov, "Rényi Differential Privacy", CSF 2017.
+    """
+    if values < 1 or rounds < 0 or not 0 < delta < 1 or not 0 <= colluding < threshold:
+        message = (
+            f"`secure_epsilon` received values={values}, rounds={rounds}, delta={delta}, colluding={colluding} and "
+            f"threshold={threshold}. An update has values, delta is a chance, and some of the clients that stay are "
+            "honest: pass positive values, rounds of at least 0, 1e-5 or less for delta, and colluding < threshold."
+        )
+        raise ProgramError(message)
+    grid = noise_grid(clients, clip=1.0, bits=bits, noise_multiplier=noise_multiplier, threshold=threshold)
+    if not grid.is_noisy or rounds == 0:
+        return 0.0 if rounds == 0 else math.inf
+    with needs_library("dp-accounting", extra="privacy", needed_for="`secure_epsilon`"):
+        from dp_accounting.rdp import compute_epsilon
+    l2 = longest(1 / grid.unit, values)
+    divergences = [
+        rounds * sum_divergence(order, l2, grid.log2_deviation, threshold - colluding, values) for order in _ORDERS
+    ]
+    return float(compute_epsilon(_ORDERS, divergences, delta)[0])
+
+
+def sum_divergence(order: float, l2: float, log2_deviation: int, noises: int, values: int) -> float:
+    """Bounds the Rényi divergence of one sum from the sum with one client's integers replaced by zeros.
+
+    The noise is a sum of discrete Gaussians, which is nearly a discrete Gaussian: the logarithms of their probabilities
+    differ by less than 5 exp(-π² σ²) for each summand and value, from Poisson's summation formula.
+
+    Args:
+        order: α, above 1.
+        l2: Largest Euclidean norm of one client's integers.
+        log2_deviation: Of one client's noise.
+        noises: Number of clients whose noise counts. More noise has a smaller divergence.
+        values: Numbers in an update.
+    """
+    nearly = 5 * math.exp(-((math.pi * 2**log2_deviation) ** 2)) * (noises - 1) * values
+    variance = noises * 4.0**log2_deviation
+    return order * l2**2 / (2 * variance) + (2 * order - 1) / (order - 1) * nearly
