@@ -1,6 +1,8 @@
-"""Child processes: one class for those that answer requests, one for trees of processes of other systems; and folders.
+"""Child processes, temporary folders, and temporary changes of this process.
 
-None of them outlives this process, however it ends. Which part of the workbench uses which, and why `launch` and
+One class is for children that answer requests, one for trees of processes of other systems.
+
+No child outlives this process, however it ends. Which part of the workbench uses which, and why `launch` and
 `distributed` use neither, is in docs/decisions/012-child-processes.md.
 """
 
@@ -14,4 +16,8 @@ from workbench._processes._folders import (
     temporary_folder as temporary_folder,
 )
 from workbench._processes._ray import end_ray_with_this_process as end_ray_with_this_process
+from workbench._processes._shared_change import (
+    UNUSED_DONATIONS_ARE_FINE as UNUSED_DONATIONS_ARE_FINE,
+    SharedChange as SharedChange,
+)
 from workbench._processes._supervised import SupervisedProcesses as SupervisedProcesses

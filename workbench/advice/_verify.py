@@ -6,7 +6,6 @@ import functools
 import re
 import sys
 import textwrap
-import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -15,6 +14,7 @@ from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from workbench._jax_compat import checkpoints_with, jit_cache_size
 from workbench._open_types import AS_GIVEN, AsGiven, Foreign
+from workbench._processes import UNUSED_DONATIONS_ARE_FINE
 from workbench._types import AnyMesh, Argument
 from workbench.advice._links import crossed_links
 from workbench.advice._module import Compiled
@@ -463,8 +463,7 @@ def recompiler(traced: Questioned, options: dict[str, Any]) -> Recompile:
             (fn, args), kwargs = _donating_arrays(_traced_call(traced), donate), {}
         else:
             fn = _donating(fn, donate)
-        with warnings.catch_warnings():  # what cannot be donated is seen in the memory of the compiled module
-            warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+        with UNUSED_DONATIONS_ARE_FINE:  # what cannot be donated is seen in the memory of the compiled module
             return type(traced)(fn, args, kwargs, mesh=options.get("mesh")).inspect(**options)
 
     return recompile

@@ -27,7 +27,8 @@ def explore_cell(source: str) -> Answer:
         source: The cell's text.
 
     Returns:
-        `code` to insert and whether to `run` it, or a `message` that says what is missing.
+        `code` to insert and whether to `run` it, or a `message` that says what is missing. Code whose arguments call
+        functions is inserted only, since a call such as `next(batches)` may change the notebook's state.
     """
     tree = _parse(source)
     if tree is None:
@@ -40,11 +41,19 @@ def explore_cell(source: str) -> Answer:
         return Answer(message="The cell neither defines nor calls a function of yours: choose a cell that does.")
     for name in wanted:
         if (arguments := _last_call(name, [tree, *_history()])) is not None:
-            return Answer(code=_cell(known, f"explore({name})({arguments})"), run=name in known)
+            can_run = name in known and not _has_effects(arguments)
+            return Answer(code=_cell(known, f"explore({name})({arguments})"), run=can_run)
     name = wanted[0]
     code = _cell(known, f"explore({name})(...)  # its arguments: arrays, or jax.ShapeDtypeStruct for shapes alone")
     message = f"`{name}` has not been called yet: put its arguments into the new cell."
     return Answer(code=code, run=False, message=message)
+
+
+def _has_effects(arguments: str) -> bool:
+    """Whether evaluating the arguments again may change something: `next(batches)` advances an iterator."""
+    tree = ast.parse(f"f({arguments})", mode="eval")
+    effects = (ast.Call, ast.Await, ast.NamedExpr, ast.Yield, ast.YieldFrom)
+    return any(isinstance(node, effects) for node in ast.walk(tree) if node is not tree.body)
 
 
 def device_panel() -> Answer:

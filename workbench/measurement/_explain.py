@@ -1,16 +1,16 @@
-"""`explain`: watches a block of code for retraces, implicit transfers, slow compilations and memory that runs out."""
+"""`explain`: watches a block of code for retraces, slow compilations and memory that runs out."""
 
 import collections
 import contextlib
+import contextvars
 import logging
-import os
 import re
 import sys
 import threading
 import time
 import traceback
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,6 +18,7 @@ from typing import Any, Self
 import jax
 
 from workbench._jax_compat.profiler import user_frame_of
+from workbench._processes import SharedChange
 from workbench.measurement._memory import bytes_per_device, own_arrays
 from workbench.plan import is_user_file
 from workbench.records import (
@@ -26,7 +27,6 @@ from workbench.records import (
     LiveArrayRecord,
     OutOfMemoryRecord,
     RetraceRecord,
-    TransferRecord,
 )
 from workbench.render import render_text
 
@@ -39,8 +39,6 @@ _CHANGE = re.compile(
 )
 _BULLET = re.compile(r"^\s+\* (?P<text>.+?)(?:https?://.*)?$", re.MULTILINE)
 _TYPE = re.compile(r"^(?P<dtype>[a-z]+[0-9]*\w*?)\[(?P<dims>[^\]]*)\](?P<rest>.*)$")
-_GUARD = re.compile(r"(?P<direction>host-to-device|device-to-host|device-to-device) transfer: (?P<what>.*)")
-_AVAL = re.compile(r"(?:ShapedArray\(|shape=)?(?P<shape>[a-z]+[0-9]+\w*\[[^\]]*\])")
 _DURATIONS = {
     "/jax/core/compile/jaxpr_trace_duration": "trace",
     "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
@@ -51,15 +49,18 @@ _MOST_ARRAYS = 8
 
 
 class explain:
-    """Watches a block and ends it with a short table: retraces with their reasons, slow compilations, transfers.
+    """Watches a block and ends it with a short table: retraces with their reasons, and slow compilations.
 
     If memory runs out in the block, the arrays that are alive are listed, the largest first, with the lines that made
     them and the variables that hold them. The block ends as it would without: its own exception goes on, and nothing
     here raises one.
 
+    A block sees its own thread, or its own task of asyncio; blocks may overlap and nest. Implicit copies between host
+    and devices are not counted: XLA reports them on the standard error of the process alone, where
+    `jax.transfer_guard("log")` shows them.
+
     Args:
         slow_seconds: From which time on a compilation is worth a line.
-        transfers: Whether to look for implicit copies between host and devices: host arrays given to jitted functions.
         quiet: Print nothing; `record` holds what was seen all the same.
 
     Example:
@@ -72,9 +73,8 @@ class explain:
 
     record: ExplanationRecord
 
-    def __init__(self, *, slow_seconds: float = 1.0, transfers: bool = True, quiet: bool = False) -> None:
+    def __init__(self, *, slow_seconds: float = 1.0, quiet: bool = False) -> None:
         self.slow_seconds: float = slow_seconds
-        self.transfers: bool = transfers
         self.quiet: bool = quiet
         self.record = ExplanationRecord(seconds=0.0)
         self._inside = contextlib.ExitStack()
@@ -83,7 +83,6 @@ class explain:
     def __enter__(self) -> Self:
         self._misses: list[str] = []
         self._durations: list[tuple[str, str, float, str]] = []
-        self._guarded: list[str] = []
         self._started = time.perf_counter()
         try:
             self._watch()
@@ -92,13 +91,10 @@ class explain:
         return self
 
     def _watch(self) -> None:
-        enter = self._inside.enter_context
-        enter(_listening(self._duration))
-        enter(_filtered(self._misses))
-        enter(jax.explain_cache_misses(True))
-        if self.transfers:
-            enter(_captured_log(self._guarded))
-            enter(jax.transfer_guard("log"))
+        self._inside.enter_context(_LOG)
+        self._inside.enter_context(_CACHE_MISSES_OF_THREAD.change)
+        _BLOCKS.set((*_BLOCKS.get(), self))
+        self._inside.callback(lambda: _BLOCKS.set(tuple(block for block in _BLOCKS.get() if block is not self)))
 
     def __exit__(self, kind: object, error: BaseException | None, trace: types.TracebackType | None) -> None:
         seconds = time.perf_counter() - self._started
@@ -121,7 +117,6 @@ class explain:
             seconds=seconds,
             retraces=_retraces(self._misses),
             compilations=_compilations(self._durations),
-            transfers=_transfers(self._guarded),
             out_of_memory=_out_of_memory(error, trace) if error is not None else None,
             slow_seconds=self.slow_seconds,
             notes=tuple(self._notes),
@@ -130,76 +125,61 @@ class explain:
 
 # Watching.
 
-
-@contextlib.contextmanager
-def _listening(listener: Callable[..., None]) -> Iterator[None]:
-    jax.monitoring.register_event_duration_secs_listener(listener)
-    try:
-        yield
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listener)
+_BLOCKS: contextvars.ContextVar[tuple[explain, ...]] = contextvars.ContextVar("workbench_explain", default=())
+"""The blocks that this thread or task is in, the outermost first."""
 
 
-@contextlib.contextmanager
-def _filtered(misses: list[str]) -> Iterator[None]:
-    """Takes JAX's messages about cache misses out of its log; the others go where they went."""
-    unasked = not jax.config.jax_explain_cache_misses  # pyright: ignore[reportAttributeAccessIssue]
+def _note_duration(event: str, seconds: float, **reported: object) -> None:
+    for block in _BLOCKS.get():
+        block._duration(event, seconds, **reported)
 
-    def keep(record: logging.LogRecord) -> bool:
-        text = record.getMessage()
-        if not text.startswith(_MISS):
-            return True
-        misses.append(text)
-        return not unasked
 
+def _keep(record: logging.LogRecord) -> bool:
+    """Takes messages about cache misses out of JAX's log, unless the user asked JAX for them; keeps all others."""
+    blocks = _BLOCKS.get()
+    if not blocks or not (text := record.getMessage()).startswith(_MISS):
+        return True
+    for block in blocks:
+        block._misses.append(text)
+    return _CACHE_MISSES_OF_THREAD.wanted
+
+
+def _watch_log() -> Callable[[], None]:
     loggers = [
         logger
-        for name, logger in logging.root.manager.loggerDict.items()
+        for name, logger in list(logging.root.manager.loggerDict.items())
         if name.startswith("jax") and isinstance(logger, logging.Logger)
     ]
+    jax.monitoring.register_event_duration_secs_listener(_note_duration)
     for logger in loggers:
-        logger.addFilter(keep)
-    try:
-        yield
-    finally:
+        logger.addFilter(_keep)
+
+    def undo() -> None:
         for logger in loggers:
-            logger.removeFilter(keep)
+            logger.removeFilter(_keep)
+        jax.monitoring.unregister_event_duration_listener(_note_duration)
+
+    return undo
 
 
-@contextlib.contextmanager
-def _captured_log(guarded: list[str]) -> Iterator[None]:
-    """Takes the transfer guard's lines out of the process's stderr, where XLA writes them; passes on the others."""
-    sys.stderr.flush()
-    real = os.dup(2)
-    reading, writing = os.pipe()
-    os.dup2(writing, 2)
-    os.close(writing)
+_LOG = SharedChange(_watch_log)
 
-    def pass_on() -> None:
-        rest = b""
-        while block := os.read(reading, 65536):
-            *lines, rest = (rest + block).split(b"\n")
-            for line in lines:
-                if b"guard_lib" in line and b" transfer: " in line:
-                    guarded.append(line.decode(errors="replace"))
-                else:
-                    os.write(real, line + b"\n")
-            if rest and b"guard_lib" not in rest and not rest.startswith((b"W", b"I", b"E")):
-                os.write(real, rest)  # a progress bar, which ends no line
-                rest = b""
-        if rest:
-            os.write(real, rest)
 
-    thread = threading.Thread(target=pass_on, name="workbench-explain", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        sys.stderr.flush()
-        os.dup2(real, 2)
-        thread.join(timeout=5)
-        os.close(reading)
-        os.close(real)
+class _CacheMisses(threading.local):
+    """JAX's setting of one thread: whether cache misses are logged."""
+
+    def __init__(self) -> None:
+        self.wanted = False
+        self.change = SharedChange(self._turn_on)
+
+    def _turn_on(self) -> Callable[[], None]:
+        self.wanted = bool(jax.config.jax_explain_cache_misses)  # pyright: ignore[reportAttributeAccessIssue]
+        on = jax.explain_cache_misses(True)
+        on.__enter__()
+        return lambda: on.__exit__(None, None, None)
+
+
+_CACHE_MISSES_OF_THREAD = _CacheMisses()
 
 
 # Reading what was seen.
@@ -279,22 +259,6 @@ def _compilations(durations: list[tuple[str, str, float, str]]) -> tuple[Compila
         if counts[name]
     ]
     return tuple(sorted(made, key=lambda record: -record.seconds))
-
-
-def _transfers(lines: list[str]) -> tuple[TransferRecord, ...]:
-    counts: collections.Counter[tuple[Any, str]] = collections.Counter()
-    for line in lines:
-        found = _GUARD.search(line)
-        if found is None:
-            continue
-        aval = _AVAL.search(found["what"])
-        shape = aval["shape"] if aval else "a value that JAX does not describe"
-        if not shape.endswith("[]"):  # numbers that are written into the code go over with every operation
-            counts[found["direction"], shape] += 1
-    return tuple(
-        TransferRecord(direction=direction, shape=shape, count=count)
-        for (direction, shape), count in counts.most_common()
-    )
 
 
 def _out_of_memory(error: BaseException, trace: TracebackType | None) -> OutOfMemoryRecord | None:

@@ -41,7 +41,6 @@ from workbench.records._explain import (
     LiveArrayRecord as LiveArrayRecord,
     OutOfMemoryRecord as OutOfMemoryRecord,
     RetraceRecord as RetraceRecord,
-    TransferRecord as TransferRecord,
 )
 from workbench.records._files import write_whole as write_whole
 from workbench.records._hardware import (

@@ -1,7 +1,6 @@
 """What happened in a block of code besides its results: retraces, compilations, transfers, memory that ran out."""
 
 from dataclasses import dataclass
-from typing import Literal
 
 from workbench.records._base import Record
 
@@ -35,15 +34,6 @@ class CompilationRecord(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TransferRecord(Record):
-    """Copies between host and devices that nobody asked for: an array of the host given to a jitted function."""
-
-    direction: Literal["host-to-device", "device-to-host", "device-to-device"]
-    shape: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LiveArrayRecord(Record):
     """Arrays of one kind that were alive when memory ran out: the line that made them, the variables that hold them."""
 
@@ -73,7 +63,6 @@ class ExplanationRecord(Record):
     seconds: float
     retraces: tuple[RetraceRecord, ...] = ()
     compilations: tuple[CompilationRecord, ...] = ()
-    transfers: tuple[TransferRecord, ...] = ()
     out_of_memory: OutOfMemoryRecord | None = None
     slow_seconds: float = 1.0  # from which on a compilation is worth a line
     notes: tuple[str, ...] = ()

@@ -2,8 +2,8 @@
 
 import contextlib
 import os
+import secrets
 import stat
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
@@ -25,13 +25,14 @@ def write_whole(path: str | os.PathLike[str], content: bytes | str | Callable[[I
             with place.open("wb") as opened:
                 _write(opened, content)
             return
-    descriptor, name = tempfile.mkstemp(dir=place.parent, prefix=f".{place.name[:100]}.", suffix=".part")
+    descriptor, name = _new_file(place)
     try:
         with os.fdopen(descriptor, "wb") as opened:
             _write(opened, content)
             opened.flush()
             os.fsync(descriptor)
-        os.chmod(name, _mode(place))  # noqa: PTH101
+        with contextlib.suppress(FileNotFoundError):
+            os.chmod(name, stat.S_IMODE(place.stat().st_mode))  # noqa: PTH101
         os.replace(name, place)  # noqa: PTH105
     except BaseException:
         with contextlib.suppress(OSError):
@@ -46,11 +47,10 @@ def _write(opened: IO[bytes], content: str | bytes | Callable[[IO[bytes]], objec
         opened.write(content.encode("utf-8") if isinstance(content, str) else content)
 
 
-def _mode(place: Path) -> int:
-    """The permissions of the file that is replaced; for a new one those that `open` would give."""
-    try:
-        return stat.S_IMODE(place.stat().st_mode)
-    except OSError:
-        mask = os.umask(0)
-        os.umask(mask)
-        return 0o666 & ~mask
+def _new_file(place: Path) -> tuple[int, str]:
+    """A new file next to `place`. The system applies the umask, which nobody can read without setting it."""
+    mode = 0o600 if place.exists() else 0o666  # of the file that is replaced, the permissions come last
+    while True:
+        name = place.with_name(f".{place.name[:100]}.{secrets.token_hex(8)}.part")
+        with contextlib.suppress(FileExistsError):
+            return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode), str(name)

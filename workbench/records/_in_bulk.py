@@ -1,12 +1,21 @@
 """Making many records at once."""
 
-import contextlib
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable
+
+from workbench._processes import SharedChange
 
 
-@contextlib.contextmanager
-def without_collections() -> Iterator[None]:
+def _pause() -> Callable[[], object]:
+    enabled = gc.isenabled()
+    gc.disable()
+    return gc.enable if enabled else lambda: None
+
+
+_PAUSE = SharedChange(_pause)
+
+
+def without_collections() -> SharedChange:
     """Pauses Python's search for cycles: it goes through all that a kernel holds (0.2 s) and finds none.
 
     Example:
@@ -14,10 +23,4 @@ def without_collections() -> Iterator[None]:
         ...     gc.isenabled()
         False
     """
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+    return _PAUSE

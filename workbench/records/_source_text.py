@@ -1,8 +1,8 @@
 """The text behind a `SourceLine`, where reading it is safe.
 
 File names come out of compiled modules and loaded artifacts, so that whoever wrote those chooses them. What is read
-ends up in pages that people share: only Python source that this process runs, or that lies below the working
-directory, is read; never a device, a pipe or a file of any other kind.
+ends up in pages that people share. Only modules that this process has imported and cells of its notebook are read:
+no other file below the working folder, which may be somebody's home, and no folder whose name begins with a dot.
 """
 
 import functools
@@ -13,6 +13,7 @@ import stat
 import sys
 import tokenize
 from io import BytesIO
+from pathlib import PurePath
 
 _MOST_BYTES = 4 * 2**20
 _SUFFIX = ".py"
@@ -37,16 +38,16 @@ def read_source_line(file: str, line: int) -> str:
 
 
 def read_source_lines(file: str) -> tuple[str, ...]:
-    """All lines of a notebook cell, of an imported module, or of a Python file below the working directory.
+    """All lines of a notebook cell or of an imported module.
 
     Args:
         file: Name of the file. May be untrusted.
 
     Returns:
-        The lines without their breaks; () for anything else: other files, files above 4 MiB, devices, pipes, folders.
+        The lines without their breaks; () for anything else: other files, files above 4 MiB, devices, pipes, folders,
+        and modules in hidden folders.
     """
-    cell = linecache.cache.get(file)
-    if cell is not None:
+    if _is_cell(file):
         return tuple(line.rstrip("\n") for line in linecache.getlines(file))
     try:
         path = os.path.realpath(file)
@@ -61,10 +62,20 @@ def read_source_lines(file: str) -> tuple[str, ...]:
 
 
 def _may_be_read(path: str) -> bool:
-    if not path.endswith(_SUFFIX):
-        return False
-    here = os.path.realpath(os.getcwd())  # noqa: PTH109
-    return path.startswith(os.path.join(here, "")) or path in _imported()  # noqa: PTH118
+    return path.endswith(_SUFFIX) and path in _imported() and not _is_hidden(path)
+
+
+def _is_cell(file: str) -> bool:
+    """Whether code was run under this name that no file holds: a cell, a doctest."""
+    entry = linecache.cache.get(file)
+    return entry is not None and (len(entry) == 1 or entry[1] is None or cell_name(file) is not None)
+
+
+def _is_hidden(path: str) -> bool:
+    """Whether a folder begins with a dot, below the one that Python imports from: `.venv/…/site-packages` is none."""
+    roots = [os.path.join(os.path.realpath(root or os.curdir), "") for root in (*sys.path, os.curdir)]  # noqa: PTH118
+    inside = max((root for root in roots if path.startswith(root)), key=len, default="")
+    return any(part.startswith(".") for part in PurePath(path[len(inside) :]).parts)
 
 
 def _imported() -> set[str]:

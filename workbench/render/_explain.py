@@ -5,11 +5,11 @@ from workbench.render._svg import bytes_text, count_text
 
 
 def render_explanation_text(record: ExplanationRecord) -> str:
-    """Memory that ran out first, then retraces, slow compilations and transfers; one line where nothing happened.
+    """Memory that ran out first, then retraces and slow compilations; one line where nothing happened.
 
     Example:
         >>> print(render_explanation_text(ExplanationRecord(seconds=2.0)))
-        explain: 2.0 s; no retraces, no slow compilations, no implicit transfers.
+        explain: 2.0 s; no retraces, no slow compilations.
     """
     compiling = sum(compilation.seconds for compilation in record.compilations)
     count = sum(compilation.count for compilation in record.compilations)
@@ -22,7 +22,6 @@ def render_explanation_text(record: ExplanationRecord) -> str:
         for words, found in (
             ("no retraces", record.retraces),
             ("no slow compilations", slow),
-            ("no implicit transfers", record.transfers),
         )
         if not found
     ]
@@ -45,10 +44,6 @@ def render_explanation_text(record: ExplanationRecord) -> str:
             f"{compilation.trace_seconds:.1f} s, lowering {compilation.lower_seconds:.1f} s, XLA "
             f"{compilation.compile_seconds:.1f} s"
         )
-    for transfer in record.transfers[:8]:
-        lines.append(f"  {count_text(transfer.count)} × implicit {transfer.direction} transfer of {transfer.shape}")
-    if len(record.transfers) > 8:
-        lines.append(f"  and transfers of {count_text(len(record.transfers) - 8)} other shapes")
     return "\n".join([*lines, *(f"  Note: {note}" for note in record.notes)])
 
 

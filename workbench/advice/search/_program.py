@@ -2,7 +2,6 @@
 
 import functools
 import threading
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -12,6 +11,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from workbench._jax_compat import shardy, shardy_trials
 from workbench._open_types import AS_GIVEN, AsGiven
+from workbench._processes import UNUSED_DONATIONS_ARE_FINE
 from workbench._types import ArrayLikeType
 from workbench.advice.search._groups import ArgumentLeaf, Spec, SpecGroup, fits, group_leaves
 from workbench.advice.search._stand_in import as_accelerator
@@ -278,8 +278,7 @@ class SearchProgram:
             (call.args, call.kwargs),
         )
         platform = self.target.platform if self.target else "cpu"
-        with on_mesh(self.mesh), warnings.catch_warnings():  # which of the donated fit depends on the specs to be tried
-            warnings.filterwarnings("ignore", "Some donated buffers were not usable")
+        with on_mesh(self.mesh), UNUSED_DONATIONS_ARE_FINE:  # which of the donated fit depends on the specs to be tried
             jitted = call.under(self.mesh).jitted(call.chunk_size, shardings=False, keep_unused=True)
             lowered = jitted.trace(*args, **kwargs).lower(lowering_platforms=(platform,))
         results = jax.tree_util.tree_flatten_with_path(lowered.out_info)[0]

@@ -1,0 +1,73 @@
+"""Changes of this process's own state, for a time."""
+
+import contextlib
+import threading
+import warnings
+from collections.abc import Callable
+
+
+class SharedChange(contextlib.ContextDecorator):
+    """A change that overlapping uses share: the first one makes it, and the last one undoes it.
+
+    Saving a value and restoring it is wrong where two threads, tasks or blocks overlap without being nested: the one
+    that ends last restores what the other had set.
+
+    Args (of the constructor):
+        make: Makes the change and returns a function that undoes it. Both run under the lock of this change.
+
+    Example:
+        >>> state = []
+        >>> def make():
+        ...     state.append("changed")
+        ...     return state.clear
+        >>> change = SharedChange(make)
+        >>> with change, change:
+        ...     print(state)
+        ['changed']
+        >>> state
+        []
+    """
+
+    def __init__(self, make: Callable[[], Callable[[], object]]) -> None:
+        self._make = make
+        self._lock = threading.RLock()
+        self._uses = 0
+        self._undo: Callable[[], object] | None = None
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._uses == 0:
+                self._undo = self._make()
+            self._uses += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._uses -= 1
+            if self._uses == 0 and self._undo is not None:
+                undo, self._undo = self._undo, None
+                undo()
+
+
+def _ignore_warnings(message: str) -> SharedChange:
+    """Makes a filter for warnings that begin with `message`, which leaves all other filters as they are.
+
+    `warnings.catch_warnings` restores the whole list of filters, and so removes filters that other code has set
+    meanwhile (until Python 3.14, in all threads).
+    """
+
+    def make() -> Callable[[], None]:
+        pattern = f"{message}(?#workbench)"  # no other filter is equal to this one
+        warnings.filterwarnings("ignore", pattern)
+        own = next((each for each in warnings.filters if getattr(each[1], "pattern", None) == pattern), None)
+
+        def undo() -> None:
+            if own is not None and own in warnings.filters:
+                warnings.filters.remove(own)  # pyright: ignore[reportAttributeAccessIssue]
+
+        return undo
+
+    return SharedChange(make)
+
+
+UNUSED_DONATIONS_ARE_FINE = _ignore_warnings("Some donated buffers were not usable")
+"""Silences JAX's warning where the compiled module shows which donated buffers were used."""
