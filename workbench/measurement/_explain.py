@@ -129,9 +129,9 @@ _BLOCKS: contextvars.ContextVar[tuple[explain, ...]] = contextvars.ContextVar("w
 """The blocks that this thread or task is in, the outermost first."""
 
 
-def _note_duration(event: str, seconds: float, **reported: object) -> None:
+def _note_duration(event: str, duration_secs: float, **kwargs: str | int) -> None:
     for block in _BLOCKS.get():
-        block._duration(event, seconds, **reported)
+        block._duration(event, duration_secs, **kwargs)
 
 
 def _keep(record: logging.LogRecord) -> bool:
