@@ -29,7 +29,7 @@ def notebook(monkeypatch):
         ("train(state['w'], batches[0])", True),
         ("train(state, -1)", True),
         ("train(state, next(batches))", False),
-        ("train(state := init(), batch)", False),
+        ("train((state := init()), batch)", False),
         ("train(state, *[read(x) for x in files])", False),
     ],
 )

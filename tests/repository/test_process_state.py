@@ -44,7 +44,11 @@ def test_changes_of_the_process_are_made_where_a_reason_is_given():
 
 
 def changes_of(name: str) -> list[str]:
-    tree = ast.parse((ROOT / name).read_text())
+    return changes_in((ROOT / name).read_text())
+
+
+def changes_in(source: str) -> list[str]:
+    tree = ast.parse(source)
     calls = [ast.unparse(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)]
     targets = [
         ast.unparse(target.value if isinstance(target, ast.Subscript) else target)
@@ -56,7 +60,6 @@ def changes_of(name: str) -> list[str]:
     return sorted({call for call in calls if call in CHANGES} | {target for target in targets if target in ASSIGNED})
 
 
-def test_the_search_finds_a_change(monkeypatch, tmp_path):
-    (tmp_path / "code.py").write_text("import os\n\ndef f():\n    os.umask(0)\n    os.environ['A'] = 'b'\n")
-    monkeypatch.setattr("test_process_state.ROOT", tmp_path)
-    assert changes_of("code.py") == ["os.environ", "os.umask"]
+def test_the_search_finds_a_change():
+    found = changes_in("import os\n\ndef f():\n    os.umask(0)\n    os.environ['A'] = 'b'\n")
+    assert found == ["os.environ", "os.umask"]
