@@ -1,6 +1,7 @@
 """The HLO view: the graph of groups, the memory timeline, the largest collectives."""
 
 import re
+from pathlib import Path
 
 import pytest
 import records_examples as examples
@@ -129,3 +130,49 @@ def test_python_opens_a_face_of_the_view(harness: Harness):
     made.settings = {"face": "graph"}
     expect(view.locator(".wb-graph")).to_be_visible()
     expect(view.get_by_role("treegrid")).to_have_count(0)
+
+
+@pytest.fixture
+def fedavg_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The source file that the record's lines are of."""
+    (tmp_path / "fedavg.py").write_text("".join(f"line_{n} = apply(updates, {n})\n" for n in range(1, 300)))
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.usefixtures("fedavg_file")
+def test_listing_scrolls_to_the_chosen_line_under_the_style_of_jupyterlab(harness: Harness):
+    made = workbench_widgets.Explorer(examples.fedavg_record(instruction_count=400))
+    view = harness.mount(made)
+    harness.page.add_style_tag(content=".cm-editor { height: auto }")  # of JupyterLab 4.6, after our own
+    view.get_by_role("tab", name="Source and HLO").click()
+    view.get_by_role("button", name="Source and listings", exact=True).click()
+    made.select(instruction="all-reduce.1")
+    line = view.get_by_role("region", name="Compiled HLO").locator(".wb-cm-chosen")
+    expect(line).to_be_in_viewport()
+    for listing in view.locator(".wb-editor").all():
+        box, inside = listing.bounding_box(), listing.locator(".cm-scroller").bounding_box()
+        assert box is not None
+        assert inside is not None
+        assert 80 < inside["height"] <= box["height"]
+    # What is drawn at the line's place is the line, not something that covers it.
+    hit = line.evaluate("e => { const b = e.getBoundingClientRect();"
+                        "return e.contains(document.elementFromPoint(b.x + 20, b.y + b.height / 2)) }")  # fmt: skip
+    assert hit
+
+
+@pytest.mark.usefixtures("fedavg_file")
+def test_code_keeps_most_of_its_pane_beside_one_column_of_figures(harness: Harness):
+    view = harness.mount(workbench_widgets.Explorer(examples.fedavg_record()))
+    view.get_by_role("tab", name="Source and HLO").click()
+    view.get_by_role("button", name="Source and listings", exact=True).click()
+    source = view.get_by_role("region", name=re.compile("^Your source"))
+    expect(source.locator(".cm-content")).to_be_visible()
+    assert source.locator(".wb-cm-gutter").count() == 1
+    whole, gutters = source.bounding_box(), source.locator(".cm-gutters").first.bounding_box()
+    assert whole is not None
+    assert gutters is not None
+    assert gutters["width"] < 0.4 * whole["width"]
+    column = source.get_by_role("combobox", name="Column")
+    expect(column).to_have_value("flops")
+    column.select_option("sent")
+    expect(source.locator(".wb-cm-cost").filter(has_text="KiB").first).to_be_visible()

@@ -11,6 +11,14 @@ type Mark = readonly [number, string];
 const CHOSEN = "wb-cm-chosen";
 const LINKED = "wb-cm-linked";
 
+type Figure = readonly [keyof LineCost, string, string, (value: number) => string];
+const FIGURES: readonly Figure[] = [
+  ["flops", "FLOPs", "FLOPs of one device in one call", formatFlops],
+  ["elementwise", "elementwise FLOPs", "elementwise FLOPs of one device in one call", formatFlops],
+  ["sent", "bytes sent", "bytes that one device sends in one call", formatBytes],
+  ["traffic", "memory traffic", "memory traffic of one device in one call", formatBytes],
+];
+
 interface Listing {
   node: HTMLElement;
   editor?: EditorHandle;
@@ -36,6 +44,7 @@ export class Listings {
   private readonly costs: Map<string, LineCost>;
   private lineOfInstruction: Map<string, number> | undefined;
   private file = 0;
+  private figure: keyof LineCost | undefined; // of the column next to the code
   private language: "stable" | "compiled";
   private mine: Listing = { node: h("div") };
   private theirs: Listing = { node: h("div") };
@@ -108,22 +117,23 @@ export class Listings {
     this.follow();
   }
 
+  /** The figures that some line has; the column next to the code shows one of them. */
+  private measured(): Figure[] {
+    const costs = [...this.costs.values()];
+    return FIGURES.filter(([key]) => costs.some((cost) => cost[key] > 0));
+  }
+
   private gutters(file: string): GutterColumn[] {
-    const figures: [keyof LineCost, string, (value: number) => string][] = [
-      ["flops", "FLOPs of one device in one call", formatFlops],
-      ["elementwise", "elementwise FLOPs of one device in one call", formatFlops],
-      ["sent", "bytes that one device sends", formatBytes],
-      ["traffic", "memory traffic of one device", formatBytes],
-    ];
-    return figures.flatMap(([key, tip, format]) => {
-      const most = Math.max(0, ...[...this.costs.values()].map((cost) => cost[key]));
-      if (!most) return [];
-      const cell = (line: number) => {
-        const value = this.costs.get(`${file}:${line}`)?.[key] ?? 0;
-        return value > 0 ? { text: format(value), share: value / most } : null;
-      };
-      return [{ tip, widest: "999 MFLOP", cell }];
-    });
+    const known = this.measured();
+    const figure = known.find(([key]) => key === this.figure) ?? known[0];
+    if (!figure) return [];
+    const [key, , tip, format] = figure;
+    const most = Math.max(...[...this.costs.values()].map((cost) => cost[key]));
+    const cell = (line: number) => {
+      const value = this.costs.get(`${file}:${line}`)?.[key] ?? 0;
+      return value > 0 ? { text: format(value), share: value / most } : null;
+    };
+    return [{ tip, widest: "999 MFLOP", cell }];
   }
 
   private drawMine(): void {
@@ -141,14 +151,27 @@ export class Listings {
             },
           )
         : null;
-    const made = pane(shown && this.files.length === 1 ? `Your source: ${shown[1]}` : "Your source", choose);
+    const known = this.measured();
+    const column = known.length
+      ? menu(
+          "Column",
+          known.map(([key, title]) => [key, title] as const),
+          this.figure ?? known[0][0],
+          (key) => {
+            this.figure = key;
+            this.draw();
+          },
+        )
+      : null;
+    const title = shown && this.files.length === 1 ? `Your source: ${shown[1]}` : "Your source";
+    const made = pane(title, [column, choose]);
     this.mine = made;
     if (!shown || !this.chunk)
       return made.place.append(h("p", { class: "wb-note wb-empty" }, "The source file cannot be read."));
-    const [file, title, lines] = shown;
+    const [file, name, lines] = shown;
     made.editor = this.chunk.createEditor({
       parent: made.place,
-      label: `Your source, ${title}`,
+      label: `Your source, ${name}`,
       text: lines.map(([, text]) => text).join("\n"),
       numbers: lines.map(([number]) => number),
       language: "python",
