@@ -3,7 +3,7 @@
 import shutil
 from pathlib import Path
 
-from setuptools import setup
+from setuptools import Distribution, setup
 from setuptools.command.build_py import build_py
 
 
@@ -20,6 +20,14 @@ class BuildWithCourse(build_py):
                 shutil.copyfile(notebook, course / notebook.name)
 
 
+class DistributionWithData(Distribution):
+    """Installs the data files of an editable installation too: setuptools asks for `has_data`, which it lacks."""
+
+    def has_data(self) -> bool:
+        """Whether `editable_wheel` runs the command `install_data`."""
+        return bool(self.has_data_files())
+
+
 WIDGETS = Path("widgets/workbench_widgets")
 LABEXTENSION = "share/jupyter/labextensions/mapreduce-workbench"
 # What JupyterLab serves: the extension, and the views' code and style for notebooks that are read without a kernel.
@@ -30,6 +38,7 @@ SERVED = [
 ]
 
 setup(
+    distclass=DistributionWithData,
     cmdclass={"build_py": BuildWithCourse},
     data_files=[
         (LABEXTENSION, [str(WIDGETS / "labextension" / "package.json")]),

@@ -17,9 +17,11 @@ from workbench.errors import CommandError
 
 @pytest.fixture
 def quick(monkeypatch):
-    """The doctor without its one slow question, which has tests of its own."""
+    """The doctor without its slow question, and without what only an installation has; both have tests of their own."""
     devices = _doctor.Check(name="devices", state="ok", found="8 × cpu")
     monkeypatch.setattr(_doctor, "check_devices", lambda: devices)
+    extension = _doctor.Check(name="front end workbench_widgets", state="ok", found="there")
+    monkeypatch.setattr(_doctor, "check_labextension", lambda: extension)
 
 
 @pytest.fixture
@@ -168,6 +170,21 @@ def test_doctor_sees_a_front_end_that_jupyterlab_does_not_have(monkeypatch):
     monkeypatch.setattr("jupyter_core.paths.jupyter_path", lambda *_: [])
     found = _doctor.check_front_end("anywidget", "anywidget")
     assert (found.state, found.fix) == ("broken", "pip install --force-reinstall --no-deps anywidget")
+
+
+def test_doctor_compares_the_extension_that_jupyterlab_will_load_with_this_package(monkeypatch, tmp_path):
+    from workbench_widgets._bundle import labextension_files
+
+    monkeypatch.setattr("jupyter_core.paths.jupyter_path", lambda *_: [str(tmp_path)])
+    found = _doctor.check_labextension()
+    assert (found.state, "saved views" in found.found, "-e ." in found.fix) == ("broken", True, True)
+    static = tmp_path / "mapreduce-workbench" / "static"
+    static.mkdir(parents=True)
+    for file in labextension_files():
+        (static / file.name).write_bytes(file.read_bytes())
+    assert _doctor.check_labextension().state == "ok"
+    (static / "lab.js").write_text("// of another version")
+    assert _doctor.check_labextension().found.endswith("lab.js not of this installation")
 
 
 def test_doctor_without_a_kernel_says_how_to_add_one(monkeypatch):

@@ -71,6 +71,13 @@ def test_wheel_puts_only_the_labextension_beyond_the_packages(wheel):
     assert all(name.startswith("data/share/jupyter/labextensions/mapreduce-workbench/") for name in data)
 
 
+def test_editable_installation_brings_the_labextension_too(source, wheel, tmp_path):
+    subprocess.run([*COMMAND, "build_editable", str(tmp_path)], cwd=source, check=True, capture_output=True)
+    (built,) = tmp_path.glob("*.whl")
+    data = {name for name in zipfile.ZipFile(built).namelist() if ".data/" in name}
+    assert data == {name for name in wheel if ".data/" in name}
+
+
 def test_wheel_holds_the_course(wheel):
     notebooks = {name.removeprefix("notebooks/") for name in tracked_files() if name.startswith("notebooks/")}
     assert {f"workbench/course/{name}" for name in notebooks} <= wheel

@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import importlib.metadata
+import importlib.util
 import json
 import subprocess
 import sys
@@ -104,6 +105,7 @@ def examine() -> Iterable[Check]:
         yield _guard("kernel", check_kernel)
         for name, library in FRONT_ENDS.items():
             yield _guard(f"front end {library}", lambda name=name, library=library: check_front_end(name, library))
+        yield _guard("front end workbench_widgets", check_labextension)
     yield _guard("course", check_course)
     yield _guard("browser", check_browser)
     yield from (check_extra(name, requirements) for name, requirements in extras.items())
@@ -222,6 +224,35 @@ def check_front_end(extension: str, library: str) -> Check:
         found=f"JupyterLab has no extension {extension}: widgets will not show",
         fix=f"pip install --force-reinstall --no-deps {library}",
     )
+
+
+def check_labextension() -> Check:
+    """Whether JupyterLab will load our own extension, and the one that belongs to this Python package.
+
+    Notebooks that are opened again show their saved views through the extension.
+    """
+    from jupyter_core.paths import jupyter_path
+
+    name, fix = "front end workbench_widgets", f"pip install --force-reinstall --no-deps {_metadata.DISTRIBUTION}"
+    fix += "   (a clone: pip install --no-deps --no-build-isolation -e .)"
+    place = next(
+        (path for each in jupyter_path("labextensions") if (path := Path(each) / _metadata.DISTRIBUTION).is_dir()), None
+    )
+    if place is None:
+        found = f"JupyterLab has no extension {_metadata.DISTRIBUTION}: notebooks opened again show no saved views"
+        return Check(name=name, state="broken", found=found, fix=fix)
+    spec = importlib.util.find_spec("workbench_widgets")
+    own = Path(spec.origin or "").parent if spec is not None else Path()
+    pairs = {"lab.js": own / "labextension/static/lab.js", "workbench.js": own / "static/built/workbench.js"}
+    differing = [
+        file
+        for file, source in pairs.items()
+        if not (place / "static" / file).is_file() or (place / "static" / file).read_bytes() != source.read_bytes()
+    ]
+    if differing:
+        found = f"{place}: {' and '.join(differing)} not of this installation"
+        return Check(name=name, state="broken", found=found, fix=fix)
+    return Check(name=name, state="ok", found=str(place))
 
 
 def check_course() -> Check:
