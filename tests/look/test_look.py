@@ -115,9 +115,34 @@ def test_inspecting_what_is_no_function_says_what_to_use():
         wb.inspect(3)  # pyright: ignore[reportArgumentType]
 
 
-def test_exploring_an_array_says_to_show_it():
-    with pytest.raises(InspectionError, match=r"`explore` received a .*, which is not a program\. .* use `show`"):
-        wb.explore(WEIGHTS)
+@pytest.mark.parametrize(
+    ("x", "view"),
+    [
+        (lambda: wb.make_mesh(clients=8), "MeshView"),
+        (lambda: WEIGHTS, "ShardingView"),
+        (lambda: {"w": WEIGHTS, "name": "x"}, "ShardingView"),
+        (lambda: wb.inspect(local_sgd)(WEIGHTS, ROWS), "Explorer"),
+        (lambda: wb.compare(*[wb.inspect(local_sgd)(WEIGHTS, ROWS)] * 2), "CompareView"),
+        (lambda: wb.watch_devices(), "DevicesView"),
+        (lambda: wb.run_rounds(lambda s, _: (s + 1, {"loss": s}), jnp.zeros(()), 2), "RunView"),
+    ],
+    ids=lambda x: x if isinstance(x, str) else "",
+)
+def test_explore_opens_the_widget_of_anything_and_lays_it_out(x, view: str):
+    made = wb.explore(x(), layout={"width": "40%"})
+    assert type(made).__name__ == view
+    assert made.layout.width == "40%"
+    heard = []
+    made.observe(heard.append, "selection")
+    made.select(device=0)
+    assert heard[0]["new"] == {"device": 0}
+    made.close()
+
+
+def test_exploring_a_record_without_a_live_view_says_where_it_is_shown():
+    cost = wb.inspect(local_sgd)(WEIGHTS, ROWS).module.memory
+    with pytest.raises(InspectionError, match=r"`explore` received a MemoryRecord, .* no live view.* card"):
+        wb.explore(cost)
 
 
 def test_measuring_clients_in_an_unknown_way_names_the_ways():
@@ -138,10 +163,9 @@ def test_changing_two_things_is_compared():
     assert "stages: 4 → 6" in str(compared)
 
 
-def test_treescope_shows_records_once_something_was_shown(record: ProgramRecord):
+def test_treescope_shows_records(record: ProgramRecord):
     import treescope
 
-    wb.show(record)
     assert "local_sgd" in treescope.render_to_text(record)
 
 
@@ -157,14 +181,16 @@ def test_what_takes_long_says_in_a_notebook_what_it_does_and_takes_the_line_away
     from workbench.api import _waiting
 
     said: list[str] = []
+    lines = []
     reported = threading.Event()
 
     class Handle:
         def update(self, data, *, raw):
             said.append(data["text/plain"])
 
-    def first(data, **_):
-        said.append(data["text/plain"])
+    def first(shown, **_):
+        lines.append(shown)
+        said.append(shown.children[0].value)
         reported.set()
         return Handle()
 
@@ -175,6 +201,7 @@ def test_what_takes_long_says_in_a_notebook_what_it_does_and_takes_the_line_away
             assert reported.wait(30)
     assert said[0] == "step: reading, 0 s; interrupt the kernel to stop"
     assert said[-1] == ""
+    assert [part.comm for part in lines] == [None]  # closed: the line is taken away inside `Output` too
 
 
 def test_nothing_is_reported_where_nobody_looks():

@@ -36,6 +36,7 @@ export function render({ model, el, view, loadChunk }: Options): () => void {
     },
     signal,
   });
+  el.classList.add("wb-host");
   el.append(shell.root);
   const shared: Shared = {
     model,

@@ -99,8 +99,9 @@ class WorkbenchWidget(_Widget):
         if isinstance(data, dict) and "glossary" in data:
             values["data"] = {**data, "lessons": find_lessons()}
         self._stops: dict[str, threading.Event] = {}
-        self._own_layout = "layout" not in values
+        own_layout = "layout" not in values
         super().__init__(**values, **({"chunks": chunk_models()} if self.view_name else {}))
+        self._made_layout = self.layout if own_layout else None
         self.on_msg(self._receive)
 
     @property
@@ -115,6 +116,11 @@ class WorkbenchWidget(_Widget):
     def static_svg(self) -> Markup | None:
         """The picture that stands in for the live view."""
         return None
+
+    def static_html(self) -> str:
+        """What stands in for the live view in a page without scripts: the picture with its caption."""
+        picture = self.static_svg()
+        return str(figure(picture, self.describe())) if picture is not None else ""
 
     def text(self) -> str:
         """The view as plain text."""
@@ -184,7 +190,7 @@ class WorkbenchWidget(_Widget):
             end()
         if self._outbox is not None:  # absent where __init__ failed: ipywidgets closes what it collects
             self._outbox.close()
-        layout = self.layout if getattr(self, "_own_layout", False) and self.comm is not None else None
+        layout = getattr(self, "_made_layout", None) if self.comm is not None else None
         super().close()
         if layout is not None:  # a widget of its own, which ipywidgets would keep for ever
             layout.close()
@@ -192,8 +198,7 @@ class WorkbenchWidget(_Widget):
     def _repr_mimebundle_(self, **kwargs: object) -> tuple[dict[str, Any], dict[str, Any]] | None:
         made = super()._repr_mimebundle_(**kwargs)
         data, metadata = made if made is not None else ({}, {})
-        picture = self.static_svg()
-        shown = str(figure(picture, self.describe())) if picture is not None else ""
+        shown = self.static_html()
         if runs_unseen():  # a page made of the notebook could only load the widget's manager from a network
             page = saved_page(self, shown or html.escape(self.describe()))
             return {"text/plain": self.text(), "text/html": page}, metadata

@@ -12,7 +12,7 @@ from workbench.records import (
     TimelineRecord,
     without_collections,
 )
-from workbench.render import GLOSSARY, Markup, describe_program, render_program_svg, render_program_text
+from workbench.render import GLOSSARY, Markup, describe_program, display_record, render_program_svg, render_program_text
 from workbench_widgets._advice_controller import AdviceController, Advises, Searches
 from workbench_widgets._base import require_dock
 from workbench_widgets._cells import cells_of, code_of, files_of
@@ -260,6 +260,11 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
     def static_svg(self) -> Markup:
         """The stages as a picture."""
         return render_program_svg(self.record)
+
+    def static_html(self) -> str:
+        """The record's card, with its largest functions and lines; before it the stages of a program with clients."""
+        picture = super().static_html() if self.record.plan.placements else ""
+        return picture + display_record(self.record)["text/html"]
 
     def text(self) -> str:
         """The stages as indented lines."""

@@ -5,7 +5,7 @@ import functools
 import inspect
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Required, TypedDict, TypeVar
+from typing import Any, Literal, Required, TypeAlias, TypedDict, TypeVar
 
 from jax.sharding import AbstractMesh, Mesh
 
@@ -15,6 +15,7 @@ from workbench.plan import ChunkSize
 from workbench.records import ProgramRecord, RunRecord, ShardingSearchRecord, TimelineRecord
 
 Progress = Callable[[str, float], None]
+Layout: TypeAlias = Any  # an `ipywidgets.Layout`, whose package carries no types, or a mapping of its fields
 F = TypeVar("F", bound=Callable)
 
 
@@ -61,6 +62,7 @@ class ExploreOptions(InspectOptions, total=False):
     timeline: TimelineRecord | None
     runs: object
     dock: Literal["right"] | None
+    layout: Layout | None
 
 
 class MeasureOptions(TypedDict, total=False):

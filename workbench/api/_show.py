@@ -4,7 +4,7 @@ import contextvars
 import sys
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
 
 import jax
 
@@ -12,6 +12,7 @@ from workbench import launch, render
 from workbench._open_types import Option
 from workbench._types import PyTree
 from workbench.advice import advise_record, chunk_of, planner_of, recompiler
+from workbench.api._options import Layout
 from workbench.api._things import record_of_thing
 from workbench.api._waiting import say_phase, waiting
 from workbench.engines import play
@@ -25,15 +26,16 @@ from workbench.records import (
     PlayRecord,
     ProgramRecord,
     Record,
-    RunOverlayRecord,
     ShardingSearchRecord,
     TapRecord,
 )
 
 if TYPE_CHECKING:
-    from workbench_widgets import Explorer, PlayerView, Playground, RunsView, WorkbenchWidget
+    from workbench_widgets import Explorer, PlayerView, Playground, WorkbenchWidget
 
     from workbench.api._traced import Traced
+
+W = TypeVar("W", bound="WorkbenchWidget")
 
 
 class Waiting(TypedDict, total=False):
@@ -49,15 +51,13 @@ _OF_INSPECT = ("chip", "examples_per_client", "order", "force", "progress", "can
 
 def show_thing(x: object, *, view: str | None = None, **options: Option) -> None:
     """Displays what is no function: a mesh, arrays, a record, a run, devices, a program of nodes."""
-    if isinstance(x, DeviceMonitor | Run | launch.Launched):
-        _show_live(x)
-        return
-    if is_runs(x) and in_notebook():
-        from IPython.display import display
-
-        display(_runs_view(x))
-        return
-    display_record(record_of_thing(x, "show", **options), view)
+    live = _live_view_of(x) if in_notebook() else None
+    if live is not None:
+        _display(live)
+    elif isinstance(x, DeviceMonitor | Run):
+        print(x.history.to_pandas() if isinstance(x, Run) else x.to_pandas())
+    else:
+        display_record(record_of_thing(x, "show", **options), view)
 
 
 def show_program(traced: "Traced", *, view: str | None, options: dict[str, Any]) -> None:
@@ -83,16 +83,20 @@ def display_record(record: Record, view: str | None, **asked: Option) -> None:
     if not in_notebook():
         print(render.render_text(record))
         return
-    from IPython.display import display
-
-    if isinstance(record, TapRecord):
-        display({"text/html": render.render_tap_html(record), "text/plain": render.render_text(record)}, raw=True)
-        return
     if isinstance(record, ProgramRecord):
         asked.setdefault("advise", _record_adviser(record))
-    widget = _widget(record, view, **asked)
-    if widget is not None:
-        display(widget)
+    if isinstance(record, TapRecord):
+        from IPython.display import display
+
+        display({"text/html": render.render_tap_html(record), "text/plain": render.render_text(record)}, raw=True)
+    else:
+        _display(_widget(record, view, **asked) or record)
+
+
+def _display(shown: object) -> None:
+    from IPython.display import display
+
+    display(shown)
 
 
 def explorer_of(
@@ -101,13 +105,14 @@ def explorer_of(
     """The explorer of a traced program; see `Traced.explore`."""
     import workbench_widgets
 
+    layout = views.pop("layout", None)
     if in_notebook() and options.get("target") and "progress" not in options:
         options = {**options, "progress": lambda phase, _: say_phase(f"{phase} for {options['target']}")}
     with waiting(traced.name, "compiling and reading what was compiled", shown=is_watched()):
         record = traced.inspect(**options)
     if callable(gradient) and not isinstance(gradient, ProgramRecord):
         gradient = traced.of(gradient).inspect(**options)
-    return workbench_widgets.Explorer(
+    made = workbench_widgets.Explorer(
         record,
         gradient=gradient,
         compile_for=_elsewhere(traced, options),
@@ -118,6 +123,7 @@ def explorer_of(
         search=_searcher(traced, options, record),
         **views,
     )
+    return laid_out(made, layout)
 
 
 def player_of(traced: "Traced", fn: Callable, args: tuple[PyTree[jax.Array], ...]) -> "PlayerView":
@@ -132,34 +138,49 @@ def player_of(traced: "Traced", fn: Callable, args: tuple[PyTree[jax.Array], ...
     return workbench_widgets.PlayerView(played, compiled)
 
 
-def _runs_view(x: object) -> "RunsView":
-    """Several runs over one another; those that have not ended are read again while somebody watches."""
+def _live_view_of(x: object) -> "WorkbenchWidget | None":
+    """The view of what goes on while somebody watches: a run, devices, launched nodes, several runs; else None."""
     import workbench_widgets
 
-    return workbench_widgets.RunsView(overlay_runs(x), again=lambda: overlay_runs(x))
+    if isinstance(x, launch.Launched):
+        return workbench_widgets.LaunchView(x)
+    if isinstance(x, Run):
+        return workbench_widgets.RunView(x)
+    if isinstance(x, DeviceMonitor):
+        return workbench_widgets.DevicesView(x)
+    return workbench_widgets.RunsView(overlay_runs(x), again=lambda: overlay_runs(x)) if is_runs(x) else None
 
 
-def explorer_of_record(x: object, **views: Option) -> "Explorer | RunsView":
-    """The explorer of a `ProgramRecord`, or several runs over one another.
+def explore_thing(x: object, *, layout: Layout | None = None, **options: Option) -> "WorkbenchWidget":
+    """The widget of what is no function; see `explore`.
 
     Raises:
-        InspectionError: if `x` is something else.
+        InspectionError: if nothing is known of `x`, or its record has no live view.
     """
     import workbench_widgets
 
-    if is_runs(x):
-        return _runs_view(x)
-    runs = getattr(x, "record", x)
-    if isinstance(runs, RunOverlayRecord):
-        return workbench_widgets.RunsView(runs)
-    if not isinstance(x, ProgramRecord):
-        message = (
-            f"`explore` received a {type(x).__name__}, which is not a program. It opens a function, "
-            "`explore(fn)(*args)`, a `ProgramRecord`, a sweep or a list of runs: use `show` for meshes, arrays and "
-            "other records."
-        )
-        raise InspectionError(message)
-    return workbench_widgets.Explorer(x, advise=_record_adviser(x), **views)
+    made = _live_view_of(x)
+    if made is None:
+        record = x if isinstance(x, Record) else record_of_thing(x, "explore")
+        if isinstance(record, ProgramRecord):
+            made = workbench_widgets.Explorer(record, advise=_record_adviser(record), **options)
+        else:
+            try:
+                made = workbench_widgets.show_record(record, **options)
+            except TypeError as error:
+                message = (
+                    f"`explore` received a {type(record).__name__}, which has no live view. The last line of a cell "
+                    "shows every record as a card, and `print` as text: use one of these."
+                )
+                raise InspectionError(message) from error
+    return laid_out(made, layout)
+
+
+def laid_out(widget: W, layout: Layout | None) -> W:
+    """The widget with the reader's layout, which ipywidgets takes as a `Layout` or as its fields."""
+    if layout is not None:
+        widget.layout = layout
+    return widget
 
 
 def playground(**settings: Option) -> "Playground":
@@ -183,22 +204,6 @@ def playground(**settings: Option) -> "Playground":
     from workbench.federated import experiments
 
     return workbench_widgets.Playground(experiments, experiments.Settings(**settings))  # pyright: ignore[reportArgumentType]
-
-
-def _show_live(x: DeviceMonitor | Run | launch.Launched) -> None:
-    if not in_notebook():
-        if isinstance(x, launch.Launched):
-            print(render.render_text(x.record))
-        else:
-            print(x.history.to_pandas() if isinstance(x, Run) else x.to_pandas())
-        return
-    import workbench_widgets
-    from IPython.display import display
-
-    if isinstance(x, launch.Launched):
-        display(workbench_widgets.LaunchView(x))
-    else:
-        display(workbench_widgets.RunView(x) if isinstance(x, Run) else workbench_widgets.DevicesView(x))
 
 
 def in_notebook() -> bool:
@@ -308,7 +313,8 @@ def _widget(record: Record, view: str | None, **asked: Option) -> "WorkbenchWidg
         return workbench_widgets.show_record(record, view=view, **asked)
     except InspectionError:
         raise
+    except TypeError:  # this kind of record has no live view
+        return None
     except Exception as error:  # a display never ends the cell
-        print(f"The live view could not be made ({type(error).__name__}: {error}); this is the text of it:")
-        print(render.render_text(record))
+        print(f"The live view could not be made ({type(error).__name__}: {error}).")
         return None

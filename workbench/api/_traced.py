@@ -29,6 +29,7 @@ from workbench.api._options import (
     ExportOptions,
     FitOptions,
     InspectOptions,
+    Layout,
     MeasureOptions,
     MeshOptions,
     ShowOptions,
@@ -74,7 +75,7 @@ from workbench.records import (
 )
 
 if TYPE_CHECKING:
-    from workbench_widgets import Explorer, PlayerView, RunsView
+    from workbench_widgets import Explorer, PlayerView, WorkbenchWidget
 
 Progress = Callable[[str, float], None]
 
@@ -214,6 +215,7 @@ class Traced:
         timeline: TimelineRecord | None = None,
         runs: object = None,
         dock: Literal["right"] | None = None,
+        layout: Layout | None = None,
         **options: Unpack[InspectOptions],
     ) -> "Explorer":
         """All views of the program in one widget, with linked selection.
@@ -226,10 +228,11 @@ class Traced:
             timeline: A simulated round: who is late in it.
             runs: Several runs over one another: a sweep, what `compare_runs` returned, a list of runs, runs by name.
             dock: "right" shows it next to the notebook (JupyterLab, with the extension that this package installs).
+            layout: Its place among other widgets: an `ipywidgets.Layout`, or the fields of one.
             **options: Options of `inspect`.
 
         Returns:
-            The widget; the last line of a cell displays it.
+            The widget; the last line of a cell displays it. Its traits `selection` and `settings` can be linked.
         """
         return _show.explorer_of(
             self,
@@ -240,6 +243,7 @@ class Traced:
             timeline=timeline,
             runs=None if runs is None else record_of_thing(runs, "explore"),
             dock=dock,
+            layout=layout,
             options=dict(options),
         )
 
@@ -770,21 +774,27 @@ def explore(x: ProgramRecord, **options: Unpack[ExploreOptions]) -> "Explorer": 
 @overload
 def explore(x: object, **options: Unpack[ExploreOptions]) -> Argument: ...
 @options_of(Traced.explore)
-def explore(x: object, **options: Unpack[ExploreOptions]) -> "Explorer | RunsView | Callable[..., Explorer]":
-    """All views of a program in one widget: `explore(fn)(*args)` is `trace(fn)(*args).explore()`.
+def explore(x: object, **options: Unpack[ExploreOptions]) -> "WorkbenchWidget | Callable[..., Explorer]":
+    """The widget of a function, record, mesh, array or run: `explore(fn)(*args)` is `trace(fn)(*args).explore()`.
+
+    The widget is an ipywidget: put it into boxes and tabs, observe its traits `selection` and `settings`, link them.
 
     Args:
-        x: A function, or a `ProgramRecord`; or several runs, which are drawn over one another: a sweep, what
-            `compare_runs` returned, a list of runs, runs by name.
-        **options: The options of `Traced.explore`.
+        x: A function; or whatever `show` displays: a mesh, an array, a pytree of arrays, a record with a live view, a
+            `Run`, several runs (drawn over one another), a device monitor, what `launch` returned.
+        **options: The options of `Traced.explore`; only `layout=` for what is no program.
 
     Returns:
         For a function, a function of its arguments that returns the widget; for the others the widget.
 
     Raises:
-        InspectionError: if `x` is something else.
+        InspectionError: if nothing is known of `x`, or it has no live view.
+
+    Example:
+        >>> type(explore(jnp.ones((4, 2)))).__name__
+        'ShardingView'
     """
-    return _asked(x, Traced.explore, options) if is_program(x) else _show.explorer_of_record(x, **options)
+    return _asked(x, Traced.explore, options) if is_program(x) else _show.explore_thing(x, **options)
 
 
 @overload

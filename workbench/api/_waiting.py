@@ -5,7 +5,7 @@ import contextvars
 import threading
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from IPython.display import DisplayHandle
@@ -14,7 +14,8 @@ FIRST_SECONDS = 0.2  # what is faster says nothing
 EVERY_SECONDS = 1.0
 
 # JupyterLab's and Notebook's own command, which reaches a busy kernel; other hosts do not show it.
-STOP = """<style>.wb-stop { display: none } .jp-NotebookPanel .wb-stop { display: inline-block }</style>
+STOP = """<style>.wb-waiting .widget-label, .wb-waiting .widget-html { width: auto }
+.wb-stop { display: none } .jp-NotebookPanel .wb-stop { display: inline-block }</style>
 <button type="button" class="wb-stop jp-mod-styled jp-mod-warn" data-commandlinker-command="notebook:interrupt-kernel"
  data-commandlinker-args="{}" data-lm-suppress-shortcuts="true" title="Interrupts the kernel">Stop</button>"""
 
@@ -28,7 +29,7 @@ class _Line:
         self.name, self.phase = name, phase
         self.began = time.monotonic()
         self._handle: DisplayHandle | None = None
-        self._stop: DisplayHandle | None = None  # of its own: a button that is drawn each second cannot be pressed
+        self._shown: Any = None  # an ipywidget: inside `Output` and `interact`, no display can be changed any more
         self._over = threading.Event()
         self._lock = threading.Lock()
         run = contextvars.copy_context().run  # the cell that the output belongs to
@@ -42,10 +43,11 @@ class _Line:
     def end(self) -> None:
         self._over.set()
         self._thread.join()
-        for handle in (self._handle, self._stop):
-            if handle is not None:
-                with contextlib.suppress(Exception):  # a display that fails must not end the cell
-                    handle.update({"text/plain": "", "text/html": ""}, raw=True)
+        if self._handle is not None:
+            with contextlib.suppress(Exception):  # a display that fails must not end the cell
+                for part in (*self._shown.children, self._shown):
+                    part.close()
+                self._handle.update({"text/plain": "", "text/html": ""}, raw=True)  # for the notebook's file
 
     def _tick(self) -> None:
         wait = FIRST_SECONDS
@@ -57,13 +59,15 @@ class _Line:
     def show(self) -> None:
         from IPython.display import display
 
-        data = {"text/plain": self.text()}
         with self._lock:
             if self._handle is None:
-                self._handle = display(data, raw=True, display_id=True)
-                self._stop = display({"text/plain": "", "text/html": STOP}, raw=True, display_id=True)
+                import ipywidgets
+
+                parts = ipywidgets.Label(self.text()), ipywidgets.HTML(STOP)
+                self._shown = ipywidgets.VBox(parts).add_class("wb-waiting")
+                self._handle = display(self._shown, display_id=True)
             else:
-                self._handle.update(data, raw=True)
+                self._shown.children[0].value = self.text()
 
 
 @contextlib.contextmanager
