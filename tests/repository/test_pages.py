@@ -111,10 +111,7 @@ def test_ci_finds_the_commands_in_the_readme(name):
     found = subprocess.run(
         ["bash", "-c", f"{reader}\nreadme_command {name}"], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    lines = found.stdout.splitlines()
-    assert lines[0] == "python3 -m venv .venv"
-    assert lines[-1] == {"run": ".venv/bin/workbench demo", "test": ".venv/bin/python -m pytest --everything"}[name]
-    assert all("--require-hashes" in line or "--no-deps" in line for line in lines if "pip install" in line)
+    assert found.stdout == {"run": "python3 run.py demo\n", "test": "python3 run.py test\n"}[name]
 
 
 @pytest.mark.parametrize(
