@@ -363,12 +363,119 @@ def test_a_task_that_is_computed_twice_gives_the_same_bytes():
     jobs.engine, jobs.tasks = SimpleNamespace(check_nan=False), 2
     digest, stage = work.exported(2, None)
     server = _engine._encoded(work.shared)
-    spec = jobs._spec(work, 2, digest, ["a0", "a1"], [])
+    spec = jobs._spec(work, 2, digest, ["a0", "a1"], [], [("acrc", ("a0", "a1"))])
     compute = Compute(spec, SimpleNamespace(value=stage), SimpleNamespace(value=server))
     records = [_engine._record(batch) for batch in work.batches(2)]
     results = [[cell.as_py() for table in compute(iter(records)) for cell in table.column("payload")] for _ in range(2)]
     assert any(results[0])
     assert results[0] == results[1]
+
+
+@wb.program(clients=12)
+def total_and_count(data: Any) -> Any:
+    ones = wb.map_fn(lambda client: client["x"] * 0 + 1, data)
+    table = wb.reduce_by_key(data["x"], jnp.arange(12, dtype=jnp.int32) % 3, 3)
+    return wb.reduce_sum(data["x"]), wb.reduce_sum(ones), table
+
+
+@needs_spark
+@pytest.mark.filterwarnings("ignore::FutureWarning", "ignore::UserWarning")  # PySpark warns of pandas
+def test_a_frame_that_gives_other_clients_when_it_is_read_again_is_refused(local: Spark) -> None:
+    from pyspark.sql import functions
+
+    local.run(fedavg, start(), client_data())  # so that there is a session
+    session = local._opened()
+
+    @functions.udf("string")
+    def changing(number):
+        return f"c{number}" if number < 6 else f"c{number}-{time.time_ns()}"
+
+    client = changing.asNondeterministic()("id").alias("client")
+    frame = session.range(12).select(client, functions.expr("cast(id as float) as x"))
+    shapes = {"x": jax.ShapeDtypeStruct((12,), "float32")}
+    for size in (1, 4, 12):
+        engine = Spark(local._started.session, read_from=frame, clients_per_batch=size)
+        with pytest.raises(
+            EngineError, match=r"12 clients when their ids were read, and others.*missing.*write.parquet"
+        ):
+            engine.run(total_and_count, shapes)
+    kept = Spark(local._started.session, read_from=frame.sort("client").localCheckpoint(), clients_per_batch=5)
+    total, count, table = kept.run(total_and_count, shapes).results
+    assert (float(total), float(count), float(table.sum())) == (66, 12, 66)
+
+
+def drop(rows: Any, i: int) -> Any:
+    return pa.concat_tables([rows.slice(0, i), rows.slice(i + 1)])
+
+
+FAULTS = {
+    "a row is lost": lambda rows, i: drop(rows, i),
+    "a row is double": lambda rows, i: pa.concat_tables([rows, rows.slice(i, 1)]),
+    "a row takes the place of another": lambda rows, i: pa.concat_tables(
+        [drop(rows, i), rows.slice((i + 1) % len(rows), 1)]
+    ),
+}
+
+
+@needs_spark
+@pytest.mark.parametrize("fault", FAULTS)
+def test_rows_that_are_lost_or_double_on_the_way_back_end_the_run(
+    fault: str, local: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = {"x": np.arange(12, dtype=np.float32)}
+    taken = _engine._Jobs._take
+    number = -1
+
+    def damaged(jobs: Any, work: Any, named: Any, spec: Any, table: Any) -> None:
+        taken(jobs, work, named, spec, FAULTS[fault](table, number) if number >= 0 else table)
+
+    rows: list[int] = []
+    monkeypatch.setattr(_engine._Jobs, "_take", lambda *args: (rows.append(len(args[-1])), damaged(*args)))
+    good = local.run(total_and_count, data).results
+    assert [float(x) for x in good[:2]] == [66, 12]
+    for number in range(rows[0]):  # noqa: B007 - read by `damaged`
+        with pytest.raises(EngineError, match="did not get exactly one answer for each of its 12 clients"):
+            local.run(total_and_count, data)
+
+
+@needs_spark
+def test_a_table_that_changes_between_writer_and_reader_ends_the_run(
+    local: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = _engine._record
+
+    def changed(batch: Any) -> Any:
+        record = whole(batch)
+        if batch.index != 1:
+            return record
+        place = record.schema.get_field_index("a0")
+        cell = bytearray(record.column("a0")[0].as_py())
+        cell[0] ^= 1
+        return record.set_column(place, "a0", pa.array([bytes(cell)], pa.binary()))
+
+    monkeypatch.setattr(_engine, "_record", changed)
+    with pytest.raises(EngineError, match=r"clients 2, 3 .*changed between the writer and the reader"):
+        local.run(fedavg, start(), client_data())
+
+
+@needs_spark
+def test_a_folder_that_executors_do_not_see_is_refused_before_anything_runs(
+    local: Spark, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from workbench.engines.spark._worker import See
+
+    monkeypatch.setattr(_engine, "_ON_THIS_MACHINE", "nowhere")  # local mode as if it were a cluster
+    data = {"x": np.arange(12, dtype=np.float32)}
+
+    def stateful(data: Any) -> Any:
+        with wb.program(clients=12):
+            kept = wb.map_fn(lambda x: 2 * x, data["x"])
+            return wb.reduce_sum(wb.map_fn(lambda x, total: x - total, (kept, wb.broadcast(wb.reduce_sum(kept)))))
+
+    assert float(local.run(stateful, data).results) == 132 - 12 * 132
+    monkeypatch.setattr(See, "__init__", lambda see, path, text: see.__dict__.update(path=path + "-not", text=text))
+    with pytest.raises(EngineError, match=rf"{socket.gethostname()} do not see that folder.*`folder=`"):
+        local.run(stateful, data)
 
 
 @pytest.mark.parametrize(

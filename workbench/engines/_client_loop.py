@@ -10,9 +10,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from workbench._types import type_of
 from workbench.engines._clients import Batch, batches
 from workbench.engines._run_recorder import RunRecorder, brief, find_nan
-from workbench.engines._stage import BatchFunction, Totals, to_host
+from workbench.engines._stage import BatchFunction, Totals, edge_aval, to_host
 from workbench.errors import EngineError
 from workbench.plan import Phase
 
@@ -38,7 +39,7 @@ class Pass:
         self.name, self._names = self.function(1).name, self.function(1).out_names
         self._kept: list[Any] | None = None
         self._totals: list[Any] | None = None
-        self._done = 0
+        self._done = self._answers = 0
         self.shared_bytes = sum(x.nbytes for x in self.shared)
 
     def function(self, size: int) -> BatchFunction:
@@ -90,8 +91,10 @@ class Pass:
         one whose clients hold their rows gives the partial results only, says `held`, and gives `hold` the rest.
 
         Raises:
-            EngineError: if the run was cancelled, or if a NaN was to be found and is there.
+            EngineError: if the run was cancelled, if a NaN was to be found and is there, or if the answer is that of
+                another batch.
         """
+        self._count(batch, outputs, held=held, merged=sent is not None)
         count, clients = 0 if held else len(self.phase.kept), len(batch.clients)
         names = self._names[len(self.phase.kept) - count :][: len(outputs)]
         kept, totals = [np.asarray(x) for x in outputs[:count]], list(outputs[count:])
@@ -116,8 +119,9 @@ class Pass:
         """Takes the kept rows of a batch of an engine that is this process, and says nothing of single clients.
 
         Raises:
-            EngineError: if the run was cancelled.
+            EngineError: if the run was cancelled, or if the answer is that of another batch.
         """
+        self._count(batch, rows, held=False, merged=True)
         self._keep([np.asarray(x) for x in rows], len(batch.clients))
         self._done += len(batch.clients)
         self.recorder.check(self.stage, self._done / self.clients)
@@ -127,6 +131,30 @@ class Pass:
             self._kept = [np.empty((self.clients, *x.shape[1:]), x.dtype) for x in rows]
         for all_rows, some in zip(self._kept, rows, strict=True):
             all_rows[self._done : self._done + clients] = some[:clients]
+
+    def _count(self, batch: Batch, outputs: Sequence[Any], *, held: bool, merged: bool) -> None:
+        """Counts an answer: each batch answers once, in order, with arrays of the shapes that its function returns."""
+        if batch.index != self._answers or self._done + len(batch.clients) > self.clients:
+            fact = f"batch {batch.index} ({name_clients(batch.clients)}) answered where batch {self._answers} was due"
+            raise self.miscounted(fact)
+        kept = [] if held else [(x.shape[1:], x.dtype) for x in map(edge_aval, map(type_of, self.phase.kept))]
+        partial = [] if merged else [(x.shape, x.dtype) for x in self.partial_avals]
+        found = [(np.shape(x), x.dtype) for x in outputs]
+        short = [x for x in found[: len(kept)] if not x[0] or x[0][0] < len(batch.clients)]
+        if short or [(shape[1:], dtype) for shape, dtype in found[: len(kept)]] + found[len(kept) :] != kept + partial:
+            arrays = ", ".join(f"{dtype}{list(shape)}" for shape, dtype in found) or "nothing"
+            fact = f"batch {batch.index} ({name_clients(batch.clients)}) answered with {arrays}"
+            raise self.miscounted(fact)
+        self._answers += 1
+
+    def miscounted(self, fact: str) -> EngineError:
+        """The error for answers that are missing, double, of other batches, or of other shapes."""
+        message = (
+            f"stage {self.stage} (`{self.name}`) did not get exactly one answer for each of its {self.clients} "
+            f"clients: {fact}. A result counts every client once, so this run has none. Run it again; if the error "
+            "comes back, look at the source of the clients and at the storage between the workers and this process."
+        )
+        return EngineError(message, stage=self.stage)
 
     def hold(self, rows: Sequence[Any]) -> None:
         """Takes what stands for the kept rows that stayed at the clients."""
@@ -144,6 +172,9 @@ class Pass:
 
     def results(self) -> tuple[list[Any], list[Any]]:
         """The rows that are kept and the reductions' results."""
+        if self._done != self.clients:
+            fact = f"{self._done} of them answered"
+            raise self.miscounted(fact)
         assert self._kept is not None
         return self._kept, jax.block_until_ready(self._reduction.finish(self._totals or []))
 
@@ -196,12 +227,15 @@ def _what_to_do(error: BaseException) -> str:
     )
 
 
+def name_clients(clients: Sequence[Any]) -> str:
+    """Clients by name, the first eight of them."""
+    more = f" and {len(clients) - 8} more" if len(clients) > 8 else ""
+    return f"client{'s' * (len(clients) != 1)} {', '.join(repr(client) for client in clients[:8])}{more}"
+
+
 def list_clients(clients: Sequence[Any]) -> str:
     """Clients by name, for messages."""
-    if len(clients) == 1:
-        return f"client {clients[0]!r}"
-    more = f" and {len(clients) - 8} more" if len(clients) > 8 else ""
-    return f"one of the clients {', '.join(repr(client) for client in clients[:8])}{more}"
+    return ("" if len(clients) == 1 else "one of the ") + name_clients(clients)
 
 
 def _client_of(clients: Sequence[Any]) -> int | str:

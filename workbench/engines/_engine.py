@@ -69,6 +69,12 @@ class Engine(abc.ABC):
             EngineError: if a stage fails or the run is cancelled; `stage` and `client` say where, `run` what had
                 finished.
         """
+        return self._ran(fn, args, progress, cancel)[0]
+
+    def _ran(
+        self, fn: Callable, args: tuple[Any, ...], progress: Progress | None, cancel: threading.Event | None
+    ) -> tuple[RunRecord, PlanInterpreter]:
+        """Runs a program, and returns what happened with the plan of this very run."""
         if not callable(fn):
             message = (
                 f"`{type(self).__name__}.run` was given {fn!r} as its program, of type {type(fn).__name__}. It traces "
@@ -82,7 +88,7 @@ class Engine(abc.ABC):
         with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
             return self._run(fn, args, recorder)
 
-    def _run(self, fn: Callable, args: tuple[Any, ...], recorder: RunRecorder) -> RunRecord:
+    def _run(self, fn: Callable, args: tuple[Any, ...], recorder: RunRecorder) -> tuple[RunRecord, PlanInterpreter]:
         shapes = jax.tree.map(
             lambda x: x.struct if isinstance(x, ClientReader) else as_struct(x), args, is_leaf=_is_reader
         )
@@ -110,7 +116,7 @@ class Engine(abc.ABC):
         if listened and traced.emissions:
             deliver(recorder.name, Emitted(traced.emissions, tuple(outputs[count:])))
         results = [jax.numpy.asarray(y) for y in outputs[:count]]
-        return recorder.record(show_static(jax.tree.unflatten(traced.out_tree, results)))
+        return recorder.record(show_static(jax.tree.unflatten(traced.out_tree, results))), walk
 
     def _planned(self, fn: Callable, shapes: tuple[Any, ...], listened: bool) -> tuple[PlannedCall, PlanInterpreter]:
         traced = trace_listening(fn, shapes, {})
@@ -127,6 +133,31 @@ class Engine(abc.ABC):
     @abc.abstractmethod
     def _compute(self, work: Pass) -> None:
         """Computes all batches of a pass and adds what they return."""
+
+
+def table_of_clients(engine: str, record: RunRecord, walk: PlanInterpreter) -> tuple[list[Any], dict[str, np.ndarray]]:
+    """The clients' ids, and the results of a run that have a row for each client, by their names "out[0]" and so on.
+
+    Raises:
+        ProgramError: if no result has such rows, or if they are of clients of several placements.
+    """
+    kept = {v for phases in walk.phases.values() for phase in phases for v in phase.kept}
+    paths, _ = jax.tree_util.tree_flatten_with_path(record.results)
+    placed = [v in kept for v in walk.plan.closed.jaxpr.outvars]
+    rows = {
+        f"out{jax.tree_util.keystr(path)}": np.asarray(x)
+        for (path, x), is_row in zip(paths, placed[: len(paths)], strict=True)
+        if is_row
+    }
+    ids = list(dict.fromkeys(client.client for client in record.clients))
+    if {len(x) for x in rows.values()} != {len(ids)}:
+        message = (
+            f"`{engine}.run` was given a `write_to`, and `{record.name}` returned {len(rows)} results with a row for "
+            f"each of the {len(ids)} clients. A table takes the rows of the clients of one placement: return what "
+            "`map_fn` gave, and use an engine without `write_to` for other programs."
+        )
+        raise ProgramError(message)
+    return ids, rows
 
 
 def _is_reader(x: object) -> bool:

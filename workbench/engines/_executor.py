@@ -12,12 +12,13 @@ from typing import Any
 import jax
 
 from workbench._open_types import Foreign
-from workbench.engines._client_loop import Pass, list_clients
+from workbench.engines._client_loop import Pass, list_clients, name_clients
 from workbench.engines._clients import Batch
 from workbench.engines._engine import Engine
-from workbench.engines._remote import Reply, Task, run_task
+from workbench.engines._remote import Reply, Task, fingerprint, run_task
 from workbench.errors import EngineError, ProgramError
 
+_TRIES = 3  # of a batch whose answer is not its own
 _LOG = logging.getLogger("workbench.engines")
 
 Future = concurrent.futures.Future
@@ -80,15 +81,20 @@ class Executor(Engine):
         workers = _count_workers(self.pool)
         size = self._size(work.clients, workers)
         submit = self._sender(work, size)
+        digest = "" if self._local else work.exported(size, self.platforms)[0]
+
+        def again(batch: Batch, reply: Reply) -> Future | None:
+            return None if reply.is_of(digest, batch.index) else self._submitted(submit, batch, work)
+
         waiting: collections.deque[tuple[Batch, Future]] = collections.deque()
         try:
             for batch in work.batches(size):
                 waiting.append((batch, self._submitted(submit, batch, work)))
                 if len(waiting) >= 2 * workers:
-                    self._collect(work, *waiting[0])
+                    self._collect(work, *waiting[0], again)
                     waiting.popleft()
             while waiting:
-                self._collect(work, *waiting[0])
+                self._collect(work, *waiting[0], again)
                 waiting.popleft()
         finally:  # also that which was waited for when the run was cancelled or interrupted
             for _, future in waiting:
@@ -100,7 +106,12 @@ class Executor(Engine):
             compiled = work.compiled(size)
             return lambda batch: self.pool.submit(_run_here, compiled, work.operands(batch))
         digest, stage = self._travelling(work, size)
-        return lambda batch: self.pool.submit(run_task, Task(digest, stage, work.operands(batch)))
+
+        def send(batch: Batch) -> Future:
+            operands = work.operands(batch)
+            return self.pool.submit(run_task, Task(digest, stage, operands, fingerprint(operands, digest)))
+
+        return send
 
     def _travelling(self, work: Pass, size: int) -> tuple[str, bytes]:
         started = time.perf_counter()
@@ -119,9 +130,19 @@ class Executor(Engine):
         except RuntimeError as error:  # a broken or closed pool raises here
             raise work.failed(batch, error, "the pool") from error
 
-    def _collect(self, work: Pass, batch: Batch, future: Future) -> None:
+    def _collect(
+        self, work: Pass, batch: Batch, future: Future, again: Callable[[Batch, Reply], Future | None]
+    ) -> None:
         started = time.perf_counter()
         reply = self._wait(work, batch, future, started)
+        for tries in range(1, _TRIES + 1):
+            if (repeated := again(batch, reply)) is None:
+                break
+            if tries == _TRIES:
+                fact = f"{name_clients(batch.clients)} got changed or foreign answers {_TRIES} times"
+                raise work.miscounted(fact)
+            _LOG.warning("stage %s: batch %d got a foreign answer and is sent again", work.stage, batch.index)
+            reply = self._wait(work, batch, repeated, started)
         work.recorder.stage(work.stage, "server", 0.0, time.perf_counter() - started)
         work.recorder.warmup_seconds += reply.compile_seconds / _count_workers(self.pool)
         if reply.compile_seconds:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -22,7 +21,8 @@ from workbench.engines._arguments import check_clients_per_batch
 from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch, ReadRows, batches
-from workbench.engines._engine import Engine
+from workbench.engines._engine import Engine, table_of_clients
+from workbench.engines._interpreter import PlanInterpreter
 from workbench.engines._run_recorder import Progress, brief
 from workbench.engines.beam._child import Child, in_broken_kernel
 from workbench.engines.beam._files import ClientFiles, read_clients, save_rows
@@ -111,9 +111,9 @@ class Beam(Engine):
                 if self.read_from is not None:
                     reading = read_clients(args, self.folder, self._read_from, self.name)
                     args = tuple(files.enter_context(reading))
-                record = super().run(fn, *args, progress=progress, cancel=cancel)
+                record, walk = self._ran(fn, args, progress, cancel)
                 if self.write_to is not None:
-                    self._write_to(record)
+                    self._write_to(record, walk)
                 return record
         finally:
             if self._child is not None:
@@ -123,25 +123,8 @@ class Beam(Engine):
     def _read_from(self, folder: str, struct: object) -> None:
         self._do("run_reading", folder, self.read_from, struct)
 
-    def _write_to(self, record: RunRecord) -> None:
-        _, walk = next(reversed(self._known.values()))
-        kept = {v for phases in walk.phases.values() for phase in phases for v in phase.kept}
-        paths, _ = jax.tree_util.tree_flatten_with_path(record.results)
-        placed = [v in kept for v in walk.plan.closed.jaxpr.outvars]
-        rows = {
-            f"out{jax.tree_util.keystr(path)}": x
-            for (path, x), is_row in zip(paths, placed[: len(paths)], strict=True)
-            if is_row
-        }
-        sizes = {len(x) for x in rows.values()}
-        if len(sizes) != 1:
-            message = (
-                f"`Beam.run` was given a `write_to`, and `{record.name}` returned {len(rows)} results with a row for "
-                f"each client, of {len(sizes)} placements. A sink takes the rows of the clients of one placement: "
-                "return what `map_fn` gave, and use an engine without `write_to` for other programs."
-            )
-            raise ProgramError(message)
-        ids = list(dict.fromkeys(client.client for client in record.clients))
+    def _write_to(self, record: RunRecord, walk: PlanInterpreter) -> None:
+        ids, rows = table_of_clients("Beam", record, walk)
         with temporary_folder("results-", self.folder) as folder:
             try:
                 batches = save_rows(folder, ids, rows, self.clients_per_batch)

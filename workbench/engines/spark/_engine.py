@@ -12,6 +12,7 @@ import threading
 import time
 import uuid
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,9 +26,10 @@ from workbench._open_types import Foreign
 from workbench._processes import temporary_folder
 from workbench._types import PyTree
 from workbench.engines._arguments import argument_of_source, check_clients_per_batch
-from workbench.engines._client_loop import Pass
+from workbench.engines._client_loop import Pass, name_clients
 from workbench.engines._clients import Batch, ClientReader, ReadRows, batches
-from workbench.engines._engine import Engine
+from workbench.engines._engine import Engine, table_of_clients
+from workbench.engines._interpreter import PlanInterpreter
 from workbench.engines._remote_rows import RemoteRows, materialize
 from workbench.engines._run_recorder import Progress, RunRecorder, brief
 from workbench.engines._stage import edge_aval, from_edge, to_host
@@ -40,6 +42,7 @@ from workbench.records import RunRecord
 Result = TypeVar("Result")
 
 _MERGE_NAMES: dict[Any, str] = {jnp.add: "add", jnp.maximum: "maximum", jnp.minimum: "minimum"}
+_ON_THIS_MACHINE = r"local(\[|-cluster|$)"  # masters whose executors have the driver's file system
 _MOST_MADE_BYTES = 8 * 2**20  # rows that the server made travel with its values up to here
 _MOST_INLINE_BYTES = 2**20  # travel in the function of a job, which Spark sends to an executor once; above: a broadcast
 _MOST_CELL_BYTES = 2**31 - 1  # of a batch of rows: an array of the JVM
@@ -137,9 +140,9 @@ class Spark(Engine):
             try:
                 if self.read_from is not None:
                     args = tuple(jobs.read_clients(args, self.read_from))
-                record = super().run(fn, *args, progress=progress, cancel=cancel)
+                record, walk = self._ran(fn, args, progress, cancel)
                 if self.write_to is not None:
-                    self._write(record, jobs)
+                    self._write(record, walk, jobs)
                 return record
             finally:
                 self._jobs = None
@@ -179,24 +182,8 @@ class Spark(Engine):
         assert self._jobs is not None
         self._jobs.compute(work)
 
-    def _write(self, record: RunRecord, jobs: "_Jobs") -> None:
-        _, walk = next(reversed(self._known.values()))
-        kept = {v for phases in walk.phases.values() for phase in phases for v in phase.kept}
-        paths, _ = jax.tree_util.tree_flatten_with_path(record.results)
-        placed = [v in kept for v in walk.plan.closed.jaxpr.outvars]
-        rows = {
-            f"out{jax.tree_util.keystr(path)}": np.asarray(x)
-            for (path, x), is_row in zip(paths, placed[: len(paths)], strict=True)
-            if is_row
-        }
-        ids = list(dict.fromkeys(client.client for client in record.clients))
-        if {len(x) for x in rows.values()} != {len(ids)}:
-            message = (
-                f"`Spark.run` was given a `write_to`, and `{record.name}` returned {len(rows)} results with a row for "
-                f"each of the {len(ids)} clients. A table takes the rows of the clients of one placement: return what "
-                "`map_fn` gave, and use an engine without `write_to` for other programs."
-            )
-            raise ProgramError(message)
+    def _write(self, record: RunRecord, walk: PlanInterpreter, jobs: "_Jobs") -> None:
+        ids, rows = table_of_clients("Spark", record, walk)
         try:
             jobs.write(ids, rows, self.write_to)
         except Exception as error:
@@ -232,6 +219,7 @@ class _Jobs:
         self._recorder: RunRecorder | None = None
         self._numbers = iter(range(2**62))
         self._table: tuple[Any, tuple[Any, ...]] | None = None
+        self._folder_is_shared = False
 
     def begin(self, inputs: Sequence[Any], recorder: RunRecorder) -> None:
         """Learns which arrays are the caller's: those go into tables."""
@@ -248,22 +236,50 @@ class _Jobs:
             for stage in self._stages.values():
                 _forget(stage)
 
+    def _check_folder(self) -> None:
+        """Every executor sees the folder of this run.
+
+        Raises:
+            EngineError: if one does not; it names the hosts.
+        """
+        if self._folder_is_shared or re.match(_ON_THIS_MACHINE, str(self.context.master)):
+            return
+        from workbench.engines.spark._worker import See
+
+        mark, text = self.folder / "mark", uuid.uuid4().hex
+        mark.write_text(text)
+        tasks = 4 * self.tasks  # more than one for each executor
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            asked = self.session.range(0, tasks, 1, tasks).mapInArrow(See(str(mark), text), "host string, seen boolean")
+            hosts = {row["host"] for row in asked.collect() if not row["seen"]}
+        if hosts:
+            message = (
+                f"{self.engine.name} keeps the rows of clients in {str(self.folder.parent)!r}, and executors on "
+                f"{', '.join(sorted(hosts))} do not see that folder. Rows that one executor writes are read by others. "
+                "Pass `folder=` with a path on a file system that the driver and all executors share."
+            )
+            raise EngineError(message)
+        self._folder_is_shared = True
+
     def compute(self, work: Pass) -> None:
         """One pass: its table, its jobs, and what they gave."""
-        from workbench.engines.spark._worker import Compute, Merge, schema_of
+        from workbench.engines.spark._worker import Compute, Merge, column_names, schema_of
 
         size = min(self.engine.clients_per_batch, work.clients)
         digest, stage = work.exported(size, None)
         started = time.perf_counter()
         with self._errors_reported(work):
-            frame, named, sources, made = self._source(work, size)
-            spec = self._spec(work, size, digest, sources, made)
+            frame, named, sources, made, checks = self._source(work, size)
+            spec = self._spec(work, size, digest, sources, made, checks)
             if digest not in self._stages:
                 self._stages[digest] = self._sent_once(stage)
             server = self._sent_once(_encoded([*work.shared, *made]))
         work.recorder.stage(work.stage, "sending rows", time.perf_counter() - started)
         started = time.perf_counter()
         path = self.folder / f"rows-{next(self._numbers)}" if spec.kept else None
+        if path is not None:
+            self._check_folder()
         try:
             with self._errors_reported(work), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # PySpark 4.3 warns of pandas 3, which no plan uses
@@ -274,7 +290,7 @@ class _Jobs:
                     if path is not None:
                         rows.write.parquet(str(path))
                         rows = self.session.read.parquet(str(path))
-                        rows = rows.select("kind", "number", "key", "part", "grp", "report", "payload")
+                        rows = rows.select(*column_names())
                     if spec.groups:
                         level = rows.repartition(spec.groups, "grp").sortWithinPartitions(
                             "kind", "number", "key", "part"
@@ -297,7 +313,9 @@ class _Jobs:
 
         return Inline(data) if len(data) <= _MOST_INLINE_BYTES else self.context.broadcast(data)
 
-    def _spec(self, work: Pass, size: int, digest: str, sources: Sequence[str], made: Sequence[Any]) -> Foreign:
+    def _spec(
+        self, work: Pass, size: int, digest: str, sources: Sequence[str], made: Sequence[Any], checks: Foreign
+    ) -> Foreign:
         from workbench.engines.spark._worker import SparkPass, shapes_of
 
         function = work.function(size)
@@ -309,6 +327,7 @@ class _Jobs:
             digest=digest,
             size=size,
             sources=tuple(sources),
+            checks=tuple(checks),
             rows=shapes_of(function.in_avals[1 : 1 + count]),
             made=shapes_of(made),
             shared=shapes_of(function.in_avals[1 + count :]),
@@ -320,8 +339,9 @@ class _Jobs:
             check_nan=self.engine.check_nan,
         )
 
-    def _source(self, work: Pass, size: int) -> tuple[Any, list[Batch], list[str], list[np.ndarray]]:
-        """The table of a pass, its batches without their rows, each argument's column, and rows that come otherwise."""
+    def _source(self, work: Pass, size: int) -> tuple[Any, list[Batch], list[str], list[np.ndarray], list[Any]]:
+        """The table of a pass, its batches, each argument's column, rows that come otherwise, and checksums."""
+        checks: list[tuple[str, tuple[str, ...]]] = []
         sent: list[Any] = []
         sources, made, states = [], [], {}
         for x in work.rows:
@@ -339,21 +359,27 @@ class _Jobs:
         clients = next(
             (x.reader for x in work.rows if isinstance(x, ReadRows) and isinstance(x.reader, _Clients)), None
         )
-        frames = [clients.frame] if clients is not None else []
+        frames = [clients.frame.drop("held")] if clients is not None else []
+        if clients is not None:
+            checks.append(("ccrc", tuple(f"c{i}" for i in range(len(clients.avals)))))
         named: list[Batch] | None = None
         if sent or not (frames or states):
             frame, named = self._sent(sent, work, size)
             frames.append(frame)
+            checks.append(("acrc", tuple(f"a{i}" for i in range(len(sent)))))
         for number, state in enumerate(states.values()):
-            columns = [f"{column} as s{number}{column}" for column in dict.fromkeys(state.names.values())]
-            frames.append(state.frame.selectExpr("number as batch", *columns))
+            named_columns = {column: f"s{number}{column}" for column in dict.fromkeys(state.names.values())}
+            columns = [f"{column} as {name}" for column, name in named_columns.items()]
+            frames.append(state.frame.selectExpr("number as batch", f"crc as s{number}crc", *columns))
+            checks.append((f"s{number}crc", tuple(named_columns.values())))
         whole = frames[0]
         for other in frames[1:]:
             whole = whole.join(other, "batch")
         if len(frames) > 1:
             whole = whole.sortWithinPartitions("batch")  # rounding must not depend on which executor was faster
         ids = clients.ids if clients is not None else None
-        return whole, named if named is not None and ids is None else _named(work.clients, size, ids), sources, made
+        batches_ = named if named is not None and ids is None else _named(work.clients, size, ids)
+        return whole, batches_, sources, made, checks
 
     def _comes_with_the_server(self, x: object) -> bool:
         if not isinstance(x, np.ndarray) or x.nbytes > _MOST_MADE_BYTES:
@@ -391,6 +417,7 @@ class _Jobs:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
+        self._check_folder()
         path = self.folder / f"clients-{next(self._numbers)}"
         path.mkdir()
         each = max(1, math.ceil(math.ceil(work.clients / size) / (4 * self.tasks)))
@@ -450,11 +477,13 @@ class _Jobs:
 
     def _take(self, work: Pass, named: Sequence[Batch], spec: Foreign, table: Foreign) -> None:
         """The replies of the batches, in order, and the merged partial results."""
-        from workbench.engines.spark._worker import KEYED, REPLY, decode, merge, merges_of
+        from workbench.engines.spark._worker import COUNTS, KEYED, PARTIAL, REPLY, merge, merges_of, read_partial
 
+        _check_answers(work, named, table)
         kinds, numbers, keys, parts = (table.column(n).to_pylist() for n in ("kind", "number", "key", "part"))
         order = sorted(range(len(kinds)), key=lambda i: (kinds[i], numbers[i], keys[i], parts[i]))
-        report, payload = table.column("report"), table.column("payload")
+        report = table.column("report")
+        counted = {PARTIAL: [0] * len(COUNTS), KEYED: [0] * len(COUNTS)}
         whole: list[np.ndarray] | None = None
         tables = {
             number: np.array(REDUCTION_OF[by_key_p].start(step.equation))
@@ -466,12 +495,14 @@ class _Jobs:
                 self._reply(work, named[numbers[i]], json.loads(report[i].as_py()))
                 continue
             names, shapes = merges_of(spec, kinds[i], numbers[i])
-            values = decode(payload[i].as_buffer(), shapes)
+            values, counts = read_partial(table, i, shapes)
+            counted[kinds[i]] = [a + b for a, b in zip(counted[kinds[i]], counts, strict=True)]
             if kinds[i] == KEYED:
                 (groups,) = (np.moveaxis(tables[numbers[i]], spec.keyed[numbers[i]], 0),)
                 groups[keys[i]] = values[0]
             else:
                 whole = values if whole is None else merge(names, whole, values)
+        _check_partials(work, len(named), counted[PARTIAL], counted[KEYED])
         merged = iter(whole or ())
         totals = [tables[i] if i in tables else next(merged) for i in range(len(work.phase.reductions))]
         work.reduced(totals, check_nan=self.engine.check_nan)
@@ -573,6 +604,7 @@ class _Jobs:
 
         from workbench.engines.spark._worker import Pack, shapes_of
 
+        self._check_folder()
         table = self._parquet(str(source)) if isinstance(source, str | Path) else source
         leaves = jax.tree.leaves(struct)
         columns = leaf_names(struct)
@@ -597,10 +629,14 @@ class _Jobs:
             each = each.selectExpr("*", f"cast(floor(index / {size}) as int) as batch")
             each = each.repartition(self.tasks, "batch").sortWithinPartitions("index")
             shapes = shapes_of([jax.ShapeDtypeStruct(x.shape[1:], x.dtype) for x in leaves])
-            schema = ", ".join(["batch int", *(f"c{i} binary" for i in range(len(leaves)))])
+            schema = ", ".join(
+                ["batch int", "held array<bigint>", "ccrc bigint", *(f"c{i} binary" for i in range(len(leaves)))]
+            )
             path = self.folder / "clients"
             each.mapInArrow(Pack(columns, shapes, size), schema).write.parquet(str(path))
-        return _Clients(self.session.read.parquet(str(path)), ids, struct, size)
+        packed = self.session.read.parquet(str(path))
+        _check_packed(packed.select("batch", "held").toArrow(), ids, size)
+        return _Clients(packed, ids, struct, size)
 
     def _parquet(self, path: str) -> Foreign:
         """The files of a folder; a Delta table's would be those of all its versions."""
@@ -657,6 +693,69 @@ def leaf_names(struct: object) -> list[str]:
         keys = [str(entry.key) for entry in path if isinstance(entry, jax.tree_util.DictKey)]
         names.append("_".join(keys) if len(keys) == len(path) and keys else f"c{number}")
     return names
+
+
+def _check_answers(work: Pass, named: Sequence[Batch], table: Foreign) -> None:
+    """Every batch has answered, and none twice.
+
+    Raises:
+        EngineError: if not; it names clients of the first batches for which that is so.
+    """
+    from workbench.engines.spark._worker import REPLY
+
+    kinds, numbers = table.column("kind").to_pylist(), table.column("number").to_pylist()
+    times = Counter(number for kind, number in zip(kinds, numbers, strict=True) if kind == REPLY)
+    missing = [client for batch in named if times[batch.index] == 0 for client in batch.clients]
+    double = [client for batch in named if times[batch.index] > 1 for client in batch.clients]
+    facts = [f"{name_clients(missing)} did not answer"] if missing else []
+    facts += [f"{name_clients(double)} answered more than once"] if double else []
+    facts += (
+        [f"batches {foreign} are not of this pass"] if (foreign := sorted(set(times) - set(range(len(named))))) else []
+    )
+    if facts:
+        raise work.miscounted("; ".join(facts))
+
+
+def _check_partials(work: Pass, batches_: int, partial: Sequence[int], keyed: Sequence[int]) -> None:
+    """The merged partial results hold every batch and every row by key exactly once.
+
+    Raises:
+        EngineError: if not.
+    """
+    from workbench.engines.spark._worker import token
+
+    if not work.phase.reductions:
+        return
+    answers, tokens, expected, expected_tokens = partial
+    if (answers, tokens) != (batches_, sum(map(token, range(batches_)))):
+        fact = f"the merged partial results hold {answers} answers of {batches_} batches"
+        raise work.miscounted(fact)
+    if tuple(keyed[:2]) != (expected, expected_tokens):
+        fact = f"{keyed[0]} partial results by key arrived, and the workers made {expected}"
+        raise work.miscounted(fact)
+
+
+def _check_packed(table: Foreign, ids: Sequence[Any], size: int) -> None:
+    """The frame gave the same clients when it was read as when its ids were read.
+
+    Raises:
+        EngineError: if clients are missing or double.
+    """
+    numbers, held = table.column("batch").to_pylist(), table.column("held").to_pylist()
+    times = Counter(index for indices in held for index in indices)
+    placed = all(index // size == number for number, some in zip(numbers, held, strict=True) for index in some)
+    if len(set(numbers)) == len(numbers) and placed and times == Counter(range(len(ids))):
+        return
+    missing = [ids[i] for i in range(len(ids)) if not times[i]]
+    double = [ids[i] for i in range(len(ids)) if times[i] > 1 or len(set(numbers)) != len(numbers)]
+    facts = [f"{name_clients(some)} {what}" for some, what in ((missing, "missing"), (double, "double")) if some]
+    message = (
+        f"`read_from` gave {len(ids)} clients when their ids were read, and others when their data were: "
+        f"{'; '.join(facts)}. A DataFrame with a random or time-dependent step, or `limit` without an order, has other "
+        "rows each time it is evaluated. Write it first and read what was written: `frame.write.parquet(path)`, then "
+        "`read_from=path`."
+    )
+    raise EngineError(message)
 
 
 def _in_group(context: Foreign, what: str, job: Callable[[], Result], check: Callable[[], None]) -> Result:
@@ -725,9 +824,14 @@ def _record(batch: Batch) -> Foreign:
                 "cell of a table holds at most 2 GiB: lower `clients_per_batch`."
             )
             raise EngineError(message)
-    columns: dict[str, Any] = {"batch": pa.array([batch.index], pa.int32())}
-    for i, x in enumerate(batch.rows):
-        columns[f"a{i}"] = pa.array([_encoded([x])], pa.binary())
+    from workbench.engines.spark._worker import crc_of
+
+    cells = [_encoded([x]) for x in batch.rows]
+    columns: dict[str, Any] = {
+        "batch": pa.array([batch.index], pa.int32()),
+        "acrc": pa.array([crc_of(cells)], pa.int64()),
+        **{f"a{i}": pa.array([cell], pa.binary()) for i, cell in enumerate(cells)},
+    }
     return pa.RecordBatch.from_pydict(columns)
 
 

@@ -8,7 +8,10 @@ shapes and dtypes the `Spec` says.
 
 import dataclasses
 import json
+import socket
+import zlib
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,10 +24,16 @@ from workbench.engines._run_recorder import find_nan
 MERGES = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum}
 REPLY, PARTIAL, KEYED = 0, 1, 2  # what a row is: about one batch, of a whole partition, of one key
 
+COUNTS = ("answers", "tokens", "keyed", "keyed_tokens")
+"""What a row of partial results was made of: batches, rows by key, and the sums of their tokens. Merging adds them."""
+
 _COLUMNS = {
-    **dict.fromkeys(("kind", "number", "key", "part", "grp"), pa.int32()), "report": pa.string(), "payload": pa.binary()
-}  # fmt: skip
-_SQL_TYPES = {pa.int32(): "int", pa.string(): "string", pa.binary(): "binary"}
+    **dict.fromkeys(("kind", "number", "key", "part", "grp"), pa.int32()),
+    **dict.fromkeys((*COUNTS, "crc"), pa.int64()),
+    "report": pa.string(),
+    "payload": pa.binary(),
+}
+_SQL_TYPES = {pa.int32(): "int", pa.int64(): "bigint", pa.string(): "string", pa.binary(): "binary"}
 
 Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # dtype and shape of each array
 
@@ -36,6 +45,7 @@ class SparkPass:
     digest: str
     size: int  # slots of a batch
     sources: tuple[str, ...]  # per row argument the column of the table, or "" for rows that came with the server's
+    checks: tuple[tuple[str, tuple[str, ...]], ...]  # columns with the checksums of other columns
     rows: Shapes  # of a batch
     made: Shapes  # rows of all clients that the server made
     shared: Shapes
@@ -52,6 +62,19 @@ class Inline:
     """Bytes that travel with the function, read as a broadcast variable is."""
 
     value: bytes
+
+
+def token(*parts: object) -> int:
+    """A number for a batch or a row by key; the sum of many says which of them were added, and how often."""
+    return zlib.crc32(repr(parts).encode())
+
+
+def crc_of(cells: Sequence[bytes | memoryview | None]) -> int:
+    """The checksum of some cells of a row."""
+    crc = 0
+    for cell in cells:
+        crc = zlib.crc32(cell or b"", crc)
+    return crc
 
 
 def shapes_of(avals: Sequence[Any]) -> Shapes:
@@ -82,6 +105,11 @@ def schema_of(kept: int) -> str:
     )
 
 
+def column_names() -> list[str]:
+    """The columns of what a pass computes but the kept rows."""
+    return list(_COLUMNS)
+
+
 class Compute:
     """Computes the batches of one partition, and merges their partial results: the first level of the tree.
 
@@ -100,11 +128,13 @@ class Compute:
         part = context.partitionId() if context is not None else 0
         spec, merged = self.spec, None
         rows: list[list[Any]] = []
+        answers: list[int] = []
         values = decode(self.server.value, (*spec.shared, *spec.made))
         shared, made = values[: len(spec.shared)], values[len(spec.shared) :]
         for record in batches:
             for slot, number in enumerate(record.column("batch").to_pylist()):
                 try:
+                    self._check(record, slot)
                     operands = [np.int32(number), *self._rows(record, slot, number, made), *shared]
                     reply = run_task(Task(spec.digest, self.stage.value, operands))
                 except Exception as error:
@@ -120,17 +150,30 @@ class Compute:
                     nan,
                 ]
                 rows.append(self._row(REPLY, number, part, report=json.dumps(report), kept=[encode([x]) for x in kept]))
+                answers.append(number)
                 merged = partial if merged is None else merge(spec.merges, merged, partial)
                 if kept:  # may be large; without it the replies of a partition are one Arrow batch
                     yield _as_batch(rows, spec)
                     rows = []
-        whole = [x for x, axis in zip(merged or (), spec.keyed, strict=False) if axis < 0]
-        if whole:
-            rows.append(self._row(PARTIAL, 0, part, payload=encode(whole)))
+        keyed: list[int] = []
+        if merged:
+            for row in self._keyed(part, merged):
+                keyed.append(token(*row[1:4]))
+                yield _as_batch([row], spec)
+            whole = [x for x, axis in zip(merged, spec.keyed, strict=True) if axis < 0]
+            counts = len(answers), sum(map(token, answers)), len(keyed), sum(keyed)
+            rows.append(self._row(PARTIAL, 0, part, payload=encode(whole), counts=counts))
         if rows:
             yield _as_batch(rows, spec)
-        if merged:
-            yield from self._keyed(part, merged)
+
+    def _check(self, record: pa.RecordBatch, slot: int) -> None:
+        for check, columns in self.spec.checks:
+            if (
+                crc_of([record.column(name)[slot].as_buffer() for name in columns])
+                != record.column(check)[slot].as_py()
+            ):
+                message = "the rows of its clients changed between the writer and the reader of the table"
+                raise ValueError(message)
 
     def _rows(self, record: pa.RecordBatch, slot: int, number: int, made: list[np.ndarray]) -> list[np.ndarray]:
         rows, waiting = [], iter(made)
@@ -143,14 +186,14 @@ class Compute:
             rows.append(np.concatenate([some, fill]) if len(fill) else some)
         return rows
 
-    def _keyed(self, part: int, merged: Sequence[Any]) -> Iterator[pa.RecordBatch]:
+    def _keyed(self, part: int, merged: Sequence[Any]) -> Iterator[list[Any]]:
         for number, (table, axis) in enumerate(zip(merged, self.spec.keyed, strict=True)):
             if axis < 0:
                 continue
             groups = np.moveaxis(table, axis, 0)
             for key in np.flatnonzero(groups.reshape(len(groups), -1).any(axis=1)):
-                row = self._row(KEYED, number, part, key=int(key), payload=encode([groups[key]]))
-                yield _as_batch([row], self.spec)
+                counts = 1, token(number, int(key), part), 0, 0
+                yield self._row(KEYED, number, part, key=int(key), payload=encode([groups[key]]), counts=counts)
 
     def _row(
         self,
@@ -162,9 +205,11 @@ class Compute:
         report: str = "",
         payload: bytes = b"",
         kept: Sequence[bytes] = (),
+        counts: tuple[int, int, int, int] = (1, 0, 0, 0),
     ) -> list[Any]:
         group = (number * 31 + key if kind == KEYED else part) % max(self.spec.groups, 1)
-        return [kind, number, key, part, group, report, payload, *(kept or [None] * self.spec.kept)]
+        crc = crc_of(kept) if kept else crc_of([payload])
+        return [kind, number, key, part, group, *counts, crc, report, payload, *(kept or [None] * self.spec.kept)]
 
 
 def _as_batch(rows: Sequence[Sequence[Any]], spec: SparkPass) -> pa.RecordBatch:
@@ -183,6 +228,7 @@ class Merge:
         """What `mapInArrow` calls once per group of partitions."""
         open_row: tuple[tuple[int, ...], pa.RecordBatch] | None = None
         total: list[np.ndarray] = []
+        counts = [0] * len(COUNTS)
         for record in batches:
             kinds, numbers, keys = (record.column(name).to_pylist() for name in ("kind", "number", "key"))
             for slot, (kind, number, key) in enumerate(zip(kinds, numbers, keys, strict=True)):
@@ -191,21 +237,38 @@ class Merge:
                     yield row
                     continue
                 names, shapes = merges_of(self.spec, kind, number)
-                values = decode(record.column("payload")[slot].as_buffer(), shapes)
+                values, found = read_partial(record, slot, shapes)
                 if open_row is not None and open_row[0] == (kind, number, key):
                     total = merge(names, total, values)
+                    counts = [a + b for a, b in zip(counts, found, strict=True)]
                     continue
                 if open_row is not None:
-                    yield _with_payload(open_row[1], total)
-                open_row, total = ((kind, number, key), row), values
+                    yield _with_payload(open_row[1], total, counts)
+                open_row, total, counts = ((kind, number, key), row), values, found
         if open_row is not None:
-            yield _with_payload(open_row[1], total)
+            yield _with_payload(open_row[1], total, counts)
 
 
-def _with_payload(row: pa.RecordBatch, total: Sequence[Any]) -> pa.RecordBatch:
-    place = row.schema.get_field_index("payload")
-    columns = row.columns
-    columns[place] = pa.array([encode(total)], row.schema.field(place).type)
+def read_partial(record: Foreign, slot: int, shapes: Shapes) -> tuple[list[np.ndarray], list[int]]:
+    """The partial results of a row, checked, and its counts.
+
+    Raises:
+        ValueError: if the payload is not what was written.
+    """
+    payload = record.column("payload")[slot].as_buffer()
+    if crc_of([payload]) != record.column("crc")[slot].as_py():
+        message = "partial results changed between two workers"
+        raise ValueError(message)
+    return decode(payload, shapes), [record.column(name)[slot].as_py() for name in COUNTS]
+
+
+def _with_payload(row: pa.RecordBatch, total: Sequence[Any], counts: Sequence[int]) -> pa.RecordBatch:
+    payload = encode(total)
+    new = {"payload": payload, "crc": crc_of([payload]), **dict(zip(COUNTS, counts, strict=True))}
+    columns = [
+        pa.array([new[field.name]], field.type) if field.name in new else column
+        for field, column in zip(row.schema, row.columns, strict=True)
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=row.schema)
 
 
@@ -223,6 +286,24 @@ def merge(names: Sequence[str], a: Sequence[Any], b: Sequence[Any]) -> list[np.n
     return [np.asarray(MERGES[name](x, y)) for name, x, y in zip(names, a, b, strict=True)]
 
 
+class See:
+    """Reads a file of the driver's, to find executors that have another file system."""
+
+    def __init__(self, path: str, text: str) -> None:
+        self.path, self.text = path, text
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """What `mapInArrow` calls once per partition."""
+        for _ in batches:
+            pass
+        mark = Path(self.path)
+        try:
+            seen = mark.read_text() == self.text
+        except OSError:
+            seen = False
+        yield pa.RecordBatch.from_pydict({"host": pa.array([socket.gethostname()]), "seen": pa.array([seen])})
+
+
 class Pack:
     """Clients of a table, one per row and sorted, as batches of bytes."""
 
@@ -231,16 +312,17 @@ class Pack:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """What `mapInArrow` calls once per partition."""
-        number, slots = None, []
+        number, slots, held = None, [], []
         for record in batches:
             for slot, index in enumerate(record.column("index").to_pylist()):
                 if index // self.size != number:
                     if slots:
-                        yield self._packed(number, slots)
-                    number, slots = index // self.size, []
+                        yield self._packed(number, slots, held)
+                    number, slots, held = index // self.size, [], []
                 slots.append(self._client(record, slot))
+                held.append(index)
         if slots:
-            yield self._packed(number, slots)
+            yield self._packed(number, slots, held)
 
     def _client(self, record: pa.RecordBatch, slot: int) -> list[np.ndarray]:
         return [
@@ -248,11 +330,15 @@ class Pack:
             for name, shape in zip(self.columns, self.leaves, strict=True)
         ]
 
-    def _packed(self, number: int | None, slots: list[list[np.ndarray]]) -> pa.RecordBatch:
+    def _packed(self, number: int | None, slots: list[list[np.ndarray]], held: list[int]) -> pa.RecordBatch:
         filled = [*slots, *slots[:1] * (self.size - len(slots))]
-        columns: dict[str, Any] = {"batch": pa.array([number], pa.int32())}
-        for i, leaf in enumerate(zip(*filled, strict=True)):
-            columns[f"c{i}"] = pa.array([encode(leaf)], pa.binary())
+        cells = [encode(leaf) for leaf in zip(*filled, strict=True)]
+        columns: dict[str, Any] = {
+            "batch": pa.array([number], pa.int32()),
+            "held": pa.array([held], pa.list_(pa.int64())),
+            "ccrc": pa.array([crc_of(cells)], pa.int64()),
+            **{f"c{i}": pa.array([cell], pa.binary()) for i, cell in enumerate(cells)},
+        }
         return pa.RecordBatch.from_pydict(columns)
 
 
