@@ -220,3 +220,23 @@ def test_what_was_compiled_for_a_forgotten_program_is_forgotten():
     del walk, program
     gc.collect()
     assert [each() is not None for each in kept] == [False] * 2 + [True] * 8
+
+
+@pytest.mark.parametrize("dtype", ["int32", "uint8", "float32"])
+def test_casts_of_what_a_reader_reads_are_the_clients_work(dtype: str):
+    @wb.program(clients=6)
+    def averages(w, data):
+        moved = wb.map_fn(lambda w, data: w + data["x"], (wb.broadcast(w), data))
+        counted = data["n"].astype(jnp.float32) * 2
+        return (
+            wb.reduce_weighted_mean(moved, data["n"]),
+            wb.reduce_mean(counted),
+            wb.reduce_sum(data["x"], where=data["n"] > 1),
+        )
+
+    rows = [(i, {"x": np.full(2, i, np.float32), "n": np.asarray(i + 1, dtype)}) for i in range(6)]
+    n, x = np.array([row["n"] for _, row in rows], np.float64), np.arange(6.0)
+    mean, counted, some = Sequential().run(averages, np.zeros(2, np.float32), ClientReader(rows)).results
+    np.testing.assert_allclose(mean, [(n * x).sum() / n.sum()] * 2, rtol=1e-6)
+    np.testing.assert_allclose(counted, 2 * n.mean(), rtol=1e-6)
+    np.testing.assert_allclose(some, [x[n > 1].sum()] * 2, rtol=1e-6)

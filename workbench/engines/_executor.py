@@ -127,8 +127,25 @@ class Executor(Engine):
     def _submitted(self, submit: Callable[[Batch], Future], batch: Batch, work: Pass) -> Future:
         try:
             return submit(batch)
-        except RuntimeError as error:  # a broken or closed pool raises here
+        except concurrent.futures.BrokenExecutor as error:
+            raise self._broken(work, error) from error
+        except RuntimeError as error:  # a closed pool raises here
             raise work.failed(batch, error, "the pool") from error
+
+    def _broken(self, work: Pass, error: Exception) -> EngineError:
+        """The error for a pool that lost a worker; the next run has a new pool, where one can be made."""
+        new = _remade(self.pool)
+        self.pool = new or self.pool
+        remedy = (
+            "This engine has made a new pool: run the round again."
+            if new is not None
+            else ("A pool that lost a worker takes no more tasks: make a new pool, and a new `Executor` of it.")
+        )
+        message = (
+            f"stage {work.stage} (`{work.name}`) lost a worker process of {self.name}: {type(error).__name__}. The "
+            f"process ended by itself or was killed, most often for want of memory: give a task fewer clients. {remedy}"
+        )
+        return EngineError(message, stage=work.stage)
 
     def _collect(
         self, work: Pass, batch: Batch, future: Future, again: Callable[[Batch, Reply], Future | None]
@@ -170,9 +187,26 @@ class Executor(Engine):
                         "the pool."
                     )
                     raise EngineError(message, stage=work.stage, client=", ".join(map(str, batch.clients))) from None
+            except concurrent.futures.BrokenExecutor as error:
+                raise self._broken(work, error) from error
             except Exception as error:
                 _LOG.warning("stage %s: a worker failed: %s: %s", work.stage, type(error).__name__, error)
                 raise work.failed(batch, error, "a worker") from error
+
+
+def _remade(pool: Foreign) -> concurrent.futures.Executor | None:
+    """A pool with the settings of one that lost a worker; None where its settings are not known."""
+    known: Any = pool
+    if type(pool) is concurrent.futures.ProcessPoolExecutor:
+        return concurrent.futures.ProcessPoolExecutor(
+            known._max_workers, known._mp_context, known._initializer, known._initargs,
+            max_tasks_per_child=known._max_tasks_per_child,
+        )  # fmt: skip
+    if type(pool).__name__ == "_ReusablePoolExecutor":  # of loky, which keeps its settings
+        from loky import get_reusable_executor  # pyright: ignore[reportMissingImports] -- brought by the pool
+
+        return get_reusable_executor(known._max_workers)
+    return None
 
 
 def _run_here(compiled: jax.stages.Compiled, operands: list[Any]) -> Reply:

@@ -127,6 +127,7 @@ class _Levels:
         self.level: dict[Var, int] = {}
         self.rows_of: dict[Var, Placement] = {}  # rows made at the clients
         self.shared: set[Var] = set()  # rows that are all alike: broadcasts
+        self.given = _rows_given(closed)  # rows of arguments
 
     def steps(self) -> list[Step]:
         steps = [self._step(equation) for equation in self.closed.eqns]
@@ -190,13 +191,40 @@ class _Levels:
             return None
         variables: list[Any] = [v for v in equation.invars if not isinstance(v, Literal)]
         placements = {self.rows_of[v] for v in variables if v in self.rows_of}
+        if not placements and all(v in self.given for v in variables):
+            placements = {self.given[v] for v in variables}
         if len(placements) != 1:
             return None
-        placement = placements.pop()
-        shape = type_of(equation.outvars[0]).shape
-        literals: list[Any] = [v for v in equation.invars if isinstance(v, Literal)]
-        alike = all(v.aval.shape == shape for v in variables) and all(v.aval.shape in ((), shape) for v in literals)
-        return placement if alike and not _has_explicit_type(equation) else None
+        return placements.pop() if _is_rowwise(equation) and not _has_explicit_type(equation) else None
+
+
+def _is_rowwise(equation: JaxprEqn) -> bool:
+    """Whether a row of the result depends on the same row of the operands alone."""
+    if equation.primitive.name not in ROWWISE:
+        return False
+    shape = type_of(equation.outvars[0]).shape
+    variables: list[Any] = [v for v in equation.invars if not isinstance(v, Literal)]
+    literals: list[Any] = [v for v in equation.invars if isinstance(v, Literal)]
+    return all(v.aval.shape == shape for v in variables) and all(v.aval.shape in ((), shape) for v in literals)
+
+
+def _rows_given(closed: ClosedJaxpr) -> dict[Var, Placement]:
+    """The arguments that clients read as their rows, and values that are made of them elementwise."""
+    read: dict[Var, Placement] = {}  # by clients, at once or after elementwise operations
+    for equation in reversed(closed.jaxpr.eqns):
+        if equation.primitive is map_p or equation.primitive in REDUCTIONS:
+            placement = equation.params["placement"]
+        elif _is_rowwise(equation) and equation.outvars[0] in read:
+            placement = read[equation.outvars[0]]
+        else:
+            continue
+        read.update((v, placement) for v in equation.invars if isinstance(v, Var))
+    given = {v: read[v] for v in closed.jaxpr.invars if v in read}
+    for equation in closed.jaxpr.eqns:
+        variables = [v for v in equation.invars if not isinstance(v, Literal)]
+        if variables and all(v in given for v in variables) and _is_rowwise(equation) and equation.outvars[0] in read:
+            given[equation.outvars[0]] = read[equation.outvars[0]]
+    return given
 
 
 def _make_constants_late(steps: list[Step]) -> None:
