@@ -3,6 +3,7 @@
 import gc
 import json
 import subprocess
+import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
@@ -138,7 +139,9 @@ def test_second_interrupt_while_the_last_checkpoint_is_written_ends_the_run(
         return state + 1, {}
 
     raised: list[bool] = []
-    run = Run(step, 0, 4, checkpoint_dir=tmp_path, checkpoint_every=10, **quiet).start()
+    run = Run(step, 0, 4, checkpoint_dir=tmp_path, checkpoint_every=10, **quiet)
+    with pytest.raises(KeyboardInterrupt):
+        run.start()
     assert (run.status, run.finished) == ("interrupted", 2)
     run.wait(timeout_seconds=1)
     assert (run.start().status, run.state) == ("finished", 4)
@@ -153,7 +156,7 @@ for _ in range(4):
     try:
         with faults.interrupts(*np.sort(generator.uniform(0.02, 0.3, {burst}))):
             run.start()
-    except KeyboardInterrupt:  # one that came after the run was over, or while it ended
+    except KeyboardInterrupt:
         pass
     assert run.status in ("ready", "interrupted", "finished"), run.status
     assert run.state == run.finished
@@ -273,3 +276,18 @@ def test_killed_run_resumes_bit_for_bit(tmp_path: Path, moment: int):
     resumed, straight = (load_checkpoint(folder, jnp.ones(100)) for folder in (killed, whole))
     assert np.asarray(resumed[1]).tobytes() == np.asarray(straight[1]).tobytes()
     assert [record.metrics for record in resumed[2]] == [record.metrics for record in straight[2]]
+
+
+def test_checkpoints_leave_the_log_to_the_user(tmp_path):
+    # Orbax's import adds a handler to the root, with which `basicConfig` does nothing.
+    pytest.importorskip("orbax.checkpoint", reason="needs the extra `checkpoints`")
+    code = f"""
+import logging, workbench as wb
+folder = {str(tmp_path / "kept")!r}
+wb.run_rounds(lambda total, round: (total + round, {{}}), 0, 1, checkpoint_dir=folder, progress=False)
+assert logging.root.handlers == [], logging.root.handlers
+logging.basicConfig(filename={str(tmp_path / "my.log")!r})
+logging.warning("mine")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+    assert "mine" in (tmp_path / "my.log").read_text()

@@ -152,14 +152,16 @@ def test_a_kernel_that_is_interrupted_in_the_middle_of_a_round_keeps_the_rounds_
         assert wait_for(client) == ""
         folder = str(tmp_path / "states")
         client.execute(
-            f"run = wb.run_rounds(step, jnp.eye(200), 10**6, checkpoint_dir={folder!r}, progress=False)\n"
-            "print(run.status)"
+            f"run = wb.Run(step, jnp.eye(200), 10**6, checkpoint_dir={folder!r}, progress=False)\n"
+            "run.start()\nprint('after the run')"
         )
         until = time.monotonic() + 120
         while not (tmp_path / "started-3").exists() and time.monotonic() < until:
             time.sleep(0.02)
         manager.interrupt_kernel()
-        assert wait_for(client) == "interrupted\n"
+        assert wait_for(client) == "KeyboardInterrupt"
+        client.execute("import sys; print(run.status, sys.last_value.run is run)")
+        assert wait_for(client) == "interrupted True\n"
         client.execute(
             "finished, state, history = wb.measurement.load_checkpoint(" + repr(folder) + ", jnp.eye(200))\n"
             "print(finished == run.finished >= 3, bool((state == run.state).all()), len(history) == finished)\n"

@@ -64,13 +64,37 @@ def test_step_gets_a_key_of_its_own_every_round():
     assert [bits(found) for found in got] == [bits(jax.random.fold_in(key, round)) for round in (0, 1)]
 
 
+def interrupted(call):
+    """The run of a call that Ctrl-C ends."""
+    with pytest.raises(KeyboardInterrupt, match=r"`run\.start\(\)` goes on") as caught:
+        call()
+    return caught.value.run
+
+
+def test_interrupt_ends_a_loop_over_runs():
+    begun = []
+
+    def step(state, round):
+        begun.append(state)
+        if round == 1:
+            raise KeyboardInterrupt
+        return count(state, round)
+
+    def loop():
+        for seed in range(3):
+            run_rounds(step, 10 * seed, 4, **quiet)
+
+    assert interrupted(loop).finished == 1
+    assert begun == [0, 1]
+
+
 def test_interrupt_in_a_round_keeps_the_finished_ones(tmp_path):
     def step(state, round):
         if round == 2:
             raise KeyboardInterrupt
         return count(state, round)
 
-    run = run_rounds(step, 0, 5, checkpoint_dir=tmp_path, **quiet)
+    run = interrupted(lambda: run_rounds(step, 0, 5, checkpoint_dir=tmp_path, **quiet))
     assert (run.status, run.state, run.finished) == ("interrupted", 2, 2)
     assert load_checkpoint(tmp_path, 0)[:2] == (2, 2)
 
@@ -84,7 +108,7 @@ def test_interrupted_run_can_go_on():
                 raise interrupt
         return count(state, round)
 
-    run = run_rounds(step, 0, 4, **quiet)
+    run = interrupted(lambda: run_rounds(step, 0, 4, **quiet))
     assert run.status == "interrupted"
     assert (run.start().status, run.state) == ("finished", 4)
 
@@ -100,7 +124,7 @@ def test_interrupt_after_the_state_was_donated_finishes_that_round(monkeypatch):
         return real(tree)
 
     monkeypatch.setattr(jax, "block_until_ready", block_until_ready)
-    run = run_rounds(step, jnp.zeros(3), 5, **quiet)
+    run = interrupted(lambda: run_rounds(step, jnp.zeros(3), 5, **quiet))
     assert (run.status, run.finished) == ("interrupted", 2)
     assert run.state.tolist() == [2.0, 2.0, 2.0]
 
@@ -116,7 +140,7 @@ def test_signal_in_the_middle_of_a_round_keeps_what_was_done(tmp_path):
                 signal.raise_signal(number)
         return after, {}
 
-    run = run_rounds(step, jnp.zeros(2), 5, checkpoint_dir=tmp_path, **quiet)
+    run = interrupted(lambda: run_rounds(step, jnp.zeros(2), 5, checkpoint_dir=tmp_path, **quiet))
     assert (run.status, run.finished) == ("interrupted", 2)
     assert load_checkpoint(tmp_path, jnp.zeros(2))[1].tolist() == [2.0, 2.0]
     assert run.start().state.tolist() == [5.0, 5.0]

@@ -1,8 +1,9 @@
 """States of finished rounds on disk, through orbax."""
 
 import contextlib
+import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 from jax import Array
 
 from workbench._open_types import Foreign
+from workbench._processes import SharedChange
 from workbench._types import PyTree
 from workbench.errors import DataError, MeasureError, needs_library
 from workbench.measurement._history import History
@@ -50,6 +52,21 @@ def load_checkpoint(directory: str | Path, like: object, *, round: int | None = 
         return checkpoints.load(like, round=round)
 
 
+def _log_of_python() -> Callable[[], None]:
+    """A root logger with the handler that Python uses where nobody configures the log.
+
+    Orbax's log calls `logging.basicConfig` where the root has no handler, and one of the user would do nothing then.
+    """
+    if logging.root.handlers or logging.lastResort is None:
+        return lambda: None
+    handler = logging.lastResort
+    logging.root.addHandler(handler)
+    return lambda: logging.root.removeHandler(handler)
+
+
+_UNCONFIGURED_LOG = SharedChange(_log_of_python)
+
+
 class Checkpoints:
     """A folder with the states of the last `keep` rounds that were written; every write is complete or not there."""
 
@@ -68,6 +85,7 @@ class Checkpoints:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    @_UNCONFIGURED_LOG
     def close(self) -> None:
         """Lets go of the folder."""
         if self._lock is not None:
@@ -78,10 +96,12 @@ class Checkpoints:
             manager, self._manager = self._manager, None
             manager.close()
 
+    @_UNCONFIGURED_LOG
     def rounds(self) -> list[int]:
         """The numbers of finished rounds that there are checkpoints of."""
         return sorted(self._open().all_steps()) if self.directory.is_dir() else []
 
+    @_UNCONFIGURED_LOG
     def save(self, finished: int, state: PyTree[Array], rounds: Sequence[RoundRecord], *, program: str = "") -> None:
         """Writes the state after `finished` rounds; what was there stays readable when this fails.
 
@@ -107,6 +127,7 @@ class Checkpoints:
             self._manager = None  # a manager that failed half-way may take the unfinished checkpoint for a finished one
             raise
 
+    @_UNCONFIGURED_LOG
     def load(self, like: object, *, round: int | None = None) -> tuple[int, Any, History]:
         """The number of finished rounds, the state and the history; see `load_checkpoint`."""
         _orbax()
@@ -128,6 +149,7 @@ class Checkpoints:
         )
         raise DataError(msg)
 
+    @_UNCONFIGURED_LOG
     def lock(self) -> None:
         """Keeps other runs out of the folder until `close`, or until this process ends in whatever way.
 

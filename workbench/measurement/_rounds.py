@@ -48,11 +48,12 @@ def run_rounds(step: Callable[..., Any], state: PyTree[Array], rounds: int, **se
         settings: `background=True` returns at once and runs in a thread; all others as for `Run`.
 
     Returns:
-        The run: finished, stopped early, or (with `background`) running. Ctrl-C ends it after the last finished round
-        with `status == "interrupted"` instead of an exception, so that the run is still there.
+        The run: finished, stopped early, or (with `background`) running.
 
     Raises:
         RoundError: a round failed; `error.run` holds the state and history of the finished rounds.
+        KeyboardInterrupt: Ctrl-C, so that a loop over runs ends as well. `error.run` (in a notebook
+            `sys.last_value.run`) is the run after its last finished round, and its `start()` goes on.
 
     Example:
         >>> run = run_rounds(lambda state, round: (state + 1, {"loss": 1 / (round + 1)}), 0, 4, progress=False)
@@ -161,6 +162,7 @@ class Run:
         self._controls = Controls()
         self._thread: threading.Thread | None = None
         self._pending: tuple[Any, Any, float] | None = None
+        self._interrupt: KeyboardInterrupt | None = None
         self._saved = 0
         self._writing = 0  # the newest round whose checkpoint was begun: an interrupt may come before it is there
         self._resumed_from: int | None = 0  # the newest round of the folder when this run last looked
@@ -212,6 +214,10 @@ class Run:
 
         A background run takes the mesh of `jax.set_mesh` and the context variables along, but no other settings of the
         calling thread.
+
+        Raises:
+            RoundError: a round failed.
+            KeyboardInterrupt: Ctrl-C in the foreground; `error.run` is this run, after its last finished round.
         """
         if self._status in ("running", "paused"):
             msg = (
@@ -230,7 +236,7 @@ class Run:
             if self._checkpoints is not None:
                 self._checkpoints.close()
             raise
-        self.error, self._pending = None, None
+        self.error, self._pending, self._interrupt = None, None, None
         self._controls.stop.clear()
         self._controls.over.clear()
         self._controls.go.set()
@@ -238,8 +244,11 @@ class Run:
         if not background:
             try:
                 self._drive()
+            except KeyboardInterrupt as error:  # a second one, at whatever place it came
+                self._interrupt = error
             finally:
-                self._settle("interrupted")  # of a second interrupt, at whatever place it came
+                self._settle("interrupted")
+            self._raise_interrupt()
             return self._raise_error()
         mesh, context = jax.sharding.get_mesh(), contextvars.copy_context()
 
@@ -354,8 +363,8 @@ class Run:
         try:
             progress = Progress(self.rounds, self.finished, shown=self._progress)
             status = self._all_rounds(progress)
-        except KeyboardInterrupt:
-            status = "interrupted"
+        except KeyboardInterrupt as error:
+            status, self._interrupt = "interrupted", error
             self._rescue()
         except Exception as error:
             self.error = self._round_error(error)
@@ -366,13 +375,24 @@ class Run:
         finally:
             try:
                 self._save(last=True)
-            except KeyboardInterrupt:  # once more, while the last checkpoint was written
+            except KeyboardInterrupt as error:  # once more, while the last checkpoint was written
                 self._note(f"checkpoint of round {self.finished} was interrupted; it is written when the run goes on")
-                status = "interrupted"
+                status, self._interrupt = "interrupted", error
             finally:
                 self._settle(status)
                 if progress is not None:
                     progress.close(self)
+
+    def _raise_interrupt(self) -> None:
+        if (interrupt := self._interrupt) is None:
+            return
+        self._interrupt = None
+        interrupt.args = interrupt.args or (
+            f"The run has finished {self.finished} of {self.rounds} rounds. It is `run` of this exception "
+            "(`sys.last_value.run` in a notebook): `run.start()` goes on.",
+        )
+        setattr(interrupt, "run", self)  # noqa: B010 -- an exception of Python's own
+        raise interrupt
 
     def _settle(self, status: Status) -> None:
         """The run is over, if nothing has said so yet: `start` and `wait` depend on it."""

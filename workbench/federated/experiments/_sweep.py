@@ -93,11 +93,11 @@ def sweep(
         progress: Whether to show a progress bar.
 
     Returns:
-        The result; its `status` is "interrupted" after Ctrl-C, and `resume()` goes on. A trial whose metrics are not
-        finite ends as "diverged" in that round, one that cannot be traced or lacks a metric that the strategy compares
-        by as "failed", with the reason in `result.trials`; the others go on.
+        The result. A trial whose metrics are not finite ends as "diverged" in that round, one that cannot be traced or
+        lacks a metric that the strategy compares by as "failed", with the reason in `result.trials`; the others go on.
 
     Raises:
+        KeyboardInterrupt: Ctrl-C; `error.result` has `status == "interrupted"`, and its `resume()` goes on.
         ProgramError: the space is empty, or a hyperparameter is no parameter of `make`.
         MeasureError: counts are out of range, or `directory` holds another sweep or is in use.
 
@@ -131,6 +131,10 @@ def sweep(
         driver.memory_bytes = memory_bytes
         driver.length = segment_length(chosen.rungs(rounds), rounds_per_call or -(-rounds // 10))
         return driver.run()
+    except KeyboardInterrupt as error:
+        if not hasattr(error, "result"):  # before there was a result to go on with
+            store.close()
+        raise
     except BaseException:
         store.close()
         raise
@@ -282,8 +286,13 @@ class _Driver:
                     if rung < self.rounds:
                         self._end_trials(rung)
             self.result.status = "finished"
-        except KeyboardInterrupt:
-            pass
+        except KeyboardInterrupt as error:
+            error.args = error.args or (
+                "The sweep is the attribute `result` of this exception (`sys.last_value.result` in a notebook): "
+                "`result.resume()` goes on.",
+            )
+            setattr(error, "result", self.result)  # noqa: B010 -- an exception of Python's own
+            raise
         finally:
             bar.close(self.result.status)
             self.result.seconds += time.perf_counter() - began
