@@ -5,15 +5,19 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Literal, Var
 
+from workbench._jax_compat import bind_equation
 from workbench._types import Atom, Aval, type_of
 from workbench.plan._plan import Plan, Step
 from workbench.primitives import broadcast_p, map_p, mean_p, sum_p
 
 _ONE_CLIENT = "one client"
 _MOST_CLIENTS = 1_000_000  # whose numbers are compared
+_MOST_COMPUTED, _MOST_EQUATIONS = 64, 200  # clients and operations of masks that are computed
 # What keeps a mask a mask, element by element, and a masked value masked.
 _KEEPING = frozenset("convert_element_type stop_gradient copy copy_p optimization_barrier reshard".split())
 # Comparisons of constants, such as `arange(clients) >= clients - 1`, are carried out.
@@ -49,8 +53,9 @@ class _Values:
 def single_client(plan: Plan, step: Step) -> str:
     """Whose value alone a reduction holds: "client 3", "one client" where it depends on an input, or "" for all.
 
-    Found are masks that are written as comparisons of the clients' numbers, or as constants, and that multiply a value
-    or select it: before `reduce_sum` and `reduce_mean`, outside of client functions and inside them.
+    Found are masks that are written as comparisons of the clients' numbers, or that few operations compute from
+    constants and one whole number of the server, and that multiply a value or select it: before `reduce_sum` and
+    `reduce_mean`, outside of client functions and inside them.
     """
     if step.equation.primitive not in (sum_p, mean_p) or step.placement is None:
         return ""
@@ -94,6 +99,83 @@ class _Search:
 
     def mask(self, v: Atom, values: _Values, *, false: bool = False) -> str | None:
         """Which client alone is not zero, or true, in a mask (`false`: is zero); None: not known to be one."""
+        found = self._written_mask(v, values, false=false)
+        return self._computed_mask(v, values, false=false) if found is None else found
+
+    def _computed_mask(self, v: Atom, values: _Values, *, false: bool) -> str | None:
+        """The same of a mask that is computed from constants, and from at most one whole number of the server.
+
+        The mask is computed for each value of that number, up to the number of clients: `eye(clients)[i]`,
+        `zeros(clients).at[i].set(1)`.
+        """
+        leaves: dict[int, tuple[Var, _Values]] = {}
+        if self.clients > _MOST_COMPUTED or not self._find_leaves(v, values, leaves, [_MOST_EQUATIONS]):
+            return None
+        if len(leaves) > 1 or any(not self._is_number(leaf, at) for leaf, at in leaves.values()):
+            return None
+        alone: set[int] = set()
+        for number in range(self.clients if leaves else 1):
+            try:
+                with jax.ensure_compile_time_eval():
+                    given = self._given(v, values, {leaf: number for leaf in leaves}, false=false)
+            except Exception:  # whatever an operation asks for that is not there while a plan is made
+                return None
+            if len(given) != 1:
+                return None
+            alone |= given
+        return _ONE_CLIENT if leaves else f"client {alone.pop()}"
+
+    def _given(self, v: Atom, values: _Values, numbers: dict[int, int], *, false: bool) -> set[int]:
+        """The clients whose part of a mask is not zero."""
+
+        def holds(mask: Any) -> bool:
+            return bool(np.any(np.asarray(mask) == 0 if false else np.asarray(mask) != 0))
+
+        if values.per_client:
+            return {c for c in range(self.clients) if holds(self._value(v, values, numbers, c))}
+        mask = np.asarray(self._value(v, values, numbers, None))
+        if mask.shape[:1] != (self.clients,):
+            return set()
+        return {c for c in range(self.clients) if holds(mask[c])}
+
+    def _find_leaves(self, v: Atom, values: _Values, leaves: dict[int, tuple[Var, _Values]], left: list[int]) -> bool:
+        """Whether few equations make a value; collects the variables that it is made of and that are not known."""
+        _, equation, v, values = self._maker(v, values)
+        left[0] -= 1
+        if left[0] < 0:
+            return False
+        if equation is None:
+            if not isinstance(v, Literal) and v not in values.constants:
+                leaves[id(v)] = v, values
+            return len(leaves) <= 1
+        if equation.effects or type_of(equation.outvars[0]).size > _MOST_CLIENTS:
+            return False
+        return all(self._find_leaves(each, values, leaves, left) for each in equation.invars)
+
+    @staticmethod
+    def _is_number(v: Var, values: _Values) -> bool:
+        aval: Aval = v.aval
+        return not aval.shape and not values.per_client and np.issubdtype(aval.dtype, np.integer)
+
+    def _value(self, v: Atom, values: _Values, numbers: dict[int, int], client: int | None) -> Any:
+        """A value, computed; of one client where `values` are those of one."""
+        if isinstance(v, Literal):
+            return v.val
+        within = values.per_client
+        _, equation, v, values = self._maker(v, values)
+        if equation is None:
+            known = v.val if isinstance(v, Literal) else values.constants.get(v)
+            found = np.asarray(numbers[id(v)], type_of(v).dtype) if known is None else known
+        elif equation.primitive is broadcast_p:
+            of_all = np.asarray(self._value(equation.invars[0], values, numbers, client))
+            found = np.broadcast_to(of_all, (self.clients, *of_all.shape))
+        else:
+            operands = [self._value(each, values, numbers, client) for each in equation.invars]
+            outputs = bind_equation(equation, [jnp.asarray(each) for each in operands])
+            found = next(output for made, output in zip(equation.outvars, outputs, strict=True) if made is v)
+        return found[client] if within and not values.per_client and client is not None else found
+
+    def _written_mask(self, v: Atom, values: _Values, *, false: bool = False) -> str | None:
         constant = self._rows(v, values)
         if constant is not None:
             given = constant == 0 if false else constant != 0
@@ -197,7 +279,9 @@ class _Search:
                 return self._computed(name, equation, parts), aval.ndim == 0
         if name in _KEEPING or name == "broadcast_in_dim":
             found, of_one = self._constant(equation.invars[0], values)
-            return (found, of_one) if found is not None and (name in _KEEPING or found.ndim == 0) else (None, False)
+            if found is None or (name not in _KEEPING and found.ndim):
+                return None, False
+            return found.astype(type_of(equation.outvars[0]).dtype), of_one
         return None, False
 
     def _computed(self, name: str, equation: JaxprEqn, parts: list[Any]) -> np.ndarray:
