@@ -1,5 +1,7 @@
 """A wheel and a source distribution hold everything that an installation without the repository needs, and no more."""
 
+import json
+import re
 import shutil
 import subprocess
 import sys
@@ -58,6 +60,25 @@ def test_wheel_holds_every_file_of_the_packages(wheel):
         if name.startswith(prefix)
     }
     assert sorted(wanted - wheel) == []
+
+
+def test_licences_of_every_bundled_package_are_in_the_wheel_and_in_pages(wheel):
+    name = "workbench_widgets/static/third-party-licenses.txt"
+    assert name in wheel
+    assert any(".dist-info/" in each and each.endswith("third-party-licenses.txt") for each in wheel)
+    text = (ROOT / "widgets" / name).read_text()
+    locked = json.loads((ROOT / "widgets/package-lock.json").read_text())["packages"]
+    bundled = {
+        f"{place.removeprefix('node_modules/')} {package['version']}"
+        for place, package in locked.items()
+        if place and not package.get("dev") and not package.get("optional")
+    }
+    entries = re.findall(r"^(\S+ \d+\.\d+\.\d+)\n    Copyright .+$", text, flags=re.MULTILINE)
+    assert set(entries) == bundled
+    terms = ["The above copyright notice and this permission notice shall be included", "AND THIS PERMISSION NOTICE"]
+    assert terms[0] in " ".join(text.split())
+    assert terms[1].lower() in " ".join(text.split()).lower()
+    assert "</" not in text  # it stands in a script element of pages
 
 
 def test_wheel_installs_nothing_else_at_the_top(wheel):

@@ -44,6 +44,7 @@ def test_widget_itself_carries_a_few_lines_only():
 def test_exported_page_holds_the_bundle_once(tmp_path: Path):
     widget = workbench_widgets.Explorer(examples.fedavg_record())
     page = workbench_widgets.to_html([widget, widget])
+    assert page.count("Permission is hereby granted") == 1  # the licences of the bundled packages ask for it
     marker = 'id="wb-chunks"'
     assert page.count(marker) == 1
     widget.close()

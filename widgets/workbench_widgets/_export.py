@@ -17,11 +17,13 @@ if TYPE_CHECKING:
     from workbench_widgets._base import WorkbenchWidget
 
 SHARED = ("data", "arrays", "live", "label", "selection", "settings")
+_LICENSES = BUILT.parent / "third-party-licenses.txt"  # of the code in the bundles, which asks for them in every copy
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
 <style>{css}body{{margin:0}}.wb-page{{background:var(--wb-bg);min-height:100vh;padding:16px;box-sizing:border-box}}</style>
 </head><body class="wb-exported"><main class="wb wb-page"><header class="wb-pagehead"><h1>{title}</h1>
 <p class="wb-note">{by}{date}. This page needs neither a kernel nor a network.</p>{code}</header></main>
+<script type="text/plain" id="wb-licenses">{licenses}</script>
 <script type="text/plain" id="wb-chunks">{chunks}</script>
 <script type="text/plain" id="wb-state">{state}</script>
 <script type="module">{script}</script></body></html>
@@ -47,6 +49,7 @@ def to_html(widgets: Sequence["WorkbenchWidget"], *, title: str = "Workbench", a
         code=_code_of(widgets),
         date=f"{datetime.now().astimezone():%d %B %Y, %H:%M}",
         css=stylesheet(),
+        licenses=_LICENSES.read_text(encoding="utf-8"),
         chunks=_packed_chunks(),
         state=pack(state),
         script=(BUILT / "offline.js").read_text(encoding="utf-8"),
