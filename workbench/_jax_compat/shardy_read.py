@@ -169,7 +169,7 @@ class _Reader:
         spec = self._spec(attributes.get("sdy.sharding"), value)
         origins = self._origins(attributes.get("sdy.sharding_origins"), itself)
         label = _text(attributes.get("jax.result_info")) if operation == "output" else op_name(location)
-        self._add(value, name, operation, spec, origins, "", label, ())
+        self._add(value, name, operation, spec, origins, "", label, (), [value] if operation == "output" else ())
 
     def _block(self, block: _ir.Block, *, local: bool) -> list[Any]:
         """Reads a nested block; returns what it returns."""

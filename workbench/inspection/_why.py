@@ -3,13 +3,14 @@
 import dataclasses
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from workbench.inspection.call_tree import shown_file
 from workbench.inspection.sharding import explain_axis
 from workbench.records import (
     CollectiveRecord,
+    InstructionRecord,
     PlannedCollectiveRecord,
     PlannedValueRecord,
     ProgramRecord,
@@ -26,6 +27,7 @@ Spec = tuple[tuple[str, ...], ...]
 _LARGE_BYTES = 1 << 20  # arrays below are not worth a reason, unless the program has no larger ones
 _MOST_ARRAYS = 12
 _INPUT = re.compile(r"input: (\d+)")
+_CARRY = re.compile(r"%(\d+)\.\d+#(\d+)")
 _PART = re.compile(r"(.+)\[\d+ of \d+\]$")  # a part of an axis: "clients[4 of 8]"
 _RULE = re.compile(r"\((?P<inputs>.*?)\)->\((?P<outputs>.*?)\)")
 _DIMENSIONS = re.compile(r"\[([^\]]*)\]")
@@ -52,7 +54,7 @@ def explain_program(record: ProgramRecord, *, large_bytes: int | None = None) ->
         )
         known = PropagationRecord()
     sizes = {} if record.mesh is None else {axis.name: axis.size for axis in record.mesh.axes}
-    reader = _Reader(known, sizes)
+    reader = _Reader(known, sizes, () if record.module is None else record.module.instructions)
     compiled = () if record.module is None else record.module.collectives
     if record.module is not None:
         found = [reader.compiled(collective) for collective in compiled]
@@ -98,9 +100,44 @@ def _read_rule(text: str) -> _Rule | None:
     return _Rule(values(found["inputs"]), values(found["outputs"]), factors("reduction"), whole)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Cause:
+    """One explanation of a collective."""
+
+    value: PlannedValueRecord | None
+    reason: Reason
+    sentence: str
+    advice: str
+
+
+def _best(fits: list[tuple[int, _Cause]], size: Callable[[_Cause], int] = lambda cause: 0) -> list[_Cause]:
+    """The causes that fit best, the largest first."""
+    most = max((score for score, _ in fits), default=0)
+    return sorted((cause for score, cause in fits if score == most), key=size, reverse=True)
+
+
+def _line_of(value: PlannedValueRecord | None) -> tuple[str, int] | None:
+    return (value.source.file, value.source.line) if value is not None and value.source is not None else None
+
+
+def _distinct(causes: Sequence[_Cause]) -> list[_Cause]:
+    return list({cause.sentence: cause for cause in causes}.values())
+
+
+def _result_name(output: PlannedValueRecord) -> str:
+    return "its result" if output.op_name in ("", "result") else f"`{output.op_name}`"
+
+
 class _Reader:
-    def __init__(self, propagation: PropagationRecord, sizes: dict[str, int]) -> None:
+    def __init__(
+        self, propagation: PropagationRecord, sizes: dict[str, int], instructions: Sequence[InstructionRecord] = ()
+    ) -> None:
         self.propagation = propagation
+        self._instructions = {each.name: each for each in instructions}
+        self.users: dict[str, list[PlannedValueRecord]] = {}
+        for value in propagation.values:
+            for operand in value.operands:
+                self.users.setdefault(operand, []).append(value)
         self._sizes = sizes  # of the mesh axes
         self.values = {value.name: value for value in propagation.values}
         self.by_op_name: dict[str, list[PlannedValueRecord]] = {}
@@ -113,23 +150,233 @@ class _Reader:
     def compiled(self, found: CollectiveRecord) -> WhyCollectiveRecord:
         axes = tuple(dict.fromkeys(_whole_axis(axis) for axis in found.axes))
         line = found.sources[0] if found.sources else None
+        causes = self._sums(found, axes) if found.kind in _SUMS else []
+        causes = causes or self._moves(found, axes) or self._written(found) or self._other(found, axes)
+        causes = causes or self._elsewhere(found, axes)
+        if not causes:
+            place = f" at {_place(line)}" if line else ""
+            over = _over(axes or found.axes)
+            sentence = f"The program or the compiler exchanges values over {over}{place}; no reason was found."
+            causes = [_Cause(None, "unknown", sentence, "")]
+        # Of several, that at the line which `inspect` names leads.
+        lines = [(source.file, source.line) for source in found.sources]
+        cause, *others = sorted(_distinct(causes), key=lambda each: _line_of(each.value) not in lines)
+        sentence = cause.sentence
+        if self._is_combined(found) and (count := max(len(others) + 1, len(self._parts(found)))) > 1:
+            places = dict.fromkeys(_place(o.value.source) for o in others if o.value and o.value.source)
+            rest = f"; the others are at {', '.join(places)}" if places else ""
+            sentence += f" The compiler combined {count} exchanges into one{rest}."
+        elif others:
+            sentence += f" Or: {others[0].sentence} Both fit the compiled instruction."
+        value = cause.value
+        return WhyCollectiveRecord(
+            kind=found.kind,
+            axes=axes or found.axes,
+            executions=found.executions,
+            payload_bytes=found.payload_bytes,
+            reason=cause.reason,
+            sentence=sentence,
+            operation=value.operation if value else "",
+            source=next((each for each in found.sources if (each.file, each.line) == _line_of(value)), line)
+            or (value.source if value else None),
+            operands=tuple({o.name: self._operand(o) for o in self._operands(value)}.values()) if value else (),
+            advice=cause.advice,
+        )
+
+    def _named_so(self, found: CollectiveRecord) -> list[PlannedValueRecord]:
+        """The operations whose name and line the collective has."""
         names = {part for name in found.op_names for part in name.split(";")}
-        planned = [p for p in self.propagation.collectives if set(p.axes) & set(axes) and _alike(p.kind, found.kind)]
-        near = [p for p in planned if p.op_name in names] or [p for p in planned if line and p.source == line]
-        if not near and len({p.op_name for p in planned}) == 1:
-            near = planned[:1]  # the compiler moved it to another operation's name
-        chosen = self._values_of(near, names, axes)
-        if not chosen or self._reason(chosen[0], axes)[0] == "unknown":  # the compiler moved it to another name
-            same = [p for p in planned if p.kind == found.kind and p.device_bytes == found.payload_bytes]
-            chosen = self._values_of(same, (), axes) or chosen
-        if not chosen or self._reason(chosen[0], axes)[0] == "unknown":  # or to the name of an argument, or to none
-            chosen = self._needing(found, axes) or chosen
-        why = self._why(found.kind, axes or found.axes, found.executions, found.payload_bytes, chosen, line)
-        parts = len({value.op_name for value in chosen if self._reason(value, axes)[0] == why.reason})
-        if parts > 1 and len(names) > 1 and why.reason != "unknown":
-            combined = f" The compiler combined {parts} such exchanges into one; this is the largest of them."
-            why = dataclasses.replace(why, sentence=why.sentence + combined)
-        return why
+        lines = {(source.file, source.line) for source in found.sources}
+        if found.kind in _SUMS and len(parts := self._parts(found)) > 1:
+            names |= {part.op_name for part in parts}
+            lines |= {(part.source.file, part.source.line) for part in parts if part.source is not None}
+        inner = [value for value in self.propagation.values if value.operation not in ("input", "output")]
+        here = [v for v in inner if v.source is not None and (v.source.file, v.source.line) in lines]
+        named = [v for v in inner if v.op_name in names]
+        if self._is_combined(found):  # some of its parts may have lost their names
+            return here or named
+        return [v for v in named if not lines or v in here] or here or named
+
+    def _sums(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
+        """The sums whose parts the collective adds: those that fit its size, the largest first."""
+        fits: list[tuple[int, _Cause]] = []
+        combined = self._is_combined(found)
+        for value in self._named_so(found):
+            reason, sentence, advice = self._reason(value, axes)
+            if reason not in ("sum", "program"):
+                continue
+            local = self._device_bytes(value)
+            is_whole = found.payload_bytes in (local, local * found.group_size)
+            is_part = local <= found.payload_bytes and combined
+            fits.append((int(is_whole or is_part), _Cause(value, reason, sentence, advice)))
+        return _best(fits, lambda cause: self._device_bytes(cause.value) if cause.value else 0)
+
+    def _moves(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
+        """The operands that have to be brought to another sharding over the axes of the collective."""
+        origin, at = self._origin_of(found), self._named_so(found)
+        readers = [user for value in at for user in self.users.get(value.name, ())]
+        outputs = [value for value in self.propagation.values if value.operation == "output"]
+        fits: list[tuple[int, _Cause]] = []
+        for value in {v.name: v for v in (*at, *readers, *([] if at else outputs))}.values():
+            for number, operand in enumerate(self._operands(value)):
+                cause = self._move(value, number, operand, axes, found.kind)
+                if cause is None:
+                    continue
+                sizes = (self._device_bytes(operand), self._device_bytes(operand) * found.group_size)
+                is_origin = origin in ((operand.op_name, None), (operand.op_name, operand.source))
+                fits.append((4 * (found.payload_bytes in sizes) + 2 * is_origin + (value in at), cause))
+        return _best(fits)
+
+    def _move(
+        self, value: PlannedValueRecord, number: int, operand: PlannedValueRecord, axes: Sequence[str], kind: str
+    ) -> "_Cause | None":
+        """Why an operation needs an operand in another sharding than it has; None where it does not."""
+        wanted, does = set(axes), _DOES.get(kind, "exchanges parts of")
+        if value.operation in ("output", "sharding_constraint", "reshard", "copy"):
+            changed = {axis for entry in operand.spec for axis in entry} ^ {
+                axis for entry in value.spec for axis in entry
+            }
+            if operand.spec == value.spec or not (wanted & changed or kind != "all-gather"):
+                return None
+            if value.operation != "output":
+                return _Cause(value, *self._reason(value, axes))
+            sentence = (
+                f"The program is asked for {_result_name(value)} as {_spec_text(value.spec)}, and "
+                f"{self._named(operand)} is {_spec_text(operand.spec)}: the compiler {does} it at the end."
+            )
+            return _Cause(operand, "output", sentence, "Ask for the sharding that the value has, or for none.")
+        if value.operation in _WRITTEN or value.operation in _CONTAINERS:
+            return None
+        rule, operands = _read_rule(value.rule), self._operands(value)
+        if rule is None or len(rule.inputs) != len(operands):
+            if not wanted & {axis for entry in operand.spec for axis in entry}:
+                return None
+            reason, sentence, advice = self._without_rule(value, operands, wanted)
+            return None if reason in ("unknown", "output") else _Cause(value, reason, sentence, advice)
+        for dim, factor in enumerate(rule.inputs[number]):
+            here = set(_axes_of(operand.spec, dim)) & wanted
+            if here and (cause := self._move_of(value, rule, (number, dim, factor), here, does)) is not None:
+                return cause
+        return None
+
+    def _move_of(
+        self, value: PlannedValueRecord, rule: _Rule, place: tuple[int, int, str], here: set[str], does: str
+    ) -> "_Cause | None":
+        """Why an operation needs one sharded dimension of an operand otherwise than it is."""
+        number, dim, factor = place
+        operands = self._operands(value)
+        operand, at, over = operands[number], _at(value), _listed(here)
+        name = self._named(operand)
+        if factor in rule.whole:
+            need = f"needs dimension {dim} of {name} whole, which is sharded over {over}."
+            if does != _DOES["all-gather"]:
+                need = (
+                    f"moves elements along dimension {dim} of {name}, which is sharded over {over}: some lie on "
+                    "other devices."
+                )
+            advice = f"Shard another dimension than {dim} of it."
+            return _Cause(value, "whole dimension", f"`{value.operation}`{at} {need}", advice)
+        others = [
+            (other, there, f)
+            for i, (other, known) in enumerate(zip(operands, rule.inputs, strict=True))
+            for there, f in enumerate(known)
+            if i != number
+        ]
+        if factor in rule.summed:
+            cut = [(other, there, f) for other, there, f in others if here & set(_axes_of(other.spec, there))]
+            kept = next(((other, there) for other, there, f in cut if f not in rule.summed), None)
+            if kept is not None:
+                sentence = (
+                    f"At `{value.operation}`{at}, {over} cuts dimension {kept[1]} of {self._named(kept[0])}, which the "
+                    f"result keeps, and the summed dimension {dim} of {name}. One mesh axis can cut one of them, so "
+                    f"the compiler {does} {name}."
+                )
+                advice = "It stays while both are sharded over the same mesh axis."
+                return _Cause(value, "disagreement", sentence, advice)
+            if any(f == factor for _, _, f in cut):
+                return None
+            sentence = (
+                f"`{value.operation}`{at} sums over dimension {dim} of {name}, which is sharded over {over}; the "
+                f"other operand's is not. The compiler {does} {name} instead of adding partial sums."
+            )
+            advice = "Shard both summed dimensions over the same axis, or neither."
+            return _Cause(value, "disagreement", sentence, advice)
+        kept = [place for known in rule.outputs[:1] for place, f in enumerate(known) if f == factor]
+        if kept and set(_axes_of(value.spec, kept[0])) == set(_axes_of(operand.spec, dim)):
+            return None
+        holder = next(
+            ((other, there) for other, there, f in others if f != factor and here & set(_axes_of(other.spec, there))),
+            None,
+        )
+        if holder is not None and here & {_whole_axis(axis) for entry in value.spec for axis in entry}:
+            sentence = (
+                f"At `{value.operation}`{at}, {over} cuts dimension {holder[1]} of {self._named(holder[0])}, which the "
+                f"result keeps, and dimension {dim} of {name}. One mesh axis can cut one dimension of the result, so "
+                f"the compiler {does} {name}."
+            )
+            return _Cause(value, "disagreement", sentence, "It stays while both are sharded over the same mesh axis.")
+        alike = [other for other in operands if other is not operand and other.spec == value.spec]
+        like = f", as {self._named(alike[0])} is" if alike and operand.spec != value.spec else ""
+        if operand.spec == value.spec:  # of other dimensions, as of a transpose
+            like = f", and the operation moves dimension {dim}"
+        sentence = (
+            f"At `{value.operation}`{at}, {name} is {_spec_text(operand.spec)}, and the result is "
+            f"{_spec_text(value.spec)}{like}: the compiler {does} {name}."
+        )
+        advice = "Give both the same sharding, or constrain the smaller one."
+        if value.operation == "reshape":
+            advice = "Keep the sharded dimension the first of those that a reshape merges, or shard another one."
+        return _Cause(value, "disagreement", sentence, advice)
+
+    def _written(self, found: CollectiveRecord) -> list["_Cause"]:
+        """Exchanges that the program asks for itself."""
+        return [_Cause(v, *self._reason(v, found.axes)) for v in self._named_so(found) if v.operation in _WRITTEN][:1]
+
+    def _other(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
+        """Other reasons of the operations at the collective's line that fit its kind."""
+        here = [value for value in self._named_so(found) if value.operation not in _CONTAINERS]
+        causes = [_Cause(value, *self._reason(value, axes)) for value in here]
+        return [cause for cause in causes if cause.reason not in ("unknown", "sum")][:1]
+
+    def _elsewhere(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
+        """The one operation that needs such an exchange of this size: the compiler moved it, as out of a loop."""
+        causes: list[_Cause] = []
+        for value in self.propagation.values:
+            if found.kind in _SUMS:
+                reason, sentence, advice = self._reason(value, axes)
+                if reason == "sum" and found.payload_bytes == self._device_bytes(value):
+                    causes.append(_Cause(value, reason, sentence, advice))
+                continue
+            for number, operand in enumerate(self._operands(value)):
+                sizes = (self._device_bytes(operand), self._device_bytes(operand) * found.group_size)
+                if found.payload_bytes in sizes and (cause := self._move(value, number, operand, axes, found.kind)):
+                    causes.append(cause)
+        causes = _distinct(causes)
+        return causes if len(causes) == 1 else []
+
+    def _parts(self, found: CollectiveRecord) -> list[InstructionRecord]:
+        """The operations that made what the collective exchanges."""
+        each = self._instructions.get(found.name)
+        origins = [self._maker(name) for name in each.operands] if each is not None else []
+        return [origin for origin in origins if origin is not None]
+
+    def _maker(self, name: str) -> InstructionRecord | None:
+        each = self._instructions.get(name)
+        while each is not None and each.opcode in _REARRANGING and each.operands:
+            each = self._instructions.get(each.operands[0])
+        return each
+
+    def _origin_of(self, found: CollectiveRecord) -> tuple[str, SourceLine | None]:
+        """The name of what the collective exchanges: an argument of the program, or the operation that made it."""
+        part = next(iter(self._parts(found)), None)
+        if part is None:
+            return "", None
+        return part.op_name, None if part.opcode == "parameter" else part.source
+
+    def _is_combined(self, found: CollectiveRecord) -> bool:
+        """Whether the compiler made one collective of several exchanges."""
+        names = {part for name in found.op_names for part in name.split(";")}
+        return len(found.sources) > 1 or len(names) > 1 or (found.kind in _SUMS and len(self._parts(found)) > 1)
 
     def planned(self, found: PlannedCollectiveRecord) -> WhyCollectiveRecord:
         chosen = self._values_of([found], {found.op_name}, found.axes)
@@ -148,19 +395,6 @@ class _Reader:
         unique = list({value.name: value for value in found}.values())
         return sorted(unique, key=lambda value: (self._reason(value, axes)[0] == "unknown", -self._device_bytes(value)))
 
-    def _needing(self, found: CollectiveRecord, axes: Sequence[str]) -> list[PlannedValueRecord]:
-        """The operation that needs an exchange of this kind and size, where there is only one such operation."""
-        sums = found.kind in ("all-reduce", "reduce-scatter")
-        needing: dict[tuple[str, SourceLine | None], PlannedValueRecord] = {}
-        for value in self.propagation.values:
-            if value.operation in ("input", "output"):
-                continue
-            sizes = {self._device_bytes(each) for each in (value, *self._operands(value))}
-            reason = self._reason(value, axes)[0] if found.payload_bytes in sizes else "unknown"
-            if reason != "unknown" and (reason == "sum") == sums:
-                needing[value.op_name, value.source] = value
-        return list(needing.values()) if len(needing) == 1 else []
-
     def _device_bytes(self, value: PlannedValueRecord) -> int:
         shards = math.prod(self._sizes.get(_whole_axis(axis), 1) for axes in value.spec for axis in axes)
         return _bytes(value) // max(shards, 1)
@@ -174,7 +408,7 @@ class _Reader:
         values: Sequence[PlannedValueRecord],
         line: SourceLine | None,
     ) -> WhyCollectiveRecord:
-        over = " and ".join(f"`{axis}`" for axis in axes) or "devices that are no mesh axis"
+        over = _over(axes)
         if not values:
             place = f" at {_place(line)}" if line else ""
             sentence = f"The program or the compiler exchanges values over {over}{place}; no reason was found."
@@ -210,16 +444,23 @@ class _Reader:
             return "program", f"The program asks for it itself: `{value.operation}`{_at(value)}.", ""
         if rule is None or len(rule.inputs) != len(operands):
             return self._without_rule(value, operands, wanted)
+        kept = {axis for entry in value.spec for axis in map(_whole_axis, entry)}  # cannot hold parts of a sum as well
         for factor in sorted(rule.summed):
             summed = [
                 (operand, dim)
                 for operand, dims in zip(operands, rule.inputs, strict=True)
                 for dim, f in enumerate(dims)
-                if f == factor and wanted & set(_axes_of(operand.spec, dim))
+                if f == factor and wanted & set(_axes_of(operand.spec, dim)) - kept
             ]
             if summed:
                 parts = " and ".join(f"dimension {dim} of {self._named(operand)}" for operand, dim in summed)
-                over = _listed(wanted & set(_axes_of(summed[0][0].spec, summed[0][1])))
+                over = _listed(wanted & set(_axes_of(summed[0][0].spec, summed[0][1])) - kept)
+                if value.operation in _LOOKUPS:
+                    sentence = (
+                        f"`{value.operation}`{_at(value)} looks up elements along {parts}, which is sharded over "
+                        f"{over}: every device finds those that it holds, and the exchange adds what all of them found."
+                    )
+                    return "sum", sentence, f"It stays as long as that dimension is sharded over {over}."
                 sentence = (
                     f"`{value.operation}`{_at(value)} sums over {parts}, which {_are(len(summed))} sharded over "
                     f"{over}: every device has a part of the sum, and the exchange adds the parts."
@@ -290,8 +531,7 @@ class _Reader:
                 f"`{value.operation}`{_at(value)} receives {given}, and makes a result of {_spec_text(value.spec)}: it "
                 "needs elements that lie on other devices."
             )
-            reason: Reason = "disagreement" if wanted - result else "whole dimension"
-            return reason, sentence, "Shard a dimension that the operation does not move data along."
+            return "whole dimension", sentence, "Shard a dimension that the operation does not move data along."
         if wanted & result and not value.operation.endswith(("carry", "input")):
             sentence = (
                 f"The result of `{value.operation}`{_at(value)} is wanted as {_spec_text(value.spec)}, and none of its "
@@ -347,7 +587,18 @@ class _Reader:
         kind = f"{value.dtype}[{','.join(map(str, value.shape))}]"
         if value.operation == "input":
             return f"argument `{value.op_name or value.name}` ({kind})"
+        if value.operation == "while carry" and (start := self._start_of(value)) is not None:
+            return f"{self._named(start)[:-1]}, carried by a loop)"
         return f"the result of `{value.operation}` ({kind}{_at(value)})"
+
+    def _start_of(self, carry: PlannedValueRecord) -> PlannedValueRecord | None:
+        """The value with which a loop starts what it carries, where that is an argument."""
+        found = _CARRY.fullmatch(carry.name)
+        if found is None:
+            return None
+        loop, position = self.values.get(f"%{found[1]}#0", self.values.get(f"%{found[1]}")), int(found[2])
+        start = self.values.get(loop.operands[position]) if loop and position < len(loop.operands) else None
+        return start if start is not None and start.operation in ("input", "while carry") else None
 
     # Replicated arrays.
 
@@ -416,6 +667,17 @@ class _Reader:
         return f"None of its operands is sharded over {free}, so nothing cuts it: constrain it, or shard an operand."
 
 
+_LOOKUPS = ("gather", "dynamic_slice")
+_SUMS = ("all-reduce", "reduce-scatter")
+_DOES = {
+    "all-gather": "gathers",
+    "all-to-all": "redistributes",
+    "collective-permute": "sends parts of",
+    "collective-broadcast": "broadcasts",
+}
+_REARRANGING = frozenset(
+    "copy convert bitcast bitcast-convert reshape transpose get-tuple-element copy-start copy-done opt-barrier".split()
+)
 _CONTAINERS = frozenset(("while", "case", "if", "manual_computation", "named_computation", "optimization_barrier"))
 # The partitioner has no way to split these, whatever Shardy plans.
 _UNSPLIT = frozenset(("fft", "custom_call", "cholesky", "triangular_solve", "rng_bit_generator"))
@@ -430,6 +692,10 @@ def _alike(planned: str, compiled: str) -> bool:
         {"all-gather", "all-to-all", "collective-permute", "reshard", "all-reduce", "collective-broadcast"},
     )
     return planned == compiled or any({planned, compiled} <= family for family in families)
+
+
+def _over(axes: Sequence[str]) -> str:
+    return " and ".join(f"`{axis}`" for axis in axes) or "devices that are no mesh axis"
 
 
 def _whole_axis(axis: str) -> str:

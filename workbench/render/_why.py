@@ -1,6 +1,8 @@
 """Why a program communicates, in words."""
 
-import itertools
+import re
+from collections import Counter
+from collections.abc import Sequence
 
 from workbench.records import WhyCollectiveRecord, WhyOperandRecord, WhyRecord
 from workbench.render._program import axes_text
@@ -20,12 +22,19 @@ def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
         return "\n".join([text, *(f"Note: {note}" for note in record.notes)])
     lines = [f"Why {record.name} communicates on {record.target}"]
     number = 1
-    reasons = itertools.groupby(record.collectives, key=lambda found: (_headline(found), _reason_lines(found, details)))
-    for ((what, where), reason), alike in reasons:  # neighbours with the same reason: it is said once
-        payloads = [bytes_text(found.payload_bytes) for found in alike]
-        numbers = f"{number}." if len(payloads) == 1 else f"{number}–{number + len(payloads) - 1}."
-        lines += [f"{numbers} {what}, {', '.join(payloads)} per device{where}", *reason]
-        number += len(payloads)
+    groups: dict[tuple[object, ...], list[WhyCollectiveRecord]] = {}
+    for found in record.collectives:  # those of equal layers have one reason
+        groups.setdefault((_headline(found), _without_indices(found.sentence)), []).append(found)
+    ordered = sorted(
+        groups.values(), key=lambda group: -sum(each.payload_bytes * (each.executions or 1) for each in group)
+    )
+    for group in ordered:
+        (what, where), reason = _headline(group[0]), _reason_lines(group[0], details)
+        if len({found.sentence for found in group}) > 1:
+            reason = [_without_indices(line) for line in reason]
+        numbers = f"{number}." if len(group) == 1 else f"{number}–{number + len(group) - 1}."
+        lines += [f"{numbers} {what}, {_payloads(group)} per device{where}", *reason]
+        number += len(group)
     if not record.collectives:
         lines.append("  no collectives")
     if record.arrays:
@@ -34,6 +43,19 @@ def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
         lines.append(f"  {array.name}: {bytes_text(array.size_bytes)}, {count_text(array.copies)} copies.")
         lines.append(f"    {array.sentence}")
     return "\n".join([*lines, *(f"Note: {note}" for note in record.notes)])
+
+
+def _payloads(group: Sequence[WhyCollectiveRecord]) -> str:
+    sizes = Counter(bytes_text(found.payload_bytes) for found in group)
+    if len(group) <= 3:
+        return ", ".join(bytes_text(found.payload_bytes) for found in group)
+    total = sum(found.payload_bytes for found in group)
+    return f"{', '.join(f'{count} of {size}' for size, count in sizes.items())} (together {bytes_text(total)})"
+
+
+def _without_indices(text: str) -> str:
+    """The text with `*` for the numbers in names: `layers[3].w` and `layers[4].w` are alike."""
+    return re.sub(r"`[^`]*`", lambda name: re.sub(r"\d+", "*", name[0]), text)
 
 
 def _headline(found: WhyCollectiveRecord) -> tuple[str, str]:
