@@ -36,7 +36,7 @@ def test_an_area_of_the_treemap_selects_its_line(harness: Harness):
     made = workbench_widgets.MemoryView(record.replace(module=record.module.replace(memory=memory)))
     view = harness.mount(made)
     view.get_by_role("button", name="Treemap").click()
-    areas = view.get_by_role("group", name="Buffers alive at the peak, by line")
+    areas = view.get_by_role("group", name="Buffers alive at the peak, by group")
     expect(areas).to_contain_text("smaller buffers")
     areas.get_by_role("button", name="dot.1").click()
     assert made.selection["line"] == "model.py:7"

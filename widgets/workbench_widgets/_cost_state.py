@@ -125,7 +125,7 @@ def _elsewhere(record: ProgramRecord) -> list[dict[str, Any]]:
 
 def _buffer_rows(memory: MemoryRecord) -> list[list[str]]:
     rows = []
-    for each in memory.largest:
+    for each in memory.largest[:12]:
         padding = f" ({bytes_text(each.padding_bytes)} padding)" if each.padding_bytes else ""
         source = "" if each.source is None else source_text(each.source.file, each.source.line)
         rows.append([each.name, bytes_text(each.size_bytes) + padding, each.shape, source])

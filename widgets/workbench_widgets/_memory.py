@@ -14,6 +14,7 @@ from workbench.render import (
 )
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
+from workbench_widgets._memory_tree import buffer_tree
 
 SAME = 0.005  # two peaks closer than this share are one
 
@@ -46,6 +47,7 @@ def memory_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
     """What the memory view draws."""
     memory = MemoryRecord() if record.module is None else record.module.memory
     instructions = {each.name: each for each in record.module.instructions} if record.module is not None else {}
+    parameters = {name for name, each in instructions.items() if each.opcode == "parameter"}
     places = [instructions[name].source if name in instructions else None for name, _ in memory.timeline]
     chip = record.cost.chip if record.cost is not None else None
     capacity = memory.available_bytes if memory.available_bytes is not None or chip is None else chip.hbm_bytes
@@ -57,18 +59,7 @@ def memory_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
         "moments": [name if name in instructions else "" for name, _ in memory.timeline],
         "keys": ["" if each is None else f"{each.file}:{each.line}" for each in places],
         "places": ["" if each is None else source_text(each.file, each.line) for each in places],
-        "buffers": [
-            {
-                "name": each.name,
-                "bytes": each.size_bytes,
-                "padding": each.padding_bytes,
-                "shape": each.shape,
-                "key": "" if each.source is None else f"{each.source.file}:{each.source.line}",
-                "place": "" if each.source is None else source_text(each.source.file, each.source.line),
-                "op_name": each.op_name,
-            }
-            for each in memory.largest
-        ],
+        "buffers": buffer_tree(memory.largest, parameters),
         "notes": _notes(memory),
         "sentence": describe_memory(memory),
     }

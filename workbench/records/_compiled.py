@@ -131,7 +131,7 @@ class MemoryRecord(Record):
     peak_bytes: int | None = None
     available_bytes: int | None = None
     fits: bool | None = None
-    largest: tuple[BufferRecord, ...] = ()
+    largest: tuple[BufferRecord, ...] = ()  # alive at the peak, largest first
     padding_bytes: int | None = None  # of the buffers in `largest` together, what only fills up tiles
     timeline: tuple[tuple[str, int], ...] = ()  # (instruction, live bytes) in schedule order, where known
     notes: tuple[str, ...] = ()  # where the numbers come from and what is missing

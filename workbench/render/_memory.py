@@ -8,6 +8,7 @@ from workbench.render._svg import bytes_text, count_text, line_text
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
+_LISTED = 12
 _PARTS = (
     ("argument_bytes", "arguments"),
     ("temporary_bytes", "temporaries"),
@@ -116,9 +117,13 @@ def describe_memory(memory: MemoryRecord) -> str:
 def render_memory_text(memory: MemoryRecord) -> str:
     """Peak, parts and the largest buffers."""
     lines = [describe_memory(memory) + ".", *memory_parts(memory)]
-    for buffer in memory.largest:
+    for buffer in memory.largest[:_LISTED]:
         where = f" at {line_text(buffer.source)}" if buffer.source else ""
         lines.append(f"  {bytes_text(buffer.size_bytes):>9} {buffer.name} {buffer.shape}{where}".rstrip())
+    rest = memory.largest[_LISTED:]
+    if rest:
+        size = bytes_text(sum(each.size_bytes for each in rest))
+        lines.append(f"  {size:>9} in {count_text(len(rest))} smaller buffers")
     return "\n".join(lines)
 
 

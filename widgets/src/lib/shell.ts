@@ -59,7 +59,7 @@ function heightHandle(root: HTMLElement, start: number, changed: (height: number
   let height = start;
   const put = (next: number) => {
     height = Math.max(LEAST_HEIGHT, Math.round(next));
-    root.style.height = `${height}px`;
+    root.style.setProperty("--wb-height", `${height}px`);
     handle.setAttribute("aria-valuenow", String(height));
   };
   put(start);

@@ -10,8 +10,12 @@ import { treeTable } from "../lib/tree-table";
 import type { RenderView, ViewContext } from "../lib/view";
 import { bufferTreemap } from "./treemap";
 
+/** A buffer, or (with a count of buffers) a level of the tree that holds some. */
 interface Buffer {
   name: string;
+  parent: number;
+  count: number;
+  group: string;
   bytes: number;
   padding: number;
   shape: string;
@@ -104,11 +108,19 @@ class Memory {
 
   /** The buffers as a table or as areas, one of them at a time. */
   private bufferPanes(): HTMLElement[] {
-    // Only the largest are listed: without the rest the areas would seem to be all of the peak.
-    const rest = (this.live[this.peak] ?? 0) - this.buffers.reduce((sum, { bytes }) => sum + bytes, 0);
-    const others = { name: "not listed", bytes: rest, shape: "many shapes", place: "smaller buffers", key: "" };
-    const shown = rest > 0 ? [...this.buffers, others] : this.buffers;
-    const areas = bufferTreemap(this.context, shown, (i) => this.chooseBuffer(i));
+    const single = this.buffers.filter(({ count }) => !count);
+    // A compiler may list fewer than all: without the rest the areas would seem to be all of the peak.
+    const rest = (this.live[this.peak] ?? 0) - single.reduce((sum, { bytes }) => sum + bytes, 0);
+    const others = {
+      name: "not listed",
+      bytes: rest,
+      shape: "many shapes",
+      group: "smaller buffers",
+      place: "",
+      key: "",
+    };
+    const shown = rest > 0 ? [...single, others] : single;
+    const areas = bufferTreemap(this.context, shown, (i) => this.choosePlace(shown[i]?.key));
     const faces: [string, string, HTMLElement][] = [
       ["table", "Table", this.table.node],
       ["areas", "Treemap", areas.node],
@@ -125,29 +137,30 @@ class Memory {
     this.context.onSettings(show);
     show();
     const group = h("div", { class: "wb-faces", role: "group", "aria-label": "Buffers as" }, buttons);
-    const head = h("div", { class: "wb-editorhead wb-row" }, "Alive at the peak, largest first", group);
+    const head = h("div", { class: "wb-editorhead wb-row" }, "Alive at the peak", group);
     return [head, this.table.node, areas.node];
   }
 
-  private chooseBuffer(i: number): void {
-    const { key = "" } = this.buffers[i] ?? {};
-    this.context.select({ line: key || null, instruction: null, node: null });
+  private choosePlace(key = ""): void {
+    if (key) this.context.select({ line: key, instruction: null, node: null });
   }
 
   private bufferTable() {
     const { buffers } = this;
-    const total = buffers.reduce((sum, { bytes }) => sum + bytes, 0) || 1;
+    const outer = buffers.filter(({ parent }) => parent < 0);
+    const total = outer.reduce((sum, { bytes }) => sum + bytes, 0) || 1;
     return treeTable({
       label: "Buffers alive at the peak",
-      parent: buffers.map(() => -1),
-      title: "buffer",
+      parent: buffers.map(({ parent }) => parent),
+      open: new Set(buffers.flatMap(({ parent }, i) => (parent < 0 ? [i] : []))),
+      title: "what it is",
       name: (i) => buffers[i].name,
       columns: [
         {
           key: "bytes",
           title: "bytes",
           unit: "bytes",
-          tip: "The bar is its share of the buffers listed here.",
+          tip: "The bar is its share of what is alive at the peak.",
           value: (i) => buffers[i].bytes,
           full: total,
         },
@@ -164,7 +177,7 @@ class Memory {
         { key: "op", title: "op_name", text: (i) => lastParts(buffers[i].op_name), width: "260px", lesser: true },
       ],
       sort: { key: "bytes", descending: true },
-      choose: (i) => this.chooseBuffer(i),
+      choose: (i) => this.choosePlace(buffers[i].key),
       rowClass: (i) => (buffers[i].key && buffers[i].key === this.context.selection.line ? "wb-kin" : ""),
       signal: this.context.signal,
     });

@@ -2,17 +2,17 @@ import { expect, it } from "vitest";
 import { areasOf } from "./treemap";
 
 const buffers = [
-  { name: "a", bytes: 60, place: "model.py:3" },
-  { name: "b", bytes: 20, place: "model.py:3" },
-  { name: "c", bytes: 20, place: "" },
-  { name: "crumb", bytes: 0.01, place: "" },
+  { name: "a", bytes: 60, group: "arguments" },
+  { name: "b", bytes: 20, group: "arguments" },
+  { name: "c", bytes: 20, group: "temporaries" },
+  { name: "crumb", bytes: 0.01, group: "temporaries" },
 ];
 
-it("every buffer has an area in the frame of its line, the largest line first", () => {
+it("every buffer has an area in the frame of its group, the largest group first", () => {
   const areas = areasOf(buffers, 400, 200);
   expect(areas.filter(({ index }) => index < 0).map(({ title, bytes }) => [title, bytes])).toEqual([
-    ["model.py:3", 80],
-    ["no line", 20.01],
+    ["arguments", 80],
+    ["temporaries", 20.01],
   ]);
   const [a, b] = [0, 1].map((index) => areas.find((area) => area.index === index));
   expect((a?.width ?? 0) * (a?.height ?? 0)).toBeGreaterThan(2 * (b?.width ?? 0) * (b?.height ?? 0));

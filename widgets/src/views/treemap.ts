@@ -1,4 +1,4 @@
-// Buffers at the peak of memory as areas: by the line that they come from, the largest first.
+// Buffers at the peak of memory as areas: by the group that they are in, the largest first.
 import { hierarchy, treemap, treemapSquarify } from "d3-hierarchy";
 import { h, replace, setTabIndex } from "../lib/dom";
 import { formatBytes } from "../lib/format";
@@ -6,7 +6,7 @@ import { rove } from "../lib/keyboard";
 import type { ViewContext } from "../lib/view";
 
 export interface Area {
-  /** Of the buffer, or -1 for a line's own frame. */
+  /** Of the buffer, or -1 for a group's own frame. */
   index: number;
   title: string;
   bytes: number;
@@ -25,22 +25,21 @@ interface Item {
 const HEAD = 17;
 const LEAST = 0.0005; // of the picture: what is smaller cannot be seen
 
-/** Areas of a rectangle: one for each line, and in it one for each of its buffers. */
+/** Areas of a rectangle: one for each group, and in it one for each of its buffers. */
 export function areasOf(
-  buffers: readonly { bytes: number; name: string; place: string }[],
+  buffers: readonly { bytes: number; name: string; group: string }[],
   width: number,
   height: number,
 ): Area[] {
-  const lines = new Map<string, Item[]>();
-  buffers.forEach(({ bytes, name, place }, index) => {
-    const at = place || "no line";
-    lines.set(at, [...(lines.get(at) ?? []), { title: name, index, bytes }]);
+  const groups = new Map<string, Item[]>();
+  buffers.forEach(({ bytes, name, group }, index) => {
+    groups.set(group, [...(groups.get(group) ?? []), { title: name, index, bytes }]);
   });
   const data: Item = {
     title: "",
     index: -1,
     bytes: 0,
-    children: [...lines].map(([title, children]) => ({ title, index: -1, bytes: 0, children })),
+    children: [...groups].map(([title, children]) => ({ title, index: -1, bytes: 0, children })),
   };
   const root = hierarchy(data)
     .sum(({ bytes }) => bytes)
@@ -65,6 +64,7 @@ export interface TreemapBuffer {
   name: string;
   bytes: number;
   shape: string;
+  group: string;
   place: string;
   key: string;
 }
@@ -79,7 +79,7 @@ export function bufferTreemap(
   buffers: readonly TreemapBuffer[],
   choose: (buffer: number) => void,
 ): { node: HTMLElement; draw: () => void } {
-  const node = h("div", { class: "wb-treemap", role: "group", "aria-label": "Buffers alive at the peak, by line" });
+  const node = h("div", { class: "wb-treemap", role: "group", "aria-label": "Buffers alive at the peak, by group" });
   const draw = () => {
     const { clientWidth, clientHeight } = node;
     if (!clientWidth || !clientHeight) return;

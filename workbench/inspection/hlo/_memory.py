@@ -7,7 +7,7 @@ from workbench.inspection.hlo._shapes import ArrayShape, parse_shape, tuple_widt
 from workbench.inspection.hlo._text import Computation, Hlo, Instruction
 from workbench.records import BufferRecord, MemoryRecord, SourceLine
 
-_LARGEST = 12
+_LISTED = 4096  # buffers: more than a program has at its peak, unless a text was made to have more
 _SAME_PEAK = 0.1
 _ALIASES = frozenset("bitcast opt-barrier add-dependency domain".split())
 _SILENT = frozenset(("parameter", "constant", "tuple", "get-tuple-element", "bitcast"))
@@ -111,7 +111,8 @@ def _peak(stats: object | None) -> int | None:
 def _largest(
     buffers: tuple[Buffer, ...], source: Callable[[Instruction], SourceLine | None]
 ) -> tuple[BufferRecord, ...]:
-    ordered = sorted(buffers, key=lambda buffer: -buffer.leaf.padded_bytes)[:_LARGEST]
+    sized = (buffer for buffer in buffers if buffer.leaf.padded_bytes)
+    ordered = sorted(sized, key=lambda buffer: -buffer.leaf.padded_bytes)[:_LISTED]
     return tuple(
         BufferRecord(
             name=buffer.instruction.name,

@@ -1,0 +1,105 @@
+"""Buffers at the peak of memory as a tree: arguments by their names, temporaries by the layers that computed them."""
+
+import re
+from collections.abc import Sequence, Set as AbstractSet
+from typing import Any
+
+from workbench.records import BufferRecord
+from workbench.render import count_text, source_text
+
+ARGUMENTS, TEMPORARIES = "arguments", "temporaries and results"
+_PART = re.compile(r"^[A-Za-z_]\w*|\.\w+|\[[^\]]*\]")
+_WRAPPED = re.compile(r"^(?:transpose|jvp|vmap|checkpoint|remat|custom_[jv][vj]p_call|pjit)\((.*)\)$")
+# Parts of a name scope that JAX writes, and no reader.
+_SILENT = frozenset("while body cond closed_call checkpoint rematted_computation shard_map remat".split()) | {""}
+
+
+def buffer_tree(buffers: Sequence[BufferRecord], parameters: AbstractSet[str]) -> list[dict[str, Any]]:
+    """The rows of the tree, a row before those inside of it.
+
+    Args:
+        buffers: What is alive at the peak.
+        parameters: The names of the instructions that are arguments of the program.
+
+    Returns:
+        Rows with the number of the row that holds them (-1: none), the bytes of everything inside, and for a buffer its
+        shape, its line and its group: the two outer levels that it is in.
+    """
+    rows: list[dict[str, Any]] = []
+    place: dict[tuple[str, ...], int] = {}
+    for buffer in buffers:
+        path = _path(buffer, buffer.name in parameters)
+        holder = -1
+        for depth in range(1, len(path) + 1):
+            if path[:depth] not in place:
+                place[path[:depth]] = len(rows)
+                rows.append(_row(path[depth - 1], holder))
+            holder = place[path[:depth]]
+            rows[holder]["bytes"] += buffer.size_bytes
+            rows[holder]["padding"] += buffer.padding_bytes
+            rows[holder]["count"] += 1
+        line = buffer.source
+        rows.append(
+            _row(_title(buffer, buffer.name in parameters), holder)
+            | {
+                "bytes": buffer.size_bytes,
+                "padding": buffer.padding_bytes,
+                "shape": buffer.shape,
+                "key": "" if line is None else f"{line.file}:{line.line}",
+                "place": "" if line is None else source_text(line.file, line.line),
+                "op_name": buffer.op_name,
+                "group": " › ".join(path[:2]),
+            }
+        )
+    return _joined(rows)
+
+
+def _row(name: str, parent: int) -> dict[str, Any]:
+    empty = {"shape": "", "key": "", "place": "", "op_name": "", "group": ""}
+    return {"name": name, "parent": parent, "bytes": 0, "padding": 0, "count": 0} | empty
+
+
+def _title(buffer: BufferRecord, argument: bool) -> str:
+    return buffer.op_name if argument and buffer.op_name else buffer.name
+
+
+def _path(buffer: BufferRecord, argument: bool) -> tuple[str, ...]:
+    if argument:
+        return (ARGUMENTS, *_PART.findall(buffer.op_name)[:-1])
+    scopes = tuple(filter(None, map(_scope, buffer.op_name.split("/")[:-1])))
+    if scopes or buffer.source is None:
+        return (TEMPORARIES, *scopes)
+    return TEMPORARIES, source_text(buffer.source.file, buffer.source.line)
+
+
+def _scope(part: str) -> str:
+    """A part of a name scope as its author wrote it; "" for one that a transformation wrote."""
+    while wrapped := _WRAPPED.match(part):
+        part = wrapped[1]
+    silent = part in _SILENT or part.startswith(("jit(", "branch_", "wb:", "while["))
+    return "" if silent else part
+
+
+def _joined(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The same without levels that hold one other level and nothing else: they are joined with that one."""
+    inside: dict[int, list[int]] = {}
+    for at, row in enumerate(rows):
+        inside.setdefault(row["parent"], []).append(at)
+    new: dict[int, int] = {-1: -1}
+    kept: list[dict[str, Any]] = []
+    for at, row in enumerate(rows):
+        only = inside.get(at, [])
+        if len(only) == 1 and rows[only[0]]["count"] and row["parent"] >= 0:
+            rows[only[0]] |= {"name": _join(row["name"], rows[only[0]]["name"]), "parent": row["parent"]}
+            continue
+        new[at] = len(kept)
+        kept.append(row)
+    for row in kept:
+        row["parent"] = new[row["parent"]]
+        if row["count"]:
+            row["shape"] = f"{count_text(row['count'])} buffers"
+    return kept
+
+
+def _join(outer: str, inner: str) -> str:
+    return f"{outer}{inner}" if inner.startswith((".", "[")) else f"{outer} › {inner}"
