@@ -84,6 +84,18 @@ def test_stages_are_added_removed_and_changed():
     assert rows(comparison, "stages")["clients train"][0][1] == "8 clients, 200 FLOP per client"
 
 
+def test_stages_are_matched_by_structure_where_only_their_names_differ():
+    renamed = TRAIN.replace(name="train_with_remat", flops_per_client=200.0)
+    comparison = compare(program(BROADCAST, TRAIN, MEAN), program(BROADCAST, renamed, MEAN))
+    assert {name: status for name, (_, status) in rows(comparison, "stages").items()} == {
+        "broadcast": "same",
+        "clients train": "changed",
+        "reduce reduce_mean": "same",
+    }
+    two = compare(program(TRAIN), program(renamed, renamed.replace(name="evaluate")))  # which of two is not known
+    assert [status for _, status in rows(two, "stages").values()] == ["removed", "added", "added"]
+
+
 def test_stages_of_one_name_are_matched_in_order():
     comparison = compare(program(MEAN), program(MEAN, MEAN.replace(moved_bytes=8)))
     assert [(name, status) for name, (_, status) in rows(comparison, "stages").items()] == [

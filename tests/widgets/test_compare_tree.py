@@ -41,3 +41,12 @@ def test_nodes_of_the_same_place_are_one_row_with_both_figures():
 def test_figures_that_are_zero_everywhere_have_no_column():
     state, _ = compare_tree_state([BEFORE, AFTER])
     assert [each["key"] for each in state["tree_columns"]] == ["flops", "matmul"]
+
+
+def test_the_only_function_of_a_program_is_matched_whatever_it_is_called():
+    before = tree((None, "root", "f", 4.0), (0, "function", "loss", 4.0), (1, "scope", "Linear", 4.0))
+    after = tree((None, "root", "g", 6.0), (0, "function", "loss_with_remat", 6.0), (1, "scope", "Linear", 6.0))
+    state, arrays = compare_tree_state([before, after])
+    assert state["tree_names"] == ["g", "loss_with_remat", "Linear"]
+    np.testing.assert_array_equal(column(arrays, "tree.flops.a"), [4, 4, 4])
+    np.testing.assert_array_equal(column(arrays, "tree.flops.b"), [6, 6, 6])

@@ -3,9 +3,9 @@
 import numpy as np
 import records_examples as examples
 from workbench_widgets._headline import group_collectives, headline
-from workbench_widgets._operations import operations_state
+from workbench_widgets._operations import operations_state, with_measured
 
-from workbench.records import CallCollectiveRecord, CallFiguresRecord, CallNodeRecord, CallTreeRecord
+from workbench.records import CallCollectiveRecord, CallFiguresRecord, CallNodeRecord, CallTreeRecord, SourceLine
 
 
 def figures(flops: float, sent: float = 0.0) -> CallFiguresRecord:
@@ -59,7 +59,7 @@ def test_only_figures_that_are_counted_are_columns():
 
 def test_headline_names_the_line_that_sends_most_and_whether_the_program_fits():
     texts = [each["text"] for each in headline(examples.fedavg_record(), ["hlo", "memory"])]
-    assert texts[0] == "1 all-reduce of 2.54 KiB over clients, fedavg.py:12 +1"
+    assert texts[0] == "1 all-reduce of 2.54 KiB over clients: 3.81 KiB sent, fedavg.py:12 +1"
     assert "4.86 MiB per device · fits TPU v5e" in texts
 
 
@@ -73,7 +73,53 @@ def test_collectives_of_one_line_are_counted_together():
     one = record.module.collectives[0]
     groups = group_collectives([one, one.replace(name="all-reduce.7"), one.replace(name="x", axes=("model",))])
     assert [(len(group.members), group.axes) for group in groups] == [(2, one.axes), (1, ("model",))]
-    assert groups[0].payload_bytes == 2 * groups[1].payload_bytes
+    assert groups[0].sent_bytes == 2 * groups[1].sent_bytes
+
+
+def test_headline_counts_collectives_and_does_not_add_them_up_to_one():
+    record = examples.fedavg_record()
+    one = record.module.collectives[0].replace(axes=("data",), payload_bytes=8 << 20, wire_bytes=14 << 20)
+    twelve = tuple(one.replace(name=f"all-reduce.{n}") for n in range(12))
+
+    def first(*collectives) -> str:
+        module = record.module.replace(collectives=collectives)
+        return headline(record.replace(module=module), ["hlo"])[0]["text"].partition(",")[0]
+
+    assert first(*twelve) == "12 all-reduces of 8 MiB each over data: 168 MiB sent"
+    assert first(one.replace(executions=12)) == "12 all-reduces of 8 MiB each over data: 168 MiB sent"
+    assert first(one, one.replace(payload_bytes=1 << 20, wire_bytes=1 << 20)) == (
+        "2 all-reduces of ≤ 8 MiB over data: 15 MiB sent"
+    )
+    assert first(one.replace(executions=None)) == (
+        "all-reduce of 8 MiB in a loop of unknown length over data: at least 14 MiB sent"
+    )
+
+
+def test_collectives_of_a_shared_helper_are_told_apart_by_their_callers():
+    def node(at: int, parent: int | None, kind: str, name: str, line: int | None = None, **more) -> CallNodeRecord:
+        file = None if line is None else "model.py"
+        return CallNodeRecord(id=at, parent=parent, kind=kind, name=name, file=file, line=line, **more)  # type: ignore
+
+    def below(at: int, function: str, line: int, instruction: str) -> list[CallNodeRecord]:
+        return [
+            node(at, 1, "call", f"model.py:{line + 20}", line + 20),
+            node(at + 1, at, "function", function, line),
+            node(at + 2, at + 1, "call", f"model.py:{line + 1}", line + 1),
+            node(at + 3, at + 2, "function", "einsum", 5),
+            node(at + 4, at + 3, "line", "model.py:6", 6),
+            node(at + 5, at + 4, "operation", "dot", instructions={instruction: 1.0}),
+        ]
+
+    start = [node(0, None, "root", "step"), node(1, 0, "function", "step", 30)]
+    nodes = (*start, *below(2, "attention", 10, "all-reduce.0"), *below(8, "mlp", 20, "all-reduce.1"))
+    tree = CallTreeRecord(made_from="compiled", nodes=nodes)
+    one = examples.fedavg_record().module.collectives[0].replace(sources=(SourceLine(file="model.py", line=6),))
+    both = [one.replace(name=f"all-reduce.{n}") for n in range(2)]
+    groups = group_collectives(both, tree)
+    assert [group.places for group in groups] == ["attention model.py:11 › einsum", "mlp model.py:21 › einsum"]
+    assert [group.lines[0].line for group in groups] == [11, 21]
+    (alone,) = group_collectives(both[:1], tree)  # one call leads to the line: nothing has to be told apart
+    assert alone.places == "model.py:6"
 
 
 def test_cell_is_named_by_its_number_and_chosen_by_its_file():
@@ -81,3 +127,25 @@ def test_cell_is_named_by_its_number_and_chosen_by_its_file():
     node = CallNodeRecord(id=0, parent=None, kind="line", name="In [3]:5", file="In [3]", line=5, total=figures(8))
     state, _ = operations_state(CallTreeRecord(made_from="compiled", nodes=(node,)), [file])
     assert (state["keys"], state["places"]) == ([f"{file}:5"], ["In [3]:5"])
+
+
+def test_measured_seconds_of_a_run_are_on_the_same_lines_and_none_is_lost():
+    def tree(*nodes: tuple[int | None, str, str], seconds: dict[int, float] | None = None) -> CallTreeRecord:
+        known = seconds or {}
+        made = tuple(
+            CallNodeRecord(
+                id=at, parent=parent, kind=kind, name=name,  # pyright: ignore[reportArgumentType]
+                own=CallFiguresRecord(measured_seconds={"cpu:0": known[at]} if at in known else {}),
+            )
+            for at, (parent, kind, name) in enumerate(nodes)
+        )  # fmt: skip
+        return CallTreeRecord(made_from="compiled", nodes=made).with_own({})
+
+    shape = ((None, "root", "f"), (0, "function", "f"), (1, "line", "a.py:1"), (2, "operation", "dot"))
+    run = tree(*shape, (2, "operation", "copy"), seconds={3: 2.0, 4: 0.5})
+    joined = with_measured(tree(*shape), run)
+    assert [node.total.measured_seconds.get("cpu:0") for node in joined.nodes] == [2.5, 2.5, 2.5, 2.0]
+    assert joined.nodes[2].own.measured_seconds == {"cpu:0": 0.5}  # of an operation that only the run has
+    state, _ = operations_state(joined)
+    assert state["columns"][0]["key"] == "measured"
+    assert with_measured(joined, None) is joined

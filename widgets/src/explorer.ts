@@ -106,7 +106,7 @@ export function explorer(shell: Shell, shared: Shared, requests: Requests): void
   replace(figures, headline(context));
   shell.head.append(
     h("div", { class: "wb-titlebar" }, name, figures, dockButton(context, context.state<string>("title"), shell.head)),
-    h("div", { class: "wb-tabbar" }, made.bar),
+    h("div", { class: "wb-tabbar" }, made.bar, made.more),
   );
   shell.body.append(made.panes);
   const turn = (by: 1 | -1) => {

@@ -41,6 +41,10 @@ def compare_tree_state(trees: Sequence[CallTreeRecord]) -> tuple[dict[str, Any],
             key = _key(node)
             occurrence = seen[at, key] = seen.get((at, key), -1) + 1
             merged = below.get((at, key, occurrence))
+            if merged is None and side and node.kind == "function":  # the only function here may have a new name
+                here = _functions_below(shown, parents, at)
+                alone = len(here) == len(_functions_below(nodes, above, parent)) == 1
+                merged = here[0] if alone and found[here[0]][1] is None else None
             if merged is None:
                 merged = below[at, key, occurrence] = len(parents)
                 parents.append(at)
@@ -70,6 +74,10 @@ def compare_tree_state(trees: Sequence[CallTreeRecord]) -> tuple[dict[str, Any],
         "counted": "jaxpr" if trees[0].made_from == "jaxpr" else "compiled",
     }
     return state, arrays
+
+
+def _functions_below(nodes: Sequence[CallNodeRecord], parents: Sequence[int], at: int) -> list[int]:
+    return [i for i, parent in enumerate(parents) if parent == at and nodes[i].kind == "function"]
 
 
 def _name(node: CallNodeRecord, parent: int, shown: Sequence[CallNodeRecord]) -> str:

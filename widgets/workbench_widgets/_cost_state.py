@@ -38,15 +38,14 @@ def _other_size(record: ProgramRecord) -> str:
     where = f'target="{record.target}"' if found else 'chip="v5e"'
     if record.cost is not None and record.cost.chip is not None and not found:
         where = f'chip="{record.cost.chip.name}"'
-    names = [re.split(r"[.\[]", each.name)[0] for each in record.plan.inputs]
     name = record.name if record.name.isidentifier() else "fn"
-    arguments = ", ".join(each for each in dict.fromkeys(names) if each.isidentifier()) or "..."
+    # A record knows arrays, not the call: static arguments and the names of the reader's variables are not in it.
     return (
         "import jax\nimport workbench as wb\n\n\n"
-        f"def make_arguments():  # build those of {name} here, as before but at the other size\n"
-        f"    return {arguments}\n\n\n"
-        f"now = wb.inspect({name}, {where})({arguments})\n"
-        f"larger = wb.inspect({name}, {where})(*jax.eval_shape(make_arguments))\n"
+        f"def arguments(size):\n"
+        f'    """All arguments of {name}, in the order of your call; `jax.ShapeDtypeStruct`s allocate nothing."""\n'
+        "    return (...,)\n\n\n"
+        f"now, larger = (wb.inspect({name}, {where})(*arguments(size)) for size in (1, 2))\n"
         "wb.show(wb.compare(now, larger))"
     )
 

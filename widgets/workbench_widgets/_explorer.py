@@ -26,7 +26,7 @@ from workbench_widgets._headline import headline
 from workbench_widgets._hlo import hlo_state
 from workbench_widgets._memory import memory_state
 from workbench_widgets._mesh import mesh_state
-from workbench_widgets._operations import operations_state
+from workbench_widgets._operations import operations_state, with_measured
 from workbench_widgets._overlay import overlay_state
 from workbench_widgets._player import player_state
 from workbench_widgets._program import program_state
@@ -303,7 +303,8 @@ def _parts(
     if record.call_tree is not None:
         found = record.module.instructions if record.module is not None else ()
         files = {each.source.file for each in found if each.source is not None}
-        add("operations", operations_state(record.call_tree, files))
+        tree = with_measured(record.call_tree, None if run is None else run.call_tree)
+        add("operations", operations_state(tree, files))
     if record.module is not None and (record.module.memory.timeline or record.module.memory.peak_bytes is not None):
         add("memory", memory_state(record))
     if record.cost is not None or record.module is not None:

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.records import CollectiveRecord, ProgramRecord, SourceLine
+from workbench.records import CallTreeRecord, CollectiveRecord, ProgramRecord, SourceLine
 from workbench.render import (
     axes_text,
     bytes_text,
@@ -13,21 +13,35 @@ from workbench.render import (
     source_text,
     work_text,
 )
+from workbench_widgets._callers import Call, callers_of
 
 
 @dataclass(frozen=True, slots=True)
 class CollectiveGroup:
-    """Collectives of one kind, over the same mesh axes, from the same lines: what a reader counts as one."""
+    """Collectives of one kind, over the same mesh axes, from the same lines and calls: what a reader counts as one."""
 
     kind: str
     axes: tuple[str, ...]
     sources: tuple[SourceLine, ...]
     members: tuple[CollectiveRecord, ...]
+    calls: tuple[Call, ...] = ()  # down to the line, where several calls lead to it
 
     @property
-    def payload_bytes(self) -> float:
-        """What one device puts in, all executions together."""
-        return sum(each.payload_bytes * (each.executions or 1) for each in self.members)
+    def lines(self) -> tuple[SourceLine, ...]:
+        """The line of the outermost call that tells this group from others, then the lines of the collectives."""
+        return tuple(dict.fromkeys((*(call.source for call in self.calls[:1]), *self.sources)))
+
+    @property
+    def count(self) -> str:
+        """How many there are and what each holds, in words: `12 all-reduces of 8 MiB each`."""
+        runs = self.executions
+        sizes = sorted({each.payload_bytes for each in self.members})
+        if runs is None:
+            return f"{self.kind} of {bytes_text(sizes[-1])} in a loop of unknown length"
+        if runs <= 1:
+            return f"1 {self.kind} of {bytes_text(sizes[0])}"
+        size = f"{bytes_text(sizes[0])} each" if len(sizes) == 1 else f"≤ {bytes_text(sizes[-1])}"
+        return f"{count_text(runs)} {self.kind}s of {size}"
 
     @property
     def sent_bytes(self) -> float:
@@ -42,10 +56,12 @@ class CollectiveGroup:
 
     @property
     def places(self) -> str:
-        """The first line, and how many others there are."""
+        """The first line, or the call that leads to a shared one, and how many other lines there are."""
         if not self.sources:
             return "line not known"
         first = source_text(self.sources[0].file, self.sources[0].line)
+        if self.calls:
+            first = " › ".join([self.calls[0].text, *(call.function for call in self.calls[1:])])
         return first if len(self.sources) == 1 else f"{first} +{len(self.sources) - 1}"
 
 
@@ -54,12 +70,17 @@ def sent_by(each: CollectiveRecord) -> float:
     return (each.payload_bytes if each.wire_bytes is None else each.wire_bytes) * (each.executions or 1)
 
 
-def group_collectives(collectives: Sequence[CollectiveRecord]) -> list[CollectiveGroup]:
-    """By kind, mesh axes and lines; those that send most first."""
+def group_collectives(
+    collectives: Sequence[CollectiveRecord], tree: CallTreeRecord | None = None
+) -> list[CollectiveGroup]:
+    """By kind, mesh axes, lines and the calls that lead to a shared line; those that send most first."""
+    files = {source.file for each in collectives for source in each.sources}
+    callers = callers_of(tree, (each.name for each in collectives), files)
     groups: dict[Any, list[CollectiveRecord]] = {}
     for each in collectives:
-        groups.setdefault((each.kind, each.axes, tuple((s.file, s.line) for s in each.sources)), []).append(each)
-    made = [CollectiveGroup(k[0], k[1], members[0].sources, tuple(members)) for k, members in groups.items()]
+        lines = tuple((s.file, s.line) for s in each.sources)
+        groups.setdefault((each.kind, each.axes, lines, callers.get(each.name, ())), []).append(each)
+    made = [CollectiveGroup(k[0], k[1], members[0].sources, tuple(members), k[3]) for k, members in groups.items()]
     return sorted(made, key=lambda group: -group.sent_bytes)
 
 
@@ -78,20 +99,20 @@ def _communication(record: ProgramRecord) -> list[dict[str, Any]]:
         return [_figure("planned, not compiled", "The mesh has no devices behind it: figures are the plan's.", "mesh")]
     if record.module is None:
         return []
-    groups = group_collectives(record.module.collectives)
+    groups = group_collectives(record.module.collectives, record.call_tree)
     if not groups:
         return [_figure("no collectives", "The devices do not communicate.", "hlo")]
     first, total = groups[0], sum(group.sent_bytes for group in groups)
-    count = f"{len(first.members)} {first.kind}s" if len(first.members) > 1 else f"1 {first.kind}"
-    runs = first.executions
-    often = f" in {count_text(runs)} executions" if runs and runs > len(first.members) else ""
-    text = f"{count} of {bytes_text(first.payload_bytes)}{often} over {axes_text(first.axes)}, {first.places}"
-    line = next((f"{source.file}:{source.line}" for source in first.sources), None)
-    tip = "The communication that sends most: payload of one device in one call, and the line that asks for it."
+    least = "at least " if first.executions is None else ""
+    sent = f"{least}{bytes_text(first.sent_bytes)} sent"
+    text = f"{first.count} over {axes_text(first.axes)}: {sent}, {first.places}"
+    line = next((f"{source.file}:{source.line}" for source in first.lines), None)
+    tip = "The collectives that send most: payload of one, what one device sends for all in one call, and their line."
     made = [_figure(text, tip, "hlo", "strong", instruction=next(each.name for each in first.members), line=line)]
     if len(groups) > 1:
         count = count_text(len(record.module.collectives))
-        text = f"{bytes_text(total)} sent per device, {count} collectives"
+        unknown = any(group.executions is None for group in groups)
+        text = f"{'at least ' * unknown}{bytes_text(total)} sent per device, {count} collectives"
         made.append(_figure(text, "All collectives of one call together.", "hlo"))
     return made
 

@@ -65,6 +65,41 @@ def _notes(tree: CallTreeRecord, keys: set[str]) -> list[str]:
     return [*kept, SUMMED] if "predicted" in keys else kept
 
 
+def with_measured(tree: CallTreeRecord, measured: CallTreeRecord | None) -> CallTreeRecord:
+    """The tree with the seconds that a run measured on the same functions, lines and operations.
+
+    Seconds of nodes that the tree lacks are counted at the nearest node that both trees have.
+    """
+    if measured is None or not measured.root.total.measured_seconds:
+        return tree
+    ours, theirs = _places(tree), _places(measured)
+    at = {place: node for node, place in ours.items()}
+    seconds: dict[int, dict[str, float]] = {}
+    for node in measured.nodes:
+        holder: CallNodeRecord = node
+        while holder.parent is not None and theirs[holder.id] not in at:
+            holder = measured.nodes[holder.parent]
+        own = seconds.setdefault(at.get(theirs[holder.id], 0), {})
+        for device, each in node.own.measured_seconds.items():
+            own[device] = own.get(device, 0.0) + each
+    return tree.with_own(
+        {number: tree.nodes[number].own.replace(measured_seconds=own) for number, own in seconds.items() if own}
+    )
+
+
+def _places(tree: CallTreeRecord) -> dict[int, tuple[object, ...]]:
+    """Where every node is: what it and those above it are called, and which of several of one name it is."""
+    places: dict[int, tuple[object, ...]] = {}
+    seen: dict[tuple[object, ...], int] = {}
+    for node in tree.nodes:
+        above = () if node.parent is None else places[node.parent]
+        name = "" if node.parent is None else node.name
+        place = (*above, (node.kind, name, node.file, node.line, node.pass_name))
+        seen[place] = seen.get(place, -1) + 1
+        places[node.id] = (*place, seen[place])
+    return places
+
+
 def visible_rows(tree: CallTreeRecord) -> dict[int, int]:
     """For every node of a tree the row of the operations view that shows it, or what it is folded into."""
     number = {node.id: at for at, node in enumerate(_kept(tree, _plain_calls(tree)))}

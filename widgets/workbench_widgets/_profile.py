@@ -149,10 +149,20 @@ def _headline(profile: ProfileRecord) -> list[dict[str, Any]]:
     if profile.operations and profile.seconds:
         top = profile.operations[0]
         where = "" if top.source is None else f", {source_text(top.source.file, top.source.line)}"
+        text = f"{top.name}: {100 * top.seconds / profile.seconds:.0f} % of the time{where}"
+        category, seconds = next(iter(profile.seconds_by_category().items()))
+        members = [each for each in profile.operations if each.category == category]
+        if category and len(members) > 1 and seconds > 1.2 * top.seconds:  # several of one kind: no single one leads
+            share = 100 * seconds / profile.seconds
+            top = members[0]
+            text = (
+                f"{category}: {share:.0f} % of the time in {count_text(len(members))} operations, "
+                f"{top.name} {100 * top.seconds / profile.seconds:.0f} %"
+            )
         made.append(
             figure(
-                f"{top.name}: {100 * top.seconds / profile.seconds:.0f} % of the time{where}",
-                "The operation that took most seconds on all devices together.",
+                text,
+                "The kind of operation that took most seconds on all devices together, and the largest of that kind.",
                 "measured",
                 "strong",
                 instruction=top.name,
@@ -196,6 +206,7 @@ def _operations(profile: ProfileRecord) -> tuple[dict[str, Any], Arrays]:
         "categories": [each.category or "unknown" for each in found],
         "programs": [each.program for each in found],
         "op_names": [each.op_name for each in found],
+        "hlo": [each.hlo for each in found],
         "dtypes": [each.dtype for each in found],
         "bounds": [each.bound for each in found],
         "lines": [None if each.source is None else f"{each.source.file}:{each.source.line}" for each in found],

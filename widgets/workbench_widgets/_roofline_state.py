@@ -39,8 +39,10 @@ def roofline_state(module: ModuleRecord | None, chip: ChipRecord | None) -> dict
     if not dots:
         return None
     whole = sum(line["seconds"] for line in made)
+    roofs = chip_roofs(on)
+    peaks = {dot["dtype"]: roofs["peaks"][dot["nearest"]] for dot in dots}  # of the dtypes that the program has
     return {
-        "chip": chip_roofs(on),
+        "chip": roofs | {"peaks": peaks},
         "assumed": chip is None,
         "seconds": whole,
         "dots": dots[:MOST_LINES],
@@ -67,7 +69,7 @@ def _line(each: InstructionRecord) -> dict[str, Any]:
     named = each.source is not None
     place = source_text(each.source.file, each.source.line) if each.source is not None else each.opcode
     return {"place": place, "line": _key(each) if named else None, "instruction": each.name, "flops": 0.0, "bytes": 0.0,
-            "seconds": 0.0, "dtype": "", "most": 0.0}  # fmt: skip
+            "seconds": 0.0, "dtype": "", "nearest": "", "most": 0.0}  # fmt: skip
 
 
 def _add(line: dict[str, Any], each: InstructionRecord, chip: ChipRecord) -> None:
@@ -79,7 +81,9 @@ def _add(line: dict[str, Any], each: InstructionRecord, chip: ChipRecord) -> Non
     line["bytes"] += executions * each.accessed_bytes
     line["seconds"] += seconds
     if each.flops and seconds >= line["most"]:  # the instruction that a click selects, and whose peak counts
-        line.update(most=seconds, instruction=each.name, dtype=nearest_dtype(dtype or "bfloat16", chip))
+        nearest = nearest_dtype(dtype or "bfloat16", chip)
+        shown = nearest if dtype in ("", nearest) else f"{dtype}, priced as {nearest}"
+        line.update(most=seconds, instruction=each.name, dtype=shown, nearest=nearest)
 
 
 def _dtype(shape: str, names: Mapping[str, str]) -> str:

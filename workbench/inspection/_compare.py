@@ -2,6 +2,7 @@
 
 import collections
 import math
+import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -129,11 +130,28 @@ def _moved_bytes(record: ProgramRecord) -> float | None:
 
 def _stage_rows(records: Sequence[ProgramRecord]) -> list[ComparedRecord]:
     tables = [_keyed_stages(record.plan) for record in records]
+    tables = [tables[0], *(_named_like(tables[0], table) for table in tables[1:])]
     rows = []
     for key in dict.fromkeys(key for table in tables for key in table):
         values = tuple(table.get(key) for table in tables)
         rows.append(ComparedRecord(group="stages", name=key, values=values, status=_presence(values)))
     return rows
+
+
+def _named_like(first: dict[str, str], table: dict[str, str]) -> dict[str, str]:
+    """The table with the names of the first, where stages of one kind and order only have other names."""
+    kind = operator.itemgetter(0)
+    spare: dict[str, list[str]] = {}
+    for key in first:
+        if key not in table:
+            spare.setdefault(kind(key.split()), []).append(key)
+    new = [key for key in table if key not in first]
+    counts = collections.Counter(kind(key.split()) for key in new)
+    matched = {k: keys for k, keys in spare.items() if len(keys) == counts[k]}
+    return {
+        (matched[kind(key.split())].pop(0) if key not in first and matched.get(kind(key.split())) else key): text
+        for key, text in table.items()
+    }
 
 
 def _keyed_stages(plan: PlanRecord) -> dict[str, str]:

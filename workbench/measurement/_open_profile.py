@@ -32,6 +32,7 @@ from workbench.records import (
     CallTreeRecord,
     ChipRecord,
     EventRecord,
+    InstructionRecord,
     ModuleRecord,
     ProfiledDeviceRecord,
     ProfiledMemoryRecord,
@@ -45,6 +46,7 @@ _TRACES = ("*.trace.json.gz", "*.trace.json", "trace.json.gz", "trace.json")
 _GROUPS = re.compile(r"replica_groups=(?:\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|\{\{[\d,{}]*\}\})")
 _MOST_HLO_BYTES = 32 * 2**20
 _MOST_LISTED = 20  # programs in an error
+_MOST_TEXT = 1000  # letters of one instruction
 
 
 def open_profile(path: str | Path, program: object = None, *, max_events: int = 20_000) -> ProfileRecord:
@@ -312,6 +314,7 @@ class _Recorder:
             bound=bound,  # pyright: ignore[reportArgumentType] -- one of the literals
             joined=instruction is not None,
             elementwise_flops=None if instruction is None else instruction.elementwise_flops,
+            hlo=str(facts.get("long_name") or "")[:_MOST_TEXT] or _text_of(instruction, module),
         )
 
     def _tree(
@@ -441,3 +444,12 @@ class _Recorder:
                     f"The profile carries no HLO of {program or 'unnamed programs'}: FLOPs and lines of its operations "
                     "are those that the profile itself states. Give `program=` to join it to the program here."
                 )
+
+
+def _text_of(instruction: InstructionRecord | None, module: ModuleRecord | None) -> str:
+    """An instruction as a line of HLO: result, opcode, and every operand with its shape."""
+    if instruction is None or module is None:
+        return ""
+    shapes = {each.name: each.shape for each in module.instructions} if instruction.operands else {}
+    operands = ", ".join(f"{shapes.get(name, '')} %{name}".strip() for name in instruction.operands)
+    return f"%{instruction.name} = {instruction.shape} {instruction.opcode}({operands})"[:_MOST_TEXT]

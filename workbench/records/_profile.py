@@ -41,6 +41,7 @@ class ProfiledOperationRecord(Record):
     bound: Literal["compute", "memory", "overhead", ""] = ""  # of the prediction
     joined: bool = False  # whether its instruction was found in the HLO
     elementwise_flops: float | None = None
+    hlo: str = ""  # the instruction with its operands and their shapes, as HLO text
 
     @property
     def seconds_per_execution(self) -> float:

@@ -4,6 +4,7 @@ import { clamp, consume } from "./keyboard";
 import type { ViewContext } from "./view";
 
 const NARROW = 780; // pixels below which the detail goes under the master
+const NARROW_SHARE = 0.72; // of the height, for the master
 const LEAST = 0.15;
 const STEP = 0.03;
 
@@ -36,9 +37,11 @@ export function split(context: ViewContext, label: string, share = 0.6, least = 
   const put = (next: number) => {
     const kept = clamp(next, LEAST, 1 - LEAST);
     node.style.setProperty("--wb-share", String(kept));
+    node.style.setProperty("--wb-share-narrow", String(moved ? kept : Math.max(kept, NARROW_SHARE)));
     handle.setAttribute("aria-valuenow", String(Math.round(100 * kept)));
   };
   let present = context.setting("split", share);
+  let moved = context.setting("split", -1) >= 0;
   let lent: number | null = null;
   put(present);
   const lend = (next: number | null) => {
@@ -48,6 +51,7 @@ export function split(context: ViewContext, label: string, share = 0.6, least = 
   };
   const move = (next: number) => {
     lent = null;
+    moved = true;
     node.style.setProperty("--wb-least", "0px");
     present = clamp(next, LEAST, 1 - LEAST);
     put(present);

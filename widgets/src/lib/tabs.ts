@@ -9,6 +9,8 @@ export interface Tab {
 }
 export interface Tabs {
   readonly bar: HTMLElement;
+  /** Lists all tabs; shown where the bar is too narrow for them. */
+  readonly more: HTMLElement;
   readonly panes: HTMLElement;
   open(key: string): void;
   focus(key: string): void;
@@ -31,9 +33,12 @@ export function createTabs(
   const open = (key: string) => {
     if (!buttons.has(key)) return;
     present = key;
+    more.value = key;
     for (const [name, each] of buttons) {
       each.setAttribute("aria-selected", String(name === key));
       setTabIndex(each, name === key ? 0 : -1);
+      if (name === key && bar.scrollWidth > bar.clientWidth)
+        bar.scrollLeft = each.offsetLeft - (bar.clientWidth - each.offsetWidth) / 2;
       const pane =
         document.getElementById(`${id}-pane-${name}`) ?? panes.querySelector<HTMLElement>(`#${id}-pane-${name}`);
       if (pane) pane.hidden = name !== key;
@@ -59,6 +64,16 @@ export function createTabs(
     buttons.set(key, made);
     bar.append(made);
   }
+  // A menu of all tabs, where the bar has no room for them.
+  const more = h(
+    "select",
+    { class: "wb-moretabs", "aria-label": "All views", hidden: true, onchange: () => turn(more.value) },
+    tabs.map(({ key, title }) => h("option", { value: key }, title)),
+  );
+  const room = new ResizeObserver(() => {
+    more.hidden = bar.scrollWidth <= bar.clientWidth + 1;
+  });
+  room.observe(bar);
   const all = () => [...buttons.values()];
   const step = (by: number) => (tab: HTMLElement, focus: (next: HTMLElement | undefined) => void) => {
     const next = all()[(all().indexOf(tab) + by + all().length) % all().length];
@@ -72,6 +87,7 @@ export function createTabs(
   });
   return {
     bar,
+    more,
     panes,
     open,
     focus: (key) => focus(buttons.get(key)),

@@ -215,6 +215,8 @@ class Measured {
       ["op_name", of("op_names")],
     ];
     const blocks: Block[] = [{ form: "facts", title: "", rows: rows.filter(([, text]) => text) }];
+    const text = of("hlo");
+    if (text) blocks.push({ form: "code", title: "HLO", lines: [[null, text, false]] });
     showDetails(context, this.facts, { title: this.names[i], kind: "clients", subtitle: "measured operation", blocks });
   }
 }

@@ -62,7 +62,7 @@ export class ClientChart {
     this.canvas.className = data.mode === "heat" ? "wb-pixels" : "wb-bars";
     this.canvas.setAttribute(
       "aria-label",
-      `${data.label} of ${data.order.length} clients. Arrow keys move, Enter chooses.`,
+      `${data.label} of ${data.order.length} clients${data.log ? " on a logarithmic scale" : ""}. Arrow keys move, Enter chooses.`,
     );
     this.canvas.dataset.count = String(data.order.length);
     this.redraw();
@@ -194,6 +194,7 @@ export class ClientChart {
     this.fillBars(pen, data, { wide, tall, base }, share);
     pen.fillStyle = hue("muted");
     pen.textAlign = "left";
+    if (data.log) pen.fillText("log scale", EDGE.left + 6, EDGE.top + 2);
     pen.fillText(data.name(order[0]), EDGE.left, height - 5);
     pen.textAlign = "right";
     pen.fillText(data.name(order[order.length - 1]), width - EDGE.right, height - 5);

@@ -17,6 +17,7 @@ interface Figure {
 }
 
 const FIRST_ROWS = 24;
+export const SMALL = 0.005; // a share of the first value below which a change is no finding
 
 /** In which of the two programs a node is: a figure that no program has says nothing of that. */
 export function sideOf(first: readonly number[], last: readonly number[]): Side {
@@ -128,7 +129,7 @@ export class ComparedTree {
     const [first, last] = [this.first[this.metric]?.[node] ?? Number.NaN, this.last[this.metric]?.[node] ?? Number.NaN];
     const text = side === "both" ? changeWords(first, last, unit) : side === "only last" ? "new" : "gone";
     const change = this.change(node);
-    const look = side === "only last" ? "added" : side === "only first" ? "removed" : change === 0 ? "same" : "changed";
+    const look = side !== "both" ? "other" : Math.abs(change) < SMALL * first ? "small" : change > 0 ? "more" : "less";
     return h("span", { class: `wb-compared wb-compared-${look}` }, text);
   }
 

@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { type ComparedRow, changeText, groupRows, ratioOf } from "./compare";
+import { type ComparedRow, changeText, groupRows, ratioOf, sizeOf, weightOf } from "./compare";
 
 const row = (values: ComparedRow["values"], status: ComparedRow["status"] = "changed"): ComparedRow => ({
   group: "program",
@@ -25,4 +25,24 @@ it("what has no ratio says its status", () => {
 it("rows are below their group", () => {
   const rows = [row([1, 2]), { ...row([1, 2]), group: "stages" }, row([3, 4])];
   expect(groupRows(rows)).toEqual({ parent: [-1, -1, 0, 0, 1], groups: ["program", "stages"], at: [-1, -1, 0, 2, 1] });
+});
+
+it("a change has a direction where less is better, and is none where it is small", () => {
+  expect(weightOf(row([100, 133]))).toBe("more");
+  expect(weightOf(row([100, 60]))).toBe("less");
+  expect(weightOf(row([100_000, 100_010]))).toBe("small");
+  expect(changeText(row([100_000, 100_010]))).toBe("less than 0.1 %");
+  expect(weightOf({ ...row([4, 8]), unit: "count" })).toBe("other");
+  expect(weightOf(row([3, 3], "same"))).toBe("none");
+});
+
+it("the largest change is first, in whichever direction, and what is the same is last", () => {
+  const rows = [row([3, 3], "same"), row([100, 101]), row([null, 3], "added"), row([100, 10]), row([100, 300])];
+  expect([...rows].sort((a, b) => sizeOf(b) - sizeOf(a)).map(changeText)).toEqual([
+    "× 0.1",
+    "× 3",
+    "+1.0 %",
+    "added",
+    "same",
+  ]);
 });

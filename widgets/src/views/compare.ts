@@ -7,7 +7,7 @@ import { wordsOf } from "../lib/matches";
 import { split } from "../lib/split";
 import { type Column, type TreeTable, treeTable } from "../lib/tree-table";
 import type { RenderView, ViewContext } from "../lib/view";
-import { ComparedTree } from "./compare-tree";
+import { ComparedTree, SMALL } from "./compare-tree";
 
 type Status = "same" | "changed" | "added" | "removed" | "unknown";
 export interface ComparedRow {
@@ -27,6 +27,23 @@ export function ratioOf(row: ComparedRow): number | null {
   return typeof first === "number" && typeof last === "number" && first !== 0 ? last / first : null;
 }
 
+/** What a change is to a reader: of bytes, FLOPs and seconds less is better; a small one is none. */
+export function weightOf(row: ComparedRow): "none" | "small" | "less" | "more" | "other" {
+  if (row.status === "same") return "none";
+  const ratio = ratioOf(row);
+  if (ratio === null) return "other";
+  if (Math.abs(ratio - 1) < SMALL) return "small";
+  if (!["bytes", "flops", "seconds"].includes(row.unit)) return "other";
+  return ratio < 1 ? "less" : "more";
+}
+
+/** What rows are sorted by: the change as a factor in either direction, then what has none, then what is the same. */
+export function sizeOf(row: ComparedRow): number {
+  const ratio = ratioOf(row);
+  if (row.status === "same") return -1;
+  return ratio === null || ratio <= 0 ? 0 : Math.abs(Math.log(ratio));
+}
+
 /** How much more or less, in words that are read at a glance. */
 export function changeText(row: ComparedRow): string {
   const ratio = ratioOf(row);
@@ -34,6 +51,7 @@ export function changeText(row: ComparedRow): string {
   if (ratio === null) return row.status;
   if (ratio >= 2 || ratio <= 0.5) return `× ${Number(ratio.toPrecision(3))}`;
   const percent = 100 * (ratio - 1);
+  if (Math.abs(percent) < 0.05) return "less than 0.1 %";
   return `${percent > 0 ? "+" : "−"}${Math.abs(percent).toFixed(Math.abs(percent) < 10 ? 1 : 0)} %`;
 }
 
@@ -84,6 +102,11 @@ class Comparison {
     this.overview();
   }
 
+  private differs(node: number): boolean {
+    const row = this.rowOf(node);
+    return !row || !["none", "small"].includes(weightOf(row));
+  }
+
   private rowOf(node: number): ComparedRow | null {
     return this.at[node] >= 0 ? this.rows[this.at[node]] : null;
   }
@@ -106,17 +129,17 @@ class Comparison {
       title: "change",
       tip: "The last program against the first.",
       value: (node) => {
+        const inside = this.rows.filter(({ group }) => group === this.groups[node]);
         const row = this.rowOf(node);
-        const ratio = row && ratioOf(row);
-        return ratio ? Math.abs(Math.log(ratio)) : null;
+        return row ? sizeOf(row) : Math.max(...inside.map(sizeOf));
       },
       cell: (node) => {
         const row = this.rowOf(node);
         return row
           ? h(
               "span",
-              { class: `wb-compared wb-compared-${row.status}` },
-              h("span", { "aria-hidden": "true" }, `${SIGNS[row.status]} `),
+              { class: `wb-compared wb-compared-${weightOf(row)}` },
+              h("span", { "aria-hidden": "true" }, `${weightOf(row) === "small" ? "≈" : SIGNS[row.status]} `),
               changeText(row),
             )
           : "";
@@ -130,7 +153,8 @@ class Comparison {
       name: (node) => this.rowOf(node)?.name ?? this.groups[node],
       columns: [...values, change],
       open: new Set(this.groups.map((_, g) => g)),
-      rowClass: (node) => (this.rowOf(node)?.status === "same" ? "wb-dim" : ""),
+      sort: { key: "change", descending: true },
+      rowClass: (node) => (this.differs(node) ? "" : "wb-dim"),
       rowAttributes: (node): Record<string, string> => {
         const row = this.rowOf(node);
         return row ? { "data-status": row.status } : {};
@@ -171,13 +195,15 @@ class Comparison {
   private filter(): void {
     const passes = (node: number) => {
       const row = this.rowOf(node);
-      if (!row || (this.shown === "different" && row.status === "same")) return false;
+      if (!row || (this.shown === "different" && !this.differs(node))) return false;
       const text = `${row.group} ${row.name}`.toLowerCase();
       return this.words.every((word) => text.includes(word));
     };
     this.table.filter(passes);
-    const different = this.rows.filter(({ status }) => status !== "same").length;
-    this.status.textContent = `${formatCount(different)} of ${formatCount(this.rows.length)} figures differ`;
+    const count = (...weights: string[]) => this.rows.filter((row) => weights.includes(weightOf(row))).length;
+    const small = count("small") ? `, ${formatCount(count("small"))} by less than ${100 * SMALL} %` : "";
+    const different = formatCount(count("small", "less", "more", "other"));
+    this.status.textContent = `${different} of ${formatCount(this.rows.length)} figures differ${small}`;
   }
 
   private choose(node: number): void {

@@ -40,8 +40,8 @@ function otherSizes(context: ViewContext): HTMLElement | null {
   const code = context.state<string>("other_size");
   const shown = h("pre", { class: "wb-code", tabindex: 0, "aria-label": "The cell for another size" }, code);
   const text =
-    "The size of an ordinary JAX function is in its arguments. This cell compiles it for larger ones and compares: only " +
-    "shapes are made, nothing is allocated and nothing runs. For more devices, compile for a machine above.";
+    "The size of an ordinary JAX function is in its arguments. Write your own arguments into this cell: it compiles the " +
+    "function for both sizes and compares; nothing runs. For more devices, compile for a machine below.";
   return h(
     "details",
     { class: "wb-whatif" },
@@ -67,7 +67,7 @@ class Cost {
       (target, longest) => this.stageTable(target, longest, "estimated"),
     );
     host.append(
-      ...[compilePanel(context), this.sizes?.section ?? otherSizes(context), this.shown].filter(
+      ...[this.shown, this.sizes?.section ?? otherSizes(context), compilePanel(context)].filter(
         (node): node is HTMLElement => Boolean(node),
       ),
     );

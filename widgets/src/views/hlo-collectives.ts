@@ -41,8 +41,6 @@ export function collectivesTable(
   const figure = (node: number) => (isGroup(node) ? groups[node] : member(node));
   const first = (node: number) => (isGroup(node) ? module.collectives[groups[node].members[0]] : member(node));
   const groupOf = (node: number) => groups[isGroup(node) ? node : parent[node]];
-  const payload = (node: number) =>
-    isGroup(node) ? groups[node].payload : member(node).payload * (member(node).times ?? 1);
   const most = (value: (group: CollectiveGroup) => number) => Math.max(...groups.map(value), 1);
   const code = (node: number) => {
     const { lines, places } = groupOf(node);
@@ -69,10 +67,10 @@ export function collectivesTable(
     { key: "axes", title: "mesh axis", text: (node) => groupOf(node).axes, width: "110px", lesser: true },
     {
       key: "payload",
-      title: "payload",
+      title: "payload of each",
       unit: "bytes",
-      tip: "What one device puts in, all executions together.",
-      value: payload,
+      tip: "What one device puts into one execution; of several collectives the largest.",
+      value: (node) => figure(node).payload,
       full: most((group) => group.payload),
       width: "98px",
       lesser: true,

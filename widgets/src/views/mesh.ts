@@ -40,6 +40,7 @@ class MeshPane {
   private readonly overlay = s("svg", { class: "wb-meshlinks", "aria-hidden": "true" });
   private readonly linkWords = h("p", { class: "wb-note", role: "status" });
   private readonly sendings: readonly Sending[];
+  private quiet = false; // the reader wants no links
   private linksMenu: HTMLSelectElement | null = null;
 
   constructor(
@@ -124,17 +125,25 @@ class MeshPane {
     const options = this.sendings.map(
       ({ name, axes, sent }): Option<string> => [name, `${name} · ${formatBytes(sent)} over ${axes.join(", ")}`],
     );
-    this.linksMenu = menu("Links that carry a collective", [["", "no collective"], ...options], "", (name) =>
-      this.context.select({ instruction: name || null }),
-    );
+    this.linksMenu = menu("Links that carry a collective", [["", "no collective"], ...options], "", (name) => {
+      this.quiet = !name;
+      this.context.select({ instruction: name || null });
+      this.link();
+    });
     return this.linksMenu;
+  }
+
+  private get largest(): Sending | null {
+    return this.sendings.reduce<Sending | null>((a, b) => (a && a.sent >= b.sent ? a : b), null);
   }
 
   /** The links of the chosen collective, and those that the torus has. */
   private link(): void {
     const { mesh, context, layout } = this;
     const { instruction } = context.selection;
-    const sending = this.sendings.find(({ name }) => name === instruction) ?? null;
+    const chosen = this.sendings.find(({ name }) => name === instruction);
+    // At first the one that sends most, so that a mesh is more than a table of its devices.
+    const sending = chosen ?? (this.quiet || instruction ? null : this.largest);
     if (this.linksMenu) this.linksMenu.value = sending?.name ?? "";
     const dimensions = context.state<number>("coords");
     const torus =
