@@ -1,6 +1,8 @@
 """The HLO view: the graph of groups, the memory timeline, the largest collectives."""
 
 import re
+import sys
+import types
 from pathlib import Path
 
 import pytest
@@ -134,8 +136,12 @@ def test_python_opens_a_face_of_the_view(harness: Harness):
 
 @pytest.fixture
 def fedavg_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The source file that the record's lines are of."""
-    (tmp_path / "fedavg.py").write_text("".join(f"line_{n} = apply(updates, {n})\n" for n in range(1, 300)))
+    """The source file that the record's lines are of, as an imported module: no other file is shown."""
+    file = tmp_path / "fedavg.py"
+    file.write_text("".join(f"line_{n} = apply(updates, {n})\n" for n in range(1, 300)))
+    module = types.ModuleType("fedavg")
+    module.__file__ = str(file)
+    monkeypatch.setitem(sys.modules, "fedavg", module)
     monkeypatch.chdir(tmp_path)
 
 

@@ -284,6 +284,9 @@ def test_a_collective_is_drawn_on_the_links_that_carry_it(harness: Harness):
     made = workbench_widgets.MeshView(record, collectives=parts.round_collectives())
     view = harness.mount(made)
     links = view.locator(".wb-link-busy")
+    largest = max(parts.round_collectives(), key=lambda each: each.wire_bytes or 0)
+    expect(view.get_by_label("Links that carry a collective")).to_have_value(largest.name)  # shown at first
+    view.get_by_label("Links that carry a collective").select_option("")
     expect(links).to_have_count(0)
     view.get_by_label("Links that carry a collective").select_option("all-reduce.1")
     assert made.selection["instruction"] == "all-reduce.1"

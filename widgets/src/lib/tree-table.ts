@@ -29,6 +29,8 @@ export interface Column {
   text?: (node: number) => string;
   /** What the cell holds instead of the formatted number. */
   cell?: (node: number) => Child;
+  /** Whether the number of a node is only a lower bound. */
+  atLeast?: (node: number) => boolean;
   /** Draws a bar: the number that fills the cell. */
   full?: number;
   width?: string;
@@ -340,7 +342,7 @@ class Table implements TreeTable {
         ? h("span", { class: "wb-tt-text" }, shortened(column.text(node), this.words))
         : value === null
           ? "–"
-          : formatAs(column.unit ?? "count", value);
+          : `${column.atLeast?.(node) ? "≥ " : ""}${formatAs(column.unit ?? "count", value)}`;
     const zero = value === 0 && !column.cell;
     const cell = h(
       "div",

@@ -1,6 +1,6 @@
 import { expect, it } from "vitest";
 import { type Finding, findingsAt, type Report } from "../lib/badges";
-import { places } from "./advice";
+import { places, priceOf } from "./advice";
 
 const finding = (number: number, nodes: number[], leaves: string[] = []) =>
   ({ number, nodes, leaves, instructions: [], axes: [], lines: [] }) as unknown as Finding;
@@ -19,4 +19,11 @@ it("names the first place and counts the others", () => {
     places({ lines: [{ line: "a.py:3", source: "a.py:3", function: "f" }], leaves: ["w"], instructions: [] }),
   ).toBe("a.py:3");
   expect(places(report.findings[0])).toBe("");
+});
+
+it("a change names what it makes worse", () => {
+  const gain = (quantity: string, saved_share: number) =>
+    ({ quantity, saved_share, before: "", after: "", verified: true, how: "", text: "" }) as const;
+  const compared = [gain("bytes sent", 0.23), gain("peak memory", -0.79), gain("FLOPs", -0.51), gain("seconds", -0.01)];
+  expect(priceOf(compared[0], compared)).toBe("peak memory +79 %, FLOPs +51 %");
 });

@@ -17,6 +17,7 @@ interface Job {
 
 const MOST_LINKS = 8;
 const NOT_ASKED = "No advice had been requested when this page was saved: that needs a kernel.";
+const WORSE = 0.05; // a share from which a change's price is named next to its gain
 const NOT_VERIFIED = "The change is inside the program: what it gains could not be verified from outside.";
 class Advice {
   private readonly main: HTMLElement;
@@ -91,7 +92,7 @@ class Advice {
   }
 
   private item(finding: Finding): HTMLElement {
-    const gain = finding.gain ? gainChip(finding.gain) : null;
+    const gain = finding.gain ? gainChip(finding.gain, finding.compared) : null;
     const made = h(
       "div",
       { role: "option", class: "wb-findingitem", "data-finding": finding.number, tabindex: -1 },
@@ -152,7 +153,11 @@ class Advice {
     const facts: Block = { form: "facts", title: "", rows: figures.filter(([, text]) => text) };
     return [
       h("header", {}, h("h3", {}, codeWords(finding.title))),
-      h("p", {}, finding.gain ? gainChip(finding.gain) : h("span", { class: "wb-note" }, NOT_VERIFIED)),
+      h(
+        "p",
+        {},
+        finding.gain ? gainChip(finding.gain, finding.compared) : h("span", { class: "wb-note" }, NOT_VERIFIED),
+      ),
       h("h4", {}, "Why"),
       h("p", {}, codeWords(finding.why)),
       h("h4", {}, "Change"),
@@ -204,10 +209,20 @@ class Advice {
   }
 }
 
-function gainChip(gain: Gain): HTMLElement {
+/** What a change makes worse, in words: "peak memory +79 %". */
+export function priceOf(gain: Gain, compared: readonly Gain[]): string {
+  return compared
+    .filter(({ quantity, saved_share }) => quantity !== gain.quantity && saved_share < -WORSE)
+    .map(({ quantity, saved_share }) => `${quantity} +${(-100 * saved_share).toFixed(0)} %`)
+    .join(", ");
+}
+
+function gainChip(gain: Gain, compared: readonly Gain[]): HTMLElement {
   if (!gain.verified && gain.before === gain.after) return h("span", { class: "wb-note" }, gain.how);
-  const look = gain.verified ? "good" : "plain";
-  const text = `${gain.quantity} ${gain.before} → ${gain.after}, ${gain.verified ? "verified" : "estimated"}`;
+  const price = priceOf(gain, compared);
+  const look = gain.verified && !price ? "good" : "plain";
+  const known = `${gain.quantity} ${gain.before} → ${gain.after}, ${gain.verified ? "verified" : "estimated"}`;
+  const text = price ? `${known}; costs ${price}` : known;
   return h("span", { class: `wb-figure wb-look-${look}`, "data-tip": gain.how }, text);
 }
 

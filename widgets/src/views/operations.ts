@@ -33,6 +33,7 @@ const GLYPHS: Record<string, string> = {
   operation: "·",
   unattributed: "?",
 };
+const WHOLE = new Set(["measured", "peak", "constants"]); // what a loop of unknown length leaves whole
 const PASS_WORDS: Record<string, string> = { transpose: "backward", remat: "recomputed", mixed: "" };
 
 class Operations {
@@ -45,6 +46,7 @@ class Operations {
   private readonly totals: Float32Array[];
   private readonly own: Float32Array[];
   private readonly columns: FigureColumn[];
+  private readonly atLeast: ReadonlySet<number>; // of an unknown number of iterations one is counted
   private readonly table: TreeTable;
   private readonly icicle = h("div", {
     class: "wb-icicle",
@@ -74,6 +76,7 @@ class Operations {
     const parent = context.array("tree.parent");
     this.tree = treeFrom(parent);
     this.columns = context.state("columns");
+    this.atLeast = new Set(context.state<number[] | undefined>("at_least") ?? []);
     this.totals = this.columns.map(({ key }) => context.array(`tree.${key}`));
     this.own = this.columns.map(({ key }) => context.array(`tree.${key}.own`));
     this.search = h("input", {
@@ -107,6 +110,7 @@ class Operations {
       unit,
       tip,
       value: (node) => (Number.isNaN(this.totals[i][node]) ? null : this.totals[i][node]),
+      atLeast: (node) => !WHOLE.has(key) && this.atLeast.has(node),
       full: this.totals[i][0] || undefined,
       width: `${Math.max(104, 30 + 7.4 * title.length)}px`,
       lesser: LESSER.has(key),
