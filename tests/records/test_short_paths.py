@@ -64,3 +64,15 @@ def _uncached() -> object:
     from workbench.records import _short_paths
 
     return _short_paths._patterns.__wrapped__
+
+
+def test_names_are_shortened_where_the_working_folder_is_gone(tmp_path, monkeypatch):
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    monkeypatch.syspath_prepend("")
+    gone.rmdir()
+    try:
+        assert shorten_paths("/opt/secret/project/train.py:12") == "train.py:12"
+    finally:
+        monkeypatch.undo()

@@ -33,13 +33,22 @@ def shorten_paths(value: Value) -> Value:
         >>> shorten_paths({"line": "/opt/secret/project/train.py:12"})
         {'line': 'train.py:12'}
     """
-    here = os.getcwd()  # noqa: PTH109
-    return cast(Value, _shorten(value, *_patterns(here, tuple(entry for entry in sys.path if isinstance(entry, str)))))
+    return cast(
+        Value,
+        _shorten(value, *_patterns(_working_folder(), tuple(entry for entry in sys.path if isinstance(entry, str)))),
+    )
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:  # somebody has removed it
+        return ""
 
 
 def folders_pattern() -> str:
     """A regular expression of what `shorten_paths` takes away from the beginning of a file's name."""
-    folders = _folders(os.getcwd(), tuple(entry for entry in sys.path if isinstance(entry, str)))  # noqa: PTH109
+    folders = _folders(_working_folder(), tuple(entry for entry in sys.path if isinstance(entry, str)))
     known = "|".join(re.escape(folder) for folder in [*folders, _home()] if folder)
     return rf"^(?:{known})[\\/]|^.*[\\/](?=ipykernel_\d+[\\/])|^(?![^\\/]*ipykernel_\d+[\\/]).*[\\/]"
 
@@ -72,7 +81,7 @@ def _patterns(here: str, path: tuple[str, ...]) -> tuple["re.Pattern[str]", "re.
 def _folders(here: str, path: tuple[str, ...]) -> list[str]:
     """Folders whose files are named without them, the deepest first, each also as a real path."""
     found = {here, *path, *sysconfig.get_paths().values(), *site.getsitepackages(), site.getusersitepackages()}
-    found |= {os.path.realpath(folder) for folder in found}
+    found |= {os.path.realpath(folder) for folder in found if os.path.isabs(folder) or here}  # noqa: PTH117
     absolute = {folder.rstrip("\\/") for folder in found if os.path.isabs(folder)}  # noqa: PTH117
     return sorted((folder for folder in absolute if len(folder) > 1), key=len, reverse=True)
 

@@ -5,6 +5,7 @@ ends up in pages that people share. Only modules that this process has imported 
 no other file below the working folder, which may be somebody's home, and no folder whose name begins with a dot.
 """
 
+import contextlib
 import functools
 import linecache
 import os
@@ -73,7 +74,9 @@ def _is_cell(file: str) -> bool:
 
 def _is_hidden(path: str) -> bool:
     """Whether a folder begins with a dot, below the one that Python imports from: `.venv/…/site-packages` is none."""
-    roots = [os.path.join(os.path.realpath(root or os.curdir), "") for root in (*sys.path, os.curdir)]  # noqa: PTH118
+    roots = [os.path.join(_real(root), "") for root in sys.path if os.path.isabs(root)]  # noqa: PTH117, PTH118
+    with contextlib.suppress(FileNotFoundError):  # a working folder that somebody has removed
+        roots.append(os.path.join(os.path.realpath(os.curdir), ""))  # noqa: PTH118
     inside = max((root for root in roots if path.startswith(root)), key=len, default="")
     return any(part.startswith(".") for part in PurePath(path[len(inside) :]).parts)
 

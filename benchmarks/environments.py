@@ -1,0 +1,194 @@
+"""Ordinary work under faults of the machine: `python -m benchmarks.environments`, with names to run some of them only.
+
+Each case runs the same small work in a child process and ends in one of three ways: the figures of an undisturbed
+process ("right"), one error of the library or of the system that names the cause ("refused"), or another end ("lost").
+"""
+
+import argparse
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+WORK = """
+import os, sys, tempfile
+import jax, jax.numpy as jnp
+import workbench as wb
+from pathlib import Path
+
+@wb.program(clients=4)
+def average(w, x):
+    return wb.reduce_mean(wb.map_fn(lambda w, x: (w * x).sum(), (wb.broadcast(w), x)))
+
+def step(w, x):
+    return w - 0.1 * jax.grad(lambda w: jnp.sum((x @ w) ** 2))(w)
+
+def in_words(make):
+    try:
+        return make()
+    except Exception as error:
+        text = str(error)
+        known = isinstance(error, (wb.errors.WorkbenchError, OSError, MemoryError))
+        return f"refused: {type(error).__name__}: {text.splitlines()[0][:160]}" if known and text else (
+            f"lost: {type(error).__name__}: {text[:160]}")
+
+W, X = jnp.ones(3), jnp.arange(12.0).reshape(4, 3)
+A, B = jnp.ones((8, 4)), jnp.ones((4, 4))
+MESH = jax.sharding.AbstractMesh((4, 2), ("data", "model"))
+folder = Path(sys.argv[1])
+calls = {
+    "run": lambda: float(wb.jit(average)(W, X)),
+    "plan": lambda: [left.kind for left in wb.trace(average)(W, X).plan.disclosed],
+    "inspect": lambda: wb.inspect(step)(B, A).module.flops,
+    "text": lambda: len(str(wb.inspect(step)(B, A))) > 100,
+    "page": lambda: "</html>" in wb.explore(wb.inspect(average)(W, X)).to_html(),
+    "saved page": lambda: len(wb.explore(wb.inspect(average)(W, X)).to_html(folder / "page.html")) > 1000,
+    "search": lambda: len(wb.suggest_shardings(step, mesh=MESH, seconds=20)(B, A).to_json()) > 100,
+    "rounds": lambda: rounds(),
+    "checkpoints": lambda: rounds(checkpoint_dir=folder / "kept"),
+    "explain": lambda: explained(),
+    "json": lambda: len(wb.inspect(step)(B, A).to_json()) > 1000,
+}
+
+def rounds(**options):
+    return wb.run_rounds(lambda s, r: (s + 1, {}), 0, 3, progress=False, **options).state
+
+def explained():
+    with wb.explain(quiet=True) as seen:
+        jax.jit(lambda x: x + 1)(A)
+    return len(seen.record.retraces)
+
+import json
+answers = {name: in_words(call) for name, call in calls.items()}
+os.write(3, json.dumps(answers).encode())
+"""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with the machine of one case."""
+
+    options: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)
+    limits: Mapping[int, int] = field(default_factory=dict)
+    before: Callable[[Path], None] | None = None  # in the child, with the folder of the case
+
+
+def _no_folder(folder: Path) -> None:
+    gone = folder / "gone"
+    gone.mkdir()
+    os.chdir(gone)
+    gone.rmdir()
+
+
+def _closed(*numbers: int) -> Callable[[Path], None]:
+    def close(folder: Path) -> None:
+        for number in numbers:
+            os.close(number)
+
+    return close
+
+
+NOWHERE = "/proc/nowhere"  # where nobody can write, the superuser included
+FAULTS = {
+    "nothing": Fault(),
+    "files cannot grow, as on a full disk": Fault(limits={resource.RLIMIT_FSIZE: 0}),
+    "32 open files": Fault(limits={resource.RLIMIT_NOFILE: 32}),
+    "6 GiB of addresses": Fault(limits={resource.RLIMIT_AS: 6 * 2**30}),
+    "home cannot be written": Fault(environment={"HOME": NOWHERE, "XDG_CACHE_HOME": ""}),
+    "no home": Fault(environment={"HOME": "", "XDG_CACHE_HOME": ""}),
+    "cache cannot be written": Fault(environment={"WORKBENCH_CACHE": NOWHERE}),
+    "cache is a file": Fault(environment={"WORKBENCH_CACHE": "/etc/hostname"}),
+    "TMPDIR does not exist": Fault(environment={"TMPDIR": NOWHERE}),
+    "locale C without UTF-8": Fault(environment={"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}),
+    "output in ASCII": Fault(environment={"PYTHONIOENCODING": "ascii:strict"}),
+    "Turkish locale": Fault(environment={"LC_ALL": "tr_TR.UTF-8", "LANG": "tr_TR.UTF-8"}),
+    "-O": Fault(options=("-O",)),
+    "-OO": Fault(options=("-OO",)),
+    "-X dev": Fault(options=("-X", "dev")),
+    "warnings are errors": Fault(options=("-W", "error::DeprecationWarning:workbench")),
+    "no working folder": Fault(before=_no_folder),
+    "umask 777": Fault(before=lambda folder: os.umask(0o777) and None),
+    "no standard input": Fault(before=_closed(0)),
+    "no standard streams": Fault(before=_closed(0, 1, 2)),
+    "float64": Fault(environment={"JAX_ENABLE_X64": "1"}),
+    "nan checks and leak checks": Fault(environment={"JAX_DEBUG_NANS": "1", "JAX_CHECK_TRACER_LEAKS": "1"}),
+    "one column": Fault(environment={"COLUMNS": "1", "LINES": "1"}),
+    "an unknown user": Fault(environment={"USER": "", "LOGNAME": "", "USERNAME": ""}),
+}
+
+
+def run(fault: Fault, folder: Path) -> dict[str, object]:
+    """The answers of the work under a fault."""
+    reading, writing = os.pipe()
+
+    def prepare() -> None:
+        os.dup2(writing, 3)
+        os.set_inheritable(3, True)
+        if fault.before is not None:
+            fault.before(folder)
+        for limit, value in fault.limits.items():
+            resource.setrlimit(limit, (value, value))
+
+    command = [sys.executable, *fault.options, "-c", WORK, str(folder)]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", **fault.environment}
+    environment["PYTHONPATH"] = os.pathsep.join(str(Path(each).absolute()) for each in (Path(), Path("widgets")))
+    known = {name: value for name, value in environment.items() if value}
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    child = subprocess.Popen(command, env=known, preexec_fn=prepare, close_fds=False, **pipes)
+    os.close(writing)
+    try:
+        _, errors = child.communicate(timeout=300)
+    except subprocess.TimeoutExpired:
+        child.kill()
+        child.communicate()
+        os.close(reading)
+        return {"all": "lost: no answer in 300 s"}
+    with os.fdopen(reading, "rb") as opened:
+        text = opened.read()
+    if not text:
+        return {"all": f"lost: ended with {child.returncode}: {errors.decode(errors='replace').strip()[-300:]}"}
+    return json.loads(text)
+
+
+def main() -> int:
+    """Runs the cases and prints one line for each; the status is 1 where something was lost."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("faults", nargs="*", help="names of cases; default: all")
+    chosen = parser.parse_args().faults or [name for name in FAULTS if name != "nothing"]
+    lost = 0
+    with tempfile.TemporaryDirectory() as place:
+        due = run(FAULTS["nothing"], _new(Path(place), 0))
+        print(f"undisturbed: {due}\n")
+        for number, name in enumerate(chosen):
+            began = time.monotonic()
+            answers = run(FAULTS[name], _new(Path(place), number + 1))
+            refused = [f"{call}: {answer}" for call, answer in answers.items() if str(answer).startswith("refused")]
+            wrong = [
+                f"{call}: {answer}"
+                for call, answer in answers.items()
+                if answer != due.get(call) and not str(answer).startswith("refused")
+            ]
+            right = len(answers) - len(refused) - len(wrong)
+            print(
+                f"{name}: {right} right, {len(refused)} refused, {len(wrong)} lost ({time.monotonic() - began:.0f} s)"
+            )
+            print("".join(f"    {line}\n" for line in (*refused, *wrong)), end="", flush=True)
+            lost += len(wrong)
+    return int(lost > 0)
+
+
+def _new(place: Path, number: int) -> Path:
+    folder = place / str(number)
+    folder.mkdir()
+    return folder
+
+
+if __name__ == "__main__":
+    sys.exit(main())
