@@ -61,29 +61,36 @@ def warn_of_newer_jax(version: tuple[int, ...] = jax.__version_info__) -> None:
 warn_of_newer_jax()
 
 
+_CHANGING = threading.RLock()  # held while a primitive of JAX is changed: one thread at a time, nested if need be
+
+
 @contextlib.contextmanager
 def checkpoints_with(policy: Callable[..., Any]) -> Iterator[None]:
     """Every `jax.checkpoint` that this thread traces inside saves what `policy` says, whatever its own policy is.
 
+    Other threads trace as always; a second thread that calls this waits until the first has put the primitive back.
+    The choice of what is saved is made while a derivative is traced, so that no equation could be changed afterwards.
     Needs that `jax.checkpoint` binds `ad_checkpoint.remat_p` with the parameter `policy` (0.10 to 0.12). What an inner
     `jax.jit` has traced before comes from its cache, with its own policy.
     """
     primitive, thread = _ad_checkpoint.remat_p, threading.get_ident()
-    bind = primitive.bind
+    with _CHANGING:
+        kept = primitive.__dict__.get("bind")
+        bind = getattr(primitive.bind, "of_jax", primitive.bind)  # of nested blocks, the innermost policy holds
 
-    def changed(*args: object, **params: object) -> object:
-        mine = threading.get_ident() == thread and not params.get("differentiated") and "policy" in params
-        return bind(*args, **({**params, "policy": policy} if mine else params))
+        def changed(*args: object, **params: object) -> object:
+            mine = threading.get_ident() == thread and not params.get("differentiated") and "policy" in params
+            return bind(*args, **({**params, "policy": policy} if mine else params))
 
-    kept = primitive.__dict__.get("bind")
-    primitive.bind = changed
-    try:
-        yield
-    finally:
-        if kept is None:
-            del primitive.bind
-        else:
-            primitive.bind = kept
+        changed.of_jax = bind  # pyright: ignore[reportFunctionMemberAccess]
+        primitive.bind = changed
+        try:
+            yield
+        finally:
+            if kept is None:
+                del primitive.bind
+            else:
+                primitive.bind = kept
 
 
 def jit_cache_size(fn: object) -> int | None:

@@ -260,7 +260,7 @@ _CHECKS: dict[str, Check] = {
 
 
 def compared(program: Compiled, after: ProgramRecord) -> tuple[GainRecord, ...]:
-    """Peak, bytes sent and FLOPs of the program before and after a change that was compiled."""
+    """Peak, bytes sent, FLOPs and predicted seconds of the program before and after a change that was compiled."""
     assert after.module is not None
     now = Compiled(after, after.module)
     rows = [
@@ -268,12 +268,17 @@ def compared(program: Compiled, after: ProgramRecord) -> tuple[GainRecord, ...]:
         ("bytes sent", program.sent_bytes, now.sent_bytes),
         ("FLOPs", program.module.flops, after.module.flops),
         ("elementwise FLOPs", program.module.elementwise_flops, after.module.elementwise_flops),
+        ("seconds", _seconds(program.record), _seconds(after)),
     ]
     return tuple(
         GainRecord(quantity=name, before=float(old), after=float(new), verified=True, how="compiled")
         for name, old, new in rows
         if old is not None and new is not None
     )
+
+
+def _seconds(record: ProgramRecord) -> float | None:
+    return None if record.cost is None else record.cost.seconds
 
 
 def _peak(program: Compiled, after: ProgramRecord, how: str) -> GainRecord:

@@ -62,6 +62,16 @@ class FindingRecord(Record):
         """Whether the changed program was compiled."""
         return self.gain is not None and self.gain.verified
 
+    @property
+    def costs(self) -> tuple[GainRecord, ...]:
+        """The figures that the compiled change makes worse by more than 5 %; elementwise work apart."""
+        return tuple(g for g in self.compared if g.quantity != "elementwise FLOPs" and g.after > 1.05 * g.before)
+
+    @property
+    def saved_seconds(self) -> float | None:
+        """The share of the predicted seconds that the compiled change saves; None where no chip is known."""
+        return next((each.saved_share for each in self.compared if each.quantity == "seconds"), None)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceRecord(Record):

@@ -22,6 +22,7 @@ def render_advice_text(advice: AdviceRecord) -> str:
         lines += ["", f"{number}. {finding.what}", f"   Why: {finding.why}", f"   Change: {finding.change}"]
         if finding.gain is not None:
             lines.append(f"   Gain: {gain_text(finding.gain)}")
+            lines += [f"   Price: {price_text(finding)}"] if finding.costs else []
         else:
             lines.append("   Gain: could not be verified, since the change cannot be applied from outside")
         lines += [f"   Evidence: {'; '.join(finding.evidence)}", *_lines(finding)]
@@ -46,6 +47,16 @@ def gain_text(gain: GainRecord) -> str:
         return gain.how
     word = "verified" if gain.verified else "estimated"
     return f"{gain.quantity} {write(gain.before)} -> {write(gain.after)} ({word}: {gain.how})"
+
+
+def price_text(finding: FindingRecord) -> str:
+    """The figures that a compiled change makes worse."""
+    texts = []
+    for cost in finding.costs:
+        write = amount_writer(cost.quantity)
+        more = f" (+{cost.after / cost.before - 1:.0%})".replace("%", " %") if cost.before else ""
+        texts.append(f"{cost.quantity} {write(cost.before)} -> {write(cost.after)}{more}")
+    return ", ".join(texts)
 
 
 def _lines(finding: FindingRecord) -> list[str]:

@@ -1,0 +1,40 @@
+"""Findings rank by what the whole change does: a trade is no first advice."""
+
+from workbench.advice._advise import _rank
+from workbench.records import AdviceRecord, FindingRecord, GainRecord
+from workbench.render import render_advice_text
+
+
+def gain(quantity, before, after):
+    return GainRecord(quantity=quantity, before=before, after=after, verified=True, how="compiled")
+
+
+def finding(what, weight, *compared):
+    return FindingRecord(
+        rule=what, what=what, why="", change="", evidence=(), weight=weight, gain=compared[0], compared=compared
+    )
+
+
+MEMORY = finding("memory", 0.2, gain("peak bytes", 100, 80), gain("bytes sent", 50, 50), gain("FLOPs", 10, 10))
+TRADE = finding("trade", 0.9, gain("bytes sent", 667, 512), gain("peak bytes", 100, 179), gain("FLOPs", 100, 151))
+FASTER = finding("faster", 0.1, gain("peak bytes", 100, 120), gain("seconds", 1.0, 0.6))
+SLOWER = finding("slower", 0.8, gain("peak bytes", 100, 50), gain("seconds", 1.0, 1.2))
+
+
+def test_a_change_that_costs_memory_and_work_comes_after_one_that_costs_nothing():
+    assert [each.what for each in sorted([TRADE, MEMORY], key=_rank)] == ["memory", "trade"]
+
+
+def test_predicted_seconds_decide_where_they_are_known():
+    assert [each.what for each in sorted([SLOWER, TRADE, FASTER], key=_rank)] == ["faster", "trade", "slower"]
+
+
+def test_the_text_states_every_side_of_a_trade():
+    text = render_advice_text(AdviceRecord(name="step", target="here", findings=(TRADE, MEMORY), checked=("a",)))
+    assert "Price: peak bytes 100 B -> 179 B (+79 %), FLOPs 100 FLOP -> 151 FLOP (+51 %)" in text
+    assert text.count("Price:") == 1
+
+
+def test_elementwise_work_alone_is_no_price():
+    rewritten = finding("rewritten", 0.2, gain("peak bytes", 100, 50), gain("elementwise FLOPs", 10, 30))
+    assert rewritten.costs == ()
