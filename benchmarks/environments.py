@@ -87,6 +87,10 @@ def _no_folder(folder: Path) -> None:
     gone.rmdir()
 
 
+def _umask(folder: Path) -> None:
+    os.umask(0o777)
+
+
 def _closed(*numbers: int) -> Callable[[Path], None]:
     def close(folder: Path) -> None:
         for number in numbers:
@@ -114,7 +118,7 @@ FAULTS = {
     "-X dev": Fault(options=("-X", "dev")),
     "warnings are errors": Fault(options=("-W", "error::DeprecationWarning:workbench")),
     "no working folder": Fault(before=_no_folder),
-    "umask 777": Fault(before=lambda folder: os.umask(0o777) and None),
+    "umask 777": Fault(before=_umask),
     "no standard input": Fault(before=_closed(0)),
     "no standard streams": Fault(before=_closed(0, 1, 2)),
     "float64": Fault(environment={"JAX_ENABLE_X64": "1"}),
@@ -140,8 +144,8 @@ def run(fault: Fault, folder: Path) -> dict[str, object]:
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", **fault.environment}
     environment["PYTHONPATH"] = os.pathsep.join(str(Path(each).absolute()) for each in (Path(), Path("widgets")))
     known = {name: value for name, value in environment.items() if value}
-    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    child = subprocess.Popen(command, env=known, preexec_fn=prepare, close_fds=False, **pipes)
+    pipe = subprocess.PIPE
+    child = subprocess.Popen(command, env=known, preexec_fn=prepare, close_fds=False, stdout=pipe, stderr=pipe)
     os.close(writing)
     try:
         _, errors = child.communicate(timeout=300)
