@@ -1,3 +1,4 @@
+import os
 import shutil
 from pathlib import Path
 
@@ -69,6 +70,23 @@ def test_explorer_in_jupyterlab_links_every_view(lab_page: Page, lab: str, lab_r
     expect(view.get_by_role("tabpanel").locator(".wb-panel h3")).to_contain_text("Client ")
     view.get_by_role("tab", name="Mesh").click()
     expect(view.locator(".wb-devicecard.wb-holds")).to_have_count(2)
+
+
+def test_listings_in_jupyterlab_scroll_to_the_chosen_line(lab_page: Page, lab: str, lab_root: Path):
+    cells = (IMPORTS, "explorer = workbench_widgets.Explorer(examples.fedavg_record(instruction_count=400))\nexplorer")
+    open_notebook(lab_page, lab, write_notebook(lab_root, "listings.ipynb", *cells))
+    assert run_all(lab_page) == []
+    view = lab_page.locator("section.wb")
+    view.get_by_role("tab", name="HLO").click()
+    view.get_by_role("button", name="Source and listings", exact=True).click()
+    listing = view.get_by_role("region", name="Compiled HLO")
+    expect(listing.locator(".cm-line").first).to_be_visible()
+    ask_kernel(lab_page, "explorer.select(instruction='all-reduce.1')")
+    expect(listing.locator(".wb-cm-chosen")).to_be_in_viewport()
+    scroller = listing.locator(".cm-scroller")
+    assert scroller.evaluate("e => e.scrollTop > 0 && e.clientHeight < 700 && e.scrollHeight > e.clientHeight")
+    if folder := os.environ.get("WORKBENCH_PICTURES"):
+        lab_page.screenshot(path=f"{folder}/listings.png")
 
 
 def test_keys_in_a_view_do_not_edit_the_notebook(lab_page: Page, lab: str, lab_root: Path):

@@ -208,3 +208,38 @@ def test_tables_of_clients_that_were_left_are_collected(harness: Harness) -> Non
 
     before = nodes_after(2)
     assert nodes_after(4) - before < 100  # a table that stays behind has about 600
+
+
+def test_tabs_that_do_not_fit_are_in_a_menu_and_the_present_one_is_in_view(harness: Harness):
+    harness.page.set_viewport_size({"width": 520, "height": 800})
+    view = harness.mount(workbench_widgets.Explorer(examples.fedavg_record()))
+    more = view.get_by_role("combobox", name="All views")
+    expect(more).to_be_visible()
+    more.select_option(label="Mesh")
+    expect(view.locator("[data-device]").first).to_be_in_viewport()
+    tab, bar = view.get_by_role("tab", name="Mesh").bounding_box(), view.get_by_role("tablist").bounding_box()
+    assert tab is not None
+    assert bar is not None
+    assert bar["x"] <= tab["x"]
+    assert tab["x"] + tab["width"] <= bar["x"] + bar["width"] + 1
+    harness.page.set_viewport_size({"width": 1400, "height": 800})
+    expect(more).to_be_hidden()
+
+
+@pytest.mark.parametrize("width", [1400, 1000, 800])
+def test_every_view_draws_something_where_it_says_so(harness: Harness, width: int):
+    harness.page.set_viewport_size({"width": width, "height": 900})
+    view = harness.mount(workbench_widgets.Explorer(examples.fedavg_record()))
+    for tab in view.get_by_role("tab").all():
+        tab.click()
+        panel = view.get_by_role("tabpanel")
+        expect(panel).to_be_visible()
+        empty = """panel => [...panel.querySelectorAll("canvas, svg, [role=treegrid], table, .wb-detail")]
+          .filter(e => e.checkVisibility() && !e.closest("[aria-hidden=true]"))
+          .filter(e => { const b = e.getBoundingClientRect(); return b.width < 8 || b.height < 8; })
+          .map(e => `${e.tagName}.${e.getAttribute("class")}`)"""
+        assert panel.evaluate(empty) == [], tab.text_content()
+        for table in panel.get_by_role("treegrid").all():
+            if table.is_visible():
+                first = table.get_by_role("row").nth(1)
+                expect(first).to_be_in_viewport()

@@ -3,6 +3,7 @@
 import numpy as np
 import records_examples as examples
 from workbench_widgets._headline import group_collectives, headline
+from workbench_widgets._hlo import hlo_state
 from workbench_widgets._operations import operations_state, with_measured
 
 from workbench.records import CallCollectiveRecord, CallFiguresRecord, CallNodeRecord, CallTreeRecord, SourceLine
@@ -149,3 +150,17 @@ def test_measured_seconds_of_a_run_are_on_the_same_lines_and_none_is_lost():
     state, _ = operations_state(joined)
     assert state["columns"][0]["key"] == "measured"
     assert with_measured(joined, None) is joined
+
+
+def test_work_in_a_loop_of_unknown_length_is_a_lower_bound_everywhere():
+    record = examples.fedavg_record()
+    root = CallNodeRecord(
+        id=0, parent=None, kind="root", name="f", at_least=True, total=CallFiguresRecord(flops_matmul=2e8)
+    )
+    tree = CallTreeRecord(made_from="compiled", nodes=(root,))
+    unknown = record.replace(cost=None, module=record.module.replace(flops=None, collectives=(), call_tree=tree))
+    texts = [each["text"] for each in headline(unknown)]
+    assert "at least 200 MFLOP per device, a loop of unknown length counted once" in texts
+    state, _ = hlo_state(unknown)
+    assert state["facts"] in state["sentence"]
+    assert state["facts"].startswith("at least 200 MFLOP")

@@ -69,3 +69,25 @@ def test_record_opens_as_a_widget_with_the_tabs_that_it_has_something_for(chips)
 def test_unknown_view_of_a_profile_is_refused(chips):
     with pytest.raises(ValueError, match="has the views operations, measured"):
         workbench_widgets.ProfileView(chips, view="allocators")
+
+
+def test_copy_has_one_name_for_its_start_and_its_end(chips):
+    names = profile_state(chips)[0]["operations"]["names"]
+    assert "copy (start to done)" in names
+    assert not [name for name in names if name.endswith("-start")]
+
+
+def test_headline_names_the_kind_of_operation_where_several_lead(chips):
+    text = profile_state(chips)[0] and workbench_widgets.ProfileView(chips).data["headline"][0]["text"]
+    by_category = chips.seconds_by_category()
+    category = max(by_category, key=by_category.__getitem__)
+    members = [each.seconds for each in chips.operations if each.category == category]
+    share = round(100 * sum(members) / chips.seconds)
+    assert text.startswith(f"{category}: {share} % of the time in {len(members)} operations, ")
+
+
+def test_operation_carries_its_instruction_with_shapes(chips):
+    measured = profile_state(chips)[0]["measured"]
+    text = measured["hlo"][measured["names"].index("all-reduce")]
+    assert "all-reduce(" in text
+    assert "[" in text.partition("all-reduce(")[2]  # the shape of its operand

@@ -290,11 +290,13 @@ def _parts(
     clients = clients_view_state(record, run)
     if clients[0]["columns"]:
         add("clients", clients)
-    if record.mesh is not None and record.mesh.devices:
+    several = record.mesh is not None and len(record.mesh.devices) > 1
+    if record.mesh is not None and several:
         names = [value.name for value in record.plan.inputs]
         sent = record.module.collectives if record.module is not None else ()
         add("mesh", mesh_state(record.mesh, record.cost, record.inputs, names=names, collectives=sent))
-    if record.inputs is not None and record.inputs.leaves:
+    # On one device there is nothing to shard.
+    if record.inputs is not None and (several or any(len(leaf.shards) > 1 for leaf in record.inputs.leaves)):
         # Arrays that were not placed yet do not know their mesh, but the program does.
         known = record.inputs if record.inputs.mesh is not None else record.inputs.replace(mesh=record.mesh)
         add("sharding", sharding_state(known, record.propagation, names=[v.name for v in record.plan.inputs]))

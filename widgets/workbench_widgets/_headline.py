@@ -147,7 +147,17 @@ def _work(record: ProgramRecord) -> list[dict[str, Any]]:
                 "cost",
             )
         ]
-    if record.module is not None and record.module.flops is not None:
-        text = f"{work_text(record.module.flops, record.module.elementwise_flops)} per device"
-        return [_figure(text, "One call, counted in the module.", "cost")]
-    return []
+    text = work_per_device(record)
+    return [] if not text else [_figure(text, "One call, counted in the module.", "cost")]
+
+
+def work_per_device(record: ProgramRecord) -> str:
+    """FLOPs of one device in one call: a lower bound where a loop of unknown length is inside."""
+    module, tree = record.module, record.call_tree
+    if module is None:
+        return ""
+    if (module.flops is None or module.elementwise_flops is None) and tree is not None and tree.root.at_least:
+        total = tree.root.total
+        known = work_text(total.flops_matmul, total.flops_elementwise)
+        return f"at least {known} per device, a loop of unknown length counted once"
+    return f"{work_text(module.flops, module.elementwise_flops)} per device"

@@ -23,11 +23,10 @@ from workbench.render import (
     count_text,
     render_hlo_svg,
     source_text,
-    work_text,
 )
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
-from workbench_widgets._headline import CollectiveGroup, group_collectives, sent_by
+from workbench_widgets._headline import CollectiveGroup, group_collectives, sent_by, work_per_device
 from workbench_widgets._scopes import GroupTree, kind_of, read_call_groups, read_edges, read_scopes
 from workbench_widgets._stablehlo import read_stablehlo
 
@@ -114,27 +113,22 @@ def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
         "compiled": _listing(module),
         "code": _code(sources),
         "graph": graph,
-        "sentence": _sentence(module, record.name),
-        "facts": _facts(module),
+        "sentence": _sentence(record),
+        "facts": work_per_device(record),
         "missing": "This record holds neither a compiled module nor StableHLO: inspect the program to compile it.",
     }
     return state, arrays | graph_arrays
 
 
-def _sentence(module: ModuleRecord | None, name: str) -> str:
+def _sentence(record: ProgramRecord) -> str:
+    module = record.module
     if module is None:
-        return f"{name} is not compiled"
+        return f"{record.name} is not compiled"
     return (
         f"{module.name} on {count_text(module.devices)} {module.platform} devices: "
         f"{_counted(len(module.instructions), 'instruction')}, {_counted(len(module.collectives), 'collective')}, "
-        f"{_facts(module)}"
+        f"{work_per_device(record)}"
     )
-
-
-def _facts(module: ModuleRecord | None) -> str:
-    if module is None:
-        return ""
-    return f"{work_text(module.flops, module.elementwise_flops)} per device"
 
 
 def _collective(each: CollectiveRecord, *, staged: bool) -> dict[str, Any]:

@@ -55,6 +55,9 @@ export function changeText(row: ComparedRow): string {
   return `${percent > 0 ? "+" : "−"}${Math.abs(percent).toFixed(Math.abs(percent) < 10 ? 1 : 0)} %`;
 }
 
+const signOf = (row: ComparedRow) =>
+  weightOf(row) === "small" ? "≈" : ratioOf(row) === null || row.status === "same" ? SIGNS[row.status] : "";
+
 /** Rows below a row for each group; a group comes before its rows. */
 export function groupRows(rows: readonly ComparedRow[]): { parent: number[]; groups: string[]; at: number[] } {
   const groups = [...new Set(rows.map(({ group }) => group))];
@@ -139,7 +142,7 @@ class Comparison {
           ? h(
               "span",
               { class: `wb-compared wb-compared-${weightOf(row)}` },
-              h("span", { "aria-hidden": "true" }, `${weightOf(row) === "small" ? "≈" : SIGNS[row.status]} `),
+              h("span", { "aria-hidden": "true" }, `${signOf(row)} `),
               changeText(row),
             )
           : "";
