@@ -116,7 +116,7 @@ def test_pods_that_send_every_client_are_refused():
     def of_rows(x, present):
         return wb.reduce_sum(x * present, over="pods").sum() / wb.reduce_sum(present, over="pods").sum()
 
-    with pytest.raises(WrongAnswerError, match=r"discloses 36 bytes .* at most 8"):
+    with pytest.raises(WrongAnswerError, match=r"discloses 24 bytes .* at most 8"):
         course.check("02.3", of_rows)
 
 
@@ -377,3 +377,103 @@ def test_exercises_lists_ids_in_order():
     names = list(course.exercises())
     assert names == sorted(names)
     assert np.all([len(task) < 120 for task in course.exercises().values()])
+
+
+EXERCISES = sorted(course.exercises())
+NO_ANSWERS = {
+    "None": None,
+    "a function without a return": lambda *args: None,
+    "a word": "nonsense",
+    "a number": 3.7,
+    "two Nones": (None, None),
+    "a function that fails": lambda *args: {}["no such key"],
+    "a function that returns its first argument": lambda first=None, *rest: first,
+}
+
+
+@pytest.mark.parametrize("exercise", EXERCISES)
+def test_what_is_no_answer_is_refused_with_a_sentence(exercise):
+    for name, answer in NO_ANSWERS.items():
+        with pytest.raises(WrongAnswerError, match=rf"^{exercise} is not right yet: ") as caught:
+            course.check(exercise, answer)
+        assert "Traceback" not in str(caught.value), name
+
+
+def plain_round(w, x, y):
+    return w - 0.1 * jax.grad(lambda w: jnp.mean((jnp.einsum("cnd,d->cn", x, w) - y) ** 2))(w)
+
+
+# Right values, computed by the server from the raw data of all clients.
+PLAIN = {
+    "01.3": plain_round,
+    "02.1": jnp.var,
+    "02.2": lambda x, threshold: jnp.mean(x > threshold),
+    "02.3": lambda x, present: (x * present).sum() / present.sum(),
+    "02.4": lambda x: jnp.max(x**2) / jnp.sum(x**2),
+    "03.1": lambda x: jnp.max(x**2),
+    "03.3": lambda w, x: (2 * x * (x @ w)[:, None]).mean(0),
+    "10.3": lambda updates: jax.tree.map(lambda x: x.mean(0), updates),
+    "12.5": lambda x: jnp.sort(x)[1:-1].mean(),
+}
+
+
+@pytest.mark.parametrize("exercise", PLAIN)
+def test_no_program_no_credit(exercise):
+    with jax.numpy_rank_promotion("allow"), pytest.raises(WrongAnswerError, match="no program over"):
+        course.check(exercise, PLAIN[exercise])
+
+
+@pytest.mark.parametrize("exercise", ["02.1", "02.2", "12.5", "03.1"])
+def test_a_program_whose_server_reads_the_raw_data_gets_no_credit(exercise):
+    clients = 8 if exercise == "12.5" else 4
+
+    def wrapped(*args):
+        with wb.program(clients=clients):
+            wb.reduce_sum(jnp.ones(clients))
+            return PLAIN[exercise](*args)
+
+    with (
+        jax.numpy_rank_promotion("allow"),
+        pytest.raises(WrongAnswerError, match=r"reads the clients' own data|nothing is"),
+    ):
+        course.check(exercise, wrapped)
+
+
+def constant_masks(key, clients, size):
+    rows = jnp.ones((clients, size), jnp.uint32) * jnp.arange(1, clients + 1, dtype=jnp.uint32)[:, None]
+    return rows.at[-1].set(-rows[:-1].sum(0, dtype=jnp.uint32))
+
+
+def every_fifth(x, y):
+    rest = np.arange(len(x)) % 5 > 0
+    return (x[rest], y[rest]), (x[~rest], y[~rest])
+
+
+def masks_of_a_dealer(key, clients, size):
+    rows = jax.random.bits(key, (clients, size), jnp.uint32)
+    return rows.at[-1].set(-rows[:-1].sum(0, dtype=jnp.uint32))
+
+
+@pytest.mark.parametrize(
+    ("exercise", "answer", "fact"),
+    [
+        ("01.1", (None, None), "should be True or False"),
+        ("08.3", lambda x, y: ((x[:40], y[:40]), (x[40:], y[40:])), "labels"),
+        (
+            "08.3",
+            lambda x, y: ((np.delete(x, slice(0, 50, 5), 0), np.delete(y, slice(0, 50, 5))), (x[::5], y[::5])),
+            "labels",
+        ),
+        ("11.2", (4.4, 4.5), "finer"),
+        ("24.2", constant_masks, "repeats words"),
+        ("24.2", masks_of_a_dealer, "64 random words|80 random words"),
+        ("11.1", lambda z: 1 / (1 + np.exp(-np.asarray(z))), "jax.numpy"),
+    ],
+)
+def test_answers_that_only_look_right_are_refused(exercise, answer, fact):
+    with pytest.raises(WrongAnswerError, match=fact):
+        course.check(exercise, answer)
+
+
+def test_words_for_no_are_an_answer():
+    assert course.check("01.1", ("no", "No"))

@@ -8,7 +8,6 @@ from workbench.render import (
     amount_writer,
     bytes_text,
     gain_text,
-    price_text,
     render_text,
     seconds_text,
     source_text,
@@ -77,7 +76,7 @@ def _finding(number: int, finding: FindingRecord, rows: dict[int, int], leaves: 
         "bytes": None if finding.size_bytes is None else bytes_text(finding.size_bytes),
         "seconds": None if finding.seconds is None else seconds_text(finding.seconds),
         "verified": finding.is_verified,
-        "gain": None if finding.gain is None else _priced(finding.gain, finding),
+        "gain": None if finding.gain is None else _gain(finding.gain),
         "compared": [_gain(each) for each in finding.compared],
         "nodes": sorted({rows[node] for node in finding.nodes if node in rows}),
         "instructions": list(finding.instructions),
@@ -88,13 +87,6 @@ def _finding(number: int, finding: FindingRecord, rows: dict[int, int], leaves: 
             for each in finding.sources
         ],
     }
-
-
-def _priced(gain: GainRecord, finding: FindingRecord) -> dict[str, Any]:
-    """A gain with its price, so that no chip shows one side of a trade alone."""
-    price = f"; price: {price_text(finding)}" if finding.costs else ""
-    state = _gain(gain)
-    return {**state, "after": state["after"] + price, "text": state["text"] + price}
 
 
 def _gain(gain: GainRecord) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from workbench.course._grading import (
     several,
     stages,
     wrong,
+    yes_or_no,
 )
 from workbench.mesh import make_mesh
 from workbench.primitives import broadcast, map_fn, program, reduce_mean
@@ -61,7 +62,9 @@ def shard_shape(answer: object) -> str:
 
 @exercise("01.1", "does another weight change the plan, or the collectives?")
 def equal_weights(answer: object) -> str:
-    if any(bool(changed) for changed in several(answer, 2, "does the plan change, do the collectives change")):
+    questions = "does the plan change", "do the collectives change"
+    answers = several(answer, 2, ", ".join(questions))
+    if any(yes_or_no(each, question) for each, question in zip(answers, questions, strict=True)):
         wrong("weights are values, not structure. Compare the operations of both plans, and the kinds of collectives.")
     return "weights are values; the same stages and the same all-reduce run."
 
@@ -84,7 +87,7 @@ def small_round(answer: object) -> str:
     hint = "At each client, one step `w - 0.1 * gradient` on the mean squared error; at the server, the mean."
     arguments = jnp.asarray(w), jnp.asarray(x), jnp.asarray(y)
     expect_values(called(answer, *arguments), expected, hint, atol=1e-3)
-    disclosed = expect_disclosed(plan_of(answer, *arguments), 4096)
+    disclosed = expect_disclosed(plan_of(answer, *arguments, clients=64), 4096)
     carried = payload_bytes(collectives(compiled(answer, *arguments, mesh=make_mesh(clients=4))))
     if carried > 4096:
         wrong(f"the values are right, but the collectives carry {carried:,.0f} bytes; the limit is 4,096.")
@@ -95,7 +98,7 @@ def small_round(answer: object) -> str:
 def variance(answer: object) -> str:
     for x in ([0.0, 1.0, 2.0, 3.0], [5.0, -1.0, 4.0, 0.5]):
         expect_values(called(answer, jnp.array(x)), np.var(x), "The variance is E[x²] − (E[x])².")
-    found = len(stages(plan_of(answer, jnp.arange(4.0)), "reduce"))
+    found = len(stages(plan_of(answer, jnp.arange(4.0), clients=4), "reduce"))
     if found > 2:
         wrong(f"the values are right, but the plan has {found} reductions; two are enough.")
     return f"{found} reduction{'s' * (found > 1)}, and every client discloses two numbers."
@@ -106,7 +109,7 @@ def share_above(answer: object) -> str:
     x = jnp.array([0.1, 0.9, 0.7, 0.4])
     for threshold, expected in ((0.5, 0.5), (0.8, 0.25), (2.0, 0.0)):
         expect_values(called(answer, x, jnp.float32(threshold)), expected, "Compare at the client, average 0 and 1.")
-    expect_disclosed(plan_of(answer, x, jnp.float32(0.5)), 4)
+    expect_disclosed(plan_of(answer, x, jnp.float32(0.5), clients=4), 4)
     return "each client discloses one number, and not its value."
 
 
@@ -119,7 +122,7 @@ def mean_of_present(answer: object) -> str:
         "Pods with few clients count less: add values and counts inside each pod, then over the pods, and divide once."
     )
     expect_values(called(answer, x, present), expected, hint)
-    sent = expect_disclosed(plan_of(answer, x, present), 8)
+    sent = expect_disclosed(plan_of(answer, x, present, clients=4), 8)
     return f"a pod sends {sent} bytes, however many clients it has."
 
 
@@ -128,7 +131,7 @@ def largest_share(answer: object) -> str:
     hint = "Each client divides its own square by the sum of all four; the server returns the largest share."
     for x in ([1.0, 2.0, 3.0, 4.0], [2.0, 0.0, -1.0, 1.0]):
         expect_values(called(answer, jnp.array(x)), np.square(x).max() / np.square(x).sum(), hint)
-    if not stages(plan_of(answer, jnp.arange(4.0)), "broadcast"):
+    if not stages(plan_of(answer, jnp.arange(4.0), clients=4), "broadcast"):
         wrong(
             "the values are right, but the server divides. Send the sum to the clients, so that each divides its own."
         )
@@ -140,6 +143,7 @@ def worst_off(answer: Callable) -> str:
     x = jnp.array([1.0, 2.0, 3.0, -4.0])
     expect_values(called(answer, x), 16.0, "The result is the largest square of any client.")
     expect_values(jax.grad(answer)(x), [0, 0, 0, -8.0], "Use `wb.reduce_max`: its gradient goes to the maximum alone.")
+    plan_of(answer, x, clients=4)
     return "only the worst-off client receives a gradient."
 
 
@@ -153,7 +157,7 @@ def hessian_times_vector(answer: object) -> str:
 
     w, v = jnp.linspace(-1.0, 1.0, 6), jnp.arange(6.0)
     expect_values(called(answer, loss, w, v), jax.hessian(loss)(w) @ v, "Differentiate the gradient along v.")
-    sent = expect_disclosed(plan_of(lambda w, v: called(answer, loss, w, v), w, v), 24)
+    sent = expect_disclosed(plan_of(lambda w, v: called(answer, loss, w, v), w, v, clients=4), 24)
     return f"a client sends {sent} bytes, as many as for a gradient; the Hessian would take {4 * 36}."
 
 
@@ -163,7 +167,7 @@ def gradient_by_hand(answer: object) -> str:
     expected = (2 * np.asarray(x) * (np.asarray(x) @ np.asarray(w))[:, None]).mean(0)
     hint = "Each client's loss is (x·w)², with the gradient 2 x (x·w); the gradient of the mean is their mean."
     expect_values(called(answer, w, x), expected, hint)
-    plan = plan_of(answer, w, x)
+    plan = plan_of(answer, w, x, clients=4)
     counts = len(stages(plan, "broadcast")), len(stages(plan, "reduce"))
     if counts != (1, 1):
         wrong(f"the values are right, but there are {counts} broadcasts and reductions: one each is enough.")

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from types import EllipsisType
 
+import jax
+
 from workbench.course._grading import EXERCISES
 from workbench.errors import CourseError, WrongAnswerError
 
@@ -74,7 +76,23 @@ def check(exercise: str, answer: object, *evidence: object) -> Grade:
     except WrongAnswerError as wrong:
         text = f"{exercise} is not right yet: {wrong}"
         raise WrongAnswerError(text) from wrong.__cause__
+    except Exception as error:  # whatever an answer does, the student reads a sentence
+        text = f"{exercise} is not right yet: {_advice(error)}"
+        raise WrongAnswerError(text) from error
     return Grade(exercise=exercise, right=True, message=f"Right: {message}")
+
+
+def _advice(error: Exception) -> str:
+    if isinstance(error, jax.errors.TracerArrayConversionError | jax.errors.ConcretizationTypeError):
+        return (
+            "JAX traces the function, and a value without a number was used as one. Use `jax.numpy` instead of "
+            "`numpy`, and `jnp.where` instead of `if`."
+        )
+    fact = " ".join(str(error).split())[:200]
+    return (
+        f"the answer could not be graded: {type(error).__name__}: {fact}. Look whether every function returns what the "
+        "exercise asks for, and whether shapes and types are those of the task."
+    )
 
 
 def exercises() -> dict[str, str]:

@@ -11,7 +11,7 @@ import numpy as np
 from workbench._types import Argument
 from workbench.api import inspect, trace
 from workbench.errors import WorkbenchError, WrongAnswerError
-from workbench.records import CollectiveRecord, PlanRecord, ProgramRecord, StageRecord
+from workbench.records import CollectiveRecord, PlanRecord, ProgramRecord, StageRecord, ValueRecord
 
 Grader = Callable[..., str]
 
@@ -57,6 +57,16 @@ def expect_number(answer: object, expected: float, hint: str, *, what: str = "yo
         wrong(f"{what} is {found:g}. {hint}")
 
 
+def yes_or_no(answer: object, what: str) -> bool:
+    """A truth value: True, False, "yes" or "no"."""
+    words = {"yes": True, "true": True, "no": False, "false": False}
+    if isinstance(answer, str) and answer.strip().lower() in words:
+        return words[answer.strip().lower()]
+    if not isinstance(answer, bool | np.bool_):
+        wrong(f"{what} should be True or False; you gave {answer!r}.")
+    return bool(answer)
+
+
 def expect_values(found: object, expected: object, hint: str, *, atol: float = 1e-4) -> None:
     """An array of the same shape with the same values."""
     found, expected = np.asarray(found), np.asarray(expected)
@@ -79,21 +89,39 @@ def called(function: object, *args: Argument) -> Argument:
     if not callable(function):
         wrong(f"the answer should be a function; you gave a {type(function).__name__}.")
     try:
-        return function(*args)
+        result = function(*args)
     except Exception as error:
         message = f"calling it with arguments of shapes {[np.shape(a) for a in args]} failed: {error}"
         raise WrongAnswerError(message) from error
+    if result is None:
+        wrong("the function returned None. Is its `return` missing?")
+    return result
 
 
-def plan_of(function: Argument, *args: object) -> PlanRecord:
-    """The plan of the student's program."""
+def plan_of(function: Argument, *args: object, clients: int) -> PlanRecord:
+    """The plan of the student's program, which has a placement of that many clients and reduces over it."""
     try:
         plan = trace(function)(*args).plan
     except WorkbenchError as error:
         raise WrongAnswerError(str(error)) from error
-    if not isinstance(plan, PlanRecord):
-        wrong("this is no program of the workbench.")
+    if not isinstance(plan, PlanRecord) or clients not in [placement.size for placement in plan.placements]:
+        wrong(
+            f"the values are right, but no program over {clients} clients computes them: the server would need all "
+            f"data. Put `@wb.program(clients={clients})` above the function, and use `wb.map_fn` and a reduction in it."
+        )
+    if not stages(plan, "reduce"):
+        wrong("the values are right, but nothing is reduced: combine the clients' values by `wb.reduce_…`.")
+    if rows := raw_rows(plan, clients):
+        names = ", ".join(f"{value.name} ({value.size_bytes // clients:,} bytes of each client)" for value in rows)
+        wrong(f"the values are right, but the server reads the clients' own data: {names}. Use it at the clients.")
     return plan
+
+
+def raw_rows(plan: PlanRecord, clients: int) -> list[ValueRecord]:
+    """The arguments with a row for each client that a stage at the server reads."""
+    given = {value.name for value in plan.inputs if value.shape[:1] == (clients,)}
+    read = [value for stage in stages(plan, "server") for value in stage.inputs if value.name in given]
+    return list({value.name: value for value in read}.values())
 
 
 def stages(plan: PlanRecord, kind: str) -> list[StageRecord]:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Jaxpr
 
 from workbench.course._grading import (
     called,
@@ -56,7 +57,7 @@ def tolerated(answer: object) -> str:
 def trimmed_by_three(answer: object) -> str:
     x = jnp.array([3.0, -40.0, 1.0, 2.0, 5.0, 4.0, 90.0, 0.0])
     expect_values(called(answer, x), 15 / 6, "Take the smallest and the largest from the sum, and divide by six.")
-    plan = plan_of(answer, x)
+    plan = plan_of(answer, x, clients=8)
     expect_disclosed(plan, 12)
     used = [stage.operation for stage in stages(plan, "reduce")]
     if len(used) > 3 or not set(used) <= {"reduce_sum", "reduce_mean", "reduce_min", "reduce_max"}:
@@ -123,6 +124,25 @@ def reconstruct(answer: object) -> str:
     return "one example's gradient of a layer with a bias *is* the example."
 
 
+def random_words(jaxpr: Jaxpr) -> int:
+    """How many random words of 32 bits a function draws, its loops included."""
+    total = 0
+    for equation in jaxpr.eqns:
+        inner = [
+            each.jaxpr if hasattr(each, "jaxpr") else each
+            for each in jax.tree.leaves(
+                [value for value in equation.params.values()],
+                is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr"),
+            )
+        ]
+        nested = [each for each in inner if hasattr(each, "eqns")]
+        times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
+        if equation.primitive.name == "random_bits":
+            total += int(np.prod(equation.outvars[0].aval.shape))
+        total += times * sum(map(random_words, nested))
+    return total
+
+
 @exercise("24.2", "pairwise masks that cancel in the sum")
 def pairwise_masks(answer: object) -> str:
     masks = np.asarray(called(answer, jax.random.key(0), 5, 16))
@@ -134,6 +154,15 @@ def pairwise_masks(answer: object) -> str:
         wrong("the sum modulo 2³² is not 0: client i adds the words of (i, j), client j subtracts them.")
     if any(not row.any() for row in masks) or len(np.unique(masks, axis=0)) < 5:
         wrong("a client's mask should hide its update: no row may be 0 or equal to another.")
+    ones = np.unpackbits(masks.view(np.uint8), axis=1).mean(axis=1)
+    if (np.abs(ones - 0.5) > 0.15).any() or any(len(np.unique(row)) < 12 for row in masks):
+        wrong("a client's mask repeats words or has hardly any bits set: use `jax.random.bits` for every word.")
+    drawn = random_words(jax.make_jaxpr(lambda key: answer(key, 5, 16))(jax.random.key(0)).jaxpr)
+    if drawn < 10 * 16:
+        wrong(
+            f"the sum is 0, but {drawn} random words are drawn; each of the 10 pairs of clients needs 16 words that "
+            "only these two know. Otherwise whoever draws the masks can take them off."
+        )
     return "every row looks random, and their sum is 0."
 
 

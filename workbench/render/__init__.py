@@ -3,7 +3,6 @@
 from workbench.render._advice import (
     amount_writer as amount_writer,
     gain_text as gain_text,
-    price_text as price_text,
     render_advice_text as render_advice_text,
 )
 from workbench.render._arrivals import explain_axis as explain_axis, trace_axes as trace_axes
