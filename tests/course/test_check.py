@@ -429,12 +429,11 @@ def test_a_program_whose_server_reads_the_raw_data_gets_no_credit(exercise):
 
     def wrapped(*args):
         with wb.program(clients=clients):
-            wb.reduce_sum(jnp.ones(clients))
-            return PLAIN[exercise](*args)
+            return PLAIN[exercise](*args) + 0 * wb.reduce_sum(jnp.ones(clients))
 
     with (
         jax.numpy_rank_promotion("allow"),
-        pytest.raises(WrongAnswerError, match=r"reads the clients' own data|nothing is"),
+        pytest.raises(WrongAnswerError, match="reads the clients' own data"),
     ):
         course.check(exercise, wrapped)
 

@@ -7,6 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Jaxpr
 
+from workbench import _jax_compat
+from workbench._types import type_of
 from workbench.course._grading import (
     called,
     exercise,
@@ -128,18 +130,10 @@ def random_words(jaxpr: Jaxpr) -> int:
     """How many random words of 32 bits a function draws, its loops included."""
     total = 0
     for equation in jaxpr.eqns:
-        inner = [
-            each.jaxpr if hasattr(each, "jaxpr") else each
-            for each in jax.tree.leaves(
-                [value for value in equation.params.values()],
-                is_leaf=lambda x: hasattr(x, "eqns") or hasattr(x, "jaxpr"),
-            )
-        ]
-        nested = [each for each in inner if hasattr(each, "eqns")]
         times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
         if equation.primitive.name == "random_bits":
-            total += int(np.prod(equation.outvars[0].aval.shape))
-        total += times * sum(map(random_words, nested))
+            total += int(np.prod(type_of(equation.outvars[0]).shape))
+        total += times * sum(map(random_words, _jax_compat.inner_jaxprs(equation)))
     return total
 
 
@@ -157,7 +151,7 @@ def pairwise_masks(answer: object) -> str:
     ones = np.unpackbits(masks.view(np.uint8), axis=1).mean(axis=1)
     if (np.abs(ones - 0.5) > 0.15).any() or any(len(np.unique(row)) < 12 for row in masks):
         wrong("a client's mask repeats words or has hardly any bits set: use `jax.random.bits` for every word.")
-    drawn = random_words(jax.make_jaxpr(lambda key: answer(key, 5, 16))(jax.random.key(0)).jaxpr)
+    drawn = random_words(jax.make_jaxpr(lambda key: called(answer, key, 5, 16))(jax.random.key(0)).jaxpr)
     if drawn < 10 * 16:
         wrong(
             f"the sum is 0, but {drawn} random words are drawn; each of the 10 pairs of clients needs 16 words that "
