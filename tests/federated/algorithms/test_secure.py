@@ -299,7 +299,7 @@ def test_a_wrong_share_is_detected_where_more_than_the_threshold_answer(monkeypa
 def test_a_wrong_share_of_a_key_is_detected_at_the_threshold(monkeypatch):
     opened = begun()
     honest = opened._parties[2].answer
-    monkeypatch.setattr(opened._parties[2], "answer", lambda alive: [share ^ 1 for share in honest(alive)])
+    monkeypatch.setattr(opened._parties[2], "answer", lambda alive: [share ^ 2**100 for share in honest(alive)])
     with pytest.raises(EngineError, match="do not belong together"):
         opened.reveal(range(4))
 

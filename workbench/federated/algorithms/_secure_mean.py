@@ -88,6 +88,14 @@ def _left(masks: Masks, size: int) -> UInt32[Array, " values"]:
     return total
 
 
+def _count(masks: Masks) -> Array:
+    """The number of survivors, as the server counts them: not by work on a row of each client."""
+    count, _ = jax.lax.scan(
+        lambda count, alive: (count + alive.astype(jnp.int32), None), jnp.int32(0), jnp.asarray(masks.survived)
+    )
+    return count
+
+
 def secure_mean(
     clients: int, *, clip: float, bits: int = 16, noise_multiplier: float = 0.0, threshold: int | None = None
 ) -> Aggregator:
@@ -133,18 +141,20 @@ def secure_mean(
         one = jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), update)
         unravel = ravel_pytree(one)[1]
         words = map_fn(lambda row, weight, secret: _encode(row, weight, secret, grid), (update, weight, masks.noise))
-        survived = jnp.asarray(masks.survived)
-        total = jax.lax.bitcast_convert_type(masked_sum(words, masks, survived.astype(jnp.float32)), jnp.int32)
+        arrives = jnp.asarray(masks.present).astype(jnp.float32)
+        total = jax.lax.bitcast_convert_type(masked_sum(words, masks, arrives), jnp.int32)
+        survivors = _count(masks)
         present, counted = total[-2], total[-1]
         came = present if grid.is_noisy else counted
         mean = total[:-2].astype(jnp.float32) * grid.unit / jnp.maximum(came, 1).astype(jnp.float32)
-        fits = survived.any() & (present == survived.sum(dtype=jnp.int32)) & (counted >= 0) & (counted <= present)
+        fits = (survivors > 0) & (present == survivors) & (counted >= 0) & (counted <= present)
         spent = jax.tree.map(lambda x: jnp.zeros_like(jnp.asarray(x)), masks)  # twice the same mask would unmask
         return unravel(jnp.where(fits, mean, jnp.full_like(mean, jnp.nan))), spent
 
     def init(params: Params) -> Masks:
         zeros = jnp.zeros((clients, clients, 8), jnp.uint32)
-        return Masks(zeros, zeros[0], zeros[0], zeros[0], zeros, jnp.zeros(clients, bool))  # pyright: ignore[reportArgumentType]
+        nobody = jnp.zeros(clients, bool)
+        return Masks(zeros, zeros[0], zeros[0], nobody, zeros[0], zeros, nobody)  # pyright: ignore[reportArgumentType]
 
     return Aggregator(f"secure mean of {bits} bits", init, combine)
 

@@ -17,20 +17,22 @@ if TYPE_CHECKING:
 
 
 class Masks(NamedTuple):
-    """Seeds of one round. The first three belong to the clients, the others are what the server has recovered.
+    """Seeds of one round. The first four belong to the clients, the others are what the server has recovered.
 
     Attributes:
         pairs: `[clients, clients, 8]`: the seed that each client shares with each other one.
         own: `[clients, 8]`: the seed of each client's own mask.
         noise: `[clients, 8]`: the seed of each client's noise, of which nobody else has a share.
+        present: `[clients]`: whether the client's words reach the server.
         revealed_own: `[clients, 8]`: of survivors; 0 else.
         revealed_pairs: `[clients, clients, 8]`: those that clients that dropped out shared with survivors; 0 else.
-        survived: `[clients]`.
+        survived: `[clients]`: the same as `present`, as the server knows it.
     """
 
     pairs: UInt32[np.ndarray, "clients clients 8"]
     own: UInt32[np.ndarray, "clients 8"]
     noise: UInt32[np.ndarray, "clients 8"]
+    present: Bool[np.ndarray, " clients"]
     revealed_own: UInt32[np.ndarray, "clients 8"]
     revealed_pairs: UInt32[np.ndarray, "clients clients 8"]
     survived: Bool[np.ndarray, " clients"]
@@ -168,7 +170,7 @@ class SecureRound:
                     revealed_pairs[client, other] = _words(_agree(secret, self._keys[other].masking))
         survived = np.isin(np.arange(self._session.clients), alive)
         noise = np.stack([_words(party.noise) for party in self._parties])
-        return Masks(pairs, own, noise, revealed_own, revealed_pairs, survived)
+        return Masks(pairs, own, noise, survived, revealed_own, revealed_pairs, survived.copy())
 
 
 def _recovered(client: int, shares: Mapping[int, int], threshold: int, key: bytes | None) -> bytes:
