@@ -77,6 +77,7 @@ CALLS = {
     "inspect": lambda: facts(wb.inspect(step())(B, A)),
     "inspect a program": lambda: facts(wb.inspect(average())(W, X)),
     "why": lambda: facts(wb.why(step())(B, A)),
+    "advise": lambda: facts(wb.advise(step())(B, A)),
     "shardings": lambda: facts(wb.suggest_shardings(step(), mesh=MESH)(B, A)),
     "tap": lambda: repr(wb.tap(average())(W, X)),
     "rounds": rounds,
