@@ -201,3 +201,33 @@ def test_nnx_training_step_is_searched_by_module_path():
     assert [each[...].sharding.spec for each in (names["model"].up.kernel, momentum)] == [P(None, "data")] * 2
     train(names["model"], names["optimizer"], names["x"])  # its modules are updated as before
     assert not jnp.array_equal(names["model"].up.kernel[...], model.up.kernel[...])
+
+
+def test_code_of_equal_layers_with_several_products_shards_every_layer():
+    linen = pytest.importorskip("flax.linen")
+
+    class Block(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            return x + linen.Dense(64)(linen.gelu(linen.Dense(256)(x)))
+
+    class Net(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            for _ in range(3):
+                x = Block()(x)
+            return x
+
+    net, x = Net(), jnp.ones((32, 64))
+    with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
+        params = net.init(jax.random.key(0), x)
+        mesh = jax.make_mesh((8,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
+        fn = lambda params, x: net.apply(params, x)  # noqa: E731
+        search = wb.suggest_shardings(fn, mesh=mesh, chip="v5e", compiled=False, seconds=20)(params, x)
+        names = {"params": params, "x": x}
+        exec(search.code(), names)  # as a reader would paste it
+        pasted = wb.inspect(fn)(names["params"], names["x"])
+    kernels = [leaf.sharding.spec for leaf in jax.tree.leaves(names["params"]) if leaf.ndim == 2]
+    assert len(kernels) == 6
+    assert len({spec for spec in kernels[::2]}) == len({spec for spec in kernels[1::2]}) == 1
+    assert pasted.module.memory.argument_bytes <= 1.05 * search.best.argument_bytes

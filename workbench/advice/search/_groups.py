@@ -40,7 +40,11 @@ class SpecGroup:
     size_bytes: int
     outputs: list[int] = field(default_factory=list)
     locked: Spec | None = None
+    patterns: tuple[str, ...] = ()  # more than one where no single pattern names its leaves and no others
     is_exception: bool = False  # whether a pattern of other groups would match its name: it is listed where replicated
+
+    def __post_init__(self) -> None:
+        self.patterns = self.patterns or (self.pattern,)
 
     @property
     def argument(self) -> str:
@@ -74,6 +78,23 @@ def pattern_of(name: str) -> str:
     return _NUMBER.sub("*", name)
 
 
+def _patterns_of(names: Sequence[str]) -> tuple[str, ...]:
+    """The patterns of some paths that differ in numbers alone: `*` where every combination of the numbers is there.
+
+    Example:
+        >>> _patterns_of(["p['Mlp_0']['Dense_1']", "p['Mlp_1']['Dense_1']"])
+        ("p['Mlp_*']['Dense_1']",)
+        >>> _patterns_of(["p['Mlp_0']['Dense_1']", "p['Mlp_1']['Dense_2']"])
+        ("p['Mlp_0']['Dense_1']", "p['Mlp_1']['Dense_2']")
+    """
+    numbers = [tuple(_NUMBER.findall(name)) for name in names]
+    places = [sorted(set(column)) for column in zip(*numbers, strict=True)]
+    if math.prod(map(len, places)) != len(set(numbers)):
+        return tuple(names)
+    kept = iter([column[0] if len(column) == 1 else "*" for column in places])
+    return (_NUMBER.sub(lambda _: next(kept), names[0]),)
+
+
 def group_leaves(
     leaves: Sequence[ArgumentLeaf], outputs: Sequence[tuple[str, tuple[int, ...], str]]
 ) -> list[SpecGroup]:
@@ -95,21 +116,21 @@ def group_leaves(
         for number, (leaf, words) in enumerate(zip(leaves, tokens, strict=True))
     ]
     found: dict[tuple[str, tuple[int, ...]], SpecGroup] = {}
-    owners: dict[tuple[str, tuple[int, ...]], set[int]] = {}
     of_leaf: dict[int, SpecGroup] = {}
     for number, leaf in enumerate(leaves):
         first = owner[number]
         key = (pattern_of(leaves[first].name), leaf.shape)
         if key not in found:
             found[key] = SpecGroup(key[0], leaf.shape, leaves[first].dtype, [], 0)
-        owners.setdefault(key, set()).add(first)
         of_leaf[number] = found[key]
         found[key].leaves.append(number)
         found[key].size_bytes += leaf.size_bytes
     patterns = [pattern for pattern, _ in found]
-    for key, group in found.items():  # layers of different widths: a pattern names one group
-        if patterns.count(key[0]) > 1 and len(owners[key]) == 1:
-            group.pattern, group.is_exception = leaves[next(iter(owners[key]))].name, True
+    for key, group in found.items():
+        if patterns.count(key[0]) > 1:  # layers of different widths: a pattern names one group
+            own = [leaves[i].name for i in group.leaves if pattern_of(leaves[i].name) == key[0]]
+            group.patterns, group.is_exception = _patterns_of(own), True
+            group.pattern = group.patterns[0]
     for position, (path, shape, dtype) in enumerate(outputs):
         words = _tokens(path)
         for start in range(len(words)):

@@ -135,7 +135,8 @@ class Search:
     def _choice(self, name: str, priced: Priced) -> ShardingChoiceRecord:
         groups = self.program.groups
         paired = zip(groups, priced.specs, strict=True)
-        specs = {group.pattern: spec for group, spec in paired if any(spec) or group.is_exception}
+        listed = [(group, spec) for group, spec in paired if any(spec) or group.is_exception]
+        specs = {pattern: spec for group, spec in listed for pattern in group.patterns}
         return ShardingChoiceRecord(
             name=name,
             mesh=self.program.axes,
