@@ -38,10 +38,15 @@ def test_large_batch_takes_the_mesh_for_the_data():
 def test_smallest_slice_grows_with_the_weights():
     small = wb.fit(predict, targets=["v5e"], compiled=False)(weights(1024, 4096), shape(64, 1024))
     large = wb.fit(predict, targets=["v5e"], compiled=False)(weights(65536, 262144), shape(64, 65536))
-    assert (small.rows[0].target, small.rows[0].fits) == ("v5e:2x2", True)
+    assert (small.rows[0].target, small.rows[0].fits) == ("v5e:1x1", True)
     assert large.rows[0].fits
     # 2 * 65536 * 262144 bfloat16 are 64 GiB: more than four devices of 16 GiB hold beside anything else
     assert large.rows[0].devices > 4
+
+
+def test_one_chip_is_a_slice():
+    row = wb.fit(predict, targets=["v5e:1x1"], compiled=False)(weights(256, 1024), shape(64, 256)).rows[0]
+    assert (row.target, row.chips, row.fits) == ("v5e:1x1", 1, True)
 
 
 def test_named_slice_is_the_largest_that_is_tried():

@@ -241,7 +241,7 @@ def _slices(target: str) -> list[TargetRecord]:
         machine = parse_target(f"{chip}:{topology}")
         if limit is None or machine.devices <= limit:
             found.setdefault(machine.devices, machine)
-    return [found[devices] for devices in sorted(found) if devices > 1]
+    return [found[devices] for devices in sorted(found)]
 
 
 def _axes_of(call: TracedCall, axes: Sequence[str] | None) -> tuple[str, ...]:
