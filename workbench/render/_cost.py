@@ -13,18 +13,22 @@ from workbench.render._svg import (
 )
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _BOUNDS = {"compute": 0, "memory": 1, "collective": 5, "unknown": 7}  # indices of Okabe and Ito's colours
 _MARKERS = {"compute": "o", "memory": "s", "collective": "D", "unknown": "x"}
 
 
-def plot_roofline(cost: CostRecord, *, dtype: str | None = None, dark: bool | None = None) -> "Figure":
+def plot_roofline(
+    cost: CostRecord, *, dtype: str | None = None, ax: "Axes | None" = None, dark: bool | None = None
+) -> "Figure":
     """Every stage under the roof of its chip: predicted FLOP/s against FLOPs per byte of HBM.
 
     Args:
         cost: With a chip, else the figure says that it needs one.
         dtype: Whose peak makes the flat part of the roof; the chip's first by default.
+        ax: Where to draw, in a figure of yours; None makes a figure.
         dark: Colours for a dark or a light page; `None` reads on both.
 
     Example:
@@ -33,7 +37,7 @@ def plot_roofline(cost: CostRecord, *, dtype: str | None = None, dark: bool | No
     """
     from workbench.render._figures import colour, grid, ink, label_point, legend, new_figure, say_nothing, title
 
-    figure, axes = new_figure(7.2, 3.8, dark=dark)
+    figure, axes = new_figure(7.2, 3.8, dark=dark, ax=ax)
     chip = cost.chip
     points = [(stage, place) for stage in cost.stages if (place := _roofline_point(stage)) is not None]
     if chip is None or not points:
@@ -71,7 +75,7 @@ def plot_roofline(cost: CostRecord, *, dtype: str | None = None, dark: bool | No
     return figure
 
 
-def plot_timeline(cost: CostRecord, *, dark: bool | None = None) -> "Figure":
+def plot_timeline(cost: CostRecord, *, ax: "Axes | None" = None, dark: bool | None = None) -> "Figure":
     """The stages one after another in predicted seconds: work on the chip, then collectives, without overlap.
 
     Example:
@@ -81,7 +85,7 @@ def plot_timeline(cost: CostRecord, *, dark: bool | None = None) -> "Figure":
     from workbench.render._figures import HATCHES, colour, grid, legend, new_figure, say_nothing, second_axis, title
 
     timed = [stage for stage in cost.stages if stage.seconds is not None]
-    figure, axes = new_figure(7.2, 1.4 + 0.34 * max(len(timed), 2), dark=dark)
+    figure, axes = new_figure(7.2, 1.4 + 0.34 * max(len(timed), 2), dark=dark, ax=ax)
     if not timed:
         say_nothing(axes, dark, "no stage has predicted seconds: choose a chip")
         return figure
@@ -106,14 +110,16 @@ def plot_timeline(cost: CostRecord, *, dark: bool | None = None) -> "Figure":
     return figure
 
 
-def plot_collectives(record: ModuleRecord | CostRecord, *, dark: bool | None = None) -> "Figure":
+def plot_collectives(
+    record: ModuleRecord | CostRecord, *, ax: "Axes | None" = None, dark: bool | None = None
+) -> "Figure":
     """Bytes that one device sends per call, by stage, stacked by the mesh axes that they cross."""
     from workbench.render._figures import byte_axis, grid, legend, new_figure, say_nothing, stacked_bars, title
 
     table = collective_bytes(record)
     stages = list(dict.fromkeys(stage for stage, _ in table))
     axes_names = sorted({name for _, name in table})
-    figure, axes = new_figure(7.2, 1.5 + 0.36 * max(len(stages), 2), dark=dark)
+    figure, axes = new_figure(7.2, 1.5 + 0.36 * max(len(stages), 2), dark=dark, ax=ax)
     if not table:
         say_nothing(axes, dark, "this program has no collectives")
         return figure

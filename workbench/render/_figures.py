@@ -13,7 +13,7 @@ from workbench.render._theme import OKABE_ITO, palette
 with needs_library("matplotlib", needed_for="A figure"):
     from matplotlib.axes import Axes
     from matplotlib.axis import Axis
-    from matplotlib.figure import Figure
+    from matplotlib.figure import Figure, SubFigure
     from matplotlib.ticker import FuncFormatter, Locator
 
 HATCHES = ("", "///", "\\\\\\", "|||", "---", "+++", "xxx", "...")
@@ -33,18 +33,55 @@ class NotebookFigure(Figure):
         return buffer.getvalue()
 
 
-def new_figure(width: float, height: float, *, dark: bool | None) -> tuple[NotebookFigure, Axes]:
-    """A figure of one panel, in inches.
+def canvas(width: float, height: float, ax: Axes | None) -> tuple[Figure, Figure | SubFigure]:
+    """A figure, and where in it several panels are drawn: all of it, or the place of one panel of the reader's.
+
+    Args:
+        width: Inches, of a new figure.
+        height: Inches, of a new figure.
+        ax: A panel that gives up its place; None: a new figure.
+
+    Raises:
+        ValueError: `ax` is not part of a grid of panels.
+    """
+    if ax is None:
+        made = NotebookFigure(figsize=(width, height), layout="constrained")
+        return made, made
+    place, holder = ax.get_subplotspec(), ax.get_figure()
+    if place is None or holder is None:
+        message = (
+            "`ax` received a panel that stands free in its figure. Several panels are drawn in its place: that takes a "
+            "grid. Pass a panel of `plt.subplots(...)`."
+        )
+        raise ValueError(message)
+    root = _root(ax)
+    ax.remove()
+    return root, holder.add_subfigure(place)
+
+
+def new_figure(width: float, height: float, *, dark: bool | None, ax: Axes | None = None) -> tuple[Figure, Axes]:
+    """A figure of one panel, in inches; or a panel of the reader's, with its figure.
 
     Args:
         width: Inches.
         height: Inches.
         dark: Colours for a dark or a light page; `None`: a transparent ground and ink that reads on both.
+        ax: The panel to draw in; None makes a figure.
     """
+    if ax is not None:
+        ground = ax.figure.get_facecolor()
+        style(ax, dark)
+        ax.figure.set_facecolor(ground)  # of the reader's other panels too
+        return _root(ax), ax
     figure = NotebookFigure(figsize=(width, height), layout="constrained")
     axes = figure.subplots()
     style(axes, dark)
     return figure, axes
+
+
+def _root(ax: Axes) -> Figure:
+    figure = ax.figure
+    return figure if isinstance(figure, Figure) else figure.figure
 
 
 def style(axes: Axes, dark: bool | None) -> None:

@@ -6,6 +6,7 @@ from workbench.records import BufferRecord, MemoryRecord
 from workbench.render._svg import bytes_text, count_text, line_text
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _LISTED = 12
@@ -17,7 +18,9 @@ _PARTS = (
 )
 
 
-def plot_memory(memory: MemoryRecord, *, buffers: int = 10, dark: bool | None = None) -> "Figure":
+def plot_memory(
+    memory: MemoryRecord, *, buffers: int = 10, ax: "Axes | None" = None, dark: bool | None = None
+) -> "Figure":
     """The planned memory of one device by use, and the largest buffers alive at its peak.
 
     Example:
@@ -26,8 +29,8 @@ def plot_memory(memory: MemoryRecord, *, buffers: int = 10, dark: bool | None = 
         'planned memory of one device (bytes)'
     """
     from workbench.render._figures import (
-        NotebookFigure,
         byte_axis,
+        canvas,
         colour,
         grid,
         ink,
@@ -39,8 +42,8 @@ def plot_memory(memory: MemoryRecord, *, buffers: int = 10, dark: bool | None = 
     )
 
     largest = memory.largest[:buffers]
-    figure = NotebookFigure(figsize=(7.2, 2.1 + 0.3 * max(len(largest), 1)), layout="constrained")
-    top, bottom = figure.subplots(2, 1, height_ratios=(1, max(len(largest), 1) * 0.3 + 0.4))
+    figure, place = canvas(7.2, 2.1 + 0.3 * max(len(largest), 1), ax)
+    top, bottom = place.subplots(2, 1, height_ratios=(1, max(len(largest), 1) * 0.3 + 0.4))
     for axes in (top, bottom):
         style(axes, dark)
     known = {name: [float(getattr(memory, key))] for key, name in _PARTS if getattr(memory, key) is not None}
@@ -67,7 +70,7 @@ def plot_memory(memory: MemoryRecord, *, buffers: int = 10, dark: bool | None = 
     return figure
 
 
-def plot_memory_timeline(memory: MemoryRecord, *, dark: bool | None = None) -> "Figure":
+def plot_memory_timeline(memory: MemoryRecord, *, ax: "Axes | None" = None, dark: bool | None = None) -> "Figure":
     """Live bytes over the schedule of the compiled program, with its peak named.
 
     Example:
@@ -77,7 +80,7 @@ def plot_memory_timeline(memory: MemoryRecord, *, dark: bool | None = None) -> "
     """
     from workbench.render._figures import byte_axis, colour, grid, ink, new_figure, say_nothing, title
 
-    figure, axes = new_figure(7.2, 3.0, dark=dark)
+    figure, axes = new_figure(7.2, 3.0, dark=dark, ax=ax)
     if not memory.timeline:
         say_nothing(axes, dark, "the schedule of this program is not known")
         return figure

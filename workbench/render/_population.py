@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _COSTS = ("hours", "moved (GB)", "energy (kWh)")
@@ -15,6 +16,7 @@ def plot_costs(
     metric: str = "accuracy",
     *,
     against: Sequence[str] = _COSTS,
+    ax: "Axes | None" = None,
     dark: bool | None = None,
 ) -> "Figure":
     """A metric of several schedules against each of their costs, one panel per cost.
@@ -23,6 +25,7 @@ def plot_costs(
         frames: Tables by name, from `population.train` (or `Simulation.frame`, for a metric of the rounds).
         metric: The column to draw; rows without a value are left out.
         against: The columns of costs, from left to right.
+        ax: Where to draw, in a figure of yours; None makes a figure.
         dark: Colours for a dark or a light page; None: ink that reads on both.
 
     Returns:
@@ -37,7 +40,7 @@ def plot_costs(
         >>> plot_costs({"FedAvg": frame}, against=["hours"]).axes[0].get_xlabel()
         'hours'
     """
-    from workbench.render._figures import NotebookFigure, colour, grid, legend, style
+    from workbench.render._figures import canvas, colour, grid, legend, style
 
     for name, frame in frames.items():
         missing = [column for column in (metric, *against) if column not in frame]
@@ -47,8 +50,8 @@ def plot_costs(
                 f"of the table, which are {', '.join(map(str, frame.columns))}: choose from these."
             )
             raise ValueError(message)
-    figure = NotebookFigure(figsize=(3.4 * len(against), 3.0), layout="constrained")
-    panels = figure.subplots(1, len(against), squeeze=False, sharey=True)[0]
+    figure, place = canvas(3.4 * len(against), 3.0, ax)
+    panels = place.subplots(1, len(against), squeeze=False, sharey=True)[0]
     for axes, cost in zip(panels, against, strict=True):
         style(axes, dark)
         for index, (name, frame) in enumerate(frames.items()):

@@ -8,17 +8,19 @@ from workbench.records import RoundRecord, RunRecord, TimelineRecord
 from workbench.render._rounds import curves
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 _MOST_CURVES = 9
 _MOST_ROWS = 48
 
 
-def plot_rounds(history: Sequence[RoundRecord], *, dark: bool | None = None) -> "Figure":
+def plot_rounds(history: Sequence[RoundRecord], *, ax: "Axes | None" = None, dark: bool | None = None) -> "Figure":
     """Every metric over the rounds: the mean, and a band from the least to the most over clients and local steps.
 
     Args:
         history: Finished rounds, such as `run.history`; at most nine metrics are drawn.
+        ax: Where to draw, in a figure of yours; None makes a figure.
         dark: Colours for a dark or a light page; None: ink that reads on both.
 
     Returns:
@@ -30,17 +32,17 @@ def plot_rounds(history: Sequence[RoundRecord], *, dark: bool | None = None) -> 
         >>> len(plot_rounds(run.history).axes)  # one metric
         1
     """
-    from workbench.render._figures import NotebookFigure, colour, grid, new_figure, say_nothing, style, title
+    from workbench.render._figures import canvas, colour, grid, new_figure, say_nothing, style, title
 
     drawn = list(curves(history).items())[:_MOST_CURVES]
     if not drawn:
-        figure, axes = new_figure(5.0, 1.6, dark=dark)
+        figure, axes = new_figure(5.0, 1.6, dark=dark, ax=ax)
         say_nothing(axes, dark, "no round has finished yet")
         return figure
     across = min(len(drawn), 3)
     rows = math.ceil(len(drawn) / across)
-    figure = NotebookFigure(figsize=(3.4 * across, 2.4 * rows), layout="constrained")
-    panels = list(figure.subplots(rows, across, squeeze=False).ravel())
+    figure, place = canvas(3.4 * across, 2.4 * rows, ax)
+    panels = list(place.subplots(rows, across, squeeze=False).ravel())
     for axes, (name, points) in zip(panels, drawn, strict=False):
         style(axes, dark)
         rounds, mean, least, most = zip(*points, strict=True)
@@ -54,12 +56,15 @@ def plot_rounds(history: Sequence[RoundRecord], *, dark: bool | None = None) -> 
     return figure
 
 
-def plot_clients_over_rounds(history: Sequence[RoundRecord], metric: str, *, dark: bool | None = None) -> "Figure":
+def plot_clients_over_rounds(
+    history: Sequence[RoundRecord], metric: str, *, ax: "Axes | None" = None, dark: bool | None = None
+) -> "Figure":
     """One metric of every client as a heat map: clients down, rounds across; of local steps their mean.
 
     Args:
         history: Finished rounds.
         metric: One with a value per client.
+        ax: Where to draw, in a figure of yours; None makes a figure.
         dark: Colours for a dark or a light page; None: ink that reads on both.
 
     Returns:
@@ -81,7 +86,7 @@ def plot_clients_over_rounds(history: Sequence[RoundRecord], metric: str, *, dar
         raise ValueError(message)
     rows = max(len(column) for _, column in columns)
     grid = [[column[row] if row < len(column) else math.nan for _, column in columns] for row in range(rows)]
-    figure, axes = new_figure(7.2, 3.2, dark=dark)
+    figure, axes = new_figure(7.2, 3.2, dark=dark, ax=ax)
     first, last = columns[0][0], columns[-1][0]
     shown = axes.imshow(
         grid, aspect="auto", cmap="cividis", interpolation="nearest", extent=(first - 0.5, last + 0.5, rows - 0.5, -0.5)
@@ -94,11 +99,12 @@ def plot_clients_over_rounds(history: Sequence[RoundRecord], metric: str, *, dar
     return figure
 
 
-def plot_gantt(timeline: TimelineRecord, *, dark: bool | None = None) -> "Figure":
+def plot_gantt(timeline: TimelineRecord, *, ax: "Axes | None" = None, dark: bool | None = None) -> "Figure":
     """A simulated round: what every client did when, and where the round ended; of many clients the slowest.
 
     Args:
         timeline: From `simulate_round`.
+        ax: Where to draw, in a figure of yours; None makes a figure.
         dark: Colours for a dark or a light page; None: ink that reads on both.
 
     Returns:
@@ -108,7 +114,7 @@ def plot_gantt(timeline: TimelineRecord, *, dark: bool | None = None) -> "Figure
 
     slowest = sorted(timeline.outcomes, key=lambda each: -(each.needed_seconds or 0.0))[:_MOST_ROWS]
     rows = {each.client: row for row, each in enumerate(sorted(slowest, key=lambda each: each.client))}
-    figure, axes = new_figure(7.2, 1.4 + 0.22 * max(len(rows), 3), dark=dark)
+    figure, axes = new_figure(7.2, 1.4 + 0.22 * max(len(rows), 3), dark=dark, ax=ax)
     seen: set[str] = set()
     for span in timeline.spans:
         if span.client in rows:
@@ -135,11 +141,12 @@ def plot_gantt(timeline: TimelineRecord, *, dark: bool | None = None) -> "Figure
     return figure
 
 
-def plot_run(run: RunRecord, *, dark: bool | None = None) -> "Figure":
+def plot_run(run: RunRecord, *, ax: "Axes | None" = None, dark: bool | None = None) -> "Figure":
     """Measured seconds of every device per call, by what they went into: compute, collectives, waiting for others.
 
     Args:
         run: A measured run.
+        ax: Where to draw, in a figure of yours; None makes a figure.
         dark: Colours for a dark or a light page; None: ink that reads on both.
 
     Returns:
@@ -149,7 +156,7 @@ def plot_run(run: RunRecord, *, dark: bool | None = None) -> "Figure":
     from workbench.render._live import natural
 
     places = sorted({stage.where for stage in run.stages}, key=natural)
-    figure, axes = new_figure(7.2, 1.4 + 0.3 * max(len(places), 2), dark=dark)
+    figure, axes = new_figure(7.2, 1.4 + 0.3 * max(len(places), 2), dark=dark, ax=ax)
     if not places:
         say_nothing(axes, dark, "this run has no measured stages")
         return figure

@@ -1,0 +1,47 @@
+"""Every figure goes into a reader's own panel."""
+
+import pytest
+from matplotlib.figure import Figure
+from records_examples import fedavg_record
+from records_parts import cost_record, module_record
+
+from workbench import render
+from workbench.records import EventRecord, RoundRecord, RunRecord
+
+HISTORY = [RoundRecord(round=n, seconds=0.5, metrics={"loss": (3.0, 1.0), "accuracy": 0.5}) for n in range(3)]
+
+RUN = RunRecord(
+    name="r", engine="mesh", seconds=1.0,
+    events=(EventRecord(where="cpu:0", name="dot", start_seconds=0.0, seconds=0.5, kind="compute"),),
+)  # fmt: skip
+PLOTS = {
+    "roofline": lambda **ax: render.plot_roofline(cost_record(), **ax),
+    "timeline": lambda **ax: render.plot_timeline(cost_record(), **ax),
+    "collectives": lambda **ax: render.plot_collectives(module_record(), **ax),
+    "memory": lambda **ax: render.plot_memory(fedavg_record().module.memory, **ax),
+    "memory timeline": lambda **ax: render.plot_memory_timeline(fedavg_record().module.memory, **ax),
+    "rounds": lambda **ax: render.plot_rounds(HISTORY, **ax),
+    "no rounds": lambda **ax: render.plot_rounds([], **ax),
+    "clients": lambda **ax: render.plot_clients_over_rounds(HISTORY, "loss", **ax),
+    "run": lambda **ax: render.plot_run(RUN, **ax),
+}
+
+
+@pytest.mark.parametrize("plot", PLOTS.values(), ids=PLOTS)
+def test_a_figure_is_drawn_in_the_place_of_a_panel(plot):
+    figure = Figure(figsize=(10, 4), facecolor="white")
+    left, right = figure.subplots(1, 2)
+    left.plot([0, 1])
+    assert plot(ax=right) is figure
+    figure.draw_without_rendering()
+    drawn = [axes for axes in figure.axes if axes is not left and axes.get_visible()]
+    assert drawn
+    assert all(axes.get_window_extent().x0 > left.get_window_extent().x1 for axes in drawn)
+    assert any(axes.has_data() or axes.texts for axes in drawn)
+    assert figure.get_facecolor() == (1.0, 1.0, 1.0, 1.0)  # the reader's ground stays
+
+
+def test_several_panels_need_a_grid():
+    free = Figure().add_axes((0.1, 0.1, 0.8, 0.8))
+    with pytest.raises(ValueError, match="stands free"):
+        PLOTS["memory"](ax=free)
