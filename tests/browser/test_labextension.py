@@ -64,14 +64,14 @@ def test_explorer_that_is_docked_from_python_is_replaced_when_its_cell_runs_agai
 
 
 def test_function_of_a_cell_is_explored_by_a_command(lab_page: Page, lab: str, lab_root: Path):
-    cells = ("import jax, workbench as wb", "def double(x):\n    return 2 * x", "y = double(jax.numpy.ones(3))")
+    cells = ("import jax, workbench as wb\nx = jax.numpy.ones(3)", "def double(x):\n    return 2 * x", "y = double(x)")
     open_notebook(lab_page, lab, write_notebook(lab_root, "command.ipynb", *cells))
     assert run_all(lab_page) == []
     run = """() => { const app = window.jupyterapp; app.shell.currentWidget.content.activeCellIndex = 1;
       return app.commands.execute("workbench:explore-cell"); }"""
     lab_page.evaluate(run)
     sources = "() => [...window.jupyterapp.shell.currentWidget.content.model.cells].map(c => c.sharedModel.getSource())"
-    assert lab_page.evaluate(sources)[2] == "wb.explore(double)(jax.numpy.ones(3))"
+    assert lab_page.evaluate(sources)[2] == "wb.explore(double)(x)"
     expect(lab_page.locator("section.wb")).to_be_visible(timeout=60_000)
     lab_page.evaluate("() => window.jupyterapp.commands.execute('workbench:devices')")
     expect(lab_page.locator(".workbench-dock section.wb")).to_be_visible(timeout=60_000)
