@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from workbench.records import ComparedRecord, ComparisonRecord
-from workbench.render import amount_text, render_comparison_html, render_comparison_text, to_pandas
+from workbench.render import amount_text, display_record, render_comparison_text, to_pandas
 
 COMPARISON = ComparisonRecord(
     names=("before", "after<br>"),
@@ -35,18 +35,12 @@ def test_text_lists_differences_by_group_and_counts_the_rest():
     ]
 
 
-def rows_of(**options):
-    return list(ET.fromstring(render_comparison_html(COMPARISON, **options)).iterfind(".//tbody/tr"))
-
-
-def test_html_has_a_row_per_difference_or_per_quantity():
-    assert (len(rows_of()), len(rows_of(all_rows=True))) == (4, 5)
-    assert [cell.text for cell in rows_of()[1]] == ["per device", "FLOPs", "2 kFLOP", "500 FLOP", "×0.25"]
-
-
-def test_html_escapes_names():
-    heads = [cell.text for cell in ET.fromstring(render_comparison_html(COMPARISON)).iterfind(".//thead/tr/th")]
-    assert heads == [None, None, "before", "after<br>", "last / first"]
+def test_card_has_a_row_per_difference_and_escapes_names():
+    card = ET.fromstring(display_record(COMPARISON)["text/html"])
+    rows = [[cell.text for cell in row] for row in card.iterfind(".//tbody/tr")]
+    assert len(rows) == 4
+    assert rows[1] == ["FLOPs", "2 kFLOP", "500 FLOP", "×0.25"]
+    assert [cell.text for cell in card.iterfind(".//thead/tr/th")] == ["quantity", "1. before", "2. after<br>", "ratio"]
 
 
 def test_table_has_a_column_per_program_even_of_one_name():

@@ -3,7 +3,7 @@
 from typing import Any
 
 from workbench.records import ComparisonRecord
-from workbench.render import GLOSSARY, render_comparison_html, render_comparison_text
+from workbench.render import GLOSSARY, display_record, render_comparison_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._compare_tree import compare_tree_state
 
@@ -29,9 +29,9 @@ class CompareView(WorkbenchWidget):
         """Every difference, one per line."""
         return render_comparison_text(self.record)
 
-    def _repr_mimebundle_(self, **kwargs: object) -> tuple[dict[str, Any], dict[str, Any]] | None:
-        data, metadata = super()._repr_mimebundle_(**kwargs) or ({}, {})
-        return {**data, "text/html": str(render_comparison_html(self.record))}, metadata
+    def static_html(self) -> str:
+        """What differs, as a table."""
+        return display_record(self.record)["text/html"]
 
 
 def compare_state(record: ComparisonRecord) -> dict[str, Any]:

@@ -22,7 +22,6 @@ from workbench.render._charts import (
 )
 from workbench.render._compare import (
     amount_text as amount_text,
-    render_comparison_html as render_comparison_html,
     render_comparison_text as render_comparison_text,
 )
 from workbench.render._cost import (

@@ -1,7 +1,7 @@
-"""Several programs side by side, as figure, text and HTML."""
+"""Several programs side by side, as text."""
 
 from workbench.records import ComparedRecord, ComparisonRecord
-from workbench.render._svg import Markup, bytes_text, count_text, element, flops_text, seconds_text
+from workbench.render._svg import bytes_text, count_text, flops_text, seconds_text
 
 _SIGNS = {"same": "=", "changed": "≠", "added": "+", "removed": "−", "unknown": "?"}
 
@@ -20,20 +20,6 @@ def render_comparison_text(comparison: ComparisonRecord) -> str:
         lines.append(f"    {_SIGNS[row.status]} {row.name}: {values}{times}")
     lines += [f"Note: {note}" for note in comparison.notes]
     return "\n".join(lines)
-
-
-def render_comparison_html(comparison: ComparisonRecord, *, all_rows: bool = False) -> Markup:
-    """The comparison as a table; only what differs, unless `all_rows`."""
-    head = [element("th", word, scope="col") for word in ("", "", *comparison.names, "last / first")]
-    body = []
-    for row in comparison.rows if all_rows else comparison.differences:
-        times = f"×{row.ratio:.3g}" if row.ratio is not None else _SIGNS[row.status]
-        cells = [element("td", amount_text(value, row.unit)) for value in row.values]
-        name = element("th", row.name, scope="row")
-        body.append(element("tr", element("td", row.group), name, *cells, element("td", times, title=row.status)))
-    caption = element("caption", f"{len(comparison.differences)} of {len(comparison.rows)} quantities differ")
-    table = element("table", caption, element("thead", element("tr", *head)), element("tbody", *body))
-    return element("div", table, *[element("p", f"Note: {note}") for note in comparison.notes], class_="wb")
 
 
 def amount_text(value: float | str | None, unit: str) -> str:
