@@ -34,8 +34,8 @@ def callers_of(
         files: Files of the program's instructions: the tree calls a cell by its number.
 
     Returns:
-        Per instruction the calls that tell its line from the same line under other callers, its own last; empty where
-        only one call leads there.
+        Per instruction the calls that distinguish its line from that line under other callers, its own last; empty
+        where only one call leads there.
     """
     if tree is None:
         return {}

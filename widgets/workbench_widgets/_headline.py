@@ -28,7 +28,7 @@ class CollectiveGroup:
 
     @property
     def lines(self) -> tuple[SourceLine, ...]:
-        """The line of the outermost call that tells this group from others, then the lines of the collectives."""
+        """The line of the outermost call that distinguishes this group, then the lines of the collectives."""
         return tuple(dict.fromkeys((*(call.source for call in self.calls[:1]), *self.sources)))
 
     @property

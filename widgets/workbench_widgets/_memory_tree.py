@@ -15,7 +15,7 @@ _SILENT = frozenset("while body cond closed_call checkpoint rematted_computation
 
 
 def buffer_tree(buffers: Sequence[BufferRecord], parameters: AbstractSet[str]) -> list[dict[str, Any]]:
-    """The rows of the tree, a row before those inside of it.
+    """The rows of the tree, a row before those inside it.
 
     Args:
         buffers: What is alive at the peak.
