@@ -279,7 +279,7 @@ class Overlay {
         form: "note",
         title: "",
         text:
-          `Bands and intervals contain the mean over seeds with ${percent} % confidence (bootstrap). ` +
+          `Bands and intervals contain the mean over seeds with ${percent} % confidence (Student). ` +
           "A result with one seed has none. Select a result for its differences from the others.",
       },
     ];

@@ -42,8 +42,8 @@ def compare_runs(
         metric: What is compared; of one value per client their mean.
         minimize: Whether small is good.
         last: The final value is the mean over this many last rounds.
-        confidence: Of all intervals.
-        resamples: Of the bootstrap.
+        confidence: Confidence level of all intervals, which are Student's over the seeds.
+        resamples: Of permutations, where there are too many signs to try all.
         test: "permutation" (of signs, exact for few seeds), "t" or "wilcoxon"; always paired by seed.
         correction: "holm" or "benjamini-hochberg", for the number of pairs.
 
@@ -288,7 +288,7 @@ class RunComparison:
         return display_object("RunComparison", repr(self)[1:-1], self.table().to_dict("records"))
 
     def _interval(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return mean_interval(values, confidence=self.confidence, resamples=self._resamples)
+        return mean_interval(values, confidence=self.confidence)
 
     def _first(self, history: History, target: float) -> int | None:
         values = values_of(history, self.metric)

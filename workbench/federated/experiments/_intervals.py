@@ -12,44 +12,34 @@ Test = Literal["permutation", "t", "wilcoxon"]
 Correction = Literal["holm", "benjamini-hochberg"]
 
 
-def mean_interval(
-    values: np.ndarray, *, confidence: float, resamples: int, seed: int = 0
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean over the last axis and its bootstrap percentile interval.
+def mean_interval(values: np.ndarray, *, confidence: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Computes the mean over the last axis and Student's interval of it.
+
+    Resampling few seeds knows no value that was not drawn: percentile intervals of 95 % cover the mean in 51 % of the
+    cases with two seeds and in 73 % with three. Student's interval covers it in 95 % where the values are normal.
 
     Args:
-        values: `[..., seeds]`; seeds that are NaN everywhere belong into no mean: leave them out before.
-        confidence: Of the interval, such as 0.95.
-        resamples: Of the bootstrap.
-        seed: Decides the resamples.
+        values: `[..., seeds]`; leave seeds out that are NaN everywhere.
+        confidence: Confidence level, such as 0.95.
 
     Returns:
-        Mean, low, high, each `[...]`; low and high are NaN for a single seed, which says nothing about others.
+        Mean, low and high, each `[...]`; low and high are NaN for a single seed, which has no spread.
 
     Example:
-        >>> mean, low, high = mean_interval(np.array([1.0, 2.0, 3.0]), confidence=0.95, resamples=999)
-        >>> float(mean), bool(1 <= low <= 2 <= high <= 3)
-        (2.0, True)
+        >>> mean, low, high = mean_interval(np.array([1.0, 2.0, 3.0]), confidence=0.95)
+        >>> float(mean), round(float(low), 3), round(float(high), 3)  # 2 ± 4.303 · 1 / √3
+        (2.0, -0.484, 4.484)
 
     References:
-        Efron and Tibshirani, "An Introduction to the Bootstrap", 1993, section 13.3.
+        Student, "The probable error of a mean", Biometrika 1908.
     """
     import scipy.stats
 
-    mean = values.mean(axis=-1)
-    if values.shape[-1] < 2:
+    mean, count = values.mean(axis=-1), values.shape[-1]
+    if count < 2:
         return mean, np.full_like(mean, np.nan), np.full_like(mean, np.nan)
-    found = scipy.stats.bootstrap(
-        (values,),
-        np.mean,
-        axis=-1,
-        confidence_level=confidence,
-        n_resamples=resamples,
-        method="percentile",
-        vectorized=True,
-        rng=np.random.default_rng(seed),
-    )
-    return mean, found.confidence_interval.low, found.confidence_interval.high
+    half = scipy.stats.t.ppf((1 + confidence) / 2, count - 1) * values.std(axis=-1, ddof=1) / np.sqrt(count)
+    return mean, mean - half, mean + half
 
 
 def paired_tests(
@@ -68,7 +58,7 @@ def paired_tests(
             "wilcoxon" the signed-rank test.
         correction: "holm" bounds the chance of any false difference, "benjamini-hochberg" the share of false ones.
         confidence: Of the interval of the mean difference.
-        resamples: Of permutations and bootstrap.
+        resamples: Of permutations, where there are too many signs to try all.
 
     Returns:
         Rows: `a`, `b`, `pairs` (common seeds), `difference` (mean of a − b) with `low` and `high`, `p`, `p_corrected`.
@@ -79,7 +69,7 @@ def paired_tests(
         differences = np.array([finals[a][seed] - finals[b][seed] for seed in common])
         row: dict[str, Any] = {"a": a, "b": b, "pairs": len(common)}
         if common:
-            mean, low, high = mean_interval(differences, confidence=confidence, resamples=resamples)
+            mean, low, high = mean_interval(differences, confidence=confidence)
             row |= {"difference": float(mean), "low": float(low), "high": float(high)}
         else:
             row |= dict.fromkeys(("difference", "low", "high"), float("nan"))

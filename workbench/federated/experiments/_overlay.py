@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 MOST_POINTS = 300  # of one curve
 MOST_TESTED = 12  # results of which every pair is tested
-RESAMPLES = 1000
 _LIVE = ("ready", "running", "paused")
 
 
@@ -147,12 +146,12 @@ def _curve(
     known = np.isfinite(table).all(axis=-1)  # where a seed is not finite, there is no mean
     mean, low, high = (np.full(len(kept), np.nan) for _ in range(3))
     if known.any():
-        found = mean_interval(table[known], confidence=comparison.confidence, resamples=RESAMPLES)
+        found = mean_interval(table[known], confidence=comparison.confidence)
         mean[known], low[known], high[known] = found
     ends: list[float | None] = [None, None, None]
     if compared:
         finals = np.array([row[-comparison.last :].mean() for row in rows])
-        ends = [_finite(v) for v in mean_interval(finals, confidence=comparison.confidence, resamples=RESAMPLES)]
+        ends = [_finite(v) for v in mean_interval(finals, confidence=comparison.confidence)]
     return OverlaidMetricRecord(
         metric=metric,
         rounds=tuple(numbers[place] for place in kept),

@@ -22,18 +22,20 @@ def predict_seconds(
         dtype: Whose peak counts.
 
     Returns:
-        The tree; as it is where the chip has no peak for `dtype`.
+        The tree. It has no predicted seconds where the chip has no peak for `dtype`, or where a collective has no
+        published bandwidth: a sum without that collective would rank chips by what is not known of them.
     """
-    if dtype not in chip.peak_flops_per_second:
+    collectives = list(collectives)
+    communicating = {record.name: _collective_seconds(record, chip) for record in collectives}
+    if dtype not in chip.peak_flops_per_second or None in communicating.values():
         return tree
     peak = chip.peak_flops_per_second[dtype] / chip.devices_per_chip
     bandwidth = chip.hbm_bytes_per_second / chip.devices_per_chip
-    communicating = {record.name: _collective_seconds(record, chip) for record in collectives}
     own: dict[int, CallFiguresRecord] = {}
     for node in tree.nodes:
         if node.kind in ("operation", "unattributed") and not node.own.is_zero:
             seconds = max(node.own.flops_matmul / peak, node.own.traffic_bytes / bandwidth)
-            seconds += sum(communicating.get(name, 0.0) * share for name, share in node.instructions.items())
+            seconds += sum((communicating.get(name) or 0.0) * share for name, share in node.instructions.items())
             own[node.id] = node.own.replace(predicted_seconds=seconds)
     return tree.with_own(own)
 
@@ -87,10 +89,11 @@ def _measured(
     return found
 
 
-def _collective_seconds(record: CollectiveRecord, chip: ChipRecord) -> float:
-    if record.executions is None or record.wire_bytes is None:
-        return 0.0
+def _collective_seconds(record: CollectiveRecord, chip: ChipRecord) -> float | None:
+    """The seconds of a collective in one call; one in a loop of unknown length counts once, as its operations do."""
+    if record.wire_bytes is None:
+        return None
     once = collective_seconds(
         record.kind, record.payload_bytes, record.group_size, chip, across_slices=record.across_slices
     )
-    return 0.0 if once is None else once * record.executions
+    return None if once is None else once * (1.0 if record.executions is None else record.executions)
