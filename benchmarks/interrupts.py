@@ -92,9 +92,10 @@ def sweep_trials() -> Any:
             result = call()
             break
         except KeyboardInterrupt as error:
-            if not hasattr(error, "result"):  # before there was one
+            interrupted = getattr(error, "result", None)
+            if interrupted is None:  # before there was one
                 raise
-            call = error.result.resume
+            call = interrupted.resume
     return [np.asarray(result.metrics(trial, 0)["loss"]).tolist() for trial in range(2)]
 
 
