@@ -1005,7 +1005,7 @@ def fit(fn: Callable, **options: Unpack[FitOptions]) -> Callable[..., FitTableRe
         >>> predict = lambda w, batch: jnp.tanh(batch @ w)
         >>> w, batch = jax.ShapeDtypeStruct((4096, 4096), "float32"), jax.ShapeDtypeStruct((64, 4096), "float32")
         >>> [(row.target, row.fits) for row in fit(predict, targets=["v5e"], compiled=False)(w, batch).rows]
-        [('v5e:2x2', True)]
+        [('v5e:1x1', True)]
     """
     return _asked(fn, Traced.fit, options)
 
