@@ -118,3 +118,22 @@ def test_asking_for_what_nobody_emitted_says_what_was_received():
         wb.jit(one_round)(jnp.float32(0.5), ROWS)
     with pytest.raises(InspectionError, match=r"asked for 'accuracy', but what was captured is \['loss', 'change'\]"):
         received.latest("accuracy")
+
+
+def test_what_plain_jit_drops_is_named():
+    @jax.jit
+    def step(w):
+        wb.emit("loss", (w**2).sum())
+        return w * 0.9
+
+    def listening():
+        with wb.listen() as received:
+            step(jnp.ones(3))
+        return received
+
+    with pytest.warns(UserWarning, match="emits 'loss'.*workbench.jit"):
+        received = listening()
+    assert received.names == ()
+    with wb.listen() as received:
+        wb.jit(lambda w: step(w) + 1)(jnp.ones(3))
+    assert received.names == ("loss",)

@@ -22,6 +22,7 @@ from workbench.engines._interpreter import PlanInterpreter, RunContext
 from workbench.engines._stage import is_key
 from workbench.errors import InspectionError
 from workbench.plan import PlannedCall, source_line, trace
+from workbench.primitives import take_dropped_emissions
 from workbench.records import TappedValueRecord, TapRecord
 
 _TOGETHER = 256  # other clients than the tapped one that are computed at once
@@ -235,7 +236,9 @@ class _TappedClient(TracedClient):
                 self._take(None, names[place] or f"input {place}", value)
         around, self._current = self._current, self._names[id(jaxpr)]
         try:
-            return super().run(closed, inputs)
+            record = super().run(closed, inputs)
+            take_dropped_emissions()  # a tap shows values itself, and delivers them to no listener
+            return record
         finally:
             self._current = around
 

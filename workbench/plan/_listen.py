@@ -4,6 +4,7 @@ import collections
 import contextlib
 import dataclasses
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from workbench._types import AnyArray
 from workbench.errors import InspectionError, needs_library
 from workbench.mesh import read_here
 from workbench.plan._emissions import Emission
+from workbench.primitives import take_dropped_emissions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -173,8 +175,17 @@ def listen(
     captured = Captured(keep, client, on_value)
     with _LOCK:
         _LISTENERS.append(captured)
+        take_dropped_emissions()
     try:
         yield captured
     finally:
         with _LOCK:
             _LISTENERS.remove(captured)
+    dropped = take_dropped_emissions()
+    if dropped and not captured._calls:
+        warnings.warn(
+            f"`listen` received nothing, and a function of `jax.jit` emits {', '.join(map(repr, dropped))}. Emitted "
+            "values are delivered by programs of `workbench.jit`, engines and `run_rounds`. Compile the function with "
+            "`workbench.jit`, or call it inside a function of `workbench.jit`.",
+            stacklevel=3,
+        )

@@ -13,7 +13,11 @@ from workbench.primitives._callback_errors import (
     calls_back as calls_back,
 )
 from workbench.primitives._cohort import place_p as place_p, sample as sample, select as select, select_p as select_p
-from workbench.primitives._emit import emit as emit, emit_p as emit_p
+from workbench.primitives._emit import (
+    emit as emit,
+    emit_p as emit_p,
+    take_dropped_emissions as take_dropped_emissions,
+)
 from workbench.primitives._extreme import (
     HOLDS as HOLDS,
     highest as highest,

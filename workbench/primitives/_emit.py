@@ -11,6 +11,7 @@ from jax.typing import ArrayLike
 from jaxtyping import Shaped
 
 from workbench import _jax_compat
+from workbench._open_types import Foreign
 from workbench._types import Aval, PyTree
 from workbench.errors import ProgramError
 from workbench.primitives._static import is_array
@@ -22,9 +23,11 @@ emit_p.multiple_results = True
 def emit(name: str, value: Shaped[ArrayLike, " ..."]) -> None:
     """Shows `value` to whoever listens to this program, with the identity of the client, round and step it comes from.
 
-    Costs nothing when nobody listens: the value is not even computed. Works under jit, map_fn, scan, cond, grad and
-    sharding. Not seen are values inside a `while_loop`, whose length is unknown, and inside a `scan` that is
-    differentiated as a whole (JAX drops them there; those of a `value_and_grad` inside the loop are seen).
+    Costs nothing when nobody listens: the value is not even computed. Works inside `workbench.jit`, engines and
+    `run_rounds`, and there under map_fn, scan, cond, grad, sharding and nested `jax.jit`. A function that is compiled
+    by `jax.jit` alone delivers nothing, and `listen` warns of it. JAX drops values inside a `while_loop`, whose length
+    is unknown, and inside a `scan` that is differentiated as a whole. Those of a `value_and_grad` inside the loop are
+    delivered.
 
     Args:
         name: What the value is called: "loss", "update norm", …
@@ -67,7 +70,22 @@ def _type(value: object, *, name: str) -> tuple[list[Aval], set[object]]:
     return [], {_jax_compat.EMIT_EFFECT}
 
 
-mlir.register_lowering(emit_p, lambda context, value, *, name: [])
+_dropped: set[str] = set()  # names in programs that plain JAX compiled
+
+
+def take_dropped_emissions() -> list[str]:
+    """Returns the names in programs that plain JAX compiled since the last call: no listener receives them."""
+    names = sorted(_dropped)
+    _dropped.clear()
+    return names
+
+
+def _lower(context: Foreign, value: object, *, name: str) -> list[Any]:
+    _dropped.add(name)
+    return []
+
+
+mlir.register_lowering(emit_p, _lower)
 
 
 def _jvp(primals: PyTree[Array], tangents: PyTree[Array], *, name: str) -> tuple[list[Any], list[Any]]:
