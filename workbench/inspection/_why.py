@@ -121,7 +121,19 @@ def _line_of(value: PlannedValueRecord | None) -> tuple[str, int] | None:
 
 
 def _distinct(causes: Sequence[_Cause]) -> list[_Cause]:
-    return list({cause.sentence: cause for cause in causes}.values())
+    """Each explanation once; those of equal layers, which differ in numbers of names alone, with `*` for the number."""
+    groups: dict[str, list[_Cause]] = {}
+    for cause in causes:
+        groups.setdefault(_without_numbers(cause.sentence), []).append(cause)
+    return [
+        group[0] if len({cause.sentence for cause in group}) == 1 else dataclasses.replace(group[0], sentence=sentence)
+        for sentence, group in groups.items()
+    ]
+
+
+def _without_numbers(text: str) -> str:
+    """The text with `*` for the numbers in names: `layers[3].w` and `layers[4].w` are those of equal layers."""
+    return re.sub(r"`[^`]*`", lambda name: re.sub(r"\d+", "*", name[0]), text)
 
 
 def _result_name(output: PlannedValueRecord) -> str:
