@@ -71,3 +71,17 @@ def test_tensor_parallel_layers_sum_in_the_second_layer_alone() -> None:
     assert (each.kind, each.axes, each.reason) == ("all-reduce", ("a",), "sum")
     assert each.source.line == fsdp.__code__.co_firstlineno + 2
     assert "dimension 0 of argument `w2`" in each.sentence
+
+
+def test_names_with_digits_are_not_equal_layers() -> None:
+    def two(x, w1, w2):
+        return x @ w1, x @ w2
+
+    mesh = mesh_of(1)
+    shape = lambda dims: jax.ShapeDtypeStruct(  # noqa: E731
+        dims, "float32", sharding=jax.NamedSharding(mesh, jax.P("a"))
+    )
+    text = str(wb.why(two)(shape((64, 256)), shape((256, 512)), shape((256, 512))))
+    assert "`w1`" in text
+    assert "`w2`" in text
+    assert "`w*`" not in text

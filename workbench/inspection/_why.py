@@ -28,6 +28,7 @@ _LARGE_BYTES = 1 << 20  # arrays below are not worth a reason, unless the progra
 _MOST_ARRAYS = 12
 _INPUT = re.compile(r"input: (\d+)")
 _CARRY = re.compile(r"%(\d+)\.\d+#(\d+)")
+_INDEX = re.compile(r"(?<=[\[._])\d+(?=[\]._'`])")  # of a layer: `layers[3].w`, `params['Dense_1']`, and not `w1`
 _PART = re.compile(r"(.+)\[\d+ of \d+\]$")  # a part of an axis: "clients[4 of 8]"
 _RULE = re.compile(r"\((?P<inputs>.*?)\)->\((?P<outputs>.*?)\)")
 _DIMENSIONS = re.compile(r"\[([^\]]*)\]")
@@ -133,7 +134,7 @@ def _distinct(causes: Sequence[_Cause]) -> list[_Cause]:
 
 def _without_numbers(text: str) -> str:
     """The text with `*` for the numbers in names: `layers[3].w` and `layers[4].w` are those of equal layers."""
-    return re.sub(r"`[^`]*`", lambda name: re.sub(r"\d+", "*", name[0]), text)
+    return re.sub(r"`[^`]*`", lambda name: _INDEX.sub("*", name[0]), text)
 
 
 def _result_name(output: PlannedValueRecord) -> str:
@@ -236,7 +237,7 @@ class _Reader:
                     continue
                 sizes = (self._device_bytes(operand), self._device_bytes(operand) * found.group_size)
                 is_origin = origin in ((operand.op_name, None), (operand.op_name, operand.source))
-                fits.append((4 * (found.payload_bytes in sizes) + 2 * is_origin + (value in at), cause))
+                fits.append((4 * is_origin + 2 * (found.payload_bytes in sizes) + (value in at), cause))
         return _best(fits)
 
     def _move(
@@ -695,15 +696,6 @@ _CONTAINERS = frozenset(("while", "case", "if", "manual_computation", "named_com
 _UNSPLIT = frozenset(("fft", "custom_call", "cholesky", "triangular_solve", "rng_bit_generator"))
 # Collectives that a program writes itself, as StableHLO calls them.
 _WRITTEN = frozenset("all_reduce all_gather reduce_scatter all_to_all collective_permute collective_broadcast".split())
-
-
-def _alike(planned: str, compiled: str) -> bool:
-    """Whether the compiler may have made one collective of the other."""
-    families = (
-        {"all-reduce", "reduce-scatter"},
-        {"all-gather", "all-to-all", "collective-permute", "reshard", "all-reduce", "collective-broadcast"},
-    )
-    return planned == compiled or any({planned, compiled} <= family for family in families)
 
 
 def _over(axes: Sequence[str]) -> str:

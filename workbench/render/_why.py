@@ -9,6 +9,8 @@ from workbench.render._program import axes_text
 from workbench.render._sharding import spec_text
 from workbench.render._svg import bytes_text, count_text, line_text
 
+_INDEX = re.compile(r"(?<=[\[._])\d+(?=[\]._'`])")  # of a layer: `layers[3].w`, `params['Dense_1']`, and not `w1`
+
 
 def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
     """Every collective with its reason, then the replicated arrays; with `details` the steps of every axis.
@@ -55,7 +57,7 @@ def _payloads(group: Sequence[WhyCollectiveRecord]) -> str:
 
 def _without_indices(text: str) -> str:
     """The text with `*` for the numbers in names: `layers[3].w` and `layers[4].w` are alike."""
-    return re.sub(r"`[^`]*`", lambda name: re.sub(r"\d+", "*", name[0]), text)
+    return re.sub(r"`[^`]*`", lambda name: _INDEX.sub("*", name[0]), text)
 
 
 def _headline(found: WhyCollectiveRecord) -> tuple[str, str]:
