@@ -370,14 +370,13 @@ def test_a_process_gets_the_whole_workbench_as_soon_as_its_node_asks_for_it():
 
 def test_a_traceback_from_a_process_shows_the_lines_of_the_notebook(tmp_path):
     cell = tmp_path / "cell.py"  # as a notebook's cell, a file that the other process cannot read
-    cell.write_text(
+    source = (
         "def fails(x):\n    raise ValueError('in a cell')\n\n"
         "class Divider:\n    def divide(self, x):\n        return 1 / x\n"
     )
     namespace = {"__name__": "__main__"}
-    exec(compile(cell.read_text(), str(cell), "exec"), namespace)
-    linecache.getlines(str(cell))
-    cell.unlink()
+    exec(compile(source, str(cell), "exec"), namespace)
+    linecache.cache[str(cell)] = (len(source), None, source.splitlines(keepends=True), str(cell))  # as IPython does
     program = Program("cells")
     divider = program.add_node(ServiceNode(namespace["Divider"]))
     program.add_node(PyNode(namespace["fails"], 1))

@@ -34,6 +34,7 @@ BOUNDED = {
     "workbench/engines/_remote.py: _LOADED": "at most _MOST_STAGES",
     "workbench/engines/_artifact.py: _read_before": "at most _MOST_READ",
     "workbench/plan/_listen.py: _LISTENERS": "removed when their block ends",
+    "workbench/primitives/_emit.py: _dropped": "one per name of an emission, emptied by the next listener",
     "workbench/inspection/_compile_once.py: _LATEST": "at most _MOST_PROGRAMS",
     "workbench/api/_lab.py: _monitors": "one",
     "workbench/api/_lab.py: _panels": "one",

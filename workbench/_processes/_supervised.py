@@ -7,8 +7,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from workbench._processes import _supervisor
 from workbench._processes._child import ChildProcess
+
+_SUPERVISOR = Path(__file__).with_name("_supervisor.py")  # started by its path: it needs psutil, this process does not
 
 
 class SupervisedProcesses:
@@ -29,7 +30,7 @@ class SupervisedProcesses:
         self.pids: dict[str, int] = {}
         self.ended: dict[str, int] = {}
         self._log, self._system = log, system
-        self._supervisor = ChildProcess([sys.executable, _supervisor.__file__])
+        self._supervisor = ChildProcess([sys.executable, str(_SUPERVISOR)])
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
