@@ -67,7 +67,7 @@ Argument: TypeAlias = Any
 
 
 class ArrayLikeType(Protocol):
-    """What has a shape and a dtype: an array, a tracer, a `jax.ShapeDtypeStruct`, the type of a variable."""
+    """An object with a shape and a dtype: an array, a tracer, a `jax.ShapeDtypeStruct`, a variable's type."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -76,7 +76,7 @@ class ArrayLikeType(Protocol):
 
 
 class Device(Protocol):
-    """What is read of a `jax.Device`, whose type JAX does not give to type checkers."""
+    """The attributes of a `jax.Device` that the library reads; JAX does not export the type."""
 
     id: int
     platform: str

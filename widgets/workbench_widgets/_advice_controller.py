@@ -183,7 +183,7 @@ class Job:
 
     @property
     def is_running(self) -> bool:
-        """Whether the work goes on."""
+        """True if the work goes on."""
         return self._thread.is_alive()
 
     @property
@@ -197,7 +197,7 @@ class Job:
         self._thread.start()
 
     def wait(self, timeout_seconds: float | None) -> bool:
-        """Whether it ended in time."""
+        """Returns whether it ended in time."""
         self._thread.join(timeout_seconds)
         return not self.is_running
 

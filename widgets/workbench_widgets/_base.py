@@ -106,7 +106,7 @@ class WorkbenchWidget(_Widget):
 
     @property
     def is_open(self) -> bool:
-        """Whether a page may be showing this; one that never reported counts, since a busy kernel receives nothing."""
+        """True if a page may be showing this; one that never reported counts, since a busy kernel receives nothing."""
         return self.comm is not None and (self._open_views is None or self._open_views > 0)
 
     def describe(self) -> str:

@@ -44,7 +44,7 @@ class LaunchedLike(Protocol):
 
     @property
     def alive(self) -> bool:
-        """Whether anything of it still runs."""
+        """True if anything of it still runs."""
         ...
 
     def logs(self, node: str) -> Sequence[str]:

@@ -45,7 +45,7 @@ def saved_page(widget: "WorkbenchWidget", picture: str) -> str:
 
 
 def runs_unseen() -> bool:
-    """Whether a program sent the present cell, as `jupyter nbconvert --execute` does: no page will see it live.
+    """Returns whether a program sent the present cell, as `jupyter nbconvert --execute` does: no page will see it live.
 
     A page has a session of its own, and names the cell that it runs; a kernel that Python drives has neither.
     """

@@ -33,7 +33,7 @@ class DiskCache:
         self.limit_bytes: int = _default_limit() if limit_bytes is None else limit_bytes
 
     def load(self, key: str) -> dict[str, Any] | None:
-        """What was stored under `key`; None where there is nothing, or nothing that can be read."""
+        """Returns the value stored under `key`, or None if it is absent or unreadable."""
         path = self._path(key)
         try:
             if self._foreign():
@@ -100,11 +100,11 @@ class DiskCache:
         return len(entries)
 
     def size_bytes(self) -> int:
-        """How much the entries take together."""
+        """Returns the total size of all entries."""
         return sum(size for _, size, _ in self._entries())
 
     def _foreign(self) -> bool:
-        """Whether somebody else can put entries into the directory."""
+        """Returns whether somebody else can put entries into the directory."""
         if not hasattr(os, "getuid") or not self.directory.exists():
             return False
         status = self.directory.stat()
@@ -138,7 +138,7 @@ class DiskCache:
 
 
 def _unpacked(data: bytes) -> bytes:
-    """What gzip packed, up to a size that no compilation reaches: a small file can unpack to any number of bytes."""
+    """Unpacks gzip data, up to a size limit that no compilation reaches."""
     unpacking = zlib.decompressobj(wbits=31)
     whole = unpacking.decompress(data, _MOST_UNPACKED)
     if not unpacking.eof:

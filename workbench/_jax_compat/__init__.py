@@ -94,13 +94,13 @@ def checkpoints_with(policy: Callable[..., Any]) -> Iterator[None]:
 
 
 def jit_cache_size(fn: object) -> int | None:
-    """How many compiled versions the cache of a `jax.jit` function holds; None for what has no such cache."""
+    """Returns the number of compiled versions of a `jax.jit` function, or None without such a cache."""
     count: Callable[[], int] | None = getattr(fn, "_cache_size", None)
     return None if count is None else int(count())
 
 
 def at_top_level() -> bool:
-    """Whether no trace (jit, grad, vmap, …) is in progress, so that plain Python evaluation is the truth."""
+    """Returns whether no trace (jit, grad, vmap, …) is in progress, so that plain Python evaluation is the truth."""
     return _core.trace_state_clean()
 
 
@@ -117,7 +117,7 @@ def live_arrays(tree: object) -> list[jax.Array] | None:
 
 
 def backend_started() -> bool:
-    """Whether JAX has chosen its devices already, after which their number cannot change."""
+    """Returns whether JAX has chosen its devices already, after which their number cannot change."""
     return _xla_bridge.backends_are_initialized()
 
 
@@ -175,7 +175,7 @@ def trace_to_jaxpr(
 
 
 def argument_names(closed: ClosedJaxpr) -> tuple[str, ...]:
-    """What the traced function calls each input, `params['w']`; empty for values that it closes over, or unknown."""
+    """Names of the traced function's inputs, such as `params['w']`; empty for captured or unknown inputs."""
     names = tuple(name or "" for name in getattr(closed.jaxpr.debug_info, "arg_names", None) or ())
     count = len(closed.in_avals)
     return names if len(names) == count else ("",) * count
@@ -225,7 +225,7 @@ def without_refs(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def is_float0(aval: Aval) -> bool:
-    """Whether a tangent of this abstract value carries no information (tangents of integers)."""
+    """Returns whether a tangent of this abstract value carries no information (tangents of integers)."""
     return aval.dtype == jax.dtypes.float0
 
 
@@ -348,7 +348,7 @@ def bind_equation(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
 
 
 def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
-    """How many operands of a `scan` are constants, and how many are carried; the others are sliced."""
+    """Numbers of constant and of carried operands of a `scan`; the remaining operands are sliced."""
     if "ft_in" in params:  # JAX 0.11
         consts, carries, _ = (len(part) for part in params["ft_in"].unpack())
         return consts, carries
@@ -385,7 +385,7 @@ def _named_axes(jaxpr: Jaxpr | ClosedJaxpr) -> set[str]:
 
 
 def compilation_key(lowered: jax.stages.Lowered) -> str | None:
-    """What decides next to its text what a lowered program compiles to; None where callbacks tie it to its lowering."""
+    """Key of a compilation next to the program's text, or None if callbacks tie the program to its lowering."""
     arguments = lowered._lowering.compile_args  # pyright: ignore[reportAttributeAccessIssue]
     tied = ("host_callbacks", "keepalive", "ordered_effects", "unordered_effects", "mut")
     if any(arguments.get(name) for name in tied):
@@ -398,12 +398,12 @@ def compilation_key(lowered: jax.stages.Lowered) -> str | None:
 
 
 def has_ordered_effects(jaxpr: Jaxpr | ClosedJaxpr) -> bool:
-    """Whether a jaxpr holds effects that JAX must keep in order."""
+    """Returns whether a jaxpr holds effects that JAX must keep in order."""
     return any(_effects.ordered_effects.contains(effect) for effect in jaxpr.effects)
 
 
 def is_ready(array: Foreign) -> bool:
-    """Whether an array has been computed; does not wait."""
+    """Returns whether an array has been computed; does not wait."""
     return array.is_ready()
 
 
@@ -413,7 +413,7 @@ def key_implementation(dtype: Foreign) -> str:
 
 
 def has_manual_axes() -> bool:
-    """Whether the code runs inside a `shard_map`."""
+    """Returns whether the code runs inside a `shard_map`."""
     mesh = jax.sharding.get_abstract_mesh()
     return not mesh.empty and jax.sharding.AxisType.Manual in mesh.axis_types
 
@@ -439,7 +439,7 @@ def pretty_jaxpr(jaxpr: Jaxpr, *, source: bool = False, most: int | None = None)
 
 
 def _equations_inside(equation: JaxprEqn, most: int) -> int:
-    """How many equations the jaxprs of an equation hold; counted no further than `most`."""
+    """Counts the equations in the jaxprs of an equation, up to `most`."""
     count, pending = 0, list(_core.jaxprs_in_params(equation.params))
     while pending and count <= most:
         inner = pending.pop()
@@ -482,12 +482,12 @@ for _allowed in (
 
 
 def emits(jaxpr: Jaxpr | ClosedJaxpr) -> bool:
-    """Whether a jaxpr holds an `emit` anywhere inside."""
+    """Returns whether a jaxpr holds an `emit` anywhere inside."""
     return EMIT_EFFECT in jaxpr.effects
 
 
 def is_jitted(fn: object) -> TypeGuard[jax.stages.Wrapped]:
-    """Whether `jax.jit` made this function."""
+    """Returns whether `jax.jit` made this function."""
     return callable(fn) and hasattr(fn, "_jit_info") and callable(getattr(fn, "trace", None))
 
 

@@ -68,7 +68,7 @@ class ShardyCollective:
 
 @dataclasses.dataclass(frozen=True)
 class ShardyProgram:
-    """What one run of the passes left behind; an edge is (step, axis, from value, to value)."""
+    """Result of one run of the passes; an edge is (step, axis, from value, to value)."""
 
     values: tuple[ShardyValue, ...]
     edges: tuple[tuple[int, str, str, str], ...]

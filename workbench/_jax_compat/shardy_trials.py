@@ -57,7 +57,7 @@ class TrialCollective:
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """What one choice of shardings makes of the program, on one device."""
+    """The program on one device under one choice of shardings."""
 
     inputs: tuple[Spec, ...]  # of every argument, after propagation
     flops: float

@@ -53,7 +53,7 @@ class ChildProcess:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended yet."""
+        """True if it has not ended yet."""
         return self._process.poll() is None
 
     def wait(self, seconds: float) -> int | None:

@@ -165,7 +165,7 @@ def gather_and_slice(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def is_runtime_shift(program: Compiled, each: CollectiveRecord) -> bool:
-    """Whether a collective serves a `jnp.roll` by an array: by its own name, or by that of what reads it."""
+    """Returns whether a collective serves a `jnp.roll` by an array: by its own name, or by that of what reads it."""
     read_by = [program.lines.get(user.name, "") for user in program.real_users(each.name)]
     return any(_RUNTIME_SHIFT in name for name in (*each.op_names, *read_by))
 
@@ -186,7 +186,7 @@ def _converts_from_half(program: Compiled, name: str) -> bool:
 
 
 def _is_narrowed(program: Compiled, value: str) -> bool:
-    """Whether all that reads a value, inside fusions too, converts it to 16 bits first."""
+    """Returns whether all that reads a value, inside fusions too, converts it to 16 bits first."""
     waiting, is_found = [value], False
     while waiting:
         name = waiting.pop()

@@ -154,7 +154,7 @@ class _Gathered(AtLines):
 
 
 def _is_again(equation: JaxprEqn) -> bool:
-    """Whether a checkpoint computes an equation again; what its derivative adds is computed once."""
+    """Returns whether a checkpoint computes an equation again; what its derivative adds is computed once."""
     return RECOMPUTED in str(equation.source_info.name_stack)
 
 

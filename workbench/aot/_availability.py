@@ -1,4 +1,4 @@
-"""Which compilers for absent hardware are installed here, and the one line that installs the others."""
+"""Availability of devices: sessions that repeat every day, always, or recorded sessions."""
 
 import importlib.metadata
 from collections.abc import Mapping

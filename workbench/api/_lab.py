@@ -50,7 +50,7 @@ def explore_cell(source: str) -> Answer:
 
 
 def _has_effects(arguments: str) -> bool:
-    """Whether evaluating the arguments again may change something: `next(batches)` advances an iterator."""
+    """Returns whether evaluating the arguments again may change something: `next(batches)` advances an iterator."""
     tree = ast.parse(f"f({arguments})", mode="eval")
     effects = (ast.Call, ast.Await, ast.NamedExpr, ast.Yield, ast.YieldFrom)
     return any(isinstance(node, effects) for node in ast.walk(tree) if node is not tree.body)

@@ -207,7 +207,7 @@ def playground(**settings: Option) -> "Playground":
 
 
 def in_notebook() -> bool:
-    """Whether this is a kernel with a front end that shows widgets."""
+    """Returns whether this is a kernel with a front end that shows widgets."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     kernel = getattr(shell, "kernel", None)
@@ -216,7 +216,7 @@ def in_notebook() -> bool:
 
 
 def is_watched() -> bool:
-    """Whether somebody waits in front of a notebook; a program that executes notebooks reads no progress."""
+    """Returns whether somebody waits in front of a notebook; a program that executes notebooks reads no progress."""
     if not in_notebook():
         return False
     from workbench_widgets import runs_unseen

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def data_section(record: ClientDataRecord) -> ReportSection:
-    """Who holds how much of what."""
+    """Lists the data of every client."""
     examples = record.examples
     skew = "" if record.mean_total_variation is None else f" (mean total variation {record.mean_total_variation:.2f})"
     text = (
@@ -45,7 +45,7 @@ def data_section(record: ClientDataRecord) -> ReportSection:
 
 
 def training_section(losses: Sequence[float], accuracies: Sequence[float], seconds: float) -> ReportSection:
-    """What the rounds did."""
+    """Shows the losses and accuracies of the rounds."""
     good = next((n + 1 for n, accuracy in enumerate(accuracies) if accuracy >= 0.9), None)
     reached = f" It passed 90 % in round {good}." if good else ""
     text = (
@@ -89,7 +89,7 @@ def stages_section(record: ProgramRecord) -> ReportSection:
 
 
 def placement_section(mesh: MeshRecord) -> ReportSection:
-    """Which client lives on which device."""
+    """Shows the device of each client."""
     axes = " × ".join(f"{axis.name}={axis.size}" for axis in mesh.axes)
     text = (
         f"The mesh is {axes}: {len(mesh.devices)} devices of kind {mesh.devices[0].kind or mesh.devices[0].platform}."
@@ -103,7 +103,7 @@ def placement_section(mesh: MeshRecord) -> ReportSection:
 
 
 def sharding_section(record: ShardingRecord) -> ReportSection:
-    """How every array lies on the devices."""
+    """Shows the sharding of every array."""
     rows = tuple(
         (leaf.path, "×".join(map(str, leaf.shape)) or "scalar", leaf.dtype, _spec(leaf.spec),
          "×".join(map(str, leaf.shard_shape)) or "scalar", leaf.replication, bytes_text(leaf.bytes_per_device))
@@ -127,7 +127,7 @@ def sharding_section(record: ShardingRecord) -> ReportSection:
 
 
 def collectives_section(record: ProgramRecord) -> ReportSection:
-    """What the devices say to each other, as the compiler wrote it."""
+    """Lists the collectives of the compiled program."""
     found = record.module.collectives if record.module else ()
     rows = tuple(
         (each.kind, axes_text(each.axes), each.group_size, bytes_text(each.payload_bytes), bytes_text(each.wire_bytes),
@@ -146,7 +146,7 @@ def collectives_section(record: ProgramRecord) -> ReportSection:
 
 
 def cost_section(record: ProgramRecord) -> ReportSection | None:
-    """What the stages cost on one device, or None where nothing predicted it."""
+    """Shows the predicted cost of each stage on one device, or None without a prediction."""
     if record.cost is None:
         return None
     rows = tuple(

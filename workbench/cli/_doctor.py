@@ -64,7 +64,7 @@ def report_health(form: Literal["short", "long", "json"] = "short") -> int:
 
 
 def _short(checks: Sequence[Check]) -> list[Check]:
-    """What is broken in full, and the rest by one line per group."""
+    """Lists failed checks in full, and other checks in one line per group."""
     lines: list[Check] = []
     for check in checks:
         group = check.name.partition(" ")[0] if check.name.startswith(("extra ", "library ", "front end ")) else ""
@@ -144,7 +144,7 @@ def check_folder(folder: Path) -> Check | None:
 
 
 def check_library(requirement: Requirement) -> Check:
-    """Whether a dependency is installed, in a version that fits; only the core is broken without it."""
+    """Returns whether a dependency is installed, in a version that fits; only the core is broken without it."""
     name, version = f"library {requirement.name}", _installed_version(requirement)
     fix = f'pip install "{requirement}"'
     if version is None:
@@ -157,7 +157,7 @@ def check_library(requirement: Requirement) -> Check:
 
 
 def check_extra(name: str, requirements: list[Requirement]) -> Check:
-    """Whether an optional extra is installed: all of it, in versions that fit. Nothing is broken without it."""
+    """Returns whether an optional extra is installed: all of it, in versions that fit. Nothing is broken without it."""
     title, fix = f"extra {name}", f'pip install "{_metadata.DISTRIBUTION}[{name}]"'
     versions = {requirement: _installed_version(requirement) for requirement in requirements}
     wrong = [f"{r.name} {v} (needs {r.specifier})" for r, v in versions.items() if v and v not in r.specifier]
@@ -170,13 +170,13 @@ def check_extra(name: str, requirements: list[Requirement]) -> Check:
 
 
 def check_import(name: str) -> Check:
-    """Whether one of our own packages can be imported."""
+    """Returns whether one of our own packages can be imported."""
     module = importlib.import_module(name)
     return Check(name=f"import {name}", state="ok", found=str(Path(module.__file__ or "").parent))
 
 
 def check_devices() -> Check:
-    """Which devices JAX finds, asked in a process of its own: a driver that hangs or aborts must not take us along."""
+    """Lists JAX's devices in a child process, so that a driver that hangs or aborts cannot end this one."""
     fix = "JAX_PLATFORMS=cpu workbench doctor   (if that works, the accelerator's driver or plugin is at fault)"
     try:
         asked = subprocess.run(
@@ -196,7 +196,7 @@ def check_devices() -> Check:
 
 
 def check_kernel() -> Check:
-    """Whether JupyterLab will find a Python kernel."""
+    """Returns whether JupyterLab will find a Python kernel."""
     from jupyter_client.kernelspec import KernelSpecManager
 
     specs = KernelSpecManager().find_kernel_specs()
@@ -211,7 +211,7 @@ def check_kernel() -> Check:
 
 
 def check_front_end(extension: str, library: str) -> Check:
-    """Whether the browser's half of a widget library is where JupyterLab looks for it."""
+    """Returns whether the browser's half of a widget library is where JupyterLab looks for it."""
     from jupyter_core.paths import jupyter_path
 
     places = [Path(place) / extension for place in jupyter_path("labextensions")]
@@ -227,7 +227,7 @@ def check_front_end(extension: str, library: str) -> Check:
 
 
 def check_labextension() -> Check:
-    """Whether JupyterLab will load our own extension, and the one that belongs to this Python package.
+    """Returns whether JupyterLab will load our own extension, and the one that belongs to this Python package.
 
     Notebooks that are opened again show their saved views through the extension.
     """
@@ -256,7 +256,7 @@ def check_labextension() -> Check:
 
 
 def check_course() -> Check:
-    """Whether `workbench lab` will find the course."""
+    """Returns whether `workbench lab` will find the course."""
     folder = _lab.find_course()
     if folder is None:
         fix = f"pip install --force-reinstall --no-deps {_metadata.DISTRIBUTION}"
@@ -266,7 +266,7 @@ def check_course() -> Check:
 
 
 def check_browser() -> Check:
-    """Which browser the tests would use; reading notebooks needs none of these, any modern browser will do."""
+    """Names the browser that the tests use; notebooks work in any modern browser."""
     browser = _browser.find_browser()
     if browser is not None:
         return Check(name="browser", state="ok", found=str(browser))

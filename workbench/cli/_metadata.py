@@ -1,4 +1,4 @@
-"""What the installed distribution says about itself: dependencies and extras, read from its metadata."""
+"""Dependencies and extras of the installed distribution, read from its metadata."""
 
 import importlib.metadata
 
@@ -35,7 +35,7 @@ def read_extras() -> dict[str, list[Requirement]]:
 
 
 def _brought_by(distribution: str, extra: str) -> list[Requirement]:
-    """What an extra adds to what a distribution always needs."""
+    """Packages that an extra adds to those that a distribution always needs."""
     found = [Requirement(line) for line in importlib.metadata.requires(distribution) or []]
     return [
         r for r in found if r.marker and r.marker.evaluate({"extra": extra}) and not r.marker.evaluate({"extra": ""})

@@ -25,7 +25,7 @@ Parameters = dict[str, jax.Array]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedModel:
-    """What the training left: the data, the last parameters, and a number per round."""
+    """Result of the training: the data, the last parameters, and one number per round."""
 
     train: ClientData
     test: Examples

@@ -80,7 +80,7 @@ class _Flow:
 
 
 def is_opaque(equation: JaxprEqn) -> bool:
-    """Whether an equation calls a library's function, of which only the result concerns the user."""
+    """Returns whether an equation calls a library's function, of which only the result concerns the user."""
     if equation.primitive.name in _OPAQUE:
         return True
     if equation.primitive.name not in _NAMED_CALLS:
@@ -172,7 +172,7 @@ def _differentiated(tree: ast.Module) -> Iterator[str]:
 
 
 def _makes_value_and_gradient(node: ast.expr) -> bool:
-    """Whether this is a call of `value_and_grad`: JAX's, Flax's, or Equinox's `filter_value_and_grad`."""
+    """Returns whether this is a call of `value_and_grad`: JAX's, Flax's, or Equinox's `filter_value_and_grad`."""
     return isinstance(node, ast.Call) and ast.unparse(node.func).endswith("value_and_grad")
 
 

@@ -42,7 +42,7 @@ class Reply:
     fingerprint: int | None = None
 
     def is_of(self, digest: str, number: int) -> bool:
-        """Whether these are the unchanged outputs of a batch."""
+        """Returns whether these are the unchanged outputs of a batch."""
         return self.fingerprint is None or self.fingerprint == fingerprint(self.outputs, digest, number)
 
 

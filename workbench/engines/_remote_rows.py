@@ -56,7 +56,7 @@ class RemoteStack:
 
 
 def is_held(x: object) -> bool:
-    """Whether it is rows, or iterations of rows, that stayed at the clients."""
+    """Returns whether it is rows, or iterations of rows, that stayed at the clients."""
     return isinstance(x, RemoteRows | RemoteStack)
 
 

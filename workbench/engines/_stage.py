@@ -180,5 +180,5 @@ def dtype_of(v: Atom) -> np.dtype:
 
 
 def is_key(dtype: np.dtype) -> bool:
-    """Whether it is the dtype of PRNG keys."""
+    """Returns whether it is the dtype of PRNG keys."""
     return jnp.issubdtype(dtype, jax.dtypes.prng_key)

@@ -173,7 +173,7 @@ class _Tap(Engine):
         )
 
     def _is_known(self, array: np.ndarray, described: dict[str, Any]) -> bool:
-        """Whether what the program emits has just been seen under the same name, as the variable that it is."""
+        """Returns whether what the program emits has just been seen under the same name, as the variable that it is."""
         place = tuple(described[key] for key in ("stage", "round", "steps", "client"))
         if place != self._place:
             self._place, self._here = place, {}

@@ -619,7 +619,7 @@ def _holds(nnx: object, tree: object) -> bool:
 
 
 def is_value(x: object) -> bool:
-    """Whether a leaf is an array, the shape of one, or a number."""
+    """Returns whether a leaf is an array, the shape of one, or a number."""
     if isinstance(x, np.ndarray | np.generic):
         return x.dtype.kind in "biufcV"
     if isinstance(x, bool | int | float | complex | jax.Array | jax.ShapeDtypeStruct):

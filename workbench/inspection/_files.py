@@ -33,7 +33,7 @@ _FROM_STABLEHLO = "read from StableHLO: the stages of the function are not in it
 
 
 def is_program_text(x: object) -> bool:
-    """Whether `x` may be a program as text, bytes or a path."""
+    """Returns whether `x` may be a program as text, bytes or a path."""
     return isinstance(x, str | bytes | bytearray | Path)
 
 

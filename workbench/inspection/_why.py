@@ -387,7 +387,7 @@ class _Reader:
         return part.op_name, None if part.opcode == "parameter" else part.source
 
     def _is_combined(self, found: CollectiveRecord) -> bool:
-        """Whether the compiler made one collective of several exchanges."""
+        """Returns whether the compiler made one collective of several exchanges."""
         names = {part for name in found.op_names for part in name.split(";")}
         return len(found.sources) > 1 or len(names) > 1 or (found.kind in _SUMS and len(self._parts(found)) > 1)
 

@@ -1,4 +1,4 @@
-"""What a spawned process does: runs its nodes as threads, answers calls, reports, and ends with its parent.
+"""Body of a spawned process: runs its nodes as threads, answers calls, reports, and ends with its parent.
 
 Imports neither JAX nor NumPy: a child imports what its nodes need, no more.
 """
@@ -26,7 +26,7 @@ REPORT_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Where a service is found, known before anything starts."""
+    """Address of a service, known before anything starts."""
 
     label: str
     methods: tuple[str, ...]
@@ -36,7 +36,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupConfig:
-    """What a child receives at its start."""
+    """Data that a child receives at its start."""
 
     specs: bytes  # cloudpickled tuple of NodeSpec: unpickling it may import anything
     addresses: dict[int, Address]  # of all services, by index of their node

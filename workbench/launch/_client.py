@@ -11,7 +11,7 @@ from workbench.launch._values import Value
 
 
 class Endpoint(Protocol):
-    """What a client needs of an engine: one blocking call."""
+    """Interface of an engine for a client: one blocking call."""
 
     label: str
     methods: tuple[str, ...]
@@ -36,7 +36,7 @@ class CallQueue:
             raise not_sent(self.endpoint.label, method) from None
 
     def queued(self) -> int:
-        """How many calls wait at this end."""
+        """Number of calls that wait at this end."""
         return self._pool.queued()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What a node knows about itself while it runs, kept in a ContextVar."""
+"""Facts of the running node, kept in a ContextVar."""
 
 import contextvars
 import threading
@@ -40,7 +40,7 @@ class NodeContext:
 
     @property
     def stop_requested(self) -> bool:
-        """Whether the node should end soon; a `run` loop asks this once per iteration."""
+        """True if the node should end soon; a `run` loop asks this once per iteration."""
         self.heartbeat()
         return self._stop.is_set()
 

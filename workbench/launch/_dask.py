@@ -101,7 +101,7 @@ class DaskHost:
         endpoint.forget()
 
     def ended(self) -> bool:
-        """Whether the node has ended, or was given up."""
+        """Returns whether the node has ended, or was given up."""
         return self._over
 
     def hung(self) -> list[tuple[str, float, str]]:
@@ -118,7 +118,7 @@ class DaskHost:
         return seen | {"where": f"worker {self._address}", "log_tail": tuple(self._log)[-5:]}
 
     def log_lines(self, label: str) -> tuple[str, ...]:
-        """What the node logged."""
+        """Log lines of the node."""
         del label
         return tuple(self._log)
 
@@ -299,7 +299,7 @@ class DaskEngine:
             self._placing.notify_all()
 
     def endpoint(self, spec: NodeSpec) -> DaskEndpoint:
-        """How this process calls a service."""
+        """Returns the endpoint by which this process calls a service."""
         from workbench.launch._dask_worker import DaskNodeActor
 
         with self._making:

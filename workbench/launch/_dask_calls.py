@@ -123,11 +123,11 @@ class DaskEndpoint:
         return found
 
     def connected(self) -> bool:
-        """Whether the client is."""
+        """Returns whether the client is."""
         return self._client.status != "closed"
 
     def known(self) -> bool:
-        """Whether it is known where the actor is."""
+        """Returns whether it is known where the actor is."""
         return self._asked is not None
 
     def forget(self) -> None:

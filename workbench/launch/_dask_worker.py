@@ -1,4 +1,4 @@
-"""What a Dask worker does for a node: services live in actors, nodes that only run in tasks.
+"""Nodes on a Dask worker: services run in actors, other nodes in tasks.
 
 All actor methods of a worker share one thread, unless they are coroutines; so calls go through one, into a pool.
 """
@@ -33,7 +33,7 @@ class LostWorkerError(RuntimeError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DaskOrder:
-    """What a worker receives about a node."""
+    """Data that a worker receives about a node."""
 
     launch: str  # unique name, part of every name on the scheduler
     spec: bytes

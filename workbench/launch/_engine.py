@@ -1,4 +1,4 @@
-"""What every engine offers, so that one program runs on each of them."""
+"""The interface of all launch engines, so that one program runs on each of them."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ from workbench.launch._runner import Emit
 
 
 class Host(Protocol):
-    """What an engine keeps of the nodes that live and die together.
+    """Nodes that live and die together, on an engine.
 
     It sends news after `ended()` became true, or while it is: a program that stops looks again when it hears something.
     """
@@ -30,7 +30,7 @@ class Host(Protocol):
 
 
 class LaunchEngine(Protocol):
-    """Where nodes can live."""
+    """A place for nodes."""
 
     name: str
     kills: bool  # whether `Host.kill` ends a node, or gives it up where it is

@@ -1,4 +1,4 @@
-"""What nodes failed of: tracebacks with the lines of the notebook, and what `wait` raises."""
+"""Failures of nodes: tracebacks with the lines of the notebook, and the error that `wait` raises."""
 
 import re
 from collections.abc import Mapping

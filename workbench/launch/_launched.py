@@ -135,7 +135,7 @@ class Launched:
         return self.exit_codes
 
     def state(self) -> tuple[NodeStateRecord, ...]:
-        """What each node does now."""
+        """Returns the current state of each node."""
         self._begin_to_watch()  # for the rates
         return tuple(self._state_of(label, life) for label, life in self._nodes.items())
 
@@ -199,7 +199,7 @@ class Launched:
 
     @property
     def alive(self) -> bool:
-        """Whether anything of the program still runs."""
+        """True if anything of the program still runs."""
         return not self._stopped and not all(host.ended() for host in self._hosts)
 
     def __enter__(self) -> Self:

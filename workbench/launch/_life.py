@@ -1,4 +1,4 @@
-"""What a launched program keeps of one node."""
+"""Record of one node of a launched program."""
 
 from collections import deque
 from dataclasses import dataclass, field

@@ -16,7 +16,7 @@ RESERVED = ("futures", "within")  # what every client offers itself
 
 
 class Node:
-    """What all kinds of nodes share: a target, called with the arguments once it is launched."""
+    """Base of all kinds of nodes: a target, called with its arguments after the launch."""
 
     kind: "ClassVar[NodeKind]" = "function"
     concurrency: ClassVar[int] = 1  # unless `add_node` says otherwise
@@ -43,7 +43,7 @@ class Node:
 
     @property
     def runs(self) -> bool:
-        """Whether the node has work of its own, so that `wait` waits for it."""
+        """True if the node has work of its own, so that `wait` waits for it."""
         return True
 
 
@@ -123,7 +123,7 @@ class ServiceNode(Node):
 
     @property
     def runs(self) -> bool:
-        """Whether the class has a `run` method."""
+        """True if the class has a `run` method."""
         return callable(getattr(self.target, "run", None))
 
 
@@ -146,7 +146,7 @@ class Handle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
-    """How often, how soon and after what a node is started again.
+    """Policy for restarts of a node: how often, how soon, and after which failures.
 
     Args (of the constructor):
         limit: How many times.

@@ -20,14 +20,14 @@ _LOOK_SECONDS = 1.0  # how often to see whether the engine is still there
 
 
 class SendingEndpoint(Endpoint, Protocol):
-    """What a pipelined line needs of an engine."""
+    """Interface of an engine for a pipelined connection."""
 
     def connected(self) -> bool:
-        """Whether answers can still come."""
+        """Returns whether answers can still come."""
         ...
 
     def known(self) -> bool:
-        """Whether a call can be sent at once; else `send` looks for the service first."""
+        """Returns whether a call can be sent at once; else `send` looks for the service first."""
         ...
 
     def send(self, method: str, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
@@ -91,7 +91,7 @@ class PipelinedLine(CallQueue):
         return call.future
 
     def queued(self) -> int:
-        """How many calls the service does not work on yet, as far as this end knows."""
+        """Number of calls that the service has not started, as far as this end knows."""
         return self._inbox.qsize() + len(self._unsent) + max(0, len(self._under_way) - self._parallel)
 
     def close(self) -> None:
@@ -198,7 +198,7 @@ class PipelinedLine(CallQueue):
             self._ahead = 0
 
     def _note_rate(self, calls: list[_Call]) -> None:
-        """How many calls are worked off in 20 ms, by as many answers as come from calls that began together."""
+        """Estimates the calls that a service answers in 20 ms, from answers to calls that began together."""
         now = time.monotonic()
         began = min(call.sent_at for call in calls)
         if len(self._answered_at) == self._parallel:

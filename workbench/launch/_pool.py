@@ -44,7 +44,7 @@ class DaemonPool(Executor):
         return future
 
     def queued(self) -> int:
-        """How many calls no thread has taken up yet."""
+        """Number of calls that no thread has started."""
         return self._work.qsize()
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = True) -> None:

@@ -113,7 +113,7 @@ class ProcessHost:
         self._remote.gone = reason
 
     def ended(self) -> bool:
-        """Whether no process is left."""
+        """Returns whether no process is left."""
         return self._exited.is_set()
 
     def hung(self) -> list[tuple[str, float, str]]:
@@ -147,7 +147,7 @@ class ProcessHost:
         return seen
 
     def log_lines(self, label: str) -> tuple[str, ...]:
-        """What the process printed and its nodes logged, of all its nodes."""
+        """Output of the process and log lines of all its nodes."""
         del label
         return self._log_text(None)
 

@@ -158,7 +158,7 @@ class Program:
         return tuple(tuple(specs) for specs in shared.values())
 
     def graph(self) -> ProgramGraphRecord:
-        """What will be launched, as a record."""
+        """Returns the graph of the program as a record."""
         hosts = {spec.index: number for number, specs in enumerate(self.hosts()) for spec in specs}
         nodes = tuple(
             NodeRecord(

@@ -76,7 +76,7 @@ class RayHost:
                 self._engine.endpoint(spec).gone = reason
 
     def ended(self) -> bool:
-        """Whether no actor is left."""
+        """Returns whether no actor is left."""
         return self._over
 
     def hung(self) -> list[tuple[str, float, str]]:
@@ -101,7 +101,7 @@ class RayHost:
         return {"where": "actor that is starting"} | seen | {"log_tail": tuple(self._logs[label])[-5:]}
 
     def log_lines(self, label: str) -> tuple[str, ...]:
-        """What the node logged."""
+        """Log lines of the node."""
         return tuple(self._logs[label])
 
     def line(self, label: str) -> CallQueue:
@@ -247,7 +247,7 @@ class RayEngine:
         """Nothing to do: actors ended with their nodes."""
 
     def endpoint(self, spec: NodeSpec) -> RayEndpoint:
-        """How this process calls a service."""
+        """Returns the endpoint by which this process calls a service."""
         if spec.index not in self._endpoints:
             actor, label, methods, _ = self.services[spec.index]
             self._endpoints[spec.index] = RayEndpoint(self.launch, actor, label, methods)

@@ -79,11 +79,11 @@ class RayEndpoint:
         ]
 
     def connected(self) -> bool:
-        """Whether Ray is; it would start a new cluster when asked for anything else."""
+        """Returns whether Ray is; it would start a new cluster when asked for anything else."""
         return import_module("ray").is_initialized()
 
     def known(self) -> bool:
-        """Whether it is known where the actor is."""
+        """Returns whether it is known where the actor is."""
         return self._place is not None
 
     def forget(self) -> None:

@@ -1,4 +1,4 @@
-"""What a Ray actor does for its nodes: runs them as threads, answers calls, reports to the notebook what happened."""
+"""Nodes in a Ray actor: runs them as threads, answers calls, and reports events to the notebook."""
 
 import os
 import pickle
@@ -24,7 +24,7 @@ CONTROL_CALLS = 4  # at once, of the notebook: they must not wait behind calls o
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayOrder:
-    """What an actor receives at its start."""
+    """Data that an actor receives at its start."""
 
     launch: str  # unique name, the namespace of the launch's actors
     specs: bytes
@@ -59,7 +59,7 @@ class RayNodeActor:
         return self._handler.ask(label, payload)
 
     def events(self, seconds: float) -> dict[str, Any]:
-        """What happened since the last look, after at most `seconds`."""
+        """Returns the events since the last call, after at most `seconds`."""
         with self._changed:
             self._changed.wait_for(lambda: self._events or self._code() is not None, seconds)
             events, self._events = self._events, []

@@ -92,7 +92,7 @@ class Replay:
         return [self.insert(item, priority) for item, priority in zip(items, priorities, strict=True)]
 
     def wanted(self, count: int, timeout_seconds: float = 0.0) -> bool:
-        """Whether items must be inserted before `sample(count)` could return; waits for that up to a time."""
+        """Returns whether items must be inserted before `sample(count)` could return; waits for that up to a time."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._allowed(count), timeout_seconds)
 
@@ -135,16 +135,16 @@ class Replay:
         return updated
 
     def ready(self, count: int) -> bool:
-        """Whether `sample(count)` would return at once."""
+        """Returns whether `sample(count)` would return at once."""
         with self._changed:
             return self._allowed(count)
 
     def size(self) -> int:
-        """How many items are in the table."""
+        """Number of items in the table."""
         return self._size
 
     def counts(self) -> dict[str, int]:
-        """How many items are there, and were inserted and sampled so far."""
+        """Numbers of items in the table, and of items inserted and sampled so far."""
         return {"size": self._size, "inserted": self._inserted, "sampled": self._sampled}
 
     def _weight(self, priority: float) -> float:

@@ -80,7 +80,7 @@ class NodeRunner:
             self.service.pause()
 
     def silent_seconds(self) -> float:
-        """How long a node with work has sent no heartbeat; 0 for a service without calls."""
+        """Seconds since the last heartbeat of a node with work; 0 for a service without calls."""
         context, thread = self.context, self.thread
         if context is None or thread is None or not thread.is_alive():
             return 0.0
@@ -90,7 +90,7 @@ class NodeRunner:
         return silent
 
     def stack(self) -> str:
-        """Where the node's threads are now."""
+        """Returns the current stack of the node's threads."""
         idents = [self.thread.ident] if self.thread is not None else []
         idents += self.service.threads() if self.service is not None else []
         frames = sys._current_frames()

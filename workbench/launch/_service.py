@@ -58,7 +58,7 @@ def batchings(target: type) -> Mapping[str, tuple[int, float]]:
 
 
 def parallel_calls(spec: NodeSpec) -> int:
-    """How many calls of one client may be under way at once: enough to fill the largest batch."""
+    """Number of concurrent calls per client: enough to fill the largest batch."""
     batches = batchings(spec.target) if isinstance(spec.target, type) else {}
     return max([spec.concurrency, *(size for size, _ in batches.values())]) if batches else spec.concurrency
 
@@ -204,7 +204,7 @@ class Service:
         return self._execute(method, args, kwargs)
 
     def tally(self) -> dict[str, Any]:
-        """How many calls were answered, failed, are under way and wait; the age of the oldest one under way."""
+        """Numbers of calls that were answered, failed, run and wait, and the age of the oldest running call."""
         now = time.monotonic()
         with self._lock:
             oldest = min((began for _, began in self._active.values()), default=now)

@@ -30,7 +30,7 @@ class RayNode:
         return self._actor.ask(label, payload)
 
     def events(self, seconds: float) -> dict[str, Any]:
-        """What happened since the last look, after at most `seconds`."""
+        """Returns the events since the last call, after at most `seconds`."""
         return self._actor.events(seconds)
 
     def obey(self, order: str, *details: str) -> None:

@@ -46,7 +46,7 @@ class ThreadHost:
             self._runner.context.report_failed(label, reason)
 
     def ended(self) -> bool:
-        """Whether the node's work is over, or its thread forgotten."""
+        """Returns whether the node's work is over, or its thread forgotten."""
         thread, context = self._runner.thread, self._runner.context
         if thread is None or context is None or not thread.is_alive():
             return True
@@ -68,7 +68,7 @@ class ThreadHost:
         }
 
     def log_lines(self, label: str) -> tuple[str, ...]:
-        """What the node logged."""
+        """Log lines of the node."""
         del label
         return tuple(self._runner.context.lines) if self._runner.context is not None else ()
 

@@ -30,7 +30,7 @@ class Acting(Protocol[Acted]):
 
 @dataclasses.dataclass(frozen=True)
 class Agent(Generic[State, Params]):
-    """What an agent is, without a word about where it runs.
+    """Definition of an agent, independent of the place where it runs.
 
     Attributes:
         name: Of the agent.

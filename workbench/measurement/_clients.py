@@ -185,7 +185,7 @@ def _iterations(
 
 
 def _belongs(path: str | None, stage: str) -> bool:
-    """Whether a path is that of the stage or of a stage inside it."""
+    """Returns whether a path is that of the stage or of a stage inside it."""
     return path is not None and (path == stage or path.startswith(f"{stage}."))
 
 

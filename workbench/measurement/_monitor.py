@@ -80,7 +80,7 @@ class DeviceMonitor:
 
     @property
     def running(self) -> bool:
-        """Whether samples are still being taken."""
+        """True if samples are still being taken."""
         return self._thread.is_alive() and not self._stopped.is_set()
 
     def latest(self, timeout_seconds: float = 10.0) -> SampleRecord:

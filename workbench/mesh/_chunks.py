@@ -1,4 +1,4 @@
-"""How the clients of one device are cut into chunks: one rule for what runs, what is shown and what is priced."""
+"""Chunks of the clients of one device: one rule for execution, display and prices."""
 
 import math
 

@@ -28,5 +28,5 @@ def read_here(x: object) -> np.ndarray:
 
 
 def is_here(device: Device) -> bool:
-    """Whether a device belongs to this process."""
+    """Returns whether a device belongs to this process."""
     return device.process_index == jax.process_index()

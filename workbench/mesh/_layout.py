@@ -1,4 +1,4 @@
-"""Where on the current mesh the clients of a placement live, and how an array is placed there."""
+"""Layout of a placement's clients on the current mesh, and the sharding of their arrays."""
 
 import contextlib
 import dataclasses
@@ -41,7 +41,7 @@ class Layout:
 
     @property
     def explicit_axes(self) -> str | tuple[str, ...] | None:
-        """What an explicitly sharded leading axis carries in its type; None under Auto meshes."""
+        """Mesh axes of an explicitly sharded leading axis; None under Auto meshes."""
         return self.entry if self.explicit else None
 
 

@@ -32,7 +32,7 @@ class Rewriting:
         return jaxpr.replace(eqns=[self.equation(self.inside(each)) for each in jaxpr.eqns])
 
     def equation(self, equation: JaxprEqn) -> JaxprEqn:
-        """What takes the place of an equation, which has been changed inside."""
+        """Returns the replacement of an equation whose jaxprs were rewritten."""
         return equation
 
     def inside(self, equation: JaxprEqn) -> JaxprEqn:

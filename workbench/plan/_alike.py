@@ -25,7 +25,7 @@ class AlikeRow:
 
 
 class AlikeRows:
-    """Which rows of a plan's clients are all alike."""
+    """Equal rows of a plan's clients."""
 
     def __init__(self, plan: Plan) -> None:
         self._made: dict[Var, AlikeRow | Any] = {}  # by the rows; of a broadcast the value of the server

@@ -63,7 +63,7 @@ def _check_signature(operation: str, fn: Callable, name: str, args: Sequence[Any
 
 
 def nesting_problem(x: object) -> str:
-    """Why the containers of a pytree cannot be entered; "" if they can."""
+    """Returns the reason that the containers of a pytree cannot be entered; "" if they can."""
     waiting: list[tuple[Any, int, bool]] = [(x, 0, True)]
     above: list[int] = []
     while waiting:

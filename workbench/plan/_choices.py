@@ -22,7 +22,7 @@ _LIMIT_BYTES = 4 << 20
 
 
 def load_choice(plan: Plan, form: LoopForm) -> PlanChoiceRecord | None:
-    """What was measured for a plan on these devices, by any process of this user.
+    """Loads the choice that any process of this user measured for a plan on these devices.
 
     Args:
         plan: The plan.

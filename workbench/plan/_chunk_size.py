@@ -1,4 +1,4 @@
-"""How many clients a device computes together."""
+"""Number of clients that a device computes together."""
 
 import math
 import os
@@ -88,7 +88,7 @@ def _flops(jaxpr: ClosedJaxpr) -> float:
 
 @_jax_compat.once_per_jaxpr
 def _iterations(jaxpr: Jaxpr) -> int:
-    """How often the bodies of the innermost loops run; a loop of unknown length counts once."""
+    """Counts the iterations of the innermost loops; a loop of unknown length counts once."""
     total = 0
     for equation in jaxpr.eqns:
         inside = sum(_iterations(getattr(inner, "jaxpr", inner)) for inner in _jax_compat.inner_jaxprs(equation))

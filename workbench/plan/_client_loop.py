@@ -31,7 +31,7 @@ class ClientLoop:
     form: LoopForm = LoopForm()
 
     def chunk_size_of(self, phase: Phase, per_shard: int) -> int:
-        """How many of the `per_shard` clients of a device are computed together."""
+        """Number of a device's `per_shard` clients that are computed together."""
         raise NotImplementedError
 
     def scope_of(self, step: Step) -> str:

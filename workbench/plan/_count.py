@@ -40,7 +40,7 @@ _INLINED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JaxprCount:
-    """What one call of a jaxpr costs.
+    """Cost of one call of a jaxpr.
 
     `flops` counts dot products and convolutions alone (a multiply and an add are two), as rooflines do; `None` when a
     loop of unknown length holds some. `elementwise_flops` is one per element of an arithmetic operation or reduction.
@@ -410,7 +410,7 @@ _DENSE: dict[str, Callable[[_Equation], float]] = {
 
 
 def _copies(equation: _Equation) -> int:
-    """How many times an equation runs the jaxpr that it holds: clients of a placement, devices of a shard_map."""
+    """Number of times that an equation runs its jaxpr: clients of a placement, devices of a shard_map."""
     params = equation.params
     size = getattr(params.get("placement"), "size", None)
     if size is not None:

@@ -26,7 +26,7 @@ _MOST_EQUATIONS = 100  # of a stage's text: nobody reads more, and printing 6,00
 
 
 class Chunks(NamedTuple):
-    """How many clients a device computes together.
+    """Number of clients that a device computes together.
 
     `limit` is what was asked for, whatever the number of clients; `slots` are those of a device by placement, where
     chunks leave some empty.
@@ -88,7 +88,7 @@ def _placement_record(placement: Placement, chunks: Callable[[], Chunks]) -> Pla
 
 
 def _computations(plan: Plan, kept_bytes: float) -> dict[int, int]:
-    """How often each client computes a step, by the id of its equation, where that is more than once."""
+    """Number of times that each client computes a step, by the id of its equation, if more than once."""
     found: Counter[int] = Counter()
     levels = {} if math.isinf(kept_bytes) else find_phases(plan, kept_bytes=kept_bytes)
     for level in levels.values():
@@ -184,7 +184,7 @@ def _text(closed: ClosedJaxpr | None) -> str:
 
 
 def _arguments(stage: Stage) -> dict[Var, str]:
-    """What the function of one client calls its inputs."""
+    """Names of the inputs of one client's function."""
     step = stage.steps[0]
     if stage.kind != "clients" or len(stage.steps) != 1 or step.jaxpr is None:
         return {}

@@ -1,4 +1,4 @@
-"""What differs from client to client, and what is the same for all of them: it follows from a function's equations."""
+"""Values that differ between clients and values that all clients share, inferred from the equations."""
 
 from collections.abc import Sequence
 
@@ -24,7 +24,7 @@ class Differs(Interpreter[bool]):
         return False
 
     def bind(self, equation: JaxprEqn, operands: Sequence[bool]) -> list[bool]:
-        """What is made of something that differs differs."""
+        """Marks results of a differing operand as differing."""
         return [any(operands)] * len(equation.outvars)
 
     def scan(self, flow: Scan[bool], operands: Sequence[bool]) -> list[bool]:

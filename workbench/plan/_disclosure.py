@@ -1,4 +1,4 @@
-"""What a client discloses, and what stays: a plan followed backwards from what the server and the caller read."""
+"""Values that a client discloses: the plan, followed backwards from the reads of the server and the caller."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ Records = dict[tuple[str, int, int], DisclosedRecord]
 def find_disclosed(
     plan: Plan, inputs: Sequence[ValueRecord]
 ) -> tuple[tuple[DisclosedRecord, ...], tuple[ValueRecord, ...]]:
-    """What the server gets of a client, and what it never gets; `inputs` are those of the plan.
+    """Lists the values that the server receives of a client, and those that it never receives.
 
     Returns:
         One record per disclosed value: a client's partial result of a reduction, or a row that the server reads, in
@@ -65,7 +65,7 @@ def _inputs_of_clients(plan: Plan, *, reduced: bool = False) -> dict[int, int]:
 
 
 def _unchanged(step: Step) -> Iterator[tuple[Any, Any]]:
-    """What a client returns as it got it but for its dtype, each with the variable that it was."""
+    """Results of a client that equal its inputs up to dtype, each with the input variable."""
     if step.jaxpr is None:
         return
     jaxpr = step.jaxpr.jaxpr

@@ -46,7 +46,7 @@ def evaluate(
 
 
 def resolve_choice(plan: Plan, chunk_size: ChunkSize, form: LoopForm) -> tuple[ChunkSize, LoopForm]:
-    """What "auto" stands for: the choice that was measured for this plan on these devices, if there is one."""
+    """Resolves "auto" to the choice that was measured for this plan on these devices, if there is one."""
     if chunk_size != "auto" or (kept := load_choice(plan, form)) is None:
         return chunk_size, form
     return kept.chunk_size, form_of(kept)
@@ -59,7 +59,7 @@ def form_of(choice: PlanChoiceRecord) -> LoopForm:
 
 
 def kept_bytes_of(chunk_size: ChunkSize, form: LoopForm) -> float:
-    """What rows that wait may take: without chunks all of them are there in any case."""
+    """Memory budget of kept rows; without chunks all rows are kept."""
     return math.inf if chunk_size is None else form.kept_bytes
 
 

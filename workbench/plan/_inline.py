@@ -39,14 +39,14 @@ def inline_calls(closed: ClosedJaxpr, name: str) -> ClosedJaxpr:
 
 
 def uses_primitives(equation: JaxprEqn) -> bool:
-    """Whether an equation is a MapReduce primitive or holds one anywhere inside."""
+    """Returns whether an equation is a MapReduce primitive or holds one anywhere inside."""
     if equation.primitive in MAPREDUCE_PRIMITIVES:
         return True
     return any(map(_holds_primitives, bodies(equation)))
 
 
 def holds_clients(closed: ClosedJaxpr) -> bool:
-    """Whether a program has MapReduce primitives, at any depth."""
+    """Returns whether a program has MapReduce primitives, at any depth."""
     return _holds_primitives(closed.jaxpr)
 
 
@@ -79,7 +79,7 @@ def _sizes(jaxpr: Jaxpr) -> Iterator[int]:
 
 @_jax_compat.once_per_jaxpr
 def _is_elementwise(jaxpr: Jaxpr) -> bool:
-    """Whether a call holds elementwise operations alone, and what makes their operands of numbers."""
+    """Returns whether a call holds elementwise operations alone, and what makes their operands of numbers."""
 
     def elementwise(equation: JaxprEqn) -> bool:
         name = equation.primitive.name

@@ -65,7 +65,7 @@ class Scan(Generic[Value]):
 
     @property
     def reverse(self) -> bool:
-        """Whether the last slice comes first."""
+        """True if the last slice comes first."""
         return self.equation.params["reverse"]
 
     @property
@@ -160,7 +160,7 @@ class InnerCall(Generic[Value]):
 
     @property
     def body(self) -> ClosedJaxpr:
-        """What is called."""
+        """The jaxpr that is called."""
         found = self.equation.params[CALLS[self.equation.primitive.name]]
         return found if isinstance(found, ClosedJaxpr) else ClosedJaxpr(found, ())
 
@@ -213,7 +213,7 @@ class Interpreter(Generic[Value]):
         return [read(atom) for atom in jaxpr.outvars]
 
     def constant(self, value: Argument) -> Value:
-        """What stands for a literal or a constant of the jaxpr."""
+        """Value of a literal or a constant of the jaxpr."""
         return value
 
     def equation(self, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
@@ -224,7 +224,7 @@ class Interpreter(Generic[Value]):
         return self.follow(flow, operands)
 
     def enters(self, equation: JaxprEqn) -> bool:
-        """Whether a loop, branch or call is taken apart; otherwise it is one operation like any other."""
+        """Returns whether a loop, branch or call is taken apart; otherwise it is one operation like any other."""
         return True
 
     def follow(self, flow: ControlFlow, operands: Sequence[Value]) -> list[Value]:

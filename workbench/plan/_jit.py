@@ -1,4 +1,4 @@
-"""What `workbench.jit` returns, and the tracing that it shares with `workbench.plan`."""
+"""The object that `workbench.jit` returns, and the tracing that it shares with `workbench.plan`."""
 
 import functools
 from collections.abc import Callable

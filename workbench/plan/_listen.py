@@ -142,7 +142,7 @@ _LOCK = threading.Lock()
 
 
 def listeners() -> tuple[Captured, ...]:
-    """Who listens now."""
+    """Returns the active listeners."""
     return tuple(_LISTENERS)
 
 

@@ -1,4 +1,4 @@
-"""How the loop over the clients of a device is written, apart from how many of them it computes together."""
+"""Form of the loop over a device's clients, apart from the number of clients computed together."""
 
 import dataclasses
 from typing import Literal, TypeAlias
@@ -11,7 +11,7 @@ KEPT_BYTES = 64 << 20
 
 @dataclasses.dataclass(frozen=True)
 class LoopForm:
-    """What is free in the loop over clients, and decides its time and memory, never its results.
+    """Free choices in the loop over clients, which decide time and memory but not results.
 
     Attributes:
         spread: How clients are spread over a mesh; see `jit`.

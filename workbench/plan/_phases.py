@@ -39,7 +39,7 @@ class Phase:
 
     @property
     def divisible(self) -> bool:
-        """Whether some clients can be computed apart from the others."""
+        """True if some clients can be computed apart from the others."""
         return not any(
             step.jaxpr is not None
             and (_jax_compat.uses_named_axes(step.jaxpr) or _jax_compat.has_ordered_effects(step.jaxpr))
@@ -48,7 +48,7 @@ class Phase:
 
     @property
     def one_per_device(self) -> bool:
-        """Whether each client has a mesh position for itself, on an axis of its placement's name.
+        """True if each client has a mesh position for itself, on an axis of its placement's name.
 
         Then its named-axis collectives are collectives of that mesh axis, and can be compiled as they are written.
         """
@@ -95,7 +95,7 @@ def waiting_bytes(plan: Plan) -> int:
 
 
 class _Flow:
-    """Who makes and who reads the rows of clients."""
+    """Producers and readers of the clients' rows."""
 
     def __init__(self, plan: Plan, kept_bytes: float, alike: bool) -> None:
         self.producer = {v: step for step in plan.steps for v in step.outputs}
@@ -128,7 +128,7 @@ class _Flow:
         self.kept = whole | crossing
 
     def _alone(self, step: Step) -> bool:
-        """Whether no device has a second client, so that a client's rows wait in the memory that made them."""
+        """Returns whether no device has a second client, so that a client's rows wait in the memory that made them."""
         assert step.placement is not None
         layout = _layout_here(step.placement, (step,))
         return layout is not None and layout.size >= step.placement.size

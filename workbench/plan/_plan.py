@@ -199,7 +199,7 @@ class _Levels:
 
 
 def _is_rowwise(equation: JaxprEqn) -> bool:
-    """Whether a row of the result depends on the same row of the operands alone."""
+    """Returns whether a row of the result depends on the same row of the operands alone."""
     if equation.primitive.name not in ROWWISE:
         return False
     shape = type_of(equation.outvars[0]).shape
@@ -338,7 +338,7 @@ def source_line(equation: JaxprEqn) -> SourceLine | None:
 
 
 def is_user_file(file: str) -> bool:
-    """Whether a line of that file is shown to users as theirs."""
+    """Returns whether a line of that file is shown to users as theirs."""
     return package_of(file) is None
 
 

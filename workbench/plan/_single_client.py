@@ -51,7 +51,7 @@ class _Values:
 
 
 def single_client(plan: Plan, step: Step) -> str:
-    """Whose value alone a reduction holds: "client 3", "one client" where it depends on an input, or "" for all.
+    """Names the one client whose value a reduction returns: "client 3", "one client" if unknown, or "" for all.
 
     Found are masks that are written as comparisons of the clients' numbers, or that few operations compute from
     constants and one whole number of the server, and that multiply a value or select it: before `reduce_sum` and
@@ -78,7 +78,7 @@ class _Search:
     clients: int
 
     def masked(self, v: Atom, values: _Values) -> str | None:
-        """Whose value alone is not zero in a value; None: as far as one sees, all clients'."""
+        """Returns the one client whose value is not zero, or None if that is not known."""
         name, equation, v, values = self._maker(v, values)
         if equation is None:
             return None
@@ -98,7 +98,7 @@ class _Search:
         return None
 
     def mask(self, v: Atom, values: _Values, *, false: bool = False) -> str | None:
-        """Which client alone is not zero, or true, in a mask (`false`: is zero); None: not known to be one."""
+        """Returns the one client that is true or not zero in a mask (`false`: that is zero), or None if unknown."""
         found = self._written_mask(v, values, false=false)
         return self._computed_mask(v, values, false=false) if found is None else found
 
@@ -231,7 +231,7 @@ class _Search:
         return None
 
     def _shared(self, v: Atom, values: _Values) -> bool:
-        """Whether all clients have the same value."""
+        """Returns whether all clients have the same value."""
         constant, of_one = self._constant(v, values)
         if constant is not None:
             return of_one or np.unique(constant).size == 1
@@ -245,7 +245,7 @@ class _Search:
         return not isinstance(v, Literal) and not _shape(v) and not values.per_client
 
     def _keeps_clients(self, equation: JaxprEqn, values: _Values) -> bool:
-        """Whether an equation only adds axes behind that of the clients, or removes such of size 1."""
+        """Returns whether an equation only adds axes behind that of the clients, or removes such of size 1."""
         name, shape = equation.primitive.name, _shape(equation.invars[0]) if equation.invars else ()
         if name == "broadcast_in_dim":
             kept = equation.params["broadcast_dimensions"][:1] == (0,)

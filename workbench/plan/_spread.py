@@ -1,4 +1,4 @@
-"""Which lowering spreads the clients of a phase over a mesh: a `shard_map`, or a `vmap` that the compiler partitions.
+"""Lowering of a phase over a mesh: a `shard_map`, or a `vmap` that the compiler partitions.
 
 `shard_map` is the better one where it works: nothing of one client can reach another one's devices. Where the mesh has
 further axes it is only partly manual, and then some operations have no lowering (callbacks, kernels) or abort XLA

@@ -1,4 +1,4 @@
-"""How a program computes its clients by short runs instead of by a rule: `jit(fn, chunk_size="tune")`."""
+"""Choice of the client loop by short runs instead of a rule: `jit(fn, chunk_size="tune")`."""
 
 import dataclasses
 import math
@@ -163,7 +163,7 @@ class Contest:
         return choice
 
     def best_so_far(self) -> PlanChoiceRecord | None:
-        """What was fastest before somebody stopped it; None where fewer than two were timed."""
+        """Returns the fastest choice before an interrupt; None if fewer than two were timed."""
         if len(self._timed) < 2:
             return None
         made = self._winner()

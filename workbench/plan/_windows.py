@@ -13,7 +13,7 @@ def valid_positions(
     base_dilation: int = 1,
     dilation: int = 1,
 ) -> int:
-    """How many (output position, window tap) pairs of one spatial dimension of a convolution meet a real input element.
+    """Counts the (output position, window tap) pairs of a convolution's dimension that read an input element.
 
     Padding and the holes of a dilated input are multiplied by no hardware that a FLOP count should praise; and the
     batched dot products that the TPU compiler writes as convolutions are exact only when they are left out.
@@ -47,7 +47,7 @@ def valid_positions(
 
 
 def _hits(first: int, step: int, count: int, last: int, modulus: int) -> int:
-    """How many of `first + i*step`, i < count, lie in [0, last] on a multiple of `modulus`."""
+    """Counts the values `first + i*step`, i < count, in [0, last] that are multiples of `modulus`."""
     start = max(0, -(first // step))
     stop = min(count - 1, (last - first) // step)
     if modulus == 1:

@@ -27,7 +27,7 @@ def _calls_back(jaxpr: Jaxpr | ClosedJaxpr) -> bool:
 
 
 def calls_back(jaxpr: ClosedJaxpr | Jaxpr) -> bool:
-    """Whether a jaxpr calls Python anywhere inside."""
+    """Returns whether a jaxpr calls Python anywhere inside."""
     return _calls_back(jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr)
 
 
@@ -48,7 +48,7 @@ class CallbackErrors:
         self._raised: list[tuple[str, BaseException]] = []
 
     def call(self, run: Callable[..., Results], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results:
-        """What `run(*args, **kwargs)` gives; waits for it where it calls back on one of several devices.
+        """Calls `run(*args, **kwargs)`, and waits for the result if it calls back on one of several devices.
 
         Raises:
             EngineError: if a callback raised; the exception is its `__cause__`.
@@ -146,12 +146,12 @@ def _batch(values: Sequence[ArrayLike], operands: Sequence[Aval]) -> tuple[int, 
 
 
 def _is_key(aval: Aval) -> bool:
-    """Whether it is of a type whose values have other shapes, such as random keys."""
+    """Returns whether it is of a type whose values have other shapes, such as random keys."""
     return bool(jax.numpy.issubdtype(aval.dtype, jax.dtypes.extended))
 
 
 def _checked(answer: Sequence[ArrayLike], results: Sequence[Aval], batch: tuple[int, ...]) -> tuple[np.ndarray, ...]:
-    """What a callback returned, as JAX checks it: what that check raises would end the process too."""
+    """Checks the results of a callback as JAX does, since an error there would end the process."""
     arrays = tuple(np.asarray(value) for value in answer)
     found, wanted = [(x.shape, x.dtype) for x in arrays], [(batch + x.shape, x.dtype) for x in results]
     if found != wanted:

@@ -24,7 +24,7 @@ HOLDS = "holds"
 
 
 def lowest(dtype: DTypeLike) -> float | int | bool:
-    """What an absent client holds for a maximum.
+    """Value of an absent client in a maximum.
 
     Example:
         >>> lowest(jnp.float32), lowest(jnp.int8)
@@ -40,7 +40,7 @@ def lowest(dtype: DTypeLike) -> float | int | bool:
 
 
 def highest(dtype: DTypeLike) -> float | int | bool:
-    """What an absent client holds for a minimum.
+    """Value of an absent client in a minimum.
 
     Example:
         >>> highest(jnp.float32), highest(jnp.int8)

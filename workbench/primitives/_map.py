@@ -103,7 +103,7 @@ class _ClientCall:
 
     @property
     def arguments(self) -> list[str]:
-        """What the user's function calls each array: `params['w']`."""
+        """Names of the arrays in the user's function: `params['w']`."""
         parameters = _parameters(self.fn)
         leaves = jax.tree_util.tree_flatten_with_path(self.structure.hidden(range(self.structure.treedef.num_leaves)))
         return [self._argument(path, parameters) for path, _ in leaves[0]]

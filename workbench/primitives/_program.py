@@ -51,7 +51,7 @@ def program(
 
 
 class ProgramContext:
-    """What `program` returns: decorates a function, or opens a block, with its placements."""
+    """Result of `program`: decorates a function, or opens a block, with its placements."""
 
     def __init__(self, placements: tuple[Placement, ...]) -> None:
         self.placements = placements
@@ -114,7 +114,7 @@ def _wrap(fn: Callable, scope: ProgramScope) -> Callable:
 
 
 class _Steppable(Protocol):
-    """What generators, coroutines and the steps of asynchronous generators share."""
+    """Interface of generators, coroutines and steps of asynchronous generators."""
 
     def send(self, value: Argument, /) -> Argument: ...
 

@@ -31,7 +31,7 @@ class Static:
 
 
 def is_array(leaf: object) -> bool:
-    """Whether a leaf can be an array of a program: no array of objects or of text.
+    """Returns whether a leaf can be an array of a program: no array of objects or of text.
 
     Example:
         >>> is_array(np.ones(3)), is_array("text")
@@ -43,7 +43,7 @@ def is_array(leaf: object) -> bool:
 
 
 def is_static(leaf: object) -> bool:
-    """Whether a leaf can be a static part: something without a dtype that JAX can compare."""
+    """Returns whether a leaf can be a static part: something without a dtype that JAX can compare."""
     if hasattr(leaf, "dtype"):
         return False
     try:

@@ -59,7 +59,7 @@ class FindingRecord(Record):
 
     @property
     def is_verified(self) -> bool:
-        """Whether the changed program was compiled."""
+        """True if the changed program was compiled."""
         return self.gain is not None and self.gain.verified
 
     @property

@@ -34,7 +34,7 @@ def fold(tree: "CallTreeRecord", *, hidden: bool, passes: bool, operations: bool
 
 
 def _is_pass(node: "CallNodeRecord", tree: "CallTreeRecord") -> bool:
-    """Whether a node only says which pass the work of its parent's line belongs to."""
+    """Returns whether a node only says which pass the work of its parent's line belongs to."""
     if node.kind not in ("line", "call") or node.parent is None:
         return False
     parent = tree.nodes[node.parent]

@@ -54,7 +54,7 @@ class CallFiguresRecord(Record):
 
     @property
     def is_zero(self) -> bool:
-        """Whether the node costs nothing that is counted."""
+        """True if the node costs nothing that is counted."""
         return not (
             self.flops_matmul
             or self.flops_elementwise

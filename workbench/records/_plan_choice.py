@@ -41,6 +41,6 @@ class PlanChoiceRecord(Record):
     tuning_seconds: float = 0.0  # compilations included
 
     def chose(self, candidate: PlanCandidateRecord) -> bool:
-        """Whether a candidate is the choice."""
+        """Returns whether a candidate is the choice."""
         fields = ("chunk_size", "spread", "kept_bytes", "unroll")
         return all(getattr(self, name) == getattr(candidate, name) for name in fields)

@@ -102,7 +102,7 @@ class ShardingRecord(Record):
 
 
 def is_unsharded(leaf: LeafShardingRecord) -> bool:
-    """Whether several devices hold an array and each of them the whole of it."""
+    """Returns whether several devices hold an array and each of them the whole of it."""
     return leaf.replication > 1 and leaf.bytes_per_device >= leaf.size_bytes > 0
 
 

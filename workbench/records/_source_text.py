@@ -67,7 +67,7 @@ def _may_be_read(path: str) -> bool:
 
 
 def _is_cell(file: str) -> bool:
-    """Whether code was run under this name that no file holds: a cell, a doctest."""
+    """Returns whether code was run under this name that no file holds: a cell, a doctest."""
     entry = linecache.cache.get(file)
     return entry is not None and (len(entry) == 1 or entry[1] is None or cell_name(file) is not None)
 

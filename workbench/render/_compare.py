@@ -38,5 +38,5 @@ def amount_text(value: float | str | None, unit: str) -> str:
 
 
 def _measured(row: ComparedRecord) -> bool:
-    """Whether a row differs and all its values are numbers of which the first is not zero."""
+    """Returns whether a row differs and all its values are numbers of which the first is not zero."""
     return row.status != "same" and bool(row.values[0]) and not any(v is None or isinstance(v, str) for v in row.values)

@@ -1,4 +1,4 @@
-"""What a client discloses: marks where arrows leave it, a sentence, and tables; what is kept on it."""
+"""Values that a client discloses: the plan, followed backwards from the reads of the server and the caller."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -88,7 +88,7 @@ def render_program_text(record: ProgramRecord) -> str:
 
 
 def is_ordinary(record: ProgramRecord) -> bool:
-    """Whether a program has no clients, so that it is shown by its functions and lines and not by stages."""
+    """Returns whether a program has no clients, so that it is shown by its functions and lines and not by stages."""
     return not _has_clients(record) and record.call_tree is not None
 
 

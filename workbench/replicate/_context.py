@@ -1,4 +1,4 @@
-"""What the code of one replica knows of the others, and how it talks to them."""
+"""Context of one replica: its facts about the other replicas, and its collectives."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from workbench.replicate._reduce import REDUCE, permute, take_from
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InputContext:
-    """What `input_fn` receives: which replica it makes batches for. Both are Python ints."""
+    """Context of `input_fn`: the replica for which it makes batches. Both fields are Python ints."""
 
     replica_id: int
     num_replicas: int
@@ -23,7 +23,7 @@ class InputContext:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReplicaContext:
-    """What `step_fn` receives; its methods are the only way to other replicas, and each is one collective per array.
+    """Context of `step_fn`; its methods are the only way to other replicas, one collective per array.
 
     Every replica must call the same methods in the same order. What may be different on each replica (batches,
     `replica_id`, what is computed from them) therefore cannot decide whether a collective runs.

@@ -30,7 +30,7 @@ class Uneven:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Reading:
-    """What was found: which outputs vary, and every uneven branch or loop."""
+    """Result of the analysis: outputs that vary, and every uneven branch or loop."""
 
     varies: tuple[bool, ...]
     uneven: tuple[Uneven, ...]

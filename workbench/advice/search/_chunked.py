@@ -108,7 +108,7 @@ def compile_best(
 
 
 def _is_over(until: float, cancel: threading.Event | None, number: int) -> bool:
-    """Whether no other choice is to be compiled; one is in any case, unless somebody asked to stop."""
+    """Returns whether no other choice is to be compiled; one is in any case, unless somebody asked to stop."""
     return (cancel is not None and cancel.is_set()) or (number > 0 and time.monotonic() > until)
 
 

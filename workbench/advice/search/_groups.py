@@ -159,7 +159,7 @@ def candidates(shape: Sequence[int], axes: Mapping[str, int], at_most: int = 81)
 
 
 def fits(spec: Spec, shape: Sequence[int], axes: Mapping[str, int]) -> bool:
-    """Whether a spec names known axes, each once, that divide the dimensions."""
+    """Returns whether a spec names known axes, each once, that divide the dimensions."""
     used = [axis for each in spec for axis in each]
     if len(spec) != len(shape) or len(set(used)) != len(used) or not set(used) <= set(axes):
         return False

@@ -179,7 +179,7 @@ class SearchProgram:
         return priced
 
     def allows(self, spec: Spec, shape: Sequence[int]) -> bool:
-        """Whether a spec shards a shape evenly over axes of the mesh."""
+        """Returns whether a spec shards a shape evenly over axes of the mesh."""
         return fits(spec, shape, self.axes)
 
     def compile(

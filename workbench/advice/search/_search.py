@@ -488,15 +488,15 @@ class Search:
         return bool(self._rehearsed) and specs not in self._rehearsed, self.rank_of(specs)
 
     def is_planned(self, specs: tuple[Spec, ...]) -> bool:
-        """Whether a choice was planned."""
+        """Returns whether a choice was planned."""
         return specs in self._known
 
     def is_rehearsed(self, specs: tuple[Spec, ...]) -> bool:
-        """Whether a choice was compiled for CPU devices, or could not be."""
+        """Returns whether a choice was compiled for CPU devices, or could not be."""
         return specs in self._tried
 
     def is_compiled(self, specs: tuple[Spec, ...]) -> bool:
-        """Whether a choice was compiled."""
+        """Returns whether a choice was compiled."""
         return specs in self._compiled
 
     def _is_cancelled(self) -> bool:

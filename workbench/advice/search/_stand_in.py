@@ -49,7 +49,7 @@ def _changed(each: CollectiveRecord, users: dict[str, list[InstructionRecord]], 
 
 
 def _is_sliced(name: str, users: dict[str, list[InstructionRecord]]) -> bool:
-    """Whether all that computes with a value reads a slice of it."""
+    """Returns whether all that computes with a value reads a slice of it."""
     found, seen, waiting = [], set(), [name]
     while waiting:
         for user in users.get(waiting.pop(), ()):

@@ -25,7 +25,7 @@ from workbench._processes import ChildProcess
 
 
 def in_broken_kernel() -> bool:
-    """Whether this is a notebook's kernel in which Beam cannot make a pipeline."""
+    """Returns whether this is a notebook's kernel in which Beam cannot make a pipeline."""
     shell = sys.modules.get("IPython")
     if shell is None or shell.get_ipython() is None:
         return False

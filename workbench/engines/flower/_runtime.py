@@ -287,7 +287,7 @@ def free_port() -> int:
 
 
 def check_port(port: int) -> None:
-    """Whether the SuperLink can have this port.
+    """Returns whether the SuperLink can have this port.
 
     Raises:
         EngineError: if somebody has it.
@@ -304,7 +304,7 @@ def check_port(port: int) -> None:
 
 
 def check_users() -> None:
-    """Whether a SuperLink can refuse the other users of this machine.
+    """Returns whether a SuperLink can refuse the other users of this machine.
 
     Raises:
         EngineError: if this system does not say whose a connection is.

@@ -20,7 +20,7 @@ _ESTABLISHED = "01"
 
 
 def can_identify_users() -> bool:
-    """Whether this system says which user a connection of the loopback belongs to."""
+    """Returns whether this system says which user a connection of the loopback belongs to."""
     return Path("/proc/net/tcp").is_file()
 
 

@@ -113,7 +113,7 @@ def stop(started: Started) -> None:
 
 
 def alive(started: Started) -> bool:
-    """Whether its JVM runs."""
+    """Returns whether its JVM runs."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway

@@ -1,4 +1,4 @@
-"""How the updates of many clients become one: what an algorithm's last step may be replaced by."""
+"""Aggregators: functions that combine the updates of many clients, and replace the last step of an algorithm."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

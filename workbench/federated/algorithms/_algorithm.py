@@ -1,4 +1,4 @@
-"""What every algorithm that learns in rounds is: an initial state and one round."""
+"""The common form of algorithms that learn in rounds: an initial state and one round."""
 
 import dataclasses
 from collections.abc import Callable

@@ -16,7 +16,7 @@ from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mea
 
 
 class ApflState(NamedTuple):
-    """What the server holds, and each client's own parameters and share of them (`own`, `mixing`: `[clients, ...]`)."""
+    """State of the server, with each client's parameters and mixing weight (`own`, `mixing`: `[clients, ...]`)."""
 
     server: ServerState
     own: Params

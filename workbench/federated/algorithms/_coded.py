@@ -11,7 +11,7 @@ from workbench.primitives import broadcast, map_fn, program
 
 
 def encode_blocks(a: Float[Array, " rows k"], *, workers: int, needed: int) -> Float[Array, " workers block k"]:
-    """What each worker holds before anything is asked: a mixture of the row blocks of a matrix.
+    """Encodes the row blocks of a matrix, one mixture per worker.
 
     The first `needed` workers hold the blocks themselves, the others random mixtures of all blocks, so that (with
     probability one) any `needed` workers together know everything: a maximum distance separable code.
@@ -111,7 +111,7 @@ def _generator(workers: int, needed: int) -> np.ndarray:
 
 
 def expected_latency(workers: int, needed: int, *, rate: float = 1.0) -> float:
-    """How long one waits on average for the fastest `needed` of `workers`, each with 1 / `needed` of the work.
+    """Expected wait for the fastest `needed` of `workers`, each with 1 / `needed` of the work.
 
     The whole work takes one worker a time of 1 + Exp(`rate`), and a part of it that part of the time. Without a code
     one needs all workers: `expected_latency(n, n)`.

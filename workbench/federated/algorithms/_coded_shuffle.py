@@ -15,7 +15,7 @@ from workbench.primitives import broadcast, map_fn, program
 
 
 class ShufflePlan(NamedTuple):
-    """Who holds which rows, who wants which, and which rows share a message.
+    """Rows that each worker has and wants, and the rows that share a message.
 
     Attributes:
         caches: Rows that each worker holds before, `[workers, cached]`.
@@ -172,7 +172,7 @@ def _reading_tables(plan: ShufflePlan) -> tuple[np.ndarray, np.ndarray]:
 
 
 def shuffle_messages(rows: int, workers: int, cached: int, *, balanced: bool = False) -> tuple[float, float]:
-    """How many rows a shuffle sends on average: one by one, and coded, for many rows.
+    """Average number of messages of a shuffle, uncoded and coded, for many rows.
 
     Args:
         rows: q.

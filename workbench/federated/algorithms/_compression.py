@@ -67,7 +67,7 @@ def top_k_mean(fraction: float, *, memory: bool = True) -> Aggregator:
 
 
 def _flat_form(rows: PyTree[Array]) -> tuple[int, Any]:
-    """How many numbers one client's row holds, and the function that gives a flat vector its form."""
+    """Length of one client's flattened row, and the function that restores its structure."""
     flat, unravel = ravel_pytree(jax.tree.map(lambda x: jnp.zeros(x.shape[1:], x.dtype), rows))
     return flat.size, unravel
 

@@ -16,7 +16,7 @@ from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mea
 
 
 class DilocoState(NamedTuple):
-    """What the server holds, and the inner optimiser of every replica, which goes on where it stopped."""
+    """State of the server, with every replica's inner optimizer, which continues between rounds."""
 
     server: ServerState
     inner: PyTree[Array]

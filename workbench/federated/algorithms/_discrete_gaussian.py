@@ -125,7 +125,7 @@ def _advance(state: _Lanes, first: Array, second: Array, bits: int) -> _Lanes:
 
 
 def squares_exceed(integers: Int32[Array, " values"], limit: int) -> Array:
-    """Whether the sum of squares is above `limit`, computed without rounding.
+    """Returns whether the sum of squares is above `limit`, computed without rounding.
 
     Args:
         integers: Of up to 30 bits and a sign.

@@ -16,7 +16,7 @@ from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mea
 
 
 class Compressor(NamedTuple):
-    """How a client's update becomes fewer bytes, and how the server reads them.
+    """Encodes a client's update in fewer bytes, and decodes it at the server.
 
     Both functions are in JAX and of one client. The key differs for every client and round; both sides have it, so
     that what is drawn need not be sent.
@@ -33,7 +33,7 @@ class Compressor(NamedTuple):
 
 
 class FeedbackState(NamedTuple):
-    """What each client has not sent yet (`[clients, ...]`; nothing without feedback), and the rounds so far."""
+    """Residual of each client (`[clients, ...]`; empty without feedback), and the number of rounds so far."""
 
     memory: PyTree[Array]
     round: jax.Array

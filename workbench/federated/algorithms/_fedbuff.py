@@ -16,7 +16,7 @@ from workbench.primitives import broadcast, map_fn, program, reduce_mean, reduce
 
 
 class FedBuffState(NamedTuple):
-    """What the server holds, its number of steps, and what each client fetched and when (`[clients, ...]`)."""
+    """State of the server and its number of steps, with each client's model and its age (`[clients, ...]`)."""
 
     server: ServerState
     step: jax.Array

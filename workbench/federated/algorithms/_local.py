@@ -17,7 +17,7 @@ from workbench.primitives import emit
 
 
 class Trained(NamedTuple):
-    """What a client hands back: its update, its mean loss along the way, and how many steps were no padding.
+    """Result of a client: its update, its mean loss, and its number of steps without padding.
 
     `optimizer` is the state of its optimiser, where it was given one to go on with.
     """
@@ -87,7 +87,7 @@ def train_locally(
 
 
 def has_examples(batch: Batch) -> Bool[Array, ""]:
-    """Whether a step has any example, or is padding."""
+    """Returns whether a step has any example, or is padding."""
     return batch["mask"].any() if isinstance(batch, dict) and "mask" in batch else jnp.array(True)
 
 

@@ -72,7 +72,7 @@ def _laid_out(x: Array, *axes: str | None) -> Array:
 
 
 def matmul_words(n: int, *, side: int, layers: int = 1) -> dict[str, float]:
-    """How many numbers each device sends in `matmul_25d` of two n × n matrices, with ring algorithms.
+    """Counts the numbers that each device sends in `matmul_25d` of two n × n matrices, with ring algorithms.
 
     Args:
         n: Rows and columns of the matrices.

@@ -70,7 +70,7 @@ def fednova(
 
 
 class FedDynState(NamedTuple):
-    """What the server holds (`params`, `correction`) and what each client keeps (`duals`, `[clients, ...]`)."""
+    """State of the server (`params`, `correction`) and of each client (`duals`, `[clients, ...]`)."""
 
     params: Params
     correction: PyTree[Array]

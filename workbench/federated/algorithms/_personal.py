@@ -21,7 +21,7 @@ Form: TypeAlias = tuple[Sequence[bool], PyTreeDef]
 
 
 class PersonalState(NamedTuple):
-    """What the server holds, and what each client keeps (`own`, `[clients, ...]`)."""
+    """State of the server, and of each client (`own`, `[clients, ...]`)."""
 
     server: ServerState
     own: Params

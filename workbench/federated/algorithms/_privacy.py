@@ -105,7 +105,7 @@ def clip_to_norm(tree: PyTree[Array], limit: float | jax.Array) -> PyTree[Array]
 
 
 def epsilon(noise_multiplier: float, *, rounds: int, participation: float, delta: float) -> float:
-    """How much `gaussian_mean` leaks about one client: ε of (ε, δ)-differential privacy, an upper bound.
+    """Upper bound of ε in the (ε, δ)-differential privacy of a client under `gaussian_mean`.
 
     Computed by Google's `dp-accounting` (extra `privacy`), which composes privacy loss distributions numerically. Two
     data sets are neighbours if one holds one client more.

@@ -85,7 +85,7 @@ def _tree_noise(key: jax.Array, finished: jax.Array, levels: int, like: object) 
 
 
 def ftrl_epsilon(noise_multiplier: float, *, rounds: int, delta: float) -> float:
-    """How much `ftrl_mean` leaks about a client that takes part in one round: ε of (ε, δ)-differential privacy.
+    """Upper bound of ε in the (ε, δ)-differential privacy of a client that takes part in one round of `ftrl_mean`.
 
     Computed by `dp-accounting` (extra `privacy`). Clients need not be sampled at random; one that takes part k times
     needs k² times the variance.

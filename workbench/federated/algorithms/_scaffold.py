@@ -15,7 +15,7 @@ from workbench.primitives import broadcast, map_fn, program, reduce_mean
 
 
 class ScaffoldState(NamedTuple):
-    """What the server holds (`params`, `control`) and what each client keeps (`client_controls`, `[clients, ...]`)."""
+    """State of the server (`params`, `control`) and of each client (`client_controls`, `[clients, ...]`)."""
 
     params: Params
     control: PyTree[Array]

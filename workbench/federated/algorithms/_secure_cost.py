@@ -1,4 +1,4 @@
-"""What secure aggregation costs each client and the server."""
+"""Cost of secure aggregation for each client and for the server."""
 
 import math
 

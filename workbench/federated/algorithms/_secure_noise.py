@@ -12,7 +12,7 @@ _ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(11, 65), 80, 96, 128, 19
 
 
 class NoiseGrid(NamedTuple):
-    """How numbers become integers: a number is a whole multiple of `unit`.
+    """Fixed-point grid: every number is an integer multiple of `unit`.
 
     Attributes:
         clip: The largest norm of one client's update.
@@ -100,7 +100,7 @@ def secure_epsilon(
     delta: float,
     colluding: int = 0,
 ) -> float:
-    """How much `secure_mean` with noise leaks about one client: ε of (ε, δ)-differential privacy, an upper bound.
+    """Upper bound of ε in the (ε, δ)-differential privacy of a client under `secure_mean` with noise.
 
     Counts the noise of `threshold - colluding` clients: the session recovers no sum with less than `threshold`, and
     clients that work with the server know the noise that they added. Two data sets are neighbours if one client sends

@@ -99,7 +99,7 @@ class SecureSession:
         return opened.reveal(survivors)
 
     def cost(self, values: int, *, dropouts: int = 0) -> ProtocolCostRecord:
-        """What a round costs for updates of `values` numbers: see `secure_aggregation_cost`."""
+        """Cost of a round for updates of `values` numbers: see `secure_aggregation_cost`."""
         return secure_aggregation_cost(self.clients, values, threshold=self.threshold, dropouts=dropouts)
 
 
@@ -125,7 +125,7 @@ class SecureRound:
             party.sealed = {number: each[party.number] for number, each in sealed.items() if number != party.number}
 
     def client_seeds(self) -> tuple[UInt32[np.ndarray, "clients clients 8"], UInt32[np.ndarray, "clients 8"]]:
-        """What the clients hold: the seeds of their pairs' masks, and of their own ones."""
+        """Returns the clients' secrets: the seeds of the pairwise masks and of their private masks."""
         count = self._session.clients
         pairs = np.zeros((count, count, 8), np.uint32)
         for party in self._parties:

@@ -74,7 +74,7 @@ def _distances(x: int, points: Iterable[int]) -> int:
 
 
 def _are_on_a_polynomial(shares: Mapping[int, int], threshold: int) -> bool:
-    """Whether all shares have a polynomial of degree `threshold - 1`; errs with chance 1 / `PRIME`.
+    """Returns whether all shares have a polynomial of degree `threshold - 1`; errs with chance 1 / `PRIME`.
 
     The leading coefficient of a polynomial through all shares, times any other polynomial, is 0 while the degrees stay
     below the number of shares (Cascudo and David, "SCRAPE", ACNS 2017).

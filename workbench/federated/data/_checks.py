@@ -1,4 +1,4 @@
-"""What makes client data unusable, found for every client and field before anything is said."""
+"""Checks of client data; all faulty clients and fields are reported together."""
 
 from collections.abc import Iterable, Iterator, Mapping
 

@@ -16,7 +16,7 @@ ClientArrays = Mapping[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ClientData:
-    """What every client holds: the same fields everywhere, any number of examples each.
+    """Data of all clients: the same fields everywhere, any number of examples per client.
 
     Arrays are kept as read-only views: nothing is copied, and nothing can be changed through the data set.
 
@@ -69,7 +69,7 @@ class ClientData:
 
     @property
     def counts(self) -> np.ndarray:
-        """How many examples each client holds, int64 `[clients]`."""
+        """Number of examples of each client, int64 `[clients]`."""
         first = self.fields[0]
         return np.array([len(fields[first]) for fields in self.arrays.values()], np.int64)
 

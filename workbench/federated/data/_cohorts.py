@@ -1,4 +1,4 @@
-"""Who takes part in a round, and that round's data."""
+"""Cohorts: the clients of each round and their data."""
 
 import dataclasses
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What all loaders share: the path, the checks, and errors that name file, client and field."""
+"""Shared parts of all loaders: paths, checks, and errors that name the file, client and field."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping

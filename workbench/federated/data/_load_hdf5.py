@@ -108,7 +108,7 @@ def _refuse_links(source: Source, group: Foreign, names: Sequence[str]) -> None:
 
 
 def _outside(dataset: Foreign) -> str:
-    """Why a dataset is not read: its numbers lie in other files, or nowhere; "" if it may be."""
+    """Returns the reason to refuse a dataset whose numbers are in other files or missing; "" if it can be read."""
     import h5py  # pyright: ignore[reportMissingImports]
 
     if not isinstance(dataset, h5py.Dataset):

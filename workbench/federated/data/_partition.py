@@ -1,4 +1,4 @@
-"""Who holds which example: partitions of a data set over clients, each a function of its seed."""
+"""Partitions of a data set over clients, each a function of its seed."""
 
 import dataclasses
 from typing import Literal
@@ -11,7 +11,7 @@ from workbench.errors import DataError
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Partition:
-    """Which rows of a data set each client holds; every row is held exactly once.
+    """Row indices of a data set for each client; every row belongs to exactly one client.
 
     Attributes:
         rows: Per client, the row numbers it holds.
@@ -47,7 +47,7 @@ class Partition:
 
     @property
     def examples(self) -> int:
-        """How many rows are handed out in all."""
+        """Total number of rows over all clients."""
         return sum(len(rows) for rows in self.rows)
 
 

@@ -172,7 +172,7 @@ class RunComparison:
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
     def to_target(self, target: float, *, bytes_per_round: Mapping[str, float] | float | None = None) -> "pd.DataFrame":
-        """What it takes until the metric first reaches a value.
+        """Rounds, bytes and seconds until the metric first reaches a value.
 
         Args:
             target: The value; at most this where small is good, at least this otherwise.
@@ -243,7 +243,7 @@ class RunComparison:
         return _pandas().DataFrame(rows)
 
     def fairness(self, metric: str | None = None) -> "pd.DataFrame":
-        """How the final values spread over clients, each with mean, `low` and `high` over seeds.
+        """Spread of the final values over clients, each figure with mean, `low` and `high` over seeds.
 
         Args:
             metric: One with a value per client; default: the compared one.

@@ -1,4 +1,4 @@
-"""How far clients drift apart in one round of an experiment: the path of each, in the plane that shows most of it."""
+"""Drift of clients in one round of an experiment: their paths, in the plane that shows most of it."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -111,5 +111,5 @@ def local_only(settings: Settings) -> Settings:
 
 
 def same_clients_as_fedavg(settings: Settings) -> bool:
-    """Whether an algorithm differs at the server only, so that its state is of no use to the clients."""
+    """Returns whether an algorithm differs at the server only, so that its state is of no use to the clients."""
     return settings.algorithm in ("FedAdam", "DiLoCo")

@@ -45,7 +45,7 @@ def first_params(seed: int) -> Params:
 
 
 def aggregator_of(settings: Settings) -> algorithms.Aggregator | None:
-    """How the clients' updates become one; None for the plain mean."""
+    """Returns the aggregator of an experiment; None for the plain mean."""
     made = None
     if settings.compression.startswith("top"):
         share = float(settings.compression.split()[1]) / 100
@@ -86,7 +86,7 @@ def algorithm_of(settings: Settings) -> algorithms.Algorithm:
 
 
 def count_labels(settings: Settings) -> np.ndarray:
-    """How many examples of each digit every client of an experiment holds, `[clients, 10]`.
+    """Counts the examples of each digit for every client of an experiment, `[clients, 10]`.
 
     Example:
         >>> counts = count_labels(Settings(clients=4, alpha=0.1))
@@ -142,7 +142,7 @@ class Experiment:
         self.run: Run = Run(self._round, state, settings.rounds, data=self.batches, progress=False, emitted=True)
 
     def batches(self, round: int) -> dict[str, np.ndarray]:
-        """What every client trains on in a round, drawn with replacement; clients that do not answer weigh 0."""
+        """Draws every client's batches of a round with replacement; clients that do not answer have weight 0."""
         settings, counts = self.settings, self.train.counts
         random = np.random.default_rng([settings.seed, round])
         rows = [random.integers(count, size=(settings.local_steps, BATCH)) for count in counts]
@@ -156,7 +156,7 @@ class Experiment:
         }
 
     def epsilon(self) -> float | None:
-        """What the noise is worth after all rounds: ε at δ = 1e-5, an upper bound; None without noise."""
+        """Upper bound of ε after all rounds at δ = 1e-5; None without noise."""
         if not self.settings.noise:
             return None
         settings = self.settings

@@ -50,7 +50,7 @@ class HypergradientSearch(Grid):
     seed: int = 0
 
     def settings(self, space: Space) -> list[Setting]:
-        """Where the trials start."""
+        """Draws the starting points of the trials."""
         return list_grid(space) if self.trials is None else draw_settings(space, self.trials, self.seed)
 
     def propose(self, problem: Problem, space: Space, seeds: tuple[int, ...], rounds: int) -> list[Setting]:

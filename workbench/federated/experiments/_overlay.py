@@ -19,7 +19,7 @@ _LIVE = ("ready", "running", "paused")
 
 
 def is_runs(x: object) -> bool:
-    """Whether these are runs to draw over one another: a sweep, a list of runs, or runs by name.
+    """Returns whether these are runs to draw over one another: a sweep, a list of runs, or runs by name.
 
     Example:
         >>> is_runs([History([])]), is_runs({"a": [History([])]}), is_runs([1.0])
@@ -65,7 +65,7 @@ def outcomes_of(results: "SweepResult | Mapping[str, Any]") -> dict[str, dict[in
 
 
 def record_of(comparison: "RunComparison") -> RunOverlayRecord:
-    """What the view draws of a comparison."""
+    """Makes the record that the view draws of a comparison."""
     statuses = {state for seeds in comparison.outcomes.values() for state, _ in seeds.values()}
     running = bool(statuses & set(_LIVE))
     longest = max(len(history) for seeds in comparison.results.values() for history in seeds.values())

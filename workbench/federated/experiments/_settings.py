@@ -1,4 +1,4 @@
-"""What an experiment is made of."""
+"""Settings of an experiment."""
 
 import dataclasses
 import math

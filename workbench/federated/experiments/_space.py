@@ -1,4 +1,4 @@
-"""Which hyperparameters a sweep tries: a grid, random draws, and which of them may be traced."""
+"""Hyperparameters of a sweep: a grid, random draws, and the names that may be traced."""
 
 import itertools
 import math
@@ -169,7 +169,7 @@ def traceable_names(settings: Sequence[Setting]) -> set[str]:
 
 
 def static_part(setting: Setting, traced: set[str]) -> tuple[tuple[str, str], ...]:
-    """What decides the compiled program: the hyperparameters that are not traced, as text."""
+    """The hyperparameters that are not traced, as text: they decide the compiled program."""
     return tuple((name, repr(value)) for name, value in setting.items() if name not in traced)
 
 

@@ -230,7 +230,7 @@ def _digest(given: object) -> str:
 
 
 def _code_text(code: CodeType) -> str:
-    """What a function does, the same in every process; functions inside it included."""
+    """Text of a function's code, equal in every process, with the functions inside it."""
     constants = [
         _code_text(c) if hasattr(c, "co_code") else repr(sorted(map(repr, c)) if isinstance(c, frozenset) else c)
         for c in code.co_consts
@@ -334,7 +334,7 @@ class _Driver:
         return GroupProgram(self.problem, static, traced, self.length, self.chunk_size)
 
     def _traced_names(self, setting: Setting, names: list[str]) -> tuple[list[str], tuple[str, ...]]:
-        """Which of these floats may be tracers, and why the others may not."""
+        """Names of the floats that may be tracers, and the reasons for the other names."""
         data = self._example_data()
         if _why_not(self._program(setting, names), data) is None:
             return names, ()
@@ -405,7 +405,7 @@ class _Driver:
         bar.update(sum(row[3] - first for row in rows), sum(row[1] not in ("running", "finished") for row in rows))
 
     def _size(self, group: _Group, count: int) -> int:
-        """How many runs the program holds: all of the group, or half of them, a quarter, … so that few are compiled."""
+        """Number of runs in one program: the whole group, a half, a quarter, …, so that few programs are compiled."""
         whole = len(group.trials) * len(self.seeds)
         whole = min(whole, group.most or whole)
         while -(-whole // 2) >= count and whole > 1:
@@ -489,7 +489,7 @@ class _Driver:
 
 
 def _why_not(made: GroupProgram, data: PyTree[Array]) -> str | None:
-    """Why these hyperparameters cannot be tracers; None: they can."""
+    """Returns the reason that these hyperparameters cannot be tracers, or None if they can."""
     try:
         made.check(data)
     except Exception as error:

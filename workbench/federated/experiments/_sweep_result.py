@@ -1,4 +1,4 @@
-"""What came out of a sweep, as tables."""
+"""Results of a sweep, as tables."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -94,7 +94,7 @@ class SweepResult:
         return self._go_on()
 
     def labels(self) -> list[str]:
-        """What each trial is called where names are needed: its hyperparameters, numbered where those look alike."""
+        """Labels of the trials: their hyperparameters, numbered where they look alike."""
         made = [
             ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in setting.items())
             for setting in self.settings
@@ -194,7 +194,7 @@ class SweepResult:
         return unpack_state(leaves, self._form_of(trial))
 
     def params(self, trial: int, seed: int) -> PyTree[Array]:
-        """What a trial has learned: `params_of` of its state."""
+        """Returns the parameters of a trial: `params_of` of its state."""
         return self._params_of(trial, seed, self.state(trial, seed))
 
     def _member(self, trial: int, seed: int) -> Member:
@@ -223,7 +223,7 @@ def pack_state(state: PyTree[Array]) -> list[np.ndarray]:
 
 
 def unpack_state(leaves: list[np.ndarray], form: object) -> PyTree[Array]:
-    """What `pack_state` packed, of the structure and dtypes of `form`."""
+    """Restores a state that `pack_state` packed, with the structure and dtypes of `form`."""
     wanted, structure = jax.tree.flatten(form)
     return structure.unflatten([_restored(leaf, like) for leaf, like in zip(leaves, wanted, strict=True)])
 

@@ -82,7 +82,7 @@ class SweepStore:
         self._base.close()
 
     def about(self) -> dict[str, Any]:
-        """What the sweep is made of, as it was written; empty in a new file."""
+        """Returns the description of the sweep as it was written; empty in a new file."""
         rows = self._base.execute("select name, value from about").fetchall()
         return {name: json.loads(value) for name, value in rows}
 

@@ -20,7 +20,7 @@ from workbench.primitives import broadcast, map_fn, program
 
 
 class AlgorithmLike(Protocol):
-    """What a trial runs: an `Algorithm`, or another object with these."""
+    """Protocol of a trial: an `Algorithm`, or another object with these attributes."""
 
     @property
     def init(self) -> Callable[..., PyTree[Array]]: ...
@@ -31,7 +31,7 @@ class AlgorithmLike(Protocol):
 
 
 class Problem(NamedTuple):
-    """What every trial of a sweep shares."""
+    """Inputs that every trial of a sweep shares."""
 
     make: Callable[..., Any]  # an `AlgorithmLike`, or a pair (init, round)
     params: PyTree[jax.Array]
@@ -41,7 +41,7 @@ class Problem(NamedTuple):
 
 
 def is_maker(given: object) -> bool:
-    """Whether this is a function that makes parameters or data; an Equinox module can be called too."""
+    """Returns whether this is a function that makes parameters or data; an Equinox module can be called too."""
     return callable(given) and jax.tree_util.treedef_is_leaf(jax.tree.structure(given))
 
 

@@ -1,4 +1,4 @@
-"""When a device can train: sessions that repeat every day, always, or recorded sessions."""
+"""Availability of devices: sessions that repeat every day, always, or recorded sessions."""
 
 import dataclasses
 import math
@@ -15,7 +15,7 @@ HOUR, DAY = 3600.0, 86_400.0
 
 
 class Availability(Protocol):
-    """When devices can train."""
+    """Times at which devices can train."""
 
     def remaining_seconds(
         self,
@@ -24,7 +24,7 @@ class Availability(Protocol):
         zone_hours: Float[np.ndarray, " n"],
         seed: int,
     ) -> Float[np.ndarray, " n"]:
-        """How long each device stays available from `seconds` (UTC) on; 0 where it is not available."""
+        """Seconds that each device stays available after `seconds` (UTC); 0 if it is not available."""
         ...
 
 

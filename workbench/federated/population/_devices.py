@@ -169,13 +169,13 @@ class Population:
     def remaining_seconds(
         self, ids: Integer[np.ndarray, " n"], seconds: float | Float[np.ndarray, " n"]
     ) -> Float[np.ndarray, " n"]:
-        """How long each of some clients stays available from `seconds` (since midnight UTC) on; 0: it is not."""
+        """Seconds that each of some clients stays available after `seconds` (since midnight UTC); 0 if it is not."""
         return remaining_of_all(self.availability, ids, seconds, self.zones_of(ids), self.seed)
 
     def failure_seconds(
         self, ids: Integer[np.ndarray, " n"], attempt: Integer[np.ndarray, " n"] | int
     ) -> Float[np.ndarray, " n"]:
-        """How long each client would work until it is interrupted, exponential; `attempt` numbers its tries."""
+        """Draws the exponential time of each client until it is interrupted; `attempt` numbers its tries."""
         if self.interruptions_per_hour == 0:
             return np.full(len(ids), math.inf)
         attempts = np.broadcast_to(np.asarray(attempt, np.int64), len(ids))
@@ -183,13 +183,13 @@ class Population:
         return -np.log(draw_uniform(keys, ids)) * 3600 / self.interruptions_per_hour
 
     def work_factor(self, ids: Integer[np.ndarray, " n"], spread: float) -> Float[np.ndarray, " n"]:
-        """How much more than the mean client each computes, log-normal with mean 1: clients hold unequal data."""
+        """Draws each client's work relative to the mean client, log-normal with mean 1: clients have unequal data."""
         if spread == 0:
             return np.ones(len(ids))
         return np.exp(spread * draw_normal(self._key("work"), ids) - spread**2 / 2)
 
     def available_share(self, seconds: float, *, sample: int = 100_000) -> float:
-        """Which part of the clients is available, estimated from a sample of them.
+        """Estimates the available share of the clients from a sample.
 
         Example:
             >>> night = Sessions(start_hour=22, spread_hours=0, shortest_hours=8, longest_hours=8, chance=0.25)

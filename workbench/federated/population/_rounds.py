@@ -27,7 +27,7 @@ class ServerStep(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """What clients had exchanged and used when they stopped, one entry each."""
+    """Bytes and seconds that clients had used when they stopped, one entry per client."""
 
     download_bytes: Float[np.ndarray, " n"]
     upload_bytes: Float[np.ndarray, " n"]
@@ -35,7 +35,7 @@ class Spent(NamedTuple):
 
 
 def spent_until(asked: Asked, stop: Float[np.ndarray, " n"], load: Load) -> Spent:
-    """What each client had spent after `stop` seconds; waiting for the network's latency costs nothing."""
+    """Computes the use of each client after `stop` seconds; waiting for the network's latency costs nothing."""
     received = np.minimum(stop, asked.download)
     computed = np.clip(stop - asked.download - load.lead, 0, asked.compute)
     sent = np.clip(stop - (asked.finish - asked.upload), 0, asked.upload)
@@ -117,7 +117,7 @@ def _needed(schedule: Synchronous) -> int:
 
 
 def _end(asked: Asked, done: Bool[np.ndarray, " n"], schedule: Synchronous) -> float:
-    """When the server has what it waits for, or gives up."""
+    """Time at which the server has enough results, or gives up."""
     deadline = math.inf if schedule.deadline_seconds is None else schedule.deadline_seconds
     finishes = asked.finish[done]
     if len(finishes) >= schedule.cohort:

@@ -1,4 +1,4 @@
-"""When a server steps: synchronous rounds of a cohort, or as soon as a buffer of results is full."""
+"""Schedules of server steps: synchronous rounds of a cohort, or a buffer of results."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Which clients the server asks: those that are available now and can hold the work, in a random order."""
+"""Selection of clients: those that are available now and can hold the work, in random order."""
 
 from typing import NamedTuple
 
@@ -41,7 +41,7 @@ class Load(NamedTuple):
 
 
 def load_of(work: WorkRecord, protocol: ProtocolCostRecord | None, latency_seconds: float) -> Load:
-    """What a client has to do: its work, and its part of a protocol."""
+    """Work of a client: its computation, and its part of a protocol."""
     rounds = protocol.rounds if protocol else ()
     before, after = [r for r in rounds if not r.after_training], [r for r in rounds if r.after_training]
     return Load(
@@ -57,7 +57,7 @@ def load_of(work: WorkRecord, protocol: ProtocolCostRecord | None, latency_secon
 
 
 def eligible(population: Population, devices: Devices, ids: np.ndarray, load: Load) -> Bool[np.ndarray, " n"]:
-    """Whether a device has the memory, and the energy that it may spend."""
+    """Returns whether a device has the memory, and the energy that it may spend."""
     watts = seconds_of(population, devices, ids, load)
     joules = watts[1] * devices.compute_watts + (watts[0] + watts[2]) * devices.radio_watts
     enough = joules <= population.battery_share * devices.battery_joules
@@ -77,7 +77,7 @@ def seconds_of(
 
 
 def ask(population: Population, ids: np.ndarray, remaining: np.ndarray, load: Load, attempt: np.ndarray | int) -> Asked:
-    """What becomes of clients that begin to work."""
+    """Outcome of clients that begin to work."""
     devices = population.devices_of(ids)
     return _ask(population, devices, ids, remaining, load, attempt)
 

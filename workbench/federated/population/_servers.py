@@ -1,4 +1,4 @@
-"""What the servers do before and after a round: sending the model out, and adding the results, flat or in tiers."""
+"""Work of the servers around a round: sending the model, and adding the results, flat or in tiers."""
 
 import dataclasses
 import itertools

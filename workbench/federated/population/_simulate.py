@@ -181,7 +181,7 @@ def _some(step: ServerStep, count: int, seed: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _assumptions(population: Population, work: WorkRecord) -> tuple[str, ...]:
-    """What the result rests on, besides the caller's own numbers."""
+    """Assumptions of the result, without the caller's numbers."""
     found = [
         "a device has one speed and one bandwidth, whatever the hour",
         "interruptions have no memory; a session ends when it ends",

@@ -1,4 +1,4 @@
-"""What one client computes and exchanges in a round, read from the program itself."""
+"""Computation and exchange of one client in a round, read from the program."""
 
 import operator
 

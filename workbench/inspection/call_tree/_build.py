@@ -162,7 +162,7 @@ def _next(item: Item, depth: int) -> Scope | None:
 
 
 def _scopes_first(items: list[Item], depth: int) -> bool:
-    """Whether the next scopes of these items were opened here, and not in a function further down.
+    """Returns whether the next scopes of these items were opened here, and not in a function further down.
 
     A name scope leaves no frame, so that its place is found from what it is around: a scope that two lines of the next
     function share was opened before that function; one that only some of its lines have was opened inside.

@@ -145,7 +145,7 @@ def _segments(stack: tuple[Frame, ...], name: str, outer: frozenset[tuple[str, s
 
 
 def is_named(frame: Frame, name: str) -> bool:
-    """Whether a frame is one of the function of that name."""
+    """Returns whether a frame is one of the function of that name."""
     return frame.function.rsplit(".", 1)[-1] == name
 
 

@@ -55,7 +55,7 @@ class Amounts:
 
     @property
     def any(self) -> bool:
-        """Whether anything was counted."""
+        """True if anything was counted."""
         return bool(
             self.flops_matmul
             or self.flops_elementwise

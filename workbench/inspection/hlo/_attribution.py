@@ -126,7 +126,7 @@ class StageFinder:
         return self._witnesses.get(collective, [])
 
     def is_inferred(self, instruction: Instruction) -> bool:
-        """Whether the stage is not written in the instruction's own `op_name`."""
+        """Returns whether the stage is not written in the instruction's own `op_name`."""
         return instruction in self._inferred
 
     def _infer(self) -> None:

@@ -56,7 +56,7 @@ class MeshAxes:
         return [tuple(positions) for positions in found.values()] if alike else []
 
     def crosses(self, groups: Groups) -> bool:
-        """Whether members of one group lie in different slices."""
+        """Returns whether members of one group lie in different slices."""
         slices = self.slices
         return slices is not None and any(len({slices[position] for position in group}) > 1 for group in groups)
 

@@ -25,7 +25,7 @@ class Frames:
 
     @property
     def known(self) -> bool:
-        """Whether the module carries any stack frame."""
+        """True if the module carries any stack frame."""
         return bool(self._frames)
 
     def source(self, instruction: Instruction) -> SourceLine | None:

@@ -140,7 +140,7 @@ class _Digits:
 
 
 def _is_digit(values: set[frozenset[int]], size: int) -> bool:
-    """Whether sets of coordinates are what some digits of the coordinate sweep, the others fixed."""
+    """Returns whether sets of coordinates are what some digits of the coordinate sweep, the others fixed."""
     width = len(next(iter(values)))
     if len(values) * width != size or set().union(*values) != set(range(size)):
         return False

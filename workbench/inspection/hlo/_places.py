@@ -49,7 +49,7 @@ class Places:
         return self._places.get(instruction)
 
     def is_own(self, instruction: Instruction) -> bool:
-        """Whether an instruction carries its place itself."""
+        """Returns whether an instruction carries its place itself."""
         return instruction in self._own
 
     def _written(self, instruction: Instruction, frames: Frames) -> Place | None:

@@ -43,12 +43,12 @@ class _Joiner:
 
     @property
     def is_open(self) -> bool:
-        """Whether the statement has to go on."""
+        """True if the statement has to go on."""
         return self._quoted or self._comment or self.braces > 0 or self.parentheses > 0
 
     @property
     def is_within_text(self) -> bool:
-        """Whether the next line begins inside a quotation or comment."""
+        """True if the next line begins inside a quotation or comment."""
         return self._quoted or self._comment
 
     def add(self, number: int, line: str) -> None:
@@ -173,7 +173,7 @@ def _outside(joiner: _Joiner, line: str) -> Statement | None:
 
 
 def _is_plain(line: str) -> bool:
-    """Whether a line is whole in itself, decided without looking at every character of it."""
+    """Returns whether a line is whole in itself, decided without looking at every character of it."""
     return (
         line.count("{") == line.count("}")
         and line.count("(") == line.count(")")
