@@ -5,8 +5,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
-from engine_contract import FEATURES, client_data, fedavg, per_client, rounds, start
+from engine_contract import FEATURES, client_data, failing, fedavg, hierarchical, per_client, printing, rounds, start
+from federated_evaluator import Placed, evaluate
 
 import workbench as wb
 from workbench.engines import to_federated_language
@@ -143,3 +145,85 @@ def test_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(MissingDependencyError, match=r"pip install \"mapreduce-workbench\[federated-language\]\""):
         to_federated_language(fedavg, start(), client_data())
+
+
+@wb.program(clients=5)
+def _present(x: Any, present: Any) -> Any:
+    return wb.reduce_mean(x, where=present), wb.reduce_max(x, where=present), wb.reduce_sum(present.astype(float))
+
+
+@wb.program(clients=5)
+def _grouped(x: Any, keys: Any) -> Any:
+    return wb.reduce_by_key(x, keys, 3)
+
+
+@wb.program(clients=5)
+def _narrow(x: Any) -> Any:
+    return wb.reduce_mean(wb.map_fn(lambda row: row * 2, x))
+
+
+@wb.program(clients=5)
+def _proximal(w: Any, data: Any, mu: Any) -> Any:
+    def train(w: Any, mu: Any, x: Any, y: Any) -> Any:
+        step = jax.grad(lambda v: jnp.mean((jnp.tanh(x @ v) - y) ** 2) + mu * jnp.sum((v - w) ** 2))
+        return jax.lax.fori_loop(0, 3, lambda _, v: v - 0.1 * step(v), w)
+
+    return wb.reduce_mean(wb.map_fn(train, (wb.broadcast(w), wb.broadcast(mu), *data)))
+
+
+_AVERAGING = wb.algorithms.fedavg(
+    lambda w, batch: jnp.mean((batch @ w) ** 2), clients=5, client_optimizer=optax.sgd(0.1)
+)
+_X = np.random.default_rng(3).normal(size=(5, 4, FEATURES)).astype(np.float32)
+EXPORTS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    "a round": (fedavg, (start(), client_data())),
+    "weights and extremes": (weighted, (start(), _X, np.arange(5, dtype=np.float32))),
+    "a gradient": (jax.grad(lambda w, data: fedavg(w, data)[1]), (start(), client_data())),
+    "by key": (_grouped, (_X, np.array([0, 2, 1, 2, 0], np.int32))),
+    "rows": (per_client, (start(), client_data())),
+    "where": (_present, (_X, np.array([1, 0, 1, 1, 0], bool))),
+    "bfloat16": (_narrow, (jnp.arange(5, dtype=jnp.bfloat16),)),
+    "proximal steps": (_proximal, (start(), client_data(), np.float32(0.3))),
+    "the library's averaging": (_AVERAGING.round, (_AVERAGING.init(jnp.ones(FEATURES)), _X[:, None])),
+}
+
+
+@needs_language
+@pytest.mark.parametrize("name", EXPORTS)
+def test_what_is_exported_gives_the_results_of_the_program(name: str):
+    fn, args = EXPORTS[name]
+    computation = to_federated_language(fn, *args)
+    leaves = [x for x in jax.tree.leaves(args) if np.shape(x) or fn is _proximal]
+    results = evaluate(computation.proto, leaves, 5)
+    for found, expected in zip(
+        [results] if isinstance(results, Placed) else results, jax.tree.leaves(wb.jit(fn)(*args)), strict=True
+    ):
+        whole = np.stack(found.values) if found.at_clients else found.values[0]
+        assert whole.dtype == expected.dtype
+        np.testing.assert_allclose(whole.astype(np.float32), expected.astype(np.float32), rtol=1e-5, atol=1e-6)
+
+
+@needs_language
+def test_pods_give_the_results_of_the_program():
+    x = np.random.default_rng(1).normal(size=(2, 3, FEATURES)).astype(np.float32)
+    computation = to_federated_language(hierarchical, start(), (x,))
+    results = evaluate(computation.proto, [start(), x], 2)
+    np.testing.assert_allclose(results.values[0], wb.jit(hierarchical)(start(), (x,)), rtol=1e-5)
+
+
+@needs_language
+@pytest.mark.parametrize("fn", [printing, failing], ids=["of a client", "of the server"])
+def test_callbacks_are_refused(fn: Any):
+    with pytest.raises(ProgramError, match="calls Python back, by the address of a function in this process"):
+        to_federated_language(wb.program(clients=3)(fn), np.ones(3, np.float32))
+
+
+@needs_language
+def test_custom_calls_are_named_with_their_platform():
+    @wb.program(clients=3)
+    def solve(x: Any) -> Any:
+        return wb.reduce_sum(wb.map_fn(lambda a: jnp.linalg.solve(a, a[0]), x))
+
+    (note,) = to_federated_language(solve, np.ones((3, 4, 4), np.float32)).notes
+    assert "lapack_sgetrf" in note
+    assert f"only jaxlib's {jax.default_backend()} platform has" in note

@@ -1,6 +1,8 @@
 """The Flower engine; what needs flwr is skipped without the extra, and the rest of it is not."""
 
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import psutil
 import pytest
 from engine_contract import (
     CLIENTS,
@@ -291,5 +294,56 @@ def test_run_ends_when_cancelled_and_the_runtime_serves_the_next_one(flower: Flo
     cancel.set()
     with pytest.raises(EngineError, match="was cancelled"):
         flower.run(rounds, start(), client_data(), cancel=cancel)
+    run = flower.run(fedavg, start(), client_data())
+    np.testing.assert_allclose(run.results[0], wb.jit(fedavg)(start(), client_data())[0], rtol=1e-5)
+
+
+@needs_flower
+@pytest.mark.parametrize("lost", [True, False], ids=["worker lost", "client raised"])
+def test_a_lost_or_hanging_worker_costs_one_run(lost: bool):
+    def fail(slot: int, _: NodeReply) -> NodeReply:
+        raise NodeFailure(slot, "ActorDiedError", worker_lost=lost)
+
+    with Here() as engine:
+        engine.run(fedavg, start(), client_data())
+        before, engine.changed = engine._running, fail
+        with pytest.raises(EngineError, match="run the round again" if lost else "Correct that client's data"):
+            engine.run(fedavg, start(), client_data())
+        engine.changed = lambda _, reply: reply
+        run = engine.run(fedavg, start(), client_data())
+        assert (engine._running is not before) == lost
+    np.testing.assert_allclose(run.results[0], wb.jit(fedavg)(start(), client_data())[0], rtol=1e-5)
+
+
+_STRANGER = """
+import os, sys
+from ray._raylet import GcsClient
+if os.getuid() == 0:
+    os.setgroups([]), os.setgid(65534), os.setuid(65534)
+client = GcsClient(address=sys.argv[1])
+print(client.internal_kv_keys(b"", namespace=b"fun"), flush=True)
+"""
+
+
+@needs_flower
+@pytest.mark.slow
+def test_other_users_cannot_read_the_store_of_the_simulation(flower: Flower):
+    flower.run(fedavg, start(), client_data())
+    raylet = next(p for p in psutil.Process().children(recursive=True) if p.name() == "raylet")
+    address = next(part.partition("=")[2] for part in raylet.cmdline() if part.startswith("--gcs-address="))
+    env = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    asked = subprocess.run([sys.executable, "-c", _STRANGER, address], env=env, capture_output=True, text=True)
+    assert asked.returncode != 0
+    assert "nauthenticated" in asked.stderr or "AUTH" in asked.stderr.upper()
+
+
+@needs_flower
+@pytest.mark.slow
+def test_a_killed_worker_costs_one_run_of_the_simulation(flower: Flower):
+    flower.run(fedavg, start(), client_data())
+    actors = (p for p in psutil.Process().children(recursive=True) if "ClientAppActor" in " ".join(p.cmdline()))
+    next(actors).kill()
+    with pytest.raises(EngineError, match="This engine starts new workers for the next run"):
+        flower.run(fedavg, start(), client_data())
     run = flower.run(fedavg, start(), client_data())
     np.testing.assert_allclose(run.results[0], wb.jit(fedavg)(start(), client_data())[0], rtol=1e-5)

@@ -216,6 +216,11 @@ def _what_to_do(error: BaseException) -> str:
     """Advice after a client's failure; a batch that was called off says nothing about its clients."""
     if isinstance(error, CancelledError | asyncio.CancelledError) or "Cancelled" in type(error).__name__:
         return "Its work was called off, as when a cluster is closed or a worker leaves: run the round again."
+    if getattr(error, "worker_lost", False):
+        return (
+            "Its worker process ended, or still computes. This engine starts new workers for the next run: run the "
+            "round again, or raise `timeout_seconds`."
+        )
     if type(error).__name__ in _LOST_WORKERS:
         return (
             "A worker process ended by itself or was killed, most often for want of memory: give a task fewer clients, "

@@ -5,6 +5,7 @@
 import collections
 import importlib.util
 import os
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
@@ -20,8 +21,8 @@ from workbench.engines._interpreter import PlanInterpreter, RunContext, Server
 from workbench.engines._run_recorder import RunRecorder
 from workbench.engines._stage import dtype_of, edge_aval, from_edge, to_edge, to_host
 from workbench.errors import MissingDependencyError, ProgramError
-from workbench.plan import REDUCTION_OF, Jitted, Plan, Step, trace_listening, uses_primitives
-from workbench.primitives import max_p, mean_p, min_p, sum_p
+from workbench.plan import REDUCTION_OF, Jitted, Plan, Step, bind_here, source_line, trace_listening, uses_primitives
+from workbench.primitives import calls_back, max_p, mean_p, min_p, sum_p
 from workbench.records import write_whole
 
 # Of the package `federated_language` and of jaxlib, which have no stubs, or are installed with an extra only.
@@ -84,6 +85,7 @@ def to_federated_language(fn: Callable, *args: object) -> FederatedComputation:
     the server or of a client a local computation in HLO. The result is generic in the number of clients, except where
     the program computed with it. It is an export and nothing more: no runtime that can be installed today executes
     local computations in HLO; TensorFlow Federated 0.87 reads the file and its types, and its executor refuses them.
+    `notes` names custom calls, such as LAPACK's, and the platform that has them.
 
     Args:
         fn: A program, any function that calls programs, a derivative of one, or what `workbench.jit` returned.
@@ -95,7 +97,7 @@ def to_federated_language(fn: Callable, *args: object) -> FederatedComputation:
     Raises:
         MissingDependencyError: if federated-language is not installed.
         ProgramError: for what the language has no words for: rounds in a loop, rows that the server makes one for
-            each client, or that it reads one by one, clients that talk to each other, several placements.
+            each client, or that it reads one by one, clients that talk to each other, several placements, callbacks.
 
     References:
         https://github.com/google-parfait/federated-language
@@ -108,8 +110,9 @@ def to_federated_language(fn: Callable, *args: object) -> FederatedComputation:
         traced = trace_listening(fn, jax.tree.map(as_struct, args), {})
         plan = without_emissions(traced.plan, traced.out_tree.num_leaves) if traced.emissions else traced.plan
         _check(plan)
-        tree = _Translation(plan, traced.in_names).tree()
-    return FederatedComputation(plan.name, _validated(tree), _notes(plan))
+        translation = _Translation(plan, traced.in_names)
+        tree = translation.tree()
+    return FederatedComputation(plan.name, _validated(tree), [*_notes(plan), *translation.platform_notes()])
 
 
 def _check(plan: Plan) -> None:
@@ -128,6 +131,11 @@ def _check(plan: Plan) -> None:
     if any(step.jaxpr is not None and _jax_compat.uses_named_axes(step.jaxpr) for step in plan.steps):
         wrong.append(
             "its clients talk to each other, and clients of the language talk to the server only: use a reduction"
+        )
+    if calls_back(plan.closed):
+        wrong.append(
+            "it calls Python back, by the address of a function in this process, and a reader of the file would crash: "
+            "take `jax.debug.print`, `jax.pure_callback` and `io_callback` out"
         )
     _refuse(plan.name, wrong)
 
@@ -169,6 +177,8 @@ class _Translation:
             plan,
             PlanInterpreter(plan, "", RunContext(lambda _: None, RunRecorder(plan.name, "", None, None))),
         )
+        self.custom_calls: set[str] = set()
+        self.made_by = {v: step for step in plan.steps if step.kind == "server" for v in step.outputs}
         self.symbols: list[tuple[str, Block]] = []
         self.values: dict[Var, Block] = {}
         variables = plan.closed.jaxpr.invars
@@ -207,15 +217,48 @@ class _Translation:
         """The value of an atom, which must be at the clients or at the server if `placed` says so."""
         value = self._constant(atom.val, dtype_of(atom)) if isinstance(atom, Literal) else self.values[atom]
         at_clients = value.type_signature.placement is self.language.CLIENTS
+        if placed and not at_clients and (row := self._equal_row(atom)) is not None:
+            return self.framework.create_federated_broadcast(self._constant(row, dtype_of(atom)))
         if placed is not None and at_clients != placed:
             what = f"{atom.aval.str_short()}" if hasattr(atom.aval, "str_short") else str(atom.aval)
             reason = (
                 f"a server stage reads the rows {what} of all clients, and the language's server gets aggregates only"
                 if at_clients
-                else f"clients read rows {what} that the server made one for each, and a broadcast gives all the same"
+                else f"clients read rows {what} that the server made one for each{self._line(atom)}, and a broadcast "
+                "gives all the same"
             )
             _refuse(self.plan.name, [reason])
         return value
+
+    def _equal_row(self, atom: Atom) -> np.ndarray | None:
+        """The row of a constant whose rows are all equal, such as weights of one: each client can have it."""
+        rows = self._known(atom)
+        return rows[0] if rows is not None and len(rows) and bool((rows == rows[:1]).all()) else None
+
+    def _known(self, atom: Atom) -> np.ndarray | None:
+        """The value of an atom that depends on no argument."""
+        if isinstance(atom, Literal):
+            return np.asarray(atom.val, dtype_of(atom))
+        if atom in self.plan.closed.jaxpr.constvars:
+            return to_host(self.plan.closed.consts[self.plan.closed.jaxpr.constvars.index(atom)])
+        if atom not in self.made_by:
+            return None
+        step = self.made_by[atom]
+        operands = [self._known(v) for v in step.equation.invars]
+        if any(x is None for x in operands):
+            return None
+        return to_host(bind_here(step.equation, operands)[step.outputs.index(atom)])
+
+    def _line(self, atom: Atom) -> str:
+        line = source_line(self.made_by[atom].equation) if atom in self.made_by else None
+        return f" ({line.file}, line {line.line})" if line is not None else ""
+
+    def platform_notes(self) -> list[str]:
+        """What only this process's platform can run."""
+        if not self.custom_calls:
+            return []
+        names = ", ".join(sorted(self.custom_calls))
+        return [f"local computations call {names}, which only jaxlib's {jax.default_backend()} platform has"]
 
     def _constant(self, x: ArrayLike, dtype: DTypeLike | None = None) -> Block:
         array = to_host(x) if dtype is None else np.asarray(x, dtype)
@@ -318,7 +361,9 @@ class _Translation:
         from federated_language.proto import computation_pb2
         from google.protobuf import any_pb2
 
-        module = jax.jit(fn, keep_unused=True).lower(*shapes).compiler_ir("hlo")
+        lowered = jax.jit(fn, keep_unused=True).lower(*shapes)
+        self.custom_calls.update(re.findall(r"custom_call @([\w.]+)", lowered.as_text()))
+        module = lowered.compiler_ir("hlo")
         hlo = any_pb2.Any(type_url="type.googleapis.com/xla.HloModuleProto", value=_serialized(module))
         binding = computation_pb2.Xla.Binding
 

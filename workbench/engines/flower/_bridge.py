@@ -40,6 +40,6 @@ def serve(grid: Grid, context: Context) -> None:
             try:
                 engine.send((number, ask_nodes(grid, nodes, asks, seconds), ""))
             except NodeFailure as error:
-                engine.send((number, error.slot, str(error)))
+                engine.send((number, (error.slot, error.worker_lost), str(error)))
             except Exception as error:
                 engine.send((number, None, f"{type(error).__name__}: {error}"))

@@ -292,9 +292,13 @@ class Flower(Engine):
         assert self._running is not None
         try:
             return self._running.ask(asks, self.timeout_seconds, check)
+        except NodeFailure as error:
+            if self.runtime == "simulation" and error.worker_lost:
+                self.close()  # its pool keeps the lost worker and hangs on the busy one; the next run starts a new one
+            raise
         except EngineError:
             if self._running.processes.ended:
-                self.close()  # the next run starts a new one
+                self.close()
             raise
 
     def _forget(self) -> None:

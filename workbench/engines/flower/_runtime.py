@@ -155,7 +155,8 @@ class Runtime:
                 f"{self._last_words()}"
             )
             raise EngineError(message)
-        raise NodeFailure(found, error)
+        slot, worker_lost = found
+        raise NodeFailure(slot, error, worker_lost=worker_lost)
 
     def _receive(self, number: int, check: Callable[[], Result], seconds: float) -> Result:
         """The answer with this number; older ones belong to runs that were cancelled."""
@@ -204,11 +205,15 @@ class Runtime:
 
 
 class FlowerSimulation(Runtime):
-    """Virtual nodes in worker processes of Ray."""
+    """Virtual nodes in worker processes of Ray, which answers only those who have its token."""
 
     def __init__(self, nodes: int, *, workers: int, ray_options: Mapping[str, Any], start_seconds: float) -> None:
         super().__init__(nodes, start_seconds=start_seconds)
         self.workers, self.ray_options = workers, dict(ray_options)
+
+    def _environment(self) -> dict[str, str]:
+        token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        return {**super()._environment(), **token}  # of processes only: no command line shows it
 
     def start(self, check: Callable[[], Any]) -> None:
         """Starts Ray, the worker processes and the nodes."""

@@ -9,13 +9,14 @@ import time
 from typing import Any
 
 _TRY_SECONDS = 90.0  # for Ray to run its first task: 5 to 30 s on two busy cores
+_LEAST_RAYLET_SECONDS = 40.0  # for its raylet to appear; Ray's own 30 s are short on a busy machine
 
 
 def main() -> None:
     """Runs until the ServerApp ends; the only argument: nodes, workers, options of Ray, patience in seconds."""
     nodes, workers, ray_options, patience = json.loads(sys.argv[1])
-    # Ray gives its own processes 30 seconds to start, too little for a busy machine.
-    os.environ.setdefault("RAY_raylet_start_wait_time_s", str(int(patience)))
+    # A third of the patience: `ray.init` waits so long for a raylet, also for one that has ended, before the next try.
+    os.environ.setdefault("RAY_raylet_start_wait_time_s", str(int(max(patience / 3, _LEAST_RAYLET_SECONDS))))
     from flwr.simulation import run_simulation
 
     from workbench.engines.flower import _bridge as _flower_bridge

@@ -8,11 +8,14 @@ import numpy as np
 
 
 class NodeFailure(RuntimeError):
-    """A node raised, left, or did not answer; `slot` is its number among the nodes of the run."""
+    """A node raised, left, or did not answer; `slot` is its number among the nodes of the run.
 
-    def __init__(self, slot: int, what: str) -> None:
+    `worker_lost`: its process ended, or still computes what nobody waits for.
+    """
+
+    def __init__(self, slot: int, what: str, *, worker_lost: bool = False) -> None:
         super().__init__(what)
-        self.slot = slot
+        self.slot, self.worker_lost = slot, worker_lost
 
 
 @dataclass

@@ -51,9 +51,10 @@ def ask_nodes(grid: Grid, nodes: Sequence[int], asks: Sequence[Ask], timeout_sec
     for slot, message in enumerate(messages):
         reply = found.get(message.metadata.message_id)
         if reply is None:
-            raise NodeFailure(slot, f"did not answer within {timeout_seconds:g} s")
+            raise NodeFailure(slot, f"did not answer within {timeout_seconds:g} s", worker_lost=True)
         if reply.has_error():
-            raise NodeFailure(slot, f"Flower says: {reply.error.reason or reply.error.code}")
+            reason = str(reply.error.reason or reply.error.code)
+            raise NodeFailure(slot, f"Flower says: {reason}", worker_lost="Actor" in reason)
         if error := reply.content["reported"]["error"]:
             raise NodeFailure(slot, str(error))
         answers.append(_reply(reply))
