@@ -1,5 +1,7 @@
 """Chips and the time of collectives, by hand."""
 
+import math
+
 import pytest
 from records_parts import TOY_CHIP
 
@@ -40,7 +42,8 @@ def test_seconds_on_a_closed_ring_of_4(kind, seconds):
     ("kind", "seconds"),
     [
         pytest.param("all-gather", 2 * MEGA / 1e9 + 2 * HOP, id="all-gather"),
-        pytest.param("all-to-all", 3 * MEGA / 4 / 1e9 + 2 * HOP, id="all-to-all through the middle"),
+        # through either link: what one end sends to the two others, a third of its operand each
+        pytest.param("all-to-all", 2 * MEGA / 3 / 1e9 + 2 * HOP, id="all-to-all through the middle"),
     ],
 )
 def test_seconds_on_an_open_line_of_3_use_one_direction(kind, seconds):
@@ -66,13 +69,71 @@ def test_groups_beyond_the_domain_take_links_and_the_network(kind, inside, betwe
 
 
 def test_mean_over_pods_of_v5e_has_seconds():
-    # 35 pods of 256 chips: 255/256 of a gigabyte twice over rings of 2 × 50 GB/s, a 256th of it between pods.
-    links, network = 2 * (255 / 256 * 1e9 / 1e11 + 128 * HOP), 2 * 34 / 35 * 1e9 / 256 / 3.125e9 + 2 * 34 * HOP
-    assert collective_seconds("all-reduce", 1e9, 8960, CHIPS["v5e"]) == pytest.approx(links + network)
+    # 35 pods of 16 × 16 chips: 255/256 of a gigabyte twice over 4 × 50 GB/s, 8 + 8 hops, a 256th of it between pods;
+    # links and network reach 88 %, and each of the three parts takes 10 µs to start.
+    links = 2 * (255 / 256 * 1e9 / 2e11 / 0.88 + 16 * HOP)
+    network = 2 * 34 / 35 * 1e9 / 256 / 3.125e9 / 0.88 + 2 * 34 * HOP
+    assert collective_seconds("all-reduce", 1e9, 8960, CHIPS["v5e"]) == pytest.approx(links + network + 3 * 10e-6)
 
 
 def test_groups_beyond_the_domain_without_a_known_network_have_no_time():
     assert collective_seconds("all-gather", 1.0, 16, SWITCH) is None
+
+
+def exchange_by_routes(size, wraps):
+    """Of one operand, what passes through the busiest link when everybody sends everybody a part by the shortest way.
+
+    Both ways around are taken by halves where they are equally long.
+    """
+    links = {}
+    for source in range(size):
+        for target in set(range(size)) - {source}:
+            right = (target - source) % size if wraps else target - source
+            ways = [(1, right, 1.0)] if 0 < right and (not wraps or right < size / 2) else [(-1, abs(right), 1.0)]
+            if wraps and right > size / 2:
+                ways = [(-1, size - right, 1.0)]
+            if wraps and 2 * right == size:
+                ways = [(1, right, 0.5), (-1, right, 0.5)]
+            for step, hops, share in ways:
+                for hop in range(hops):
+                    link = (source + step * hop) % size, step
+                    links[link] = links.get(link, 0.0) + share / size
+    return max(links.values())
+
+
+@pytest.mark.parametrize("size", [3, 4, 5, 7, 8, 16])
+@pytest.mark.parametrize("wraps", [True, False])
+def test_all_to_all_takes_what_passes_through_the_busiest_link(size, wraps):
+    latency = (size // 2 if wraps else size - 1) * HOP
+    found = collective_seconds("all-to-all", MEGA, size, TORUS, torus=((size, wraps),))
+    assert found == pytest.approx(exchange_by_routes(size, wraps) * MEGA / 1e9 + latency)
+
+
+@pytest.mark.parametrize(
+    ("torus", "lanes", "hops"),
+    [
+        (((4, True),), 2, 2),
+        (((4, False),), 1, 3),
+        (((16, True), (16, True)), 4, 16),
+        (((4, False), (4, False)), 2, 6),  # as one ring through all chips would
+        (((4, True), (2, False)), 3, 3),
+        (((4, True), (4, True), (4, True)), 6, 6),
+    ],
+    ids=str,
+)
+def test_gather_uses_every_link_of_a_corner_of_its_torus(torus, lanes, hops):
+    size = math.prod(chips for chips, _ in torus)
+    found = collective_seconds("all-gather", MEGA, size, TORUS.replace(domain=None), torus=torus)
+    assert found == pytest.approx((size - 1) * MEGA / (lanes * 1e9) + hops * HOP)
+
+
+def test_two_groups_share_the_links_of_chips_with_two_devices():
+    """4 chips with 2 devices each: groups of one device a chip share; one group of all sends for both at once."""
+    chip, torus = TORUS.replace(devices_per_chip=2), ((4, True),)
+    alone = collective_seconds("all-gather", MEGA, 4, TORUS, torus=torus)
+    assert collective_seconds("all-gather", MEGA, 4, chip, torus=torus) == pytest.approx(2 * alone - 2 * HOP)
+    assert collective_seconds("all-gather", MEGA, 8, chip, torus=torus) == pytest.approx(2 * alone - 2 * HOP)
+    assert collective_seconds("all-reduce", MEGA, 8, chip, torus=torus) == pytest.approx(1.5 * MEGA / 2e9 + 4 * HOP)
 
 
 def test_a_device_alone_sends_nothing():

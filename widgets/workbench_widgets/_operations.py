@@ -62,9 +62,8 @@ def operations_state(
 
 
 def _notes(tree: CallTreeRecord, keys: set[str]) -> list[str]:
-    """The tree's notes on what is shown, and why its seconds are not those of the stages."""
-    kept = [note for note in tree.notes if "peak" in keys or not note.startswith("peak bytes")]
-    return [*kept, SUMMED] if "predicted" in keys else kept
+    """The tree's notes on what is shown."""
+    return [note for note in tree.notes if "peak" in keys or not note.startswith("peak bytes")]
 
 
 def with_measured(tree: CallTreeRecord, measured: CallTreeRecord | None) -> CallTreeRecord:
@@ -187,15 +186,11 @@ def figures_of(figures: Iterable[CallFiguresRecord]) -> list[tuple[str, str, str
     ]
 
 
-SUMMED = (
-    "predicted seconds are summed over instructions, each bound by compute or by memory for itself; the time of one "
-    "call is summed over stages, within which compute and memory overlap, and is shorter"
-)
 TIPS = {
     "measured": "Seconds per call on the device that took longest, measured.",
     "predicted": (
-        "Seconds per call on the named chip, predicted for each operation by itself and added up; the time above the "
-        "tabs lets compute and memory of a stage overlap, and is at most as long."
+        "Seconds that an operation adds to one call on the named chip, predicted; the part of a collective that passes "
+        "while operations run counts nothing."
     ),
     "flops": "Matrix products, convolutions and elementwise operations.",
     "matmul": "FLOPs of matrix products and convolutions alone.",

@@ -1,19 +1,13 @@
 """The lines of a program below the roof of a chip: what the cost view draws as dots."""
 
-import re
-from collections.abc import Mapping
 from typing import Any
 
-from workbench.cost import CHIPS, classify_operation, nearest_dtype, predict_operation
+from workbench.cost import CHIPS, InstructionTime, product_peak, time_module
 from workbench.records import ChipRecord, InstructionRecord, ModuleRecord
 from workbench.render import source_text
 
 ASSUMED = "v5e"  # where a program names no chip
 MOST_LINES = 200
-_DTYPES = {
-    "f32": "float32", "f16": "float16", "bf16": "bfloat16", "f64": "float64", "s8": "int8", "u8": "uint8",
-    "s4": "int4", "u4": "uint4", "f8e4m3fn": "float8_e4m3fn", "f8e5m2": "float8_e5m2",
-}  # fmt: skip
 
 
 def roofline_state(module: ModuleRecord | None, chip: ChipRecord | None) -> dict[str, Any] | None:
@@ -29,18 +23,19 @@ def roofline_state(module: ModuleRecord | None, chip: ChipRecord | None) -> dict
     if module is None:
         return None
     on = chip or CHIPS[ASSUMED]
+    times = time_module(module, on)
     lines: dict[str, dict[str, Any]] = {}
     for each in module.instructions:
         if each.fused or not each.executions or not (each.flops or each.accessed_bytes):
             continue
-        _add(lines.setdefault(_key(each), _line(each)), each, on)
+        _add(lines.setdefault(_key(each), _line(each)), each, times)
     made = sorted(lines.values(), key=lambda line: -line["seconds"])
     dots = [line for line in made if line["flops"] > 0 and line["bytes"] > 0]
     if not dots:
         return None
     whole = sum(line["seconds"] for line in made)
     roofs = chip_roofs(on)
-    peaks = {dot["dtype"]: roofs["peaks"][dot["nearest"]] for dot in dots}  # of the dtypes that the program has
+    peaks = {dot["dtype"]: product_peak(dot["dtype"], on) or 0.0 for dot in dots}  # of what the program multiplies
     return {
         "chip": roofs | {"peaks": peaks},
         "assumed": chip is None,
@@ -69,23 +64,16 @@ def _line(each: InstructionRecord) -> dict[str, Any]:
     named = each.source is not None
     place = source_text(each.source.file, each.source.line) if each.source is not None else each.opcode
     return {"place": place, "line": _key(each) if named else None, "instruction": each.name, "flops": 0.0, "bytes": 0.0,
-            "seconds": 0.0, "dtype": "", "nearest": "", "most": 0.0}  # fmt: skip
+            "seconds": 0.0, "dtype": "", "most": 0.0}  # fmt: skip
 
 
-def _add(line: dict[str, Any], each: InstructionRecord, chip: ChipRecord) -> None:
+def _add(line: dict[str, Any], each: InstructionRecord, times: dict[str, InstructionTime]) -> None:
     executions = each.executions or 0.0
-    dtype = _dtype(each.shape, _DTYPES)
-    kind = classify_operation("", each.opcode, each.flops)
-    seconds = executions * predict_operation(each.flops, each.accessed_bytes, dtype, chip, kind=kind).seconds
+    time = times.get(each.name)
+    seconds = 0.0 if time is None or time.is_collective else executions * (time.seconds or 0.0)
     line["flops"] += executions * each.flops
     line["bytes"] += executions * each.accessed_bytes
     line["seconds"] += seconds
     if each.flops and seconds >= line["most"]:  # the instruction that a click selects, and whose peak counts
-        nearest = nearest_dtype(dtype or "bfloat16", chip)
-        shown = nearest if dtype in ("", nearest) else f"{dtype}, priced as {nearest}"
-        line.update(most=seconds, instruction=each.name, dtype=shown, nearest=nearest)
-
-
-def _dtype(shape: str, names: Mapping[str, str]) -> str:
-    found = re.search(r"([a-z]\w*)\[", shape)
-    return names.get(found.group(1), "") if found else ""
+        product = max(each.products, key=lambda key: each.products[key], default="") or "bfloat16"
+        line.update(most=seconds, instruction=each.name, dtype=product)

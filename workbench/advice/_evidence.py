@@ -4,7 +4,7 @@ import re
 
 from workbench.advice._module import Compiled, sent
 from workbench.advice.search import pattern_of
-from workbench.cost import collective_seconds
+from workbench.cost import seconds_of_collective
 from workbench.records import CallNodeRecord, FindingRecord, ProgramRecord
 from workbench.render import placement_code
 
@@ -29,14 +29,7 @@ def with_evidence(finding: FindingRecord, program: Compiled) -> FindingRecord:
     cost = program.record.cost
     seconds = finding.seconds
     if seconds is None and collectives and cost is not None and cost.chip is not None:
-        times = [
-            None
-            if each.executions is None
-            else collective_seconds(
-                each.kind, each.payload_bytes, each.group_size, cost.chip, across_slices=each.across_slices
-            )
-            for each in collectives
-        ]
+        times = [None if each.executions is None else seconds_of_collective(each, cost.chip) for each in collectives]
         if all(each is not None for each in times):
             seconds = sum(
                 (once or 0.0) * (each.executions or 0.0) for once, each in zip(times, collectives, strict=True)

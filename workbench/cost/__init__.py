@@ -1,16 +1,23 @@
 """Predicts what programs cost on which chip: records in, records out, nothing measured."""
 
 from workbench.aot import CHIPS as CHIPS, chip_of_gpu as chip_of_gpu, known_chip as known_chip
-from workbench.cost._collectives import collective_seconds as collective_seconds, is_closed_ring as is_closed_ring
+from workbench.cost._accuracy import Accuracy as Accuracy, accuracy_of as accuracy_of, accuracy_text as accuracy_text
+from workbench.cost._collectives import (
+    collective_seconds as collective_seconds,
+    is_closed_ring as is_closed_ring,
+    seconds_of_collective as seconds_of_collective,
+)
 from workbench.cost._estimate import estimate_cost as estimate_cost, largest_dtype as largest_dtype
 from workbench.cost._operations import (
     Prediction as Prediction,
     classify_operation as classify_operation,
-    error_bar as error_bar,
     nearest_dtype as nearest_dtype,
     predict_operation as predict_operation,
+    product_peak as product_peak,
 )
+from workbench.cost._rates import family_of as family_of
 from workbench.cost._scaling import (
     estimate_scaled as estimate_scaled,
     scaled_placement as scaled_placement,
 )
+from workbench.cost._timeline import InstructionTime as InstructionTime, time_module as time_module

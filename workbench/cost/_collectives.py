@@ -1,18 +1,21 @@
-"""Seconds of a collective from the bandwidth of links: rings, without contention or overlap."""
+"""Seconds of a collective from the bandwidth of links: rings and tori, without contention."""
 
 import math
+from collections.abc import Sequence
 
-from workbench.records import ChipRecord
+from workbench.cost._operations import interpolate
+from workbench.cost._rates import rates_of
+from workbench.records import ChipRecord, CollectiveRecord, RateRecord
 
-HOP_SECONDS = 1e-6
+Torus = Sequence[tuple[int, bool]]  # chips along each dimension that a group fills, and whether its ends are joined
 
 
 def is_closed_ring(chip: ChipRecord, group_size: int) -> bool:
-    """Whether an axis of this many chips wraps around on the chip's torus, so that both directions of a ring are open.
+    """Whether a ring of this many chips closes on the chip's torus, where no coordinates are known.
 
     Args:
         chip: The chip.
-        group_size: Chips along the axis.
+        group_size: Chips of a group.
 
     Returns:
         True on a switch; on a 3-D torus for multiples of 4, on a 2-D torus for whole sides of 16.
@@ -20,6 +23,30 @@ def is_closed_ring(chip: ChipRecord, group_size: int) -> bool:
     if chip.topology == "switch":
         return True
     return group_size % (4 if chip.topology == "torus3d" else 16) == 0
+
+
+def seconds_of_collective(collective: CollectiveRecord, chip: ChipRecord) -> float | None:
+    """The time of one execution of a compiled collective.
+
+    Args:
+        collective: From `inspect_module`.
+        chip: Gives the links.
+
+    Returns:
+        Seconds; None where the members are not known, or the bandwidth between them is not.
+    """
+    if collective.wire_bytes is None:
+        return None
+    if not collective.wire_bytes:
+        return 0.0
+    return collective_seconds(
+        collective.kind,
+        collective.payload_bytes,
+        collective.group_size,
+        chip,
+        across_slices=collective.across_slices,
+        torus=collective.torus,
+    )
 
 
 def collective_seconds(
@@ -30,13 +57,15 @@ def collective_seconds(
     *,
     closed: bool | None = None,
     across_slices: bool = False,
+    torus: Torus = (),
 ) -> float | None:
     """The time of one collective along one axis.
 
     With n devices and an operand of S bytes at each: an all-gather sends S·(n-1), a reduce-scatter S·(n-1)/n, an
-    all-reduce both (2·S·(n-1)/n), over a ring that uses one direction, or both when it is closed. An all-to-all
-    sends every pair its part over n/4 hops on average on a closed ring (n·S/8 through each link) and n·S/4 through the
-    middle of an open one; through a switch, S·(n-1)/n leave every port. Every step adds 1 µs.
+    all-reduce both (2·S·(n-1)/n). They use every link that a chip at a corner of the group has: two along a dimension
+    whose ends are joined, one along another. An all-to-all takes what passes through the narrowest cut of the torus;
+    through a switch, S·(n-1)/n leave every port. The links reach a share of their bandwidth, and every collective and
+    every step costs a fixed time (`rates_of`).
 
     A sum or gather over more chips than the links join (k groups of p) goes in three parts: inside every group over the
     links, between the groups over the data-centre network, where each chip answers for one p-th, and back. Other
@@ -47,22 +76,27 @@ def collective_seconds(
         payload_bytes: Bytes of one device's operand.
         group_size: Devices in a group.
         chip: Gives the links.
-        closed: Whether the axis wraps around; None decides by `is_closed_ring`.
+        closed: Without `torus`: whether the group is one ring that closes; None decides by `is_closed_ring`.
         across_slices: Whether members of one group lie in different slices of a TPU.
+        torus: Chips along each dimension of the torus that the group fills, and whether the ends are joined.
 
     Returns:
         Seconds; None where the chip's links, or its network beyond their reach, have no published bandwidth.
 
     Example:
         >>> from workbench.cost import known_chip
-        >>> round(collective_seconds("all-gather", 1e6, 16, known_chip("v5e")) * 1e6)  # 15 MB over 2 × 50 GB/s, 8 hops
-        158
+        >>> v5e = known_chip("v5e")  # 15 MB over 2 × 50 GB/s at 88 %, 8 hops of 1 µs, 10 µs to start
+        >>> round(collective_seconds("all-gather", 1e6, 16, v5e) * 1e6)
+        188
 
     References:
         Austin et al., "How to Scale Your Model", 2025, section 3 (sharded matrices) and 5 (across pods).
     """
     if group_size < 2 or payload_bytes == 0 or kind == "recv":
         return 0.0
+    measured = _measured(kind, payload_bytes, group_size, chip)
+    if measured is not None:
+        return measured
     reach = _reach(chip)
     beyond = across_slices or group_size > reach
     link = chip.dcn_bytes_per_second if beyond else chip.link_bytes_per_second
@@ -70,15 +104,45 @@ def collective_seconds(
         return None
     if group_size > reach > 1 and not across_slices and kind in ("all-reduce", "all-gather", "reduce-scatter"):
         return _in_three_parts(kind, payload_bytes, group_size, chip)
+    rates = rates_of(chip)
+    start = rates.permute_seconds if kind in ("collective-permute", "send") else rates.collective_seconds
+    link *= rates.links.get(kind, rates.links[""])
     if beyond or chip.topology == "switch":
-        return sent_bytes(kind, payload_bytes, group_size) / link + HOP_SECONDS * _steps(kind, group_size, closed=False)
-    closed = is_closed_ring(chip, group_size) if closed is None else closed
-    latency = HOP_SECONDS * _steps(kind, group_size, closed=closed)
-    if kind.endswith("all-to-all"):
-        return group_size * payload_bytes / (8 if closed else 4) / link + latency
+        steps = _steps(kind, ((group_size, False),))
+        return sent_bytes(kind, payload_bytes, group_size) / link + rates.hop_seconds * steps + start
+    chips = math.prod(size for size, _ in torus)
+    known = bool(torus) and group_size % chips == 0
+    cores = group_size // chips if known else 1  # of one group on each chip; other groups share its links
+    sharing = max(1, chip.devices_per_chip // cores) if known else 1
+    if not known:
+        torus = ((group_size, is_closed_ring(chip, group_size) if closed is None else closed),)
+        if closed is None and chip.topology == "torus2d" and group_size == chip.domain:
+            side = math.isqrt(group_size)  # a whole pod
+            torus = ((side, True), (side, True))
+    latency = rates.hop_seconds * _steps(kind, torus) + start
     if kind in ("collective-permute", "send"):
         return payload_bytes / link + latency
-    return sent_bytes(kind, payload_bytes, group_size) / (2 if closed else 1) / link + latency
+    return _torus_bytes(kind, payload_bytes, cores, torus) * sharing / link + latency
+
+
+def _torus_bytes(kind: str, payload_bytes: float, cores: int, torus: Torus) -> float:
+    """Bytes through the busiest link of a torus, for one group with `cores` devices on each chip."""
+    if kind.endswith("all-to-all"):
+        return max(_through_cut(size, wraps) for size, wraps in torus) * payload_bytes * cores
+    payload = payload_bytes * cores if kind == "all-gather" else payload_bytes
+    lanes = sum(2 if wraps and size > 2 else 1 for size, wraps in torus)
+    return sent_bytes(kind, payload, math.prod(size for size, _ in torus)) / lanes
+
+
+def _through_cut(size: int, wraps: bool) -> float:
+    """What of a device's operand passes through one link in the middle of a ring or a line, all of its chips sending.
+
+    A ring of n splits n²/4 chip-hops over two directions ((n²-1)/4 where n is odd); a line's middle link carries
+    what one half sends to the other.
+    """
+    if wraps and size > 2:
+        return (size * size - size % 2) / (8 * size)
+    return (size // 2) * (size - size // 2) / size
 
 
 def _reach(chip: ChipRecord) -> float:
@@ -89,11 +153,14 @@ def _reach(chip: ChipRecord) -> float:
 def why_unpriced(group_size: int, chip: ChipRecord, *, across_slices: bool = False) -> str:
     """Why `collective_seconds` gives None, in one clause."""
     if across_slices:
-        return f"it crosses slices, and no bandwidth of {chip.name}'s data-centre network is published"
+        return (
+            f"it crosses slices, and no bandwidth of {chip.name}'s data-centre network is published: state it with "
+            "`network=`"
+        )
     if group_size > _reach(chip):
         return (
             f"its groups of {group_size:,} devices exceed the {_reach(chip):,.0f} that {chip.name}'s links join, and "
-            "no bandwidth of the network beyond is published"
+            "no bandwidth of the network beyond is published: state it with `network=`"
         )
     return f"no bandwidth of {chip.name}'s links is published"
 
@@ -128,8 +195,23 @@ def sent_bytes(kind: str, payload_bytes: float, group_size: int) -> float:
     return payload_bytes * share
 
 
-def _steps(kind: str, group_size: int, *, closed: bool) -> int:
+def _steps(kind: str, torus: Torus) -> int:
     if kind in ("collective-permute", "send"):
         return 1
-    one_way = group_size // 2 if closed else group_size - 1
+    one_way = sum(size // 2 if wraps else size - 1 for size, wraps in torus)
     return 2 * one_way if kind == "all-reduce" else one_way
+
+
+def _measured(kind: str, payload_bytes: float, group_size: int, chip: ChipRecord) -> float | None:
+    """From the measured rows: of this group size, else of the nearest, by what a device sends; None without rows."""
+    rows = [row for row in chip.rates if row.kind == kind.removeprefix("ragged-") and row.group_size > 1]
+    if not rows:
+        return None
+    nearest = min({row.group_size for row in rows}, key=lambda size: abs(math.log(size / group_size)))
+    same = [row for row in rows if row.group_size == nearest]
+    share = sent_bytes(kind, 1.0, group_size) / sent_bytes(kind, 1.0, nearest)
+    slowest: dict[float, RateRecord] = {}
+    for row in same:  # of several axes of one size the slowest
+        if row.amount not in slowest or row.seconds > slowest[row.amount].seconds:
+            slowest[row.amount] = row
+    return interpolate(sorted(slowest.values(), key=lambda row: row.amount), payload_bytes * share)

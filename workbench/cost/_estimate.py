@@ -1,12 +1,16 @@
 """A cost prediction from a plan, a compiled module and a chip; every assumption is printed with it."""
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
+from workbench.cost._accuracy import accuracy_text
 from workbench.cost._clients import client_costs
-from workbench.cost._collectives import collective_seconds, why_unpriced
-from workbench.cost._operations import error_bar, nearest_dtype
+from workbench.cost._collectives import seconds_of_collective, why_unpriced
+from workbench.cost._operations import nearest_dtype, product_peak
+from workbench.cost._rates import family_of, rates_of
+from workbench.cost._timeline import InstructionTime, time_module
 from workbench.errors import InspectionError
 from workbench.records import (
     ChipRecord,
@@ -22,6 +26,7 @@ from workbench.records import (
 
 OUTSIDE = "outside"
 UNNAMED = "unnamed"
+_OPEN_LOOP = "the number of iterations of a loop is known only while it runs (the call tree counts one)"
 
 
 def estimate_cost(
@@ -44,7 +49,8 @@ def estimate_cost(
         plan: The stages, or None for a program that has none.
         chip: The chip to price seconds on; None leaves them out.
         mesh: The mesh; needed for the clients' devices, and without a module to share the work.
-        dtype: Whose peak FLOP/s of the chip counts.
+        dtype: Whose peak FLOP/s of the chip counts where a product does not say what it multiplies: in a plan, and in
+            kernels of other compilers.
         examples_per_client: The true number of examples of every client. A client stage is written for the largest
             number; the rest is padding, and clients that run together wait for the largest.
 
@@ -62,8 +68,9 @@ def estimate_cost(
         )
     peak = peak_of(chip, dtype)
     devices = math.prod(mesh.shape) if mesh is not None else 1
+    times = time_module(module, chip, dtype) if module is not None and chip is not None else {}
     if module is not None:
-        stages = compiled_stages(module, plan)
+        stages = compiled_stages(module, plan, times)
     else:
         stages = list(planned_stages(plan.stages, plan, mesh)) if plan is not None else []
     costs = tuple(priced(stage, sent, chip, peak) for stage, sent in stages)
@@ -76,7 +83,7 @@ def estimate_cost(
         padding_waste=padding,
         lockstep_waste=lockstep,
         imbalance_waste=imbalance,
-        assumptions=tuple(_assumptions(module, chip, dtype, peak, devices)),
+        assumptions=tuple(_assumptions(module, chip, dtype, devices)),
     )
 
 
@@ -104,8 +111,16 @@ def peak_of(chip: ChipRecord | None, dtype: str) -> float | None:
 Sent = list[tuple[CollectiveRecord, float]]  # a collective and the share of it that is a stage's
 
 
-def compiled_stages(module: ModuleRecord, plan: PlanRecord | None) -> list[tuple[StageCostRecord, Sent]]:
-    """Costs by the stage of every instruction, in the order of the plan; what no plan names comes after."""
+def compiled_stages(
+    module: ModuleRecord, plan: PlanRecord | None, times: Mapping[str, InstructionTime] | None = None
+) -> list[tuple[StageCostRecord, Sent]]:
+    """Costs by the stage of every instruction, in the order of the plan; what no plan names comes after.
+
+    Args:
+        module: The module.
+        plan: Its plan.
+        times: From `time_module`; None or nothing leaves the seconds out.
+    """
     flops: dict[str, float | None] = {}
     accessed: dict[str, float | None] = {}
     elementwise: dict[str, float | None] = {}
@@ -123,22 +138,69 @@ def compiled_stages(module: ModuleRecord, plan: PlanRecord | None) -> list[tuple
         for stage, share in collective.by_stage().items():
             sent.setdefault(stage or OUTSIDE, []).append((collective, share))
     records = {stage.path: stage for stage in (plan.walk() if plan else ())}
+    seconds = _seconds_by_stage(module, times) if times else {}
     order = [*records, *sorted((flops.keys() | sent.keys()) - records.keys(), key=lambda path: (path == OUTSIDE, path))]
-    return [
-        (
-            StageCostRecord(
-                stage=path,
-                kind=records[path].kind if path in records else kinds.get(path, ""),
-                name=records[path].name if path in records else path,
-                flops=flops.get(path, 0.0),
-                elementwise_flops=elementwise.get(path, 0.0),
-                accessed_bytes=accessed.get(path, 0.0),
-                collective_bytes=_bytes_by_axis(sent.get(path, [])),
-            ),
-            sent.get(path, []),
+    costs = [
+        StageCostRecord(
+            stage=path,
+            kind=records[path].kind if path in records else kinds.get(path, ""),
+            name=records[path].name if path in records else path,
+            flops=flops.get(path, 0.0),
+            elementwise_flops=elementwise.get(path, 0.0),
+            accessed_bytes=accessed.get(path, 0.0),
+            collective_bytes=_bytes_by_axis(sent.get(path, [])),
         )
         for path in order
     ]
+    if times:
+        costs = [seconds.get(each.stage, _StageSeconds()).into(each) for each in costs]
+    return [(each, sent.get(each.stage, [])) for each in costs]
+
+
+@dataclass(slots=True)
+class _StageSeconds:
+    """Seconds of one stage while its instructions are added up; None where one of them is not known."""
+
+    compute: float | None = 0.0
+    memory: float | None = 0.0
+    operations: float | None = 0.0
+    hidden: float = 0.0
+    unknown: dict[str, None] = field(default_factory=dict)
+
+    def into(self, stage: StageCostRecord) -> StageCostRecord:
+        """The stage with these seconds."""
+        return stage.replace(
+            compute_seconds=self.compute,
+            memory_seconds=self.memory,
+            operation_seconds=self.operations,
+            hidden_seconds=self.hidden,
+            unknown_because=tuple(self.unknown),
+        )
+
+
+def _seconds_by_stage(module: ModuleRecord, times: Mapping[str, InstructionTime]) -> dict[str, _StageSeconds]:
+    found: dict[str, _StageSeconds] = {}
+    for each in module.instructions:
+        time = times.get(each.name)
+        if time is None or time.is_collective:
+            continue
+        for part, share in each.time_by_stage():
+            stage = found.setdefault(part.stage or OUTSIDE, _StageSeconds())
+            stage.compute = _added(stage.compute, time.compute and time.compute * share, each.executions)
+            stage.memory = _added(stage.memory, time.memory * share, each.executions)
+            stage.operations = _added(stage.operations, time.seconds and time.seconds * share, each.executions)
+            if time.unknown:
+                stage.unknown[time.unknown] = None
+            if each.executions is None and time.seconds:
+                stage.unknown[_OPEN_LOOP] = None
+    for collective in module.collectives:
+        time = times.get(collective.name)
+        if time is None or time.seconds is None or time.alone is None:
+            continue
+        for path, share in collective.by_stage().items():
+            stage = found.setdefault(path or OUTSIDE, _StageSeconds())
+            stage.hidden += (time.alone - time.seconds) * share * (collective.executions or 0.0)
+    return found
 
 
 def _bytes_by_axis(sent: Sent) -> dict[str, float]:
@@ -215,20 +277,24 @@ def _planned_reduction(
 
 
 def priced(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None, peak: float | None) -> StageCostRecord:
-    """The stage with its seconds on a chip."""
-    unknown = tuple(dict.fromkeys(_reasons(stage, sent, chip)))
-    if chip is None or peak is None:
+    """The stage with its seconds on a chip; those of a compiled stage's operations are there already."""
+    unknown = tuple(dict.fromkeys((*stage.unknown_because, *_reasons(stage, sent, chip))))
+    if chip is None:
         return stage.replace(unknown_because=unknown)
-    compute = None if stage.flops is None else stage.flops / peak
-    bandwidth = chip.hbm_bytes_per_second / chip.devices_per_chip
-    memory = None if stage.accessed_bytes is None else stage.accessed_bytes / bandwidth
+    compute, memory = stage.compute_seconds, stage.memory_seconds
+    if stage.operation_seconds is None and not stage.unknown_because:  # of a plan
+        rates = rates_of(chip)
+        bandwidth = chip.hbm_bytes_per_second / chip.devices_per_chip * rates.memory["other"]
+        compute = None if stage.flops is None or peak is None else stage.flops / peak / rates.matrix["matrix product"]
+        memory = None if stage.accessed_bytes is None else stage.accessed_bytes / bandwidth
     collective = _sum_or_none([_seconds(one, share, chip) for one, share in sent])
     by_axis: dict[str, float] = {}
     for one, share in sent:
         if seconds := _seconds(one, share, chip):
             axis = "+".join(one.axes) or UNNAMED
             by_axis[axis] = by_axis.get(axis, 0.0) + seconds
-    parts = {"compute": compute, "memory": memory, "collective": collective}
+    visible = None if collective is None else max(0.0, collective - stage.hidden_seconds)
+    parts = {"compute": compute, "memory": memory, "collective": visible}
     known = {name: seconds for name, seconds in parts.items() if seconds is not None}
     slowest = (
         max(known, key=lambda name: known[name]) if len(known) == len(parts) and any(known.values()) else "unknown"
@@ -246,7 +312,7 @@ def priced(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None, peak: fl
 def _reasons(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None) -> Iterator[str]:
     """Why parts of a stage's figures are not predicted."""
     if stage.flops is None or stage.accessed_bytes is None:
-        yield "the number of iterations of a loop is known only while it runs (the call tree counts one)"
+        yield _OPEN_LOOP
     for one, share in sent if chip is not None else ():
         assert chip is not None
         if _seconds(one, share, chip) is not None:
@@ -261,15 +327,14 @@ def _reasons(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None) -> Ite
 
 
 def _seconds(collective: CollectiveRecord, share: float, chip: ChipRecord) -> float | None:
-    if collective.executions is None or collective.wire_bytes is None:
+    once = seconds_of_collective(collective, chip)
+    if collective.executions is None or once is None:
         return None
-    payload, size, across = collective.payload_bytes, collective.group_size, collective.across_slices
-    once = collective_seconds(collective.kind, payload, size, chip, across_slices=across)
-    return None if once is None else once * share * collective.executions
+    return once * share * collective.executions
 
 
-def _added(total: float | None, amount: float, executions: float | None) -> float | None:
-    if total is None or (amount and executions is None):
+def _added(total: float | None, amount: float | None, executions: float | None) -> float | None:
+    if total is None or amount is None or (amount and executions is None):
         return None
     return total + amount * (executions or 0.0)
 
@@ -279,9 +344,7 @@ def _sum_or_none(amounts: Sequence[float | None]) -> float | None:
     return sum(known) if len(known) == len(amounts) else None
 
 
-def _assumptions(
-    module: ModuleRecord | None, chip: ChipRecord | None, dtype: str, peak: float | None, devices: int
-) -> Iterator[str]:
+def _assumptions(module: ModuleRecord | None, chip: ChipRecord | None, dtype: str, devices: int) -> Iterator[str]:
     yield "predicted, not measured"
     yield (
         "FLOPs are those of dot products and convolutions, a multiply and an add being two; elementwise ones are "
@@ -301,17 +364,42 @@ def _assumptions(
         if unread:
             yield f"left out, because their groups are written in no known syntax: {', '.join(unread)}"
         yield from module.notes
-    if chip is None or peak is None:
-        return
+    if chip is not None:
+        yield from _assumptions_of_seconds(module, chip, dtype)
+
+
+def _assumptions_of_seconds(module: ModuleRecord | None, chip: ChipRecord, dtype: str) -> Iterator[str]:
+    kind = "measured rates" if chip.rates else "data sheet"
+    products = dict.fromkeys(key or dtype for each in module.instructions for key in each.products) if module else {}
     bandwidth = chip.hbm_bytes_per_second / chip.devices_per_chip
-    yield f"{chip.name}: {peak / 1e12:,.4g} TFLOP/s in {dtype} and {bandwidth / 1e9:,.4g} GB/s of HBM per device"
-    yield f"{chip.name}: {chip.source} (as of {chip.as_of})"
-    yield "a stage takes max(compute, memory) + collectives; nothing overlaps; full peak and bandwidth are reached"
-    yield (
-        "collectives are rings over links of one axis, both directions where the axis wraps around (multiples of 4 on "
-        "a 3-D torus, of 16 on a 2-D one), 1 µs per step, no contention"
-    )
-    yield error_bar(chip).rstrip(".")
+    peaks = [
+        f"{peak / 1e12:,.4g} TFLOP/s in {product.replace(':', ' at precision ')}"
+        for product in sorted(products or [dtype])
+        if (peak := product_peak(product, chip))
+    ]
+    yield f"{chip.name}: {', '.join([*peaks, f'{bandwidth / 1e9:,.4g} GB/s of main memory'])} per device"
+    yield f"{chip.name}, {kind}: {chip.source} (as of {chip.as_of})"
+    rates = rates_of(chip)
+    if not chip.rates:
+        yield (
+            f"operations reach {rates.matrix['matrix product']:.0%} of the matrix unit's peak and "
+            f"{rates.memory['elementwise']:.0%} of the bandwidth (chips of {family_of(chip)}), and each costs "
+            f"{rates.operation_seconds * 1e6:.3g} µs"
+        )
+    if module is None:
+        yield "a stage takes max(compute, memory) + collectives; nothing overlaps"
+    else:
+        yield (
+            "operations run one after the other, each for max(compute, memory); an asynchronous collective overlaps "
+            "with what the schedule has between its start and its done"
+        )
+    if not chip.rates:
+        yield (
+            f"collectives take every link of the torus that their groups fill, at {rates.links['']:.0%} of its "
+            f"bandwidth, with {rates.collective_seconds * 1e6:.3g} µs to start and {rates.hop_seconds * 1e6:.3g} µs "
+            "per step; no contention"
+        )
+    yield accuracy_text(chip).rstrip(".")
     if chip.domain is not None:
         speed = chip.dcn_bytes_per_second
         network = f"at {speed / 1e9:,.4g} GB/s per chip" if speed else "whose bandwidth is not published"

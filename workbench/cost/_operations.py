@@ -1,36 +1,25 @@
-"""Seconds of one operation from the published peaks of a chip, and how far that was off on recorded devices.
+"""Seconds of one operation on one device: the one function that every prediction in the product calls."""
 
-A roofline with the part of the peak that operations of a class reach, and a shortest time of a kernel. The parts are
-fitted to the recordings in `tests/recorded` (TPU v6e, MI300X, MI355X), one per class of operation and kind of device,
-none per chip; `ERRORS` is what remains on the same recordings, and a test computes it again.
-"""
-
-import re
+import itertools
+import math
+from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
-from workbench.records import ChipRecord
+from workbench.cost._rates import OperationClass, family_of, rates_of
+from workbench.records import ChipRecord, InstructionRecord, RateKind, RateRecord
 
 Bound = Literal["compute", "memory", "overhead"]
-OperationClass = Literal["matrix product", "convolution", "elementwise", "reduction or transpose", "other"]
 
-# Part of the published peak that is reached: (matrix unit, main memory).
-_REACHED_ON_GPU: dict[OperationClass, tuple[float, float]] = {
-    "matrix product": (0.30, 0.80),
-    "convolution": (0.35, 0.36),
-    "elementwise": (0.5, 0.84),
-    "reduction or transpose": (0.5, 0.52),
-    "other": (0.5, 0.6),
-}
-_REACHED_ON_TPU: dict[OperationClass, tuple[float, float]] = {
-    "matrix product": (0.8, 0.80),
-    "convolution": (0.8, 0.80),
-    "elementwise": (0.8, 0.80),
-    "reduction or transpose": (0.8, 0.70),
-    "other": (0.8, 0.70),
-}
-_SHORTEST_ON_GPU = 4e-6  # seconds of a kernel that does next to nothing
-_SHORTEST_ON_TPU = 0.0
-_TPU = re.compile(r"(?:v\d+|tpu|\d)")
+_PASSES_ON_TPU = {"": 1, "high": 3, "highest": 6}  # products of bfloat16 that one of float32 takes
+# They name or pass values on, or only wait: no time is theirs.
+_FREE = frozenset(
+    "parameter constant tuple get-tuple-element bitcast while conditional call call-start async-start async-update "
+    "async-done call-done after-all partition-id replica-id opt-barrier domain add-dependency".split()
+)
+_MEASURED_CLASSES: tuple[tuple[str, RateKind], ...] = (
+    ("scatter", "scatter"), ("gather", "gather"), ("sort", "sort"), ("transpose", "transpose"), ("copy", "transpose"),
+    ("reverse", "transpose"), ("reduce", "reduction"),
+)  # fmt: skip
 
 
 class Prediction(NamedTuple):
@@ -40,45 +29,13 @@ class Prediction(NamedTuple):
     bound: Bound
 
 
-class PredictionError(NamedTuple):
-    """How far predictions were off for one family of chips, on operations of at least 1 % of the time."""
+class OperationTime(NamedTuple):
+    """Seconds of one execution of an instruction on one device; None where a figure is not known."""
 
-    operations: int
-    median: float  # of |predicted / measured - 1|
-    largest: float
-    recordings: str
-
-
-ERRORS: dict[str, PredictionError] = {
-    "TPU v6e": PredictionError(2, 0.28, 0.56, "one recording of v6e, with one collective"),
-    "AMD MI300X": PredictionError(6, 0.11, 0.67, "two recordings of MI300X"),
-    "AMD MI355X": PredictionError(11, 0.18, 0.48, "one recording of MI355X"),
-}
-
-
-def family_of(chip: ChipRecord) -> str:
-    """The family whose recordings say how good predictions are: "TPU v6e", "AMD MI300X", "H100"."""
-    if _TPU.match(chip.name):
-        return f"TPU {chip.name}"
-    return f"AMD {chip.name}" if chip.name.startswith("MI") else chip.name
-
-
-def error_bar(chip: ChipRecord) -> str:
-    """How far predicted seconds were off on recorded devices of this family, as a sentence.
-
-    Example:
-        >>> from workbench.cost import known_chip
-        >>> error_bar(known_chip("T4"))
-        'No profile of T4 was recorded: how far predictions are off there is not known.'
-    """
-    family = family_of(chip)
-    known = ERRORS.get(family)
-    if known is None:
-        return f"No profile of {family} was recorded: how far predictions are off there is not known."
-    return (
-        f"On {known.recordings} predicted seconds of single operations were off by {known.median:.0%} (median) and "
-        f"{known.largest:.0%} (at most), over {known.operations} operations of 1 % of the time or more."
-    )
+    seconds: float | None
+    compute: float | None
+    memory: float
+    unknown: str = ""  # why seconds are None
 
 
 def classify_operation(category: str, opcode: str, flops: float) -> OperationClass:
@@ -124,6 +81,43 @@ def nearest_dtype(dtype: str, chip: ChipRecord) -> str:
     return near or next((name for name in ("bfloat16", "float16") if name in peaks), next(iter(peaks), dtype))
 
 
+def product_peak(product: str, chip: ChipRecord) -> float | None:
+    """Published FLOP/s of one device in products of one kind; None where no figure is known.
+
+    A TPU multiplies float32 as one, three or six products of bfloat16 (precision "default", "high", "highest"). A GPU
+    multiplies float32 as TF32 up to precision "high", and outside of its matrix units at "highest".
+
+    Args:
+        product: A key of `InstructionRecord.products`: "bfloat16", "float32:highest", "bfloat16*3".
+        chip: Gives the peaks.
+
+    Example:
+        >>> from workbench.cost import known_chip
+        >>> v6e, h100 = known_chip("v6e"), known_chip("H100")
+        >>> [product_peak(name, v6e) / 1e12 for name in ("float32", "float32:highest", "int8")]
+        [918.0, 153.0, 1836.0]
+        >>> [product_peak(name, h100) / 1e12 for name in ("bfloat16", "float32", "float32:highest")]
+        [989.0, 494.5, 67.0]
+    """
+    name, _, times = product.partition("*")
+    dtype, _, precision = name.partition(":")
+    peaks, shared = chip.peak_flops_per_second, chip.devices_per_chip * float(times or 1)
+    if family_of(chip) == "TPU" and dtype in ("float32", "float16"):
+        passes = _PASSES_ON_TPU[precision]
+        return peaks["bfloat16"] / passes / shared if "bfloat16" in peaks else None
+    if dtype == "float32" and precision == "highest" and family_of(chip) in ("NVIDIA", "AMD"):
+        return chip.vector_flops_per_second / shared or None
+    if dtype in peaks:
+        return peaks[dtype] / shared
+    if dtype.startswith(("int", "uint")):
+        small = dtype.endswith(("int4", "int8")) and family_of(chip) == "TPU"  # widened to bfloat16
+        return peaks["bfloat16"] / shared if small and "bfloat16" in peaks else None
+    if dtype == "float64":
+        return None
+    near = nearest_dtype(dtype, chip)
+    return peaks[near] / shared if near in peaks else None
+
+
 def predict_operation(
     flops: float, accessed_bytes: float, dtype: str, chip: ChipRecord, *, kind: OperationClass = "other"
 ) -> Prediction:
@@ -132,25 +126,113 @@ def predict_operation(
     Args:
         flops: Of dot products and convolutions.
         accessed_bytes: Of main memory.
-        dtype: JAX's name of the type that it computes in; "" counts as bfloat16.
+        dtype: JAX's name of the type that it computes in, or a key of `InstructionRecord.products`; "" counts as
+            bfloat16. A type without a published peak counts as the nearest that has one.
         chip: Gives the peaks.
         kind: From `classify_operation`.
 
     Returns:
-        The larger of both parts of the roofline, and at least the shortest time of a kernel.
+        The larger of both parts of the roofline at the rates that the chip's family reaches, plus the fixed cost of an
+        operation.
 
     Example:
         >>> from workbench.cost import known_chip
         >>> predict_operation(0.0, 10737418240, "float32", known_chip("v6e"), kind="elementwise").bound
         'memory'
     """
-    is_gpu = chip.topology == "switch"
-    matrix, memory = (_REACHED_ON_GPU if is_gpu else _REACHED_ON_TPU)[kind]
-    peak = chip.peak_flops_per_second.get(nearest_dtype(dtype or "bfloat16", chip))
-    seconds: dict[Bound, float] = {
-        "memory": accessed_bytes / (chip.hbm_bytes_per_second / chip.devices_per_chip) / memory,
-        "compute": flops / (peak / chip.devices_per_chip) / matrix if peak else 0.0,
-        "overhead": _SHORTEST_ON_GPU if is_gpu else _SHORTEST_ON_TPU,
-    }
-    slowest = max(seconds, key=lambda bound: seconds[bound])
-    return Prediction(seconds[slowest], slowest)
+    products = {dtype: flops} if flops else {}
+    if flops and product_peak(dtype, chip) is None:
+        products = {nearest_dtype(dtype.partition(":")[0] or "bfloat16", chip): flops}
+    found = _time(products, accessed_bytes, chip, kind, "elementwise")
+    fixed, compute = rates_of(chip).operation_seconds, found.compute or 0.0
+    bounds: dict[Bound, float] = {"memory": found.memory, "compute": compute, "overhead": fixed}
+    return Prediction(found.seconds or 0.0, max(bounds, key=lambda bound: bounds[bound]))
+
+
+def predict_instruction(instruction: InstructionRecord, chip: ChipRecord, dtype: str = "bfloat16") -> OperationTime:
+    """Predicts the seconds of one execution of an instruction of a compiled module; not of a collective.
+
+    Args:
+        instruction: From `inspect_module`.
+        chip: Gives the peaks.
+        dtype: What kernels multiply that do not say so.
+
+    Returns:
+        The time; zeros for instructions that only name or wait for values.
+    """
+    free = instruction.opcode in _FREE or instruction.opcode.endswith(("-done", "-update"))
+    if free or instruction.fused or not (instruction.flops or instruction.accessed_bytes or _works(instruction)):
+        return OperationTime(0.0, 0.0, 0.0)
+    products = instruction.products
+    if not products and instruction.flops:
+        products = {dtype: instruction.flops}
+    elif "" in products:
+        products = {key or dtype: amount for key, amount in products.items()}
+    kind = classify_operation("", instruction.opcode, instruction.flops)
+    if kind == "other" and instruction.opcode == "fusion":
+        kind = "elementwise"
+    return _time(products, instruction.accessed_bytes, chip, kind, _measured_class(instruction))
+
+
+def _works(instruction: InstructionRecord) -> bool:
+    """Whether an instruction runs at all, though it touches no main memory: a fusion in fast memory."""
+    return instruction.opcode in ("fusion", "dot", "convolution") and instruction.size_bytes > 0
+
+
+def _time(
+    products: Mapping[str, float], accessed_bytes: float, chip: ChipRecord, kind: OperationClass, measured: RateKind
+) -> OperationTime:
+    rates = rates_of(chip)
+    memory = interpolate(rows_of(chip, measured), accessed_bytes) if chip.rates and accessed_bytes else None
+    if memory is None:
+        bandwidth = chip.hbm_bytes_per_second / chip.devices_per_chip
+        memory = accessed_bytes / bandwidth / rates.memory[kind] if accessed_bytes else 0.0
+    compute = 0.0
+    for product, flops in products.items():
+        seconds = _product_seconds(product, flops, chip, rates.matrix[kind])
+        if seconds is None:
+            return OperationTime(None, None, memory, f"no peak of {chip.name} for products of {product} is known")
+        compute += seconds
+    if chip.rates:  # the measured rows hold the fixed cost already
+        fixed = next((row.seconds for row in chip.rates if row.kind == "operation"), 0.0)
+        return OperationTime(max(compute, memory, fixed), compute, memory)
+    return OperationTime(max(compute, memory) + rates.operation_seconds, compute, memory)
+
+
+def _product_seconds(product: str, flops: float, chip: ChipRecord, share: float) -> float | None:
+    dtype = product.partition("*")[0].partition(":")[0]
+    rows = rows_of(chip, "matrix product", dtype) or (rows_of(chip, "matrix product", "float32") if chip.rates else [])
+    measured = interpolate(rows, flops)
+    if measured is not None:
+        return measured * float(product.partition("*")[2] or 1)
+    peak = product_peak(product, chip)
+    return None if not peak else flops / peak / share
+
+
+def _measured_class(instruction: InstructionRecord) -> RateKind:
+    """The measured class by the opcode, or by the words with which XLA names a fusion after its parts."""
+    text = instruction.name if instruction.opcode == "fusion" else instruction.opcode
+    return next((kind for word, kind in _MEASURED_CLASSES if word in text), "elementwise")
+
+
+def rows_of(chip: ChipRecord, kind: str, dtype: str | None = None) -> list[RateRecord]:
+    """The measured rows of one kind (and dtype), by amount."""
+    rows = [row for row in chip.rates if row.kind == kind and (dtype is None or row.dtype == dtype)]
+    return sorted(rows, key=lambda row: row.amount)
+
+
+def interpolate(rows: Iterable[RateRecord], amount: float) -> float | None:
+    """Seconds of an amount between measured ones, straight in logarithms; None without rows.
+
+    Below the smallest amount the seconds are those of the smallest, above the largest they grow with the amount.
+    """
+    rows = list(rows)
+    if not rows:
+        return None
+    if amount <= rows[0].amount:
+        return rows[0].seconds
+    for low, high in itertools.pairwise(rows):
+        if amount <= high.amount and high.amount > low.amount:
+            part = math.log(amount / low.amount) / math.log(high.amount / low.amount)
+            return low.seconds * (high.seconds / low.seconds) ** part
+    return rows[-1].seconds * amount / rows[-1].amount

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from workbench.cost._collectives import sent_bytes
 from workbench.cost._estimate import Sent, compiled_stages, largest_dtype, peak_of, planned_stages, priced
+from workbench.cost._timeline import time_module
 from workbench.errors import InspectionError
 from workbench.records import (
     ChipRecord,
@@ -86,7 +87,7 @@ def estimate_scaled(
     chip = chip or (record.cost.chip if record.cost is not None else None)
     law = _Law(record.plan, placement, before, after, model)
     peak = peak_of(chip, largest_dtype(record.plan, chip))
-    stages = [law.scaled(stage, sent) for stage, sent in _stages(record, placement, after)]
+    stages = [law.scaled(stage, sent) for stage, sent in _stages(record, placement, after, chip)]
     costs = tuple(priced(stage, sent, chip, peak) for stage, sent in stages)
     seconds = [stage.seconds for stage in costs]
     known = [each for each in seconds if each is not None]
@@ -191,6 +192,10 @@ class _Law:
             elementwise_flops=None if stage.elementwise_flops is None else stage.elementwise_flops * factor,
             accessed_bytes=None if stage.accessed_bytes is None else stage.accessed_bytes * factor,
             collective_bytes=wire,
+            compute_seconds=None if stage.compute_seconds is None else stage.compute_seconds * factor,
+            memory_seconds=None if stage.memory_seconds is None else stage.memory_seconds * factor,
+            operation_seconds=None if stage.operation_seconds is None else stage.operation_seconds * factor,
+            hidden_seconds=stage.hidden_seconds * factor,
         )
         return scaled, kept
 
@@ -208,16 +213,25 @@ class _Law:
         was = sent_bytes(one.kind, one.payload_bytes, one.group_size)
         now = sent_bytes(one.kind, payload, group)
         wire = None if one.wire_bytes is None else one.wire_bytes * now / was if was else now
-        return one.replace(group_size=group, payload_bytes=round(payload), wire_bytes=wire, executions=executions)
+        return one.replace(
+            torus=one.torus if group == one.group_size else (),
+            group_size=group,
+            payload_bytes=round(payload),
+            wire_bytes=wire,
+            executions=executions,
+        )
 
 
-def _stages(record: ProgramRecord, placement: PlacementRecord, after: _Size) -> Iterator[tuple[StageCostRecord, Sent]]:
+def _stages(
+    record: ProgramRecord, placement: PlacementRecord, after: _Size, chip: ChipRecord | None
+) -> Iterator[tuple[StageCostRecord, Sent]]:
     """The program's stages as they are, with the reductions that one device alone did not need to send."""
     if record.module is None:
         yield from planned_stages(record.plan.stages, record.plan, record.mesh)
         return
     new = _planned_reductions(record, placement, after)
-    for stage, sent in compiled_stages(record.module, record.plan):
+    times = time_module(record.module, chip, largest_dtype(record.plan, chip)) if chip is not None else None
+    for stage, sent in compiled_stages(record.module, record.plan, times):
         yield stage, [*sent, *new.get(stage.stage, [])]
 
 

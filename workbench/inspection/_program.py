@@ -392,7 +392,7 @@ def _with_seconds(module: ModuleRecord | None, described: PlanRecord, chip: Chip
     if module is None or module.call_tree is None or chip is None:
         return module
     dtype = largest_dtype(described, chip)
-    return module.replace(call_tree=predict_seconds(module.call_tree, module.collectives, chip, dtype))
+    return module.replace(call_tree=predict_seconds(module.call_tree, module, chip, dtype))
 
 
 def mesh_record(mesh: Mesh | AbstractMesh | None, described: PlanRecord) -> MeshRecord | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from workbench._jax_compat.hlo import hlo_text_of_proto
 from workbench._types import Argument
-from workbench.cost import classify_operation, collective_seconds, error_bar, predict_operation
+from workbench.cost import accuracy_text, classify_operation, predict_operation, seconds_of_collective
 from workbench.errors import InspectionError, ProfileError
 from workbench.inspection import inspect_module
 from workbench.measurement._device_events import COMMAND_BUFFERS
@@ -181,7 +181,7 @@ class _Recorder:
             unjoined=self._unjoined_records(operations),
             **self._shares(operations),
             chip=chip,
-            error_bar=error_bar(chip) if chip else "",
+            error_bar=accuracy_text(chip) if chip else "",
             memory=self._memory_records(),
             trees=trees,
             notes=tuple(dict.fromkeys([*self._read.notes, *self._final_notes(operations)])),
@@ -291,9 +291,7 @@ class _Recorder:
         elif chip is not None and kind == "collective" and module is not None:
             sent = next((found for found in module.collectives if found.name == name), None)
             if sent is not None and sent.group_size > 1:
-                seconds = collective_seconds(
-                    sent.kind, sent.payload_bytes, sent.group_size, chip, across_slices=sent.across_slices
-                )
+                seconds = seconds_of_collective(sent, chip)
         return ProfiledOperationRecord(
             name=name,
             program=program,

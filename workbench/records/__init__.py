@@ -49,6 +49,8 @@ from workbench.records._hardware import (
     ClientRange as ClientRange,
     DeviceRecord as DeviceRecord,
     MeshRecord as MeshRecord,
+    RateKind as RateKind,
+    RateRecord as RateRecord,
 )
 from workbench.records._in_bulk import without_collections as without_collections
 from workbench.records._launch import (

@@ -96,6 +96,7 @@ def sum_figures(figures: Iterable["CallFiguresRecord"], empty: "CallFiguresRecor
     if len(given) < 2:
         return given[0] if given else empty
     predicted = [each.predicted_seconds for each in given if each.predicted_seconds is not None]
+    unknown = any(each.unknown_seconds for each in given)
     return empty.replace(
         flops_matmul=sum(each.flops_matmul for each in given),
         flops_elementwise=sum(each.flops_elementwise for each in given),
@@ -104,7 +105,8 @@ def sum_figures(figures: Iterable["CallFiguresRecord"], empty: "CallFiguresRecor
         collectives=_collectives(given),
         peak_bytes=sum(each.peak_bytes for each in given),
         constant_bytes=sum(each.constant_bytes for each in given),
-        predicted_seconds=sum(predicted) if predicted else None,
+        predicted_seconds=sum(predicted) if predicted and not unknown else None,
+        unknown_seconds=unknown,
         measured_seconds=_added(each.measured_seconds for each in given),
     )
 

@@ -40,6 +40,7 @@ class CallFiguresRecord(Record):
     peak_bytes: float = 0.0  # of the buffers alive at the peak of memory, those that this node made
     constant_bytes: float = 0.0  # compile-time constants
     predicted_seconds: float | None = None
+    unknown_seconds: bool = False  # a part has no known seconds, so that neither the node nor those above have a sum
     measured_seconds: dict[str, float] = field(default_factory=dict)  # device -> seconds per call
 
     @property
@@ -63,6 +64,7 @@ class CallFiguresRecord(Record):
             or self.peak_bytes
             or self.constant_bytes
             or self.predicted_seconds
+            or self.unknown_seconds
             or self.measured_seconds
         )
 

@@ -38,6 +38,9 @@ class InstructionRecord(Record):
     size_bytes: int
     executions: float | None
     flops: float = 0.0
+    # FLOPs by what multiplies them: JAX's dtype of the operands, "float32:highest" at a stated precision,
+    # "bfloat16*3" where an algorithm multiplies three times
+    products: dict[str, float] = field(default_factory=dict)
     elementwise_flops: float = 0.0
     accessed_bytes: int = 0
     op_name: str = ""
@@ -97,6 +100,9 @@ class CollectiveRecord(Record):
     reduction: str | None = None  # add, maximum, ...
     channel: int | None = None
     across_slices: bool = False  # members of one group lie in different slices of a TPU
+    # chips along each dimension of the torus that a group fills, and whether the ends are wired together;
+    # () where coordinates are not known, or where the group fills no box
+    torus: tuple[tuple[int, bool], ...] = ()
     notes: tuple[str, ...] = ()
 
     def by_stage(self) -> dict[str | None, float]:
@@ -182,16 +188,24 @@ class StageCostRecord(Record):
     memory_seconds: float | None = None
     collective_seconds: float | None = None
     collective_seconds_by_axis: dict[str, float] = field(default_factory=dict)  # keys as in `collective_bytes`
+    operation_seconds: float | None = None  # of all operations but collectives, one after the other
+    hidden_seconds: float = 0.0  # of the collectives, what passes while operations run
     bound: Literal["compute", "memory", "collective", "unknown"] = "unknown"
     elementwise_flops: float | None = 0.0  # of elementwise operations and reductions, which `flops` leaves out
     unknown_because: tuple[str, ...] = ()  # why figures of it are None
 
     @property
     def seconds(self) -> float | None:
-        """max(compute, memory) + collective, without overlap; None where a part of it has no known seconds."""
+        """Operations and the visible part of collectives; None where a part of it has no known seconds.
+
+        Without a compiled module operations take max(compute, memory).
+        """
         if self.compute_seconds is None or self.memory_seconds is None or self.collective_seconds is None:
             return None
-        return max(self.compute_seconds, self.memory_seconds) + self.collective_seconds
+        operations = self.operation_seconds
+        if operations is None:
+            operations = max(self.compute_seconds, self.memory_seconds)
+        return operations + max(0.0, self.collective_seconds - self.hidden_seconds)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

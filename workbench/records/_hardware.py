@@ -58,9 +58,49 @@ class MeshRecord(Record):
         return tuple(axis.size for axis in self.axes)
 
 
+RateKind = Literal[
+    "matrix product",
+    "elementwise",
+    "reduction",
+    "transpose",
+    "gather",
+    "scatter",
+    "sort",
+    "operation",
+    "call",
+    "upload",
+    "download",
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateRecord(Record):
+    """Seconds of one small program on one device, measured on all attached devices at once."""
+
+    kind: RateKind
+    amount: float  # FLOPs of a product, bytes that are read and written, bytes of one device's operand of a collective
+    seconds: float  # median
+    low_seconds: float  # quartiles
+    high_seconds: float
+    runs: int
+    dtype: str = ""
+    axis: str = ""  # of a collective: the mesh axis
+    group_size: int = 1
+
+    @property
+    def spread(self) -> float:
+        """Distance of the quartiles, over the median."""
+        return (self.high_seconds - self.low_seconds) / self.seconds if self.seconds else 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipRecord(Record):
-    """A chip's published peaks (per chip; `devices_per_chip` JAX devices share them)."""
+    """A chip's published peaks (per chip; `devices_per_chip` JAX devices share them), or its measured rates."""
 
     name: str
     peak_flops_per_second: dict[str, float]  # by JAX's dtype name: "bfloat16", "float8_e4m3fn", "int4"
@@ -72,5 +112,7 @@ class ChipRecord(Record):
     devices_per_chip: int = 1
     dcn_bytes_per_second: float | None = None
     domain: int | None = None  # chips that the fast links join; between more, data takes the data-centre network
+    vector_flops_per_second: float = 0.0  # float32 outside of matrix units; 0: not in the table
+    rates: tuple[RateRecord, ...] = ()  # from `workbench.calibrate`; empty: the figures are those of data sheets
     source: str = ""
     as_of: str = ""  # ISO date

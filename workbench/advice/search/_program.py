@@ -16,7 +16,7 @@ from workbench._types import ArrayLikeType
 from workbench.advice.search._groups import ArgumentLeaf, Spec, SpecGroup, fits, group_leaves
 from workbench.advice.search._stand_in import as_accelerator
 from workbench.aot import compile_for_cpu, compile_for_target, list_targets, parse_target
-from workbench.cost import CHIPS, collective_seconds, estimate_cost, known_chip, largest_dtype
+from workbench.cost import CHIPS, collective_seconds, estimate_cost, known_chip, largest_dtype, predict_operation
 from workbench.errors import InspectionError
 from workbench.inspection import TracedCall, inspect_mesh, inspect_module, on_mesh, plan_call
 from workbench.plan import ChunkSize, choose_chunk_size
@@ -154,8 +154,8 @@ class SearchProgram:
             spec if spec is not None else _common([trial.inputs[i] for i in group.leaves], group, self.axes)
             for spec, group in zip(assignment, self.groups, strict=True)
         )
-        compute = trial.flops / (self.chip.peak_flops_per_second[self.dtype] / self.chip.devices_per_chip)
-        memory = trial.traffic_bytes / (self.chip.hbm_bytes_per_second / self.chip.devices_per_chip)
+        compute = predict_operation(trial.flops, 0.0, self.dtype, self.chip, kind="matrix product").seconds
+        memory = predict_operation(0.0, trial.traffic_bytes, self.dtype, self.chip).seconds
         sent: dict[str, float] = {}
         seconds: float | None = max(compute, memory)
         for each in trial.collectives:
@@ -347,7 +347,8 @@ def _seconds(cost: CostRecord, traffic_seconds: float | None) -> float | None:
     if traffic_seconds is None or traffic <= traffic_seconds:
         return cost.seconds
     share = traffic_seconds / traffic
-    seconds = [stage.replace(memory_seconds=(stage.memory_seconds or 0.0) * share).seconds for stage in cost.stages]
+    less = [(stage, (stage.memory_seconds or 0.0) * share) for stage in cost.stages]
+    seconds = [stage.replace(memory_seconds=memory, operation_seconds=None).seconds for stage, memory in less]
     return None if None in seconds else sum(each or 0.0 for each in seconds)
 
 

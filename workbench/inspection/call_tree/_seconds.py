@@ -1,43 +1,57 @@
 """Seconds on the nodes of a call tree: predicted for a chip, and measured by a profile."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
-from workbench.cost import collective_seconds
-from workbench.records import CallFiguresRecord, CallNodeRecord, CallTreeRecord, ChipRecord, CollectiveRecord
+from workbench.cost import time_module
+from workbench.records import CallFiguresRecord, CallNodeRecord, CallTreeRecord, ChipRecord, ModuleRecord
 
 
-def predict_seconds(
-    tree: CallTreeRecord, collectives: Iterable[CollectiveRecord], chip: ChipRecord, dtype: str
-) -> CallTreeRecord:
-    """A compiled module's tree with the seconds that its operations take on a chip, one after the other.
+def predict_seconds(tree: CallTreeRecord, module: ModuleRecord, chip: ChipRecord, dtype: str) -> CallTreeRecord:
+    """A compiled module's tree with the seconds that its operations add to one call on a chip.
 
-    An operation takes as long as its matrix products need at the chip's peak or its traffic at the chip's bandwidth,
-    whichever is longer, and a collective what `workbench.cost.collective_seconds` says. The sum over a program is at
-    least the estimate of its cost, which lets the work of a whole stage overlap.
+    The seconds are those of `workbench.cost.time_module`, which the cost of every stage sums up too: what a collective
+    spends behind operations counts nothing.
 
     Args:
         tree: The tree of a compiled module.
-        collectives: The module's collectives.
-        chip: The chip; its peak is that of one device.
-        dtype: Whose peak counts.
+        module: The module.
+        chip: The chip.
+        dtype: What kernels multiply that do not say so.
 
     Returns:
-        The tree. It has no predicted seconds where the chip has no peak for `dtype`, or where a collective has no
-        published bandwidth: a sum without that collective would rank chips by what is not known of them.
+        The tree. A node whose seconds are not known has none, nor have the nodes above it; a note says why.
     """
-    collectives = list(collectives)
-    communicating = {record.name: _collective_seconds(record, chip) for record in collectives}
-    if dtype not in chip.peak_flops_per_second or None in communicating.values():
-        return tree
-    peak = chip.peak_flops_per_second[dtype] / chip.devices_per_chip
-    bandwidth = chip.hbm_bytes_per_second / chip.devices_per_chip
+    times = time_module(module, chip, dtype)
+    often = {each.name: each.executions for each in (*module.instructions, *module.collectives)}
     own: dict[int, CallFiguresRecord] = {}
+    reasons: dict[str, None] = {}
     for node in tree.nodes:
-        if node.kind in ("operation", "unattributed") and not node.own.is_zero:
-            seconds = max(node.own.flops_matmul / peak, node.own.traffic_bytes / bandwidth)
-            seconds += sum((communicating.get(name) or 0.0) * share for name, share in node.instructions.items())
-            own[node.id] = node.own.replace(predicted_seconds=seconds)
-    return tree.with_own(own)
+        parts = [(times[name], often.get(name), share) for name, share in node.instructions.items() if name in times]
+        if not parts:
+            continue
+        # One iteration counts of a loop whose length is not known, as in the other figures of the tree.
+        seconds = [time.seconds and time.seconds * share * (1.0 if n is None else n) for time, n, share in parts]
+        reasons |= dict.fromkeys(time.unknown for time, _, _ in parts if time.seconds is None)
+        known = [each for each in seconds if each is not None]
+        is_known = len(known) == len(parts)
+        own[node.id] = node.own.replace(
+            predicted_seconds=sum(known) if is_known else None, unknown_seconds=not is_known
+        )
+    placed = {name for node in tree.nodes for name in node.instructions}
+    rest = [(time, often.get(name)) for name, time in times.items() if name not in placed]
+    seconds = sum((time.seconds or 0.0) * (1.0 if n is None else n) for time, n in rest)
+    if seconds:  # operations in fast memory, which have no figure but their time
+        tree = _with_unattributed(tree, CallFiguresRecord(predicted_seconds=seconds))
+    notes = tuple(f"predicted seconds are unknown: {reason}" for reason in reasons)
+    return tree.replace(notes=(*tree.notes, *notes)).with_own(own)
+
+
+def _with_unattributed(tree: CallTreeRecord, figures: CallFiguresRecord) -> CallTreeRecord:
+    """The tree with a node below its root for the time of instructions that are on no other node."""
+    node = CallNodeRecord(
+        id=len(tree.nodes), parent=0, kind="unattributed", name="time of no known operation", own=figures, total=figures
+    )
+    return tree.replace(nodes=(*tree.nodes, node))
 
 
 def measured_tree(tree: CallTreeRecord, seconds: Mapping[str, Mapping[str, float]]) -> CallTreeRecord:
@@ -72,10 +86,7 @@ def measured_tree(tree: CallTreeRecord, seconds: Mapping[str, Mapping[str, float
         for device, amount in seconds[name].items():
             lost[device] = lost.get(device, 0.0) + amount
     if lost:
-        figures = CallFiguresRecord(measured_seconds=lost)
-        node = CallNodeRecord(id=len(tree.nodes), parent=0, kind="unattributed", name="time of no known operation",
-                              own=figures, total=figures)  # fmt: skip
-        tree = tree.replace(nodes=(*tree.nodes, node))
+        tree = _with_unattributed(tree, CallFiguresRecord(measured_seconds=lost))
     return tree.with_own(own)
 
 
@@ -87,13 +98,3 @@ def _measured(
         for device, amount in seconds.get(name, {}).items():
             found[device] = found.get(device, 0.0) + amount * share / shares[name]
     return found
-
-
-def _collective_seconds(record: CollectiveRecord, chip: ChipRecord) -> float | None:
-    """The seconds of a collective in one call; one in a loop of unknown length counts once, as its operations do."""
-    if record.wire_bytes is None:
-        return None
-    once = collective_seconds(
-        record.kind, record.payload_bytes, record.group_size, chip, across_slices=record.across_slices
-    )
-    return None if once is None else once * (1.0 if record.executions is None else record.executions)

@@ -41,6 +41,8 @@ class MeshAxes:
     sizes: tuple[int, ...]
     order: tuple[int, ...] | None = None
     slices: tuple[int, ...] | None = None  # of every position, where the devices lie in several slices
+    coords: tuple[tuple[int, ...], ...] | None = None  # of every position, on the torus
+    wraps: tuple[bool, ...] = ()  # dimensions of the torus whose ends are wired together
 
     @property
     def devices(self) -> int:
@@ -60,6 +62,28 @@ class MeshAxes:
         slices = self.slices
         return slices is not None and any(len({slices[position] for position in group}) > 1 for group in groups)
 
+    def torus(self, groups: Groups) -> tuple[tuple[int, bool], ...]:
+        """Chips along each torus dimension that the first group fills as a box, and whether their ends are joined.
+
+        Empty where a group lies in several slices, has no coordinates, or fills no box.
+        """
+        if self.coords is None or not groups or self.crosses(groups) or not self.wraps:
+            return ()
+        places = {self.coords[position] for position in groups[0]}
+        ranges = [{place[axis] for place in places} for axis in range(len(self.coords[0]))]
+        extents = [max(values) - min(values) + 1 for values in ranges]
+        if any(len(values) != extent for values, extent in zip(ranges, extents, strict=True)):
+            return ()  # with gaps between its chips
+        whole = [
+            max(c[axis] for c in self.coords) - min(c[axis] for c in self.coords) + 1 for axis in range(len(extents))
+        ]
+        if math.prod(extents) != len(places) or len(self.wraps) < sum(extent > 1 for extent in whole):
+            return ()
+        wraps = [*self.wraps, *(False,) * len(extents)]
+        return tuple(
+            (extent, wraps[axis] and extent == whole[axis]) for axis, extent in enumerate(extents) if extent > 1
+        )
+
 
 class CollectiveReader:
     """Makes the records of the collectives of one module."""
@@ -70,7 +94,7 @@ class CollectiveReader:
         self._devices = partitions * replicas
         self._both = partitions > 1 and replicas > 1
         self._members = [] if mesh is None or mesh.devices == self._devices else mesh.members(self._devices)
-        self._axes: dict[str, tuple[Groups, Axes]] = {}
+        self._axes: dict[str, tuple[Groups, Axes, Groups]] = {}
 
     def records(self) -> Iterator[CollectiveRecord]:
         """One record per collective that one call of the module can reach, in the order of the text."""
@@ -85,7 +109,7 @@ class CollectiveReader:
     def _record(self, computation: Computation, instruction: Instruction, kind: CollectiveKind) -> CollectiveRecord:
         operands = [computation.by_name[operand].shape for operand in instruction.operands]
         payload = sum(shape.size_bytes for shape in operands if not shape.is_tuple)
-        groups, axes = self._groups(instruction)
+        groups, axes, placed = self._groups(instruction)
         unknown = not groups  # before pairs of a device with itself are left out
         size = max((len(group) for group in groups), default=0)
         notes = [axes.note] if axes.note else []
@@ -115,47 +139,50 @@ class CollectiveReader:
             reduction=self._reduction(instruction),
             channel=int(instruction.attribute("channel_id") or 0) or None,
             across_slices=not axes.note and self._mesh is not None and self._mesh.crosses(groups),
+            torus=()
+            if self._mesh is None or kind in ("collective-permute", "send", "recv")
+            else self._mesh.torus(placed),
             notes=tuple(notes),
         )
 
-    def _groups(self, instruction: Instruction) -> tuple[Groups, Axes]:
+    def _groups(self, instruction: Instruction) -> tuple[Groups, Axes, Groups]:
+        """Groups of positions of the module, their axes, and the same groups as positions of the mesh."""
         pairs = _PAIRS.search(instruction.attributes)
         text = pairs[0] if pairs else ""
         if pairs is None:
             match = _REPLICA_GROUPS.search(instruction.attributes)
             if match is None and _MEGASCALE in instruction.attributes and self._members and self._mesh is not None:
                 groups = tuple(zip(*self._members, strict=True))
-                return groups, group_axes(groups, self._mesh.names, self._mesh.sizes)
+                return groups, group_axes(groups, self._mesh.names, self._mesh.sizes), ()
             if match is None:
-                return (), Axes((), "who takes part is not written in a known syntax")
+                return (), Axes((), "who takes part is not written in a known syntax"), ()
             text = match[1]
         if text not in self._axes:
             self._axes[text] = self._named(text, is_pairs=pairs is not None)
         return self._axes[text]
 
-    def _named(self, text: str, *, is_pairs: bool) -> tuple[Groups, Axes]:
+    def _named(self, text: str, *, is_pairs: bool) -> tuple[Groups, Axes, Groups]:
         if is_pairs:
             found = re.findall(r"\{(\d+),(\d+)\}", text)
             groups: Groups | None = tuple((int(source), int(target)) for source, target in found)
         else:
             groups = parse_groups(text, self._devices)
         if groups is None:
-            return (), Axes((), f"groups in an unknown syntax: {text[:60]}")
+            return (), Axes((), f"groups in an unknown syntax: {text[:60]}"), ()
         if self._mesh is None:
-            return groups, Axes((), "no mesh was given to name the groups by")
+            return groups, Axes((), "no mesh was given to name the groups by"), ()
         if self._both:
-            return groups, Axes(
-                (), "the module has replicas and partitions: its ids do not map to positions of the mesh"
-            )
+            note = "the module has replicas and partitions: its ids do not map to positions of the mesh"
+            return groups, Axes((), note), ()
         if self._members:  # a module per slice, each with positions of its own
             groups = tuple(tuple(part[i] for i in group) for part in self._members for group in groups)
         elif self._mesh.devices != self._devices:
             note = f"the module was compiled for {self._devices} devices and the mesh has {self._mesh.devices}"
-            return groups, Axes((), note)
+            return groups, Axes((), note), ()
         order = self._mesh.order
         placed = groups if order is None else tuple(tuple(order[position] for position in group) for group in groups)
         name: Callable[..., Axes] = pair_axes if is_pairs else group_axes
-        return groups, name(placed, self._mesh.names, self._mesh.sizes)
+        return groups, name(placed, self._mesh.names, self._mesh.sizes), placed
 
     def _around(self, computation: Computation, instruction: Instruction) -> list[Instruction]:
         """The instruction and, where it was combined from several, the elements that are taken out of its result."""

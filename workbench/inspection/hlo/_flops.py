@@ -15,6 +15,22 @@ from workbench.plan import valid_positions
 
 _LABELS = re.compile(r"(\w*)_(\w*)->(\w*)")
 _DECLARED = re.compile(r'"cost_estimate":\{"flops":"?(\d+)')
+_PRECISIONS = re.compile(r"operand_precision\"?[=:][{\[]\"?(\w+)\"?,\"?(\w+)", re.IGNORECASE)
+_ALGORITHM = re.compile(r"algorithm\"?[=:]\"?(?:ALG_)?(\w+)", re.IGNORECASE)
+# What a stated algorithm multiplies, and how often.
+_ALGORITHMS = {
+    "dot_bf16_bf16_f32": "bfloat16", "dot_bf16_bf16_bf16": "bfloat16", "dot_bf16_bf16_f32_x3": "bfloat16*3",
+    "dot_bf16_bf16_f32_x6": "bfloat16*6", "dot_bf16_bf16_f32_x9": "bfloat16*9", "dot_f16_f16_f16": "float16",
+    "dot_f16_f16_f32": "float16", "dot_tf32_tf32_f32": "float32", "dot_tf32_tf32_f32_x3": "float32*3",
+    "dot_f32_f32_f32": "float32:highest", "dot_f64_f64_f64": "float64",
+}  # fmt: skip
+_DTYPES = {
+    "s4": "int4", "u4": "uint4", "s8": "int8", "u8": "uint8", "s16": "int16", "u16": "uint16", "s32": "int32",
+    "u32": "uint32", "s64": "int64", "u64": "uint64", "f16": "float16", "bf16": "bfloat16", "f32": "float32",
+    "f64": "float64", "c64": "float32", "c128": "float64", "pred": "int8", "f4e2m1fn": "float4_e2m1fn",
+    "f8e5m2": "float8_e5m2", "f8e4m3fn": "float8_e4m3fn", "f8e4m3": "float8_e4m3fn", "f8e8m0fnu": "float8_e5m2",
+    "f8e4m3b11fnuz": "float8_e4m3b11fnuz", "f8e5m2fnuz": "float8_e5m2fnuz", "f8e4m3fnuz": "float8_e4m3fnuz",
+}  # fmt: skip
 _GEMM_LISTS = re.compile(r'"(lhs|rhs)_contracting_dimensions":\[([^\]]*)\]')
 _FREE_CALLS = frozenset(
     "AllocateBuffer ConcatBitcast PrepareAsyncCallStart PrepareAsyncCallDone Sharding SPMDFullToShardShape "
@@ -30,6 +46,7 @@ class FlopCounter:
     def __init__(self, hlo: Hlo) -> None:
         self._hlo = hlo
         self._computations: dict[str, float] = {}
+        self._products: dict[str, dict[str, float]] = {}
         self.notes: dict[str, str] = {}  # custom call target -> note
 
     def fusion(self, name: str) -> float:
@@ -51,6 +68,38 @@ class FlopCounter:
         if opcode == "custom-call":
             return self._custom_call(instruction)
         return 0.0
+
+    def products(self, instruction: Instruction) -> dict[str, float]:
+        """FLOPs of one run of an instruction by what multiplies them, as in `InstructionRecord.products`."""
+        if instruction.opcode != "fusion":
+            flops = self.instruction(instruction)
+            return {self._multiplier(instruction): flops} if flops else {}
+        found: dict[str, float] = {}
+        for name in set(instruction.calls("calls")):
+            if name not in self._products:
+                inside: dict[str, float] = {}
+                for inner in self._hlo.computations[name].instructions:
+                    _add(inside, self.products(inner))
+                self._products[name] = inside
+            _add(found, self._products[name])
+        return found
+
+    def _multiplier(self, instruction: Instruction) -> str:
+        """The wider of the operands' dtypes, with the precision that the program asks for; "" where none is known."""
+        algorithm = _ALGORITHM.search(instruction.attributes)
+        if algorithm is not None and algorithm[1].lower() in _ALGORITHMS:
+            return _ALGORITHMS[algorithm[1].lower()]
+        if instruction.opcode == "custom-call" and not (instruction.attribute("custom_call_target") or "").startswith(
+            ('"__cublas$', '"__cudnn$')
+        ):
+            return ""  # a kernel that declares its work, and not what it multiplies
+        leaves = [leaf for index in (0, 1) for leaf in self._operand(instruction, index).leaves[:1]]
+        widest = max(leaves, key=lambda leaf: leaf.size_bytes / max(1, leaf.elements)).dtype
+        dtype = _DTYPES.get(widest, widest)
+        stated = _PRECISIONS.search(instruction.attributes)
+        precisions = {stated[1].lower(), stated[2].lower()} if stated else set()
+        asked = next((name for name in ("highest", "high") if name in precisions), None)
+        return f"{dtype}:{asked}" if dtype == "float32" and asked else dtype
 
     def _operand(self, instruction: Instruction, index: int) -> Shape:
         computation = self._hlo.computations[instruction.computation]
@@ -108,6 +157,11 @@ class FlopCounter:
         if "BackwardFilter" in target:
             return convolution_flops(instruction, first, result, second)
         return convolution_flops(instruction, first, second, result)
+
+
+def _add(total: dict[str, float], more: dict[str, float]) -> None:
+    for key, amount in more.items():
+        total[key] = total.get(key, 0.0) + amount
 
 
 def convolution_flops(

@@ -154,6 +154,12 @@ def _slices(mesh: MeshRecord) -> tuple[int, ...] | None:
     return found if len(found) == len(mesh.devices) and len(set(found)) > 1 else None
 
 
+def _coords(mesh: MeshRecord) -> tuple[tuple[int, ...], ...] | None:
+    """The place of every device on the torus; None where it is not known."""
+    found = tuple(device.coords for device in mesh.devices if device.coords is not None)
+    return found if found and len(found) == len(mesh.devices) else None
+
+
 class _Inspection:
     """Everything that is computed once per module."""
 
@@ -173,7 +179,12 @@ class _Inspection:
         self._runs: Runs = count_runs(hlo, self._weight)
         self._stages, self._frames = StageFinder(hlo, self._runs, only), Frames(hlo)
         axes = mesh and MeshAxes(
-            names=tuple(axis.name for axis in mesh.axes), sizes=mesh.shape, order=order, slices=_slices(mesh)
+            names=tuple(axis.name for axis in mesh.axes),
+            sizes=mesh.shape,
+            order=order,
+            slices=_slices(mesh),
+            coords=_coords(mesh),
+            wraps=mesh.wraps or (),
         )
         self._fused = FusedStages(hlo, self._stages, self._flops, self._elementwise, self._traffic)
         self._collectives = CollectiveReader(hlo, self._runs, self._stages, self._frames, axes)
@@ -242,6 +253,7 @@ class _Inspection:
             size_bytes=shape.size_bytes,
             executions=executions,
             flops=0.0 if fused else self._flops.instruction(instruction),
+            products={} if fused else self._flops.products(instruction),
             elementwise_flops=0.0 if fused else self._elementwise.instruction(instruction),
             accessed_bytes=0 if fused else self._traffic.instruction(instruction),
             op_name=instruction.op_name,

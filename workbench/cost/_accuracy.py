@@ -1,0 +1,57 @@
+"""How far predicted seconds were off, by class of program and family of chips: the one place that states errors.
+
+`benchmarks/predictions.py` writes the figures, from published measurements that no rate was fitted to.
+`tests/measurement/test_open_profile.py` computes those of recorded profiles again.
+"""
+
+from typing import Literal, NamedTuple
+
+from workbench.cost._rates import Family, family_of
+from workbench.records import ChipRecord
+
+ProgramClass = Literal["matrix product", "memory", "collective", "training step", "operation of a profile"]
+
+
+class Accuracy(NamedTuple):
+    """Errors |predicted / measured - 1| of one class of programs on one family of chips."""
+
+    points: int
+    median: float
+    largest: float
+    source: str
+
+
+ACCURACY: dict[tuple[Family, ProgramClass], Accuracy] = {
+    ("AMD", "operation of a profile"): Accuracy(17, 0.17, 0.46, "two recordings of MI300X and one of MI355X, fitted"),
+    ("TPU", "operation of a profile"): Accuracy(2, 0.29, 0.50, "one recording of v6e, with one collective"),
+}
+
+
+def accuracy_of(chip: ChipRecord, kind: ProgramClass) -> Accuracy | None:
+    """The error of one class of programs on the family of a chip; None where it is not known.
+
+    A calibrated chip has no published points: its error is what `benchmarks/predictions.py --here` measures.
+
+    Args:
+        chip: Of the table.
+        kind: The class.
+    """
+    return None if chip.rates else ACCURACY.get((family_of(chip), kind))
+
+
+def accuracy_text(chip: ChipRecord) -> str:
+    """How far predicted seconds were off on chips of this family, as one sentence.
+
+    Example:
+        >>> from workbench.aot import known_chip
+        >>> accuracy_text(known_chip("MI300X").replace(name="unlisted"))
+        'How far predicted seconds are off on unlisted is unknown.'
+    """
+    if chip.rates:
+        return f"How far predicted seconds are off on {chip.name} is unknown: its rates were measured, not the error."
+    family = family_of(chip)
+    found = [(kind, each) for (of, kind), each in ACCURACY.items() if of == family]
+    if not found:
+        return f"How far predicted seconds are off on {chip.name} is unknown."
+    parts = [f"{kind} ±{each.median:.0%} (at most {each.largest:.0%}, {each.points} points)" for kind, each in found]
+    return f"Errors of predicted seconds on {family} chips, median of published or recorded points: {'; '.join(parts)}."

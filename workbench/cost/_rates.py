@@ -1,0 +1,117 @@
+"""The part of the published peaks that operations reach, and fixed costs, by family of chips.
+
+One row per family, fitted to the points that `benchmarks/predictions.py` marks as fitted (published measurements) and
+to the recordings in `tests/recorded` (AMD). The other half of the points judges the rows: `ACCURACY`.
+"""
+
+import re
+from typing import Literal, NamedTuple
+
+from workbench.records import ChipRecord
+
+OperationClass = Literal["matrix product", "convolution", "elementwise", "reduction or transpose", "other"]
+Family = Literal["TPU", "NVIDIA", "AMD", "CPU", "other"]
+
+
+class Rates(NamedTuple):
+    """What one family reaches; shares of the published peak, and seconds."""
+
+    matrix: dict[OperationClass, float]  # of the matrix unit's peak
+    memory: dict[OperationClass, float]  # of the bandwidth of main memory
+    operation_seconds: float  # fixed cost of one operation
+    collective_seconds: float  # fixed cost of one collective
+    permute_seconds: float  # fixed cost of one collective-permute
+    hop_seconds: float  # latency of one step of a collective
+    links: dict[str, float]  # kind of collective -> share of the links' bandwidth; "" for the kinds without a row
+
+
+def _same(matrix: float, memory: float) -> tuple[dict[OperationClass, float], dict[OperationClass, float]]:
+    kinds: tuple[OperationClass, ...] = (
+        "matrix product", "convolution", "elementwise", "reduction or transpose", "other",
+    )  # fmt: skip
+    return dict.fromkeys(kinds, matrix), dict.fromkeys(kinds, memory)
+
+
+_FAMILIES: dict[Family, Rates] = {
+    "TPU": Rates(
+        *_same(0.93, 0.87),
+        operation_seconds=1.5e-6,
+        collective_seconds=10e-6,
+        permute_seconds=4e-6,
+        hop_seconds=1e-6,
+        links={"": 0.88},
+    ),
+    "NVIDIA": Rates(
+        *_same(0.80, 0.82),
+        operation_seconds=4e-6,
+        collective_seconds=5e-6,
+        permute_seconds=5e-6,
+        hop_seconds=2.8e-6,
+        links={"": 0.80},
+    ),
+    "AMD": Rates(
+        {**_same(0.5, 0.6)[0], "matrix product": 0.30, "convolution": 0.35},
+        {"matrix product": 0.8, "convolution": 0.36, "elementwise": 0.84, "reduction or transpose": 0.52, "other": 0.6},
+        operation_seconds=4e-6,
+        collective_seconds=5e-6,
+        permute_seconds=5e-6,
+        hop_seconds=2.8e-6,
+        links={"": 0.80},
+    ),
+    "CPU": Rates(
+        *_same(1.0, 1.0),
+        operation_seconds=1e-6,
+        collective_seconds=20e-6,
+        permute_seconds=20e-6,
+        hop_seconds=5e-6,
+        links={"": 1.0},
+    ),
+    # A chip that the table does not have: its figures are believed, and only the steps of collectives cost.
+    "other": Rates(
+        *_same(1.0, 1.0),
+        operation_seconds=0.0,
+        collective_seconds=0.0,
+        permute_seconds=0.0,
+        hop_seconds=1e-6,
+        links={"": 1.0},
+    ),
+}  # fmt: skip
+_NAMES: tuple[tuple[Family, re.Pattern[str]], ...] = (
+    ("CPU", re.compile(r"cpu", re.IGNORECASE)),
+    ("TPU", re.compile(r"(?:v\d|tpu|\d)\w*$")),
+    ("AMD", re.compile(r"MI\d")),
+    ("NVIDIA", re.compile(r"(?:V|T|A|L|H|GH|B|GB)\d")),
+)
+# Share of the matrix unit's peak where a chip has fitted points of its own.
+_MATRIX = {"tpu7x": 0.83, "A100": 0.92, "A100 40GB": 0.92}
+# Switches that add up while they forward (NVLink SHARP): an all-reduce sends its operand about once.
+_REDUCING_SWITCH = ("H100", "H200", "H800", "GH200", "B200", "B300", "GB200", "GB300")
+_REDUCING_SHARE = 1.05  # of the bandwidth that a ring would need
+
+
+def family_of(chip: ChipRecord) -> Family:
+    """The family whose row a chip takes.
+
+    Example:
+        >>> from workbench.aot import known_chip
+        >>> family_of(known_chip("v5e")), family_of(known_chip("MI300X"))
+        ('TPU', 'AMD')
+    """
+    return next((family for family, name in _NAMES if name.match(chip.name)), "other")
+
+
+def rates_of(chip: ChipRecord) -> Rates:
+    """The shares of a chip's peaks that operations reach; all of them where the rates were measured.
+
+    Args:
+        chip: A row of the table, or a calibrated chip.
+    """
+    rates = _FAMILIES[family_of(chip)]
+    if chip.rates:
+        whole = _same(1.0, 1.0)
+        return rates._replace(matrix=whole[0], memory=whole[1], links={"": 1.0})
+    if share := _MATRIX.get(chip.name):
+        rates = rates._replace(matrix=dict.fromkeys(rates.matrix, share))
+    if chip.name in _REDUCING_SWITCH:
+        rates = rates._replace(links={**rates.links, "all-reduce": _REDUCING_SHARE})
+    return rates

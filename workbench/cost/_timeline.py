@@ -1,0 +1,217 @@
+"""Seconds of every instruction of a module in the order of its schedule: what waits for what, and what overlaps.
+
+The compiler's text is the schedule. Operations of a device run one after the other. An asynchronous collective runs
+between its start and its done, one at a time over the same mesh axes; what it still needs at its done is waited for.
+An asynchronous copy takes the bandwidth of main memory that the operations in between leave.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from workbench.cost._collectives import seconds_of_collective, why_unpriced
+from workbench.cost._operations import OperationTime, predict_instruction
+from workbench.cost._rates import family_of
+from workbench.records import ChipRecord, CollectiveRecord, InstructionRecord, ModuleRecord
+
+_COPY_STARTS = ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start")
+
+
+class InstructionTime(NamedTuple):
+    """Seconds of one execution of an instruction."""
+
+    seconds: float | None  # what it adds to the step; None: not known
+    alone: float | None  # what it takes, whether or not something else runs meanwhile
+    compute: float | None = 0.0
+    memory: float = 0.0
+    is_collective: bool = False
+    unknown: str = ""
+
+
+@dataclass(slots=True)
+class _Clock:
+    """One computation while its schedule is followed; an unknown time counts 0 here and is unknown on its own."""
+
+    now: float = 0.0
+    links: dict[tuple[str, ...], list[float]] = field(default_factory=dict)  # mesh axes -> when each direction is free
+    ends: dict[str, tuple[str, float]] = field(default_factory=dict)  # start -> (collective, when it is through)
+    copies: dict[str, float] = field(default_factory=dict)  # start -> seconds of memory traffic that are left
+
+    def run(self, seconds: float, memory: float) -> None:
+        """An operation; copies in flight get the bandwidth that it leaves."""
+        self.now += seconds
+        spare = max(0.0, seconds - memory)
+        for name, left in self.copies.items():
+            used = min(left, spare)
+            self.copies[name], spare = left - used, spare - used
+
+    def send(self, key: tuple[str, ...], seconds: float, directions: int) -> float:
+        """A collective in flight; when it is through."""
+        lanes = self.links.setdefault(key, [0.0] * directions)
+        lane = lanes.index(min(lanes))
+        lanes[lane] = max(lanes[lane], self.now) + seconds
+        return lanes[lane]
+
+
+def time_module(module: ModuleRecord, chip: ChipRecord, dtype: str = "bfloat16") -> dict[str, InstructionTime]:
+    """The seconds of the instructions of a module on one device of a chip.
+
+    Args:
+        module: From `inspect_module`; its instructions are in the order of the schedule.
+        chip: Gives the rates.
+        dtype: What kernels multiply that do not say so.
+
+    Returns:
+        By name of the instruction: seconds of one execution. Sums over all instructions, times their executions, are
+        the seconds of the module.
+    """
+    return _Schedule(module, chip, dtype).times()
+
+
+class _Schedule:
+    def __init__(self, module: ModuleRecord, chip: ChipRecord, dtype: str) -> None:
+        self._chip, self._dtype = chip, dtype
+        self._collectives = {each.name: each for each in module.collectives}
+        self._computations: dict[str, list[InstructionRecord]] = {}
+        for each in module.instructions:
+            self._computations.setdefault(each.computation, []).append(each)
+        self._runs = {name: body[0].executions for name, body in self._computations.items()}
+        # XLA's CPU runs what it lists in any order, and nothing of it overlaps that shares cores.
+        self._overlaps = module.platform != "cpu"
+        self._found: dict[str, InstructionTime] = {}
+        self._seconds: dict[str, float] = {}
+        asynchronous = {
+            callee
+            for each in module.instructions
+            if each.opcode in ("async-start", "call-start")
+            for callee in each.calls
+        }
+        self._asynchronous: set[str] = asynchronous
+
+    def times(self) -> dict[str, InstructionTime]:
+        for name, body in self._computations.items():  # callees come before their callers
+            if not body[0].fused and name not in self._asynchronous:
+                self._seconds[name] = self._follow(body)
+        for name, collective in self._collectives.items():  # listed without an instruction, as a record by hand
+            if name not in self._found:
+                self._found[name] = self._sent(collective, self._alone(name))
+        return self._found
+
+    def _follow(self, body: list[InstructionRecord]) -> float:
+        clock = _Clock()
+        for each in body:
+            self._step(each, clock)
+        return clock.now
+
+    def _step(self, each: InstructionRecord, clock: _Clock) -> None:
+        collective = self._started(each)
+        if collective is not None:
+            self._communicate(each, collective, clock)
+        elif each.opcode in _COPY_STARTS and self._overlaps:
+            time = self._operation(each)
+            clock.copies[each.name] = time.memory
+            self._found[each.name] = InstructionTime(0.0, time.memory, 0.0, time.memory)
+        elif each.opcode.endswith(("-done", "-update")):
+            self._wait(each, clock)
+        elif each.opcode in ("while", "call", "conditional"):
+            clock.now += sum(self._seconds.get(callee, 0.0) * self._times(each, callee) for callee in each.calls)
+        else:
+            time = self._operation(each)
+            clock.run(time.seconds or 0.0, time.memory)
+            self._fused_collectives(each, time.seconds or 0.0, clock)
+            if time.seconds is None or time.seconds:
+                self._found[each.name] = InstructionTime(
+                    time.seconds, time.seconds, time.compute, time.memory, unknown=time.unknown
+                )
+
+    def _operation(self, each: InstructionRecord) -> OperationTime:
+        return predict_instruction(each, self._chip, self._dtype)
+
+    def _times(self, caller: InstructionRecord, callee: str) -> float:
+        """How often one execution of a caller runs a computation; once where a loop's length is not known."""
+        inner, outer = self._runs.get(callee), caller.executions
+        return 1.0 if inner is None or not outer else inner / outer
+
+    def _started(self, each: InstructionRecord) -> CollectiveRecord | None:
+        """The collective that an instruction runs or starts."""
+        if each.name in self._collectives:
+            return self._collectives[each.name]
+        if each.opcode in ("async-start", "call-start"):
+            inner = (one.name for callee in each.calls for one in self._computations.get(callee, ()))
+            return next((self._collectives[name] for name in inner if name in self._collectives), None)
+        return None
+
+    def _communicate(self, each: InstructionRecord, collective: CollectiveRecord, clock: _Clock) -> None:
+        seconds = seconds_of_collective(collective, self._chip)
+        one_way = collective.kind in ("collective-permute", "send")
+        directions = 2 if one_way and family_of(self._chip) == "TPU" else 1
+        end = clock.send((*collective.axes, "permute" if directions > 1 else ""), seconds or 0.0, directions)
+        self._found[collective.name] = self._sent(collective, seconds)
+        if collective.asynchronous and self._overlaps and each.opcode.endswith("-start"):
+            clock.ends[each.name] = collective.name, end
+            if seconds is not None:
+                self._found[collective.name] = self._found[collective.name]._replace(seconds=0.0)
+            return
+        if seconds is not None:
+            waited = end - clock.now
+            self._found[collective.name] = self._found[collective.name]._replace(seconds=waited)
+        clock.now = end
+
+    def _fused_collectives(self, each: InstructionRecord, seconds: float, clock: _Clock) -> None:
+        """Collectives inside a fusion run beside its other work."""
+        for callee in each.calls if each.opcode == "fusion" else ():
+            for inner in self._computations.get(callee, ()):
+                if inner.name in self._collectives:
+                    time = self._sent(self._collectives[inner.name], self._alone(inner.name))
+                    if time.seconds is not None:
+                        time = time._replace(seconds=max(0.0, time.seconds - seconds))
+                        clock.now += time.seconds or 0.0
+                    self._found[inner.name] = time
+
+    def _alone(self, name: str) -> float | None:
+        return seconds_of_collective(self._collectives[name], self._chip)
+
+    def _sent(self, collective: CollectiveRecord, seconds: float | None) -> InstructionTime:
+        why = ""
+        if seconds is None:
+            why = "who takes part is written in no known syntax"
+            if collective.wire_bytes is not None:
+                why = why_unpriced(collective.group_size, self._chip, across_slices=collective.across_slices)
+        return InstructionTime(seconds, seconds, is_collective=True, unknown=why)
+
+    def _wait(self, each: InstructionRecord, clock: _Clock) -> None:
+        start = each.operands[0] if each.operands else ""
+        if each.opcode.endswith("-update"):
+            for pending in (clock.ends, clock.copies):
+                if start in pending:
+                    pending[each.name] = pending.pop(start)  # type: ignore[assignment, index]
+            return
+        if start in clock.ends:
+            name, end = clock.ends.pop(start)
+            waited = max(0.0, end - clock.now)
+            time = self._found[name]
+            if time.seconds is not None:
+                self._found[name] = time._replace(seconds=time.seconds + waited)
+            clock.now += waited
+        elif start in clock.copies:
+            left = clock.copies.pop(start)
+            clock.now += left
+            self._found[start if start in self._found else each.name] = InstructionTime(left, left, 0.0, left)
+
+
+def total_seconds(module: ModuleRecord, times: Mapping[str, InstructionTime]) -> float | None:
+    """The seconds of one call of a module; None where a part of it is not known.
+
+    Args:
+        module: The module.
+        times: From `time_module`.
+    """
+    executions = {each.name: each.executions for each in module.instructions}
+    executions |= {each.name: each.executions for each in module.collectives}
+    total = 0.0
+    for name, time in times.items():
+        often = executions.get(name)
+        if time.seconds is None or (often is None and time.seconds):
+            return None
+        total += time.seconds * (often or 0.0)
+    return total
