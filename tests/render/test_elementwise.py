@@ -25,6 +25,7 @@ AMOUNT = re.compile(r"[1-9][\d.]* [kMGTPE]?FLOP\b(?!/s)")
 # Of chips and devices, not of programs; shares; what a roofline's matrix unit has to do; a sum of both kinds.
 ALONE = {
     ("ChipRecord", "peak_flops_per_second"),
+    ("ChipRecord", "vector_flops_per_second"),
     ("ProfiledDeviceRecord", "peak_flops_per_second"),
     ("StageRunRecord", "peak_flops_share"),
     ("ClientProfileRecord", "flops_per_second"),
