@@ -70,7 +70,7 @@ def _page() -> Iterator[str]:
     for make in programs:
         with as_libraries_expect():
             call = make()
-            record = wb.trace(call.fn)(*call.args).inspect(mesh=call.mesh)
+            record = wb.trace(call.fn)(*call.args).inspect(on=call.mesh)
         tree = record.call_tree
         assert tree is not None
         cells = []

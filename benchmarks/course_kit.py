@@ -158,7 +158,7 @@ SHEET = {
         "wb.inspect(fn)(*args)              collectives, memory, FLOPs",
         "wb.why(fn)(*args)                  why each collective is there",
         "wb.show / wb.explore / wb.play     click, step",
-        'wb.inspect(fn, target="v5e:4x4")   ahead of time for a TPU',
+        'wb.inspect(fn, on="v5e:4x4")   ahead of time for a TPU',
     ],
     "Shardings (mesh clients=4, model=2)": [
         'P("clients", None)                 rows in 4, columns whole',

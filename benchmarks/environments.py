@@ -49,7 +49,7 @@ calls = {
     "text": lambda: len(str(wb.inspect(step)(B, A))) > 100,
     "page": lambda: "</html>" in wb.explore(wb.inspect(average)(W, X)).to_html(),
     "saved page": lambda: len(wb.explore(wb.inspect(average)(W, X)).to_html(folder / "page.html")) > 1000,
-    "search": lambda: len(wb.suggest_shardings(step, mesh=MESH, seconds=20)(B, A).to_json()) > 100,
+    "search": lambda: len(wb.search(step, on=MESH, seconds=20)(B, A).to_json()) > 100,
     "rounds": lambda: rounds(),
     "checkpoints": lambda: rounds(checkpoint_dir=folder / "kept"),
     "explain": lambda: explained(),
@@ -60,7 +60,7 @@ def rounds(**options):
     return wb.run_rounds(lambda s, r: (s + 1, {}), 0, 3, progress=False, **options).state
 
 def explained():
-    with wb.explain(quiet=True) as seen:
+    with wb.watch_compilations(quiet=True) as seen:
         jax.jit(lambda x: x + 1)(A)
     return len(seen.record.retraces)
 

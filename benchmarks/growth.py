@@ -160,11 +160,11 @@ def of_devices(devices: int) -> Row:
     wb.trace(lambda x: 2 * x)(1.0).inspect()
     shapes = jax.ShapeDtypeStruct((256, 256), jnp.float32), jax.ShapeDtypeStruct((1024, 8, 256), jnp.float32)
     began = time.process_time()
-    _ = wb.trace(one_round)(*shapes).inspect(mesh=jax.sharding.AbstractMesh((devices,), ("clients",)))
+    _ = wb.trace(one_round)(*shapes).inspect(on=jax.sharding.AbstractMesh((devices,), ("clients",)))
     found = {"plan": time.process_time() - began}
     os.environ["WORKBENCH_CACHE"] = os.devnull  # no compilation of an earlier run
     began = time.perf_counter()
-    compiled = wb.trace(one_round)(*shapes).inspect(target=TARGETS[devices])
+    compiled = wb.trace(one_round)(*shapes).inspect(on=TARGETS[devices])
     if compiled.module is not None:
         found["compilation for TPU v5e"] = time.perf_counter() - began
     return found

@@ -78,7 +78,7 @@ def fedavg() -> Shown:
 
     data = jnp.asarray(np.random.default_rng(1).normal(size=(64, 5, 8, 16)), jnp.float32)
     with jax.set_mesh(mesh):
-        record = wb.inspect(fedavg_round, chip="v5e")(mlp(32), data)
+        record = wb.inspect(fedavg_round, on="v5e")(mlp(32), data)
         run = wb.measure(fedavg_round, rounds=3)(mlp(32), data)
         speed = np.random.default_rng(2).lognormal(np.log(1e9), 0.5, 64)
         profiles = measurement.ClientProfiles(
@@ -88,7 +88,7 @@ def fedavg() -> Shown:
         flops = np.array([each.flops for each in record.cost.clients])
         sent = record.plan.stages[0].moved_bytes / 64
         late = measurement.simulate_round(profiles, flops, sent, sent)
-        return wb.explore(fedavg_round, chip="v5e", timeline=late, run=run)(mlp(32), data)
+        return wb.explore(fedavg_round, on="v5e", timeline=late, run=run)(mlp(32), data)
 
 
 def nested() -> Shown:
@@ -109,8 +109,8 @@ def nested() -> Shown:
 
     data = jnp.ones((8, 32, 2, 8, 16))
     with jax.set_mesh(mesh):
-        gradient = wb.inspect(jax.grad(after_round), chip="v5e")(mlp(32), data)
-        return wb.explore(pod_round, chip="v5e", gradient=gradient)(mlp(32), data)
+        gradient = wb.inspect(jax.grad(after_round), on="v5e")(mlp(32), data)
+        return wb.explore(pod_round, on="v5e", gradient=gradient)(mlp(32), data)
 
 
 def transformer() -> Shown:
@@ -131,7 +131,7 @@ def many_clients() -> Shown:
     with jax.set_mesh(mesh):
         data = jax.ShapeDtypeStruct((4096, 2, 8, 16), jnp.float32)
         params = jax.eval_shape(lambda: mlp(32))
-        return wb.explore(wide_round, chip="v5e", examples_per_client=examples.tolist())(params, data)
+        return wb.explore(wide_round, on="v5e", examples_per_client=examples.tolist())(params, data)
 
 
 def large_mesh() -> Shown:
@@ -146,14 +146,14 @@ def large_mesh() -> Shown:
     with jax.sharding.use_abstract_mesh(mesh):
         data = jax.ShapeDtypeStruct((8960, 2, 8, 16), jnp.float32)
         params = jax.eval_shape(lambda: mlp(64))
-        return wb.explore(pod_round, chip="v5e")(params, data)
+        return wb.explore(pod_round, on="v5e")(params, data)
 
 
 def many_instructions() -> Shown:
     """A round of a transformer whose 31 layers are unrolled: about 12,000 instructions."""
     fn, arguments = transformer_round(layers=31)
     with jax.set_mesh(wb.make_mesh(clients=4, model=2)):
-        return wb.explore(fn, chip="v5e")(*arguments)
+        return wb.explore(fn, on="v5e")(*arguments)
 
 
 def recorded() -> Shown:

@@ -38,14 +38,14 @@ def inspect_program() -> ProgramRecord:
     mesh = wb.make_mesh(clients=4, model=2)
     arguments, counts = digits_round.call()
     with jax.set_mesh(mesh):
-        return wb.inspect(digits_round.fedavg, chip="v5e", examples_per_client=counts)(*arguments)
+        return wb.inspect(digits_round.fedavg, on="v5e", examples_per_client=counts)(*arguments)
 
 
 def inspect_transformer() -> ProgramRecord:
     """A train step of a Flax NNX transformer, which knows nothing of the workbench."""
     mesh, arguments = nnx_transformer.call()
     with jax.set_mesh(mesh):
-        return wb.inspect(nnx_transformer.train_step, chip="v5e")(*arguments)
+        return wb.inspect(nnx_transformer.train_step, on="v5e")(*arguments)
 
 
 def choose_client(page: Page) -> None:

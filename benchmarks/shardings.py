@@ -215,7 +215,7 @@ def measure(
     sizes = case.mesh(devices)
     mesh = AbstractMesh(tuple(sizes.values()), tuple(sizes))
     began, cpu = time.monotonic(), time.process_time()
-    call: Any = wb.trace(fn, mesh=mesh)(*args)._call
+    call: Any = wb.trace(fn, on=mesh)(*args)._call
     program = SearchProgram(call, mesh, chip, memory_bytes=case.memory_bytes, compiler=compiler)
     search = Search(program, seconds=seconds, compiled=not planned)
     record = search.run()

@@ -68,7 +68,7 @@ from benchmarks.transformer import transformer_round
 fn, arguments = transformer_round(layers=12)
 started = time.time()
 with jax.set_mesh(wb.make_mesh(clients=4, model=2)):
-    record = wb.inspect(fn, chip="v5e")(*arguments)
+    record = wb.inspect(fn, on="v5e")(*arguments)
 inspected = time.time() - started
 count = len(record.module.instructions)"""
 

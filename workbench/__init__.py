@@ -5,7 +5,7 @@ Importing it prints nothing, starts no device and reaches no network: every name
 * What are the stages, and what goes between them? ``wb.trace(fn)(*args).plan``
 * What did the compiler do with it? ``wb.inspect(fn)(*args)``
 * Open all views. ``wb.explore(fn)(*args)``, ``wb.show(fn)(*args)``
-* Would it fit on 256 TPU chips? ``wb.inspect(fn, target="v5e:16x16")(*args)``
+* Would it fit on 256 TPU chips? ``wb.inspect(fn, on="v5e:16x16")(*args)``
 * How is this array laid out? ``wb.show(array)``
 * Run it with memory that does not grow with clients. ``wb.jit(fn)``
 * Where did the time go? ``wb.measure(fn)(*args)``

@@ -8,7 +8,6 @@ from . import (
     distributed as distributed,
     engines as engines,
     errors as errors,
-    federated as federated,
     inspection as inspection,
     launch as launch,
     measurement as measurement,
@@ -28,27 +27,25 @@ from .api import (
     compare as compare,
     explore as explore,
     export as export,
-    fit as fit,
     inspect as inspect,
     load as load,
     measure as measure,
     play as play,
     playground as playground,
+    search as search,
     show as show,
-    suggest_mesh as suggest_mesh,
-    suggest_shardings as suggest_shardings,
     tap as tap,
     trace as trace,
-    try_specs as try_specs,
+    what_if as what_if,
     why as why,
 )
 from .federated import algorithms as algorithms, data as data, experiments as experiments, population as population
-from .federated.experiments import compare_runs as compare_runs, sweep as sweep
+from .federated.experiments import sweep as sweep
 from .measurement import (
     Run as Run,
-    explain as explain,
     open_profile as open_profile,
     run_rounds as run_rounds,
+    watch_compilations as watch_compilations,
     watch_devices as watch_devices,
 )
 from .mesh import make_mesh as make_mesh, simulate_devices as simulate_devices

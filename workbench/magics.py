@@ -37,7 +37,7 @@ class _Magic:
         from workbench import api  # only now: `%load_ext workbench` does not have to import JAX
 
         names = self._shell.user_ns
-        if cell is None:  # `%inspect fn(x) target="v5e:4x4"`: the call is first
+        if cell is None:  # `%inspect fn(x) on="v5e:4x4"`: the call is first
             call, options = _split_line(line, self._name)
         else:
             call, options = _take_call(cell, self._name, self._shell), line

@@ -216,7 +216,7 @@ def test_padding_of_clients_is_reported_with_its_share():
 
 
 def test_a_planned_record_is_refused():
-    record = wb.inspect(jax.jit(jnp.tanh), mesh=jax.sharding.AbstractMesh((4,), ("data",)))(jnp.ones(8))
+    record = wb.inspect(jax.jit(jnp.tanh), on=jax.sharding.AbstractMesh((4,), ("data",)))(jnp.ones(8))
     with pytest.raises(wb.errors.InspectionError, match="planned and not compiled"):
         wb.advice.advise_record(record)
 

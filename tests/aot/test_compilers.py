@@ -239,13 +239,13 @@ def test_program_is_inspected_on_hardware_that_is_not_here(needs, tmp_path, monk
         return wb.reduce_mean(wb.map_fn(train, (wb.broadcast(params), data)))
 
     args = (jnp.zeros((256, 128)), jnp.zeros((64, 32, 256)))
-    record = wb.inspect(round_of, target="v5e:4x4")(*args)
+    record = wb.inspect(round_of, on="v5e:4x4")(*args)
     # 64 clients on 16 devices, forward and the gradient of the weights: 4 x 2 matmuls x 2 x 32 x 256 x 128
     assert record.module.flops == 4 * 2 * 2 * 32 * 256 * 128
     assert [(c.kind, c.axes, c.payload_bytes) for c in record.module.collectives] == [
         ("all-reduce", ("clients",), 4 * 256 * 128)
     ]
     assert len(list((tmp_path / "targets").iterdir())) == 1
-    again = wb.inspect(round_of, target="v5e:4x4")(*args)  # from another line: the same entry of the cache
+    again = wb.inspect(round_of, on="v5e:4x4")(*args)  # from another line: the same entry of the cache
     assert len(list((tmp_path / "targets").iterdir())) == 1
     assert again.module == record.module

@@ -323,4 +323,4 @@ def test_shapes_cannot_be_measured():
 
 def test_compiled_program_cannot_be_inspected_for_a_target(compiled):
     with pytest.raises(InspectionError, match="lowered or compiled for the devices of this process"):
-        wb.inspect(compiled, target="v5e:2x4")
+        wb.inspect(compiled, on="v5e:2x4")

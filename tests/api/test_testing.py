@@ -79,7 +79,7 @@ def test_other_things_are_refused():
 
 
 def test_planned_program_is_refused_with_the_reason():
-    record = wb.inspect(lambda x: x * 2, mesh=jax.sharding.AbstractMesh((8,), ("data",)))(jnp.ones(3))
+    record = wb.inspect(lambda x: x * 2, on=jax.sharding.AbstractMesh((8,), ("data",)))(jnp.ones(3))
     with pytest.raises(InspectionError, match="nothing was compiled"):
         assert_flops(record, 0)
 

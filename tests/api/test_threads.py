@@ -44,7 +44,7 @@ def step():
 
 def watched():
     scaled = jax.jit(lambda x: x * 3)
-    with wb.explain(quiet=True) as seen:
+    with wb.watch_compilations(quiet=True) as seen:
         for n in (1, 2, 3):
             scaled(np.ones(n, np.float32))
     return [(each.count, each.reasons) for each in seen.record.retraces]
@@ -78,7 +78,7 @@ CALLS = {
     "inspect a program": lambda: facts(wb.inspect(average())(W, X)),
     "why": lambda: facts(wb.why(step())(B, A)),
     "advise": lambda: facts(wb.advise(step())(B, A)),
-    "shardings": lambda: facts(wb.suggest_shardings(step(), mesh=MESH)(B, A)),
+    "shardings": lambda: facts(wb.search(step(), on=MESH)(B, A)),
     "tap": lambda: repr(wb.tap(average())(W, X)),
     "rounds": rounds,
     "explain": watched,

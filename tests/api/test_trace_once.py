@@ -45,15 +45,15 @@ EIGHT = AbstractMesh((8,), ("clients",), axis_types=(AxisType.Auto,))
 ASKED = {
     "plan": lambda traced, mesh: traced.plan,
     "inspect": lambda traced, mesh: traced.inspect(),
-    "inspect on a mesh": lambda traced, mesh: traced.inspect(mesh=mesh),
-    "inspect on an abstract mesh": lambda traced, mesh: traced.inspect(mesh=EIGHT),
+    "inspect on a mesh": lambda traced, mesh: traced.inspect(on=mesh),
+    "inspect on an abstract mesh": lambda traced, mesh: traced.inspect(on=EIGHT),
     "show": lambda traced, mesh: traced.show(),
     "explore": lambda traced, mesh: traced.explore(),
     "measure": lambda traced, mesh: traced.measure(rounds=1),
-    "measure on a mesh": lambda traced, mesh: traced.measure(rounds=1, mesh=mesh),
+    "measure on a mesh": lambda traced, mesh: traced.measure(rounds=1, on=mesh),
     "probe": lambda traced, mesh: traced.measure(rounds=1, clients="probe"),
     "tap": lambda traced, mesh: traced.tap(client=3),
-    "try_specs": lambda traced, mesh: traced.try_specs({"x": P("clients")}, mesh=mesh, compiled=False),
+    "what_if": lambda traced, mesh: traced.what_if({"x": P("clients")}, on=mesh, compiled=False),
     "export": lambda traced, mesh: traced.export(),
     "engine": lambda traced, mesh: traced.engine(wb.engines.Sequential()).run(),
 }
@@ -77,7 +77,7 @@ def test_all_questions_together_call_the_function_once(counted, mesh):
 @needs_tpu_compiler
 def test_target_calls_the_function_once(counted):
     fn, calls = counted
-    record = wb.inspect(fn, target="v5e:2x4")(X)
+    record = wb.inspect(fn, on="v5e:2x4")(X)
     assert record.module.devices == 8
     assert len(calls) == 1
 
@@ -93,7 +93,7 @@ def test_shapes_on_a_small_mesh_are_compiled_for_a_larger_one(mesh):
 
     rows = jax.ShapeDtypeStruct((16, 2, 4, 8), jnp.float32, sharding=NamedSharding(mesh, P("clients")))
     weights = jax.ShapeDtypeStruct((8, 8), jnp.float32, sharding=NamedSharding(mesh, P()))
-    record = wb.inspect(mean, mesh=AbstractMesh((8,), ("clients",)), target="v5e:2x4")(weights, rows)
+    record = wb.inspect(mean, on=(AbstractMesh((8,), ("clients",)), "v5e:2x4"))(weights, rows)
     assert record.module is not None
     assert [collective.axes for collective in record.module.collectives] == [("clients",)]
 
@@ -118,7 +118,7 @@ def test_results_are_those_of_the_function_wherever_they_are_computed(counted, m
     traced = wb.trace(counted[0])(X)
     results = [
         traced.measure(rounds=1).results,
-        traced.measure(rounds=1, mesh=mesh).results,
+        traced.measure(rounds=1, on=mesh).results,
         traced.tap(client=3).results,
         traced.engine(wb.engines.Sequential()).run().results,
         wb.load(traced.export())(X),
@@ -127,14 +127,14 @@ def test_results_are_those_of_the_function_wherever_they_are_computed(counted, m
 
 
 def test_clients_lie_along_a_mesh_that_is_named_after_tracing(counted, mesh):
-    record = wb.trace(counted[0])(X).inspect(mesh=mesh)
+    record = wb.trace(counted[0])(X).inspect(on=mesh)
     assert [collective.axes for collective in record.module.collectives] == [("clients",)]
     assert record.module.flops < wb.trace(counted[0])(X).inspect().module.flops or record.module.devices == 4
 
 
 def test_gradient_is_looked_at_on_another_mesh_without_tracing_it_again(counted, mesh):
     fn, calls = counted
-    record = wb.trace(jax.grad(fn))(X).inspect(mesh=mesh)
+    record = wb.trace(jax.grad(fn))(X).inspect(on=mesh)
     assert record.module.devices == 4
     assert len(calls) == 1
 
@@ -151,18 +151,18 @@ def test_program_with_a_shard_map_is_traced_a_second_time_and_says_so(mesh):
 
     with jax.set_mesh(mesh):
         traced = wb.trace(total)(X)
-    record = traced.inspect(mesh=jax.make_mesh((2,), ("clients",), axis_types=(AxisType.Auto,)))
+    record = traced.inspect(on=jax.make_mesh((2,), ("clients",), axis_types=(AxisType.Auto,)))
     assert len(calls) == 2
     assert any("traced a second time" in note for note in record.notes)
     assert record.module.devices == 2
 
 
-def keywords(x, mesh=1.0, *, rounds=2.0, clients=3.0, order=4.0, target=5.0, chip=6.0, view=7.0):
+def keywords(x, on=1.0, *, rounds=2.0, clients=3.0, order=4.0, target=5.0, chip=6.0, view=7.0):
     """A function whose keywords are those of the options."""
-    return x.sum() * mesh * rounds * clients * order * target * chip * view
+    return x.sum() * on * rounds * clients * order * target * chip * view
 
 
-KEYWORDS = dict.fromkeys(("mesh", "rounds", "clients", "order", "target", "chip", "view"), 2.0)
+KEYWORDS = dict.fromkeys(("on", "rounds", "clients", "order", "target", "chip", "view"), 2.0)
 
 
 def test_keywords_of_the_function_never_meet_those_of_the_options(capsys):
@@ -182,8 +182,8 @@ def test_tapped_function_takes_keywords():
 
 
 def test_unknown_option_is_refused_before_the_function_is_called(counted):
-    with pytest.raises(TypeError, match=r"`inspect` received `tarjet`.* Did you mean `target`\?"):
-        wb.inspect(counted[0], tarjet="v5e:2x4")
+    with pytest.raises(TypeError, match=r"`inspect` received `chunksize`.* Did you mean `chunk_size`\?"):
+        wb.inspect(counted[0], chunksize=2)
     assert counted[1] == []
 
 
@@ -195,7 +195,7 @@ def test_clients_inside_a_loop_of_the_server_keep_their_placement(mesh):
 
         return jax.lax.scan(turn, w, None, length=3)[0]
 
-    record = wb.inspect(train, mesh=mesh)(jnp.ones((64, 64)), jnp.ones((8, 64, 64)))
+    record = wb.inspect(train, on=mesh)(jnp.ones((64, 64)), jnp.ones((8, 64, 64)))
     assert [(p.name, p.size, p.mesh_axes) for p in record.plan.placements] == [("clients", 8, ("clients",))]
     assert record.plan.chunk_size is not None
     assert len(record.mesh.clients) == 4

@@ -154,7 +154,7 @@ def test_program_without_a_mesh_has_nothing_to_explain():
 def test_planned_collectives_of_an_abstract_mesh_are_explained():
     mesh = jax.sharding.AbstractMesh((1024, 8), ("data", "model"))
     rows = jax.ShapeDtypeStruct((4096, 8), "float32", sharding=NamedSharding(mesh, P("data")))
-    found = wb.why(lambda x: x.sum(0), mesh=mesh)(rows)
+    found = wb.why(lambda x: x.sum(0), on=mesh)(rows)
     assert [collective.reason for collective in found.collectives] == ["sum"]
     assert any("nothing was compiled" in note for note in found.notes)
 

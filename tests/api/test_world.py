@@ -39,7 +39,7 @@ A, B = jnp.ones((8, 4)), jnp.ones((4, 4))
 ALGORITHM = algorithms.fedavg(lambda w, x: jnp.mean((w - x) ** 2), clients=CLIENTS, client_optimizer=optax.sgd(0.1))
 BATCHES = jnp.ones((CLIENTS, 1, 3))
 KEEPS = {
-    "suggest_shardings": "the process that compiles, for the next search; it ends with this process",
+    "search": "the process that compiles, for the next search; it ends with this process",
     "epsilon": "filters for warnings that the import of dp-accounting adds",
 }
 """Calls whose second use is compared, and what the first one keeps."""
@@ -69,12 +69,12 @@ CALLS = {
     "inspect of an array": lambda r, f: wb.inspect(W),
     "why": lambda r, f: wb.why(step)(B, A),
     "advise": lambda r, f: wb.advise(step)(B, A),
-    "suggest_shardings": lambda r, f: wb.suggest_shardings(step, mesh=MESH)(B, A),
-    "fit": lambda r, f: wb.fit(step, targets=["v5e:2x2"], compiled=False)(B, A),
+    "search": lambda r, f: wb.search(step, on=MESH)(B, A),
+    "fit": lambda r, f: wb.search(step, on=["v5e:2x2"], compiled=False)(B, A),
     "measure": lambda r, f: wb.measure(average)(W, X),
     "run_rounds": lambda r, f: rounds(),
     "run_rounds with checkpoints": lambda r, f: rounds(checkpoint_dir=f / "checkpoints"),
-    "explain": lambda r, f: explained(),
+    "watch_compilations": lambda r, f: explained(),
     "tap": lambda r, f: wb.tap(average)(W, X),
     "show": lambda r, f: wb.show(average)(W, X),
     "explore": lambda r, f: wb.explore(average)(W, X).close(),
@@ -109,7 +109,7 @@ def descent(lr):
 
 
 def explained():
-    with wb.explain(quiet=True):
+    with wb.watch_compilations(quiet=True):
         jax.jit(lambda x: x + 2)(A)
 
 

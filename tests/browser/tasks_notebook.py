@@ -39,7 +39,7 @@ array = lambda *shape: jnp.asarray(draw.normal(size=shape), jnp.float32)
 params = {"in": array(16, 32), "out": array(32, 4)}
 data = (array(32, 5, 8, 16), jnp.zeros((32, 5, 8, 4)))
 with jax.set_mesh(mesh):
-    record = wb.inspect(training_round, chip="v5e")(params, data)
+    record = wb.inspect(training_round, on="v5e")(params, data)
 speed = np.full(32, 1e9)
 speed[11] = 1e8
 profiles = measurement.ClientProfiles(flops_per_second=speed, down_bytes_per_second=2e9, up_bytes_per_second=2e9)
@@ -47,7 +47,7 @@ sent = record.plan.stages[0].moved_bytes / 32
 flops = np.array([each.flops for each in record.cost.clients])
 late = measurement.simulate_round(profiles, flops, sent, sent)
 with jax.set_mesh(mesh):
-    round_view = wb.explore(training_round, chip="v5e", timeline=late)(params, data)
+    round_view = wb.explore(training_round, on="v5e", timeline=late)(params, data)
 round_view
 """
 
@@ -107,7 +107,7 @@ chips = wb.make_mesh(data=4, model=2)
 model = Model(nnx.Rngs(0))
 optimizer = nnx.Optimizer(model, optax.sgd(1e-3), wrt=nnx.Param)
 x, y = (jax.device_put(jnp.ones((512, size)), NamedSharding(chips, P("data"))) for size in (32, 8))
-plain_view = wb.explore(train_step, chip="v5e")(model, optimizer, x, y)
+plain_view = wb.explore(train_step, on="v5e")(model, optimizer, x, y)
 plain_view
 """
 
@@ -116,7 +116,7 @@ ABSENT = """
 pod = jax.sharding.AbstractMesh((8, 2), ("data", "model"))
 batch = [jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=NamedSharding(pod, P("data"))) for each in (x, y)]
 if next(target for target in wb.list_targets() if target.chip == "v5e").installed:
-    wb.show(train_step, target="v5e:4x4")(model, optimizer, *batch)
+    wb.show(train_step, on="v5e:4x4")(model, optimizer, *batch)
 """
 
 # Rounds to pause, resume and stop; many, so that they are not over before somebody comes (vii).

@@ -12,8 +12,8 @@ from workbench.records import (
     AdviceRecord,
     FindingRecord,
     GainRecord,
+    SearchRecord,
     ShardingChoiceRecord,
-    ShardingSearchRecord,
     SourceLine,
     SpecGroupRecord,
 )
@@ -115,7 +115,7 @@ def choice(name, seconds, specs, **more):
     )
 
 
-FOUND = ShardingSearchRecord(
+FOUND = SearchRecord(
     name="step",
     chip="v5e",
     target="v5e:2x2",

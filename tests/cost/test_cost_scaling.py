@@ -39,7 +39,7 @@ def inspected(*, clients=16, shares=2, model=2, layers=2, at_once=None, chip=Non
         return jax.ShapeDtypeStruct(shape, jnp.float32, sharding=NamedSharding(mesh, P(*spec)))
 
     args = struct((layers, WIDTH, WIDTH), None, None, "model"), struct((clients, ROWS, WIDTH), "clients")
-    return wb.inspect(local_sgd, mesh=mesh, chip=chip, chunk_size=at_once)(*args)
+    return wb.inspect(local_sgd, on=(mesh, chip), chunk_size=at_once)(*args)
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +187,7 @@ def nested(*, clients=8, shares=2):
     data = jax.ShapeDtypeStruct(
         (4, clients, ROWS, WIDTH), jnp.float32, sharding=NamedSharding(mesh, P(None, "clients"))
     )
-    return wb.inspect(rounds, mesh=mesh)(jnp.zeros((WIDTH, WIDTH)), data)
+    return wb.inspect(rounds, on=mesh)(jnp.zeros((WIDTH, WIDTH)), data)
 
 
 @pytest.mark.parametrize(

@@ -115,7 +115,7 @@ def inspected(
     x = [
         jax.ShapeDtypeStruct((clients, *each), jnp.float32, sharding=NamedSharding(mesh, P("clients"))) for each in rows
     ]
-    return wb.inspect(program, mesh=mesh, chunk_size=chunk_size)(w, *x)
+    return wb.inspect(program, on=mesh, chunk_size=chunk_size)(w, *x)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -59,7 +59,7 @@ def test_error_of_the_family_is_among_the_assumptions():
 @pytest.mark.parametrize("chip", ["v5e", "H100", "tpu7x"])
 def test_measurement_states_its_share_of_the_peak(chip, dtype):
     x = jnp.ones((64, 64), dtype)
-    run = wb.measure(lambda x: x @ x, chip=chip, rounds=1)(x)
+    run = wb.measure(lambda x: x @ x, on=chip, rounds=1)(x)
     shares = [stage.peak_flops_share for stage in run.stages if stage.flops_per_second]
     assert shares
     assert all(share is not None and 0 < share < 1 for share in shares)

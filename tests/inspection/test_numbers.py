@@ -74,7 +74,7 @@ def linear(C):
 @repro
 def slots_client_to_device():
     "the share of a device is not a multiple of chunk_size (also with auto): clients lie elsewhere than said"
-    r = look(linear(10), s(64, 64), s(10, 20, 64), mesh=mesh_(2), chunk_size=4)
+    r = look(linear(10), s(64, 64), s(10, 20, 64), on=mesh_(2), chunk_size=4)
     slots = next(x.flops for x in r.cost.stages if x.kind == "clients") / (2 * 20 * 64 * 64)
     said = [(h.start, h.stop) for h in r.mesh.clients]
     true = [(int(k * slots), min(10, int((k + 1) * slots))) for k in range(2)]
@@ -83,7 +83,7 @@ def slots_client_to_device():
 
 @repro
 def slots_padding():
-    r = look(linear(10), s(64, 64), s(10, 20, 64), mesh=mesh_(2), chunk_size=4)
+    r = look(linear(10), s(64, 64), s(10, 20, 64), on=mesh_(2), chunk_size=4)
     slots = next(x.flops for x in r.cost.stages if x.kind == "clients") / (2 * 20 * 64 * 64)
     true = 1 - 10 / (2 * slots)
     return r.cost.padding_waste, true, abs(r.cost.padding_waste - true) < 1e-9
@@ -91,7 +91,7 @@ def slots_padding():
 
 @repro
 def chunk_size_executed():
-    r = look(linear(18), s(64, 64), s(18, 20, 64), mesh=mesh_(2), chunk_size=5)
+    r = look(linear(18), s(64, 64), s(18, 20, 64), on=mesh_(2), chunk_size=5)
     n = next(
         int(i.shape[4:].split(",")[0]) // 20 for i in r.module.instructions if i.opcode == "dot" and i.kind == "clients"
     )
@@ -100,7 +100,7 @@ def chunk_size_executed():
 
 @repro
 def auto_slots():
-    r = look(linear(22), s(64, 64), s(22, 64, 64), mesh=mesh_(2))
+    r = look(linear(22), s(64, 64), s(22, 64, 64), on=mesh_(2))
     slots = next(x.flops for x in r.cost.stages if x.kind == "clients") / (2 * 64**3)
     return (
         f"padding {r.cost.padding_waste:.3f}",
@@ -143,7 +143,7 @@ def jax_jit_shardings():
     m = mesh_(8)
     sh = lambda *a: NamedSharding(m, P(*a))
     g = jax.jit(lambda x, w: x @ w, in_shardings=(sh("clients"), sh("clients")), out_shardings=sh())
-    r = look(g, s(1024, 1024), s(1024, 1024), mesh=m)
+    r = look(g, s(1024, 1024), s(1024, 1024), on=m)
     true = g.lower(s(1024, 1024), s(1024, 1024)).compile().cost_analysis()["flops"]
     return r.module.flops, true, r.module.flops == true
 
@@ -170,8 +170,8 @@ def loop_loses_clients():
         lambda w, x: w - wb.reduce_mean(wb.map_fn(lambda w, x: x.T @ (x @ w), (wb.broadcast(w), x)))
     )
     a = (s(64, 64), s(10, 16, 64))
-    one = look(rnd, *a, mesh=mesh_(4))
-    many = look(lambda w, x: lax.scan(lambda w, _: (rnd(w, x), None), w, None, length=3)[0], *a, mesh=mesh_(4))
+    one = look(rnd, *a, on=mesh_(4))
+    many = look(lambda w, x: lax.scan(lambda w, _: (rnd(w, x), None), w, None, length=3)[0], *a, on=mesh_(4))
     return (
         (many.plan.placements, many.cost.padding_waste),
         ("clients on the mesh", one.cost.padding_waste),
@@ -198,7 +198,7 @@ def loop_probe():
 def unpriced_collectives_are_free():
     "a collective without a published bandwidth makes the total unknown"
     p = wb.program(clients=16)(lambda w, x: wb.reduce_sum(wb.map_fn(lambda w, x: w * x.sum(), (wb.broadcast(w), x))))
-    v3 = look(p, s(1024, 1024), s(16, 4), mesh=mesh_(8), chip="v3").cost
+    v3 = look(p, s(1024, 1024), s(16, 4), on=(mesh_(8), "v3")).cost
     return v3.seconds, None, v3.seconds is None
 
 
@@ -206,7 +206,7 @@ def unpriced_collectives_are_free():
 def beyond_domain_is_free():
     am = jax.sharding.AbstractMesh((1024,), ("clients",), axis_types=(AxisType.Auto,))
     p = wb.program(clients=1024)(lambda w, x: wb.reduce_sum(wb.map_fn(lambda w, x: w * x.sum(), (wb.broadcast(w), x))))
-    c = look(p, s(1024, 1024), s(1024, 4), mesh=am, chip="H100").cost
+    c = look(p, s(1024, 1024), s(1024, 4), on=(am, "H100")).cost
     return c.seconds, None, c.seconds is None
 
 
@@ -229,7 +229,7 @@ def combined_reductions_split_evenly():
         b = wb.reduce_sum(small)
         return a, b
 
-    r = look(f, s(8, 1_000_000), mesh=mesh_(8))
+    r = look(f, s(8, 1_000_000), on=mesh_(8))
     said = [x.collective_bytes["clients"] for x in r.cost.stages if x.kind == "reduce"]
     true = [2 * 7 / 8 * 4e6, 2 * 7 / 8 * 4]
     return (said, len(r.module.collectives[0].sources), "line"), (true, 2, "lines"), said == true
@@ -275,7 +275,7 @@ def padding_of_pad_clients():
 @repro
 def lockstep_one_at_a_time():
     "with one client at once nothing runs together; the imbalance of devices is called lockstep"
-    r = look(linear(8), s(16, 16), s(8, 8, 16), mesh=mesh_(2), chunk_size=1, examples_per_client=[1] * 4 + [9] * 4)
+    r = look(linear(8), s(16, 16), s(8, 8, 16), on=mesh_(2), chunk_size=1, examples_per_client=[1] * 4 + [9] * 4)
     from workbench_widgets._clients_state import clients_state
 
     return (
@@ -296,7 +296,7 @@ def while_bytes_per_call():
         jnp.ones((16, 16)),
         jnp.ones((4, 8, 16)),
         5,
-        mesh=mesh_(4),
+        on=mesh_(4),
     )
     t = str(r).splitlines()[0]
     return (t[-48:], r.plan.stages[0].flops), "unknown", "unknown" in t and r.plan.stages[0].flops is None
@@ -312,7 +312,7 @@ def while_sent_zero():
         jnp.ones((16, 16)),
         jnp.ones((4, 8, 16)),
         5,
-        mesh=mesh_(4),
+        on=mesh_(4),
     )
     line = next(text for text in str(r.module).splitlines() if "one device sends" in text)
     return (
@@ -377,8 +377,8 @@ def scaled_model_axis():
         np.array(jax.devices()[: 2 * D]).reshape(D, 2), ("clients", "model"), axis_types=(AxisType.Auto,) * 2
     )
     (p0, a0), (p1, a1) = (scaled_program(C, 64, model=True) for C in (8, 16))
-    e = estimate_scaled(look(p0, *a0(mk(1)), mesh=mk(1), chunk_size=2), clients=16, devices=8)
-    r = look(p1, *a1(mk(4)), mesh=mk(4), chunk_size=2)
+    e = estimate_scaled(look(p0, *a0(mk(1)), on=mk(1), chunk_size=2), clients=16, devices=8)
+    r = look(p1, *a1(mk(4)), on=mk(4), chunk_size=2)
     a, b = (sum(x.collective_bytes.get("clients", 0) for x in y.cost.stages) for y in (e, r))
     return a, b, abs(a / b - 1) < 0.01
 
@@ -390,8 +390,8 @@ def scaled_at_once_clipped():
 
     (p0, a0), (p1, a1) = (scaled_program(C, 64, model=False) for C in (2, 16))
     m = mesh_(2)
-    e = estimate_scaled(look(p0, *a0(m), mesh=m, chunk_size=4), clients=16)
-    r = look(p1, *a1(m), mesh=m, chunk_size=4)
+    e = estimate_scaled(look(p0, *a0(m), on=m, chunk_size=4), clients=16)
+    r = look(p1, *a1(m), on=m, chunk_size=4)
     return (
         (e.chunk_size, e.memory.peak_bytes),
         (r.plan.chunk_size, r.module.memory.peak_bytes),
@@ -413,8 +413,8 @@ def scaled_weights_taken_for_clients():
         (S((8, 512, 512), jnp.float32, sharding=sh()), S((C, 512), jnp.float32, sharding=sh("clients"))),
     )
     (p0, a0), (p1, a1) = mk(8), mk(64)
-    e = estimate_scaled(look(p0, *a0, mesh=m, chunk_size=1), clients=64).memory.argument_bytes
-    t = look(p1, *a1, mesh=m, chunk_size=1).module.memory.argument_bytes
+    e = estimate_scaled(look(p0, *a0, on=m, chunk_size=1), clients=64).memory.argument_bytes
+    t = look(p1, *a1, on=m, chunk_size=1).module.memory.argument_bytes
     return e, t, e == t
 
 
@@ -430,20 +430,20 @@ def scaled_outputs():
         (S((512, 512), jnp.float32, sharding=sh()), S((C, 64, 512), jnp.float32, sharding=sh("clients"))),
     )
     (p0, a0), (p1, a1) = mk(8), mk(64)
-    e = estimate_scaled(look(p0, *a0, mesh=m, chunk_size=1), clients=64).memory.output_bytes
-    t = look(p1, *a1, mesh=m, chunk_size=1).module.memory.output_bytes
+    e = estimate_scaled(look(p0, *a0, on=m, chunk_size=1), clients=64).memory.output_bytes
+    t = look(p1, *a1, on=m, chunk_size=1).module.memory.output_bytes
     return e, t, e == t
 
 
 @repro
 def measure_chip_share():
-    "measured(chip=) never fills peak_flops_share"
+    "measured(on=) never fills peak_flops_share"
     run = measured(
         wb.program(clients=4)(lambda w, x: wb.reduce_mean(wb.map_fn(lambda w, x: x @ w, (wb.broadcast(w), x)))),
         jnp.ones((64, 64), jnp.bfloat16),
         jnp.ones((4, 64, 64), jnp.bfloat16),
         rounds=1,
-        chip="v5e",
+        on="v5e",
     )
     v = [x.peak_flops_share for x in run.stages if x.flops_per_second]
     return v, "a share", any(x is not None for x in v)

@@ -34,7 +34,7 @@ def line_of(text: str) -> int:
 
 @pytest.fixture(scope="module")
 def record() -> ProgramRecord:
-    return wb.inspect(local_sgd, mesh=wb.make_mesh(clients=4, model=2))(WEIGHTS, ROWS)
+    return wb.inspect(local_sgd, on=wb.make_mesh(clients=4, model=2))(WEIGHTS, ROWS)
 
 
 def test_inspect_reports_stages_in_order(record: ProgramRecord):
@@ -65,7 +65,7 @@ def test_inspect_names_the_shardings_of_inputs(record: ProgramRecord):
 
 def test_an_abstract_mesh_of_thousands_is_planned():
     mesh = jax.sharding.AbstractMesh((16, 64), ("clients", "model"))
-    planned = wb.inspect(local_sgd, mesh=mesh)(WEIGHTS, ROWS)
+    planned = wb.inspect(local_sgd, on=mesh)(WEIGHTS, ROWS)
     assert planned.module is None
     assert "nothing was compiled" in planned.notes[0]
     assert planned.propagation is not None
@@ -85,7 +85,7 @@ def test_record_of_a_run_reads_back_without_its_results():
 
 @pytest.mark.parametrize("clients", ["together", "probe"])
 def test_measure_returns_the_result_and_where_the_time_went(clients):
-    run = wb.measure(local_sgd, rounds=1, clients=clients, mesh=wb.make_mesh(clients=8))(WEIGHTS, ROWS)
+    run = wb.measure(local_sgd, rounds=1, clients=clients, on=wb.make_mesh(clients=8))(WEIGHTS, ROWS)
     np.testing.assert_allclose(run.results, local_sgd(WEIGHTS, ROWS), rtol=1e-5)
     assert {stage.stage for stage in run.stages} >= {"1", "2"}
     assert run.attributed_seconds is not None
@@ -152,7 +152,7 @@ def test_measuring_clients_in_an_unknown_way_names_the_ways():
 
 def test_an_unknown_target_is_named_with_its_neighbours():
     with pytest.raises(MeshError, match="tpu7x"):
-        wb.inspect(local_sgd, target="v7x:4x4x4")(WEIGHTS, ROWS)
+        wb.inspect(local_sgd, on="v7x:4x4x4")(WEIGHTS, ROWS)
 
 
 def test_changing_two_things_is_compared():

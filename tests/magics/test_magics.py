@@ -22,7 +22,7 @@ def test_inspect_reads_the_call_of_a_line(shell):
 
 
 def test_inspect_takes_options_after_the_call(shell):
-    record = shell.run_line_magic("inspect", 'f(x, scale=2.0) chip="v5e"')
+    record = shell.run_line_magic("inspect", 'f(x, scale=2.0) on="v5e"')
     assert record.cost.chip.name == "v5e"
 
 

@@ -1,4 +1,4 @@
-"""`explain`: what a block did besides its results, and that it never ends the block differently."""
+"""`watch_compilations`: what a block did besides its results, and that it never ends the block differently."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from workbench.measurement import explain
+from workbench.measurement import watch_compilations
 from workbench.records import ExplanationRecord
 
 
@@ -19,7 +19,7 @@ def test_retraces_are_counted_with_what_changed():
     scaled = jax.jit(lambda x, factor: x * factor)
     ones = [jnp.ones(n) for n in (3, 4, 5)]
     two = jnp.float32(2.0)
-    with explain(quiet=True) as seen:
+    with watch_compilations(quiet=True) as seen:
         for x in ones:
             scaled(x, 2.0)
         scaled(ones[0], two)
@@ -36,7 +36,7 @@ def test_retraces_are_counted_with_what_changed():
 def test_changed_dtype_is_named():
     doubled = jax.jit(lambda x: x + x)
     floats, ints = jnp.ones(3), jnp.ones(3, jnp.int32)
-    with explain(quiet=True) as seen:
+    with watch_compilations(quiet=True) as seen:
         doubled(floats)
         doubled(ints)
     (retrace,) = seen.record.retraces
@@ -45,7 +45,7 @@ def test_changed_dtype_is_named():
 
 def test_function_that_is_new_each_time_is_named_so():
     x = jnp.ones(3)
-    with explain(quiet=True) as seen:
+    with watch_compilations(quiet=True) as seen:
         for _ in range(4):
             jax.jit(lambda x: x * 3)(x)
     (retrace,) = seen.record.retraces
@@ -56,7 +56,7 @@ def test_function_that_is_new_each_time_is_named_so():
 def test_calls_that_hit_the_cache_are_no_retraces():
     doubled = jax.jit(lambda x: x + x)
     x = jnp.ones(3)
-    with explain(quiet=True) as seen:
+    with watch_compilations(quiet=True) as seen:
         for _ in range(5):
             doubled(x)
     assert seen.record.retraces == ()
@@ -68,7 +68,7 @@ def test_slow_compilation_has_its_line_and_phases(capsys):
     def to_compile(x):
         return jnp.tanh(x @ x)
 
-    with explain(slow_seconds=0.0) as seen:
+    with watch_compilations(slow_seconds=0.0) as seen:
         to_compile(jnp.ones((4, 4)))
     found = next(c for c in seen.record.compilations if c.function == "to_compile")
     assert found.called.startswith("test_explain.py:")
@@ -80,7 +80,7 @@ def test_slow_compilation_has_its_line_and_phases(capsys):
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="descriptors are listed on Linux alone")
 def test_descriptors_of_the_process_are_left_alone():
     before = descriptors()
-    with explain(quiet=True):
+    with watch_compilations(quiet=True):
         assert descriptors() == before
 
 
@@ -96,7 +96,7 @@ def descriptors():
 def retraced(times):
     """A function that is retraced so many times in a block."""
     scaled = jax.jit(lambda x: x * times)
-    with explain(quiet=True) as seen:
+    with watch_compilations(quiet=True) as seen:
         for n in range(times + 1):
             scaled(np.ones(n + 1, np.float32))
     return [retrace.count for retrace in seen.record.retraces], len(seen.record.compilations)
@@ -110,9 +110,9 @@ def test_blocks_in_two_threads_see_what_their_own_thread_did():
 
 def test_inner_and_outer_blocks_both_see_what_happens():
     scaled = jax.jit(lambda x: x * 5)
-    with explain(quiet=True) as outer:
+    with watch_compilations(quiet=True) as outer:
         scaled(jnp.ones(2))
-        with explain(quiet=True) as inner:
+        with watch_compilations(quiet=True) as inner:
             scaled(jnp.ones(3))
         scaled(jnp.ones(4))
     assert [each.record.retraces[0].count for each in (outer, inner)] == [2, 1]
@@ -124,7 +124,7 @@ def test_tasks_that_overlap_without_being_nested_leave_nothing_behind():
 
     async def watched(name, entered, leave, n):
         scaled = jax.jit(lambda x: x * n)
-        with explain(quiet=True) as seen:
+        with watch_compilations(quiet=True) as seen:
             entered.set()
             await leave.wait()
             scaled(np.ones(n, np.float32))
@@ -157,7 +157,11 @@ def jax_loggers():
 
 def test_messages_that_the_user_asked_for_stay_in_the_log(caplog):
     scaled = jax.jit(lambda x: x * 7)
-    with jax.explain_cache_misses(True), explain(quiet=True) as seen, caplog.at_level(logging.WARNING, "jax"):
+    with (
+        jax.explain_cache_misses(True),
+        watch_compilations(quiet=True) as seen,
+        caplog.at_level(logging.WARNING, "jax"),
+    ):
         scaled(jnp.ones(2))
         scaled(jnp.ones(3))
     assert len(seen.record.retraces) == 1
@@ -171,7 +175,7 @@ def out_of_memory():
 
 
 def test_memory_that_runs_out_shows_the_largest_arrays_and_who_holds_them(capsys):
-    with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"), explain() as seen:
+    with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE_EXHAUSTED"), watch_compilations() as seen:
         out_of_memory()
     found = seen.record.out_of_memory
     mine = next(array for array in found.arrays if array.shape == (512, 256))
@@ -197,7 +201,7 @@ def test_memory_that_runs_out_names_the_lines_that_made_the_largest_arrays(capsy
         message = "RESOURCE_EXHAUSTED: Failed to allocate request for 8.0GiB on device ordinal 0"
         raise jax.errors.JaxRuntimeError(message)
 
-    with pytest.raises(jax.errors.JaxRuntimeError), explain() as seen:
+    with pytest.raises(jax.errors.JaxRuntimeError), watch_compilations() as seen:
         run(state, activations)
     found = {array.shape: array for array in seen.record.out_of_memory.arrays}
     first = make_activations.__code__.co_firstlineno + 1
@@ -212,7 +216,7 @@ def test_memory_that_runs_out_names_the_lines_that_made_the_largest_arrays(capsy
 def test_arrays_of_one_shape_made_on_two_lines_are_two_rows():
     first = jnp.full((333, 77), 1.0)
     second = jnp.full((333, 77), 2.0)
-    with pytest.raises(jax.errors.JaxRuntimeError), explain(quiet=True) as seen:
+    with pytest.raises(jax.errors.JaxRuntimeError), watch_compilations(quiet=True) as seen:
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Out of memory")
     mine = [array for array in seen.record.out_of_memory.arrays if array.shape == first.shape == second.shape]
     assert len({array.made_at for array in mine}) == 2
@@ -220,7 +224,7 @@ def test_arrays_of_one_shape_made_on_two_lines_are_two_rows():
 
 def test_exceptions_of_the_block_go_on_as_they_are(capsys):
     error = KeyError("mine")
-    with pytest.raises(KeyError) as caught, explain():
+    with pytest.raises(KeyError) as caught, watch_compilations():
         raise error
     assert caught.value is error
     assert "no retraces" in capsys.readouterr().out
@@ -230,20 +234,20 @@ def test_failure_of_the_report_never_ends_the_block(monkeypatch, capsys):
     def fail(record):
         raise RuntimeError("no text")
 
-    monkeypatch.setitem(explain.__exit__.__globals__, "render_text", fail)
-    with explain():
+    monkeypatch.setitem(watch_compilations.__exit__.__globals__, "render_text", fail)
+    with watch_compilations():
         pass
     assert "cannot be shown" in capsys.readouterr().out
 
 
 def test_record_is_read_back():
-    with explain(quiet=True) as seen:
+    with watch_compilations(quiet=True) as seen:
         jax.jit(lambda x: x * 5)(jnp.ones(3))
     assert ExplanationRecord.from_json(seen.record.to_json()) == seen.record
 
 
 def test_settings_of_jax_are_as_before():
     before = jax.config.jax_explain_cache_misses
-    with explain(quiet=True):
+    with watch_compilations(quiet=True):
         pass
     assert jax.config.jax_explain_cache_misses == before

@@ -41,7 +41,7 @@ def test_clients_of_a_device_and_padding_are_those_of_its_slots(clients: int, de
     program = wb.program(clients=clients)(
         lambda w, x: wb.reduce_sum(wb.map_fn(lambda w, x: jnp.tanh(x @ w).max(0), (wb.broadcast(w), x)))
     )
-    record = wb.inspect(program, mesh=_mesh(devices), chunk_size=chunk_size)(_zeros(4, 4), _zeros(clients, 3, 4))
+    record = wb.inspect(program, on=_mesh(devices), chunk_size=chunk_size)(_zeros(4, 4), _zeros(clients, 3, 4))
     placed = oracle.slots(clients, devices, chunk_size)
     said = [list(range(held.start, held.stop)) for held in record.mesh.clients]
     assert said == [[client for client in device if client >= 0] for device in placed]
@@ -91,7 +91,7 @@ def test_combined_reductions_send_each_its_own_ring(parts: list[int], devices: i
     def program(*rows: jax.Array) -> tuple:
         return tuple(wb.reduce_sum(wb.map_fn(lambda row: row * 2, each)) for each in rows)
 
-    record = wb.inspect(program, mesh=_mesh(devices))(*(_zeros(devices, size) for size in parts))
+    record = wb.inspect(program, on=_mesh(devices))(*(_zeros(devices, size) for size in parts))
     said = sorted(stage.collective_bytes["clients"] for stage in record.cost.stages if stage.kind == "reduce")
     rings = sorted(oracle.ring_bytes("all-reduce", 4.0 * size, devices) for size in parts)
     assert sum(said) == pytest.approx(sum(rings))

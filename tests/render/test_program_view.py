@@ -121,7 +121,7 @@ def test_a_program_without_clients_is_one_stage_with_its_name_and_no_server():
 
     # One goes through a plan, the other is the user's own jit.
     for fn in (train_step, jax.jit(train_step)):
-        record = inspect(fn, chip="v5e")(jnp.ones((16, 4)), jnp.ones((8, 16)))
+        record = inspect(fn, on="v5e")(jnp.ones((16, 4)), jnp.ones((8, 16)))
         (stage,) = record.plan.stages
         assert (stage.kind, stage.name) == ("program", "train_step")
         assert record.module is not None

@@ -58,7 +58,7 @@ def compiled_collectives(mesh, step_of):
     random = np.random.default_rng(0)
     batch = tuple(random.normal(size=(REPLICAS, BATCH, size)).astype(np.float32) for size in (POINT, NOISE, NOISE))
     with jax.set_mesh(mesh):
-        record = wb.inspect(replicator.step(step_of(optimizer)), mesh=mesh)(batch, replicator.replicate(state))
+        record = wb.inspect(replicator.step(step_of(optimizer)), on=mesh)(batch, replicator.replicate(state))
     assert record.module is not None
     return record.module.collectives
 

@@ -94,7 +94,7 @@ def test_explorer_of_a_program_finds_its_missing_donation():
 def test_search_arrives_as_rows_and_locked_specs_stay():
     mesh = jax.sharding.AbstractMesh((4, 2), ("data", "model"))
     shape = jax.ShapeDtypeStruct((256, 256), "float32")
-    view = wb.explore(lambda w, batch: jnp.tanh(batch @ w), mesh=mesh)(shape, shape)
+    view = wb.explore(lambda w, batch: jnp.tanh(batch @ w), on=mesh)(shape, shape)
     assert view.data["advice"]["can_search"]
     view.start_search(lock={"batch": [["model"], []]}, compiled=False)
     assert view.wait_for_search(120)

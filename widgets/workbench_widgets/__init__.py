@@ -21,5 +21,5 @@ from workbench_widgets._propagation import PropagationView as PropagationView
 from workbench_widgets._run import RunView as RunView
 from workbench_widgets._saved import runs_unseen as runs_unseen
 from workbench_widgets._sharding import ShardingView as ShardingView
-from workbench_widgets._show import show_record as show_record
+from workbench_widgets._show import PROGRAM_VIEWS as PROGRAM_VIEWS, show_record as show_record, views_of as views_of
 from workbench_widgets._timeline import TimelineView as TimelineView

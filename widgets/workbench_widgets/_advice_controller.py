@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol
 
-from workbench.records import AdviceRecord, CallTreeRecord, Record, ShardingSearchRecord
+from workbench.records import AdviceRecord, CallTreeRecord, Record, SearchRecord
 from workbench_widgets._advice_state import advice_state, search_state
 from workbench_widgets._base import WorkbenchWidget, problem
 
@@ -28,10 +28,10 @@ class Searches(Protocol):
         *,
         lock: Mapping[str, Any],
         compiled: bool,
-        found: Callable[[ShardingSearchRecord], None],
+        found: Callable[[SearchRecord], None],
         progress: Callable[[str, float], None],
         cancel: threading.Event,
-    ) -> ShardingSearchRecord:
+    ) -> SearchRecord:
         """The choices; `found` gets what is known whenever it becomes better."""
         ...
 
@@ -62,7 +62,7 @@ class AdviceController(WorkbenchWidget):
         **values: object,
     ) -> None:
         self.advice: AdviceRecord | None = None
-        self.search: ShardingSearchRecord | None = None
+        self.search: SearchRecord | None = None
         self._searches = search
         self._search_job: Job | None = None
         self._advises, self._advice_tree, self._leaf_names = advise, tree, leaf_names
@@ -114,14 +114,14 @@ class AdviceController(WorkbenchWidget):
         if self._searches is None:
             message = (
                 "`start_search` was asked of a view that shows a record without its program, or a program without a "
-                "mesh of several devices. Open it from the program on a mesh: `workbench.explore(fn, mesh=…)(*args)`."
+                "mesh of several devices. Open it from the program on a mesh: `workbench.explore(fn, on=…)(*args)`."
             )
             raise RuntimeError(message)
         self.stop_search()
         searches = self._searches
 
         def work(job: "Job") -> Record:
-            def found(record: ShardingSearchRecord) -> None:
+            def found(record: SearchRecord) -> None:
                 if self._search_job is job:
                     self._searched(record)
 
@@ -142,11 +142,11 @@ class AdviceController(WorkbenchWidget):
             self._outbox.flush()
         return over
 
-    def _took_search(self, record: ShardingSearchRecord) -> Mapping[str, Any]:
+    def _took_search(self, record: SearchRecord) -> Mapping[str, Any]:
         self.search = record
         return {f"{self._advice_place}search": search_state(record)}
 
-    def _searched(self, record: ShardingSearchRecord) -> None:
+    def _searched(self, record: SearchRecord) -> None:
         self.update_live(**self._took_search(record))
 
     def close(self) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.records import AdviceRecord, CallTreeRecord, FindingRecord, GainRecord, ShardingSearchRecord
+from workbench.records import AdviceRecord, CallTreeRecord, FindingRecord, GainRecord, SearchRecord
 from workbench.render import (
     amount_writer,
     bytes_text,
@@ -35,7 +35,7 @@ def advice_state(
     }
 
 
-def search_state(search: ShardingSearchRecord) -> dict[str, Any]:
+def search_state(search: SearchRecord) -> dict[str, Any]:
     """What the advice view draws of a search: a row per choice, the chosen one first."""
     return {
         "sentence": render_text(search).splitlines()[0],
@@ -46,7 +46,7 @@ def search_state(search: ShardingSearchRecord) -> dict[str, Any]:
     }
 
 
-def _choice(search: ShardingSearchRecord, number: int) -> dict[str, Any]:
+def _choice(search: SearchRecord, number: int) -> dict[str, Any]:
     each = search.choices[number]
     return {
         "name": each.name,

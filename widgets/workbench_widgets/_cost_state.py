@@ -35,9 +35,9 @@ def cost_state(record: ProgramRecord, others: Sequence[ProgramRecord] = (), *, c
 def _other_size(record: ProgramRecord) -> str:
     """A cell that compares the program with itself for larger arguments, of which only the shapes are made."""
     found = re.match(r"[\w]+:", record.target)
-    where = f'target="{record.target}"' if found else 'chip="v5e"'
+    where = f'on="{record.target}"' if found else 'on="v5e"'
     if record.cost is not None and record.cost.chip is not None and not found:
-        where = f'chip="{record.cost.chip.name}"'
+        where = f'on="{record.cost.chip.name}"'
     name = record.name if record.name.isidentifier() else "fn"
     # A record knows arrays, not the call: static arguments and the names of the reader's variables are not in it.
     return (

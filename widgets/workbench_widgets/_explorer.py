@@ -76,7 +76,7 @@ def _help(record: ProgramRecord, key: str) -> str:
 
 _NOT_COMPILED = (
     "Advice is read from what the compiler made of a program, and this one was planned, not compiled: its mesh names "
-    'devices that are not here. Compile it for a machine that has them: wb.show(fn, target="v5e:16x16")(*args).'
+    'devices that are not here. Compile it for a machine that has them: wb.show(fn, on="v5e:16x16")(*args).'
 )
 _NO_PROGRAM = (
     "This explorer was made from a record alone, so nothing can look for advice here. Open the program itself, "
@@ -95,7 +95,7 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
         monitor: Samples of the devices, such as `workbench.measurement.watch_devices()` takes.
         rounds: A run of many rounds, such as `workbench.measurement.Run`: its curves, and its clients round by round.
         timeline: A simulated round, with its stragglers.
-        runs: Runs of the program over one another, such as `wb.compare_runs(…).record`: a tab with their curves.
+        runs: Runs of the program over one another, such as `wb.compare(…).record`: a tab with their curves.
         tap: Evaluates the program and returns the values of a client; clients can then be opened.
         view: The tab to open first.
         compile_for: Compiles the program for a target that is chosen in the cost view.

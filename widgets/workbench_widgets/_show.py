@@ -55,6 +55,18 @@ _PROGRAM: dict[str, Callable[..., WorkbenchWidget]] = {
     "sharding": lambda record, **options: _sharding_of(record, **options),
 }
 
+PROGRAM_VIEWS: tuple[str, ...] = tuple(_PROGRAM)
+
+
+def views_of(record: Record) -> tuple[str, ...]:
+    """The names of the live views of a record, the default first; none where it has no live view."""
+    try:
+        views, default = _views_of(record)
+    except TypeError:
+        return ()
+    return (default, *(name for name in views if name != default))
+
+
 # What a view of a program can be given to ask the kernel for.
 _ASKING = {
     "explorer": ("compile_for", "what_if", "tap", "play", "advise", "search"),
@@ -79,8 +91,7 @@ def show_record(
 
     Args:
         record: A program, a plan, a mesh, a sharding, a measured run or a simulated round.
-        view: For a program: `explorer` (the default, all in one), `program`, `clients`, `mesh`, `sharding`, `hlo`,
-            `cost` or `memory`.
+        view: One of `views_of(record)`. Default: the first of them, for a program the explorer.
         compile_for: Compiles the program for a target that is chosen in the view.
         what_if: Tries other shardings of the program's arguments that are chosen in the view.
         tap: Evaluates the program and returns the values of a client that is opened in the view.
@@ -121,7 +132,7 @@ def show_record(
 
 def _views_of(record: Record) -> tuple[Mapping[str, Callable[..., WorkbenchWidget]], str]:
     """What a record can be shown as, and what it is shown as by default."""
-    if isinstance(record, ProgramRecord):
+    if isinstance(record, ProgramRecord | PlanRecord):
         return _PROGRAM, "explorer"
     if isinstance(record, ComparisonRecord):
         return {"compare": CompareView}, "compare"

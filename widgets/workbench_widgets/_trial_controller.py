@@ -46,7 +46,7 @@ class TrialController(WorkbenchWidget):
         tried: What came of the last finished trial.
     """
 
-    requests: ClassVar[dict[str, str]] = {"try_specs": "start_trial", "stop_trial": "stop_trial"}
+    requests: ClassVar[dict[str, str]] = {"what_if": "start_trial", "stop_trial": "stop_trial"}
     _trial_place = ""  # of the sharding view in a widget of several views: "sharding/"
 
     def __init__(self, *, what_if: TriesSpecs | None = None, **values: object) -> None:

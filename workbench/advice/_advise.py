@@ -27,7 +27,7 @@ from workbench.advice._partitioning import (
 )
 from workbench.advice._sharding import empty_slots, large_replicated, unbalanced_clients, uneven_shards, unused_axis
 from workbench.advice._specs import costly_constraint, misplaced_spec, partly_sharded
-from workbench.advice._verify import Recompile, count_traces, is_gradient, verified, wrapper_of
+from workbench.advice._verify import Recompile, Variants, count_traces, is_gradient, verified, wrapper_of
 from workbench.advice.search import SearchProgram
 from workbench.errors import InspectionError
 from workbench.plan import ChunkSize
@@ -109,7 +109,7 @@ def advise_record(
     if record.module is None:
         message = (
             f"`advise` received the record of {record.name}, which was planned and not compiled. Findings rest on "
-            "compiled instructions: inspect it on a mesh of devices, or for a `target`."
+            'compiled instructions: inspect it on a mesh of devices, or for a target such as `on="v5e:4x4"`.'
         )
         raise InspectionError(message)
     program = Compiled(
@@ -148,6 +148,26 @@ def advise_record(
         findings=tuple(kept),
         checked=tuple((rule.__doc__ or rule.__name__).strip().splitlines()[0] for rule in RULES),
         notes=tuple(notes),
+    )
+
+
+def advise_call(
+    record: ProgramRecord,
+    variants: Variants,
+    *,
+    verify: bool = True,
+    progress: Progress | None = None,
+    cancel: threading.Event | None = None,
+) -> AdviceRecord:
+    """Ranked findings about a traced call and its record; with `verify` changes are compiled."""
+    return advise_record(
+        record,
+        recompile=variants.recompile if verify else None,
+        planner=variants.planner(),
+        fn=variants.fn,
+        chunk_size=variants.chunk_size,
+        progress=progress,
+        cancel=cancel,
     )
 
 

@@ -7,13 +7,14 @@ import re
 import sys
 import textwrap
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
 from workbench._jax_compat import checkpoints_with, jit_cache_size
-from workbench._open_types import AS_GIVEN, AsGiven, Foreign
+from workbench._open_types import AS_GIVEN, AsGiven, Foreign, Option
 from workbench._processes import UNUSED_DONATIONS_ARE_FINE
 from workbench._types import AnyMesh, Argument
 from workbench.advice._links import crossed_links
@@ -23,37 +24,15 @@ from workbench.advice._rewrite import unconstrained, with_own_shards, with_writt
 from workbench.advice._sharding import best_spec
 from workbench.advice.search import SearchProgram, as_accelerator
 from workbench.errors import WorkbenchError
-from workbench.inspection import LoweredCall, TracedCall, current_mesh, mesh_of_values
+from workbench.inspection import LoweredCall, TracedCall, current_mesh, inspect_call, mesh_of_values, trace_call
+from workbench.inspection.what_if import WhatIf
 from workbench.plan import ChunkSize
-from workbench.records import FindingRecord, GainRecord, ProgramRecord, SourceLine, WhatIfRecord
+from workbench.records import FindingRecord, GainRecord, ProgramRecord, SourceLine
 from workbench.render import bytes_text, spec_code
 
 Recompile = Callable[..., ProgramRecord]
 Check = Callable[[FindingRecord, Compiled, Recompile], FindingRecord]
 _FREE = 1.01  # times the bytes sent: what is advised because it costs nothing may send this much more
-
-
-class Questioned(Protocol):
-    """A traced call that can be inspected: `workbench.api.Traced`, which a lower layer does not know."""
-
-    fn: Callable
-    args: tuple[Argument, ...]
-    kwargs: dict[str, Argument]
-    _call: TracedCall | LoweredCall
-
-    def __init__(
-        self,
-        fn: Callable,
-        args: tuple[Argument, ...],
-        kwargs: dict[str, Argument],
-        *,
-        mesh: AnyMesh | None = None,
-        call: TracedCall | None = None,
-    ) -> None: ...
-    @property
-    def inspect(self) -> Callable[..., ProgramRecord]: ...
-    @property
-    def try_specs(self) -> Callable[..., WhatIfRecord]: ...
 
 
 def verified(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
@@ -121,7 +100,7 @@ def _own_shards(finding: FindingRecord, program: Compiled, recompile: Recompile)
 def _written_gathers(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
     """The gathers written into the traced program, which is compiled again; compilers for CPUs merge them again."""
     if program.module.platform == "cpu" or finding.gain is None:
-        how = "the CPU's compiler merges written gathers again: to verify it, compile for an accelerator (`target=`)"
+        how = "the CPU's compiler merges written gathers again: to verify it, compile for an accelerator (`on=`)"
         return finding if finding.gain is None else finding.replace(gain=finding.gain.replace(how=how))
     assert program.record.propagation is not None
     lines, values = _lines(finding), program.record.propagation.values
@@ -301,27 +280,6 @@ def _same_work(before: float | None, after: float | None) -> bool:
     return before is not None and after is not None and abs(after - before) <= 0.01 * max(before, 1.0)
 
 
-def chunk_of(traced: Questioned, options: dict[str, Any]) -> ChunkSize:
-    """The chunk size that a traced call is compiled with: a number, "auto", a function, or None for all clients."""
-    call = getattr(traced, "_call", None)
-    return options.get("chunk_size", getattr(call, "chunk_size", "auto"))
-
-
-def planner_of(traced: Questioned, options: dict[str, Any]) -> SearchProgram | None:
-    """What prices a traced call with other specs; None without a mesh of several devices, or where it cannot be."""
-    call = getattr(traced, "_call", None)
-    if not isinstance(call, TracedCall):
-        return None
-    mesh = options.get("mesh") or current_mesh() or call.mesh or mesh_of_values(call.leaves)
-    target = options.get("target")
-    if mesh is None or mesh.empty or mesh.size < 2:
-        return None
-    try:
-        return SearchProgram(call, mesh, options.get("chip") or (target or "v5e").partition(":")[0], compiler="cpu")
-    except Exception:  # whatever JAX or Shardy refuses, the other rules still hold
-        return None
-
-
 def wrapper_of(fn: Callable | None) -> str:
     """What compiles a function, as it is written: libraries have their own way of donating."""
     library = type(fn).__module__.partition(".")[0]
@@ -368,7 +326,7 @@ def _below_jit(fn: Callable) -> Callable:
     return fn
 
 
-def _with_static_numbers(traced: Questioned) -> tuple[Callable, tuple[Argument, ...]]:
+def _with_static_numbers(traced: "Variants") -> tuple[Callable, tuple[Argument, ...]]:
     """The function with the whole numbers among its arguments fixed, and its other arguments."""
     numbers = {
         at: 1 if isinstance(each, jax.ShapeDtypeStruct) else int(each)
@@ -398,31 +356,61 @@ def _as_written(specs: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
     return made
 
 
-def _in_order_of_jax(traced: Questioned, options: dict[str, Any]) -> ProgramRecord:
-    """The call compiled for the same devices in the order of `jax.make_mesh`."""
-    if options.get("target") is not None:
-        return traced.inspect(**{**options, "order": "topology"})
-    mesh = options.get("mesh") or current_mesh() or _traced_call(traced).mesh
-    if not isinstance(mesh, jax.sharding.Mesh):
-        message = "the mesh has no devices to order"
-        raise TypeError(message)
-    other = jax.make_mesh(
-        mesh.axis_sizes, mesh.axis_names, axis_types=mesh.axis_types, devices=list(mesh.devices.flat)
-    )  # fmt: skip
-    return traced.inspect(**{**options, "mesh": other})
+@dataclass(frozen=True, kw_only=True)
+class Variants:
+    """A traced call, to be compiled with changes: donated arguments, other specs, chunks, generators, device orders.
 
+    Attributes:
+        call: The traced call.
+        fn: The function as the user gave it, with its positional and keyword arguments.
+        options: Options of `inspect_call` that the program is inspected with.
+    """
 
-def _traced_call(traced: Questioned) -> TracedCall:
-    if not isinstance(traced._call, TracedCall):
-        message = "the program is known as lowered text alone, which cannot be written in another way"
-        raise ValueError(message)
-    return traced._call
+    call: TracedCall | LoweredCall
+    fn: Callable
+    args: tuple[Argument, ...]
+    kwargs: dict[str, Argument]
+    options: dict[str, Any]
 
+    @property
+    def chunk_size(self) -> ChunkSize:
+        """The chunk size that the call is compiled with: a number, "auto", a function, or None for all clients."""
+        given = self.options.get("chunk_size")
+        return getattr(self.call, "chunk_size", "auto") if given is None else given[0]
 
-def recompiler(traced: Questioned, options: dict[str, Any]) -> Recompile:
-    """Compiles variants of a traced call: donated arguments, other specs, chunks, generators, orders of devices."""
+    @property
+    def mesh(self) -> AnyMesh | None:
+        """The mesh of the call, as given, current, traced under or read from its arrays."""
+        call = self.traced
+        return self.options.get("mesh") or current_mesh() or call.mesh or mesh_of_values(call.leaves)
+
+    @property
+    def traced(self) -> TracedCall:
+        """The traced call.
+
+        Raises:
+            ValueError: for a call of which only the lowered text is known.
+        """
+        if not isinstance(self.call, TracedCall):
+            message = "the program is known as lowered text alone, which cannot be written in another way"
+            raise ValueError(message)
+        return self.call
+
+    def planner(self) -> SearchProgram | None:
+        """What prices the call with other specs; None without a mesh of several devices, or where JAX refuses."""
+        if not isinstance(self.call, TracedCall):
+            return None
+        mesh, target = self.mesh, self.options.get("target")
+        if mesh is None or mesh.empty or mesh.size < 2:
+            return None
+        chip = self.options.get("chip") or (target or "v5e").partition(":")[0]
+        try:
+            return SearchProgram(self.call, mesh, chip, compiler="cpu")
+        except Exception:  # whatever JAX or Shardy refuses, the other rules still hold
+            return None
 
     def recompile(
+        self,
         *,
         donate: int | tuple[int, ...] | str = (),
         specs: dict[str, Any] | None = None,
@@ -433,42 +421,56 @@ def recompiler(traced: Questioned, options: dict[str, Any]) -> Recompile:
         partitionable: bool = False,
         ordered: bool = False,
     ) -> ProgramRecord:
+        """Compiles the call with one change."""
         if partitionable:
             with jax.threefry_partitionable(True):
-                return type(traced)(traced.fn, traced.args, traced.kwargs, mesh=options.get("mesh")).inspect(**options)
+                return self._inspect(self._trace(self.fn, self.args, self.kwargs))
         if ordered:
-            return _in_order_of_jax(traced, options)
+            return self._in_order_of_jax()
         if static:
-            fn, kept = _with_static_numbers(traced)
-            return type(traced)(fn, kept, traced.kwargs, mesh=options.get("mesh")).inspect(**options)
+            fn, kept = _with_static_numbers(self)
+            return self._inspect(self._trace(fn, kept, self.kwargs))
         if rewrite is not None:
-            mesh = (
-                options.get("mesh")
-                or _traced_call(traced).mesh
-                or mesh_of_values(_traced_call(traced).leaves)
-                or current_mesh()
-            )
-            closed, count = rewrite(_traced_call(traced).closed, mesh)
+            call = self.traced
+            mesh = self.options.get("mesh") or call.mesh or mesh_of_values(call.leaves) or current_mesh()
+            closed, count = rewrite(call.closed, mesh)
             if not count:
                 message = "the traced program has no operation that could be changed there"
                 raise ValueError(message)
-            call = _traced_call(traced).rewritten(closed)
-            return type(traced)(traced.fn, traced.args, traced.kwargs, call=call).inspect(**options)
+            return self._inspect(call.rewritten(closed))
         if policy is not None:
-            fn = _written_again(traced.fn)
+            fn = _written_again(self.fn)
             with contextlib.nullcontext() if policy is AS_GIVEN else checkpoints_with(policy):
-                return type(traced)(fn, traced.args, traced.kwargs, mesh=options.get("mesh")).inspect(**options)
+                return self._inspect(self._trace(fn, self.args, self.kwargs))
         if chunk_size is not AS_GIVEN:
-            return traced.inspect(**{**options, "chunk_size": chunk_size})
+            return self._inspect(self.call, chunk_size=(chunk_size,))
         if specs is not None:
-            given = {name: options[name] for name in ("mesh", "target") if options.get(name) is not None}
-            return traced.try_specs(_as_written(specs, _traced_call(traced).names), **given).after
-        fn, args, kwargs = traced.fn, traced.args, traced.kwargs
+            call = self.traced
+            tried = WhatIf(call, mesh=self.options.get("mesh"), target=self.options.get("target"))
+            return tried.compile(tried.plan(_as_written(specs, call.names))).after
+        fn, args, kwargs = self.fn, self.args, self.kwargs
         if isinstance(donate, str):
-            (fn, args), kwargs = _donating_arrays(_traced_call(traced), donate), {}
+            (fn, args), kwargs = _donating_arrays(self.traced, donate), {}
         else:
             fn = _donating(fn, donate)
         with UNUSED_DONATIONS_ARE_FINE:  # what cannot be donated is seen in the memory of the compiled module
-            return type(traced)(fn, args, kwargs, mesh=options.get("mesh")).inspect(**options)
+            return self._inspect(self._trace(fn, args, kwargs))
 
-    return recompile
+    def _trace(self, fn: Callable, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> TracedCall | LoweredCall:
+        return trace_call(fn, args, kwargs, self.options.get("mesh"))
+
+    def _inspect(self, call: TracedCall | LoweredCall, **changed: Option) -> ProgramRecord:
+        return inspect_call(call, **{**self.options, **changed})
+
+    def _in_order_of_jax(self) -> ProgramRecord:
+        """The call compiled for the same devices in the order of `jax.make_mesh`."""
+        if self.options.get("target") is not None:
+            return self._inspect(self.call, order="topology")
+        mesh = self.options.get("mesh") or current_mesh() or self.traced.mesh
+        if not isinstance(mesh, jax.sharding.Mesh):
+            message = "the mesh has no devices to order"
+            raise TypeError(message)
+        other = jax.make_mesh(
+            mesh.axis_sizes, mesh.axis_names, axis_types=mesh.axis_types, devices=list(mesh.devices.flat)
+        )
+        return self._inspect(self.call, mesh=other)

@@ -1,31 +1,25 @@
-"""The options of the one-line forms: typed for checkers, and written out for `help`."""
+"""Options of questions, with their types."""
 
-import difflib
-import functools
-import inspect
 import threading
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, Required, TypeAlias, TypedDict, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeAlias, TypedDict
 
-from jax.sharding import AbstractMesh, Mesh
-
-from workbench._types import Argument, Spec
+from workbench._open_types import AS_GIVEN, AsGiven
+from workbench.errors import ProgramError
+from workbench.inspection import On, machine_of
 from workbench.measurement import DeviceMonitor, Run
 from workbench.plan import ChunkSize
-from workbench.records import ProgramRecord, RunRecord, ShardingSearchRecord, TimelineRecord
+from workbench.records import ProgramRecord, RunRecord, TimelineRecord
 
-Progress = Callable[[str, float], None]
+Progress: TypeAlias = Callable[[str, float], None]
 Layout: TypeAlias = Any  # an `ipywidgets.Layout`, whose package carries no types, or a mapping of its fields
-F = TypeVar("F", bound=Callable)
 
 
 class InspectOptions(TypedDict, total=False):
-    """Options of `Traced.inspect`."""
+    """Options of `Traced.inspect`, for the questions that inspect first."""
 
-    mesh: Mesh | AbstractMesh | None
-    target: str | None
-    chip: str | None
-    chunk_size: ChunkSize
+    on: On
+    chunk_size: ChunkSize | AsGiven
     examples_per_client: Sequence[int] | None
     order: Literal["topology", "naive"]
     force: bool
@@ -34,27 +28,10 @@ class InspectOptions(TypedDict, total=False):
     timeout_seconds: float | None
 
 
-class AdviseOptions(InspectOptions, total=False):
-    """Options of `Traced.advise`."""
-
-    verify: bool
-
-
-class ShowOptions(InspectOptions, total=False):
-    """Options of `Traced.show`."""
+class ViewOptions(InspectOptions, total=False):
+    """Options of `Traced.explore`, for `show`."""
 
     view: str | None
-
-
-class WhyOptions(InspectOptions, total=False):
-    """Options of `Traced.why`."""
-
-    large_bytes: int | None
-
-
-class ExploreOptions(InspectOptions, total=False):
-    """Options of `Traced.explore`."""
-
     gradient: Callable | ProgramRecord | None
     rounds: Run | None
     monitor: DeviceMonitor | None
@@ -65,131 +42,39 @@ class ExploreOptions(InspectOptions, total=False):
     layout: Layout | None
 
 
-class MeasureOptions(TypedDict, total=False):
-    """Options of `Traced.measure`."""
+def inspect_options(
+    question: str,
+    *,
+    on: On = None,
+    chunk_size: ChunkSize | AsGiven = AS_GIVEN,
+    examples_per_client: Sequence[int] | None = None,
+    order: Literal["topology", "naive"] = "topology",
+    force: bool = False,
+    progress: Progress | None = None,
+    cancel: threading.Event | None = None,
+    timeout_seconds: float | None = None,
+) -> dict[str, Any]:
+    """The options of `workbench.inspection.inspect_call` for those of `Traced.inspect`.
 
-    rounds: int
-    warmup: int
-    clients: Literal["together", "probe"]
-    mesh: Mesh | None
-    chip: str | None
-
-
-class TapOptions(TypedDict, total=False):
-    """Options of `Traced.tap`."""
-
-    client: int | tuple[int, ...]
-    most_values: int
-    most_bytes: int
-    only: str | tuple[str, ...] | None
-
-
-class SpecsOptions(TypedDict, total=False):
-    """Options of `Traced.try_specs`, but the specs."""
-
-    mesh: Mesh | AbstractMesh | None
-    target: str | None
-    compiled: bool
-    chunk_size: ChunkSize
-    progress: Progress | None
-    cancel: threading.Event | None
-
-
-class SuggestOptions(TypedDict, total=False):
-    """Options of `Traced.suggest_shardings`."""
-
-    mesh: Mesh | AbstractMesh | None
-    chip: str | None
-    lock: Mapping[str, Spec] | None
-    seconds: float
-    compiled: bool
-    compiler: Literal["auto", "cpu"]
-    memory_bytes: int | None
-    progress: Progress | None
-    cancel: threading.Event | None
-    found: Callable[[ShardingSearchRecord], None] | None
-
-
-class MeshOptions(TypedDict, total=False):
-    """Options of `Traced.suggest_mesh`."""
-
-    chips: Required[str]
-    axes: Sequence[str] | None
-    lock: Mapping[str, Spec] | None
-    seconds: float
-    compiled: bool
-    compiler: Literal["auto", "cpu"]
-    progress: Progress | None
-    cancel: threading.Event | None
-
-
-class FitOptions(TypedDict, total=False):
-    """Options of `Traced.fit`."""
-
-    targets: Required[Sequence[str]]
-    axes: Sequence[str] | None
-    seconds: float
-    compiled: bool
-    progress: Progress | None
-    cancel: threading.Event | None
-
-
-class ExportOptions(TypedDict, total=False):
-    """Options of `Traced.export`."""
-
-    platforms: Sequence[str] | None
-    chunk_size: ChunkSize
-    derivatives: int
-
-
-def options_of(method: Callable) -> Callable[[F], F]:
-    """Gives a one-line form the options of a method of `Traced`: in its signature, and checked at its first call."""
-
-    def decorate(fn: F) -> F:
-        own = [p for p in inspect.signature(fn).parameters.values() if p.kind is not p.VAR_KEYWORD]
-        known = {p.name: p for p in _options(method) if p.name not in {q.name for q in own}}
-
-        @functools.wraps(fn)
-        def checked(*args: Argument, **options: Argument) -> Argument:
-            unknown = [name for name in options if name not in known and name not in {p.name for p in own}]
-            if unknown:
-                raise TypeError(_unknown(fn.__name__, unknown, known))
-            return fn(*args, **options)
-
-        returned = inspect.signature(fn).return_annotation
-        checked.__signature__ = inspect.Signature(  # pyright: ignore[reportAttributeAccessIssue]
-            [*own, *known.values()], return_annotation=returned
+    Raises:
+        ProgramError: for options of targets where `on=` names none.
+        MeshError: for `on=` that is no machine.
+    """
+    machine = machine_of(on, question)
+    unused = [name for name, is_given in {"order": order != "topology", "force": force}.items() if is_given]
+    if unused and machine.target is None:
+        message = (
+            f"`{question}` was given {', '.join(f'`{name}`' for name in unused)} without a target. Only compilation "
+            'for a target uses it: pass `on="v5e:4x4"` or another target, or leave it out.'
         )
-        return checked  # pyright: ignore[reportReturnType]
-
-    return decorate
-
-
-def _options(method: Callable) -> list[inspect.Parameter]:
-    found = [p for p in inspect.signature(method).parameters.values() if p.name != "self"]
-    named = [p.replace(kind=p.KEYWORD_ONLY) for p in found if p.kind is not p.VAR_KEYWORD]
-    if len(named) != len(found):  # **options: Unpack[InspectOptions]
-        hints = InspectOptions.__annotations__
-        named += [
-            inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=_NOT_GIVEN, annotation=hint)
-            for name, hint in hints.items()
-        ]
-    return named
-
-
-class _NotGiven:
-    def __repr__(self) -> str:
-        return "..."
-
-
-_NOT_GIVEN = _NotGiven()
-
-
-def _unknown(name: str, unknown: Sequence[str], known: Mapping[str, Any]) -> str:
-    near = [match for word in unknown for match in difflib.get_close_matches(word, known, n=1)]
-    hint = f" Did you mean {', '.join(f'`{word}`' for word in near)}?" if near else ""
-    return (
-        f"`{name}` received {', '.join(f'`{word}`' for word in unknown)}, which it has no option for.{hint} The "
-        f"options of `{name}` are {', '.join(known)}; arguments of your function go into the second call, "
-        f"`{name}(fn)(*args, **kwargs)`."
-    )
+        raise ProgramError(message)
+    return {
+        "mesh": machine.mesh,
+        "target": machine.target,
+        "chip": machine.chip,
+        "chunk_size": None if chunk_size is AS_GIVEN else (chunk_size,),
+        "examples_per_client": examples_per_client,
+        "order": order,
+        "force": force,
+        "waiting": {"progress": progress, "cancel": cancel, "timeout_seconds": timeout_seconds},
+    }

@@ -1,24 +1,26 @@
-"""`show` and `explore`: pick the inspector, pick the view."""
+"""Displays and views of programs and other values: pick the inspector, pick the view."""
 
 import contextvars
+import dataclasses
+import difflib
 import sys
 import threading
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypedDict, TypeVar, Unpack
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack
 
 import jax
 
 from workbench import launch, render
 from workbench._open_types import Option
 from workbench._types import PyTree
-from workbench.advice import advise_record, chunk_of, planner_of, recompiler
-from workbench.api._options import Layout
-from workbench.api._things import record_of_thing
+from workbench.advice import advise_call, advise_record
+from workbench.api._options import InspectOptions, Layout, inspect_options
+from workbench.api._things import Inspected, record_of_thing, refuse_options
 from workbench.api._waiting import say_phase, waiting
 from workbench.engines import play
-from workbench.errors import InspectionError, MeshError
+from workbench.errors import InspectionError, MeshError, ProgramError, WorkbenchError
 from workbench.federated.experiments import is_runs, overlay_runs
-from workbench.inspection import LoweredCall, current_mesh, mesh_of_values
+from workbench.inspection import LoweredCall, On, current_mesh, inspect_call, machine_of, mesh_of_values
 from workbench.inspection.what_if import WhatIf
 from workbench.measurement import DeviceMonitor, Run
 from workbench.records import (
@@ -26,12 +28,14 @@ from workbench.records import (
     PlayRecord,
     ProgramRecord,
     Record,
-    ShardingSearchRecord,
+    RunRecord,
+    SearchRecord,
     TapRecord,
+    TimelineRecord,
 )
 
 if TYPE_CHECKING:
-    from workbench_widgets import Explorer, PlayerView, Playground, WorkbenchWidget
+    from workbench_widgets import PlayerView, Playground, WorkbenchWidget
 
     from workbench.api._traced import Traced
 
@@ -45,52 +49,60 @@ class Waiting(TypedDict, total=False):
     cancel: threading.Event
 
 
-# Options of `inspect` that trying other shardings has no use for.
-_OF_INSPECT = ("chip", "examples_per_client", "order", "force", "progress", "cancel", "timeout_seconds")
-
-
-def show_thing(x: object, *, view: str | None = None, **options: Option) -> None:
-    """Displays what is no function: a mesh, arrays, a record, a run, devices, a program of nodes."""
-    live = _live_view_of(x) if in_notebook() else None
-    if live is not None:
-        _display(live)
-    elif isinstance(x, DeviceMonitor | Run):
-        print(x.history.to_pandas() if isinstance(x, Run) else x.to_pandas())
-    else:
-        display_record(record_of_thing(x, "show", **options), view)
-
-
-def show_program(traced: "Traced", *, view: str | None, options: dict[str, Any]) -> None:
-    """Displays a traced program; see `Traced.show`."""
-    if in_notebook() and options.get("target") and "progress" not in options:
-        options = {**options, "progress": lambda phase, _: say_phase(f"{phase} for {options['target']}")}
-    with waiting(traced.name, "compiling and reading what was compiled", shown=is_watched()):
-        record = traced.inspect(**options)
-    display_record(
-        record,
-        view,
-        compile_for=_elsewhere(traced, options),
-        what_if=_tries(traced, options, record),
-        tap=_opener(traced),
-        play=_plays(traced),
-        advise=_adviser(traced, options, record),
-        search=_searcher(traced, options, record),
-    )
-
-
-def display_record(record: Record, view: str | None, **asked: Option) -> None:
-    """Displays a record: live in a notebook, as text in a terminal."""
-    if not in_notebook():
-        print(render.render_text(record))
+def show_thing(x: object, **options: Option) -> None:
+    """Displays the view of a value that is not a function: live in a notebook, as text in a terminal."""
+    view = options.pop("view", None)
+    if in_notebook():
+        _display_or_text(lambda: view_of_thing("show", x, view=view, **options), x)
         return
-    if isinstance(record, ProgramRecord):
-        asked.setdefault("advise", _record_adviser(record))
-    if isinstance(record, TapRecord):
-        from IPython.display import display
+    options.pop("layout", None)
+    if isinstance(x, DeviceMonitor | Run):
+        refuse_options("show", x, options)
+        print(x.history.to_pandas() if isinstance(x, Run) else x.to_pandas())
+        return
+    record = record_of_thing(x, "show", **options)
+    check_view("show", record, view)
+    print(render.render_text(record))
 
-        display({"text/html": render.render_tap_html(record), "text/plain": render.render_text(record)}, raw=True)
-    else:
-        _display(_widget(record, view, **asked) or record)
+
+def show_program(traced: "Traced", **options: Option) -> None:
+    """Displays a traced program; see `Traced.show`."""
+    if in_notebook():
+        _display_or_text(lambda: view_of_program(traced, question="show", **options), traced)
+        return
+    views = {name: options.pop(name) for name in _EXPLORER if name in options}
+    view = options.pop("view", None)
+    options.pop("layout", None)
+    record = _inspected(traced, options)
+    check_view("show", record, view)
+    _refuse_views("show", view, views)
+    print(render.render_text(record))
+
+
+def _display_or_text(make: Callable[[], "WorkbenchWidget"], x: object) -> None:
+    """Displays a view; where it cannot be made, the record as a card, since a display never ends the cell."""
+    try:
+        shown: object = make()
+    except WorkbenchError:
+        raise
+    except _NoView as problem:
+        shown = problem.record
+        if isinstance(shown, TapRecord):
+            from IPython.display import display
+
+            display({"text/html": render.render_tap_html(shown), "text/plain": render.render_text(shown)}, raw=True)
+            return
+    except Exception as error:
+        print(f"The live view could not be made ({type(error).__name__}: {error}).")
+        shown = x if not isinstance(x, Inspected) else x.inspect()
+    _display(shown)
+
+
+class _NoView(Exception):
+    """A record that has no live view."""
+
+    def __init__(self, record: Record) -> None:
+        self.record = record
 
 
 def _display(shown: object) -> None:
@@ -99,31 +111,92 @@ def _display(shown: object) -> None:
     display(shown)
 
 
-def explorer_of(
-    traced: "Traced", *, gradient: Callable | ProgramRecord | None, options: dict[str, Any], **views: Option
-) -> "Explorer":
-    """The explorer of a traced program; see `Traced.explore`."""
+def view_of_program(
+    traced: "Traced",
+    *,
+    question: str = "explore",
+    view: str | None = None,
+    gradient: Callable | ProgramRecord | None = None,
+    dock: Literal["right"] | None = None,
+    layout: Layout | None = None,
+    rounds: Run | None = None,
+    monitor: DeviceMonitor | None = None,
+    run: RunRecord | None = None,
+    timeline: TimelineRecord | None = None,
+    runs: Record | None = None,
+    **options: Unpack[InspectOptions],
+) -> "WorkbenchWidget":
+    """The view of a traced program; see `Traced.explore`."""
     import workbench_widgets
 
-    layout = views.pop("layout", None)
-    if in_notebook() and options.get("target") and "progress" not in options:
-        options = {**options, "progress": lambda phase, _: say_phase(f"{phase} for {options['target']}")}
-    with waiting(traced.name, "compiling and reading what was compiled", shown=is_watched()):
-        record = traced.inspect(**options)
+    views = {"rounds": rounds, "monitor": monitor, "run": run, "timeline": timeline, "runs": runs, "dock": dock}
+    _refuse_views(question, view, {"gradient": gradient, **views})
+    _check_name(question, view, workbench_widgets.PROGRAM_VIEWS)
+    record = _inspected(traced, dict(options))
+    asked = _kernel_side(traced, inspect_options(question, **options), record)
+    if view not in (None, "explorer"):
+        return laid_out(_widget(question, record, view, **asked), layout)
     if callable(gradient) and not isinstance(gradient, ProgramRecord):
         gradient = traced.of(gradient).inspect(**options)
-    made = workbench_widgets.Explorer(
-        record,
-        gradient=gradient,
-        compile_for=_elsewhere(traced, options),
-        what_if=_tries(traced, options, record),
-        tap=_opener(traced),
-        play=_plays(traced),
-        advise=_adviser(traced, options, record),
-        search=_searcher(traced, options, record),
-        **views,
+    return laid_out(workbench_widgets.Explorer(record, gradient=gradient, **asked, **views), layout)
+
+
+_EXPLORER = ("gradient", "rounds", "monitor", "run", "timeline", "runs", "dock")  # options of the explorer alone
+
+
+def _refuse_views(question: str, view: str | None, given: Mapping[str, Any]) -> None:
+    """Raises for options that only the explorer shows, given with another view."""
+    unused = [name for name, value in given.items() if value is not None]
+    if unused and view not in (None, "explorer"):
+        message = (
+            f"`{question}` was given {', '.join(f'`{name}=`' for name in unused)} with view={view!r}. Only the "
+            "explorer shows them: leave `view=` out."
+        )
+        raise ProgramError(message)
+
+
+def check_view(question: str, record: Record, view: str | None) -> None:
+    """Raises for a view that a record has not.
+
+    Raises:
+        InspectionError: with the views that there are.
+    """
+    if view is not None:
+        import workbench_widgets
+
+        _check_name(question, view, workbench_widgets.views_of(record))
+
+
+def _check_name(question: str, view: str | None, views: Sequence[str]) -> None:
+    if view is None or view in views:
+        return
+    near = difflib.get_close_matches(view, views, n=1)
+    message = (
+        f"`{question}` was given view={view!r}, which is not a view.{f' Did you mean {near[0]!r}?' if near else ''} "
+        f"The views are {', '.join(views) or 'none for this kind of record'}: pass one of these, or leave `view=` out."
     )
-    return laid_out(made, layout)
+    raise InspectionError(message)
+
+
+def _inspected(traced: "Traced", options: dict[str, Any]) -> ProgramRecord:
+    """The record of a program, while the cell says what is under way."""
+    target = machine_of(options.get("on"), "inspect").target
+    if in_notebook() and target and options.get("progress") is None:
+        options = {**options, "progress": lambda phase, _: say_phase(f"{phase} for {target}")}
+    with waiting(traced.name, "compiling and reading what was compiled", shown=is_watched()):
+        return traced.inspect(**options)
+
+
+def _kernel_side(traced: "Traced", options: dict[str, Any], record: ProgramRecord) -> dict[str, Any]:
+    """What views of a program can ask the kernel for; the options are those of `inspect_call`."""
+    return {
+        "compile_for": _elsewhere(traced, options),
+        "what_if": _tries(traced, options, record),
+        "tap": _opener(traced),
+        "play": _plays(traced),
+        "advise": _adviser(traced, options, record),
+        "search": _searcher(traced, options),
+    }
 
 
 def player_of(traced: "Traced", fn: Callable, args: tuple[PyTree[jax.Array], ...]) -> "PlayerView":
@@ -151,29 +224,32 @@ def _live_view_of(x: object) -> "WorkbenchWidget | None":
     return workbench_widgets.RunsView(overlay_runs(x), again=lambda: overlay_runs(x)) if is_runs(x) else None
 
 
-def explore_thing(x: object, *, layout: Layout | None = None, **options: Option) -> "WorkbenchWidget":
-    """The widget of what is no function; see `explore`.
+def view_of_thing(
+    question: str, x: object, *, view: str | None = None, layout: Layout | None = None, **options: Option
+) -> "WorkbenchWidget":
+    """The view of a value that is not a function; see `explore`.
 
     Raises:
-        InspectionError: if nothing is known of `x`, or its record has no live view.
+        InspectionError: if nothing is known of `x`, or its record has no such view.
+        ProgramError: for options that are not used.
     """
     import workbench_widgets
 
-    made = _live_view_of(x)
-    if made is None:
-        record = x if isinstance(x, Record) else record_of_thing(x, "explore")
-        if isinstance(record, ProgramRecord):
-            made = workbench_widgets.Explorer(record, advise=_record_adviser(record), **options)
-        else:
-            try:
-                made = workbench_widgets.show_record(record, **options)
-            except TypeError as error:
-                message = (
-                    f"`explore` received a {type(record).__name__}, which has no live view. The last line of a cell "
-                    "shows every record as a card, and `print` as text: use one of these."
-                )
-                raise InspectionError(message) from error
-    return laid_out(made, layout)
+    live = _live_view_of(x)
+    if live is not None:
+        refuse_options(question, x, {**options, **({} if view is None else {"view": view})})
+        return laid_out(live, layout)
+    views = {name: options.pop(name) for name in _EXPLORER if name in options}
+    record = record_of_thing(x, question, **options)
+    check_view(question, record, view)
+    if isinstance(record, ProgramRecord):
+        _refuse_views(question, view, views)
+        asked = {"advise": _record_adviser(record)}
+        if view in (None, "explorer"):
+            return laid_out(workbench_widgets.Explorer(record, **asked, **views), layout)
+        return laid_out(_widget(question, record, view, **asked), layout)
+    refuse_options(question, record, views)
+    return laid_out(_widget(question, record, view), layout)
 
 
 def laid_out(widget: W, layout: Layout | None) -> W:
@@ -230,29 +306,25 @@ def _elsewhere(traced: "Traced", options: dict[str, Any]) -> Callable[..., Progr
     Remembers the shapes of arguments, not the arrays, and the mesh of now: another thread has none.
     """
     shapes = traced.with_shapes()
-    remembered = {"mesh": current_mesh(), **{k: v for k, v in options.items() if k not in ("target", "chip")}}
+    mesh = options["mesh"] or current_mesh()
+    remembered = {**options, "mesh": mesh, "chip": None}
     context = contextvars.copy_context()
 
-    def compile_for(target: str, **waiting: Unpack[Waiting]) -> ProgramRecord:
-        return context.copy().run(lambda: shapes.inspect(**{**remembered, **waiting, "target": target}))
+    def compile_for(target: str, *, order: Literal["topology", "naive"] = "topology", **waiting: Unpack[Waiting]):
+        asked = {**remembered, "target": target, "order": order, "waiting": waiting}
+        return context.copy().run(lambda: inspect_call(shapes._call, **asked))
 
     return compile_for
 
 
 def _adviser(traced: "Traced", options: dict[str, Any], record: ProgramRecord) -> Callable[..., AdviceRecord]:
     """What finds advice about the program once it is asked, in any thread; see `_elsewhere`."""
-    shapes = traced.with_shapes()
-    remembered = {"mesh": current_mesh(), **options}
+    variants = traced.with_shapes()._variants({**options, "mesh": options["mesh"] or current_mesh()})
+    variants = dataclasses.replace(variants, fn=traced.fn)
     context = contextvars.copy_context()
 
     def advise(**waiting: Unpack[Waiting]) -> AdviceRecord:
-        return context.copy().run(lambda: found(**waiting))
-
-    def found(**waiting: Unpack[Waiting]) -> AdviceRecord:
-        known = {k: v for k, v in remembered.items() if v is not None}
-        planner, recompile = planner_of(shapes, known), recompiler(shapes, known)
-        chunk = chunk_of(shapes, known)
-        return advise_record(record, recompile=recompile, planner=planner, fn=traced.fn, chunk_size=chunk, **waiting)
+        return context.copy().run(lambda: advise_call(record, variants, **waiting))
 
     return advise
 
@@ -262,20 +334,19 @@ def _record_adviser(record: ProgramRecord) -> Callable[..., AdviceRecord]:
     return lambda **waiting: advise_record(record, **waiting)
 
 
-def _searcher(
-    traced: "Traced", options: dict[str, Any], record: ProgramRecord
-) -> Callable[..., ShardingSearchRecord] | None:
+def _searcher(traced: "Traced", options: dict[str, Any]) -> Callable[..., SearchRecord] | None:
     """What searches shardings once it is asked, in any thread; None without a mesh of several devices."""
-    mesh = options.get("mesh") or current_mesh()
+    mesh = options["mesh"] or current_mesh()
     if mesh is None and not isinstance(traced._call, LoweredCall):
         mesh = traced._call.mesh or mesh_of_values(traced._call.leaves)
     if mesh is None or mesh.empty or mesh.size < 2 or isinstance(traced._call, LoweredCall):
         return None
     shapes, context = traced.with_shapes(), contextvars.copy_context()
-    chip = options.get("chip") or (options.get("target") or "").partition(":")[0] or None
+    chip = options["chip"] or (options["target"] or "").partition(":")[0]
+    on: On = (mesh, chip) if chip else mesh
 
-    def search(**asked: Option) -> ShardingSearchRecord:
-        return context.copy().run(lambda: shapes.suggest_shardings(mesh=mesh, chip=chip, **asked))
+    def search(**asked: Option) -> SearchRecord:
+        return context.copy().run(lambda: shapes.search(on=on, **asked))
 
     return search
 
@@ -299,22 +370,22 @@ def _flat(call: tuple[Callable, tuple[Any, ...]]) -> tuple[Any, ...]:
 
 def _tries(traced: "Traced", options: dict[str, Any], record: ProgramRecord) -> WhatIf | None:
     """The program to be tried with other shardings that a view names; None where there is no mesh."""
-    given = {name: value for name, value in options.items() if name not in _OF_INSPECT}
+    given = {} if options["chunk_size"] is None else {"chunk_size": options["chunk_size"][0]}
     try:
-        return WhatIf(traced._traced("show"), present=record, **given)
+        return WhatIf(traced._traced("show"), present=record, mesh=options["mesh"], target=options["target"], **given)
     except (MeshError, InspectionError):  # without a mesh there is nothing to shard over
         return None
 
 
-def _widget(record: Record, view: str | None, **asked: Option) -> "WorkbenchWidget | None":
-    try:
-        import workbench_widgets
+def _widget(question: str, record: Record, view: str | None, **asked: Option) -> "WorkbenchWidget":
+    import workbench_widgets
 
-        return workbench_widgets.show_record(record, view=view, **asked)
-    except InspectionError:
-        raise
-    except TypeError:  # this kind of record has no live view
-        return None
-    except Exception as error:  # a display never ends the cell
-        print(f"The live view could not be made ({type(error).__name__}: {error}).")
-        return None
+    if not workbench_widgets.views_of(record):
+        if question == "show":
+            raise _NoView(record)
+        message = (
+            f"`{question}` received a {type(record).__name__}, which has no live view. The last line of a cell shows "
+            "every record as a card, and `print` as text: use one of these."
+        )
+        raise InspectionError(message)
+    return workbench_widgets.show_record(record, view=view, **asked)

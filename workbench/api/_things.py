@@ -1,7 +1,8 @@
-"""What is no function: records of meshes, arrays, modules, compiled programs and files."""
+"""Records of values that are not functions: meshes, arrays, modules, compiled programs and files."""
 
 import functools
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -12,18 +13,19 @@ from jax.sharding import AbstractMesh, Mesh
 
 from workbench._open_types import Foreign, Option
 from workbench.api._export import ExportedProgram, load
-from workbench.errors import InspectionError
+from workbench.errors import InspectionError, ProgramError
 from workbench.federated.experiments import is_runs, overlay_runs
 from workbench.inspection import (
-    compare as compare_records,
+    On,
     inspect_mesh,
     inspect_sharding,
     inspect_source,
     inspect_stage,
     is_program_text,
+    machine_of,
 )
 from workbench.plan import nesting_problem
-from workbench.records import ComparisonRecord, Record
+from workbench.records import Record
 
 _STAGES = (jax.stages.Traced, jax.stages.Lowered, jax.stages.Compiled, jax.export.Exported)
 
@@ -41,23 +43,31 @@ def is_program(x: object) -> TypeGuard[Callable]:
     )  # an NNX or Equinox module is a pytree: its arrays are shown, its call is `model.__call__`
 
 
+class Inspected(ABC):
+    """A traced call, whose options are those of a function's."""
+
+    @abstractmethod
+    def inspect(self) -> Record:
+        """The record of the call."""
+
+
 def record_of_thing(x: object, question: str, **options: Option) -> Record:  # the record that the thing has
-    """The record of what is no function.
+    """The record of a value that is not a function.
+
+    Args:
+        x: The value.
+        question: Name of the function that the user called, for errors.
+        **options: Options of `Traced.inspect`; options that the value has no use for are refused.
 
     Raises:
         InspectionError: if nothing is known of `x`.
+        ProgramError: for options that are not used.
     """
-    if isinstance(x, Record):
-        return x
-    if isinstance(x, Mesh | AbstractMesh):
-        return inspect_mesh(x)
-    if is_runs(x):
-        return overlay_runs(x)
-    traced: Foreign = x  # `wb.trace(fn)(*args)`, which is made of this module
-    if hasattr(x, "plan") and callable(getattr(x, "inspect", None)):
-        return traced.inspect(**options)
-    record = getattr(x, "record", None)
-    if isinstance(record, Record):
+    if isinstance(x, Inspected):
+        return x.inspect(**options)
+    record = _record_as_it_is(x)
+    if record is not None:
+        refuse_options(question, record, options)
         return record
     if isinstance(x, ExportedProgram):
         return record_of_thing(load(x).module, question, **options)
@@ -66,14 +76,15 @@ def record_of_thing(x: object, question: str, **options: Option) -> Record:  # t
             f"`{question}` received a {type(x).__name__}, {problem}. Pass the arrays, or a tree of them that ends."
         )
         raise InspectionError(message)
-    staged = inspect_stage(x, **options)
+    staged = inspect_stage(x, **_for_text(question, x, options))
     if staged is not None:
         return staged
     if isinstance(x, str | bytes | bytearray | Path) and is_program_text(x) and not isinstance(x, np.bytes_ | np.str_):
-        return inspect_source(x, **options)
+        return inspect_source(x, **_for_text(question, x, options))
     bound: Foreign = x
     arrays = _arrays_in(bound.variables if _is_linen(x) and bound.scope is not None else x)
     if arrays is not None:
+        refuse_options(question, x, options)
         return inspect_sharding(arrays)
     message = (
         f"`{question}` received a {type(x).__name__}, which {_fact(x)}. It reads functions, `{question}(fn)(*args)`; "
@@ -84,30 +95,43 @@ def record_of_thing(x: object, question: str, **options: Option) -> Record:  # t
     raise InspectionError(message)
 
 
-def compare(*programs: object) -> ComparisonRecord:
-    """Compares programs: before and after an edit, on two meshes, with and without annotations, with its gradient.
+def _record_as_it_is(x: object) -> Record | None:
+    """The record of a value that is, has or is simply described by one."""
+    if isinstance(x, Record):
+        return x
+    if isinstance(x, Mesh | AbstractMesh):
+        return inspect_mesh(x)
+    if is_runs(x):
+        return overlay_runs(x)
+    record = getattr(x, "record", None)
+    return record if isinstance(record, Record) else None
 
-    Stages are matched by kind and name, in order (the second `broadcast` with the second `broadcast`). Collectives
-    are counted per call by kind and mesh axes, all iterations of loops included. Planned collectives are never
-    compared with compiled ones.
 
-    Args:
-        *programs: Two or more: a `ProgramRecord` from `inspect`, or whatever `inspect` makes one of without arguments
-            (`Traced`, `Lowered`, `Compiled`, exported programs, HLO and StableHLO text, files).
+def refuse_options(question: str, x: object, options: Mapping[str, Any]) -> None:
+    """Raises for options of programs that were given with a value that is no program to compile."""
+    if options:
+        message = (
+            f"`{question}` was given {', '.join(f'`{name}=`' for name in options)} with a {type(x).__name__}, for "
+            "which there is nothing to compile or to price. These are options of programs: leave them out, or pass the "
+            f"function, `{question}(fn, …)(*args)`."
+        )
+        raise ProgramError(message)
 
-    Returns:
-        One row per quantity with a value for every program; `differences` leaves out what is alike.
 
-    Raises:
-        InspectionError: if fewer than two were given, or one is no program.
-
-    Example:
-        >>> once, twice = (jax.jit(lambda x: x @ x).lower(jnp.ones((n, n))).compile() for n in (4, 8))
-        >>> [row.values for row in compare(once, twice).rows if row.name == "FLOPs"]
-        [(128.0, 1024.0)]
-    """
-    records: list[Any] = [x if is_program(x) else record_of_thing(x, "compare") for x in programs]  # checked there
-    return compare_records(*records)
+def _for_text(question: str, x: object, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options of a lowered or compiled program, or of its text: the machine alone; of a traced one all."""
+    rest = dict(options)
+    on: On = rest.pop("on", None)
+    machine = machine_of(on, question)
+    given = {"mesh": machine.mesh, "target": machine.target, "chip": machine.chip}
+    made = {name: value for name, value in given.items() if value is not None}
+    if isinstance(x, jax.stages.Traced | jax.export.Exported):
+        return {**made, **rest}
+    waiting = ("progress", "cancel", "timeout_seconds")
+    refuse_options(question, x, {name: value for name, value in rest.items() if name not in waiting})
+    if machine.target is not None and isinstance(x, str | bytes | bytearray | Path):
+        refuse_options(question, x, {"on": on})
+    return made
 
 
 def _is_linen(x: object) -> bool:

@@ -13,7 +13,7 @@ def add_program_commands(commands: "argparse._SubParsersAction[Any]") -> None:
         "inspect", help="read an HLO, StableHLO, exported or record file, or a dump directory"
     )
     inspect.add_argument("file", help="the file, a directory that xla_dump_to filled, or - for standard input")
-    inspect.add_argument("--chip", help="estimate seconds for a chip, such as v5e or h100")
+    inspect.add_argument("--on", help="estimate seconds for a chip, such as v5e or h100")
     inspect.add_argument("--why", action="store_true", help="say why it communicates (StableHLO and record files)")
     inspect.add_argument("--json", action="store_true", help="print the whole record as JSON")
     inspect.set_defaults(start=_start_inspect)
@@ -32,7 +32,7 @@ def _start_inspect(arguments: argparse.Namespace) -> int:
     from workbench.records import ProgramRecord
 
     choose_platform()
-    options = {"chip": arguments.chip} if arguments.chip else {}
+    options = {"on": arguments.on} if arguments.on else {}
     record = api.inspect(_source(arguments.file), **options)
     if arguments.why:
         record = api.why(record)

@@ -51,12 +51,12 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _compare(arguments: argparse.Namespace) -> int:
-    from workbench.federated.experiments import compare_runs
+    from workbench.api import compare
 
     results: dict[str, list[Any]] = {}
     for run in _runs(arguments.folder):
         results.setdefault(run.about["name"], []).append(run.history)
-    compared = compare_runs(results, metric=arguments.metric, minimize=not arguments.maximize)
+    compared = compare(results, metric=arguments.metric, minimize=not arguments.maximize)
     print(compared.table().to_string(index=False, float_format="{:.4g}".format))
     if len(results) > 1:
         print(compared.tests().to_string(index=False, float_format="{:.4g}".format))

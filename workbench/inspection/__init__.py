@@ -16,6 +16,13 @@ from workbench.inspection._files import (
     inspect_stage as inspect_stage,
     is_program_text as is_program_text,
 )
+from workbench.inspection._machine import (
+    Machine as Machine,
+    On as On,
+    is_target as is_target,
+    machine_of as machine_of,
+    parts_of as parts_of,
+)
 from workbench.inspection._program import (
     Inspection as Inspection,
     choice_of_plan as choice_of_plan,

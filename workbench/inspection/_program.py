@@ -135,7 +135,7 @@ def inspect_lowered(
     """What a `Lowered` or a `Compiled` shows: everything but the stages of the traced function."""
     if target is not None:
         message = (
-            f"`inspect` was given target={target!r} and `{call.name}`, which is lowered or compiled for the devices of "
+            f"`inspect` was given on={target!r} and `{call.name}`, which is lowered or compiled for the devices of "
             "this process already. A target is compiled for from the traced function: pass the function itself."
         )
         raise InspectionError(message)
@@ -221,7 +221,7 @@ _NO_JAXPR = (
 _PROPAGATED = "nobody placed it: this is where Shardy's propagation puts it"
 _ONLY_PLANNED = (
     "nothing was compiled: an abstract mesh has no devices, so memory and compiled collectives are not known; give a "
-    "`target`, or a mesh of devices, to know them"
+    "target, or a mesh of devices, to know them"
 )
 
 

@@ -8,7 +8,7 @@ from workbench.measurement._device_events import (
     ModuleRun as ModuleRun,
     OtherEvent as OtherEvent,
 )
-from workbench.measurement._explain import explain as explain
+from workbench.measurement._explain import watch_compilations as watch_compilations
 from workbench.measurement._history import History as History
 from workbench.measurement._join import (
     JoinedEvent as JoinedEvent,

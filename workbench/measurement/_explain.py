@@ -1,4 +1,4 @@
-"""`explain`: watches a block of code for retraces, slow compilations and memory that runs out."""
+"""Watches a block of code for retraces, slow compilations and memory that runs out."""
 
 import collections
 import contextlib
@@ -48,7 +48,7 @@ _OUT_OF_MEMORY = ("RESOURCE_EXHAUSTED", "Out of memory", "out of memory")
 _MOST_ARRAYS = 8
 
 
-class explain:
+class watch_compilations:
     """Watches a block and ends it with a short table: retraces with their reasons, and slow compilations.
 
     If memory runs out in the block, the arrays that are alive are listed, the largest first, with the lines that made
@@ -65,7 +65,7 @@ class explain:
 
     Example:
         >>> scaled = jax.jit(lambda x, factor: x * factor)
-        >>> with explain(quiet=True) as seen:
+        >>> with watch_compilations(quiet=True) as seen:
         ...     _ = scaled(jnp.ones(3), 2.0), scaled(jnp.ones(3), jnp.float32(2.0))
         >>> [retrace.reasons for retrace in seen.record.retraces]
         [(('argument `factor`: its weak type changed (now not weak)', 1),)]
@@ -105,7 +105,7 @@ class explain:
                 print(render_text(self.record))
         except Exception as own:  # nothing here may end the block
             if not self.quiet:
-                print(f"explain: what was seen cannot be shown ({type(own).__name__}: {own})")
+                print(f"watch_compilations: what was seen cannot be shown ({type(own).__name__}: {own})")
 
     def _duration(self, event: str, seconds: float, **reported: object) -> None:
         if event in _DURATIONS:
@@ -125,7 +125,9 @@ class explain:
 
 # Watching.
 
-_BLOCKS: contextvars.ContextVar[tuple[explain, ...]] = contextvars.ContextVar("workbench_explain", default=())
+_BLOCKS: contextvars.ContextVar[tuple[watch_compilations, ...]] = contextvars.ContextVar(
+    "workbench_explain", default=()
+)
 """The blocks that this thread or task is in, the outermost first."""
 
 

@@ -219,8 +219,8 @@ def _out_of_memory(module: ModuleRecord, error: Exception) -> EngineError:
     message = (
         f"`{name}` ran out of memory while it was measured: {str(error)[:300]} The compiler planned {peak}, "
         "copies of donated arguments come on top, and what other variables hold. Take a smaller batch or `chunk_size`, "
-        "or delete what is not needed: `with wb.explain():` lists the arrays that are alive, `inspect` the largest "
-        "buffers, and `fit` the chips that hold the program."
+        "or delete what is not needed: `with wb.watch_compilations():` lists the arrays that are alive, `inspect` the "
+        "largest buffers, and `search` the chips that hold the program."
     )
     return EngineError(message, stage=name)
 

@@ -103,7 +103,7 @@ def make_mesh(
         message = (
             f"`make_mesh` was asked for {shape_text} = {needed} devices, but there are {len(have)} "
             f"({have[0].platform}). A mesh needs one device per position: use a smaller mesh, or, to try without "
-            f"hardware, restart the kernel and call `simulate_devices({needed})` first, or inspect with `target=`."
+            f"hardware, restart the kernel and call `simulate_devices({needed})` first, or inspect with `on=`."
         )
         raise MeshError(message)
     if axis_types is None or isinstance(axis_types, AxisType):

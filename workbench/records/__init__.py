@@ -128,10 +128,9 @@ from workbench.records._run import (
 )
 from workbench.records._scaling import ScaledCostRecord as ScaledCostRecord
 from workbench.records._search import (
-    FitRecord as FitRecord,
-    FitTableRecord as FitTableRecord,
+    SearchRecord as SearchRecord,
     ShardingChoiceRecord as ShardingChoiceRecord,
-    ShardingSearchRecord as ShardingSearchRecord,
+    SliceRecord as SliceRecord,
     SpecGroupRecord as SpecGroupRecord,
 )
 from workbench.records._sharding import (

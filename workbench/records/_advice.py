@@ -54,7 +54,7 @@ class FindingRecord(Record):
     seconds: float | None = None  # predicted, of the instructions; None without a chip
     sources: tuple[SourceLine, ...] = ()
     gain: GainRecord | None = None
-    specs: dict[str, Spec] = field(default_factory=dict)  # by path, as `try_specs` takes them: what it advises
+    specs: dict[str, Spec] = field(default_factory=dict)  # by path, as `what_if` takes them: what it advises
     compared: tuple[GainRecord, ...] = ()  # other figures of the program before and after the change, once compiled
 
     @property

@@ -58,7 +58,7 @@ class OutOfMemoryRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplanationRecord(Record):
-    """What `with explain():` saw of a block."""
+    """What `with watch_compilations():` saw of a block."""
 
     seconds: float
     retraces: tuple[RetraceRecord, ...] = ()

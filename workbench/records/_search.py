@@ -1,4 +1,4 @@
-"""Records of a search for shardings, for a mesh, and for the smallest machine that a program fits on."""
+"""Records of a search for shardings, meshes and the smallest slices that a program fits on."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -45,78 +45,7 @@ class ShardingChoiceRecord(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShardingSearchRecord(Record):
-    """What a search for shardings found; the fastest choice that fits comes first."""
-
-    name: str
-    chip: str
-    target: str  # what the best choices were compiled for
-    choices: tuple[ShardingChoiceRecord, ...]
-    groups: tuple[SpecGroupRecord, ...]
-    planned_count: int
-    compiled_count: int
-    seconds_spent: float
-    ended: Literal["complete", "time", "stopped"]
-    arguments: tuple[str, ...] = ()  # of the function, in order
-    notes: tuple[str, ...] = ()
-
-    @property
-    def best(self) -> ShardingChoiceRecord:
-        """The fastest choice that fits."""
-        return self.choices[0]
-
-    @property
-    def specs(self) -> Mapping[str, Spec]:
-        """The specs of the best choice for every leaf, as `try_specs` takes them."""
-        found = self.best.specs
-        return {leaf: found[group.pattern] for group in self.groups for leaf in group.leaves if group.pattern in found}
-
-    def code(self, choice: int = 0, *, style: Literal["rules", "in_shardings", "nnx"] = "rules") -> str:
-        """Python source that gives the program the specs of a choice.
-
-        Args:
-            choice: Position in `choices`.
-            style: "rules" writes rules by path and places the arguments by them; "in_shardings" hands the rules to
-                `jax.jit`, which needs no arrays; "nnx" writes one `nnx.with_partitioning` per parameter.
-
-        Example:
-            >>> mesh, shape = jax.sharding.AbstractMesh((8,), ("data",)), jax.ShapeDtypeStruct((512, 512), "float32")
-            >>> search = wb.suggest_shardings(lambda w, batch: batch @ w, mesh=mesh, compiled=False)(shape, shape)
-            >>> "batch" in search.code()
-            True
-        """
-        write = renderer().sharding_code
-        return write(self.choices[choice], style=style, arguments=self.arguments, function=self.name)
-
-    def to_pandas(self) -> "pd.DataFrame":
-        """One row per choice: predicted seconds, bytes, and a column per mesh axis for what is sent.
-
-        Raises:
-            MissingDependencyError: without pandas.
-        """
-        with needs_library("pandas", needed_for="`to_pandas`"):
-            import pandas as pd
-        axes = list(dict.fromkeys(axis for choice in self.choices for axis in choice.sent_bytes))
-        rows = [
-            {
-                "choice": each.name,
-                "mesh": "x".join(f"{name}={size}" for name, size in each.mesh.items()),
-                "chunk_size": each.chunk_size,
-                "seconds": each.seconds,
-                "peak_bytes": each.peak_bytes,
-                "argument_bytes": each.argument_bytes,
-                **{f"sent_{axis}": each.sent_bytes.get(axis, 0.0) for axis in axes},
-                "fits": each.fits,
-                "how": each.how,
-                "pareto": each.pareto,
-            }
-            for each in self.choices
-        ]
-        return pd.DataFrame(rows)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FitRecord(Record):
+class SliceRecord(Record):
     """The smallest slice of one family on which a program fits, and what one call takes there."""
 
     chip: str
@@ -136,21 +65,76 @@ class FitRecord(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FitTableRecord(Record):
-    """The smallest slice of each family on which a program fits."""
+class SearchRecord(Record):
+    """Result of a search: choices of shardings, meshes and chunk sizes, the fastest choice that fits first."""
 
     name: str
-    rows: tuple[FitRecord, ...]
+    chip: str
+    target: str  # what the best choices were compiled for
+    choices: tuple[ShardingChoiceRecord, ...]
+    groups: tuple[SpecGroupRecord, ...]
+    planned_count: int
+    compiled_count: int
+    seconds_spent: float
+    ended: Literal["complete", "time", "stopped"]
+    arguments: tuple[str, ...] = ()  # of the function, in order
+    slices: tuple[SliceRecord, ...] = ()  # of a search for the smallest slice: one per chip, in the order given
     notes: tuple[str, ...] = ()
 
+    @property
+    def best(self) -> ShardingChoiceRecord:
+        """The fastest choice that fits."""
+        return self.choices[0]
+
+    @property
+    def specs(self) -> Mapping[str, Spec]:
+        """The specs of the best choice for every leaf, as `what_if` takes them."""
+        found = self.best.specs
+        return {leaf: found[group.pattern] for group in self.groups for leaf in group.leaves if group.pattern in found}
+
+    def code(self, choice: int = 0, *, style: Literal["rules", "in_shardings", "nnx"] = "rules") -> str:
+        """Python source that gives the program the specs of a choice.
+
+        Args:
+            choice: Position in `choices`.
+            style: "rules" writes rules by path and places the arguments by them; "in_shardings" hands the rules to
+                `jax.jit`, which needs no arrays; "nnx" writes one `nnx.with_partitioning` per parameter.
+
+        Example:
+            >>> mesh, shape = jax.sharding.AbstractMesh((8,), ("data",)), jax.ShapeDtypeStruct((512, 512), "float32")
+            >>> search = wb.search(lambda w, batch: batch @ w, on=mesh, compiled=False)(shape, shape)
+            >>> "batch" in search.code()
+            True
+        """
+        write = renderer().sharding_code
+        return write(self.choices[choice], style=style, arguments=self.arguments, function=self.name)
+
     def to_pandas(self) -> "pd.DataFrame":
-        """One row per family.
+        """One row per choice with predicted seconds and bytes per mesh axis; of a search for slices one row per slice.
 
         Raises:
             MissingDependencyError: without pandas.
         """
         with needs_library("pandas", needed_for="`to_pandas`"):
             import pandas as pd
-        left_out = ("specs", "mesh", "tried")
-        names = [each.name for each in dataclasses.fields(FitRecord) if each.name not in left_out]
-        return pd.DataFrame([{name: getattr(row, name) for name in names} for row in self.rows])
+        if self.slices:
+            left_out = ("specs", "mesh", "tried")
+            names = [each.name for each in dataclasses.fields(SliceRecord) if each.name not in left_out]
+            return pd.DataFrame([{name: getattr(row, name) for name in names} for row in self.slices])
+        axes = list(dict.fromkeys(axis for choice in self.choices for axis in choice.sent_bytes))
+        rows = [
+            {
+                "choice": each.name,
+                "mesh": "x".join(f"{name}={size}" for name, size in each.mesh.items()),
+                "chunk_size": each.chunk_size,
+                "seconds": each.seconds,
+                "peak_bytes": each.peak_bytes,
+                "argument_bytes": each.argument_bytes,
+                **{f"sent_{axis}": each.sent_bytes.get(axis, 0.0) for axis in axes},
+                "fits": each.fits,
+                "how": each.how,
+                "pareto": each.pareto,
+            }
+            for each in self.choices
+        ]
+        return pd.DataFrame(rows)

@@ -37,7 +37,7 @@ from workbench.render._explain import render_explanation_text as render_explanat
 from workbench.render._glossary import (
     GLOSSARY as GLOSSARY,
     LESSONS as LESSONS,
-    explain as explain,
+    glossary as glossary,
     lesson as lesson,
 )
 from workbench.render._graph import node_glyph as node_glyph, render_graph_svg as render_graph_svg
@@ -135,7 +135,6 @@ from workbench.render._rounds_figures import (
 )
 from workbench.render._search import (
     placement_code as placement_code,
-    render_fit_text as render_fit_text,
     render_search_text as render_search_text,
     sharding_code as sharding_code,
     spec_code as spec_code,

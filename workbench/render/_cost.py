@@ -32,7 +32,7 @@ def plot_roofline(
         dark: Colours for a dark or a light page; `None` reads on both.
 
     Example:
-        >>> record = wb.inspect(lambda x: x @ x, chip="v5e")(jnp.ones((64, 64)))
+        >>> record = wb.inspect(lambda x: x @ x, on="v5e")(jnp.ones((64, 64)))
         >>> plot_roofline(record.cost).savefig("roofline.png")  # doctest: +SKIP
     """
     from workbench.render._figures import colour, grid, ink, label_point, legend, new_figure, say_nothing, title
@@ -79,7 +79,7 @@ def plot_timeline(cost: CostRecord, *, ax: "Axes | None" = None, dark: bool | No
     """The stages one after another in predicted seconds: work on the chip, then collectives, without overlap.
 
     Example:
-        >>> record = wb.inspect(lambda x: x @ x, chip="v5e")(jnp.ones((64, 64)))
+        >>> record = wb.inspect(lambda x: x @ x, on="v5e")(jnp.ones((64, 64)))
         >>> plot_timeline(record.cost).savefig("timeline.png")  # doctest: +SKIP
     """
     from workbench.render._figures import HATCHES, colour, grid, legend, new_figure, say_nothing, second_axis, title

@@ -9,12 +9,12 @@ def render_explanation_text(record: ExplanationRecord) -> str:
 
     Example:
         >>> print(render_explanation_text(ExplanationRecord(seconds=2.0)))
-        explain: 2.0 s; no retraces, no slow compilations.
+        watch_compilations: 2.0 s; no retraces, no slow compilations.
     """
     compiling = sum(compilation.seconds for compilation in record.compilations)
     count = sum(compilation.count for compilation in record.compilations)
     slow = [compilation for compilation in record.compilations if compilation.seconds >= record.slow_seconds]
-    head = f"explain: {record.seconds:.1f} s"
+    head = f"watch_compilations: {record.seconds:.1f} s"
     if count:
         head += f", {compiling:.1f} s of it in {count_text(count)} compilation{'s' if count != 1 else ''}"
     missing = [

@@ -74,11 +74,11 @@ def lesson(term: str) -> str:
     return LESSONS.get(term, "")
 
 
-def explain(term: str) -> str:
-    """The sentence that explains `term`, or nothing for a word that needs none.
+def glossary(term: str) -> str:
+    """Returns the sentence that explains `term`, or "" for a word that needs none.
 
     Example:
-        >>> explain("shard")
+        >>> glossary("shard")
         'The piece of an array that one device holds.'
     """
     return GLOSSARY.get(term, "")

@@ -5,15 +5,17 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from workbench.records import AxisRecord, FitRecord, FitTableRecord, ShardingChoiceRecord, ShardingSearchRecord
+from workbench.records import AxisRecord, SearchRecord, ShardingChoiceRecord, SliceRecord
 from workbench.render._svg import bytes_text, seconds_text
 
 _SHOWN = 8
 Style = Literal["rules", "in_shardings", "nnx"]
 
 
-def render_search_text(search: ShardingSearchRecord) -> str:
-    """The choices as a table, the fastest that fits first, and the specs of that one."""
+def render_search_text(search: SearchRecord) -> str:
+    """Writes the choices as a table, the fastest that fits first, with its specs; or the smallest slices."""
+    if search.slices:
+        return _slices_text(search)
     head = (
         f"Shardings of {search.name}, seconds on {search.chip}: {search.planned_count} planned, "
         f"{search.compiled_count} compiled for {search.target}"
@@ -55,10 +57,10 @@ def render_search_text(search: ShardingSearchRecord) -> str:
     )
 
 
-def render_fit_text(table: FitTableRecord) -> str:
+def _slices_text(search: SearchRecord) -> str:
     """The smallest slice of each family that fits, its peak and the seconds of a call, and why smaller ones do not."""
-    lines = [f"The smallest slice of each family on which {table.name} fits:"]
-    for row in table.rows:
+    lines = [f"The smallest slice of each family on which {search.name} fits:"]
+    for row in search.slices:
         peak = "unknown" if row.peak_bytes is None else bytes_text(row.peak_bytes)
         room = "" if row.available_bytes is None else f" of {bytes_text(row.available_bytes)}"
         seconds = "" if row.seconds is None else f", {seconds_text(row.seconds)} per call"
@@ -73,10 +75,10 @@ def render_fit_text(table: FitTableRecord) -> str:
         if row.fits:
             lines.append(f"    with {specs or 'every argument whole on every device'}")
         lines += [f"    not {reason}" for reason in row.tried if ": " in reason and not reason.startswith(_own(row))]
-    return "\n".join([*lines, *(f"Note: {note}" for note in table.notes)])
+    return "\n".join([*lines, *(f"Note: {note}" for note in search.notes)])
 
 
-def _own(row: FitRecord) -> str:
+def _own(row: SliceRecord) -> str:
     """What the reason of the row's own slice begins with: its figures are in the row already."""
     return f"{row.target}: a device needs"
 
@@ -104,7 +106,7 @@ def sharding_code(
     """Code that gives a program the specs of a choice.
 
     Args:
-        choice: From a `ShardingSearchRecord`.
+        choice: From a `SearchRecord`.
         style: "rules" writes rules by path and places the arguments by them, whatever compiles the function;
             "in_shardings" hands the same rules to `jax.jit`, which needs no arrays; "nnx" writes one
             `nnx.with_partitioning` per parameter.

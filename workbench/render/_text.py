@@ -10,7 +10,6 @@ from workbench.records import (
     ComparisonRecord,
     CostRecord,
     ExplanationRecord,
-    FitTableRecord,
     LaunchedRecord,
     LeafShardingRecord,
     MemoryRecord,
@@ -23,8 +22,8 @@ from workbench.records import (
     PropagationRecord,
     Record,
     RunOverlayRecord,
+    SearchRecord,
     ShardingRecord,
-    ShardingSearchRecord,
     TapRecord,
     WhatIfRecord,
     WhyRecord,
@@ -40,7 +39,7 @@ from workbench.render._mesh import render_mesh_text
 from workbench.render._overlay import render_overlay_text
 from workbench.render._profile import render_profile_text
 from workbench.render._program import axes_text, render_program_text
-from workbench.render._search import render_fit_text, render_search_text
+from workbench.render._search import render_search_text
 from workbench.render._sharding import render_propagation_text, render_sharding_text
 from workbench.render._svg import (
     bytes_text,
@@ -109,8 +108,7 @@ def render_module_text(module: ModuleRecord) -> str:
 for _kind, _writer in (
     (CallTreeRecord, render_call_tree_text),
     (AdviceRecord, render_advice_text),
-    (ShardingSearchRecord, render_search_text),
-    (FitTableRecord, render_fit_text),
+    (SearchRecord, render_search_text),
     (ComparisonRecord, render_comparison_text),
     (CostRecord, render_cost_text),
     (LaunchedRecord, render_launched_text),

@@ -32,7 +32,7 @@ def chunks(search):
 
 @pytest.fixture(scope="module")
 def searched():
-    return wb.suggest_shardings(train, mesh=MESH, chip="v5e", compiled=False)(*arguments())
+    return wb.search(train, on=(MESH, "v5e"), compiled=False)(*arguments())
 
 
 def test_program_with_clients_is_searched_with_several_chunk_sizes(searched):
@@ -53,7 +53,7 @@ def test_chunk_size_is_in_the_table_and_in_the_text(searched):
 def test_memory_limits_the_chunk_size(searched):
     peak = {each.chunk_size: each.peak_bytes for each in searched.choices}
     limit = (peak[1] + peak[8]) // 2
-    found = wb.suggest_shardings(train, mesh=MESH, chip="v5e", compiled=False, memory_bytes=limit)(*arguments())
+    found = wb.search(train, on=(MESH, "v5e"), compiled=False, memory_bytes=limit)(*arguments())
     assert found.best.peak_bytes <= limit
     assert found.best.chunk_size < 8
 
@@ -61,11 +61,11 @@ def test_memory_limits_the_chunk_size(searched):
 def test_chunk_size_that_is_left_to_choose_is_chosen_for_the_chip_and_not_for_this_machine():
     call: Any = wb.trace(train)(*arguments(hidden=4096, examples=64))._call
     assert SearchProgram(call, MESH, "v5e").chunk_size == 8  # clients of a device: all fit in a quarter of its memory
-    assert wb.trace(train, mesh=MESH)(*arguments(hidden=4096, examples=64)).plan.chunk_size < 8
+    assert wb.trace(train, on=MESH)(*arguments(hidden=4096, examples=64)).plan.chunk_size < 8
 
 
 def test_program_without_clients_has_no_chunk_size():
-    found = wb.suggest_shardings(lambda w, x: x @ w, mesh=MESH, chip="v5e", compiled=False)(
+    found = wb.search(lambda w, x: x @ w, on=(MESH, "v5e"), compiled=False)(
         jax.ShapeDtypeStruct((64, 64), "float32"), jax.ShapeDtypeStruct((512, 64), "float32")
     )
     assert chunks(found) == {None}
@@ -73,7 +73,7 @@ def test_program_without_clients_has_no_chunk_size():
 
 
 def test_suggested_mesh_has_an_axis_for_the_clients_and_a_chunk_size():
-    found = wb.suggest_mesh(train, chips="v5e:2x2", compiled=False)(*arguments())
+    found = wb.search(train, on="v5e:2x2", compiled=False)(*arguments())
     assert list(found.best.mesh) == ["clients", "model"]
     assert found.best.chunk_size is not None
     assert f"wb.jit(train, chunk_size={found.best.chunk_size})" in found.code()
@@ -87,7 +87,7 @@ def test_code_of_a_suggestion_computes_what_the_program_computes(searched):
 
 
 def test_best_chunk_sizes_are_compiled():
-    found = wb.suggest_shardings(train, mesh=MESH, chip="v5e", compiler="cpu", seconds=2)(*arguments(16, 64, 8))
+    found = wb.search(train, on=(MESH, "v5e"), compiler="cpu", seconds=2)(*arguments(16, 64, 8))
     assert found.best.how == "compiled"
     assert found.best.chunk_size is not None
 
@@ -95,7 +95,7 @@ def test_best_chunk_sizes_are_compiled():
 def test_smallest_slice_is_found_with_a_chunk_size_that_fits():
     together = wb.jit(train, chunk_size=None)  # four clients of a device: 4 * 8 GiB as planned
     args = arguments(width=64, hidden=65536, examples=8192)
-    row = wb.fit(together, targets=["v5e:2x2"], compiled=False)(*args).rows[0]
+    row = wb.search(together, on=["v5e:2x2"], compiled=False)(*args).slices[0]
     assert row.fits
     assert row.chunk_size == 1
-    assert row.mesh == {"clients": 4}
+    assert (row.target, row.mesh) == ("v5e:1x1", {"clients": 1})

@@ -7,7 +7,7 @@ import pytest
 
 import workbench as wb
 from workbench.advice.search import SearchProgram
-from workbench.records import FitTableRecord
+from workbench.records import SearchRecord
 
 
 def shape(*sizes, dtype="bfloat16"):
@@ -23,12 +23,12 @@ def weights(width, hidden):
 
 
 def test_every_mesh_of_a_machine_is_searched():
-    found = wb.suggest_mesh(predict, chips="v5e:2x2", compiled=False)(weights(256, 1024), shape(64, 256))
+    found = wb.search(predict, on="v5e:2x2", compiled=False)(weights(256, 1024), shape(64, 256))
     assert {tuple(each.mesh.values()) for each in found.choices} == {(4, 1), (2, 2), (1, 4)}
 
 
 def test_large_batch_takes_the_mesh_for_the_data():
-    found = wb.suggest_mesh(predict, chips="v5e:2x2", compiled=False, axes=("data", "model"))(
+    found = wb.search(predict, on="v5e:2x2", compiled=False, axes=("data", "model"))(
         weights(128, 128), shape(65536, 128)
     )
     assert found.best.specs["x"][0]
@@ -36,33 +36,33 @@ def test_large_batch_takes_the_mesh_for_the_data():
 
 
 def test_smallest_slice_grows_with_the_weights():
-    small = wb.fit(predict, targets=["v5e"], compiled=False)(weights(1024, 4096), shape(64, 1024))
-    large = wb.fit(predict, targets=["v5e"], compiled=False)(weights(65536, 262144), shape(64, 65536))
-    assert (small.rows[0].target, small.rows[0].fits) == ("v5e:1x1", True)
-    assert large.rows[0].fits
+    small = wb.search(predict, on=["v5e"], compiled=False)(weights(1024, 4096), shape(64, 1024))
+    large = wb.search(predict, on=["v5e"], compiled=False)(weights(65536, 262144), shape(64, 65536))
+    assert (small.slices[0].target, small.slices[0].fits) == ("v5e:1x1", True)
+    assert large.slices[0].fits
     # 2 * 65536 * 262144 bfloat16 are 64 GiB: more than four devices of 16 GiB hold beside anything else
-    assert large.rows[0].devices > 4
+    assert large.slices[0].devices > 4
 
 
 def test_one_chip_is_a_slice():
-    row = wb.fit(predict, targets=["v5e:1x1"], compiled=False)(weights(256, 1024), shape(64, 256)).rows[0]
+    row = wb.search(predict, on=["v5e:1x1"], compiled=False)(weights(256, 1024), shape(64, 256)).slices[0]
     assert (row.target, row.chips, row.fits) == ("v5e:1x1", 1, True)
 
 
 def test_named_slice_is_the_largest_that_is_tried():
-    rows = wb.fit(predict, targets=["v5e:2x2"], compiled=False)(weights(65536, 262144), shape(64, 65536)).rows
+    rows = wb.search(predict, on=["v5e:2x2"], compiled=False)(weights(65536, 262144), shape(64, 65536)).slices
     assert [(row.target, row.fits) for row in rows] == [("v5e:2x2", False)]
 
 
 def test_fit_table_has_a_row_per_family_and_survives_json():
-    table = wb.fit(predict, targets=["v5e", "v5p"], compiled=False)(weights(256, 1024), shape(64, 256))
+    table = wb.search(predict, on=["v5e", "v5p"], compiled=False)(weights(256, 1024), shape(64, 256))
     assert list(table.to_pandas()["chip"]) == ["v5e", "v5p"]
-    assert FitTableRecord.from_json(table.to_json()) == table
+    assert SearchRecord.from_json(table.to_json()) == table
 
 
 def test_unknown_family_is_refused():
     with pytest.raises(wb.errors.MeshError, match="v99"):
-        wb.fit(predict, targets=["v99"], compiled=False)(weights(8, 8), shape(8, 8))
+        wb.search(predict, on=["v99"], compiled=False)(weights(8, 8), shape(8, 8))
 
 
 def test_unknown_chip_is_refused_with_the_known_ones():
@@ -72,13 +72,13 @@ def test_unknown_chip_is_refused_with_the_known_ones():
 
 
 def test_text_says_why_smaller_slices_do_not_fit():
-    table = wb.fit(predict, targets=["v5e"], compiled=False)(weights(65536, 262144), shape(64, 65536))
+    table = wb.search(predict, on=["v5e"], compiled=False)(weights(65536, 262144), shape(64, 65536))
     text = str(table)
-    assert f"{table.rows[0].target} (" in text
+    assert f"{table.slices[0].target} (" in text
     assert "per call" in text
     assert "not v5e:2x2: the arguments alone are 64 GiB, and its devices have 63 GiB together" in text
 
 
 def test_text_says_what_a_device_would_need():
-    table = wb.fit(predict, targets=["v5e"], compiled=False)(weights(128, 128), shape(2**27, 128))
+    table = wb.search(predict, on=["v5e"], compiled=False)(weights(128, 128), shape(2**27, 128))
     assert "not v5e:2x2: a device needs" in str(table)

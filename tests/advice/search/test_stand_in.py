@@ -13,7 +13,7 @@ def collective(fn, dtype, out):
     """The all-reduce of a program on four devices, as the CPU's compiler wrote it and as it is priced."""
     mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,), devices=jax.devices()[:4])
     shard = jax.shard_map(fn, mesh=mesh, in_specs=P("data"), out_specs=out)
-    module = wb.inspect(jax.jit(shard), mesh=mesh)(jax.ShapeDtypeStruct((64, 32), dtype)).module
+    module = wb.inspect(jax.jit(shard), on=mesh)(jax.ShapeDtypeStruct((64, 32), dtype)).module
     [before], [after] = module.collectives, as_accelerator(module).collectives
     return before, after
 

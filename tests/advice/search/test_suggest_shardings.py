@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
 
 import workbench as wb
-from workbench.records import ShardingSearchRecord
+from workbench.records import SearchRecord
 
 optax = pytest.importorskip("optax")
 
@@ -42,7 +42,7 @@ MESH = AbstractMesh((4, 2), ("data", "model"))
 
 
 def suggest(fn, *args, mesh=MESH, **options):
-    return wb.suggest_shardings(fn, mesh=mesh, chip="v5e", compiled=False, **options)(*args)
+    return wb.search(fn, on=(mesh, "v5e"), compiled=False, **options)(*args)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +111,7 @@ def test_stop_returns_what_is_known(train_step):
 
 def test_program_without_a_mesh_is_refused():
     with pytest.raises(wb.errors.MeshError, match="without a mesh of several devices"):
-        wb.suggest_shardings(forward, compiled=False)(mlp(8, 8), shape(8, 8))
+        wb.search(forward, compiled=False)(mlp(8, 8), shape(8, 8))
 
 
 def test_present_specs_are_among_the_choices():
@@ -121,7 +121,7 @@ def test_present_specs_are_among_the_choices():
 
 
 def test_record_survives_json(searched):
-    assert ShardingSearchRecord.from_json(searched.to_json()) == searched
+    assert SearchRecord.from_json(searched.to_json()) == searched
 
 
 def test_table_has_a_column_for_each_mesh_axis(searched):
@@ -140,7 +140,7 @@ def test_code_places_arguments_as_the_choice_says():
 
 
 def test_best_choices_are_compiled_for_devices():
-    record = wb.suggest_shardings(forward, mesh=AbstractMesh((2,), ("data",)), chip="v5e", compiler="cpu", seconds=1)(
+    record = wb.search(forward, on=(AbstractMesh((2,), ("data",)), "v5e"), compiler="cpu", seconds=1)(
         mlp(64, 64), shape(256, 64)
     )
     assert record.best.how == "compiled"
@@ -152,7 +152,7 @@ def test_choice_that_only_the_plan_ranks_first_is_not_chosen():
     # a batch that is sharded as the weights are is planned as one reduce-scatter and one gather of a small shard,
     # and compiled as four exchanges of whole activations
     mesh, arguments = AbstractMesh((64,), ("model",)), (mlp(8192, 32768, layers=2), shape(512, 8192))
-    compiled = wb.suggest_shardings(forward, mesh=mesh, chip="v5e", compiler="cpu")(*arguments)
+    compiled = wb.search(forward, on=(mesh, "v5e"), compiler="cpu")(*arguments)
     planned = suggest(forward, *arguments, mesh=mesh)
     up, down = "params['layers'][*]['up']", "params['layers'][*]['down']"
     assert planned.best.specs != compiled.best.specs
@@ -223,7 +223,7 @@ def test_code_of_equal_layers_with_several_products_shards_every_layer():
         params = net.init(jax.random.key(0), x)
         mesh = jax.make_mesh((8,), ("model",), axis_types=(jax.sharding.AxisType.Auto,))
         fn = lambda params, x: net.apply(params, x)  # noqa: E731
-        search = wb.suggest_shardings(fn, mesh=mesh, chip="v5e", compiled=False, seconds=20)(params, x)
+        search = wb.search(fn, on=(mesh, "v5e"), compiled=False, seconds=20)(params, x)
         names = {"params": params, "x": x}
         exec(search.code(), names)  # as a reader would paste it
         pasted = wb.inspect(fn)(names["params"], names["x"])

@@ -106,7 +106,7 @@ def test_an_absent_tpu_moves_what_the_formula_says(target: str, layers: int, sid
     specs = (P("rows", ("layers", "cols")), P(("layers", "rows"), "cols"))
     given = [jax.ShapeDtypeStruct((n, n), jnp.float32, sharding=NamedSharding(mesh, s)) for s in specs]
     with jax.sharding.use_abstract_mesh(mesh), jax.default_matmul_precision("highest"):
-        record = wb.inspect(product(4), mesh=mesh, target=target)(*given)
+        record = wb.inspect(product(4), on=(mesh, target))(*given)
     sent = sum(c.wire_bytes * c.executions / 4 for c in record.module.collectives)
     assert sent == algorithms.matmul_words(n, side=side, layers=layers)["total"]
 

@@ -8,9 +8,10 @@ import pytest
 import workbench_widgets
 
 import workbench as wb
+from workbench import compare
 from workbench.errors import DataError, InspectionError
 from workbench.federated import algorithms
-from workbench.federated.experiments import compare_runs, overlay_runs, sweep
+from workbench.federated.experiments import overlay_runs, sweep
 from workbench.measurement import History
 from workbench.records import RoundRecord, RunOverlayRecord
 
@@ -24,7 +25,7 @@ def result_of(overlay: RunOverlayRecord, name: str) -> Any:
 
 
 def test_bands_are_those_of_the_comparison() -> None:
-    compared = compare_runs({"a": [run(3.0, 1.0), run(4.0, 2.0)], "b": [run(3.0, 2.0), run(4.0, 3.0)]}, metric="loss")
+    compared = compare({"a": [run(3.0, 1.0), run(4.0, 2.0)], "b": [run(3.0, 2.0), run(4.0, 3.0)]}, metric="loss")
     drawn = compared.record
     curve = result_of(drawn, "a").metrics[0]
     assert (curve.mean, curve.final, curve.seeds) == ((3.5, 1.5), 1.5, ((3.0, 1.0), (4.0, 2.0)))
@@ -96,7 +97,7 @@ def test_show_prints_a_sweep_in_a_terminal(broken: Any, capsys: pytest.CaptureFi
 def test_explore_opens_runs_over_one_another(kind: str, broken: Any) -> None:
     given = {
         "sweep": broken,
-        "comparison": compare_runs({"a": run(1.0)}, metric="loss"),
+        "comparison": compare({"a": run(1.0)}, metric="loss"),
         "list": [run(1.0), run(2.0)],
         "dictionary": {"a": [run(1.0), run(2.0)]},
         "record": overlay_runs([run(1.0)]),

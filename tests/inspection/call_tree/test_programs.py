@@ -29,7 +29,7 @@ def inspected(make):
         pytest.importorskip(ELSEWHERE[make])
     with as_libraries_expect():
         call = make()
-        return wb.trace(call.fn)(*call.args).inspect(mesh=call.mesh)
+        return wb.trace(call.fn)(*call.args).inspect(on=call.mesh)
 
 
 @functools.cache

@@ -20,7 +20,7 @@ def traced():
 
 
 def test_a_product_takes_what_its_flops_or_its_bytes_take():
-    tree = traced().inspect(chip="v5e").call_tree
+    tree = traced().inspect(on="v5e").call_tree
     (product,) = (node for node in tree.nodes if node.own.flops_matmul)
     # 87 % of 819 GB/s; the one product takes 1.5 µs besides
     longest = max(product.own.flops_matmul / 197e12 / 0.93, product.own.traffic_bytes / 819e9 / 0.87)
@@ -32,7 +32,7 @@ def test_without_a_chip_no_second_is_predicted():
 
 
 def test_predicted_seconds_add_up():
-    tree = traced().inspect(chip="v5e").call_tree
+    tree = traced().inspect(on="v5e").call_tree
     parts = sum(node.own.predicted_seconds or 0.0 for node in tree.nodes)
     assert tree.root.total.predicted_seconds == pytest.approx(parts)
 
@@ -43,7 +43,7 @@ def test_a_collective_takes_its_seconds_once():
         return wb.reduce_mean(wb.map_fn(jnp.sin, rows))
 
     with jax.set_mesh(wb.make_mesh(clients=8)):
-        record = wb.inspect(mean, chip="v5e")(jnp.ones((8, 4096)))
+        record = wb.inspect(mean, on="v5e")(jnp.ones((8, 4096)))
     (collective,) = record.module.collectives
     nodes = [node for node in record.call_tree.nodes if collective.name in node.instructions]
     assert [node.name for node in nodes] == ["all-reduce"]

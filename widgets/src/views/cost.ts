@@ -147,7 +147,7 @@ class Cost {
   private whyNoSeconds({ chip, stages }: Target): string {
     const unknown = stages.filter(({ seconds }) => seconds === null).map(({ name }) => name);
     if (chip === "no chip" || !unknown.length)
-      return 'Seconds need the published figures of a chip: inspect with target="v5e:4x4" or another.';
+      return 'Seconds need the published figures of a chip: inspect with on="v5e:4x4" or another.';
     return `Seconds of the call on ${chip} are not predicted, because those of ${unknown.join(", ")} are not.`;
   }
 

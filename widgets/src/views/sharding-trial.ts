@@ -316,7 +316,7 @@ export class Trial {
     const off = !changed.length || wrong;
     const attempt = (compiled: boolean) => () => {
       const specs = Object.fromEntries(changed.map(({ path }) => [path, this.specs[path]]));
-      this.context.request("try_specs", { specs, compiled }).catch(() => {});
+      this.context.request("what_if", { specs, compiled }).catch(() => {});
     };
     return h(
       "div",

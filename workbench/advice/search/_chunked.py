@@ -10,7 +10,7 @@ from workbench.advice.search._chunk_sizes import chunk_candidates, chunk_penalty
 from workbench.advice.search._groups import Spec
 from workbench.advice.search._search import Search, pareto
 from workbench.errors import WorkbenchError
-from workbench.records import ShardingChoiceRecord, ShardingSearchRecord
+from workbench.records import SearchRecord, ShardingChoiceRecord
 
 _REHEARSED = 16  # choices at most
 _HOW = ("compiled", "rehearsed", "planned")
@@ -123,7 +123,7 @@ def joined_record(
     by_mesh: bool,
     whole: int,
     shown: int,
-) -> ShardingSearchRecord:
+) -> SearchRecord:
     """One record of all searches, its choices named by their mesh where meshes differ.
 
     Args:

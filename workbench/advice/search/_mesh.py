@@ -1,4 +1,4 @@
-"""Searches the mesh together with the shardings, and the smallest machine that a program fits on."""
+"""Searches meshes together with shardings, and the smallest slices that a program fits on."""
 
 import itertools
 import math
@@ -17,10 +17,9 @@ from workbench.aot import list_targets, parse_target
 from workbench.errors import MeshError, WorkbenchError
 from workbench.inspection import TracedCall, current_mesh, plan_call
 from workbench.records import (
-    FitRecord,
-    FitTableRecord,
+    SearchRecord,
     ShardingChoiceRecord,
-    ShardingSearchRecord,
+    SliceRecord,
     TargetRecord,
 )
 from workbench.render import bytes_text
@@ -31,20 +30,21 @@ _SHOWN = 4  # choices of each mesh and chunk size
 _MOST_COMPILED_SIZES = 4  # slices of one family that are compiled for
 
 
-def suggest_mesh(
+def search_meshes(
     call: TracedCall,
     *,
-    chips: str,
+    target: str,
     axes: Sequence[str] | None = None,
     lock: Mapping[str, Any] | None = None,
     seconds: float = 120.0,
     compiled: bool = True,
     compiler: Literal["auto", "cpu"] = "auto",
+    memory_bytes: int | None = None,
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
-) -> ShardingSearchRecord:
-    """Searches mesh shapes and specs; see `Traced.suggest_mesh`."""
-    machine = parse_target(chips)
+) -> SearchRecord:
+    """Searches mesh shapes and specs; see `Traced.search`."""
+    machine = parse_target(target)
     names = _axes_of(call, axes)
     began = time.monotonic()
     share = (0.5 if compiled else 1.0) * (_FOR_SPECS if call.holds_clients else 1.0)  # of the time, for the specs
@@ -59,7 +59,14 @@ def suggest_mesh(
         if progress is not None:
             progress(f"mesh {mesh_text(sizes)}, {number + 1} of {len(meshes)}", time.monotonic() - began)
         try:
-            program = SearchProgram(call, AbstractMesh(sizes, names), machine.chip, compiler=compiler, target=machine)
+            program = SearchProgram(
+                call,
+                AbstractMesh(sizes, names),
+                machine.chip,
+                compiler=compiler,
+                memory_bytes=memory_bytes,
+                target=machine,
+            )
             lock_patterns(program, lock or {})
             search = Search(program, seconds=left / (len(meshes) - number), compiled=False, cancel=cancel)
             search.run()
@@ -69,7 +76,7 @@ def suggest_mesh(
         searches.append(search)
     if not searches:
         message = (
-            f"`suggest_mesh` was given chips={chips!r}, on no mesh of which `{call.name}` could be planned: "
+            f"`search` was given on={target!r}, on no mesh of which `{call.name}` could be planned: "
             f"{'; '.join(notes)}. Every axis must suit the program: pass `axes=` with the names that it uses."
         )
         raise MeshError(message)
@@ -102,7 +109,7 @@ def suggest_mesh(
     )
 
 
-def fit(
+def search_slices(
     call: TracedCall,
     *,
     targets: Sequence[str],
@@ -111,17 +118,35 @@ def fit(
     compiled: bool = True,
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
-) -> FitTableRecord:
-    """The smallest slice of each family on which a program fits; see `Traced.fit`."""
-    rows = []
+) -> SearchRecord:
+    """Searches the smallest slice of each family on which a program fits; see `Traced.search`."""
+    rows: list[SliceRecord] = []
+    records: list[SearchRecord] = []
+    began = time.monotonic()
     for number, name in enumerate(targets):
         if cancel is not None and cancel.is_set():
             break
         names = _first_axes(call) if axes is None else tuple(axes)
-        rows.append(_smallest(call, name, names, seconds / max(len(targets), 1), compiled, progress, cancel))
+        row, record = _smallest(call, name, names, seconds / max(len(targets), 1), compiled, progress, cancel)
+        rows.append(row)
+        records += [] if record is None else [record]
         if progress is not None:
-            progress(f"{number + 1} of {len(targets)} families", 0.0)
-    return FitTableRecord(name=call.name, rows=tuple(rows))
+            progress(f"{number + 1} of {len(targets)} families", time.monotonic() - began)
+    records.sort(key=lambda record: (not record.best.fits, record.best.seconds or math.inf))
+    best = records[0] if records else None
+    return SearchRecord(
+        name=call.name,
+        chip=best.chip if best else "",
+        target=best.target if best else "",
+        choices=tuple(record.best for record in records),
+        groups=best.groups if best else (),
+        planned_count=sum(record.planned_count for record in records),
+        compiled_count=sum(record.compiled_count for record in records),
+        seconds_spent=time.monotonic() - began,
+        ended="complete" if len(rows) == len(targets) else "stopped",
+        arguments=best.arguments if best else (),
+        slices=tuple(rows),
+    )
 
 
 def mesh_shapes(devices: int, count: int) -> Iterator[tuple[int, ...]]:
@@ -145,11 +170,12 @@ def _smallest(
     compiled: bool,
     progress: Progress | None,
     cancel: threading.Event | None,
-) -> FitRecord:
-    """The smallest slice of one family; compilers decide, the plan only says where to begin."""
+) -> tuple[SliceRecord, SearchRecord | None]:
+    """The smallest slice of one family, with its search; compilers decide, the plan only says where to begin."""
     machines = _slices(target)
     tried: list[str] = []
-    row: FitRecord | None = None
+    row: SliceRecord | None = None
+    kept: SearchRecord | None = None
     compilations = 0
     began = time.monotonic()
     whole = 0
@@ -181,9 +207,11 @@ def _smallest(
             until = time.monotonic() + seconds / 4
             compile_best(searches, count=1, until=until, progress=_silent, cancel=cancel)
             search, _ = ranked(searches, 1)[0]
-        choice = next(iter(search.record().choices))
+        record = search.record()
+        choice = record.best
+        kept = record.replace(target=machine.name, choices=(choice.replace(name=machine.name),))
         tried.append(machine.name if choice.fits else _too_full(machine, choice))
-        row = FitRecord(
+        row = SliceRecord(
             chip=machine.chip,
             target=machine.name,
             fits=bool(choice.fits),
@@ -200,14 +228,14 @@ def _smallest(
             note=choice.note,
         )
         if row.fits:
-            return row
+            return row, kept
     if row is None:
         last = machines[-1]
-        return FitRecord(
+        return SliceRecord(
             chip=last.chip, target=last.name, fits=False, chips=last.chips, devices=last.devices, peak_bytes=None,
             available_bytes=last.available_bytes, seconds=None, tried=tuple(tried), note="could not be planned",
-        )  # fmt: skip
-    return row
+        ), None  # fmt: skip
+    return row, kept
 
 
 def _too_small(machine: TargetRecord, whole: int) -> str:
@@ -233,7 +261,7 @@ def _slices(target: str) -> list[TargetRecord]:
     known = next((each for each in list_targets() if each.chip == chip), None)
     if known is None:
         parse_target(target if ":" in target else f"{target}:1x1")  # raises with the names that there are
-        message = f"`fit` was given {target!r}, of which no slices are known. Name a family such as 'v5e'."
+        message = f"`search` was given on={target!r}, of which no slices are known. Name a family such as 'v5e'."
         raise MeshError(message)
     limit = parse_target(target).devices if ":" in target else None
     found: dict[int, TargetRecord] = {}

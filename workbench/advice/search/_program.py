@@ -363,5 +363,5 @@ def _first_line(text: str) -> str:
 def _refused(name: str, error: Exception) -> str:
     return (
         f"The search for shardings was given `{name}`, which Shardy does not propagate in this process: {error}. "
-        "Candidates are priced from propagated shardings: use `try_specs` with specs of your own, which compiles them."
+        "Candidates are priced from propagated shardings: use `what_if` with specs of your own, which compiles them."
     )

@@ -13,10 +13,10 @@ import numpy as np
 from workbench.advice.search._groups import Spec, SpecGroup, candidates, pattern_argument
 from workbench.advice.search._program import Assignment, Priced, SearchProgram
 from workbench.errors import WorkbenchError
-from workbench.records import ShardingChoiceRecord, ShardingSearchRecord
+from workbench.records import SearchRecord, ShardingChoiceRecord
 
 Progress = Callable[[str, float], None]
-Found = Callable[[ShardingSearchRecord], None]
+Found = Callable[[SearchRecord], None]
 _SMALL_SHARE = 0.002  # groups below this share of all bytes follow by propagation
 _PLANNING_SHARE = 0.45  # of the time
 _REHEARSING_SHARE = 0.5  # of the time that is left after planning, where the chip's own compiler comes last
@@ -67,7 +67,7 @@ class Search:
         self._notes: list[str] = []
         self._ended: Literal["complete", "time", "stopped"] = "complete"
 
-    def run(self) -> ShardingSearchRecord:
+    def run(self) -> SearchRecord:
         """Seeds, descent, compilation."""
         try:
             self._seed()
@@ -92,7 +92,7 @@ class Search:
         """The choices with their names in the record."""
         return {specs: self._names.get(specs) or "found" for specs in choices if specs in self._known}
 
-    def record(self) -> ShardingSearchRecord:
+    def record(self) -> SearchRecord:
         """What is known now."""
         program = self.program
         ranked = self._ranked()
@@ -110,7 +110,7 @@ class Search:
                 name = f"found {found}"
             choices.append(self._choice(name, priced))
         front = pareto(choices)
-        return ShardingSearchRecord(
+        return SearchRecord(
             name=program.call.name,
             chip=program.chip.name,
             target=program.where,

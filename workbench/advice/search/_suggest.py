@@ -1,4 +1,4 @@
-"""What users ask: which shardings, which mesh, which machine."""
+"""Searches shardings on one mesh."""
 
 import difflib
 import fnmatch
@@ -15,18 +15,19 @@ from workbench.advice.search._program import SearchProgram
 from workbench.advice.search._search import Found, Progress, Search
 from workbench.errors import MeshError
 from workbench.inspection import TracedCall, current_mesh, mesh_of_values
-from workbench.records import ShardingSearchRecord
+from workbench.records import SearchRecord, TargetRecord
 
 DEFAULT_CHIP = "v5e"
 _FOR_SPECS = 0.6  # of the time, where chunk sizes are searched as well
 _BEST = 3  # choices whose chunk size is varied, and that are compiled
 
 
-def suggest_shardings(
+def search_shardings(
     call: TracedCall,
     *,
     mesh: Mesh | AbstractMesh | None = None,
     chip: str | None = None,
+    target: TargetRecord | None = None,
     lock: Mapping[str, Any] | None = None,
     seconds: float = 60.0,
     compiled: bool = True,
@@ -35,17 +36,26 @@ def suggest_shardings(
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
     found: Found | None = None,
-) -> ShardingSearchRecord:
-    """Searches the specs of a traced call's arguments; see `Traced.suggest_shardings`."""
+) -> SearchRecord:
+    """Searches the specs of a traced call's arguments on one mesh; see `Traced.search`."""
     mesh = mesh if mesh is not None else current_mesh() or call.mesh or mesh_of_values(call.leaves)
     if mesh is None or mesh.empty or mesh.size < 2:
         message = (
-            f"`suggest_shardings` was given `{call.name}` without a mesh of several devices. Specs name axes of one: "
-            "pass `mesh=jax.sharding.AbstractMesh((4, 2), ('data', 'model'))`, which needs no devices, or set one with "
-            "`jax.set_mesh`; `suggest_mesh` searches the mesh too."
+            f"`search` was given `{call.name}` without a mesh of several devices. Specs name axes of a mesh: pass "
+            "`on=jax.sharding.AbstractMesh((4, 2), ('data', 'model'))`, which needs no devices, or set a mesh with "
+            '`jax.set_mesh`. A target such as `on="v5e:4x4"` searches the mesh too.'
         )
         raise MeshError(message)
-    program = SearchProgram(call, mesh, chip or DEFAULT_CHIP, compiler=compiler, memory_bytes=memory_bytes)
+    if target is not None and target.devices != mesh.size:
+        message = (
+            f"`search` was given a mesh of {mesh.size} devices and the target {target.name} of {target.devices}. A "
+            "target compiles for all of its devices: pass a mesh of that size, or the target alone to search meshes."
+        )
+        raise MeshError(message)
+    chip = chip or (None if target is None else target.chip)
+    program = SearchProgram(
+        call, mesh, chip or DEFAULT_CHIP, compiler=compiler, memory_bytes=memory_bytes, target=target
+    )
     lock_patterns(program, lock or {})
     began = time.monotonic()
     share = _FOR_SPECS if call.holds_clients else 1.0
@@ -61,13 +71,13 @@ def suggest_shardings(
 
 def _chunked(
     search: Search,
-    record: ShardingSearchRecord,
+    record: SearchRecord,
     until: float,
     *,
     compiled: bool,
     progress: Progress | None,
     cancel: threading.Event | None,
-) -> ShardingSearchRecord:
+) -> SearchRecord:
     """The search with other chunk sizes for its best specs; those that rank first are compiled too."""
     began = time.monotonic()
     notes: list[str] = []
@@ -117,7 +127,7 @@ def lock_patterns(program: SearchProgram, lock: Mapping[str, Any]) -> None:
     if wrong:
         axes = " x ".join(f"{name}={size}" for name, size in program.axes.items())
         message = (
-            f"`suggest_shardings` was given a `lock` that does not fit: {'; '.join(wrong)}. The mesh is {axes}; a "
+            f"`search` was given a `lock` that does not fit: {'; '.join(wrong)}. The mesh is {axes}; a "
             "pattern is one that the search prints, with `*` for any text, and axes must divide dimensions."
         )
         raise MeshError(message)

@@ -9,7 +9,7 @@ from workbench.federated.experiments._experiment import (
 )
 from workbench.federated.experiments._figures import plot_comparison as plot_comparison
 from workbench.federated.experiments._hypergradient_search import HypergradientSearch as HypergradientSearch
-from workbench.federated.experiments._overlay import is_runs as is_runs
+from workbench.federated.experiments._overlay import is_runs as is_runs, named_runs as named_runs
 from workbench.federated.experiments._overlay_runs import overlay_runs as overlay_runs
 from workbench.federated.experiments._settings import (
     ALGORITHMS as ALGORITHMS,

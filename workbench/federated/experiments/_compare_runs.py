@@ -1,4 +1,4 @@
-"""`compare_runs`: what several runs with several seeds say about which is better."""
+"""Compares runs over several seeds: intervals, paired tests, cost to a target, fairness."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -10,7 +10,7 @@ import numpy as np
 from workbench._open_types import Option
 from workbench.errors import DataError, needs_library
 from workbench.federated.experiments._intervals import Correction, Test, mean_interval, paired_tests
-from workbench.federated.experiments._overlay import outcomes_of, record_of, values_of
+from workbench.federated.experiments._overlay import first_metric, named_runs, outcomes_of, record_of, values_of
 from workbench.federated.experiments._sweep_result import SweepResult
 from workbench.measurement import History, Run, StoredRun
 from workbench.records import RunOverlayRecord
@@ -26,7 +26,7 @@ Results = SweepResult | Mapping[str, Any]
 def compare_runs(
     results: Results,
     *,
-    metric: str,
+    metric: str | None = None,
     minimize: bool = True,
     last: int = 1,
     confidence: float = 0.95,
@@ -39,7 +39,7 @@ def compare_runs(
     Args:
         results: A sweep (each trial is a result, its seeds are the repetitions), or by name a `Run`, a
             `StoredRun`, a `History`, a list of these (one per seed), or a dictionary of these by seed.
-        metric: What is compared; of one value per client their mean.
+        metric: Metric to compare; of one value per client their mean. Default: "loss" if there is one, else the first.
         minimize: Whether small is good.
         last: The final value is the mean over this many last rounds.
         confidence: Confidence level of all intervals, which are Student's over the seeds.
@@ -67,6 +67,8 @@ def compare_runs(
         Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS 2021
         (arXiv 2108.13264), on intervals for few runs.
     """
+    results = named_runs(results)
+    metric = first_metric(results) if metric is None else metric
     named = _named(results)
     found = {
         name: {seed: kept for seed, history in seeds.items() if (kept := values_of(history, metric)) is not None}
@@ -75,7 +77,7 @@ def compare_runs(
     if not any(found.values()):
         has = sorted({m for seeds in named.values() for history in seeds.values() for m in history.metrics()})
         message = (
-            f"`compare_runs` received metric={metric!r}, which none of {len(named)} results has. They have "
+            f"`compare` received metric={metric!r}, which none of {len(named)} results has. They have "
             f"{', '.join(map(repr, has)) or 'no metrics'}: pass one of these."
         )
         raise DataError(message)
@@ -334,7 +336,7 @@ def _by_seed(name: str, given: object) -> dict[int, History]:
         history = one.history if isinstance(one, Run | StoredRun) else one
         if not isinstance(history, History):
             message = (
-                f"`compare_runs` received a `{type(one).__name__}` for {name!r}. A result is a `Run`, a `StoredRun` or "
+                f"`compare` received a `{type(one).__name__}` for {name!r}. A result is a `Run`, a `StoredRun` or "
                 "a `History`, or a list or dictionary of these with one per seed: pass that, or a sweep instead of the "
                 "dictionary."
             )
@@ -344,6 +346,6 @@ def _by_seed(name: str, given: object) -> dict[int, History]:
 
 
 def _pandas() -> ModuleType:
-    with needs_library("pandas", needed_for="The tables of `compare_runs`"):
+    with needs_library("pandas", needed_for="The tables of comparisons"):
         import pandas as pd
     return pd

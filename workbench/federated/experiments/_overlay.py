@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from workbench.errors import DataError
 from workbench.federated.experiments._intervals import mean_interval
 from workbench.federated.experiments._sweep_result import SweepResult
 from workbench.measurement import History, Run, StoredRun
@@ -177,3 +178,45 @@ def _finite(value: float | np.ndarray) -> float | None:
 
 def _numbers(values: np.ndarray) -> tuple[float | None, ...]:
     return tuple(_finite(value) for value in values)
+
+
+def named_runs(results: object) -> "SweepResult | Mapping[Any, Any]":
+    """Runs by name and seed, of a sweep, a dictionary or a list; stored runs of one name are seeds of one result."""
+    if isinstance(results, SweepResult | Mapping):
+        return results
+    if not isinstance(results, list | tuple) or not is_runs(results):
+        message = (
+            f"`compare` received a `{type(results).__name__}`. It compares a sweep, a list of `Run`, `StoredRun` or "
+            "`History`, or a dictionary of these by name: pass one of them."
+        )
+        raise DataError(message)
+    found: dict[str, list[Any]] = {}
+    for number, run in enumerate(results, 1):
+        named = run.about["name"] if isinstance(run, StoredRun) else ""
+        found.setdefault(named or f"run {number}", []).append(run)
+    return found
+
+
+def first_metric(named: "SweepResult | Mapping[Any, Any]") -> str:
+    """The metric to show first: "loss" where there is one, else the first.
+
+    Raises:
+        DataError: if no run has finished a round.
+    """
+    metrics = _metrics_of(named)
+    if not metrics:
+        message = (
+            "`compare` received runs of which none has finished a round. There is nothing to compare or draw yet: run "
+            "at least one round, or wait for it."
+        )
+        raise DataError(message)
+    return "loss" if "loss" in metrics else metrics[0]
+
+
+def _metrics_of(named: "SweepResult | Mapping[Any, Any]") -> list[str]:
+    if isinstance(named, SweepResult):
+        known = [named.metrics(trial, seed) for trial in range(len(named.settings)) for seed in named.seeds]
+        return list(dict.fromkeys(name for metrics in known for name in metrics))
+    runs = [one for given in named.values() for one in several(given)]
+    histories = [one if isinstance(one, History) else one.history for one in runs]
+    return list(dict.fromkeys(name for history in histories for name in history.metrics()))

@@ -59,7 +59,7 @@ class Leaves:
         if wrong:
             axes = " × ".join(f"{name}={size}" for name, size in mesh.shape.items())
             message = (
-                f"`try_specs` was given specs that do not fit: {'; '.join(wrong)}. The mesh is {axes}. A spec names, "
+                f"`what_if` was given specs that do not fit: {'; '.join(wrong)}. The mesh is {axes}. A spec names, "
                 "per dimension, mesh axes whose sizes divide it, and each axis once: choose other axes or dimensions, "
                 "or pad the array."
             )

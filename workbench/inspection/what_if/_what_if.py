@@ -67,7 +67,7 @@ class WhatIf:
         self._busy = threading.Lock()
 
     def plan(self, specs: Mapping[str, Any]) -> WhatIfRecord:
-        """What Shardy makes of other specs; see `Traced.try_specs`."""
+        """What Shardy makes of other specs; see `Traced.what_if`."""
         chosen = self._leaves.resolve(specs, self._mesh)
         with self._busy:
             before, after = self._version({}), self._version(chosen)
@@ -89,7 +89,7 @@ class WhatIf:
     def compile(
         self, tried: WhatIfRecord, *, progress: Progress | None = None, cancel: threading.Event | None = None
     ) -> WhatIfRecord:
-        """Adds to what `plan` returned what the compiler makes of it; see `Traced.try_specs`."""
+        """Adds to what `plan` returned what the compiler makes of it; see `Traced.what_if`."""
         chosen = self._leaves.resolve(tried.specs, self._mesh)
         with self._busy:
             before = self._compiled(self._version({}), _PRESENT, progress, cancel)
@@ -102,8 +102,8 @@ class WhatIf:
     def _find_mesh(self, current: Mesh | AbstractMesh | None) -> Mesh | AbstractMesh:
         if current is None or current.empty:
             message = (
-                "`try_specs` was given a program without a mesh. A PartitionSpec names axes of a mesh: pass "
-                "`mesh=wb.make_mesh(clients=4, model=2)`, an abstract one such as `jax.sharding.AbstractMesh((4, 2), "
+                "`what_if` was given a program without a mesh. A PartitionSpec names axes of a mesh: pass "
+                "`on=wb.make_mesh(clients=4, model=2)`, an abstract one such as `jax.sharding.AbstractMesh((4, 2), "
                 "('clients', 'model'))`, or set one with `jax.set_mesh`."
             )
             raise MeshError(message)
@@ -131,7 +131,7 @@ class WhatIf:
         said = f"{type(error).__name__}: {error}"[:700]
         specs = ", ".join(f"{self._leaves.labels[index]}: {_written(spec)}" for index, spec in chosen.items())
         return (
-            f"`try_specs` was given {specs or _PRESENT}, with which JAX does not trace or lower the program. It says: "
+            f"`what_if` was given {specs or _PRESENT}, with which JAX does not trace or lower the program. It says: "
             f"{said} A sharding must fit every operation that it reaches, where the mesh's axes are explicit: choose "
             "other axes or dimensions, or make the axes Auto, so that the compiler may reshard."
         )

@@ -1,0 +1,61 @@
+"""The one-line forms: `wb.measure(fn, rounds=5)(*args)` is `wb.trace(fn)(*args).measure(rounds=5)`."""
+
+from workbench._open_types import Option
+from workbench.advice import advise_record
+from workbench.api import _show
+from workbench.api._forms import open_question, question
+from workbench.api._things import record_of_thing, refuse_options
+from workbench.api._traced import Traced
+from workbench.errors import InspectionError
+from workbench.inspection import explain_program
+from workbench.records import AdviceRecord, ProgramRecord, WhyRecord
+
+
+def _explained(x: object, *, large_bytes: int | None = None, **options: Option) -> WhyRecord:
+    return explain_program(_program_of(x, "why", **options), large_bytes=large_bytes)
+
+
+def _advised(x: object, *, verify: bool = False, **options: Option) -> AdviceRecord:
+    waiting = {name: options.pop(name) for name in ("progress", "cancel") if name in options}
+    if verify:
+        refuse_options("advise", x, {"verify": verify})
+    return advise_record(_program_of(x, "advise", **options), **waiting)
+
+
+def _program_of(x: object, name: str, **options: Option) -> ProgramRecord:
+    record = record_of_thing(x, name, **options)
+    if isinstance(record, ProgramRecord):
+        return record
+    message = (
+        f"`{name}` received a {type(x).__name__}, which is not a program but a {type(record).__name__}. It reads the "
+        f"collectives of a program: pass a function, `{name}(fn)(*args)`, or what `jax.jit` makes of one."
+    )
+    raise InspectionError(message)
+
+
+_PROGRAMS = (
+    "what `jax.jit` gives on the way (`Traced`, `Lowered`, `Compiled`); a `jax.export.Exported`; the text of an HLO or "
+    "StableHLO module, an HLO proto, the path of a file of these or of a directory that `xla_dump_to` filled"
+)
+_SHOWN = (
+    "A function; or a mesh, an array, a pytree of arrays, any record, a `Run`, several runs (a sweep, a comparison, a "
+    "list of runs, runs by name), a device monitor, a program of nodes before launch, or what `launch` returned."
+)
+
+inspect = open_question(
+    lambda x, **options: record_of_thing(x, "inspect", **options),
+    f"A function; or a mesh; an array, a pytree with arrays (a module, an optimizer state); {_PROGRAMS}. A mesh gives "
+    "a `MeshRecord`, arrays a `ShardingRecord`, all others a `ProgramRecord`.",
+)(Traced.inspect)
+show = open_question(_show.show_thing, _SHOWN)(Traced.show)
+explore = open_question(lambda x, **options: _show.view_of_thing("explore", x, **options), _SHOWN)(Traced.explore)
+why = open_question(_explained, f"A function; or a `ProgramRecord`; {_PROGRAMS}.")(Traced.why)
+advise = open_question(_advised, f"A function; or a `ProgramRecord`; {_PROGRAMS}: then nothing is compiled.")(
+    Traced.advise
+)
+measure = question(Traced.measure)
+tap = question(Traced.tap)
+play = question(Traced.play)
+what_if = question(Traced.what_if)
+search = question(Traced.search)
+export = question(Traced.export)

@@ -1,0 +1,103 @@
+"""The option `on=` of questions: a mesh, a target that is compiled for, a chip whose rates price the program."""
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from jax.sharding import AbstractMesh, Mesh
+
+from workbench.aot import known_chip, parse_target
+from workbench.errors import MeshError
+
+On: TypeAlias = Mesh | AbstractMesh | str | Sequence[Mesh | AbstractMesh | str | None] | None
+"""A mesh; a target such as "v5e:16x16"; a chip such as "v5e"; a sequence of these; None for the devices of now."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Machine:
+    """A machine that a question is asked about, read from `on=`.
+
+    Attributes:
+        mesh: Mesh of the program; None for the mesh of `jax.set_mesh`.
+        target: Target to compile for, such as "v5e:16x16"; None for the devices of the mesh.
+        chip: Chip whose rates price the program, such as "v5e"; None for the chip of the target.
+    """
+
+    mesh: Mesh | AbstractMesh | None = None
+    target: str | None = None
+    chip: str | None = None
+
+    @property
+    def priced(self) -> str | None:
+        """The chip whose rates price the program."""
+        return self.chip or (None if self.target is None else self.target.partition(":")[0])
+
+
+def machine_of(on: On, question: str, *, reads: Sequence[str] = ("mesh", "target", "chip")) -> Machine:
+    """Reads the option `on=` of a question.
+
+    Args:
+        on: A mesh; a target with its topology ("v5e:16x16", "v5e-16"), which the program is compiled for; a chip
+            ("v5e"), whose rates price the program; or a sequence with at most one of each.
+        question: Name of the function that the user called, for errors.
+        reads: Parts that the question reads; others raise an error.
+
+    Returns:
+        The machine.
+
+    Raises:
+        MeshError: for an unknown chip, for two meshes, targets or chips, and for values of other types.
+
+    Example:
+        >>> machine_of((AbstractMesh((4,), ("data",)), "v5e"), "inspect").chip
+        'v5e'
+        >>> machine_of("v5e:4x4", "inspect").priced
+        'v5e'
+    """
+    machine = Machine()
+    for part in parts_of(on):
+        if isinstance(part, Mesh | AbstractMesh):
+            field = "mesh"
+        elif isinstance(part, str):
+            field = "target" if is_target(part) else "chip"
+        else:
+            message = (
+                f"`{question}` was given on={part!r:.120}, a {type(part).__name__}. A machine is a mesh, a target such "
+                'as "v5e:16x16" or a chip such as "v5e": pass one of these, or a tuple of several.'
+            )
+            raise MeshError(message)
+        if field not in reads:
+            message = (
+                f"`{question}` was given the {field} {part!r}. It reads {' and '.join(f'a {name}' for name in reads)} "
+                f"alone: leave the {field} out, or pass it to `inspect`."
+            )
+            raise MeshError(message)
+        if getattr(machine, field) is not None:
+            message = (
+                f"`{question}` was given two {'meshes' if field == 'mesh' else field + 's'}: {getattr(machine, field)} "
+                f"and {part}. A machine has one mesh, one target and one chip at most: call `{question}` once for each."
+            )
+            raise MeshError(message)
+        machine = dataclasses.replace(machine, **{field: part})
+    if machine.chip is not None:
+        known_chip(machine.chip)  # raises for unknown chips, with the names of the table
+    return machine
+
+
+def parts_of(on: On) -> tuple[Mesh | AbstractMesh | str, ...]:
+    """The machines that `on=` names, in order."""
+    if on is None:
+        return ()
+    return tuple(part for part in on if part is not None) if isinstance(on, list | tuple) else (on,)  # pyright: ignore[reportReturnType]
+
+
+def is_target(name: str) -> bool:
+    """Whether a name has a topology, or is a name of a slice at Google Cloud: "v5e:4x4", "v5e-16"."""
+    if ":" in name:
+        return True
+    try:
+        parse_target(name)
+    except MeshError:
+        return False
+    return True
