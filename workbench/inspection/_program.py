@@ -270,7 +270,10 @@ class Inspection:
             seen = [*call.leaves, *_jax_compat.jit_options(call.stage)["in_shardings"]]
             named = mesh_of_values([*seen, *(jax.tree.leaves(_compiled_shardings(compiled)))]) or _old_mesh()
         record = mesh_record(named, described)
-        module = None if compiled is None else _staged(inspect_module(compiled, mesh=record, plan=described), described)
+        module = None
+        if compiled is not None:
+            found = inspect_module(compiled, mesh=record, plan=described)
+            module = _staged(_module_named_by(call, found), described)
         devices = named if isinstance(named, Mesh) else None
         return Compilation(described, lowered, text, compiled, record, module, platform, devices, args, kwargs)
 
@@ -297,7 +300,7 @@ class Inspection:
         made, call = self.compile(mesh), self.call
         devices = made.module.devices if made.module is not None else len(made.mesh.devices) if made.mesh else 1
         known = None if made.compiled is None else made.compiled.input_shardings
-        propagation = propagate_shardings(made.lowered) if made.mesh is not None else None
+        propagation = _named_by(call, propagate_shardings(made.lowered)) if made.mesh is not None else None
         placed = _shardings(_inputs(call), known, made.devices)
         if made.compiled is None and propagation is not None:
             placed = _as_propagated(_inputs(call), propagation, mesh or current_mesh() or call.mesh) or placed
@@ -352,7 +355,7 @@ class Inspection:
         text = lower_for_target(jitted, args, there)
         compilation = compile_for_target(text, machine, mesh_axes=there.axes, order=order, **waiting)
         placed = _place_all(compilation.mesh, described)
-        propagation = propagate_shardings(text)
+        propagation = _named_by(call, propagate_shardings(text))
         inputs = _as_propagated(_inputs(call), propagation, there.abstract) or inspect_sharding(_inputs(call))
         notes = (_compiled_by(compilation), *compilation.notes, *filter(None, (compilation.error,)), *version.notes)
         module = None
@@ -366,7 +369,7 @@ class Inspection:
                 peak_bytes=compilation.memory.peak_bytes,
             )
             module = module.replace(memory=_joined_memory(module, compilation.memory), devices=machine.devices)
-            module = _staged(module, described)
+            module = _staged(_module_named_by(call, module), described)
         return ProgramRecord(
             name=call.name,
             target=machine.name,
@@ -489,6 +492,39 @@ def _shardings(tree: object, shardings: object, mesh: Mesh | None = None) -> Sha
     pairs = zip(leaves, named, strict=True)
     structs = [jax.ShapeDtypeStruct(jax.numpy.shape(x), _dtype(x), sharding=sharding) for x, sharding in pairs]
     return inspect_sharding(jax.tree.unflatten(structure, structs))
+
+
+def _users_names(call: TracedCall) -> dict[str, str]:
+    """The name that the user writes for every argument that a library's wrapper, or HLO's text, names otherwise."""
+    listed = _jax_compat.argument_names(call.closed)
+    return dict(zip(listed, call.names, strict=True)) if len(listed) == len(call.names) else {}
+
+
+def _named_by(call: TracedCall, propagation: PropagationRecord) -> PropagationRecord:
+    """A propagation whose inputs have the names that the user writes."""
+    users = _users_names(call)
+    if all(name == own for name, own in users.items()):
+        return propagation
+    values = tuple(
+        value.replace(op_name=users.get(value.op_name, value.op_name)) if value.operation == "input" else value
+        for value in propagation.values
+    )
+    return propagation.replace(values=values)
+
+
+def _module_named_by(call: TracedCall, module: ModuleRecord) -> ModuleRecord:
+    """A compiled module whose parameters have the names that the user writes."""
+    users = _users_names(call)
+
+    def named(op_name: str) -> str:
+        return users.get(op_name.replace("\\'", "'"), op_name)
+
+    instructions = tuple(
+        each.replace(op_name=named(each.op_name)) if each.op_name and named(each.op_name) != each.op_name else each
+        for each in module.instructions
+    )
+    largest = tuple(each.replace(op_name=named(each.op_name)) for each in module.memory.largest)
+    return module.replace(instructions=instructions, memory=module.memory.replace(largest=largest))
 
 
 def _as_propagated(tree: object, propagation: PropagationRecord, mesh: AnyMesh | None) -> ShardingRecord | None:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from workbench.inspection._flow import CompiledFlow, Origins, likeness, planned_origins
 from workbench.inspection.call_tree import shown_file
 from workbench.inspection.sharding import explain_axis
 from workbench.records import (
@@ -111,7 +112,7 @@ class _Cause:
     advice: str
 
 
-def _best(fits: list[tuple[int, _Cause]], size: Callable[[_Cause], int] = lambda cause: 0) -> list[_Cause]:
+def _best(fits: list[tuple[float, _Cause]], size: Callable[[_Cause], int] = lambda cause: 0) -> list[_Cause]:
     """The causes that fit best, the largest first."""
     most = max((score for score, _ in fits), default=0)
     return sorted((cause for score, cause in fits if score == most), key=size, reverse=True)
@@ -146,7 +147,8 @@ class _Reader:
         self, propagation: PropagationRecord, sizes: dict[str, int], instructions: Sequence[InstructionRecord] = ()
     ) -> None:
         self.propagation = propagation
-        self._instructions = {each.name: each for each in instructions}
+        self._flow = CompiledFlow(instructions)
+        self._origins_of = planned_origins(propagation.values)
         self.users: dict[str, list[PlannedValueRecord]] = {}
         for value in propagation.values:
             for operand in value.operands:
@@ -164,8 +166,10 @@ class _Reader:
         axes = tuple(dict.fromkeys(_whole_axis(axis) for axis in found.axes))
         line = found.sources[0] if found.sources else None
         causes = self._sums(found, axes) if found.kind in _SUMS else []
-        causes = causes or self._moves(found, axes) or self._written(found) or self._other(found, axes)
-        causes = causes or self._elsewhere(found, axes)
+        causes = causes or self._written(found)
+        if found.kind not in _SUMS:
+            causes = causes or self._moves(found, axes) or self._other(found, axes)
+        causes = causes or self._returned(found, axes) or self._elsewhere(found, axes) or self._instruction(found, axes)
         if not causes:
             place = f" at {_place(line)}" if line else ""
             over = _over(axes or found.axes)
@@ -175,7 +179,7 @@ class _Reader:
         lines = [(source.file, source.line) for source in found.sources]
         cause, *others = sorted(_distinct(causes), key=lambda each: _line_of(each.value) not in lines)
         sentence = cause.sentence
-        if self._is_combined(found) and (count := max(len(others) + 1, len(self._parts(found)))) > 1:
+        if self._is_combined(found) and (count := max(len(others) + 1, len(self._flow.makers(found.name)))) > 1:
             places = dict.fromkeys(_place(o.value.source) for o in others if o.value and o.value.source)
             rest = f"; the others are at {', '.join(places)}" if places else ""
             sentence += f" The compiler combined {count} exchanges into one{rest}."
@@ -200,7 +204,7 @@ class _Reader:
         """The operations whose name and line the collective has."""
         names = {part for name in found.op_names for part in name.split(";")}
         lines = {(source.file, source.line) for source in found.sources}
-        if found.kind in _SUMS and len(parts := self._parts(found)) > 1:
+        if found.kind in _SUMS and len(parts := self._flow.makers(found.name)) > 1:
             names |= {part.op_name for part in parts}
             lines |= {(part.source.file, part.source.line) for part in parts if part.source is not None}
         inner = [value for value in self.propagation.values if value.operation not in ("input", "output")]
@@ -211,34 +215,55 @@ class _Reader:
         return [v for v in named if not lines or v in here] or here or named
 
     def _sums(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
-        """The sums whose parts the collective adds: those that fit its size, the largest first."""
-        fits: list[tuple[int, _Cause]] = []
-        combined = self._is_combined(found)
+        """The sums whose parts the collective adds: those that fit its size and data flow, the largest first."""
+        fits: list[tuple[float, _Cause]] = []
+        combined, before = self._is_combined(found), self._flow.origins(self._operand_names(found))
         for value in self._named_so(found):
             reason, sentence, advice = self._reason(value, axes)
             if reason not in ("sum", "program"):
-                continue
+                if (cause := self._sum(value, axes, set())) is None:
+                    continue
+                reason, sentence, advice = cause  # the sum is cut over the axis of its parts: a reduce-scatter
             local = self._device_bytes(value)
             is_whole = found.payload_bytes in (local, local * found.group_size)
             is_part = local <= found.payload_bytes and combined
-            fits.append((int(is_whole or is_part), _Cause(value, reason, sentence, advice)))
+            score = float(is_whole or is_part)
+            if not combined:
+                score += likeness(before, self._origins_of[value.name]) / 2
+            fits.append((score, _Cause(value, reason, sentence, advice)))
         return _best(fits, lambda cause: self._device_bytes(cause.value) if cause.value else 0)
+
+    def _operand_names(self, found: CollectiveRecord) -> tuple[str, ...]:
+        each = self._flow.instructions.get(found.name)
+        return each.operands if each is not None else ()
 
     def _moves(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
         """The operands that have to be brought to another sharding over the axes of the collective."""
-        origin, at = self._origin_of(found), self._named_so(found)
+        # What has no name and is returned was exchanged for the sake of the results alone.
+        is_last = not found.op_names and self._flow.is_result(found.name)
+        makers, at = self._flow.makers(found.name), [] if is_last else self._named_so(found)
+        made = [(each.op_name, None if each.opcode == "parameter" else each.source) for each in makers]
+        consumers = self._flow.consumers(found.name)
+        before = self._flow.origins(self._operand_names(found))
+        after = self._flow.origins(each.name for each in consumers)
         readers = [user for value in at for user in self.users.get(value.name, ())]
         outputs = [value for value in self.propagation.values if value.operation == "output"]
-        fits: list[tuple[int, _Cause]] = []
+        fits: list[tuple[float, _Cause]] = []
         for value in {v.name: v for v in (*at, *readers, *([] if at else outputs))}.values():
+            is_consumer = any(each.op_name == value.op_name and each.source == value.source for each in consumers)
             for number, operand in enumerate(self._operands(value)):
                 cause = self._move(value, number, operand, axes, found.kind)
                 if cause is None:
                     continue
                 sizes = (self._device_bytes(operand), self._device_bytes(operand) * found.group_size)
-                is_origin = origin in ((operand.op_name, None), (operand.op_name, operand.source))
-                fits.append((4 * is_origin + 2 * (found.payload_bytes in sizes) + (value in at), cause))
+                is_made = any(pair in ((operand.op_name, None), (operand.op_name, operand.source)) for pair in made)
+                score = 8 * is_made + 4 * (found.payload_bytes in sizes) + 2 * (value in at) + is_consumer
+                alike = likeness(before, self._origins_of[operand.name]) + likeness(after, self._around(value))
+                fits.append((score + alike / 4, cause))
         return _best(fits)
+
+    def _around(self, value: PlannedValueRecord) -> Origins:
+        return self._origins_of[value.name]
 
     def _move(
         self, value: PlannedValueRecord, number: int, operand: PlannedValueRecord, axes: Sequence[str], kind: str
@@ -347,9 +372,13 @@ class _Reader:
 
     def _other(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
         """Other reasons of the operations at the collective's line that fit its kind."""
+        if not found.op_names and self._flow.is_result(found.name):
+            return []
         here = [value for value in self._named_so(found) if value.operation not in _CONTAINERS]
         causes = [_Cause(value, *self._reason(value, axes)) for value in here]
-        return [cause for cause in causes if cause.reason not in ("unknown", "sum")][:1]
+        causes = [cause for cause in causes if cause.reason not in ("unknown", "sum")]
+        vague = [cause for cause in causes if cause.value is not None and cause.value.operation in _PLAIN]
+        return [cause for cause in causes if cause not in vague][:1]
 
     def _elsewhere(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
         """The one operation that needs such an exchange of this size: the compiler moved it, as out of a loop."""
@@ -367,29 +396,79 @@ class _Reader:
         causes = _distinct(causes)
         return causes if len(causes) == 1 else []
 
-    def _parts(self, found: CollectiveRecord) -> list[InstructionRecord]:
-        """The operations that made what the collective exchanges."""
-        each = self._instructions.get(found.name)
-        origins = [self._maker(name) for name in each.operands] if each is not None else []
-        return [origin for origin in origins if origin is not None]
+    def _returned(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
+        """A value that the program returns in another sharding than it is computed in, unasked for."""
+        makers = self._flow.makers(found.name)
+        if found.op_names or not axes or not self.values or not makers or not self._flow.is_result(found.name):
+            return []
+        name, over, does = self._made_name(makers[0]), _listed(axes), _DOES.get(found.kind, "exchanges parts of")
+        sentence = f"The program returns {name} whole and computes it in parts over {over}: the compiler {does} it."
+        return [_Cause(None, "output", sentence, "Ask for a sharding of the results (`out_shardings`).")]
 
-    def _maker(self, name: str) -> InstructionRecord | None:
-        each = self._instructions.get(name)
-        while each is not None and each.opcode in _REARRANGING and each.operands:
-            each = self._instructions.get(each.operands[0])
-        return each
+    def _instruction(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
+        """What the compiled instructions alone tell, where the compiler departed from the propagated shardings."""
+        makers, consumers = self._flow.makers(found.name), self._flow.consumers(found.name)
+        sources = {(source.file, source.line) for source in found.sources}
+        consumers = [each for each in consumers if each.op_name]
+        consumers.sort(key=lambda each: each.source is None or (each.source.file, each.source.line) not in sources)
+        if not axes or not makers or not self.propagation.values:
+            return []
+        name, over = self._made_name(next((each for each in makers if each.op_name), makers[0])), _listed(axes)
+        if found.kind in _SUMS:
+            sentence = f"Each device along {over} has a part of {name}, and the exchange adds the parts."
+            return [_Cause(None, "compiler", f"{sentence} {_DEPARTED}", "")]
+        does = _DOES.get(found.kind, "exchanges parts of")
+        spread = next((m for m in makers if m.op_name in found.op_names and m.source in found.sources), None)
+        if spread is not None:
+            sentence = (
+                f"The compiler splits the work of `{_last(spread.op_name)}` at {_place(found.sources[0])} over {over}, "
+                f"although no operand asks for it, and {does} the result."
+            )
+            return [_Cause(None, "compiler", sentence, _CONSTRAIN)]
+        user = _last(consumers[0].op_name if consumers else next(iter(found.op_names), ""))
+        source = consumers[0].source if consumers else next(iter(found.sources), None)
+        if not user:
+            return []
+        where = f" at {_place(source)}" if source else ""
+        dims = self._gathered_dims(found)
+        needs = f"dimension {dims[0]} of {name} whole" if len(dims) == 1 else f"{name} in another sharding"
+        cut = f"which the compiled program cuts over {over}" if len(dims) == 1 else f"over {over}"
+        sentence = f"`{user}`{where} needs {needs}, {cut}: the compiler {does} it. {_DEPARTED}"
+        return [_Cause(None, "compiler", sentence, _CONSTRAIN)]
 
-    def _origin_of(self, found: CollectiveRecord) -> tuple[str, SourceLine | None]:
-        """The name of what the collective exchanges: an argument of the program, or the operation that made it."""
-        part = next(iter(self._parts(found)), None)
-        if part is None:
-            return "", None
-        return part.op_name, None if part.opcode == "parameter" else part.source
+    def _made_name(self, made: InstructionRecord) -> str:
+        if made.opcode == "parameter" and not made.op_name:
+            return "a value that the loop carries"
+        if made.opcode == "parameter":
+            argument = next((v for v in self.propagation.values if v.op_name == made.op_name), None)
+            return self._named(argument) if argument is not None else f"argument `{made.op_name}`"
+        planned = [
+            v for v in self.by_op_name.get(made.op_name, []) if _line_of(v) == (made.source and _line(made.source))
+        ]
+        if planned:
+            return self._named(planned[0])
+        return f"the result of `{_last(made.op_name) or made.opcode}`" + (
+            f" at {_place(made.source)}" if made.source else ""
+        )
+
+    def _gathered_dims(self, found: CollectiveRecord) -> list[int]:
+        """The dimensions that an all-gather makes larger."""
+        each = self._flow.instructions.get(found.name)
+        operand = self._flow.instructions.get(each.operands[0]) if each is not None and each.operands else None
+        if found.kind != "all-gather" or each is None or operand is None:
+            return []
+        before, after = _DIMENSIONS.findall(operand.shape)[:1], _DIMENSIONS.findall(each.shape)[:1]
+        if not before or not after:
+            return []
+        pairs = list(zip(before[0].split(","), after[0].split(","), strict=False))
+        return [dim for dim, (small, large) in enumerate(pairs) if small != large]
 
     def _is_combined(self, found: CollectiveRecord) -> bool:
         """Returns whether the compiler made one collective of several exchanges."""
         names = {part for name in found.op_names for part in name.split(";")}
-        return len(found.sources) > 1 or len(names) > 1 or (found.kind in _SUMS and len(self._parts(found)) > 1)
+        return (
+            len(found.sources) > 1 or len(names) > 1 or (found.kind in _SUMS and len(self._flow.makers(found.name)) > 1)
+        )
 
     def planned(self, found: PlannedCollectiveRecord) -> WhyCollectiveRecord:
         chosen = self._values_of([found], {found.op_name}, found.axes)
@@ -458,28 +537,38 @@ class _Reader:
         if rule is None or len(rule.inputs) != len(operands):
             return self._without_rule(value, operands, wanted)
         kept = {axis for entry in value.spec for axis in map(_whole_axis, entry)}  # cannot hold parts of a sum as well
+        return self._sum(value, axes, kept) or self._disagreement(value, operands, rule, wanted)
+
+    def _sum(self, value: PlannedValueRecord, axes: Sequence[str], kept: set[str]) -> tuple[Reason, str, str] | None:
+        """The sum over a dimension that is sharded over the axes, leaving out those that the result keeps."""
+        operands, rule = self._operands(value), _read_rule(value.rule)
+        if rule is None or len(rule.inputs) != len(operands):
+            return None
+        wanted = set(axes) - kept
         for factor in sorted(rule.summed):
             summed = [
                 (operand, dim)
                 for operand, dims in zip(operands, rule.inputs, strict=True)
                 for dim, f in enumerate(dims)
-                if f == factor and wanted & set(_axes_of(operand.spec, dim)) - kept
+                if f == factor and wanted & set(_axes_of(operand.spec, dim))
             ]
-            if summed:
-                parts = " and ".join(f"dimension {dim} of {self._named(operand)}" for operand, dim in summed)
-                over = _listed(wanted & set(_axes_of(summed[0][0].spec, summed[0][1])) - kept)
-                if value.operation in _LOOKUPS:
-                    sentence = (
-                        f"`{value.operation}`{_at(value)} looks up elements along {parts}, which is sharded over "
-                        f"{over}: every device finds those that it holds, and the exchange adds what all of them found."
-                    )
-                    return "sum", sentence, f"It stays as long as that dimension is sharded over {over}."
+            if not summed:
+                continue
+            parts = " and ".join(f"dimension {dim} of {self._named(operand)}" for operand, dim in summed)
+            over = _listed(wanted & set(_axes_of(summed[0][0].spec, summed[0][1])))
+            does, part, joins = _reduction_words(value)
+            if value.operation in _LOOKUPS:
                 sentence = (
-                    f"`{value.operation}`{_at(value)} sums over {parts}, which {_are(len(summed))} sharded over "
-                    f"{over}: every device has a part of the sum, and the exchange adds the parts."
+                    f"`{value.operation}`{_at(value)} looks up elements along {parts}, which is sharded over "
+                    f"{over}: every device finds those that it holds, and the exchange adds what all of them found."
                 )
-                return "sum", sentence, f"It stays as long as the summed dimension is sharded over {over}."
-        return self._disagreement(value, operands, rule, wanted)
+                return "sum", sentence, f"It stays as long as that dimension is sharded over {over}."
+            sentence = (
+                f"`{value.operation}`{_at(value)} {does} {parts}, which {_are(len(summed))} sharded over "
+                f"{over}: every device has {part}, and the exchange {joins}."
+            )
+            return "sum", sentence, f"It stays as long as the {_REDUCED[does]} dimension is sharded over {over}."
+        return None
 
     def _disagreement(
         self, value: PlannedValueRecord, operands: Sequence[PlannedValueRecord], rule: _Rule, wanted: set[str]
@@ -680,7 +769,19 @@ class _Reader:
         return f"None of its operands is sharded over {free}, so nothing cuts it: constrain it, or shard an operand."
 
 
+_DEPARTED = "The propagated shardings alone do not ask for this exchange: the compiler chose other shardings there."
+_CONSTRAIN = "Constrain the value there to the sharding that you want (`jax.lax.with_sharding_constraint`)."
 _LOOKUPS = ("gather", "dynamic_slice")
+_SUM_WORDS = ("sums over", "a part of the sum", "adds the parts")
+_REDUCTIONS = {
+    "max": ("takes the maximum over", "the maximum of its part", "takes the largest of these"),
+    "min": ("takes the minimum over", "the minimum of its part", "takes the smallest of these"),
+    "prod": ("multiplies over", "a part of the product", "multiplies the parts"),
+    "and": ("takes the conjunction over", "that of its part", "joins the parts"),
+    "or": ("takes the disjunction over", "that of its part", "joins the parts"),
+}
+_REDUCED = {"sums over": "summed", **dict.fromkeys((words[0] for words in _REDUCTIONS.values()), "reduced")}
+_REDUCTION = re.compile(r"(?:reduce_|arg)(max|min|prod|and|or)$")
 _SUMS = ("all-reduce", "reduce-scatter")
 _DOES = {
     "all-gather": "gathers",
@@ -688,14 +789,19 @@ _DOES = {
     "collective-permute": "sends parts of",
     "collective-broadcast": "broadcasts",
 }
-_REARRANGING = frozenset(
-    "copy convert bitcast bitcast-convert reshape transpose get-tuple-element copy-start copy-done opt-barrier".split()
-)
+# Their rules tell what they need: where no rule asks for the exchange, another operation does.
+_PLAIN = frozenset(("dot_general", "broadcast_in_dim", "reshape", "transpose", "reduce", "add", "multiply"))
 _CONTAINERS = frozenset(("while", "case", "if", "manual_computation", "named_computation", "optimization_barrier"))
 # The partitioner has no way to split these, whatever Shardy plans.
 _UNSPLIT = frozenset(("fft", "custom_call", "cholesky", "triangular_solve", "rng_bit_generator"))
 # Collectives that a program writes itself, as StableHLO calls them.
 _WRITTEN = frozenset("all_reduce all_gather reduce_scatter all_to_all collective_permute collective_broadcast".split())
+
+
+def _reduction_words(value: PlannedValueRecord) -> tuple[str, str, str]:
+    """What an operation does along a dimension, what every device has of it, and what the exchange does."""
+    found = _REDUCTION.search(value.op_name) if value.operation == "reduce" else None
+    return _REDUCTIONS[found[1]] if found else _SUM_WORDS
 
 
 def _over(axes: Sequence[str]) -> str:
@@ -725,6 +831,15 @@ def _by(axes: Sequence[str]) -> str:
 
 def _are(count: int) -> str:
     return "is" if count == 1 else "are both" if count == 2 else "are all"
+
+
+def _line(source: SourceLine) -> tuple[str, int]:
+    return source.file, source.line
+
+
+def _last(op_name: str) -> str:
+    """The operation of a name: `dot_general` of `jit(f)/jvp(mlp)/dot_general`."""
+    return op_name.partition(";")[0].rpartition("/")[2]
 
 
 def _place(line: SourceLine) -> str:

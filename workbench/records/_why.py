@@ -7,7 +7,15 @@ from workbench.records._base import Record
 from workbench.records._program import SourceLine
 
 Reason = Literal[
-    "sum", "disagreement", "constraint", "whole dimension", "unsplit operation", "output", "program", "unknown"
+    "sum",  # parts are added
+    "disagreement",  # operands, or an operand and the result, are sharded otherwise
+    "constraint",  # `with_sharding_constraint`, `reshard`
+    "whole dimension",  # the operation moves elements along it
+    "unsplit operation",  # the partitioner cannot split it
+    "output",  # the sharding of the results
+    "program",  # a collective that the program writes itself
+    "compiler",  # a choice of the compiler that propagation does not explain
+    "unknown",
 ]
 
 

@@ -216,6 +216,10 @@ class CollectiveReader:
     ) -> tuple[SourceLine, ...]:
         """The lines that ask for a collective; of a combined one those whose operands have most bytes come first."""
         lines = [self._frames.source(i) for i in (*around, *self._stages.witnesses(instruction))]
+        if not any(i.op_name for i in around):  # a line without a name is that of the whole program
+            makers = [computation.by_name[operand] for operand in instruction.operands]
+            made = [self._frames.source(maker) for maker in makers if maker.op_name and maker.opcode != "parameter"]
+            lines = [line for line in made if line is not None] or lines
         found = {str(line): line for line in lines if line is not None}
         takers = {int(taker.attribute("index") or 0): taker for taker in around[1:]}
         weights = dict.fromkeys(found, 0)

@@ -1,0 +1,140 @@
+"""The data flow around collectives of a compiled module, and how well a planned operation fits it."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from workbench.records import InstructionRecord, PlannedValueRecord
+
+_REARRANGING = frozenset(
+    "copy convert bitcast bitcast-convert reshape transpose get-tuple-element copy-start copy-done opt-barrier "
+    "parameter constant".split()
+)
+_EXCHANGES = frozenset("all-gather all-to-all collective-permute".split())
+_PRODUCTS = frozenset(("dot_general", "dot", "convolution"))
+_PARAMETER = re.compile(r"param(?:eter)?[_.](\d+)")
+_MOST_CONSUMERS = 8
+
+Origins = tuple[frozenset[str], int]  # the arguments that a value depends on, and how many matrix products
+
+
+class CompiledFlow:
+    """Where the values of a compiled module come from and where they go."""
+
+    def __init__(self, instructions: Sequence[InstructionRecord]) -> None:
+        self.instructions = {each.name: each for each in instructions}
+        self._inside: dict[str, list[InstructionRecord]] = {}
+        self._users: dict[str, list[InstructionRecord]] = {}
+        for each in instructions:
+            if each.fused:
+                self._inside.setdefault(each.computation, []).append(each)
+            for operand in each.operands:
+                self._users.setdefault(operand, []).append(each)
+        self._called = {name for each in instructions for name in each.calls}
+        self._arguments: dict[str, frozenset[str]] = {}
+        self._products: dict[str, int] = {}
+        self._fill(instructions)
+
+    def maker(self, name: str) -> InstructionRecord | None:
+        """The instruction that computed a value, past copies, casts and exchanges; else the parameter that it is."""
+        each = self.instructions.get(name)
+        while each is not None and (source := self._source_of(each, _REARRANGING | _EXCHANGES)) is not None:
+            each = self.instructions.get(source)
+        return each
+
+    def makers(self, name: str) -> list[InstructionRecord]:
+        """What computed each operand of an instruction."""
+        each = self.instructions.get(name)
+        found = [self.maker(operand) for operand in each.operands] if each is not None else []
+        return [maker for maker in found if maker is not None]
+
+    def consumers(self, name: str) -> list[InstructionRecord]:
+        """The instructions that compute with a value, past copies and casts."""
+        found, pending, seen = [], list(self._users.get(name, ())), {name}
+        while pending and len(found) < _MOST_CONSUMERS:
+            each = pending.pop(0)
+            if each.name in seen:
+                continue
+            seen.add(each.name)
+            if self._source_of(each) is not None:
+                pending.extend(self._users.get(each.name, ()))
+            elif each.opcode != "tuple":
+                found.append(each)
+        return found
+
+    def is_result(self, name: str) -> bool:
+        """Whether a value is only returned, past copies, casts and cuts."""
+        users, each = self._users.get(name, ()), self.instructions.get(name)
+        if each is None or each.computation in self._called:
+            return False
+        return all(
+            user.opcode == "tuple"
+            or (self._source_of(user, _REARRANGING | {"slice"}) is not None and self.is_result(user.name))
+            for user in users
+        )
+
+    def origins(self, names: Iterable[str]) -> Origins:
+        """The arguments of the program that some values depend on, and the number of matrix products before them."""
+        known = [name for name in names if name in self._arguments]
+        arguments = frozenset().union(*(self._arguments[name] for name in known))
+        return arguments, max((self._products[name] for name in known), default=0)
+
+    def _source_of(self, each: InstructionRecord, passing: frozenset[str] = _REARRANGING) -> str | None:
+        """The operand that an instruction only rearranges; None where it computes."""
+        if not each.operands:
+            return None
+        if each.opcode in passing:
+            return each.operands[0]
+        if each.opcode != "fusion" or not each.calls:
+            return None
+        inside = self._inside.get(each.calls[0], [])
+        if not inside or any(one.opcode not in passing for one in inside):
+            return None
+        if len(each.operands) == 1:
+            return each.operands[0]
+        names = {one.name: one for one in inside}
+        at = inside[-1]
+        while at.operands and at.operands[0] in names:
+            at = names[at.operands[0]]
+        found = _PARAMETER.match(at.name)
+        return each.operands[int(found[1])] if found and int(found[1]) < len(each.operands) else None
+
+    def _fill(self, instructions: Sequence[InstructionRecord]) -> None:
+        masks: dict[str, int] = {}
+        count = 0
+        for each in instructions:
+            if each.fused:
+                continue
+            arguments = frozenset[str]().union(*(self._arguments.get(name, frozenset()) for name in each.operands))
+            if each.opcode == "parameter" and each.op_name:
+                arguments = frozenset((each.op_name,))
+            mask = 0
+            for name in each.operands:
+                mask |= masks.get(name, 0)
+            if each.flops > 0:
+                mask |= 1 << count
+                count += 1
+            self._arguments[each.name], masks[each.name] = arguments, mask
+        self._products = {name: mask.bit_count() for name, mask in masks.items()}
+
+
+def planned_origins(values: Sequence[PlannedValueRecord]) -> dict[str, Origins]:
+    """For every value of a plan the arguments that it depends on, and the number of matrix products up to it."""
+    arguments: dict[str, frozenset[str]] = {}
+    masks: dict[str, int] = {}
+    for number, value in enumerate(values):
+        known = [arguments.get(name, frozenset()) for name in value.operands]
+        arguments[value.name] = frozenset[str]().union(*known)
+        if value.operation == "input":
+            arguments[value.name] = frozenset((value.op_name,))
+        mask = 1 << number if value.operation in _PRODUCTS else 0
+        for name in value.operands:
+            mask |= masks.get(name, 0)
+        masks[value.name] = mask
+    return {name: (arguments[name], masks[name].bit_count()) for name in arguments}
+
+
+def likeness(one: Origins, other: Origins) -> float:
+    """How alike the origins of two values are: 1 where both depend on the same arguments and number of products."""
+    together = one[0] | other[0]
+    shared = len(one[0] & other[0]) / len(together) if together else 1.0
+    return round(shared / (1 + 0.1 * abs(one[1] - other[1])), 6)
