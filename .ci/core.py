@@ -53,7 +53,7 @@ with tempfile.TemporaryDirectory() as folder:
     page = Path(folder) / "explorer.html"
     wb.explore(train)(*arguments).to_html(page)
     print("explore", page.stat().st_size, "bytes")
-print("tap", len(wb.tap(train, client=3)(*arguments).values), "values")
+print("tap", len(wb.trace(train)(*arguments).tap(client=3).values), "values")
 wb.run_rounds(lambda state, round: (state + 1, {"loss": state}), jnp.float32(0), 3, progress=False).state  # noqa: B018
 print("digits", len(wb.data.digits(clients=4).train))
 fails_with_one_line(lambda: wb.data.shipped("iris"), 'pip install "mapreduce-workbench[course]"')

@@ -157,7 +157,7 @@ SHEET = {
         "t = wb.trace(fn)(*args); t.plan    stages, what is disclosed",
         "wb.inspect(fn)(*args)              collectives, memory, FLOPs",
         "wb.why(fn)(*args)                  why each collective is there",
-        "wb.show / wb.explore / wb.play     click, step",
+        "wb.show / wb.explore               click, step",
         'wb.inspect(fn, on="v5e:4x4")   ahead of time for a TPU',
     ],
     "Shardings (mesh clients=4, model=2)": [

@@ -97,7 +97,7 @@ def compare(problem: Any, repeats: int, few: bool) -> dict[str, Any]:
             )
 
         def run(space: Any, strategy: Any, rounds: int, seeds: Any, of: Any = (first, batches, evaluate)) -> Any:
-            return wb.sweep(
+            return wb.experiments.sweep(
                 make,
                 space,
                 params=of[0],

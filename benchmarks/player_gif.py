@@ -48,7 +48,7 @@ def play_round():
     rows = [random.integers(count, size=(STEPS, BATCH)) for count in held.counts]
     arrays = list(held.arrays.values())
     batches = {key: np.stack([each[key][row] for each, row in zip(arrays, rows, strict=True)]) for key in ("x", "y")}
-    return wb.play(fedavg)(jnp.zeros((64, 10)), jax.tree.map(jnp.asarray, batches))
+    return wb.trace(fedavg)(jnp.zeros((64, 10)), jax.tree.map(jnp.asarray, batches)).play()
 
 
 def main() -> None:

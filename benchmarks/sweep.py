@@ -78,7 +78,7 @@ def measure(trials: int, rounds: int, width: int, looped: int) -> dict[str, Any]
     side = max(1, int(np.sqrt(trials)))
     space = {"lr": np.logspace(-2, 0, trials // side).tolist(), "server_lr": np.linspace(0.5, 1.5, side).tolist()}
     began = time.perf_counter()
-    result = wb.sweep(make, space, params=first, data=batches, rounds=rounds, progress=False)
+    result = wb.experiments.sweep(make, space, params=first, data=batches, rounds=rounds, progress=False)
     sweep_seconds = time.perf_counter() - began
     some = result.settings[:: max(1, len(result.settings) // looped)][:looped]
     seconds, losses = loop(make, first, batches, some, rounds)

@@ -34,7 +34,7 @@ def run(directory: str | None) -> Any:
             server_optimizer=optax.sgd(1.0, momentum=momentum),
         )
 
-    return wb.sweep(
+    return wb.experiments.sweep(
         make,
         {"lr": [0.01, 0.1, 1e20], "momentum": [0.0, 0.9]},  # 1e20 diverges at once
         params=lambda key: jax.random.normal(key, (8,)),

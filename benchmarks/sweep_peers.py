@@ -1,4 +1,4 @@
-"""The same sweep with `wb.sweep`, with the loop over trials, with FedJAX and with Flower: ratios, interleaved.
+"""The same sweep with `experiments.sweep`, with the loop over trials, with FedJAX and with Flower: ratios, interleaved.
 
 `python -m benchmarks.sweep_peers [--trials 64] [--repeats 5]`, in an environment that has FedJAX 0.0.17 or Flower 1.x
 (both are optional; what is missing is said). Every repetition runs all of them one after another on the same data, in
@@ -165,7 +165,7 @@ def measure(trials: int, rounds: int, width: int, some: int, repeats: int) -> di
         for name in names[repeat % len(names) :] + names[: repeat % len(names)]:
             began = time.perf_counter()
             if name == "sweep":
-                result = wb.sweep(make, space, params=params, data=batches, rounds=rounds, progress=False)
+                result = wb.experiments.sweep(make, space, params=params, data=batches, rounds=rounds, progress=False)
                 found[name] = [result.params(settings.index(s), 0) for s in chosen]
                 row["sweep compiling"] = sum(group.compile_seconds for group in result.groups)
             elif name == "loop":

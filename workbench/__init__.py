@@ -9,16 +9,26 @@ Importing it prints nothing, starts no device and reaches no network: every name
 * How is this array laid out? ``wb.show(array)``
 * Run it with memory that does not grow with clients. ``wb.jit(fn)``
 * Where did the time go? ``wb.measure(fn)(*args)``
-* What did one client compute? ``wb.tap(fn, client=17)(*args)``
-* What happens in a round, step by step? ``wb.play(fn)(*args)``
+* What did one client compute? ``wb.trace(fn)(*args).tap(client=17)``
+* What happens in a round, step by step? ``wb.trace(fn)(*args).play()``
 """
 
 import logging
 
 import lazy_loader
 
-# The list of public names is `__init__.pyi`, for type checkers and for this line alike.
-__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+# The list of names is `__init__.pyi`, for type checkers and for this line alike. Packages are looked up like all names.
+__getattr__, _, _names = lazy_loader.attach_stub(__name__, __file__)
+_unlisted = (
+    "advice aot api cli cost course distributed errors inspection launch measurement mesh plan primitives records "
+    "render replicate testing __version__"
+).split()
+__all__ = [name for name in _names if name not in _unlisted]
+
+
+def __dir__() -> list[str]:
+    return [*__all__, *(name for name in _names if name not in __all__)]
+
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent until the reader installs a handler
 

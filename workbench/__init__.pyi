@@ -20,27 +20,20 @@ from . import (
     testing as testing,
 )
 from ._version import __version__ as __version__
-from .aot import list_targets as list_targets
 from .api import (
-    Traced as Traced,
     advise as advise,
     compare as compare,
     explore as explore,
-    export as export,
     inspect as inspect,
     load as load,
     measure as measure,
-    play as play,
     playground as playground,
     search as search,
     show as show,
-    tap as tap,
     trace as trace,
-    what_if as what_if,
     why as why,
 )
 from .federated import algorithms as algorithms, data as data, experiments as experiments, population as population
-from .federated.experiments import sweep as sweep
 from .measurement import (
     Run as Run,
     open_profile as open_profile,

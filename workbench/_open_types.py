@@ -1,5 +1,6 @@
 """Names for what has no type that could be said; nothing here imports JAX, which some layers do without."""
 
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
@@ -9,6 +10,10 @@ Dask, Ray, h5py, …), or of a compiled module without stubs (jaxlib's executabl
 
 Option: TypeAlias = Any
 """A keyword argument that is passed on to another function, whose signature has its type."""
+
+
+Progress: TypeAlias = Callable[[str, float], None]
+"""Called with the phase of long work and the seconds so far."""
 
 
 class AsGiven(Enum):

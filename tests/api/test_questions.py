@@ -74,7 +74,7 @@ def test_options_of_targets_are_refused_without_one():
 
 def test_old_names_of_the_machine_lead_to_the_new():
     with pytest.raises(TypeError, match=r"`inspect` received `target`.*Did you mean `on`\?"):
-        wb.inspect(product, on="v5e:4x4")
+        wb.inspect(product, **{"target": "v5e:4x4"})
 
 
 @pytest.mark.parametrize("question", [wb.show, wb.explore])
@@ -105,7 +105,7 @@ def test_errors_name_the_question():
 
 
 def test_one_line_forms_have_the_options_of_the_methods():
-    for name in ("inspect", "explore", "why", "measure", "advise", "search", "what_if", "tap"):
+    for name in ("inspect", "explore", "why", "measure", "advise", "search"):
         form, method = getattr(wb.api, name), getattr(wb.api.Traced, name)
         own = [
             p for p in inspect.signature(method).parameters.values() if p.name != "self" and p.kind is not p.VAR_KEYWORD
@@ -163,3 +163,13 @@ def test_options_of_runs_are_refused_for_programs():
     record = wb.inspect(product)(ONES, ONES)
     with pytest.raises(ProgramError, match="`compare` was given `metric=` with no runs"):
         wb.compare(record, record, metric="loss")
+
+
+def test_the_root_has_at_most_forty_names_and_all_of_them_exist():
+    assert len(wb.__all__) <= 40
+    assert all(hasattr(wb, name) for name in wb.__all__)
+
+
+def test_packages_are_attributes_of_the_root_though_it_does_not_list_them():
+    assert callable(wb.aot.list_targets)
+    assert "aot" not in wb.__all__

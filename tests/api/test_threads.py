@@ -79,7 +79,7 @@ CALLS = {
     "why": lambda: facts(wb.why(step())(B, A)),
     "advise": lambda: facts(wb.advise(step())(B, A)),
     "shardings": lambda: facts(wb.search(step(), on=MESH)(B, A)),
-    "tap": lambda: repr(wb.tap(average())(W, X)),
+    "tap": lambda: repr(wb.trace(average())(W, X).tap()),
     "rounds": rounds,
     "explain": watched,
     "mesh": lambda: str(wb.make_mesh(clients=CLIENTS)),

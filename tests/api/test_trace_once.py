@@ -103,7 +103,7 @@ ONE_LINE = {
     "show": lambda fn: wb.show(fn)(X),
     "measure": lambda fn: wb.measure(fn, rounds=1)(X),
     "explore": lambda fn: wb.explore(fn)(X),
-    "tap": lambda fn: wb.tap(fn)(X),
+    "tap": lambda fn: wb.trace(fn)(X).tap(),
 }
 
 
@@ -168,7 +168,7 @@ KEYWORDS = dict.fromkeys(("on", "rounds", "clients", "order", "target", "chip", 
 def test_keywords_of_the_function_never_meet_those_of_the_options(capsys):
     assert wb.inspect(keywords)(jnp.ones(3), **KEYWORDS).module.devices == 1
     assert float(wb.measure(keywords, rounds=1)(jnp.ones(3), **KEYWORDS).results) == 3 * 2**7
-    assert float(wb.load(wb.export(keywords)(jnp.ones(3), **KEYWORDS))(jnp.ones(3), **KEYWORDS)) == 3 * 2**7
+    assert float(wb.load(wb.trace(keywords)(jnp.ones(3), **KEYWORDS).export())(jnp.ones(3), **KEYWORDS)) == 3 * 2**7
     wb.show(keywords)(jnp.ones(3), **KEYWORDS)
     assert "keywords" in capsys.readouterr().out
 
@@ -178,7 +178,7 @@ def test_tapped_function_takes_keywords():
     def scaled(x, *, client, order):
         return wb.reduce_sum(wb.map_fn(lambda row: row * 2, x)) * client * order
 
-    assert float(wb.tap(scaled, client=1)(X[:4], client=3.0, order=2.0).results) == 72.0
+    assert float(wb.trace(scaled)(X[:4], client=3.0, order=2.0).tap(client=1).results) == 72.0
 
 
 def test_unknown_option_is_refused_before_the_function_is_called(counted):

@@ -115,7 +115,7 @@ plain_view
 ABSENT = """
 pod = jax.sharding.AbstractMesh((8, 2), ("data", "model"))
 batch = [jax.ShapeDtypeStruct(each.shape, each.dtype, sharding=NamedSharding(pod, P("data"))) for each in (x, y)]
-if next(target for target in wb.list_targets() if target.chip == "v5e").installed:
+if next(target for target in wb.aot.list_targets() if target.chip == "v5e").installed:
     wb.show(train_step, on="v5e:4x4")(model, optimizer, *batch)
 """
 

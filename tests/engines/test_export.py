@@ -24,7 +24,7 @@ from workbench.errors import InspectionError
 
 @pytest.fixture(scope="module")
 def exported() -> Any:
-    return wb.export(rounds)(start(), client_data())
+    return wb.trace(rounds)(start(), client_data()).export()
 
 
 def test_loaded_program_gives_the_same_numbers(exported: Any, tmp_path: Path):
@@ -47,18 +47,21 @@ def test_header_says_what_it_is(exported: Any):
 
 def test_gradient_program_is_exported_like_any_other():
     gradient = jax.grad(lambda w, data: rounds(w, data)[1][-1])
-    loaded = wb.load(wb.export(gradient)(start(), client_data()))
+    loaded = wb.load(wb.trace(gradient)(start(), client_data()).export())
     np.testing.assert_allclose(loaded(start(), client_data()), gradient(start(), client_data()), rtol=1e-4, atol=1e-6)
 
 
 def test_loaded_program_is_differentiable_as_often_as_asked():
-    loaded = wb.load(wb.export(fedavg, derivatives=1)(start(), client_data()))
+    loaded = wb.load(wb.trace(fedavg)(start(), client_data()).export(derivatives=1))
     slope = jax.grad(lambda w: loaded(w, client_data())[1])(start())
     np.testing.assert_allclose(slope, jax.grad(lambda w: fedavg(w, client_data())[1])(start()), rtol=1e-4, atol=1e-6)
 
 
 def test_platforms_are_kept():
-    assert wb.export(fedavg, platforms=("cpu", "tpu"))(start(), client_data()).header["platforms"] == ["cpu", "tpu"]
+    assert wb.trace(fedavg)(start(), client_data()).export(platforms=("cpu", "tpu")).header["platforms"] == [
+        "cpu",
+        "tpu",
+    ]
 
 
 def test_shardings_are_kept():
@@ -70,7 +73,7 @@ def test_shardings_are_kept():
 
     x = jax.device_put(jnp.arange(8.0), NamedSharding(mesh, P("clients")))
     with jax.set_mesh(mesh):
-        exported = wb.export(mean)(x)
+        exported = wb.trace(mean)(x).export()
         loaded = wb.load(exported)
         result = jax.jit(loaded)(x)
     assert exported.header["devices"] == 4
@@ -206,12 +209,12 @@ def test_callback_in_an_artifact_is_refused(derivative: bool):
 
 def test_stable_custom_calls_are_loaded():
     x = jnp.eye(3) * 4
-    loaded = wb.load(wb.export(lambda x: jnp.linalg.cholesky(x))(x))
+    loaded = wb.load(wb.trace(lambda x: jnp.linalg.cholesky(x))(x).export())
     np.testing.assert_allclose(loaded(x), np.eye(3) * 2)
 
 
 def test_program_of_another_platform_is_refused():
-    loaded = wb.load(wb.export(fedavg, platforms=("tpu",))(start(), client_data()))
+    loaded = wb.load(wb.trace(fedavg)(start(), client_data()).export(platforms=("tpu",)))
     with pytest.raises(InspectionError, match=r"exported for the platforms tpu, 1 device\(s\)"):
         loaded(start(), client_data())
 
@@ -227,9 +230,9 @@ def test_callbacks_cannot_be_exported():
         return x
 
     with pytest.raises(InspectionError, match=r"`export` could not write `loud`.*holds no Python"):
-        wb.export(loud)(jnp.ones(3))
+        wb.trace(loud)(jnp.ones(3)).export()
 
 
 def test_only_functions_are_exported():
     with pytest.raises(InspectionError, match="received a int, which is not a function"):
-        wb.export(3)  # pyright: ignore[reportArgumentType]
+        wb.trace(3)  # pyright: ignore[reportArgumentType]

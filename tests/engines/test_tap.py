@@ -54,7 +54,7 @@ def by_hand(client: int) -> list[dict[str, np.ndarray]]:
 
 @pytest.fixture(scope="module")
 def tapped() -> TapRecord:
-    return wb.tap(fedavg, client=4)(W, X)
+    return wb.trace(fedavg)(W, X).tap(client=4)
 
 
 @pytest.mark.parametrize("name", ["error", "loss", "slope", "size", "new"])
@@ -85,7 +85,7 @@ def test_a_tree_of_gradients_is_called_by_the_variable_that_holds_it():
         return wb.reduce_mean(wb.map_fn(client, (wb.broadcast(params), x)))
 
     params, rows = {"in": jnp.eye(2), "out": jnp.ones((2, 1))}, jnp.ones((2, 3, 2))
-    record = wb.tap(one_step, client=1)(params, rows)
+    record = wb.trace(one_step)(params, rows).tap(client=1)
     expected = jax.grad(loss)(params, rows[1])
     found = {value.name: value.value for value in record.values if value.name.startswith("gradient from ")}
     np.testing.assert_allclose(found['gradient from x @ params["in"]'], expected["in"], rtol=1e-5)
@@ -105,7 +105,7 @@ def test_arguments_keep_their_names_under_a_mesh():
         return wb.reduce_mean(wb.map_fn(lambda w, row: w["scale"] * row, (wb.broadcast(weights), rows)))
 
     with jax.set_mesh(wb.make_mesh(clients=8)):
-        record = wb.tap(scaled, client=2)({"scale": jnp.ones(3)}, jnp.ones((8, 3)))
+        record = wb.trace(scaled)({"scale": jnp.ones(3)}, jnp.ones((8, 3))).tap(client=2)
     assert [value.name for value in record.values[:2]] == ["w['scale']", "row"]
 
 
@@ -122,13 +122,13 @@ def test_a_tap_returns_what_the_program_returns(tapped):
 
 def test_nobody_else_hears_what_a_tapped_program_emits():
     with wb.listen() as received:
-        wb.tap(fedavg)(W, X)
+        wb.trace(fedavg)(W, X).tap()
     assert len(received) == 0
 
 
 def test_rounds_of_a_loop_around_clients_are_distinguished():
     many = wb.jit(lambda w: jax.lax.scan(lambda w, _: (fedavg(w, X), None), w, None, length=2)[0])
-    record = wb.tap(many, client=1)(W)
+    record = wb.trace(many)(W).tap(client=1)
     places = {(value.round, value.steps) for value in record.values if value.name == "loss"}
     assert places == {(0, (0,)), (0, (1,)), (1, (0,)), (1, (1,))}
     second_round, (first,) = fedavg(W, X), record.find("loss", round=1, steps=(0,))
@@ -136,7 +136,7 @@ def test_rounds_of_a_loop_around_clients_are_distinguished():
 
 
 def test_the_first_value_that_is_not_finite_is_named():
-    record = wb.tap(fedavg, client=2)(W.at[0].set(jnp.inf), X.at[2, 0, 0].set(0.0))
+    record = wb.trace(fedavg)(W.at[0].set(jnp.inf), X.at[2, 0, 0].set(0.0)).tap(client=2)
     named = [value for value in record.values if value.operation != "input" and value.nonfinite]
     assert named[0].name == "x @ w"  # 0 times infinity
     assert record.first_nonfinite.operation == "input"
@@ -144,7 +144,7 @@ def test_the_first_value_that_is_not_finite_is_named():
 
 
 def test_the_gradient_of_a_program_shows_the_forward_and_the_backward_pass():
-    record = wb.tap(jax.grad(lambda w: jnp.sum(fedavg(w, X) ** 2)), client=3)(W)
+    record = wb.trace(jax.grad(lambda w: jnp.sum(fedavg(w, X) ** 2)))(W).tap(client=3)
     assert list(record.stages.values())[-1].startswith("transpose")
     forward = record.find("new", stage=next(iter(record.stages)))
     np.testing.assert_allclose(forward[1].value, by_hand(3)[1]["new"], rtol=1e-5)
@@ -161,7 +161,7 @@ def test_clients_inside_clients_are_named_by_both(client, names):
             wb.reduce_sum(wb.map_fn(lambda row: 2 * row, x, over="clients"), over="clients"), over="pods"
         )
 
-    record = wb.tap(nested, client=client)(jnp.arange(6.0).reshape(2, 3))
+    record = wb.trace(nested)(jnp.arange(6.0).reshape(2, 3)).tap(client=client)
     doubled = record.find("2 * row")
     assert {value.client for value in doubled} == names
     assert {float(value.value) for value in doubled} == {2.0 * (3 + int(name[-1])) for name in names}
@@ -175,7 +175,7 @@ def test_a_branch_that_was_not_taken_leaves_no_values():
 
         return wb.reduce_sum(wb.map_fn(choose, x))
 
-    record = wb.tap(branching, client=1)(jnp.array([-1.0, 1.0]))
+    record = wb.trace(branching)(jnp.array([-1.0, 1.0])).tap(client=1)
     assert "jnp.exp(v)" in record.names
     assert "jnp.sin(v)" not in record.names
 
@@ -189,17 +189,17 @@ def test_functions_of_a_library_are_one_value():
 
         return wb.reduce_sum(wb.map_fn(soften, x))
 
-    record = wb.tap(softened, client=1)(jnp.array([[1.0, 2.0], [0.0, 3.0]]))
+    record = wb.trace(softened)(jnp.array([[1.0, 2.0], [0.0, 3.0]])).tap(client=1)
     computed = [value.name for value in record.values if value.operation != "input"]
     assert computed == ["soft", "soft - 0.3", "jax.nn.relu(soft - 0.3)", "jnp.max(jax.nn.relu(soft - 0.3))"]
 
 
 def test_beyond_the_limits_figures_or_nothing_are_kept_and_the_record_says_so():
-    record = wb.tap(fedavg, most_values=4, most_bytes=20)(W, X)
+    record = wb.trace(fedavg)(W, X).tap(most_values=4, most_bytes=20)
     assert len(record.values) == 4
     assert [value.value is None for value in record.values] == [False, True, False, True]  # 8, 16, 8 and 8 bytes
     assert record.values[1].mean == pytest.approx(float(X[0].mean()))
-    assert record.notes[-2].startswith(f"{len(wb.tap(fedavg)(W, X).values) - 4} later values are left out")
+    assert record.notes[-2].startswith(f"{len(wb.trace(fedavg)(W, X).tap().values) - 4} later values are left out")
     assert record.notes[-1].startswith("Of 2 values only the figures are kept")
 
 
@@ -213,7 +213,7 @@ def test_keys_are_kept_as_the_integers_they_are_made_of():
         return wb.reduce_sum(wb.map_fn(draw, keys))
 
     keys = jax.random.split(jax.random.key(0), 2)
-    (mine,) = wb.tap(noisy, client=1)(keys).find("mine")
+    (mine,) = wb.trace(noisy)(keys).tap(client=1).find("mine")
     assert mine.value.tolist() == jax.random.key_data(jax.random.fold_in(keys[1], 1)).tolist()
 
 
@@ -229,7 +229,7 @@ def test_a_client_that_is_not_there_is_an_error(client):
     with pytest.raises(
         InspectionError, match=r"fedavg has 6 clients of 'clients'\. Clients are counted from 0"
     ) as caught:
-        wb.tap(fedavg, client=client)(W, X)
+        wb.trace(fedavg)(W, X).tap(client=client)
     assert f"client={client!r}" in str(caught.value)
 
 

@@ -4,6 +4,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from workbench._open_types import Progress
 from workbench.advice._chunks import chunk_size as chunk_size_rule, small_chunks
 from workbench.advice._collectives import (
     gather_and_slice,
@@ -34,7 +35,6 @@ from workbench.plan import ChunkSize
 from workbench.records import AdviceRecord, FindingRecord, ProgramRecord
 
 Rule = Callable[[Compiled], Iterator[FindingRecord]]
-Progress = Callable[[str, float], None]
 RULES: tuple[Rule, ...] = (
     loop_invariant_gather,
     wide_collective,

@@ -12,15 +12,14 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
+from workbench._open_types import Progress
 from workbench._processes import ChildProcess
 from workbench.aot._frames import FrameError, read_frame, write_frame
 from workbench.errors import CompilerDiedError, EngineError, MeshError
-
-Progress = Callable[[str, float], None]
 
 _TICK_SECONDS = 0.1
 _COMMAND = (sys.executable, "-P", "-m", "workbench.aot.worker")

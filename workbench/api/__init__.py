@@ -6,14 +6,10 @@ from workbench.api._lab import device_panel as device_panel, explore_cell as exp
 from workbench.api._questions import (
     advise as advise,
     explore as explore,
-    export as export,
     inspect as inspect,
     measure as measure,
-    play as play,
     search as search,
     show as show,
-    tap as tap,
-    what_if as what_if,
     why as why,
 )
 from workbench.api._runs_page import write_runs_page as write_runs_page

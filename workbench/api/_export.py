@@ -127,6 +127,6 @@ def _read(path: object) -> bytes:
         given = f"{path!r:.100} ({type(path).__name__})"
     message = (
         f"`load` was given {given}. An exported program is bytes, or a file that holds them: pass what "
-        "`workbench.export` returned, or the path where `save` wrote it."
+        "`export` returned, or the path where `save` wrote it."
     )
     raise InspectionError(message)

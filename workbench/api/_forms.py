@@ -98,8 +98,6 @@ _LONG: dict[str, str] = {
     "show": "compiling and reading what was compiled",
     "explore": "compiling and reading what was compiled",
     "measure": "compiling and measuring",
-    "tap": "evaluating it, the client operation by operation",
-    "play": "evaluating it",
     "advise": "looking for advice, compiling each change",
 }
 

@@ -4,14 +4,13 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict
 
-from workbench._open_types import AS_GIVEN, AsGiven
+from workbench._open_types import AS_GIVEN, AsGiven, Progress
 from workbench.errors import ProgramError
 from workbench.inspection import On, machine_of
 from workbench.measurement import DeviceMonitor, Run
 from workbench.plan import ChunkSize
 from workbench.records import ProgramRecord, RunRecord, TimelineRecord
 
-Progress: TypeAlias = Callable[[str, float], None]
 Layout: TypeAlias = Any  # an `ipywidgets.Layout`, whose package carries no types, or a mapping of its fields
 
 

@@ -54,8 +54,4 @@ advise = open_question(_advised, f"A function; or a `ProgramRecord`; {_PROGRAMS}
     Traced.advise
 )
 measure = question(Traced.measure)
-tap = question(Traced.tap)
-play = question(Traced.play)
-what_if = question(Traced.what_if)
 search = question(Traced.search)
-export = question(Traced.export)

@@ -16,6 +16,7 @@ from workbench.advice import Variants, advise_call, search_call
 from workbench.api import _export, _measure, _show
 from workbench.api._options import InspectOptions, Layout, Progress, ViewOptions, inspect_options
 from workbench.api._things import Inspected, record_of_thing
+from workbench.api._waiting import waiting
 from workbench.engines import Engine, tap as tap_program
 from workbench.errors import InspectionError, MeshError
 from workbench.inspection import (
@@ -324,12 +325,13 @@ class Traced(Inspected):
             ...         doubled = 2 * row
             ...         return doubled**2
             ...     return wb.reduce_sum(map_fn(square, x))
-            >>> record = wb.tap(total, client=3)(np.arange(4, dtype=np.float32))
+            >>> record = wb.trace(total)(np.arange(4, dtype=np.float32)).tap(client=3)
             >>> float(record.find("doubled")[0].value), float(record.results)
             (6.0, 56.0)
         """
         fn, args = self._replayed("tap")
-        return tap_program(fn, *args, client=client, most_values=most_values, most_bytes=most_bytes, only=only)
+        with waiting(self.name, "evaluating it, the client operation by operation", shown=_show.is_watched()):
+            return tap_program(fn, *args, client=client, most_values=most_values, most_bytes=most_bytes, only=only)
 
     def play(self) -> "PlayerView":
         """A player of one call: what is sent, what clients compute step by step, what comes back, from real values.
@@ -347,13 +349,14 @@ class Traced(Inspected):
             >>> @program(clients=4)
             ... def total(x):
             ...     return wb.reduce_sum(map_fn(lambda row: row**2, x))
-            >>> print(wb.play(total)(jnp.arange(4.0)).text())
+            >>> print(wb.trace(total)(jnp.arange(4.0)).play().text())
             total, played step by step
               0 clients: <lambda>, 4 clients
               1 reduce: reduce_sum, 4 clients, 16 B sent
         """
         fn, args = self._replayed("play")
-        return _show.player_of(self, fn, args)
+        with waiting(self.name, "evaluating it", shown=_show.is_watched()):
+            return _show.player_of(self, fn, args)
 
     def what_if(
         self,
@@ -391,7 +394,7 @@ class Traced(Inspected):
             ...     return reduce_mean(map_fn(lambda row: row**2, x))
             >>> mesh = jax.sharding.AbstractMesh((4, 2), ("clients", "model"))
             >>> x = jax.ShapeDtypeStruct((8, 6), "float32")
-            >>> tried = wb.what_if(spread, {"x": ("clients", "model")}, on=mesh, compiled=False)(x)
+            >>> tried = wb.trace(spread)(x).what_if({"x": ("clients", "model")}, on=mesh, compiled=False)
             >>> tried.after.inputs.leaves[0].shard_shape
             (2, 3)
         """

@@ -66,7 +66,7 @@ def read_header(data: bytes) -> dict[str, Any]:
     if not data.startswith(MAGIC):
         message = (
             f"`load` was given {len(data)} bytes that begin with {bytes(data[:8])!r}, not with {MAGIC!r}: that is not "
-            "an exported program. Only what `workbench.export` made can be loaded: pass its bytes, or the path of the "
+            "an exported program. Only what `export` made can be loaded: pass its bytes, or the path of the "
             "file they are in."
         )
         raise InspectionError(message)
@@ -181,7 +181,7 @@ def _wrong_fields(header: object) -> str:
 def _misformed(found: str) -> str:
     return (
         f"`load` was given an exported program with {found}. Its SHA-256 is right, so it was written like that: not by "
-        "`workbench.export`. Only what that made can be loaded: export the program again."
+        "`export`. Only what that made can be loaded: export the program again."
     )
 
 

@@ -3,16 +3,15 @@
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
+from workbench._open_types import Progress
 from workbench._types import ArrayLikeType
 from workbench.errors import EngineError
 from workbench.records import ClientRunRecord, DisclosedRecord, RunRecord, StageRunRecord
-
-Progress = Callable[[str, float], None]
 
 
 class RunRecorder:

@@ -16,7 +16,6 @@ import jax
 import numpy as np
 from jax import Array
 
-from workbench._open_types import Option
 from workbench._types import PyTree
 from workbench.errors import EngineError, MeasureError, MissingDependencyError, ProgramError, RoundError
 from workbench.measurement._checkpoints import Checkpoints
@@ -32,36 +31,6 @@ from workbench.render import display_object, render_rounds_svg
 
 Status = Literal["ready", "running", "paused", "finished", "stopped", "interrupted", "failed"]
 Callback = Callable[["Run", RoundRecord], Any]
-
-
-def run_rounds(step: Callable[..., Any], state: PyTree[Array], rounds: int, **settings: Option) -> "Run":
-    """Runs `state, metrics = step(state, …)` round after round and returns the run with its history.
-
-    Costs the rounds themselves, and per round one wait for the devices and one copy of the metrics to the host.
-
-    Args:
-        step: One round. Called as `step(state, round)`, or `step(state, batch)` with `data`; with `key` also the key of
-            the round. Returns the next state (any pytree of the same shapes) and metrics: a dictionary of numbers or
-            arrays `[]`, `[clients]` or `[clients, steps]`.
-        state: The initial state.
-        rounds: How many rounds.
-        settings: `background=True` returns at once and runs in a thread; all others as for `Run`.
-
-    Returns:
-        The run: finished, stopped early, or (with `background`) running.
-
-    Raises:
-        RoundError: a round failed; `error.run` holds the state and history of the finished rounds.
-        KeyboardInterrupt: Ctrl-C, so that a loop over runs ends as well. `error.run` (in a notebook
-            `sys.last_value.run`) is the run after its last finished round, and its `start()` goes on.
-
-    Example:
-        >>> run = run_rounds(lambda state, round: (state + 1, {"loss": 1 / (round + 1)}), 0, 4, progress=False)
-        >>> run.state, run.status, run.history.summary()["loss"].tolist()[:2]
-        (4, 'finished', [1.0, 0.5])
-    """
-    background = settings.pop("background", False)
-    return Run(step, state, rounds, **settings).start(background=background)
 
 
 class RoundEngine(Protocol):
@@ -83,31 +52,7 @@ class Run:
     """Rounds that are driven one by one; can be watched, paused and stopped from any thread, and awaited.
 
     Args:
-        step: One round, see `run_rounds`.
-        state: The initial state.
-        rounds: How many rounds in all, those before a resume counted in.
-        data: What `step` gets as its second argument: a function of the round, an iterator (one item per round), or
-            anything else, passed as it is. Left out: the number of the round.
-        key: A PRNG key; round `r` gets `jax.random.fold_in(key, r)` as its last argument.
-        callbacks: Called as `callback(run, record)` after every round; one that raises is removed and noted.
-        checkpoint_dir: Where to keep the states of the last rounds. What is there already is resumed from.
-        keep: How many checkpoints to keep.
-        checkpoint_every: Rounds between checkpoints; the last finished round is written in any case.
-        resume: False makes a `checkpoint_dir` that already holds rounds an error.
-        stop_when: Ends the run after the round for whose record it returns True.
-        client_rounds: Of how many rounds to keep the metrics of every client; of older ones their mean is kept, so
-            that a long run does not fill the memory. None: of all.
-        emitted: Whether what the programs of a round hand out with `emit` counts as metrics too: one value per client,
-            or per client and local step. The first round then compiles the listening program.
-        nonfinite: What to do about a metric that is not finite: "note" it, naming round, metric and client, or "stop"
-            the run with the state before that round.
-        progress: Whether to show a progress bar.
-        log: Where rounds are written as they finish: trackers (`RunFolder`, `TensorBoardLog`, `WandbLog`, `MlflowLog`,
-            `TrackioLog`, or your own with their three methods), or a folder, which is a registry of runs as JSON lines
-            (`Run.load`, `list_runs`, `workbench runs`).
-        name: Of the run, for trackers; default: that of the step.
-        engine: One of `workbench.engines` that runs the step, a program, instead of a call here. `data` may then be a
-            `ClientReader`, whose clients need not fit in memory: `MeshEngine()` reads them again in every round.
+        step, state, rounds and all options: As for `run_rounds`, which makes a run and starts it.
 
     Raises:
         MeasureError: `rounds`, `keep` or `checkpoint_every` is out of range, or `checkpoint_dir` holds rounds that may
@@ -562,6 +507,98 @@ class Run:
         failed.stage, failed.client = getattr(error, "stage", None), getattr(error, "client", None)
         failed.__cause__ = error
         return failed
+
+
+def run_rounds(
+    step: Callable[..., Any],
+    state: PyTree[Array],
+    rounds: int,
+    *,
+    data: PyTree[Array] = None,
+    key: jax.Array | None = None,
+    callbacks: Sequence[Callback] = (),
+    checkpoint_dir: str | Path | None = None,
+    keep: int = 3,
+    checkpoint_every: int = 1,
+    resume: bool = True,
+    stop_when: Callable[[RoundRecord], bool] | None = None,
+    client_rounds: int | None = None,
+    emitted: bool = False,
+    nonfinite: Literal["note", "stop"] = "note",
+    progress: bool = True,
+    log: Tracker | str | Path | Sequence[Tracker | str | Path] | None = None,
+    name: str = "",
+    engine: RoundEngine | None = None,
+    background: bool = False,
+) -> Run:
+    """Runs `state, metrics = step(state, …)` round after round and returns the run with its history.
+
+    Costs the rounds themselves, and per round one wait for the devices and one copy of the metrics to the host.
+
+    Args:
+        step: One round. Called as `step(state, round)`, or `step(state, batch)` with `data`; with `key` also the key of
+            the round. Returns the next state (any pytree of the same shapes) and metrics: a dictionary of numbers or
+            arrays `[]`, `[clients]` or `[clients, steps]`.
+        state: The initial state.
+        rounds: How many rounds in all, those before a resume counted in.
+        data: What `step` gets as its second argument: a function of the round, an iterator (one item per round), or
+            anything else, passed as it is. Left out: the number of the round.
+        key: A PRNG key; round `r` gets `jax.random.fold_in(key, r)` as its last argument.
+        callbacks: Called as `callback(run, record)` after every round; one that raises is removed and noted.
+        checkpoint_dir: Where to keep the states of the last rounds. What is there already is resumed from.
+        keep: How many checkpoints to keep.
+        checkpoint_every: Rounds between checkpoints; the last finished round is written in any case.
+        resume: False makes a `checkpoint_dir` that already holds rounds an error.
+        stop_when: Ends the run after the round for whose record it returns True.
+        client_rounds: Of how many rounds to keep the metrics of every client; of older ones their mean is kept, so
+            that a long run does not fill the memory. None: of all.
+        emitted: Whether what the programs of a round hand out with `emit` counts as metrics too: one value per client,
+            or per client and local step. The first round then compiles the listening program.
+        nonfinite: What to do about a metric that is not finite: "note" it, naming round, metric and client, or "stop"
+            the run with the state before that round.
+        progress: Whether to show a progress bar.
+        log: Where rounds are written as they finish: trackers (`RunFolder`, `TensorBoardLog`, `WandbLog`, `MlflowLog`,
+            `TrackioLog`, or your own with their three methods), or a folder, which is a registry of runs as JSON lines
+            (`Run.load`, `list_runs`, `workbench runs`).
+        name: Of the run, for trackers; default: that of the step.
+        engine: One of `workbench.engines` that runs the step, a program, instead of a call here. `data` may then be a
+            `ClientReader`, whose clients need not fit in memory: `MeshEngine()` reads them again in every round.
+        background: Whether to return at once and to run in a thread.
+
+    Returns:
+        The run: finished, stopped early, or (with `background`) running.
+
+    Raises:
+        RoundError: a round failed; `error.run` holds the state and history of the finished rounds.
+        KeyboardInterrupt: Ctrl-C, so that a loop over runs ends as well. `error.run` (in a notebook
+            `sys.last_value.run`) is the run after its last finished round, and its `start()` goes on.
+
+    Example:
+        >>> run = run_rounds(lambda state, round: (state + 1, {"loss": 1 / (round + 1)}), 0, 4, progress=False)
+        >>> run.state, run.status, run.history.summary()["loss"].tolist()[:2]
+        (4, 'finished', [1.0, 0.5])
+    """
+    run = Run(
+        step,
+        state,
+        rounds,
+        data=data,
+        key=key,
+        callbacks=callbacks,
+        checkpoint_dir=checkpoint_dir,
+        keep=keep,
+        checkpoint_every=checkpoint_every,
+        resume=resume,
+        stop_when=stop_when,
+        client_rounds=client_rounds,
+        emitted=emitted,
+        nonfinite=nonfinite,
+        progress=progress,
+        log=log,
+        name=name,
+        engine=engine,
+    )
+    return run.start(background=background)
 
 
 def _program_of(step: Callable) -> str:

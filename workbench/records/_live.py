@@ -210,7 +210,7 @@ class TapRecord(Record):
             >>> @wb.program(clients=4)
             ... def mean_square(x):
             ...     return wb.reduce_mean(wb.map_fn(lambda own: own**2, x))
-            >>> [value.mean for value in wb.tap(mean_square, client=3)(jnp.arange(4.0)).find("own")]
+            >>> [value.mean for value in wb.trace(mean_square)(jnp.arange(4.0)).tap(client=3).find("own")]
             [3.0]
         """
         return tuple(

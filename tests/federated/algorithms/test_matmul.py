@@ -87,7 +87,7 @@ def test_the_product_is_a_mapreduce_over_layers() -> None:
 
 @pytest.fixture(scope="module")
 def tpu_compiler() -> Iterator[None]:
-    chip = next(chip for chip in wb.list_targets() if chip.platform == "tpu")
+    chip = next(chip for chip in wb.aot.list_targets() if chip.platform == "tpu")
     if not chip.installed:
         pytest.skip(f"no compiler for TPUs is installed: {chip.install}")
     yield

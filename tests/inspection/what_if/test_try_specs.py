@@ -9,7 +9,6 @@ import pytest
 from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import workbench as wb
-from workbench import what_if
 from workbench.aot import stop_workers
 from workbench.errors import EngineError, InspectionError, MeshError
 from workbench.inspection import trace_call
@@ -46,7 +45,7 @@ TENSOR_PARALLEL = {"w['up']": P(None, "model"), "w['down']": P("model")}
 
 @pytest.fixture(scope="module")
 def tried(mesh):
-    return what_if(mean_output, specs=TENSOR_PARALLEL, on=mesh)(W, DATA)
+    return wb.trace(mean_output)(W, DATA).what_if(specs=TENSOR_PARALLEL, on=mesh)
 
 
 def rows(traffic):
@@ -90,13 +89,13 @@ def test_compiled_collectives_are_those_that_the_program_really_compiles_to(mesh
 
 
 def test_present_specs_change_nothing(mesh):
-    tried = what_if(mean_output, specs={"data": P("clients")}, on=mesh)(W, DATA)
+    tried = wb.trace(mean_output)(W, DATA).what_if(specs={"data": P("clients")}, on=mesh)
     assert rows(tried.compiled) == rows(tried.planned) == set()
     assert tried.before.module.memory.peak_bytes == tried.after.module.memory.peak_bytes
 
 
 def test_plan_alone_names_axis_stage_and_line(mesh):
-    tried = what_if(mean_output, specs=TENSOR_PARALLEL, on=mesh, compiled=False)(W, DATA)
+    tried = wb.trace(mean_output)(W, DATA).what_if(specs=TENSOR_PARALLEL, on=mesh, compiled=False)
     assert tried.compiled is None
     assert tried.after.module is None
     (added,) = [row for row in tried.traffic if row.change == "added"]
@@ -106,7 +105,7 @@ def test_plan_alone_names_axis_stage_and_line(mesh):
 
 def test_abstract_mesh_needs_no_devices_to_be_compiled_for():
     mesh = AbstractMesh((8, 32), AXES, axis_types=AUTO)
-    tried = what_if(mean_output, specs=TENSOR_PARALLEL, on=mesh)(W, DATA)
+    tried = wb.trace(mean_output)(W, DATA).what_if(specs=TENSOR_PARALLEL, on=mesh)
     assert tried.after.module.devices == 256
     assert ("added", "all-reduce", ("model",), "layer") in rows(tried.compiled)
 
@@ -115,20 +114,20 @@ def test_abstract_mesh_of_another_size_than_the_one_that_is_set(mesh):
     far = AbstractMesh((2, 2), AXES, axis_types=AUTO)
     w = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, device=NamedSharding(mesh, P("model"))), W)
     with jax.set_mesh(mesh):
-        tried = what_if(mean_output, specs={"data": P("clients")}, on=far, compiled=False)(w, DATA)
+        tried = wb.trace(mean_output)(w, DATA).what_if(specs={"data": P("clients")}, on=far, compiled=False)
     assert [axis.size for axis in tried.after.mesh.axes] == [2, 2]
     # What was sharded over this mesh is sharded over that one, by the names of the axes.
     assert tried.before.inputs.leaves[0].shard_shape == (32, 32)
 
 
 def test_name_of_a_branch_means_every_leaf_below_it(mesh):
-    tried = what_if(mean_output, specs={"w": (None, "model")}, on=mesh, compiled=False)(W, DATA)
+    tried = wb.trace(mean_output)(W, DATA).what_if(specs={"w": (None, "model")}, on=mesh, compiled=False)
     assert tried.specs == {"w['down']": ((), ("model",)), "w['up']": ((), ("model",))}
 
 
 def test_notes_say_of_which_of_the_two_programs_they_are(mesh):
     x = jax.ShapeDtypeStruct((8,), jnp.float32)
-    tried = what_if(lambda x: x * 2, specs={"x": P("clients")}, on=mesh, compiled=False)(x)
+    tried = wb.trace(lambda x: x * 2)(x).what_if(specs={"x": P("clients")}, on=mesh, compiled=False)
     said = "as it is: no value of this program is sharded: its inputs carry no sharding over a mesh"
     assert tried.notes == (said,)
 
@@ -151,7 +150,7 @@ def test_cancelled_compilation_ends(mesh):
     cancel = threading.Event()
     cancel.set()
     with pytest.raises(EngineError, match=r"Compiling mean_output with .* was stopped"):
-        what_if(mean_output, specs=TENSOR_PARALLEL, on=mesh, cancel=cancel)(W, DATA)
+        wb.trace(mean_output)(W, DATA).what_if(specs=TENSOR_PARALLEL, on=mesh, cancel=cancel)
 
 
 BAD = {
@@ -166,27 +165,27 @@ BAD = {
 @pytest.mark.parametrize(("specs", "words"), BAD.values(), ids=BAD)
 def test_spec_that_does_not_fit_is_named(mesh, specs, words):
     with pytest.raises(MeshError, match=words) as caught:
-        what_if(mean_output, specs=specs, on=mesh)(W, DATA)
+        wb.trace(mean_output)(W, DATA).what_if(specs=specs, on=mesh)
     assert "The mesh is clients=4 × model=2" in str(caught.value)
 
 
 def test_sizes_that_do_not_divide_are_named_with_every_other_offender(mesh):
     odd = jax.ShapeDtypeStruct((8, 5, 32), jnp.float32)
     with pytest.raises(MeshError, match="2 does not divide dimension 1") as caught:
-        what_if(mean_output, specs={"data": P(None, "model"), "w": P("y")}, on=mesh)(W, odd)
+        wb.trace(mean_output)(W, odd).what_if(specs={"data": P(None, "model"), "w": P("y")}, on=mesh)
     assert "mesh axis 'y' does not exist" in str(caught.value)
 
 
 def test_program_without_a_mesh_is_refused_with_a_remedy():
     with pytest.raises(MeshError, match=r"was given a program without a mesh.*make_mesh"):
-        what_if(mean_output, specs={"data": P("clients")})(W, DATA)
+        wb.trace(mean_output)(W, DATA).what_if(specs={"data": P("clients")})
 
 
 def test_what_explicit_axes_refuse_is_reported_in_the_words_of_jax():
     mesh = Mesh(np.array(jax.devices()[:4]).reshape(2, 2), ("a", "b"), axis_types=(AxisType.Explicit,) * 2)
     x = jax.ShapeDtypeStruct((8, 8), jnp.float32)
     with pytest.raises(InspectionError, match=r"was given x: P\(a, None\), y: P\(None, a\).*ShardingTypeError"):
-        what_if(lambda x, y: x + y, specs={"x": P("a"), "y": P(None, "a")}, on=mesh)(x, x)
+        wb.trace(lambda x, y: x + y)(x, x).what_if(specs={"x": P("a"), "y": P(None, "a")}, on=mesh)
 
 
 def test_a_program_with_random_keys_can_be_tried(mesh):
@@ -195,5 +194,5 @@ def test_a_program_with_random_keys_can_be_tried(mesh):
 
     x = jax.device_put(jnp.ones((8, 16)), NamedSharding(mesh, P("clients")))
     arguments = jnp.ones((16, 32)), x, jax.random.key(0)
-    planned = what_if(noisy, specs={"w": P(None, "model")}, on=mesh, compiled=False)(*arguments)
+    planned = wb.trace(noisy)(*arguments).what_if(specs={"w": P(None, "model")}, on=mesh, compiled=False)
     assert planned.after.inputs.leaves[0].bytes_per_device == 16 * 16 * 4

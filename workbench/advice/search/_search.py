@@ -10,12 +10,12 @@ from typing import Literal
 
 import numpy as np
 
+from workbench._open_types import Progress
 from workbench.advice.search._groups import Spec, SpecGroup, candidates, pattern_argument
 from workbench.advice.search._program import Assignment, Priced, SearchProgram
 from workbench.errors import WorkbenchError
 from workbench.records import SearchRecord, ShardingChoiceRecord
 
-Progress = Callable[[str, float], None]
 Found = Callable[[SearchRecord], None]
 _SMALL_SHARE = 0.002  # groups below this share of all bytes follow by propagation
 _PLANNING_SHARE = 0.45  # of the time

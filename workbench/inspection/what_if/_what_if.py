@@ -3,12 +3,13 @@
 import dataclasses
 import functools
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import jax
 from jax.sharding import AbstractMesh, Mesh
 
+from workbench._open_types import Progress
 from workbench.aot import (
     TargetMesh,
     compile_for_cpu,
@@ -29,7 +30,6 @@ from workbench.inspection.what_if._traffic import compare_compiled, compare_plan
 from workbench.plan import ChunkSize, choose_chunk_size
 from workbench.records import ModuleRecord, ProgramRecord, WhatIfRecord
 
-Progress = Callable[[str, float], None]
 _PRESENT = "the present shardings"
 _MEMORY = ("argument_bytes", "output_bytes", "temporary_bytes", "alias_bytes", "peak_bytes", "available_bytes", "fits")
 
