@@ -59,7 +59,7 @@ def test_a_collective_without_a_known_bandwidth_leaves_the_nodes_above_it_unknow
         return wb.reduce_mean(wb.map_fn(jnp.sin, rows))
 
     with jax.set_mesh(wb.make_mesh(clients=8)):
-        record = wb.inspect(mean, chip=chip)(jnp.ones((8, 4096)))
+        record = wb.inspect(mean, on=chip)(jnp.ones((8, 4096)))
     root = record.call_tree.root.total
     assert (record.cost.seconds, root.predicted_seconds, root.unknown_seconds) == (None, None, True)
     assert record.call_tree.fold(operations=True).root.total.predicted_seconds is None
@@ -68,7 +68,7 @@ def test_a_collective_without_a_known_bandwidth_leaves_the_nodes_above_it_unknow
 
 
 def test_tree_and_cost_agree():
-    record = traced().inspect(chip="v5e")
+    record = traced().inspect(on="v5e")
     assert record.call_tree.root.total.predicted_seconds == pytest.approx(record.cost.seconds)
 
 
