@@ -81,7 +81,7 @@ def test_readme_example_runs(capsys):
 def test_readme_lines_for_any_function_run(tmp_path, monkeypatch):
     (lines,) = re.findall(r"<!-- any function -->\n```python\n(.*?)```", README, flags=re.DOTALL)
     if importlib.util.find_spec("libtpu") is None:  # the one line that needs the compiler of TPUs
-        lines = re.sub(r"^.*target=.*\n", "", lines, flags=re.MULTILINE)
+        lines = re.sub(r'^.*on="v5e:.*\n', "", lines, flags=re.MULTILINE)
     recorded = tmp_path / "logdir" / "plugins" / "profile" / "2026_11_23"
     recorded.mkdir(parents=True)
     shutil.copy(ROOT / "tests/recorded/tpu_v6e_4chips_host_offload.xplane.pb", recorded)

@@ -158,7 +158,7 @@ class _Schedule:
         clock.now = end
 
     def _fused_collectives(self, each: InstructionRecord, seconds: float, clock: _Clock) -> None:
-        """Collectives inside a fusion run beside its other work."""
+        """Times collectives inside a fusion, which run while the fusion computes."""
         for callee in each.calls if each.opcode == "fusion" else ():
             for inner in self._computations.get(callee, ()):
                 if inner.name in self._collectives:
