@@ -36,6 +36,7 @@ from .api import (
 from .federated import algorithms as algorithms, data as data, experiments as experiments, population as population
 from .measurement import (
     Run as Run,
+    calibrate as calibrate,
     open_profile as open_profile,
     run_rounds as run_rounds,
     watch_compilations as watch_compilations,

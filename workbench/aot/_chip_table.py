@@ -10,6 +10,7 @@ A name is looked up whole: a chip that the table lacks is unknown, however much 
 import difflib
 import re
 
+from workbench.aot._calibrations import named_calibration
 from workbench.errors import MeshError
 from workbench.records import ChipRecord
 
@@ -262,19 +263,24 @@ def known_chip(name: str) -> ChipRecord | None:
 
     Args:
         name: "v5e", "TPU v5 lite", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB MIG 1g.10gb", a target such as
-            "v5e:16x16", or "cpu".
+            "v5e:16x16", "here" for the attached devices as `calibrate` measured them, the path of a calibration
+            (`*.json`), or "cpu".
 
     Returns:
-        The row of the table; of a MIG slice its part of the GPU. For a TPU that the table lacks, what JAX itself knows
-        (no links, so that collectives stay unpriced). None for a CPU, whose peaks nobody publishes.
+        The row of the table, or the calibration; of a MIG slice its part of the GPU. For a TPU that the table lacks,
+        what JAX itself knows (no links, so that collectives stay unpriced). None for a CPU, whose peaks nobody
+        publishes.
 
     Raises:
-        MeshError: if neither knows the chip.
+        MeshError: if neither knows the chip, or a calibration is missing or unreadable.
 
     Example:
         >>> known_chip("v5e:16x16").peak_flops_per_second["bfloat16"]
         197000000000000.0
     """
+    calibrated = named_calibration(name)
+    if calibrated is not None:
+        return calibrated
     slice_of = _MIG.match(name)
     if slice_of:
         whole = known_chip(slice_of[1])

@@ -21,7 +21,13 @@ DEVICE_TIMEOUT_SECONDS = 120
 ASK_FOR_DEVICES = """
 import json, jax
 devices = jax.devices()
-print(json.dumps([devices[0].platform, devices[0].device_kind, len(devices), jax.process_count()]))
+try:
+    from workbench.aot import calibration_of_devices
+    chip = calibration_of_devices()
+    rates = "" if chip is None else chip.as_of
+except ImportError:
+    rates = ""
+print(json.dumps([devices[0].platform, devices[0].device_kind, len(devices), jax.process_count(), rates]))
 """
 PACKAGES = ("workbench", "workbench_widgets")
 FRONT_ENDS = {"anywidget": "anywidget", "@jupyter-widgets/jupyterlab-manager": "jupyterlab_widgets"}
@@ -188,8 +194,10 @@ def check_devices() -> Check:
     if asked.returncode != 0:
         lines = asked.stderr.strip().splitlines() or [f"JAX ended with status {asked.returncode}"]
         return Check(name="devices", state="broken", found=lines[-1], fix=fix)
-    platform, kind, count, hosts = json.loads(asked.stdout.strip().splitlines()[-1])
+    platform, kind, count, hosts, *rates = json.loads(asked.stdout.strip().splitlines()[-1])
     found = f"{count} × {platform} ({kind}), {hosts} host{'s' if hosts > 1 else ''}"
+    measured = f"rates measured on {rates[0]}" if any(rates) else "rates not measured (`workbench calibrate`)"
+    found += f"; {measured}"
     if platform == "cpu" and count == 1:
         found += "; `workbench.simulate_devices(8)` makes more"
     return Check(name="devices", state="ok", found=found)

@@ -118,6 +118,14 @@ def _start_record(arguments: argparse.Namespace) -> int:
     return write_recording(arguments.out, profile=arguments.profile)
 
 
+def _start_calibrate(arguments: argparse.Namespace) -> int:
+    from workbench.cli._absent_tpu import choose_platform
+    from workbench.cli._calibrate import write_calibration
+
+    choose_platform()
+    return write_calibration(arguments.out, seconds=arguments.seconds)
+
+
 class _Parser(argparse.ArgumentParser):
     """Names the nearest choice where one is misspelt."""
 
@@ -175,6 +183,11 @@ def make_parser() -> argparse.ArgumentParser:
     record.add_argument("--profile", type=Path, help="trim this profile of your own instead of running programs")
     record.set_defaults(start=_start_record)
 
+    rates = commands.add_parser("calibrate", help="measure what the devices here reach, for predictions on them")
+    rates.add_argument("--out", type=Path, help="also write the rates to this JSON file, to hand on")
+    rates.add_argument("--seconds", type=_seconds, default=30.0, help="how long to measure (default: 30)")
+    rates.set_defaults(start=_start_calibrate)
+
     add_program_commands(commands)
     add_run_commands(commands)
     return parser
@@ -204,6 +217,17 @@ def _port(text: str) -> int:
         message = f"{text!r} is not a port: ports go from 1 to 65535"
         raise argparse.ArgumentTypeError(message)
     return int(text)
+
+
+def _seconds(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0 < seconds < float("inf"):
+        message = f"{text!r} is not a number of seconds: pass a number above 0"
+        raise argparse.ArgumentTypeError(message)
+    return seconds
 
 
 def _rounds(text: str) -> int:

@@ -1,5 +1,6 @@
 """What the devices do now: memory, utilisation, profiles joined to stages and clients, rounds as they run."""
 
+from workbench.measurement._calibrate import calibrate as calibrate
 from workbench.measurement._checkpoints import load_checkpoint as load_checkpoint
 from workbench.measurement._client_profiles import ClientProfiles as ClientProfiles, sample_profiles as sample_profiles
 from workbench.measurement._clients import client_runs as client_runs, lockstep_waste as lockstep_waste

@@ -16,7 +16,15 @@ from workbench._types import ArrayLikeType
 from workbench.advice.search._groups import ArgumentLeaf, Spec, SpecGroup, fits, group_leaves
 from workbench.advice.search._stand_in import as_accelerator
 from workbench.aot import compile_for_cpu, compile_for_target, list_targets, parse_target
-from workbench.cost import CHIPS, collective_seconds, estimate_cost, known_chip, largest_dtype, predict_operation
+from workbench.cost import (
+    CHIPS,
+    collective_seconds,
+    estimate_cost,
+    family_of,
+    known_chip,
+    largest_dtype,
+    predict_operation,
+)
 from workbench.errors import InspectionError
 from workbench.inspection import TracedCall, inspect_mesh, inspect_module, on_mesh, plan_call
 from workbench.plan import ChunkSize, choose_chunk_size
@@ -73,6 +81,7 @@ class SearchProgram:
             tuple(self.axes.values()), tuple(self.axes), axis_types=(AxisType.Auto,) * len(self.axes)
         )
         self.chip: ChipRecord = _chip(chip)
+        self._chip_name = chip
         self.target: TargetRecord | None = None
         if compiler == "auto":
             self.target = target_of(chip, mesh.size) if target is None else target if _is_installed(target) else None
@@ -104,7 +113,7 @@ class SearchProgram:
 
     def with_chunk_size(self, chunk_size: int) -> "SearchProgram":
         """The same program on the same mesh, its clients computed in other chunks; locked specs stay."""
-        other = SearchProgram(self.call, self.mesh, self.chip.name, chunk_size=chunk_size, **self._options)
+        other = SearchProgram(self.call, self.mesh, self._chip_name, chunk_size=chunk_size, **self._options)
         for mine, its in zip(self.groups, other.groups, strict=True):
             its.locked = mine.locked
         return other
@@ -113,7 +122,7 @@ class SearchProgram:
         """What `workbench.jit` would do on the chip: "auto" as the rule for it, all else as it is."""
         if chunk_size != "auto":
             return chunk_size
-        platform = "cuda" if self.chip.topology == "switch" else "tpu"
+        platform = {"TPU": "tpu", "CPU": "cpu"}.get(family_of(self.chip), "cuda")
         return functools.partial(choose_chunk_size, platform=platform, memory_bytes=self.memory_bytes)
 
     @property

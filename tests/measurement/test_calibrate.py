@@ -1,0 +1,151 @@
+"""Measured rates: what a calibration holds, where it is kept, and what predictions make of it."""
+
+import itertools
+import math
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import workbench as wb
+from workbench.aot import calibration_of_devices
+from workbench.cost import CHIPS, collective_seconds, estimate_cost, known_chip, predict_operation
+from workbench.errors import MeshError
+from workbench.inspection import inspect_module
+from workbench.measurement import _calibrate
+from workbench.records import ChipRecord, RateRecord
+
+
+def rate(kind, amount, seconds, **fields):
+    return RateRecord(
+        kind=kind, amount=amount, seconds=seconds, low_seconds=seconds, high_seconds=seconds, runs=5, **fields
+    )
+
+
+# Seconds that double where the amount grows four times: no straight line, so that ends and middle tell laws apart.
+MEASURED = CHIPS["v5e"].replace(
+    rates=(
+        rate("matrix product", 1e6, 1e-5, dtype="float32"),
+        rate("matrix product", 1.6e7, 4e-5, dtype="float32"),
+        rate("elementwise", 1e3, 1e-6),
+        rate("elementwise", 1e6, 1e-4),
+        rate("sort", 1e3, 1e-3),
+        rate("operation", 0.0, 5e-7),
+        rate("all-gather", 1e6, 1e-3, axis="clients", group_size=8),
+    ),
+    source="measured by hand",
+)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORKBENCH_CACHE", str(tmp_path))
+
+
+@pytest.fixture
+def few(monkeypatch):
+    """One size of every program, so that a test compiles little."""
+    monkeypatch.setattr(_calibrate, "_SLOW_BYTES", (1 << 12, 1 << 13, 1 << 14))
+    monkeypatch.setattr(_calibrate, "_LEAST_SECONDS", 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("flops", "seconds"),
+    [
+        pytest.param(1e6, 1e-5, id="a measured size"),
+        pytest.param(4e6, 2e-5, id="half way between, in logarithms"),
+        pytest.param(1.0, 1e-5, id="below the smallest: its seconds"),
+        pytest.param(1.6e8, 4e-4, id="ten times the largest: ten times its seconds"),
+    ],
+)
+def test_measured_products_are_interpolated(flops, seconds):
+    assert predict_operation(flops, 0.0, "float32", MEASURED, kind="matrix product").seconds == pytest.approx(seconds)
+
+
+def test_measured_collective_scales_with_what_a_device_sends():
+    # 8 devices send 7 operands each, 15 devices 14
+    assert collective_seconds("all-gather", 1e6, 8, MEASURED) == pytest.approx(1e-3)
+    assert collective_seconds("all-gather", 1e6, 15, MEASURED) == pytest.approx(2e-3)
+
+
+def test_kind_that_was_not_measured_takes_the_table():
+    whole = MEASURED.replace(rates=())
+    assert collective_seconds("all-reduce", 1e9, 8, MEASURED) == pytest.approx(
+        collective_seconds("all-reduce", 1e9, 8, whole), rel=0.15
+    )
+
+
+def test_operations_take_the_rate_of_their_class():
+    text = """HloModule jit_f, is_scheduled=true
+
+ENTRY %main (a: f32[125]) -> f32[125] {
+  %a = f32[125] parameter(0)
+  %negate = f32[125] negate(%a)
+  ROOT %sort.1 = f32[125] sort(%negate), dimensions={0}
+}
+"""
+    seconds = estimate_cost(inspect_module(text, platform="cpu"), chip=MEASURED).seconds
+    assert seconds == pytest.approx(1e-6 + 1e-3)  # each reads and writes 1,000 bytes
+
+
+def test_text_says_measured_rates_or_data_sheet():
+    module = inspect_module(jax.jit(jnp.sin).lower(jnp.ones(8)).compile())
+    assert "v5e, measured rates: measured by hand" in " ".join(estimate_cost(module, chip=MEASURED).assumptions)
+    assert "v5e, data sheet: Google Cloud" in " ".join(estimate_cost(module, chip=CHIPS["v5e"]).assumptions)
+
+
+def test_calibration_measures_every_kind_and_is_kept_for_the_devices(few, tmp_path):
+    mesh = wb.make_mesh(clients=4, model=2)
+    assert calibration_of_devices() is None
+    with pytest.raises(MeshError, match=r"have no calibration.*run `wb.calibrate\(\)`"):
+        known_chip("here")
+    kinds = ("matrix product", "sort", "operation", "call", "upload", "download", "all-reduce", "all-to-all")
+    chip = wb.calibrate(mesh=mesh, seconds=0.01, kinds=kinds, progress=False)
+    assert {each.kind for each in chip.rates} == {*kinds, "elementwise"}
+    assert {(each.axis, each.group_size) for each in chip.rates if each.kind == "all-reduce"} == {
+        ("clients", 4), ("model", 2),
+    }  # fmt: skip
+    assert all(0 < each.low_seconds <= each.seconds <= each.high_seconds for each in chip.rates)
+    assert known_chip("here") == chip
+    (tmp_path / "theirs.json").write_text(chip.to_json())
+    assert known_chip(str(tmp_path / "theirs.json")) == chip
+
+
+def test_inspection_takes_measured_rates(few):
+    chip = wb.calibrate(seconds=0.01, kinds=("matrix product", "operation"), progress=False)
+    record = wb.inspect(lambda x: x @ x, chip="here")(jnp.ones((64, 64)))
+    assert record.cost.chip == chip
+    assert record.cost.seconds is not None
+    assert record.cost.seconds >= min(each.seconds for each in chip.rates if each.kind == "matrix product")
+
+
+def test_stop_keeps_nothing(few, monkeypatch):
+    calls = itertools.count()
+
+    def interrupted(trial):
+        if next(calls) > 5:
+            raise KeyboardInterrupt
+        return 1e-3
+
+    monkeypatch.setattr(_calibrate, "_timed", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        wb.calibrate(seconds=10, kinds=("call",), progress=False)
+    assert calibration_of_devices() is None
+
+
+def test_measuring_ends_when_the_spread_is_small(few, monkeypatch):
+    monkeypatch.setattr(_calibrate, "_timed", lambda trial: 1e-3)
+    chip = wb.calibrate(seconds=math.inf, kinds=("call",), progress=False, store=False)
+    assert {each.runs for each in chip.rates} == {_calibrate._FEWEST_RUNS}
+
+
+@pytest.mark.parametrize("text", ["", "{}", "not json"])
+def test_file_that_holds_no_calibration_is_refused(tmp_path, text):
+    path = tmp_path / "rates.json"
+    path.write_text(text)
+    with pytest.raises(MeshError, match=r"cannot be read as a calibration.*workbench calibrate --out"):
+        known_chip(str(path))
+
+
+def test_calibration_survives_json():
+    assert ChipRecord.from_json(MEASURED.to_json()) == MEASURED

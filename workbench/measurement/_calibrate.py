@@ -1,0 +1,361 @@
+"""Calibration: small programs on all attached devices at once, as a chip with measured rates."""
+
+import datetime
+import itertools
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import get_args
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+
+from workbench.aot import known_chip, store_calibration
+from workbench.errors import MeshError
+from workbench.records import ChipRecord, RateKind, RateRecord
+
+_LEAST_SECONDS = 2e-3  # of one run of a program: it repeats its operation until it takes that long
+_SLOWEST_SECONDS = 0.25  # of one operation: larger sizes are left out
+_MOST_REPEATS = 1 << 16
+_FEWEST_RUNS, _MOST_RUNS = 5, 30
+_SMALL_SPREAD = 0.05
+_OPERATIONS = 16  # in one repetition of the program for the cost of one more operation
+_COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+_FAST_BYTES = (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 28)
+_SLOW_BYTES = (1 << 12, 1 << 17, 1 << 21, 1 << 24)
+
+Body = Callable[[jax.Array], jax.Array]
+
+
+@dataclass(slots=True)
+class _Trial:
+    """One program: `run(repeats)` blocks until all devices are through."""
+
+    kind: RateKind
+    amount: float
+    run: Callable[[int], None]
+    dtype: str = ""
+    axis: str = ""
+    group_size: int = 1
+    operations: int = 1  # in one repetition
+    repeats: int = 1
+    seconds: list[float] = field(default_factory=list)  # of one operation
+
+    @property
+    def name(self) -> str:
+        size = f"{self.amount:.3g} {'FLOP' if self.kind == 'matrix product' else 'B'}"
+        return " ".join(filter(None, (self.kind, self.dtype, self.axis, size if self.amount else "")))
+
+    @property
+    def is_settled(self) -> bool:
+        if len(self.seconds) < _FEWEST_RUNS:
+            return False
+        return self.rate().spread <= _SMALL_SPREAD or len(self.seconds) >= _MOST_RUNS
+
+    def rate(self) -> RateRecord:
+        low, _, high = statistics.quantiles(self.seconds, n=4) if len(self.seconds) > 1 else (self.seconds[0],) * 3
+        return RateRecord(
+            kind=self.kind,
+            amount=self.amount,
+            seconds=statistics.median(self.seconds),
+            low_seconds=low,
+            high_seconds=high,
+            runs=len(self.seconds),
+            dtype=self.dtype,
+            axis=self.axis,
+            group_size=self.group_size,
+        )
+
+
+def calibrate(
+    *,
+    mesh: Mesh | None = None,
+    seconds: float = 30.0,
+    kinds: Collection[RateKind] | None = None,
+    progress: bool = True,
+    store: bool = True,
+) -> ChipRecord:
+    """Measures what the attached devices reach, on all of them at once.
+
+    Runs matrix products by dtype and size, elementwise operations, reductions, transposes, gathers, scatters, sorts,
+    one more operation, one more call, copies from and to the host, and every collective by size and mesh axis. Rounds
+    over all programs are interleaved; a program is through when the quartiles of its seconds are within 5 %.
+
+    Args:
+        mesh: Whose axes collectives are measured over; None: one axis of all devices.
+        seconds: How long to measure; compilation comes on top.
+        kinds: Programs to run besides elementwise ones, such as ("matrix product", "all-reduce"); None: all.
+        progress: Whether to show a line that names the program that runs.
+        store: Whether to keep the result for `known_chip("here")`, per kind of device and version of JAX.
+
+    Returns:
+        A chip like those of the table, with its measured `rates`. Nothing of other programs is in it. Save it with
+        `.to_json()`; `chip="here"` and `chip="file.json"` name it.
+
+    Raises:
+        MeshError: if `seconds` is not above 0.
+        KeyboardInterrupt: Ctrl-C; nothing is kept.
+
+    Example:
+        >>> chip = wb.calibrate(kinds=("call",), seconds=1, progress=False, store=False)
+        >>> sorted({rate.kind for rate in chip.rates})
+        ['call', 'elementwise']
+    """
+    if not seconds > 0:
+        message = f"`calibrate` was given seconds={seconds!r}. It measures for that long: use a number above 0."
+        raise MeshError(message)
+    mesh = Mesh(np.array(jax.devices()), ("devices",)) if mesh is None else mesh
+    show = _Line(shown=progress)
+    trials: list[_Trial] = []
+    try:
+        for trial in _trials(mesh, None if kinds is None else {*kinds, "elementwise"}):
+            show(f"compiling {trial.name}")
+            if _warm(trial):
+                trials.append(trial)
+        end = time.monotonic() + seconds
+        for number in itertools.count(1):
+            left = [trial for trial in trials if not trial.is_settled]
+            if not _agreed(float(bool(left) and (time.monotonic() < end or number <= 2))):
+                break
+            for trial in trials if jax.process_count() > 1 else left:
+                show(f"round {number}, {len(left)} of {len(trials)} programs left: {trial.name}")
+                trial.seconds.append(_timed(trial))
+    finally:
+        show("")
+    chip = _chip(mesh, [trial.rate() for trial in trials])
+    note = store_calibration(chip) if store and jax.process_index() == 0 else ""
+    if note:
+        print(note, file=sys.stderr)
+    return chip
+
+
+class _Line:
+    """One line of progress that the next one replaces."""
+
+    def __init__(self, *, shown: bool) -> None:
+        self._shown, self._width = shown, 0
+
+    def __call__(self, text: str) -> None:
+        if self._shown and (text or self._width):
+            end = "" if text else "\r"
+            print("\r" + text[:100].ljust(self._width), end=end, file=sys.stderr, flush=True)
+            self._width = min(100, len(text))
+
+
+def _warm(trial: _Trial) -> bool:
+    """Compiles a program and finds how often it repeats its operation; False where it is too slow or unsupported."""
+    try:
+        trial.run(1)
+    except (jax.errors.JaxRuntimeError, TypeError, ValueError, NotImplementedError):
+        return False
+    while True:
+        whole = _timed(trial) * trial.repeats * trial.operations
+        whole = _agreed(whole)
+        if whole / trial.repeats > _SLOWEST_SECONDS:
+            return False
+        if whole >= _LEAST_SECONDS or trial.repeats >= _MOST_REPEATS or trial.kind in ("call", "upload", "download"):
+            return True
+        trial.repeats *= max(2, min(16, int(_LEAST_SECONDS / max(whole, 1e-7))))
+
+
+def _timed(trial: _Trial) -> float:
+    """Seconds of one operation."""
+    start = time.perf_counter()
+    trial.run(trial.repeats)
+    return (time.perf_counter() - start) / trial.repeats / trial.operations
+
+
+def _agreed(value: float) -> float:
+    """The first process's value in every process: all run the same programs the same number of times."""
+    if jax.process_count() == 1:
+        return value
+    from jax.experimental import multihost_utils
+
+    return float(multihost_utils.broadcast_one_to_all(np.float32(value)))
+
+
+def _trials(mesh: Mesh, kinds: Collection[str] | None) -> Iterator[_Trial]:
+    for trial in _all_trials(mesh):
+        if kinds is None or trial.kind in kinds:
+            yield trial
+
+
+def _all_trials(mesh: Mesh) -> Iterator[_Trial]:
+    platform = mesh.devices.flat[0].platform
+    is_cpu = platform == "cpu"
+    dtypes = ("float32", "bfloat16") if is_cpu else ("bfloat16", "float32", "float16", "int8")
+    for dtype in dtypes:
+        for size in (64, 256, 1024) if is_cpu else (128, 512, 2048, 8192):
+            yield _repeated(mesh, "matrix product", 2.0 * size**3, _product(size, dtype), (size, size), dtype)
+    for size in _SLOW_BYTES if is_cpu else _FAST_BYTES:
+        side = round((size / 4) ** 0.5)
+        rows = max(1, size // 4 // 128)
+        yield _repeated(mesh, "elementwise", 2.0 * size, lambda x: x * 1.0001 + 0.5, (size // 4,))
+        yield _repeated(mesh, "reduction", 1.0 * size, lambda x: x.at[0].set(jnp.max(x) * 0.5), (size // 4,))
+        yield _repeated(mesh, "transpose", 2.0 * side * side * 4, lambda x: jnp.transpose(x) + 0.0, (side, side))
+        yield _repeated(mesh, "gather", 2.0 * rows * 512, _gather, (rows, 128))
+        yield _repeated(mesh, "scatter", 3.0 * rows * 512, _scatter, (rows, 128))
+        yield _repeated(mesh, "sort", 2.0 * size, lambda x: -jnp.sort(x), (size // 4,))
+    yield _repeated(mesh, "operation", 0.0, _small_operations, (128,), operations=_OPERATIONS)
+    yield _call(mesh)
+    for size in (1 << 16, 1 << 24):
+        yield from _copies(mesh, size)
+    for axis, members in mesh.shape.items():
+        if members > 1:
+            for kind in _COLLECTIVES:
+                for size in _SLOW_BYTES[:3] if is_cpu else _FAST_BYTES[:4]:
+                    yield _collective(mesh, kind, axis, members, size)
+
+
+def _repeated(
+    mesh: Mesh, kind: RateKind, amount: float, body: Body, shape: tuple[int, ...], dtype: str = "float32", *,
+    operations: int = 1, axis: str = "", group_size: int = 1,
+) -> _Trial:  # fmt: skip
+    """A program that repeats an operation on every device, each time on the result of the time before."""
+    spec = P(tuple(mesh.axis_names))
+
+    def repeat(x: jax.Array, times: jax.Array) -> jax.Array:
+        def once(_: jax.Array, value: jax.Array) -> jax.Array:
+            return lax.optimization_barrier(body(value))
+
+        return lax.fori_loop(0, times[0], once, x[0])[None]
+
+    each = jax.jit(jax.shard_map(repeat, mesh=mesh, in_specs=(spec, P()), out_specs=spec, check_vma=False))
+    sharding = NamedSharding(mesh, spec)
+    given: list[jax.Array] = []
+
+    def ones() -> np.ndarray:
+        return np.ones((1, *shape), jnp.dtype(dtype))
+
+    def run(repeats: int) -> None:
+        if not given:  # only programs that are reached take memory
+            given.append(jax.make_array_from_callback((mesh.size, *shape), sharding, lambda _: ones()))
+        jax.block_until_ready(each(given[0], jnp.full((1,), repeats, jnp.int32)))
+
+    return _Trial(kind, amount, run, dtype if kind == "matrix product" else "", axis, group_size, operations)
+
+
+def _product(size: int, dtype: str) -> Body:
+    if dtype == "int8":
+        return lambda x: lax.dot(x, x, preferred_element_type=jnp.int32).astype(jnp.int8)
+    return lambda x: (x @ x) * jnp.asarray(1.0 / size, x.dtype)
+
+
+def _gather(x: jax.Array) -> jax.Array:
+    first = jnp.int32(x[0, 0])  # of the values, so that no row is known when the program is compiled
+    return x[(jnp.arange(x.shape[0]) * 7 + first) % x.shape[0]]
+
+
+def _scatter(x: jax.Array) -> jax.Array:
+    first = jnp.int32(x[0, 0])
+    return x.at[(jnp.arange(x.shape[0]) * 7 + first) % x.shape[0]].add(x * 0.5)
+
+
+def _small_operations(x: jax.Array) -> jax.Array:
+    for _ in range(_OPERATIONS):
+        x = lax.optimization_barrier(x * 1.0001)
+    return x
+
+
+def _call(mesh: Mesh) -> _Trial:
+    add = jax.jit(lambda x: x + 1.0)
+    x = jax.device_put(jnp.zeros((mesh.size,)), NamedSharding(mesh, P(tuple(mesh.axis_names))))
+
+    def run(repeats: int) -> None:
+        for _ in range(repeats):
+            jax.block_until_ready(add(x))
+
+    return _Trial("call", 0.0, run)
+
+
+def _copies(mesh: Mesh, size: int) -> Iterator[_Trial]:
+    local = [device for device in mesh.devices.flat if device.process_index == jax.process_index()]
+    rows = np.ones((size // 4,), np.float32)
+    add = jax.jit(lambda x: x + 1.0)
+    given: list[jax.Array] = []
+
+    def upload(repeats: int) -> None:
+        for _ in range(repeats):
+            jax.block_until_ready([jax.device_put(rows, device) for device in local])
+
+    def download(repeats: int) -> None:
+        if not given:
+            given.extend(jax.device_put(rows, device) for device in local)
+        for _ in range(repeats):
+            for fresh in [add(each) for each in given]:  # JAX keeps the copy that it made of an array before
+                np.asarray(fresh)
+
+    yield _Trial("upload", float(size), upload)
+    yield _Trial("download", float(size), download)
+
+
+def _collective(mesh: Mesh, kind: str, axis: str, members: int, size: int) -> _Trial:
+    """A collective whose operand has `size` bytes on each device, and little besides."""
+    length = max(members, size // 4 // members * members)
+    ring = [(i, (i + 1) % members) for i in range(members)]
+
+    def body(x: jax.Array) -> jax.Array:
+        if kind == "all-reduce":
+            return lax.psum(x, axis) * (1.0 / members)
+        if kind == "all-gather":
+            return lax.optimization_barrier(lax.all_gather(x, axis))[0]
+        if kind == "reduce-scatter":
+            part = lax.optimization_barrier(lax.psum_scatter(x, axis, tiled=True))
+            return x.at[0].set(part[0] * (1.0 / members))
+        if kind == "all-to-all":
+            return lax.all_to_all(x.reshape(members, -1), axis, 0, 0).reshape(-1)
+        return lax.ppermute(x, axis, ring)
+
+    assert kind in get_args(RateKind)
+    return _repeated(mesh, kind, 4.0 * length, body, (length,), axis=axis, group_size=members)
+
+
+def _chip(mesh: Mesh, rates: Sequence[RateRecord]) -> ChipRecord:
+    """The row of the devices: the best measured rates in the place of the peaks."""
+    device = mesh.devices.flat[0]
+    known = _row(device.device_kind)
+    products = [rate for rate in rates if rate.kind == "matrix product" and rate.seconds]
+    shared = 1 if known is None else known.devices_per_chip
+    peaks: dict[str, float] = {}
+    for rate in products:
+        peaks[rate.dtype] = max(peaks.get(rate.dtype, 0.0), rate.amount / rate.seconds * shared)
+    streams = [rate for rate in rates if rate.kind == "elementwise" and rate.seconds]
+    largest = max(streams, key=lambda rate: rate.amount)
+    sent = [rate.amount / rate.seconds for rate in rates if rate.kind == "collective-permute" and rate.seconds]
+    stats = device.memory_stats() or {} if device.process_index == jax.process_index() else {}
+    return ChipRecord(
+        name=device.device_kind if known is None else known.name,
+        peak_flops_per_second=peaks,
+        hbm_bytes=known.hbm_bytes if known is not None else int(stats.get("bytes_limit") or _host_bytes(mesh)),
+        hbm_bytes_per_second=largest.amount / largest.seconds * shared,
+        link_bytes_per_second=max(sent, default=0.0),
+        links=1 if known is None else known.links,
+        topology="switch" if known is None else known.topology,
+        devices_per_chip=shared,
+        dcn_bytes_per_second=None if known is None else known.dcn_bytes_per_second,
+        domain=None if known is None else known.domain,
+        rates=tuple(rates),
+        source=f"measured on {mesh.size} × {device.device_kind} with JAX {jax.__version__}",
+        as_of=datetime.datetime.now(tz=datetime.UTC).date().isoformat(),
+    )
+
+
+def _row(kind: str) -> ChipRecord | None:
+    try:
+        return known_chip(kind)
+    except MeshError:
+        return None
+
+
+def _host_bytes(mesh: Mesh) -> int:
+    """Memory of the host, shared by its simulated devices."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // mesh.size
+    except (ValueError, OSError, AttributeError):
+        return 0
