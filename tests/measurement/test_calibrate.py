@@ -113,7 +113,7 @@ def test_calibration_measures_every_kind_and_is_kept_for_the_devices(few, tmp_pa
 
 def test_inspection_takes_measured_rates(few):
     chip = wb.calibrate(seconds=0.01, kinds=("matrix product", "operation"), progress=False)
-    record = wb.inspect(lambda x: x @ x, chip="here")(jnp.ones((64, 64)))
+    record = wb.inspect(lambda x: x @ x, on="here")(jnp.ones((64, 64)))
     assert record.cost.chip == chip
     assert record.cost.seconds is not None
     assert record.cost.seconds >= min(each.seconds for each in chip.rates if each.kind == "matrix product")

@@ -11,6 +11,7 @@ import difflib
 import re
 
 from workbench.aot._calibrations import named_calibration
+from workbench.aot._networks import with_network
 from workbench.errors import MeshError
 from workbench.records import ChipRecord
 
@@ -264,7 +265,7 @@ def known_chip(name: str) -> ChipRecord | None:
     Args:
         name: "v5e", "TPU v5 lite", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB MIG 1g.10gb", a target such as
             "v5e:16x16", "here" for the attached devices as `calibrate` measured them, the path of a calibration
-            (`*.json`), or "cpu".
+            (`*.json`), or "cpu". A network between hosts follows after "@": "h100@8x400G", "a100@infiniband-hdr".
 
     Returns:
         The row of the table, or the calibration; of a MIG slice its part of the GPU. For a TPU that the table lacks,
@@ -278,6 +279,10 @@ def known_chip(name: str) -> ChipRecord | None:
         >>> known_chip("v5e:16x16").peak_flops_per_second["bfloat16"]
         197000000000000.0
     """
+    name, stated, network = name.partition("@")
+    if stated:
+        chip = known_chip(name)
+        return None if chip is None else with_network(chip, network)
     calibrated = named_calibration(name)
     if calibrated is not None:
         return calibrated

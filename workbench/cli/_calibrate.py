@@ -31,7 +31,7 @@ def write_calibration(out: Path | None, *, seconds: float) -> int:
         size = f"{rate.amount:.3g} {'FLOP' if rate.kind == 'matrix product' else 'B'}" if rate.amount else ""
         name = " ".join(filter(None, (rate.kind, rate.dtype, rate.axis, size)))
         print(f"{name:42} {seconds_text(rate.seconds):>10}  ±{rate.spread / 2:.0%} ({rate.runs} runs)")
-    print(f'{chip.source}. Name the devices with chip="here".')
+    print(f'{chip.source}. Name the devices with on="here".')
     if out is not None:
         try:
             out.write_text(chip.to_json(indent=1), encoding="utf-8")
@@ -41,5 +41,5 @@ def write_calibration(out: Path | None, *, seconds: float) -> int:
                 "are kept on this machine all the same: name a file in a folder that you may write to."
             )
             raise CommandError(message) from error
-        print(f'wrote {out.resolve()}: name it as chip="{out}"')
+        print(f'wrote {out.resolve()}: name it as on="{out}"')
     return 0

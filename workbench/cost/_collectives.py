@@ -106,7 +106,7 @@ def collective_seconds(
         return _in_three_parts(kind, payload_bytes, group_size, chip)
     rates = rates_of(chip)
     start = rates.permute_seconds if kind in ("collective-permute", "send") else rates.collective_seconds
-    link *= rates.links.get(kind, rates.links[""])
+    link *= rates.links[""] if beyond else rates.links.get(kind, rates.links[""])
     if beyond or chip.topology == "switch":
         steps = _steps(kind, ((group_size, False),))
         return sent_bytes(kind, payload_bytes, group_size) / link + rates.hop_seconds * steps + start
@@ -154,13 +154,13 @@ def why_unpriced(group_size: int, chip: ChipRecord, *, across_slices: bool = Fal
     """Why `collective_seconds` gives None, in one clause."""
     if across_slices:
         return (
-            f"it crosses slices, and no bandwidth of {chip.name}'s data-centre network is published: state it with "
-            "`network=`"
+            f"it crosses slices, and no bandwidth of {chip.name}'s data-centre network is published: state it, as in "
+            f'on="{chip.name}@100G"'
         )
     if group_size > _reach(chip):
         return (
             f"its groups of {group_size:,} devices exceed the {_reach(chip):,.0f} that {chip.name}'s links join, and "
-            "no bandwidth of the network beyond is published: state it with `network=`"
+            f'no bandwidth of the network beyond is published: state it, as in on="{chip.name}@8x400G"'
         )
     return f"no bandwidth of {chip.name}'s links is published"
 

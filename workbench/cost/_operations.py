@@ -212,7 +212,10 @@ def _product_seconds(product: str, flops: float, chip: ChipRecord, share: float)
 def _measured_class(instruction: InstructionRecord) -> RateKind:
     """The measured class by the opcode, or by the words with which XLA names a fusion after its parts."""
     text = instruction.name if instruction.opcode == "fusion" else instruction.opcode
-    return next((kind for word, kind in _MEASURED_CLASSES if word in text), "elementwise")
+    for word, kind in _MEASURED_CLASSES:
+        if word in text:
+            return kind
+    return "elementwise"
 
 
 def rows_of(chip: ChipRecord, kind: str, dtype: str | None = None) -> list[RateRecord]:

@@ -97,7 +97,10 @@ def family_of(chip: ChipRecord) -> Family:
         >>> family_of(known_chip("v5e")), family_of(known_chip("MI300X"))
         ('TPU', 'AMD')
     """
-    return next((family for family, name in _NAMES if name.match(chip.name)), "other")
+    for family, name in _NAMES:
+        if name.match(chip.name):
+            return family
+    return "other"
 
 
 def rates_of(chip: ChipRecord) -> Rates:

@@ -39,7 +39,8 @@ def machine_of(on: On, question: str, *, reads: Sequence[str] = ("mesh", "target
 
     Args:
         on: A mesh; a target with its topology ("v5e:16x16", "v5e-16"), which the program is compiled for; a chip
-            ("v5e"), whose rates price the program; or a sequence with at most one of each.
+            ("v5e"), whose rates price the program, "here" or the file of a calibration; or a sequence with at most one
+            of each. The network between hosts follows after "@": "h100:4x8@8x400G".
         question: Name of the function that the user called, for errors.
         reads: Parts that the question reads; others raise an error.
 
@@ -54,13 +55,19 @@ def machine_of(on: On, question: str, *, reads: Sequence[str] = ("mesh", "target
         'v5e'
         >>> machine_of("v5e:4x4", "inspect").priced
         'v5e'
+        >>> machine_of("h100:4x8@8x400G", "inspect").priced
+        'h100@8x400G'
     """
     machine = Machine()
     for part in parts_of(on):
         if isinstance(part, Mesh | AbstractMesh):
             field = "mesh"
         elif isinstance(part, str):
-            field = "target" if is_target(part) else "chip"
+            name, stated, network = part.partition("@")
+            field = "target" if is_target(name) else "chip"
+            if stated and field == "target":  # the network belongs to the rates
+                machine = dataclasses.replace(machine, chip=f"{name.partition(':')[0]}@{network}")
+                part = name
         else:
             message = (
                 f"`{question}` was given on={part!r:.120}, a {type(part).__name__}. A machine is a mesh, a target such "
@@ -94,6 +101,8 @@ def parts_of(on: On) -> tuple[Mesh | AbstractMesh | str, ...]:
 
 def is_target(name: str) -> bool:
     """Whether a name has a topology, or is a name of a slice at Google Cloud: "v5e:4x4", "v5e-16"."""
+    if name.endswith(".json"):  # the rates of a calibration; a path may have a colon
+        return False
     if ":" in name:
         return True
     try:

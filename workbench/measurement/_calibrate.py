@@ -8,7 +8,6 @@ import sys
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +25,7 @@ _MOST_REPEATS = 1 << 16
 _FEWEST_RUNS, _MOST_RUNS = 5, 30
 _SMALL_SPREAD = 0.05
 _OPERATIONS = 16  # in one repetition of the program for the cost of one more operation
-_COLLECTIVES = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+_COLLECTIVES: tuple[RateKind, ...] = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 _FAST_BYTES = (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 28)
 _SLOW_BYTES = (1 << 12, 1 << 17, 1 << 21, 1 << 24)
 
@@ -96,7 +95,7 @@ def calibrate(
 
     Returns:
         A chip like those of the table, with its measured `rates`. Nothing of other programs is in it. Save it with
-        `.to_json()`; `chip="here"` and `chip="file.json"` name it.
+        `.to_json()`; `on="here"` and `on="file.json"` name it.
 
     Raises:
         MeshError: if `seconds` is not above 0.
@@ -295,7 +294,7 @@ def _copies(mesh: Mesh, size: int) -> Iterator[_Trial]:
     yield _Trial("download", float(size), download)
 
 
-def _collective(mesh: Mesh, kind: str, axis: str, members: int, size: int) -> _Trial:
+def _collective(mesh: Mesh, kind: RateKind, axis: str, members: int, size: int) -> _Trial:
     """A collective whose operand has `size` bytes on each device, and little besides."""
     length = max(members, size // 4 // members * members)
     ring = [(i, (i + 1) % members) for i in range(members)]
@@ -312,7 +311,6 @@ def _collective(mesh: Mesh, kind: str, axis: str, members: int, size: int) -> _T
             return lax.all_to_all(x.reshape(members, -1), axis, 0, 0).reshape(-1)
         return lax.ppermute(x, axis, ring)
 
-    assert kind in get_args(RateKind)
     return _repeated(mesh, kind, 4.0 * length, body, (length,), axis=axis, group_size=members)
 
 
