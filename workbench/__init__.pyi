@@ -31,6 +31,7 @@ from .api import (
     search as search,
     show as show,
     trace as trace,
+    watch as watch,
     why as why,
 )
 from .federated import algorithms as algorithms, data as data, experiments as experiments, population as population

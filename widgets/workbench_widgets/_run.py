@@ -54,9 +54,12 @@ class RunView(RunController):
         self.run: RunLike = run
         self.monitor: Monitor | None = monitor
         self._digest = RunDigest()
-        data = {**run_state(timeline), "others": others_state(others or {}), "glossary": GLOSSARY}
+        self.unit: str = getattr(run, "unit", "round")
+        drawn = {**run_state(timeline), "unit": self.unit}
+        data = {**drawn, "others": others_state(others or {}), "glossary": GLOSSARY}
         live = {**self._digest.state(run), "samples": self._samples()}
-        super().__init__(data=data, label=f"Run of {run.rounds} rounds", live=live, **values)
+        label = f"Run of {run.rounds} {self.unit}s" if run.rounds is not None else f"Live {self.unit}s of a loop"
+        super().__init__(data=data, label=label, live=live, **values)
         self.follow(run)
 
     def refresh(self) -> None:
@@ -64,16 +67,20 @@ class RunView(RunController):
         if self.is_open:
             self.update_live(**self._digest.state(self.run), samples=self._samples())
 
+    def renew(self) -> None:
+        """Takes up the state of the run now, for a notebook that keeps it."""
+        self.live = {**self.live, **self._digest.state(self.run), "samples": self._samples()}
+
     def _samples(self) -> dict[str, Any] | None:
         return None if self.monitor is None else samples_state(tuple(self.monitor.history()), self._digest.began)
 
     def static_svg(self) -> Markup | None:
         """The curves so far."""
-        return render_rounds_svg(self.run.history)
+        return render_rounds_svg(self.run.history, unit=self.unit)
 
     def text(self) -> str:
         """Status, rounds and the last metrics."""
-        return f"Run {self.run.status}: {describe_rounds(self.run.history, self.run.rounds)}"
+        return f"Run {self.run.status}: {describe_rounds(self.run.history, self.run.rounds, unit=self.unit)}"
 
 
 def run_state(timeline: TimelineRecord | None) -> dict[str, Any]:
@@ -144,6 +151,10 @@ class RunDigest:
         known_clock = self.began is not None and record.unix_seconds is not None
         ended = record.unix_seconds - self.began if known_clock else self.spent  # type: ignore[operator]
         for name, value in record.metrics.items():
+            if isinstance(value, float):
+                self.curves.setdefault(name, []).append((record.round, value, value, value))
+                self.spreads.setdefault(name, []).append((ended, *(value,) * len(PERCENTILES)))
+                continue
             values = np.asarray(value, dtype=float)
             known = values[np.isfinite(values)]
             low, mean, high = (known.min(), known.mean(), known.max()) if known.size else (np.nan,) * 3
@@ -163,7 +174,7 @@ class RunDigest:
             "finished": self.count,
             "rounds": run.rounds,
             "elapsed": _duration(self.spent),
-            "left": "unknown" if pace is None else _duration((run.rounds - self.count) * pace),
+            "left": "unknown" if pace is None or run.rounds is None else _duration((run.rounds - self.count) * pace),
             "pace": seconds_text(pace) if pace is not None or not self.count else seconds_text(self.spent),
             "curves": [
                 {"name": name, "points": _thinned(points), "spread": _thinned(self.spreads[name])}

@@ -14,9 +14,12 @@ OVER = ("finished", "stopped", "interrupted", "failed")
 
 
 class RunLike(Protocol):
-    """What a view needs of a run, such as `workbench.measurement.Run`."""
+    """What a view needs of a run or a watched loop: `Run` and `Watch` of `workbench.measurement`."""
 
-    rounds: int
+    @property
+    def rounds(self) -> int | None:
+        """The number of rounds in all; None where nobody knows."""
+        ...
 
     @property
     def status(self) -> str:

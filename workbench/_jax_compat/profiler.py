@@ -54,6 +54,30 @@ def profile_through_directory(fn: Callable[[], Any]) -> tuple[Any, list[bytes]]:
         return result, [file.read_bytes() for file in sorted(Path(directory).rglob("*.xplane.pb"))]
 
 
+def start_profile() -> Callable[[], list[bytes]]:
+    """Starts the profiler and returns what ends it, in any thread, and gives the serialized `XSpace`s."""
+    session_type = getattr(_profiler, "ProfilerSession", None)
+    if session_type is not None and hasattr(session_type, "stop"):
+        try:
+            session = session_type(_options())
+        except RuntimeError as error:
+            raise ProfilerBusyError(str(error)) from error
+        return lambda: [_stop(session)]
+    directory = tempfile.TemporaryDirectory(prefix="workbench-profile-")
+    try:
+        jax.profiler.start_trace(directory.name, profiler_options=_options())
+    except RuntimeError as error:
+        directory.cleanup()
+        raise ProfilerBusyError(str(error)) from error
+
+    def stop() -> list[bytes]:
+        with directory:
+            _stop_trace()
+            return [file.read_bytes() for file in sorted(Path(directory.name).rglob("*.xplane.pb"))]
+
+    return stop
+
+
 def user_frame_of(array: object) -> tuple[str, int, str] | None:
     """File, line and function of the user's code that made a live array, None where JAX did not keep it."""
     traceback = getattr(array, "traceback", None)

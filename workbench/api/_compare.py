@@ -65,7 +65,7 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Compa
             "options for runs: leave them out, or pass a sweep, runs by name or several runs."
         )
         raise ProgramError(message)
-    functions = [number for number, x in enumerate(things) if is_program(x)]
+    functions = [number for number, x in enumerate(things) if is_program(x, "compare")]
     if functions:
         several = len(functions) > 1
         message = (

@@ -67,7 +67,7 @@ def _form(method: Callable[..., Any], takes: str, answer: Callable[..., Any] | N
             raise TypeError(_unknown(name, unknown, options))
         if isinstance(x, Traced):
             return method(x, *args, **given)
-        if answer is not None and not is_program(x):
+        if answer is not None and not is_program(x, name):
             return answer(x, *args, **given)
         mesh = next((part for part in parts_of(given.get("on")) if isinstance(part, Mesh | AbstractMesh)), None)
         traced = trace_for(name, x, mesh)

@@ -22,7 +22,7 @@ from workbench.errors import InspectionError, MeshError, ProgramError, Workbench
 from workbench.federated.experiments import is_runs, overlay_runs
 from workbench.inspection import LoweredCall, On, current_mesh, inspect_call, machine_of, mesh_of_values
 from workbench.inspection.what_if import WhatIf
-from workbench.measurement import DeviceMonitor, Run
+from workbench.measurement import DeviceMonitor, Run, Watch
 from workbench.records import (
     AdviceRecord,
     PlayRecord,
@@ -217,7 +217,7 @@ def _live_view_of(x: object) -> "WorkbenchWidget | None":
 
     if isinstance(x, launch.Launched):
         return workbench_widgets.LaunchView(x)
-    if isinstance(x, Run):
+    if isinstance(x, Run | Watch):
         return workbench_widgets.RunView(x)
     if isinstance(x, DeviceMonitor):
         return workbench_widgets.DevicesView(x)

@@ -24,14 +24,17 @@ from workbench.inspection import (
     is_program_text,
     machine_of,
 )
+from workbench.measurement import Watch
 from workbench.plan import nesting_problem
 from workbench.records import Record
 
 _STAGES = (jax.stages.Traced, jax.stages.Lowered, jax.stages.Compiled, jax.export.Exported)
 
 
-def is_program(x: object) -> TypeGuard[Callable]:
+def is_program(x: object, question: str = "") -> TypeGuard[Callable]:
     """Whether `x` is a function to be called with arguments, and not an array, a record or a module of arrays."""
+    if isinstance(x, Watch):  # the loop is shown, and the function is inspected
+        return question not in ("show", "explore", "compare")
     if not callable(x) or isinstance(x, (jax.Array, Record, Mesh, AbstractMesh, *_STAGES)) or hasattr(x, "record"):
         return False
     if _is_linen(x):

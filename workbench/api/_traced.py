@@ -33,7 +33,7 @@ from workbench.inspection import (
     trace_call_tree,
 )
 from workbench.inspection.what_if import WhatIf
-from workbench.measurement import DeviceMonitor, Run
+from workbench.measurement import DeviceMonitor, Run, Watch
 from workbench.plan import ChunkSize, check_call
 from workbench.records import (
     AdviceRecord,
@@ -77,6 +77,7 @@ class Traced(Inspected):
         mesh: Mesh | AbstractMesh | None = None,
         call: TracedCall | LoweredCall | None = None,
     ) -> None:
+        fn = getattr(fn, "__wrapped__", fn) if isinstance(fn, Watch) else fn
         self.fn: Callable = fn
         self.args: tuple[Argument, ...] = args
         self.kwargs: dict[str, Argument] = kwargs

@@ -35,4 +35,5 @@ from workbench.measurement._trackers import (
     TrackioLog as TrackioLog,
     WandbLog as WandbLog,
 )
+from workbench.measurement._watch import Watch as Watch
 from workbench.measurement._xplane import trim_profile as trim_profile

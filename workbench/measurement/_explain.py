@@ -81,8 +81,7 @@ class watch_compilations:
         self._notes: list[str] = []
 
     def __enter__(self) -> Self:
-        self._misses: list[str] = []
-        self._durations: list[tuple[str, str, float, str]] = []
+        self._heard = Heard()
         self._started = time.perf_counter()
         try:
             self._watch()
@@ -91,10 +90,11 @@ class watch_compilations:
         return self
 
     def _watch(self) -> None:
-        self._inside.enter_context(_LOG)
+        self._inside.enter_context(LOG)
         self._inside.enter_context(_CACHE_MISSES_OF_THREAD.change)
-        _BLOCKS.set((*_BLOCKS.get(), self))
-        self._inside.callback(lambda: _BLOCKS.set(tuple(block for block in _BLOCKS.get() if block is not self)))
+        heard = self._heard
+        _BLOCKS.set((*_BLOCKS.get(), heard))
+        self._inside.callback(lambda: _BLOCKS.set(tuple(block for block in _BLOCKS.get() if block is not heard)))
 
     def __exit__(self, kind: object, error: BaseException | None, trace: types.TracebackType | None) -> None:
         seconds = time.perf_counter() - self._started
@@ -107,16 +107,11 @@ class watch_compilations:
             if not self.quiet:
                 print(f"watch_compilations: what was seen cannot be shown ({type(own).__name__}: {own})")
 
-    def _duration(self, event: str, seconds: float, **reported: object) -> None:
-        if event in _DURATIONS:
-            name = re.sub(r"^jit\((.*)\)$", r"\1", str(reported.get("fun_name", "?")))
-            self._durations.append((_DURATIONS[event], name, seconds, _user_line(sys._getframe())))
-
     def _made(self, seconds: float, error: BaseException | None, trace: TracebackType | None) -> ExplanationRecord:
         return ExplanationRecord(
             seconds=seconds,
-            retraces=_retraces(self._misses),
-            compilations=_compilations(self._durations),
+            retraces=self._heard.retraces(),
+            compilations=self._heard.compilations(),
             out_of_memory=_out_of_memory(error, trace) if error is not None else None,
             slow_seconds=self.slow_seconds,
             notes=tuple(self._notes),
@@ -125,15 +120,53 @@ class watch_compilations:
 
 # Watching.
 
-_BLOCKS: contextvars.ContextVar[tuple[watch_compilations, ...]] = contextvars.ContextVar(
-    "workbench_explain", default=()
-)
+
+class Heard:
+    """What JAX reported in a block: misses of its trace cache, and seconds of compilations."""
+
+    __slots__ = ("durations", "misses")
+
+    def __init__(self) -> None:
+        self.misses: list[tuple[str, str]] = []  # JAX's message, and the user's line that called
+        self.durations: list[tuple[str, str, float, str]] = []
+
+    def __bool__(self) -> bool:
+        return bool(self.misses or self.durations)
+
+    def note_duration(self, event: str, seconds: float, **reported: object) -> None:
+        """One phase of a compilation."""
+        if event in _DURATIONS:
+            name = re.sub(r"^jit\((.*)\)$", r"\1", str(reported.get("fun_name", "?")))
+            self.durations.append((_DURATIONS[event], name, seconds, _user_line(sys._getframe())))
+
+    def compilations(self) -> tuple[CompilationRecord, ...]:
+        """Seconds by function, the slowest first."""
+        return _compilations(self.durations)
+
+    def retraces(self) -> tuple[RetraceRecord, ...]:
+        """Functions that were traced again, with reasons."""
+        return _retraces(self.misses)
+
+
+def start_hearing(heard: Heard) -> "contextvars.Token[tuple[Heard, ...]]":
+    """Collects what JAX reports in this thread or task, until `stop_hearing`; `LOG` must be entered."""
+    _CACHE_MISSES_OF_THREAD.change.__enter__()
+    return _BLOCKS.set((*_BLOCKS.get(), heard))
+
+
+def stop_hearing(token: "contextvars.Token[tuple[Heard, ...]]") -> None:
+    """Ends `start_hearing`."""
+    _BLOCKS.reset(token)
+    _CACHE_MISSES_OF_THREAD.change.__exit__()
+
+
+_BLOCKS: contextvars.ContextVar[tuple[Heard, ...]] = contextvars.ContextVar("workbench_explain", default=())
 """The blocks that this thread or task is in, the outermost first."""
 
 
 def _note_duration(event: str, duration_secs: float, **kwargs: str | int) -> None:
     for block in _BLOCKS.get():
-        block._duration(event, duration_secs, **kwargs)
+        block.note_duration(event, duration_secs, **kwargs)
 
 
 def _keep(record: logging.LogRecord) -> bool:
@@ -142,7 +175,7 @@ def _keep(record: logging.LogRecord) -> bool:
     if not blocks or not (text := record.getMessage()).startswith(_MISS):
         return True
     for block in blocks:
-        block._misses.append(text)
+        block.misses.append((text, _user_line(sys._getframe())))
     return _CACHE_MISSES_OF_THREAD.wanted
 
 
@@ -164,7 +197,7 @@ def _watch_log() -> Callable[[], None]:
     return undo
 
 
-_LOG = SharedChange(_watch_log)
+LOG = SharedChange(_watch_log)
 
 
 class _CacheMisses(threading.local):
@@ -187,17 +220,17 @@ _CACHE_MISSES_OF_THREAD = _CacheMisses()
 # Reading what was seen.
 
 
-def _retraces(misses: list[str]) -> tuple[RetraceRecord, ...]:
+def _retraces(misses: list[tuple[str, str]]) -> tuple[RetraceRecord, ...]:
     reasons: dict[tuple[str, str], collections.Counter[str]] = {}
     called: dict[tuple[str, str], str] = {}
     new: collections.Counter[tuple[str, str]] = collections.Counter()
-    for text in misses:
+    for text, line in misses:
         found = _SEEN.search(text) or _NEW.search(text)
         if found is None or not is_user_file(found["defined"]) or _in_library(found["defined"]):
             continue
         key = found["name"], found["defined"]
         at = _MISS_AT.search(text)
-        called[key] = _short(at["line"]) if at else ""
+        called[key] = line or (_short(at["line"]) if at else "")
         if "never seen function" in text:
             new[key] += 1
             if new[key] > 1:
@@ -217,6 +250,36 @@ def _retraces(misses: list[str]) -> tuple[RetraceRecord, ...]:
         )
         for key, counted in sorted(reasons.items(), key=lambda item: -item[1].total())
     )
+
+
+def added_compilations(
+    one: tuple[CompilationRecord, ...], other: tuple[CompilationRecord, ...]
+) -> tuple[CompilationRecord, ...]:
+    """The compilations of two blocks by function, the slowest first."""
+    sums = {made.function: made for made in one}
+    for made in other:
+        known = sums.get(made.function)
+        sums[made.function] = made if known is None else made.replace(
+            count=known.count + made.count,
+            trace_seconds=known.trace_seconds + made.trace_seconds,
+            lower_seconds=known.lower_seconds + made.lower_seconds,
+            compile_seconds=known.compile_seconds + made.compile_seconds,
+        )  # fmt: skip
+    return tuple(sorted(sums.values(), key=lambda made: -made.seconds))
+
+
+def added_retraces(one: tuple[RetraceRecord, ...], other: tuple[RetraceRecord, ...]) -> tuple[RetraceRecord, ...]:
+    """The retraces of two blocks by function, the most frequent first."""
+    sums = {(retrace.function, retrace.defined): retrace for retrace in one}
+    for retrace in other:
+        key = retrace.function, retrace.defined
+        known = sums.get(key)
+        reasons = collections.Counter(dict(retrace.reasons if known is None else known.reasons))
+        if known is not None:
+            reasons.update(dict(retrace.reasons))
+        count = retrace.count + (0 if known is None else known.count)
+        sums[key] = retrace.replace(count=count, reasons=tuple(reasons.most_common()))
+    return tuple(sorted(sums.values(), key=lambda retrace: -retrace.count))
 
 
 def _in_library(place: str) -> bool:

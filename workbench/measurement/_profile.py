@@ -7,7 +7,12 @@ from typing import Any, Literal
 
 import jax
 
-from workbench._jax_compat.profiler import ProfilerBusyError, profile_in_memory, profile_through_directory
+from workbench._jax_compat.profiler import (
+    ProfilerBusyError,
+    profile_in_memory,
+    profile_through_directory,
+    start_profile,
+)
 from workbench.errors import EngineError, ProfileError
 from workbench.measurement._device_events import DeviceEvent, ModuleRun, OtherEvent, first_moment, read_plane
 from workbench.measurement._xplane import WireError, read_space
@@ -82,6 +87,29 @@ def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "direct
         "its data over in memory. Leave `through` out, or use through='directory'."
     )
     raise EngineError(msg)
+
+
+class RunningProfile:
+    """A profile that began now and ends in another thread; nothing is waited for at its beginning.
+
+    Raises:
+        EngineError: another profile is being captured.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self._end = start_profile()
+        except ProfilerBusyError as error:
+            msg = f"a profile could not begin ({error}). JAX profiles one thing at a time in a process."
+            raise EngineError(msg) from error
+
+    def stop(self) -> Profile:
+        """The events of all devices since the beginning, those of earlier and later calls included."""
+        try:
+            return _read(self._end(), None, "memory")
+        except ProfilerBusyError as error:
+            msg = f"a profile was lost ({error}). JAX profiles one thing at a time in a process."
+            raise EngineError(msg) from error
 
 
 def _let_finish() -> None:

@@ -10,22 +10,20 @@ from workbench.records import RoundRecord
 if TYPE_CHECKING:
     from tqdm import std
 
-    from workbench.measurement._rounds import Run
-
 _SHOWN_METRICS = 3
 
 
 class Progress:
     """A bar with the first metrics behind it (per-client ones by their mean) and the number of problems."""
 
-    def __init__(self, rounds: int, finished: int, *, shown: bool) -> None:
+    def __init__(self, rounds: int | None, finished: int, *, shown: bool, unit: str = "round") -> None:
         self._bar: std.tqdm | None = None
         self._problems = 0
         if shown:
             with needs_library("tqdm", needed_for="A progress bar (`progress=True`)"):
                 from tqdm.auto import tqdm  # chooses between terminal and notebook when it is imported
 
-            self._bar = tqdm(total=rounds, initial=finished, unit="round")
+            self._bar = tqdm(total=rounds, initial=finished, unit=unit)
 
     def update(self, record: RoundRecord) -> None:
         """One more round."""
@@ -39,10 +37,10 @@ class Progress:
         self._bar.set_postfix(shown | ({"problems": self._problems} if self._problems else {}), refresh=False)
         self._bar.update()
 
-    def close(self, run: "Run") -> None:
+    def close(self, status: str) -> None:
         """Leaves the bar as it is, with the reason if the run ended early."""
         if self._bar is None:
             return
-        if run.status != "finished":
-            self._bar.set_description_str(run.status)
+        if status != "finished":
+            self._bar.set_description_str(status)
         self._bar.close()

@@ -326,7 +326,7 @@ class Run:
             finally:
                 self._settle(status)
                 if progress is not None:
-                    progress.close(self)
+                    progress.close(self.status)
 
     def _raise_interrupt(self) -> None:
         if (interrupt := self._interrupt) is None:

@@ -76,6 +76,7 @@ from workbench.records._live import (
     TappedValueRecord as TappedValueRecord,
     TapRecord as TapRecord,
     TimelineRecord as TimelineRecord,
+    WatchRecord as WatchRecord,
 )
 from workbench.records._overlay import (
     OverlaidMetricRecord as OverlaidMetricRecord,

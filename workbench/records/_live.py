@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from workbench.records._base import Record, Results
+from workbench.records._call_tree import CallTreeRecord
+from workbench.records._explain import CompilationRecord, RetraceRecord
 from workbench.records._program import SourceLine
 
 
@@ -241,3 +243,39 @@ def _unused(node: dict[str, Any], name: str) -> str:
         found = f"{name} ({count})"
         count += 1
     return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchRecord(Record):
+    """A training loop as `watch` saw it: steps, their parts, compilations with reasons, problems.
+
+    Seconds are medians over the recent steps that compiled nothing; None before the first of them. `step_seconds` is a
+    median over means of ten steps. FLOPs, bytes and collectives are those of the compiled step on one device; None
+    where they are unknown, and `notes` has the reason.
+    """
+
+    name: str
+    status: str  # "ready", "running", "finished", "failed"
+    steps: int
+    history: tuple[RoundRecord, ...] = ()  # the kept steps; of old ones every second, fourth, …
+    step_seconds: float | None = None  # from the call, or the end of the step before, until the results are ready
+    dispatch_seconds: float | None = None  # until the call returned
+    between_seconds: float | None = None  # on the host, from one call to the next
+    idle_share: float | None = None  # of the time between steps that devices waited for the next call, 0..1
+    flops: float | None = None
+    accessed_bytes: float | None = None
+    flops_per_second: float | None = None
+    bytes_per_second: float | None = None
+    peak_flops_share: float | None = None
+    peak_bandwidth_share: float | None = None
+    planned_peak_bytes: int | None = None  # by the compiler
+    memory_bytes: int | None = None  # measured on the fullest device
+    peak_bytes: int | None = None
+    collectives: int | None = None  # executions in one step
+    sent_bytes: float | None = None  # by one device in one step
+    compilations: tuple[CompilationRecord, ...] = ()
+    retraces: tuple[RetraceRecord, ...] = ()
+    changes: tuple[str, ...] = ()  # against the version that was watched before under this name
+    problems: tuple[ProblemRecord, ...] = ()
+    call_tree: CallTreeRecord | None = None  # of the latest profile, with measured seconds
+    notes: tuple[str, ...] = ()

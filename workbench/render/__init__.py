@@ -176,6 +176,7 @@ from workbench.render._treescope import (
     render_tap_text as render_tap_text,
     treescope_record as treescope_record,
 )
+from workbench.render._watch import render_watch_text as render_watch_text
 from workbench.render._what_if import (
     change_sign as change_sign,
     describe_what_if as describe_what_if,

@@ -42,7 +42,7 @@ def curves(history: Sequence[RoundRecord]) -> dict[str, list[Point]]:
     return found
 
 
-def describe_rounds(history: Sequence[RoundRecord], rounds: int | None = None) -> str:
+def describe_rounds(history: Sequence[RoundRecord], rounds: int | None = None, *, unit: str = "round") -> str:
     """The finished rounds and the last value of every metric.
 
     Example:
@@ -52,7 +52,7 @@ def describe_rounds(history: Sequence[RoundRecord], rounds: int | None = None) -
     """
     of = f" of {count_text(rounds)}" if rounds is not None else ""
     seconds = sum(record.seconds for record in history)
-    lines = [f"{count_text(len(history))}{of} rounds" + (f", {seconds_text(seconds)}" if history else "")]
+    lines = [f"{count_text(len(history))}{of} {unit}s" + (f", {seconds_text(seconds)}" if history else "")]
     for name, points in curves(history[-1:]).items():
         _, mean, least, most = points[-1]
         spread = f" ({count_text(least)} to {count_text(most)})" if most > least else ""
@@ -60,13 +60,16 @@ def describe_rounds(history: Sequence[RoundRecord], rounds: int | None = None) -
     return "\n".join(lines)
 
 
-def render_rounds_svg(history: Sequence[RoundRecord], *, width: float = 880, dark: bool | None = None) -> Markup:
+def render_rounds_svg(
+    history: Sequence[RoundRecord], *, width: float = 880, dark: bool | None = None, unit: str = "round"
+) -> Markup:
     """Curves of every metric over the rounds, with a band from the least to the most over clients.
 
     Args:
         history: Finished rounds.
         width: Pixels.
         dark: For a dark page; None follows the reader's system.
+        unit: The word for a round.
 
     Example:
         >>> "No round" in render_rounds_svg([])
@@ -76,14 +79,14 @@ def render_rounds_svg(history: Sequence[RoundRecord], *, width: float = 880, dar
     across = max(1, int(width // _WIDE))
     rows = max(1, math.ceil(len(drawn) / across))
     height = rows * _HIGH
-    said = describe_rounds(history).replace("\n", ";")
+    said = describe_rounds(history, unit=unit).replace("\n", ";")
     ground = rect(0, 0, width, height, class_="wb-fill-bg")
     if not drawn:
-        nothing = text(width / 2, height / 2, "No round has finished yet.", class_="wb-fill-muted wb-middle")
+        nothing = text(width / 2, height / 2, f"No {unit} has finished yet.", class_="wb-fill-muted wb-middle")
         return svg(width, height, ground, nothing, label=said, style=svg_style(dark))
     panels = [
         group(
-            _panel(name, points),
+            _panel(name, points, unit),
             transform=f"translate({(i % across) * width / across:.0f} {(i // across) * _HIGH:.0f})",
         )
         for i, (name, points) in enumerate(drawn)
@@ -91,12 +94,12 @@ def render_rounds_svg(history: Sequence[RoundRecord], *, width: float = 880, dar
     return svg(width, height, ground, join(panels), label=said, style=svg_style(dark))
 
 
-def _panel(name: str, points: Sequence[Point]) -> Markup:
+def _panel(name: str, points: Sequence[Point], unit: str) -> Markup:
     points = points[:: max(1, len(points) // _MOST_POINTS)]
     known = [point for point in points if math.isfinite(point[1])]
     heading = text(_LEFT, 18, name, fit=_WIDE - _LEFT - 10, class_="wb-fill-fg wb-strong")
     if not known:
-        return group(heading, text(_LEFT, _HIGH / 2, "not finite in any round", class_="wb-fill-muted"))
+        return group(heading, text(_LEFT, _HIGH / 2, f"not finite in any {unit}", class_="wb-fill-muted"))
     least, most = min(point[2] for point in known), max(point[3] for point in known)
     span, first = (most - least) or 1.0, points[0][0]
     last = max(points[-1][0], first + 1)
@@ -114,7 +117,7 @@ def _panel(name: str, points: Sequence[Point]) -> Markup:
         line(_LEFT, bottom, _WIDE - 14, bottom, class_="wb-stroke-line", stroke_width=0.7),
         text(_LEFT - 6, _HEAD + 4, count_text(most), size=10.5, class_="wb-fill-muted wb-end"),
         text(_LEFT - 6, bottom + 4, count_text(least), size=10.5, class_="wb-fill-muted wb-end"),
-        text(_LEFT, _HIGH - 8, f"round {first}", size=10.5, class_="wb-fill-muted"),
+        text(_LEFT, _HIGH - 8, f"{unit} {first}", size=10.5, class_="wb-fill-muted"),
         text(_WIDE - 14, _HIGH - 8, str(points[-1][0]), size=10.5, class_="wb-fill-muted wb-end"),
         path(f"M{'L'.join(band)}Z", class_="wb-fill-clients-soft") if spread else None,
         path(f"M{'L'.join(mean)}" + ("h4" if len(mean) == 1 else ""), fill="none", stroke_width=2,

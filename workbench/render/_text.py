@@ -25,6 +25,7 @@ from workbench.records import (
     SearchRecord,
     ShardingRecord,
     TapRecord,
+    WatchRecord,
     WhatIfRecord,
     WhyRecord,
 )
@@ -50,6 +51,7 @@ from workbench.render._svg import (
     work_text,
 )
 from workbench.render._treescope import render_tap_text
+from workbench.render._watch import render_watch_text
 from workbench.render._what_if import render_what_if_text
 from workbench.render._why import render_why_text
 
@@ -127,6 +129,7 @@ for _kind, _writer in (
     (WhatIfRecord, render_what_if_text),
     (WhyRecord, render_why_text),
     (ExplanationRecord, render_explanation_text),
+    (WatchRecord, render_watch_text),
 ):
     render_text.register(_kind, _writer)
 

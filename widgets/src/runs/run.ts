@@ -102,7 +102,9 @@ class RunView {
     return button(text, () => {
       this.context.request<string>(`${name}_run`).then(
         (state) =>
-          this.context.say(state === "running" && name === "pause" ? "It will pause before the next round." : ""),
+          this.context.say(
+            state === "running" && name === "pause" ? `It will pause before the next ${this.unit}.` : "",
+          ),
         () => {},
       );
     });
@@ -116,7 +118,7 @@ class RunView {
     const axis = menu<Axis>(
       "Along the axis",
       [
-        ["round", "rounds"],
+        ["round", `${this.unit}s`],
         ["seconds", "seconds"],
       ],
       this.axis,
@@ -132,6 +134,9 @@ class RunView {
     );
   }
 
+  private get unit(): string {
+    return this.context.state<string | undefined>("unit") ?? "round";
+  }
   private get axis(): Axis {
     return this.context.setting<Axis>("axis", "round");
   }
@@ -180,19 +185,24 @@ class RunView {
   private drawHead(state: string): void {
     const { context } = this;
     const finished = context.live<number>("finished") ?? 0;
-    const rounds = context.live<number>("rounds") ?? 0;
+    const rounds = context.live<number | null>("rounds") ?? null;
     const over = OVER.has(state);
-    this.status.textContent = `${state} · ${formatCount(finished)} of ${formatCount(rounds)} rounds`;
+    const { unit } = this;
+    const endless = rounds === null; // a loop that somebody else drives
+    const count = endless ? plural(finished, unit) : `${formatCount(finished)} of ${formatCount(rounds)} ${unit}s`;
+    this.status.textContent = `${state} · ${count}`;
+    this.progress.hidden = endless;
     this.bar.style.width = `${rounds ? (100 * finished) / rounds : 0}%`;
     this.progress.setAttribute("aria-valuemax", String(rounds));
     this.progress.setAttribute("aria-valuenow", String(finished));
     const left = context.live<string>("left");
-    const ahead = over
-      ? ""
-      : left === "unknown"
-        ? " · the time left is known after two rounds"
-        : ` · about ${left} left`;
-    this.times.textContent = `${context.live("elapsed")} ${over ? "in all" : "so far"} · ${context.live("pace")} per round${ahead}`;
+    const ahead =
+      over || endless
+        ? ""
+        : left === "unknown"
+          ? " · the time left is known after two rounds"
+          : ` · about ${left} left`;
+    this.times.textContent = `${context.live("elapsed")} ${over ? "in all" : "so far"} · ${context.live("pace")} per ${unit}${ahead}`;
     this.pause.disabled = over || state === "paused";
     this.resume.disabled = state !== "paused";
     this.stop.disabled = over;
@@ -251,9 +261,10 @@ class RunView {
       bands,
       log: this.log.checked && canBeLog(columns),
       rangeX: this.span,
-      label: `${curve.name}: ${said} after round ${curve.round.at(-1) ?? 0}`,
+      label: `${curve.name}: ${said} after ${this.unit} ${curve.round.at(-1) ?? 0}`,
       format,
-      formatX: this.axis === "seconds" ? formatSeconds : (value) => (Number.isInteger(value) ? `round ${value}` : ""),
+      formatX:
+        this.axis === "seconds" ? formatSeconds : (value) => (Number.isInteger(value) ? `${this.unit} ${value}` : ""),
     });
   }
 

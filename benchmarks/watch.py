@@ -1,0 +1,82 @@
+"""What `wb.watch` costs per call: the same loop with and without it, interleaved, for steps of several lengths.
+
+Figures are of use on a quiet machine alone. `python -m benchmarks.watch [--turns 15] [--profile]`
+"""
+
+import argparse
+import cProfile
+import pstats
+import statistics
+import time
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+import workbench as wb
+
+WIDTHS, CALLS = (64, 512, 1024), 40  # of a product of square matrices, and calls of one turn
+
+
+def main() -> None:
+    """Prints the table: milliseconds per step without and with the watch, blocking on the loss and not."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--turns", type=int, default=15)
+    parser.add_argument("--profile", action="store_true", help="print where the calling thread spends its time")
+    arguments = parser.parse_args()
+    print(f"{'width':>6}{'loop':>14}{'plain ms':>12}{'watched ms':>12}{'overhead':>10}{'added µs':>10}")
+    for width in WIDTHS:
+        for blocking in (False, True):
+            plain, watched = interleaved(width, blocking=blocking, turns=arguments.turns)
+            kind = "waits" if blocking else "does not wait"
+            shares = f"{watched / plain - 1:>10.2%}{1e6 * (watched - plain):>10.1f}"
+            print(f"{width:>6}{kind:>14}{1e3 * plain:>12.3f}{1e3 * watched:>12.3f}{shares}")
+    if arguments.profile:
+        show_profile()
+
+
+def make_step(width: int) -> tuple[Callable[..., tuple[jax.Array, jax.Array]], jax.Array]:
+    """A step and its state."""
+
+    @jax.jit
+    def step(w: jax.Array) -> tuple[jax.Array, jax.Array]:
+        new = jnp.tanh(w @ w) / width
+        return new, new.sum()
+
+    return step, jnp.ones((width, width))
+
+
+def interleaved(width: int, *, blocking: bool, turns: int) -> tuple[float, float]:
+    """Median seconds per step without and with the watch."""
+    step, w = make_step(width)
+    watched = wb.watch(step, show=False)
+    for call in (step, watched):
+        jax.block_until_ready(call(w))
+    time.sleep(1.0)  # the compiled step is read in the background
+    seconds: dict[int, list[float]] = {0: [], 1: []}
+    for _ in range(turns):
+        for place, call in enumerate((step, watched)):
+            began, state = time.perf_counter(), w
+            for _ in range(CALLS):
+                state, loss = call(state)
+                if blocking:
+                    float(loss)
+            jax.block_until_ready(state)
+            seconds[place].append((time.perf_counter() - began) / CALLS)
+    watched.close()
+    return statistics.median(seconds[0]), statistics.median(seconds[1])
+
+
+def show_profile() -> None:
+    """Prints the calling thread's functions, by own time."""
+    step, w = make_step(WIDTHS[0])
+    watched = wb.watch(step, show=False)
+    jax.block_until_ready(watched(w))
+    with cProfile.Profile() as profile:
+        for _ in range(1000):
+            watched(w)
+    pstats.Stats(profile).sort_stats("tottime").print_stats(15)
+
+
+if __name__ == "__main__":
+    main()

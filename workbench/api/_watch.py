@@ -1,0 +1,84 @@
+"""`watch`: the public form, which also shows the live view."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from workbench.api._show import in_notebook
+from workbench.measurement import Tracker, Watch
+
+
+def watch(
+    fn: Callable[..., Any] | None = None,
+    *,
+    outputs: str | Callable[[Any], Any] | Sequence[str] | Mapping[str, str | Callable[[Any], Any]] | None = None,
+    log: Tracker | str | Path | list[Tracker | str | Path] | None = None,
+    profile_every: int | None = None,
+    name: str = "",
+    show: bool | None = None,
+) -> Watch:
+    """Records every call of a function in a training loop: `step = wb.watch(step)`, and nothing else changes.
+
+    The function may come from `jax.jit`, `nnx.jit`, `eqx.filter_jit`, `jax.pmap` or `wb.jit`, or be a Python function
+    that calls some. Arguments and results pass through untouched. Calls stay asynchronous: a thread waits for the
+    results. Of the arrays, only one small one per call and the chosen outputs are kept, until they are read.
+    A Python function without `lower` has no known cost.
+
+    Args:
+        fn: The function. Left out: the watch is called with it later, or the steps are those of `Watch.steps`.
+        outputs: Numbers to record: names of arrays in the results (`"loss"`, `"metrics.accuracy"`), a function of the
+            results, or a dictionary of these by name. Default: the floating-point scalars of the results, at most 8.
+        log: Trackers and folders, as for `run_rounds`.
+        profile_every: Number of calls from one profile to the next. A profile is joined to lines, `record.call_tree`.
+            It adds the cost of the profiler to its call. Default: no profiles.
+        name: Name of the loop. Default: that of the function.
+        show: Whether to show the loop while it runs: a view in a notebook, a line in a terminal. Default: where
+            somebody sees it.
+
+    Returns:
+        The watched function. `record`, `to_pandas()`, `history` and `problems` hold what was seen; `print` shows it.
+        Where a function of the same name was watched before, `record.changes` has the differences.
+
+    Raises:
+        MeasureError: `fn` is no function, or an option is out of range.
+        MissingDependencyError: at the first call, if the library of a tracker is not installed.
+
+    Example:
+        >>> step = watch(jax.jit(lambda w: (w - 0.1, (w**2).sum())), outputs={"loss": "1"})
+        >>> w = jnp.ones(3)
+        >>> for _ in range(4):
+        ...     w, loss = step(w)
+        >>> step.record.steps, [round(found.metrics["loss"], 2) for found in step.history]
+        (4, [3.0, 2.43, 1.92, 1.47])
+    """
+    display = None if show is False else _display if in_notebook() else _line if show or _in_terminal() else None
+    return Watch(fn, outputs=outputs, log=log, profile_every=profile_every, name=name, display=display)
+
+
+def _in_terminal() -> bool:
+    return bool(getattr(sys.stderr, "isatty", lambda: False)()) and "IPython" not in sys.modules
+
+
+def _line(watched: Watch) -> None:
+    watched.show_progress()
+
+
+def _display(watched: Watch) -> None:
+    """Shows the view under the cell that runs the loop, and once more at its end: the notebook keeps the last state."""
+    import workbench_widgets
+    from IPython.core.getipython import get_ipython
+    from IPython.display import display
+
+    view = workbench_widgets.RunView(watched)
+    handle = display(view, display_id=True)
+    events = getattr(get_ipython(), "events", None)
+    if handle is None or events is None:
+        return
+
+    def renew(*_: object) -> None:
+        events.unregister("post_run_cell", renew)
+        view.renew()
+        handle.update(view)
+
+    events.register("post_run_cell", renew)

@@ -1,0 +1,446 @@
+"""`watch`: a live record of a training loop, by one word in it."""
+
+import collections
+import contextlib
+import functools
+import threading
+import time
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+
+import jax
+from jax.core import Tracer
+
+from workbench._open_types import Foreign
+from workbench._types import Argument
+from workbench.errors import MeasureError
+from workbench.inspection import TracedCall, function_name, trace_call
+from workbench.measurement._explain import LOG, Heard, start_hearing, stop_hearing
+from workbench.measurement._history import History
+from workbench.measurement._profile import RunningProfile
+from workbench.measurement._progress import Progress
+from workbench.measurement._run_log import Tracker, describe_run, trackers_of
+from workbench.measurement._watch_core import Core, WatchedStep, WatchStatus, copy_of
+from workbench.measurement._watch_outputs import Reader, Wanted, WatchedCall, arrays_of, outputs_by_name
+from workbench.records import ProblemRecord, ProgramRecord, WatchRecord
+from workbench.render import display_object, render_rounds_svg
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_MOST_REMEMBERED = 16
+_REMEMBERED: "collections.OrderedDict[tuple[str, str], Core]" = collections.OrderedDict()
+"""The latest watched function of every name, which the next one is compared with."""
+
+
+class Watch:
+    """A function that is called as before, and whose calls are recorded; see `workbench.watch`.
+
+    Attributes of the function, such as `lower` and `trace`, are reached through it.
+
+    Args:
+        fn: The function. None: steps are those of `steps`, or of a function that the watch is called with.
+        outputs: See `workbench.watch`.
+        log: See `workbench.watch`.
+        profile_every: See `workbench.watch`.
+        name: Of the loop; default: that of the function.
+        display: Called with this object before the first call, to show it.
+    """
+
+    def __init__(
+        self,
+        fn: Callable[..., Any] | None = None,
+        *,
+        outputs: Wanted = None,
+        log: Tracker | str | Path | list[Tracker | str | Path] | None = None,
+        profile_every: int | None = None,
+        name: str = "",
+        display: Callable[["Watch"], object] | None = None,
+    ) -> None:
+        if fn is not None and not callable(fn):
+            message = (
+                f"`watch` received a {type(fn).__name__}. It watches the calls of a function, or the steps of a loop: "
+                "pass a function, `step = wb.watch(step)`, or nothing, `with wb.watch() as loop:`."
+            )
+            raise MeasureError(message)
+        if profile_every is not None and (isinstance(profile_every, bool) or profile_every < 1):
+            message = (
+                f"`watch` was given profile_every={profile_every}. Every n-th call is profiled: pass a whole number "
+                "of at least 1, or leave it out."
+            )
+            raise MeasureError(message)
+        outputs_by_name(outputs)
+        self._fn: Callable[..., Any] | None = None
+        self._wanted, self._profile_every, self._display = outputs, profile_every, display
+        self._reader: Reader | None = None
+        self._shown_problems = 0
+        self._opened = False
+        self._open_lock = threading.Lock()
+        self._here = threading.local()
+        self._last: WatchedStep | None = None
+        self._token: Any = None
+        self._core = Core(name or "loop", trackers_of(log))
+        self._given_name = name
+        self._finish = weakref.finalize(self, _let_go, self._core)
+        if fn is not None:
+            self._bind(fn)
+
+    def _bind(self, fn: Callable[..., Any]) -> None:
+        self._fn = fn
+        functools.update_wrapper(self, fn, updated=())
+        name = self._given_name or function_name(fn)
+        key = str(getattr(fn, "__module__", "")), str(getattr(fn, "__qualname__", name))
+        old = _REMEMBERED.pop(key, None)
+        core = self._core
+        core.name = name
+        if old is not None:
+            core.previous = old if old.started else old.previous
+        _REMEMBERED[key] = core
+        while len(_REMEMBERED) > _MOST_REMEMBERED:
+            _REMEMBERED.popitem(last=False)
+
+    # Calls.
+
+    def __call__(self, *args: Argument, **kwargs: Argument) -> Any:
+        """Calls the function; what it returns and raises is passed on untouched."""
+        fn = self._fn
+        if fn is None:
+            if len(args) == 1 and not kwargs and callable(args[0]):
+                self._bind(args[0])
+                return self
+            message = (
+                f"`watch` was called with {len(args)} arguments, and watches no function yet. Its first call names the "
+                "function: `step = wb.watch()(step)`."
+            )
+            raise MeasureError(message)
+        if self._core.status in ("finished", "failed"):
+            return fn(*args, **kwargs)
+        if not self._opened:
+            self._open()
+        step, token, before = self._begin(args, kwargs)
+        try:
+            result = fn(*args, **kwargs)
+        except BaseException as error:
+            self._leave(step, token)
+            if step is not None:
+                self._core.problem(step.index, f"step {step.index} raised {type(error).__name__}: {str(error)[:200]}")
+                self._core.settle()
+            raise
+        returned = time.perf_counter()
+        self._leave(step, token)
+        if step is not None:
+            step.returned = returned
+            try:
+                self._end(step, WatchedCall(result, args, kwargs), before)
+            except Exception as error:  # the user's loop goes on, whatever happens to the record
+                self._core.note(f"step {step.index} was not recorded ({type(error).__name__}: {str(error)[:200]})")
+                self._core.settle()
+            self._here.returned = time.perf_counter()
+        return result
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self if instance is None else types.MethodType(self, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        fn = self.__dict__.get("_fn")
+        if fn is None or name.startswith("__"):
+            message = f"{type(self).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(message)
+        return getattr(fn, name)
+
+    def _open(self) -> None:
+        with self._open_lock:
+            if self._opened:
+                return
+            core = self._core
+            if core.trackers:
+                about = describe_run(self._fn or Watch, None, data=None, key=None, rounds=0, name=core.name)
+                core.start_trackers(about)
+            LOG.__enter__()
+            self._finish.detach()
+            self._finish = weakref.finalize(self, _let_go, core, opened=True)
+            self._opened = True
+        if self._display is not None:
+            try:
+                self._display(self)
+            except Exception as error:  # a display never ends the loop
+                core.note(f"the live view could not be shown ({type(error).__name__}: {error})")
+
+    def _begin(self, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> tuple[WatchedStep | None, Any, Any]:
+        try:
+            now = time.perf_counter()
+            self._see_ready(now)
+            last = getattr(self._here, "returned", None)
+            before = arrays_of(args, kwargs) if self._reader is None else None
+            step = WatchedStep(self._core.next_index(), now, None if last is None else now - last)
+            every = self._profile_every
+            if every is not None and step.index % every == every - 1:
+                step.profile = self._profile()
+            step.heard = Heard()
+            token = start_hearing(step.heard)
+        except Exception as error:
+            self._core.note(f"a call was not recorded ({type(error).__name__}: {str(error)[:200]})")
+            return None, None, None
+        step.called = time.perf_counter()
+        return step, token, before
+
+    def _leave(self, step: WatchedStep | None, token: Any) -> None:
+        if step is not None:
+            with contextlib.suppress(Exception):
+                stop_hearing(token)
+
+    def _see_ready(self, now: float) -> None:
+        """Notes that the call before is ready, which the other thread may hear of later."""
+        last = self._last
+        probe: Foreign = None if last is None else last.probe  # `is_ready` is in no stub
+        if last is None or last.ready is not None or probe is None:
+            return
+        try:
+            if probe.is_ready():
+                last.ready = now
+        except RuntimeError:  # donated
+            pass
+
+    def _profile(self) -> RunningProfile | None:
+        try:
+            return RunningProfile()
+        except Exception as error:
+            self._core.note(f"a call was not profiled ({type(error).__name__}: {error})")
+            return None
+
+    def _end(self, step: WatchedStep, call: WatchedCall, before: Any) -> None:
+        core = self._core
+        if self._reader is None:
+            reader = Reader(self._fn, self._wanted, call, before or {})
+            if reader.is_traced:  # called inside another traced function: nothing ran
+                core.skip()
+                return
+            self._reader = reader
+            self._note_problems()
+        if step.heard:
+            self._look(call)
+        reader = self._reader
+        try:
+            step.probe, step.values = reader.read(call)
+        except (AttributeError, KeyError, IndexError, TypeError):  # the results have another structure now
+            self._reader = Reader(self._fn, self._wanted, call, {})
+            step.probe, step.values = self._reader.read(call)
+        if isinstance(step.probe, Tracer):
+            core.skip()
+            return
+        self._note_problems()
+        for name in core.donated:
+            if name in step.values:
+                step.values[name] = copy_of(step.values[name])
+            elif not name and step.probe is not None:
+                step.probe = copy_of(step.probe)
+        self._last = step
+        core.put(step)
+
+    def _note_problems(self) -> None:
+        reader = self._reader
+        if reader is not None and len(reader.problems) > self._shown_problems:
+            for problem in reader.problems[self._shown_problems :]:
+                self._core.problem(max(self._core.finished - 1, 0), problem)
+            self._shown_problems = len(reader.problems)
+
+    def _look(self, call: WatchedCall) -> None:
+        """Finds what was compiled; JAX has traced this very call, so that nothing of the user's runs again."""
+        fn = self._fn
+        inner = getattr(fn, "func", fn)
+        if not callable(getattr(inner, "lower", None)):
+            self._core.note(
+                f"the cost is unknown: `{self._core.name}` is a Python function that calls compiled ones. Watch the "
+                "jitted function to have it"
+            )
+            return
+        try:
+            assert fn is not None
+            traced = trace_call(fn, call.args, call.kwargs, None)
+            if isinstance(traced, TracedCall):
+                self._core.inspect(traced.with_shapes())
+        except Exception as error:
+            self._core.note(f"the cost is unknown ({type(error).__name__}: {str(error)[:200]})")
+
+    # Loops of several functions.
+
+    def steps(self, items: Iterable[Any]) -> Iterator[Any]:
+        """Iterates over the batches of a loop: every iteration is a step, and the time of the iterator is the input's.
+
+        For loops whose step is more than one function. `log` names what a step computed.
+
+        Args:
+            items: The batches.
+
+        Yields:
+            The batches.
+
+        Raises:
+            MeasureError: the watch has a function, whose calls are the steps.
+
+        Example:
+            >>> with Watch() as loop:
+            ...     for batch in loop.steps([1.0, 2.0]):
+            ...         loop.log(loss=jnp.square(batch))
+            >>> [step.metrics["loss"] for step in loop.history]
+            [1.0, 4.0]
+        """
+        if self._fn is not None:
+            message = (
+                f"`steps` was asked of a watch of `{self._core.name}`, whose calls are its steps. A loop is counted "
+                "once: iterate over the batches themselves, or watch the loop alone, `with wb.watch() as loop:`."
+            )
+            raise MeasureError(message)
+        if not self._opened:
+            self._open()
+        source = iter(items)
+        ended = time.perf_counter()
+        while True:
+            try:
+                item = next(source)
+            except StopIteration:
+                return
+            now = time.perf_counter()
+            self._see_ready(now)
+            step = WatchedStep(self._core.next_index(), now, now - ended)
+            step.heard = Heard()
+            token = start_hearing(step.heard)
+            self._current: WatchedStep | None = step
+            try:
+                yield item
+            finally:
+                with contextlib.suppress(Exception):  # a generator that is closed in another context
+                    stop_hearing(token)
+                step.returned = ended = time.perf_counter()
+                self._current = None
+                self._last = step
+                self._core.put(step)
+
+    _current: WatchedStep | None = None
+
+    def log(self, **values: Any) -> None:
+        """Names numbers of the present step of `steps`: arrays are read once they are ready, in another thread.
+
+        Args:
+            **values: Numbers and small arrays by name.
+
+        Raises:
+            MeasureError: outside of `steps`.
+        """
+        step = self._current
+        if step is None:
+            message = (
+                f"`log` received {', '.join(values) or 'nothing'} outside of a step. Values belong to the step in "
+                "progress: call it inside `for batch in loop.steps(batches)`."
+            )
+            raise MeasureError(message)
+        step.values |= values
+        for name, value in values.items():
+            if isinstance(value, jax.Array):
+                if name in self._core.donated:
+                    step.values[name] = value = copy_of(value)
+                step.probe = value
+
+    # The block.
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        self.close("failed" if error is not None else "finished")
+
+    def close(self, status: WatchStatus = "finished") -> None:
+        """Ends the record after the calls so far; further calls of the function are not recorded."""
+        self._core.close(status)
+        if self._finish.detach() is not None and self._opened:
+            LOG.__exit__()
+
+    # What a view asks of a run.
+
+    rounds: None = None
+    unit: str = "step"
+
+    @property
+    def status(self) -> WatchStatus:
+        """The state of the record: ready, running, paused (only the drawing is), finished or failed."""
+        return self._core.status
+
+    @property
+    def history(self) -> History:
+        """The kept steps: the latest 2,000, and of older ones fewer the older they are."""
+        self._core.flush()
+        return self._core.history
+
+    @property
+    def problems(self) -> tuple[ProblemRecord, ...]:
+        """Compilations after the first step, values that are not finite, exceptions, each with its step."""
+        return self._core.problems
+
+    @property
+    def record(self) -> WatchRecord:
+        """Everything so far; waits for the results of the calls so far."""
+        self._core.flush()
+        return self._core.record()
+
+    @property
+    def program(self) -> ProgramRecord | None:
+        """The compiled step, as `inspect` reads it; None until it is read, or where it is unknown."""
+        return self._core.program
+
+    def to_pandas(self) -> "pd.DataFrame":
+        """One row per kept step: seconds and their parts, outputs, rates, memory."""
+        return self.history.summary()
+
+    def pause(self) -> None:
+        """Stops drawing; the loop goes on and is recorded."""
+        self._core.pause(True)
+
+    def resume(self) -> None:
+        """Goes on drawing."""
+        self._core.pause(False)
+
+    def stop(self) -> None:
+        """Ends the record; the loop goes on."""
+        self.close()
+
+    def subscribe(self, callback: Callable[[Any, Any], object]) -> Callable[[], None]:
+        """Calls `callback(watch, step)` at most four times a second and at the end; returns what ends this."""
+        me = weakref.ref(self)
+
+        def heard(core: Core) -> None:
+            watch, history = me(), core.history
+            if watch is not None and len(history):
+                callback(watch, history[-1])
+
+        self._core.callbacks.append(heard)
+
+        def unsubscribe() -> None:
+            with contextlib.suppress(ValueError):
+                self._core.callbacks.remove(heard)
+
+        return unsubscribe
+
+    def show_progress(self) -> None:
+        """Writes one line to the terminal, which is renewed as steps finish."""
+        self._core.progress = Progress(None, 0, shown=True, unit="step")
+
+    def __str__(self) -> str:
+        return str(self.record)
+
+    def __repr__(self) -> str:
+        return f"<Watch {self._core.name}: {self._core.status}, {self._core.finished} steps>"
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        record = self.record
+        picture = render_rounds_svg(record.history, unit="step") if record.history else None
+        return display_object("Watch", str(record), picture=picture)
+
+
+def _let_go(core: Core, *, opened: bool = False) -> None:
+    core.close(wait=False)
+    core.forget()
+    if opened:
+        LOG.__exit__()

@@ -1,0 +1,566 @@
+"""What `watch` does away from the user's loop: a thread that waits for results and keeps the record."""
+
+import collections
+import contextlib
+import queue
+import statistics
+import threading
+import time
+import weakref
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from workbench._types import Device
+from workbench.cost import known_chip, largest_dtype, nearest_dtype
+from workbench.errors import MissingDependencyError
+from workbench.inspection import TracedCall, inspect_call, measured_tree
+from workbench.measurement._explain import Heard, added_compilations, added_retraces
+from workbench.measurement._history import History
+from workbench.measurement._join import join_profile
+from workbench.measurement._memory import device_label
+from workbench.measurement._profile import RunningProfile
+from workbench.measurement._progress import Progress
+from workbench.measurement._run_log import Tracker
+from workbench.mesh import read_here
+from workbench.records import (
+    CallTreeRecord,
+    CollectiveRecord,
+    CompilationRecord,
+    ProblemRecord,
+    ProgramRecord,
+    RetraceRecord,
+    RoundRecord,
+    WatchRecord,
+)
+from workbench.render import amount_text
+
+WatchStatus = Literal["ready", "running", "paused", "finished", "failed"]
+
+RECENT = 1000  # steps that medians are taken over
+_TOGETHER = 10  # steps of one mean
+_KEPT, _WHOLE = 4096, 2048  # steps of the history, and how many of the latest are all kept
+_MOST_PROBLEMS = 100
+_MOST_WAITING = 10_000  # calls whose results are not ready yet
+_NOTIFY_SECONDS = 0.25
+_MEMORY_SECONDS = 0.25
+_PATIENCE_AT_EXIT_SECONDS = 60.0
+
+
+class WatchedStep:
+    """One call on its way from the user's thread to the record."""
+
+    __slots__ = ("between", "called", "heard", "index", "probe", "profile", "ready", "returned", "values")
+
+    def __init__(self, index: int, called: float, between: float | None) -> None:
+        self.index, self.called, self.between = index, called, between
+        self.returned = called
+        self.ready: float | None = None  # as the user's thread saw it, at the next call
+        self.probe: jax.Array | None = None
+        self.values: dict[str, Any] = {}
+        self.heard: Heard | None = None
+        self.profile: RunningProfile | None = None
+
+
+class Core:
+    """The record of a watched loop, filled by a thread of its own.
+
+    The user's thread only puts steps into a queue. Of the arrays a step keeps one small one to wait for and the
+    chosen outputs, until they are read.
+    """
+
+    def __init__(self, name: str, trackers: list[Tracker]) -> None:
+        self.name, self.trackers = name, trackers
+        self.previous: Core | None = None  # the version before, of which the steps are forgotten
+        self.status: WatchStatus = "ready"
+        self.callbacks: list[Callable[[Any], object]] = []  # at most four times a second, and at the end
+        self.donated: set[str] = set()  # outputs that were donated before they could be read
+        self.program: ProgramRecord | None = None
+        self.call_tree: CallTreeRecord | None = None
+        self.progress: Progress | None = None
+        self._queue: queue.SimpleQueue[WatchedStep | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._count = 0
+        self._done = 0
+        self._history: list[RoundRecord] = []
+        self._problems: list[ProblemRecord] = []
+        self._notes: dict[str, None] = {}
+        self._compilations: tuple[CompilationRecord, ...] = ()
+        self._retraces: tuple[RetraceRecord, ...] = ()
+        self._recent: collections.deque[tuple[float, float, float | None, float, float]] = collections.deque(
+            maxlen=RECENT
+        )
+        self._last_ready: float | None = None
+        self._devices: list[Device] = []
+        self._memory: tuple[int, int | None] | None = None
+        self._memory_read = 0.0
+        self._rates: dict[str, float] = {}  # per second of a step
+        self._peaks: dict[str, float] = {}
+        self._notified = 0.0
+        self._paused = False
+
+    # From the user's thread.
+
+    def next_index(self) -> int:
+        """The number of the next step."""
+        with self._lock:
+            self._count += 1
+            return self._count - 1
+
+    def put(self, step: WatchedStep) -> None:
+        """Hands a call over; the thread is started with the first one."""
+        if self._thread is None:
+            self._begin()
+        if step.index - self._done > _MOST_WAITING:
+            self.note(f"more than {_MOST_WAITING:,} calls were waiting for results: some were not recorded")
+            self.settle()
+            return
+        self._queue.put(step)
+
+    def skip(self) -> None:
+        """Forgets the latest call, which was none: the function was traced into another one."""
+        with self._lock:
+            self._count -= 1
+
+    def settle(self) -> None:
+        """Counts a call of which there is nothing, or nothing more, to record."""
+        with self._lock:
+            self._done += 1
+
+    def _begin(self) -> None:
+        with self._lock:
+            if self._thread is not None:
+                return
+            self.status = "running"
+            thread = threading.Thread(target=self._work, name="workbench-watch", daemon=True)
+            weakref.finalize(self, _end, self._queue, thread)  # a thread that is cut off in JAX aborts Python
+            self._thread = thread
+            thread.start()
+
+    def close(self, status: WatchStatus = "finished", *, wait: bool = True) -> None:
+        """Ends the record after the calls so far."""
+        if self.status in ("finished", "failed"):
+            return
+        self._ends = status
+        thread = self._thread
+        if thread is None:
+            self._finish()
+            return
+        self._queue.put(None)
+        if wait and thread is not threading.current_thread():
+            thread.join(_PATIENCE_AT_EXIT_SECONDS)
+
+    _ends: WatchStatus = "finished"
+
+    def flush(self, seconds: float = 10.0) -> None:
+        """Waits until the calls so far are recorded."""
+        deadline = time.monotonic() + seconds
+        while self._thread is not None and self._done < self._count and time.monotonic() < deadline:
+            time.sleep(0.002)
+
+    def note(self, text: str) -> None:
+        """Something that a reader of the record has to know, once."""
+        self._notes[text] = None
+
+    def problem(self, step: int, what: str, *, metric: str | None = None, value: str | None = None) -> None:
+        """Something that went wrong in a step; the first hundred are kept."""
+        if len(self._problems) < _MOST_PROBLEMS:
+            self._problems.append(ProblemRecord(round=step, what=what, metric=metric, value=value))
+        else:
+            self.note(f"only the first {_MOST_PROBLEMS} problems are kept")
+
+    def pause(self, paused: bool) -> None:
+        """Stops or continues the drawing; steps are recorded all the same."""
+        self._paused = paused
+        if self.status in ("running", "paused"):
+            self.status = "paused" if paused else "running"
+        self._notify(force=True)
+
+    def inspect(self, call: TracedCall) -> None:
+        """Reads what the compiler made of the step, in a thread: JAX has the executable already."""
+        devices = jax.local_devices()[:1]
+
+        def read() -> None:
+            try:
+                self._know(inspect_call(call), devices[0])
+            except Exception as error:
+                self.note(f"the cost of `{self.name}` is unknown ({type(error).__name__}: {str(error)[:200]})")
+
+        thread = threading.Thread(target=read, name="workbench-watch-cost", daemon=True)
+        weakref.finalize(call, _join, thread)
+        thread.start()
+        self._reading = thread
+
+    _reading: threading.Thread | None = None
+
+    # In the thread.
+
+    def _work(self) -> None:
+        dirty = False
+        while True:
+            try:
+                step = self._queue.get(timeout=_NOTIFY_SECONDS if dirty else None)
+            except queue.Empty:
+                self._notify(force=True)
+                dirty = False
+                continue
+            if step is None:
+                break
+            try:
+                self._record(step)
+            except Exception as error:  # the record may be incomplete, and the user's loop goes on
+                self.note(f"step {step.index} could not be recorded ({type(error).__name__}: {str(error)[:200]})")
+            step.probe, step.values = None, {}  # the user's arrays are the user's
+            self.settle()
+            del step
+            dirty = True
+            self._notify()
+        if self._reading is not None:
+            self._reading.join(_PATIENCE_AT_EXIT_SECONDS)
+        self._finish()
+
+    def _finish(self) -> None:
+        for tracker in list(self.trackers):
+            self._with_tracker(tracker, lambda tracker: tracker.finish(self._ends))
+        self.status = self._ends
+        if self.progress is not None:
+            self.progress.close(self.status)
+        self._notify(force=True)
+
+    def _record(self, step: WatchedStep) -> None:
+        ready = self._wait(step)
+        if step.ready is not None:
+            ready = min(ready, step.ready)
+        ready = max(ready, step.returned) if step.probe is None else ready
+        last = self._last_ready
+        began = step.called if last is None else max(step.called, last)
+        seconds = max(ready - began, 0.0)
+        idle = 0.0 if last is None else max(step.called - last, 0.0)
+        self._last_ready = ready if last is None else max(ready, last)
+        compiled = self._hear(step)
+        dispatch = step.returned - step.called
+        metrics: dict[str, Any] = self._read(step)
+        metrics |= {"dispatch_seconds": dispatch, "idle_seconds": idle}
+        if step.between is not None:
+            metrics["between_seconds"] = step.between
+        if compiled:
+            metrics["compile_seconds"] = compiled
+        elif seconds > 0.0:
+            period = ready - (last if last is not None else step.called)
+            self._recent.append((seconds, dispatch, step.between, idle, max(period, 1e-9)))
+            metrics |= {name: rate / seconds for name, rate in self._rates.items()}
+        metrics |= self._memory_now(step)
+        record = RoundRecord(
+            round=step.index,
+            seconds=seconds,
+            metrics=metrics,
+            unix_seconds=time.time() - (time.perf_counter() - ready),
+        )
+        if step.profile is not None:
+            self._join(step)
+        self._keep(record)
+        for tracker in list(self.trackers):
+            self._with_tracker(tracker, lambda tracker: tracker.log(record))
+        if self.progress is not None:
+            self.progress.update(record)
+
+    def _wait(self, step: WatchedStep) -> float:
+        if step.probe is None:
+            self.note("the seconds are those of the calls alone: no array of the results could be waited for")
+            return step.returned
+        if step.ready is None:
+            try:
+                step.probe.block_until_ready()
+            except RuntimeError as error:
+                if "deleted" not in str(error):  # the computation failed: the user's loop gets the exception
+                    self.problem(step.index, f"step {step.index} failed: {str(error).splitlines()[0][:200]}")
+                else:
+                    self.donated.add("")
+        return time.perf_counter()
+
+    def _read(self, step: WatchedStep) -> dict[str, Any]:
+        values: dict[str, Any] = {}
+        for name, leaf in step.values.items():
+            try:
+                array = np.asarray(read_here(leaf)).astype(np.float64)
+            except RuntimeError as error:
+                if "deleted" not in str(error):
+                    continue
+                self.donated.add(name)
+                self.note(
+                    f"{name} was donated to the next call before it could be read; from then on `watch` copies it"
+                )
+                continue
+            except (TypeError, ValueError):
+                self.note(f"{name} is a {type(leaf).__name__}, which is no number")
+                continue
+            if array.size > 1 and np.all(array == array.flat[0]):
+                array = array.reshape(-1)[0]  # what `pmap` returns: the same number of every device
+            values[name] = float(array) if array.ndim == 0 else tuple(array.reshape(-1).tolist())
+            if not np.isfinite(array).all():
+                first = float(array[~np.isfinite(array)].flat[0]) if array.ndim else float(array)
+                if not any(problem.metric == name for problem in self._problems):
+                    what = f"{name} is {first} in step {step.index}"
+                    self.problem(step.index, what, metric=name, value=str(first))
+        step.values = {}
+        return values
+
+    def _hear(self, step: WatchedStep) -> float:
+        """Seconds that the call spent in compilations."""
+        if step.heard is None or not step.heard:
+            return 0.0
+        compilations, retraces = step.heard.compilations(), step.heard.retraces()
+        self._compilations = added_compilations(self._compilations, compilations)
+        self._retraces = added_retraces(self._retraces, retraces)
+        seconds = sum(made.seconds for made in compilations)
+        if step.index and compilations:
+            names = ", ".join(f"`{made.function}`" for made in compilations[:3])
+            reasons = "; ".join(reason for retrace in retraces for reason, _ in retrace.reasons)
+            self.problem(
+                step.index, f"step {step.index} compiled {names} in {seconds:.2g} s" + (f": {reasons}" * bool(reasons))
+            )
+        return seconds
+
+    def _memory_now(self, step: WatchedStep) -> dict[str, float]:
+        now = time.monotonic()
+        if now - self._memory_read < _MEMORY_SECONDS or step.probe is None:
+            return {}
+        self._memory_read = now
+        here = jax.process_index()
+        with contextlib.suppress(RuntimeError):
+            self._devices = [device for device in step.probe.sharding.device_set if device.process_index == here]
+        stats = [found for device in self._devices if (found := device.memory_stats())]
+        if not stats:
+            return {}
+        used = max(int(found.get("bytes_in_use", 0)) for found in stats)
+        peaks = [int(found["peak_bytes_in_use"]) for found in stats if "peak_bytes_in_use" in found]
+        self._memory = used, max(peaks, default=None)
+        return {"memory_bytes": float(used)} | ({"peak_bytes": float(max(peaks))} if peaks else {})
+
+    def _keep(self, record: RoundRecord) -> None:
+        self._history.append(record)
+        if len(self._history) >= _KEPT:
+            self._history = [*self._history[: _KEPT - _WHOLE : 2], *self._history[_KEPT - _WHOLE :]]
+
+    def _know(self, program: ProgramRecord, device: Device) -> None:
+        self.program = program
+        module = program.module
+        if module is None:
+            self.note("the cost is unknown: nothing was compiled on these devices")
+            return
+        rates: dict[str, float] = {}
+        if module.flops:
+            rates["flops_per_second"] = module.flops
+        if module.accessed_bytes:
+            rates["bytes_per_second"] = module.accessed_bytes
+        for note in module.notes if module.flops is None or module.accessed_bytes is None else ():
+            self.note(note)
+        try:
+            chip = known_chip(str(device.device_kind))
+        except Exception:
+            chip = None
+        if chip is not None:
+            share = 1 / chip.devices_per_chip
+            dtype = nearest_dtype(largest_dtype(program.plan, chip), chip)
+            self._peaks = {
+                "flops_per_second": chip.peak_flops_per_second[dtype] * share,
+                "bytes_per_second": chip.hbm_bytes_per_second * share,
+            }
+            for name, short in (("flops_per_second", "peak_flops_share"), ("bytes_per_second", "peak_bandwidth_share")):
+                if name in rates:
+                    rates[short] = rates[name] / self._peaks[name]
+        else:
+            self.note(f"shares of peaks are unknown: no published peak of {device.device_kind!r}")
+        self._rates = rates
+
+    def _join(self, step: WatchedStep) -> None:
+        assert step.profile is not None
+        try:
+            profile = step.profile.stop()
+            module = self.program.module if self.program is not None else None
+            if module is None or module.call_tree is None:
+                self.note("a profile was not joined to lines: the cost of the step was not known yet")
+                return
+            joined = join_profile(profile, module, mesh=self.program.mesh if self.program else None)
+            counts = collections.Counter(
+                (leaf.event.name, leaf.event.device)
+                for leaf in joined.leaves
+                if leaf.instruction is not None and leaf.instruction.executions == 1
+            )
+            calls = max(1.0, statistics.median(counts.values()) if counts else 1.0)
+            seconds: dict[str, dict[str, float]] = {}
+            for leaf in joined.leaves:
+                place = seconds.setdefault(leaf.event.name, {})
+                label = self._label(leaf.event.device)
+                place[label] = place.get(label, 0.0) + leaf.event.seconds / calls
+            self.call_tree = measured_tree(module.call_tree, seconds)
+        except Exception as error:  # another profiler runs, …
+            self.note(f"a profile could not be read ({type(error).__name__}: {str(error)[:200]})")
+
+    def _label(self, number: int) -> str:
+        device = next((device for device in jax.local_devices() if device.id == number), None)
+        return str(number) if device is None else device_label(device)
+
+    def _with_tracker(self, tracker: Tracker, do: Callable[[Tracker], None]) -> None:
+        try:
+            do(tracker)
+        except MissingDependencyError:
+            self.trackers.remove(tracker)
+            raise
+        except Exception as error:  # a full disk or a lost connection must not end the loop
+            self.trackers.remove(tracker)
+            self.note(f"{type(tracker).__name__} failed and was removed ({type(error).__name__}: {error})")
+
+    def start_trackers(self, about: Mapping[str, Any]) -> None:
+        """Begins the trackers' runs.
+
+        Raises:
+            MissingDependencyError: the library of one is not installed.
+        """
+        program = {"cannot": "a watched loop is the user's own: run its cell or script again"}
+        for tracker in list(self.trackers):
+            self._with_tracker(tracker, lambda tracker: tracker.start({**about, "earlier": []}, program))
+
+    def _notify(self, *, force: bool = False) -> None:
+        now = time.monotonic()
+        if not force and (self._paused or now - self._notified < _NOTIFY_SECONDS):
+            return
+        self._notified = now
+        for callback in list(self.callbacks):
+            try:
+                callback(self)
+            except Exception as error:  # a broken display must not end the record
+                with contextlib.suppress(ValueError):
+                    self.callbacks.remove(callback)
+                self.note(f"a display failed and was removed ({type(error).__name__}: {error})")
+
+    # The record.
+
+    @property
+    def history(self) -> History:
+        """The kept steps."""
+        return History(tuple(self._history))
+
+    @property
+    def problems(self) -> tuple[ProblemRecord, ...]:
+        """What went wrong, in order of steps."""
+        return tuple(self._problems)
+
+    @property
+    def started(self) -> bool:
+        """Whether it was called."""
+        return self._count > 0
+
+    @property
+    def finished(self) -> int:
+        """Number of recorded steps."""
+        return self._done
+
+    def record(self, *, history: bool = True) -> WatchRecord:
+        """Everything so far."""
+        recent = tuple(self._recent)
+        module = None if self.program is None else self.program.module
+        step_seconds = _typical([entry[0] for entry in recent])
+        periods = sum(entry[4] for entry in recent)
+        rates = {name: rate / step_seconds for name, rate in self._rates.items() if step_seconds}
+        found = WatchRecord(
+            name=self.name,
+            status=self.status,
+            steps=self._done,
+            history=tuple(self._history) if history else (),
+            step_seconds=step_seconds,
+            dispatch_seconds=_median(entry[1] for entry in recent),
+            between_seconds=_median(entry[2] for entry in recent if entry[2] is not None),
+            idle_share=min(1.0, sum(entry[3] for entry in recent) / periods) if periods else None,
+            flops=None if module is None else module.flops,
+            accessed_bytes=None if module is None else module.accessed_bytes,
+            flops_per_second=rates.get("flops_per_second"),
+            bytes_per_second=rates.get("bytes_per_second"),
+            peak_flops_share=rates.get("peak_flops_share"),
+            peak_bandwidth_share=rates.get("peak_bandwidth_share"),
+            planned_peak_bytes=None if module is None else module.memory.peak_bytes,
+            memory_bytes=None if self._memory is None else self._memory[0],
+            peak_bytes=None if self._memory is None else self._memory[1],
+            collectives=None if module is None else _executions(module.collectives),
+            sent_bytes=None if module is None else _sent(module.collectives),
+            compilations=self._compilations,
+            retraces=self._retraces,
+            problems=self.problems,
+            call_tree=self.call_tree,
+            notes=tuple(self._notes),
+        )
+        if self.previous is None:
+            return found
+        return found.replace(changes=changes_of(self.previous.record(history=False), found))
+
+    def forget(self) -> None:
+        """Drops the steps and earlier versions, once nobody can read them; the rest is for comparisons."""
+        self._history, self.previous = [], None
+
+
+def copy_of(leaf: jax.Array) -> jax.Array:
+    """A copy on the devices of an array that the next call may take over; nothing is waited for."""
+    return jnp.copy(leaf)
+
+
+def changes_of(old: WatchRecord, new: WatchRecord) -> tuple[str, ...]:
+    """What differs between two versions of a step, in words; times that differ by less than 3 % count as equal."""
+    rows = [
+        ("time of a step", old.step_seconds, new.step_seconds, "seconds", 0.03),
+        ("compilation", _compile_seconds(old), _compile_seconds(new), "seconds", 0.1),
+        ("work of a step", old.flops, new.flops, "flops", 0.0),
+        ("memory traffic", old.accessed_bytes, new.accessed_bytes, "bytes", 0.0),
+        ("planned peak of memory", old.planned_peak_bytes, new.planned_peak_bytes, "bytes", 0.0),
+        ("measured peak of memory", old.peak_bytes, new.peak_bytes, "bytes", 0.03),
+        ("collectives", old.collectives, new.collectives, "", 0.0),
+        ("bytes sent by a device", old.sent_bytes, new.sent_bytes, "bytes", 0.0),
+    ]
+    found = []
+    for title, before, now, unit, tolerance in rows:
+        if before is None or now is None or abs(now - before) <= tolerance * abs(before):
+            continue
+        ratio = f" ({now / before - 1:+.0%})" if before else ""
+        found.append(f"{title}: {amount_text(before, unit)} → {amount_text(now, unit)}{ratio}")
+    return tuple(found)
+
+
+def _compile_seconds(record: WatchRecord) -> float | None:
+    return sum(made.seconds for made in record.compilations) or None
+
+
+def _median(values: Any) -> float | None:
+    known = list(values)
+    return statistics.median(known) if known else None
+
+
+def _typical(seconds: list[float]) -> float | None:
+    """The median over means of ten steps: the end of one step may be seen late, which shortens the next one."""
+    if len(seconds) < 2 * _TOGETHER:
+        return statistics.fmean(seconds) if seconds else None
+    last = len(seconds) - len(seconds) % _TOGETHER
+    return statistics.median(statistics.fmean(seconds[i : i + _TOGETHER]) for i in range(0, last, _TOGETHER))
+
+
+def _executions(collectives: tuple[CollectiveRecord, ...]) -> int | None:
+    counts = [each.executions for each in collectives]
+    return None if any(count is None for count in counts) else round(sum(count or 0 for count in counts))
+
+
+def _sent(collectives: tuple[CollectiveRecord, ...]) -> float | None:
+    if any(each.wire_bytes is None or (each.executions is None and each.wire_bytes) for each in collectives):
+        return None
+    return sum((each.wire_bytes or 0.0) * (each.executions or 0.0) for each in collectives)
+
+
+def _end(waiting: "queue.SimpleQueue[WatchedStep | None]", thread: threading.Thread) -> None:
+    waiting.put(None)
+    _join(thread)
+
+
+def _join(thread: threading.Thread) -> None:
+    if thread is not threading.current_thread() and thread.is_alive():
+        thread.join(_PATIENCE_AT_EXIT_SECONDS)

@@ -1,0 +1,258 @@
+"""The small values of a call that `watch` reads, and how to find them again in the next call."""
+
+import ast
+import inspect
+import operator
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import jax
+import jax.numpy as jnp
+from jax.core import Tracer
+
+from workbench._types import Argument
+from workbench.errors import MeasureError
+
+Getter: TypeAlias = Callable[[Any], Any]
+Wanted: TypeAlias = str | Callable[[Any], Any] | Sequence[str] | Mapping[str, str | Callable[[Any], Any]] | None
+
+MOST_DEFAULT_OUTPUTS = 8
+MOST_NUMBERS = 1024  # of one output
+
+
+class WatchedCall(NamedTuple):
+    """A finished call; paths of its values begin with the place in this tuple."""
+
+    result: Argument
+    args: tuple[Argument, ...]
+    kwargs: dict[str, Argument]
+
+
+class Reader:
+    """Finds the chosen outputs of a call, and one small array that is ready when the call's program has ended.
+
+    Args:
+        fn: The watched function; the names in its `return` name the outputs.
+        wanted: Outputs as the user chose them, see `watch`. None: every floating-point scalar of the results, at most
+            eight, those of the shallowest places first.
+        call: A finished call, after which the places are planned.
+        before: The arrays of the arguments before the call by `id`: results that are arguments were ready before.
+
+    Attributes:
+        problems: Chosen outputs that do not exist, in words.
+    """
+
+    def __init__(self, fn: Callable | None, wanted: Wanted, call: WatchedCall, before: Mapping[int, object]) -> None:
+        self.problems: list[str] = []
+        self._functions: dict[str, Callable[[Any], Any]] = {}
+        leaves = [
+            (path, leaf)
+            for path, leaf in jax.tree_util.tree_flatten_with_path(tuple(call))[0]
+            if isinstance(leaf, jax.Array) and id(leaf) not in before
+        ]
+        self.is_traced = any(isinstance(leaf, Tracer) for _, leaf in leaves)
+        named = _named(leaves, _returned_names(fn), call)
+        chosen = self._chosen(wanted, named)
+        numbers = [(path, leaf) for path, leaf in leaves if not jnp.issubdtype(leaf.dtype, jax.dtypes.extended)]
+        smallest = min(numbers, key=lambda entry: (entry[1].size, len(entry[0])), default=None)
+        if self.is_traced:
+            smallest, chosen = None, {}
+        self._probe = None if smallest is None else _getter(smallest[0], call, smallest[1])
+        self._outputs = {name: _getter(path, call, leaf) for name, (path, leaf) in chosen.items()}
+
+    def read(self, call: WatchedCall) -> tuple[jax.Array | None, dict[str, Any]]:
+        """The array to wait for, and the outputs by name. Raises whatever the lookup does where places moved."""
+        values = {name: getter(call) for name, getter in self._outputs.items()}
+        for name, function in list(self._functions.items()):
+            try:
+                found = function(call.result)
+            except Exception as error:  # the user's own function must not end the loop
+                del self._functions[name]
+                self.problems.append(
+                    f"the output {name!r} failed and was removed ({type(error).__name__}: {error}): its function "
+                    "receives what the watched function returns"
+                )
+                continue
+            values |= {
+                name + jax.tree_util.keystr(path): leaf for path, leaf in jax.tree_util.tree_leaves_with_path(found)
+            }
+        return (None if self._probe is None else self._probe(call)), values
+
+    def _chosen(self, wanted: Wanted, named: dict[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
+        if wanted is None:
+            scalars = {name: entry for name, entry in named.items() if _is_metric(entry[1])}
+            depth = {name: (entry[0][0].idx, len(entry[0])) for name, entry in scalars.items()}
+            return {name: scalars[name] for name in sorted(scalars, key=depth.__getitem__)[:MOST_DEFAULT_OUTPUTS]}
+        chosen = {}
+        for name, place in outputs_by_name(wanted).items():
+            if callable(place):
+                self._functions[name] = place
+                continue
+            matches = [key for key in named if key == place or key.endswith(f".{place}")]
+            if not matches:
+                shown = ", ".join(list(named)[:12]) or "none"
+                self.problems.append(f"there is no output {place!r}; the arrays are: {shown}")
+                continue
+            path, leaf = named[min(matches, key=len)]
+            if leaf.size > MOST_NUMBERS:
+                self.problems.append(
+                    f"the output {place!r} has {leaf.size:,} numbers, and `watch` keeps at most {MOST_NUMBERS:,}: pass "
+                    "a function of the results that makes one number of it"
+                )
+                continue
+            chosen[name] = (path, leaf)
+        return chosen
+
+
+def outputs_by_name(wanted: Wanted) -> dict[str, str | Callable[[Any], Any]]:
+    """Every chosen output with its name.
+
+    Raises:
+        MeasureError: an output is neither a name nor a function.
+
+    Example:
+        >>> outputs_by_name(["loss", "metrics.accuracy"])
+        {'loss': 'loss', 'metrics.accuracy': 'metrics.accuracy'}
+    """
+    if wanted is None:
+        return {}
+    if isinstance(wanted, Mapping):
+        chosen: dict[str, Any] = dict(wanted)
+    else:
+        items: Sequence[Any] = [wanted] if isinstance(wanted, str) or callable(wanted) else wanted
+        chosen = {_name_of(item): item for item in items}
+    wrong = [repr(item) for item in chosen.values() if not (isinstance(item, str) or callable(item))]
+    if wrong:
+        message = (
+            f"`watch` received outputs with {', '.join(wrong)}. An output is the name of an array in the results, or a "
+            'function of the results: pass outputs=["loss"] or outputs={"norm": lambda result: …}.'
+        )
+        raise MeasureError(message)
+    return chosen
+
+
+def arrays_of(args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> dict[int, object]:
+    """The arrays of the arguments by `id`; empty where they cannot be listed."""
+    try:
+        return {id(leaf): leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.Array)}
+    except (TypeError, ValueError):
+        return {}
+
+
+def _name_of(item: object) -> str:
+    name = item if isinstance(item, str) else getattr(item, "__name__", type(item).__name__)
+    return "value" if name == "<lambda>" else str(name)
+
+
+def _is_metric(leaf: jax.Array) -> bool:
+    """Whether an array is one number of a loop: a scalar, or what `pmap` returns for it, one on every device."""
+    if not jnp.issubdtype(leaf.dtype, jnp.floating):
+        return False
+    return leaf.ndim == 0 or (leaf.ndim == 1 and 1 < leaf.size == len(leaf.sharding.device_set)
+                              and not leaf.sharding.is_fully_replicated)  # fmt: skip
+
+
+def _named(
+    leaves: Sequence[tuple[Any, Any]], returned: Sequence[str] | None, call: WatchedCall
+) -> dict[str, tuple[Any, Any]]:
+    """The arrays by name: as the function's `return` names them, then the keys of their path.
+
+    A name is as short as it can be: `learning_rate` for `state.opt_state.1.hyperparams.learning_rate`, if no other
+    array ends in it.
+    """
+    entries = []
+    for path, leaf in leaves:
+        inner = path[1:]
+        parts = [jax.tree_util.keystr((key,), simple=True) for key in inner]
+        if path[0].idx == 0 and returned is not None:
+            if len(returned) == 1 and not isinstance(call.result, tuple):
+                parts = parts if returned[0].isdigit() else [returned[0], *parts]
+            elif isinstance(call.result, tuple) and len(returned) == len(call.result):
+                parts = [returned[inner[0].idx], *parts[1:]]
+        if parts and parts[-1] == "value" and len(parts) > 1:  # of an NNX variable
+            parts = parts[:-1]
+        entries.append((parts or ["value"], path, leaf))
+    lasts = [parts[-1] for parts, _, _ in entries]
+    named = {}
+    for parts, path, leaf in entries:
+        last = parts[-1]
+        short = last if lasts.count(last) == 1 and not last.isdigit() else ".".join(parts)
+        named[short if short not in named else f"{short} ({len(named)})"] = (path, leaf)
+    return named
+
+
+def _getter(path: tuple[Any, ...], call: WatchedCall, leaf: object) -> Getter:
+    """What reads the array at a path, without flattening where its keys allow it."""
+    steps: list[Getter] = []
+    place: Any = tuple(call)
+    try:
+        for key in path:
+            step = _step(key, place)
+            place = step(place)
+            steps.append(step)
+    except (AttributeError, KeyError, IndexError, TypeError):
+        place = None
+    if place is leaf:
+
+        def walk(call: WatchedCall) -> object:
+            found: Any = call
+            for step in steps:
+                found = step(found)
+            return found
+
+        return walk
+    index = next(i for i, other in enumerate(jax.tree.leaves(tuple(call))) if other is leaf)
+    return lambda call: jax.tree.leaves(tuple(call))[index]
+
+
+def _step(key: Any, place: object) -> Getter:
+    if isinstance(key, jax.tree_util.SequenceKey):
+        return operator.itemgetter(key.idx)
+    if isinstance(key, jax.tree_util.DictKey):
+        return operator.itemgetter(key.key)
+    if isinstance(key, jax.tree_util.GetAttrKey):
+        if key.name == "value" and callable(getattr(type(place), "get_raw_value", None)):
+            return operator.methodcaller("get_raw_value")  # of an NNX variable, whose `value` warns
+        return operator.attrgetter(key.name)
+    raise TypeError
+
+
+def _returned_names(fn: Callable | None) -> list[str] | None:
+    """The names in the `return` of a function, of which every `return` has the same; None where it has others."""
+    inner: Any = getattr(fn, "func", fn)
+    inner = getattr(inner, "__wrapped__", inner)
+    if fn is None or not inspect.isfunction(inner) or hasattr(inner, "__wrapped__"):
+        return None  # `jax.grad(f)` wraps `f` too, and returns something else
+    try:
+        tree = ast.parse(textwrap.dedent(inspect.getsource(inner)))
+    except (OSError, TypeError, SyntaxError, ValueError):
+        return None
+    top = next((node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)), None)
+    returned = [] if top is None else [_names_in(node.value) for node in _returns(top)]
+    return returned[0] if returned and all(names == returned[0] for names in returned) else None
+
+
+def _returns(node: ast.AST) -> list[ast.Return]:
+    found = []
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Return):
+            found.append(child)
+        elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef):
+            found += _returns(child)
+    return found
+
+
+def _names_in(value: ast.expr | None) -> list[str]:
+    items = value.elts if isinstance(value, ast.Tuple) else [value]
+    return [_name_in(item, place) for place, item in enumerate(items)]
+
+
+def _name_in(item: ast.expr | None, place: int) -> str:
+    if isinstance(item, ast.Name):
+        return item.id
+    if isinstance(item, ast.Attribute):
+        return item.attr
+    if isinstance(item, ast.Call) and item.args:  # `jax.lax.pmean(loss, "batch")`
+        return _name_in(item.args[0], place)
+    return str(place)

@@ -1,0 +1,104 @@
+"""A watched training loop in words."""
+
+import math
+
+from workbench.records import RoundRecord, WatchRecord
+from workbench.render._svg import bytes_text, count_text, flops_text, seconds_text
+
+_SHOWN_PROBLEMS = 8
+_MEASURED = ("_seconds", "_bytes", "_share", "_per_second")
+
+
+def render_watch_text(record: WatchRecord) -> str:
+    """Steps and seconds first, then work, memory, outputs, compilations, changes and problems.
+
+    Example:
+        >>> print(render_watch_text(WatchRecord(name="step", status="running", steps=3, step_seconds=0.5)))
+        Watch of `step`, running: 3 steps, 500 ms each
+    """
+    each = "" if record.step_seconds is None else f", {seconds_text(record.step_seconds)} each"
+    lines = [f"Watch of `{record.name}`, {record.status}: {_counted(record.steps, 'step')}{each}"]
+    lines += _indented(_host(record), _work(record), _memory(record), _outputs(record), _compilations(record))
+    for retrace in record.retraces:
+        reasons = "; ".join(reason for reason, _ in retrace.reasons[:3])
+        lines.append(f"  retraced {count_text(retrace.count)} ×: {retrace.function} ({retrace.defined}): {reasons}")
+    if record.changes:
+        lines.append("  against the version before:")
+        lines += [f"    {change}" for change in record.changes]
+    for problem in record.problems[:_SHOWN_PROBLEMS]:
+        lines.append(f"  {problem.what}")
+    if len(record.problems) > _SHOWN_PROBLEMS:
+        lines.append(f"  and {count_text(len(record.problems) - _SHOWN_PROBLEMS)} more in `record.problems`")
+    return "\n".join([*lines, *(f"Note: {note}" for note in record.notes)])
+
+
+def watched_outputs(step: RoundRecord) -> dict[str, float]:
+    """The outputs of a step, without the figures that `watch` measures itself; of several numbers their mean."""
+    found = {}
+    for name, value in step.metrics.items():
+        if name.endswith(_MEASURED):
+            continue
+        numbers = value if isinstance(value, tuple) else (value,)
+        found[name] = sum(numbers) / len(numbers) if numbers else math.nan
+    return found
+
+
+def _indented(*parts: str) -> list[str]:
+    return [f"  {part}" for part in parts if part]
+
+
+def _host(record: WatchRecord) -> str:
+    parts = []
+    if record.dispatch_seconds is not None:
+        parts.append(f"{seconds_text(record.dispatch_seconds)} until the call returns")
+    if record.between_seconds is not None:
+        parts.append(f"{seconds_text(record.between_seconds)} on the host between calls")
+    if record.idle_share is not None:
+        waiting = " (input-bound)" if record.idle_share > 0.3 else ""
+        parts.append(f"devices wait for the host {record.idle_share:.0%} of the time{waiting}")
+    return ", ".join(parts)
+
+
+def _work(record: WatchRecord) -> str:
+    parts = []
+    if record.flops is not None:
+        rate = "" if record.flops_per_second is None else f", {flops_text(record.flops_per_second)}/s"
+        share = "" if record.peak_flops_share is None else f", {record.peak_flops_share:.1%} of the peak"
+        parts.append(f"{flops_text(record.flops)} per step and device{rate}{share}")
+    if record.bytes_per_second is not None:
+        share = "" if record.peak_bandwidth_share is None else f", {record.peak_bandwidth_share:.1%} of the peak"
+        parts.append(f"{bytes_text(record.bytes_per_second)}/s of memory traffic{share}")
+    if record.collectives:
+        sent = "an unknown number of bytes" if record.sent_bytes is None else bytes_text(record.sent_bytes)
+        parts.append(f"{_counted(record.collectives, 'collective')}, a device sends {sent}")
+    return "; ".join(parts)
+
+
+def _memory(record: WatchRecord) -> str:
+    figures = (
+        ("in use", record.memory_bytes),
+        ("at the peak", record.peak_bytes),
+        ("planned by the compiler", record.planned_peak_bytes),
+    )
+    known = [f"{bytes_text(figure)} {title}" for title, figure in figures if figure is not None]
+    return f"memory of a device: {', '.join(known)}" if known else ""
+
+
+def _outputs(record: WatchRecord) -> str:
+    if not record.history:
+        return ""
+    last = record.history[-1]
+    found = [f"{name} {value:.6g}" for name, value in watched_outputs(last).items()]
+    return f"step {last.round}: {', '.join(found)}" if found else ""
+
+
+def _compilations(record: WatchRecord) -> str:
+    count = sum(made.count for made in record.compilations)
+    if not count:
+        return ""
+    seconds = sum(made.seconds for made in record.compilations)
+    return f"{_counted(count, 'compilation')}, {seconds_text(seconds)}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count_text(count)} {noun}{'' if count == 1 else 's'}"
