@@ -30,7 +30,7 @@ from jax._src import (
 from jax._src.array import ArrayImpl as _Array
 from jax._src.interpreters import ad as _ad, mlir as _mlir, partial_eval as _pe
 from jax._src.state import discharge as _discharge
-from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive, Var
+from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn, Primitive, Var, jaxpr_as_fun
 from jax.interpreters import ad
 from jaxlib import _hlo  # pyright: ignore[reportAttributeAccessIssue] compiled, without stubs
 from jaxlib.mlir import ir as _ir
@@ -93,6 +93,21 @@ def checkpoints_with(policy: Callable[..., Any]) -> Iterator[None]:
                 primitive.bind = kept
 
 
+def needs_compiler(operation: str) -> str | None:
+    """The error of an operation that compiles, where `jax.disable_jit` is on; None where it is off."""
+    if not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+        return None
+    return (
+        f"{operation} compiles the program, and `jax.disable_jit` is on. Call it outside of `jax.disable_jit()` (unset "
+        "JAX_DISABLE_JIT); to see values of every client, call the program itself."
+    )
+
+
+def is_unbound_axis(error: BaseException | None, name: str) -> bool:
+    """Whether JAX raised `error` since the named axis `name` is not there (JAX 0.10 to 0.12)."""
+    return isinstance(error, NameError) and f"unbound axis name: {name}" in str(error)
+
+
 def jit_cache_size(fn: object) -> int | None:
     """Returns the number of compiled versions of a `jax.jit` function, or None without such a cache."""
     count: Callable[[], int] | None = getattr(fn, "_cache_size", None)
@@ -102,6 +117,21 @@ def jit_cache_size(fn: object) -> int | None:
 def at_top_level() -> bool:
     """Returns whether no trace (jit, grad, vmap, …) is in progress, so that plain Python evaluation is the truth."""
     return _core.trace_state_clean()
+
+
+def runs_operations_alone() -> bool:
+    """Whether `jax.disable_jit` is on and no jaxpr is being traced, so that Python code sees values.
+
+    Under `jax.grad` and `jax.vmap` it sees tracers around values.
+    """
+    if not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
+        return False
+    trace: Foreign = _core.trace_ctx.trace
+    while trace is not None:
+        if isinstance(trace, _pe.DynamicJaxprTrace):
+            return False
+        trace = getattr(trace, "parent_trace", None)
+    return True
 
 
 _is_deleted = _Array.is_deleted
@@ -312,6 +342,53 @@ def changed_operation(value: object, change: Callable[[Any], Any]) -> object:
     made = copy.copy(value)
     made.__dict__.update({name: change(attribute) for name, attribute in vars(value).items()})
     return made
+
+
+def is_of_equinox(equation: JaxprEqn) -> bool:
+    """Whether Equinox made the primitive of an equation (Lineax, Optimistix): its parameters hide types of arrays.
+
+    Inside a `shard_map` these types differ from those of the operands, and Lineax refuses them.
+    """
+    params = dict(equation.params)
+    params.update(params.get("params", ()) if "prim" in params else ())  # `vmap` of such a primitive
+    return {"treedef", "static", "flatten"} <= params.keys()
+
+
+def expanded(equation: JaxprEqn) -> JaxprEqn:
+    """The operations of an equation as a call of `jax.jit`, traced under the mesh that the equation remembers."""
+    primitive, params = equation.primitive, equation.params
+    none = jax.sharding.AbstractMesh((), ())  # between the two: JAX refuses a mesh of another size inside a mesh
+    mesh = equation.ctx.cur_abstract_mesh
+
+    def results(*values: Foreign) -> Sequence[Any]:
+        given = primitive.impl(*values, **params)
+        return given if primitive.multiple_results else [given]
+
+    with jax.sharding.use_abstract_mesh(none), jax.sharding.use_abstract_mesh(mesh):
+        closed, closed_over = trace_to_jaxpr(
+            results,
+            [v.aval for v in equation.invars],
+            name=primitive.name,
+        )
+        if closed_over:
+            closed = close_over(closed, closed_over)
+        closed = _without_guards(closed)
+        call = jax.make_jaxpr(jax.jit(jaxpr_as_fun(closed)))(*closed.in_avals).eqns[0]
+    return equation.replace(primitive=call.primitive, params={**call.params, "jaxpr": closed}, effects=closed.effects)
+
+
+def _without_guards(closed: ClosedJaxpr) -> ClosedJaxpr:
+    """The jaxpr without Equinox's `nontraceable`, an identity that refuses every transformation."""
+    same: dict[Any, Any] = {}
+    equations = []
+    for equation in closed.jaxpr.eqns:
+        operands = [same.get(v, v) if isinstance(v, Var) else v for v in equation.invars]
+        if equation.primitive.name == "nontraceable":
+            same[equation.outvars[0]] = operands[0]
+        else:
+            equations.append(equation.replace(invars=operands))
+    outputs = [same.get(v, v) if isinstance(v, Var) else v for v in closed.jaxpr.outvars]
+    return ClosedJaxpr(closed.jaxpr.replace(eqns=equations, outvars=outputs), closed.consts)
 
 
 def user_frames(equation_source: _source_info.SourceInfo) -> tuple[tuple[str, int, int, int, int, str], ...]:

@@ -5,6 +5,7 @@ from typing import Any, Literal
 import jax
 from jax.sharding import Mesh
 
+from workbench import _jax_compat
 from workbench._types import Argument, PyTree
 from workbench.cost import known_chip, largest_dtype
 from workbench.errors import InspectionError
@@ -32,6 +33,9 @@ def measure_program(
             'pass "together" or "probe".'
         )
         raise InspectionError(message)
+    refused = _jax_compat.needs_compiler("`measure`")
+    if refused:
+        raise InspectionError(refused)
     if isinstance(call, LoweredCall):
         return _measure_lowered(call, rounds=rounds, warmup=warmup, chip=chip)
     _refuse_shapes(call.name, call.leaves)

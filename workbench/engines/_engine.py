@@ -83,6 +83,9 @@ class Engine(abc.ABC):
             raise ProgramError(message)
         fn = fn.fn if isinstance(fn, Jitted) else fn
         check_call(f"`{type(self).__name__}.run`", fn, args, {})
+        refused = _jax_compat.needs_compiler(f"`{type(self).__name__}.run`")
+        if refused:
+            raise EngineError(refused)
         recorder = RunRecorder(getattr(fn, "__name__", type(fn).__name__), self.name, progress, cancel)
         # Engines put clients elsewhere than on the mesh of this process, so the program is traced without it.
         with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):

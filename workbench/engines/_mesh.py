@@ -83,6 +83,9 @@ class MeshEngine(Engine):
         with one, after every batch.
         """
         check_call("`MeshEngine.run`", fn, args, {})
+        refused = _jax_compat.needs_compiler("`MeshEngine.run`")
+        if refused:
+            raise EngineError(refused)
         if any(isinstance(x, ClientReader) for x in jax.tree.leaves(args, is_leaf=_is_reader)):
             mesh = self.mesh if self.mesh is not None else jax.sharding.get_mesh()
             with self._streaming(None if mesh.empty else mesh):

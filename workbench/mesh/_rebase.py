@@ -30,7 +30,7 @@ def rebase(closed: ClosedJaxpr, hidden: Sequence[str] = ()) -> ClosedJaxpr:
 
 def bind_rebased(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
     """The results of one equation, computed under the mesh of this place."""
-    place = MeshRewriting(jax.sharding.get_abstract_mesh())
+    place, equation = MeshRewriting(jax.sharding.get_abstract_mesh()), _as_operations(equation)
     params = place.params(equation)
     if "layout" in params and "placement" in params:  # a sharding constraint has a `layout` of another kind
         params["layout"] = find_layout(params["placement"])
@@ -85,7 +85,7 @@ class MeshRewriting(Rewriting):
                 effects=_jax_compat.renamed_effects(equation.effects, variables),
                 ctx=self.context(equation.ctx),
             )
-            for equation in jaxpr.eqns
+            for equation in map(_as_operations, jaxpr.eqns)
         ]
         return jaxpr.replace(
             constvars=atoms(jaxpr.constvars),
@@ -154,6 +154,11 @@ class MeshRewriting(Rewriting):
             return self.mesh
         inner = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Manual}
         return mesh.update_axis_types({n: k for n, k in self.types.items() if n in self.hidden and n not in inner})
+
+
+def _as_operations(equation: JaxprEqn) -> JaxprEqn:
+    """The equation, or its operations where its parameters hide types of the traced mesh (Equinox, Lineax)."""
+    return _jax_compat.expanded(equation) if _jax_compat.is_of_equinox(equation) else equation
 
 
 def _same(new: object, old: object) -> bool:

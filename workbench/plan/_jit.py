@@ -145,6 +145,9 @@ class Jitted:
         self._plain = jax.jit(plain, **options)
 
     def __call__(self, *args: Argument, **kwargs: Argument) -> Argument:
+        if _jax_compat.runs_operations_alone() and not listeners():
+            refuse_deleted("jit", (args, kwargs))
+            return self.fn(*args, **kwargs)
         if _jax_compat.at_top_level() and not listeners() and _jax_compat.live_arrays((args, kwargs)):
             if self._errors.none:
                 return self._shown(self._staged(*args, **kwargs))  # nearly every call, and nothing to look at

@@ -74,12 +74,32 @@ def map_fn(fn: Callable, args: PyTree[Array], *, over: str | None = None, mesh: 
     check_clients("map_fn", "args", structure.hidden(operands), placement)
     layout = find_layout(placement, mesh)
     call = _ClientCall(fn, structure, isinstance(args, tuple), placement)
-    if layout is None and _jax_compat.at_top_level() and not any(map(_is_on_several_devices, operands)):
+    if _jax_compat.runs_operations_alone():
+        results = _one_by_one(call, operands, placement, layout)
+    elif layout is None and _jax_compat.at_top_level() and not any(map(_is_on_several_devices, operands)):
         results = jax.vmap(call, axis_name=placement.name, axis_size=placement.size)(*operands)
     else:
         bound = bind_map(call, operands, placement, layout, name=call.name, source=fn, arguments=call.arguments)
         results = [reveal(y, layout) for y in bound]
     return show_static(jax.tree.unflatten(call.result_structure, results))
+
+
+def _one_by_one(
+    call: "_ClientCall", operands: Sequence[Array], placement: Placement, layout: Layout | None
+) -> list[Array]:
+    """Under `jax.disable_jit`: client by client, so that `print` and breakpoints in the function see values."""
+    shared = [gather(x, layout) for x in operands]
+    rows = []
+    for client in range(placement.size):
+        call.client = client
+        try:
+            rows.append(call(*(x[client] for x in shared)))
+        except ProgramError as error:
+            if not _jax_compat.is_unbound_axis(error.__cause__, placement.name):
+                raise
+            call.client = None  # it talks to the other clients: only all of them together have an answer
+            return jax.vmap(call, axis_name=placement.name, axis_size=placement.size)(*shared)
+    return [spread(jax.numpy.stack(values), layout) for values in zip(*rows, strict=True)]
 
 
 def _is_on_several_devices(x: object) -> bool:
@@ -100,6 +120,7 @@ class _ClientCall:
         self.scope = ProgramScope(scope.placements, scope.placements.index(placement) + 1)
         self.name = getattr(fn, "__name__", type(fn).__name__)
         self.result_structure: PyTreeDef | None = None
+        self.client: int | None = None  # its number, where the clients run one by one
 
     @property
     def arguments(self) -> list[str]:
@@ -140,11 +161,13 @@ class _ClientCall:
         return [jax.numpy.asarray(leaf) for leaf in leaves]
 
     def _failure(self, rows: Sequence[Array], error: Exception) -> str:
+        alone = "" if self.client is None else f" for client {self.client}"
         shapes = ", ".join(str(jax.typeof(row)) for row in rows[:6]) + (", …" if len(rows) > 6 else "")
         return (
-            f'`map_fn` could not call the client function `{self.name}` of the stage over "{self.placement.name}" '
-            f"({self.placement.size} clients): it raised {type(error).__name__}: {error}. The function is called once, "
-            f"with one client's values, here ({shapes}), without the leading axis of clients. Correct it for these "
+            f"`map_fn` could not call the client function `{self.name}`{alone} of the stage over "
+            f'"{self.placement.name}" ({self.placement.size} clients): it raised {type(error).__name__}: {error}. The '
+            f"function is called once, with one client's values, here ({shapes}), without the leading axis of clients. "
+            "Correct it for these "
             "shapes; the exception above points to the line."
         )
 
