@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, expect
 
-from benchmarks import course_kit
+from workbench import course
 
 pytestmark = pytest.mark.browser
 
@@ -13,7 +13,7 @@ NOTEBOOK = Path(__file__).parents[2] / "notebooks" / "09-client-drift.ipynb"
 
 
 def test_slides_need_no_network(browser: Browser, tmp_path: Path) -> None:
-    (made,) = course_kit.write_slides([NOTEBOOK], tmp_path)
+    (made,) = course.write_slides([NOTEBOOK], tmp_path, execute=False)
     page = browser.new_page(viewport={"width": 1280, "height": 800})
     page.context.set_offline(True)
     asked: list[str] = []

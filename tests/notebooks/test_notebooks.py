@@ -1,8 +1,9 @@
-"""Every notebook runs from top to bottom in a fresh kernel, without errors and without warnings."""
+"""Every notebook runs in a fresh kernel, with right answers of a reader, without errors and without warnings."""
 
 import itertools
 import os
 import re
+import symtable
 from pathlib import Path
 
 import nbformat
@@ -11,7 +12,17 @@ from nbclient import NotebookClient
 
 from workbench import course
 
+TESTS = Path(__file__).parents[1]
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+
+
+def with_answers(notebook) -> None:
+    """Writes right answers into the cells for them, which are not the page's solutions."""
+    for cell in notebook.cells:
+        if "exercise" in cell.metadata.get("tags", ()):
+            (name,) = re.findall(r'course\.check\("([\d.]+)"', cell.source)
+            given = f"import sys\nsys.path.append({str(TESTS)!r})\nfrom course_answers import RIGHT\nanswer = RIGHT[{name!r}][0]"
+            cell.source = re.sub(r"answer = \.\.\..*", lambda _: given, cell.source)
 
 
 @pytest.mark.notebook
@@ -19,6 +30,7 @@ NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs_and_keeps_its_promises(path: Path):
     notebook = nbformat.read(path, as_version=4)
+    with_answers(notebook)
     client = NotebookClient(notebook, timeout=600, kernel_name="python3", resources={"metadata": {"path": path.parent}})
     client.execute()  # raises with the failing cell; the last cell of every notebook asserts what its text claims
     if folder := os.environ.get("WORKBENCH_EXECUTED"):  # for `python -m benchmarks.notebook_pictures`
@@ -71,7 +83,7 @@ def test_lines_of_code_fit_into_a_page_and_a_slide(path: Path):
 def test_every_exercise_has_a_check_and_a_solution_that_is_executed(path: Path):
     cells = nbformat.read(path, as_version=4).cells
     calls = {
-        tag: [re.findall(r'course\.check\("([\d.]+)"', c.source) for c in cells if tag in c.metadata.get("tags", ())]
+        tag: [re.findall(r'course\.check(?:_solution)?\("([\d.]+)"', c.source) for c in cells if tag in c.metadata.get("tags", ())]
         for tag in ("exercise", "solution")
     }
     asked, solved = ([name for names in calls[tag] for name in names] for tag in ("exercise", "solution"))
@@ -88,3 +100,44 @@ def test_every_check_belongs_to_an_exercise_of_a_notebook():
 def test_notebook_is_committed_without_outputs(path: Path):
     cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
     assert all(cell.outputs == [] and cell.execution_count is None for cell in cells)
+
+
+def global_names(source: str) -> tuple[set[str], set[str]]:
+    """The global names that a cell assigns, and those that it reads, inside its functions too."""
+    table = symtable.symtable(source, "cell", "exec")
+    assigned = {name.get_name() for name in table.get_symbols() if name.is_assigned() or name.is_imported()}
+    read, scopes = {name.get_name() for name in table.get_symbols() if name.is_referenced()}, [*table.get_children()]
+    while scopes:
+        scope = scopes.pop()
+        read |= {name.get_name() for name in scope.get_symbols() if name.is_global() and name.is_referenced()}
+        scopes += scope.get_children()
+    return assigned, read
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_no_cell_needs_a_solution(path: Path):
+    of_solutions: set[str] = set()
+    of_others: set[str] = set()
+    needed = []
+    for cell in nbformat.read(path, as_version=4).cells:
+        tags = cell.metadata.get("tags", ())
+        if cell.cell_type != "code" or re.search(r"^\s*%%?[a-z]", cell.source, flags=re.MULTILINE):
+            continue
+        assigned, read = global_names(cell.source)
+        if "solution" in tags:
+            of_solutions |= assigned - of_others
+        else:
+            of_others |= assigned
+            needed += sorted(read & (of_solutions - of_others))
+    assert needed == []
+
+
+@pytest.mark.notebook
+@pytest.mark.slow
+def test_students_get_notebooks_without_solutions_that_run(tmp_path: Path):
+    (path,) = [path for path in NOTEBOOKS if path.stem.startswith("03-")]
+    (written,) = course.write_students([path], tmp_path)
+    notebook = nbformat.read(written, as_version=4)
+    assert "olution" not in "".join(cell.source for cell in notebook.cells)
+    with_answers(notebook)
+    NotebookClient(notebook, timeout=600, kernel_name="python3").execute()

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from workbench.cli._course import add_course_commands
 from workbench.cli._name import DISTRIBUTION
 from workbench.cli._programs import add_program_commands
 from workbench.cli._runs import add_run_commands
@@ -190,6 +191,7 @@ def make_parser() -> argparse.ArgumentParser:
 
     add_program_commands(commands)
     add_run_commands(commands)
+    add_course_commands(commands)
     return parser
 
 

@@ -5,12 +5,15 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import EllipsisType
+from typing import Any
 
 import jax
 
-from workbench.course._grading import EXERCISES
+from workbench.course._grading import EXERCISES, Exercise
 from workbench.errors import CourseError, WrongAnswerError
 
+_ANSWERS: dict[str, object] = {}  # right answers of the reader, of this process
+_SOLUTIONS: dict[str, object] = {}  # of the page
 _GROUPS = ("_basics", "_systems", "_learning", "_guarantees", "_parallelism")
 
 
@@ -59,18 +62,86 @@ def check(exercise: str, answer: object, *evidence: object) -> Grade:
         >>> bool(check("12.3", ...))
         False
     """
+    grade = _graded("check", exercise, answer, evidence)
+    if grade:
+        _ANSWERS[exercise] = answer
+    return grade
+
+
+def check_solution(exercise: str, solution: object, *evidence: object) -> Grade:
+    """Grades the page's own solution, which never replaces the reader's answer.
+
+    Args:
+        exercise: The exercise's id.
+        solution: The page's solution.
+        evidence: What the exercise asks for next to the answer.
+
+    Returns:
+        A true `Grade`.
+
+    Raises:
+        WrongAnswerError: if the solution is wrong.
+        CourseError: for an id that no exercise has.
+
+    Example:
+        >>> check_solution("12.3", (13, 2))
+        ✓ 12.3: Right: 13 bits for a sum over 32 clients, two numbers in a word of 32 bits.
+    """
+    grade = _graded("check_solution", exercise, solution, evidence)
+    if grade:
+        _SOLUTIONS[exercise] = solution
+    return grade
+
+
+def right_answer(exercise: str) -> Any:
+    """Returns the reader's last right answer, or else the page's solution.
+
+    Later cells of a notebook go on with it, so that they run the reader's own code.
+
+    Args:
+        exercise: The exercise's id.
+
+    Returns:
+        The last right answer that `check` received in this process, or the solution that `check_solution` received.
+
+    Raises:
+        CourseError: if neither has received a right one, or for an id that no exercise has.
+
+    Example:
+        >>> right_answer("12.3")
+        (13, 2)
+    """
+    _registered("right_answer", exercise)
+    if exercise in _ANSWERS:
+        return _ANSWERS[exercise]
+    if exercise in _SOLUTIONS:
+        return _SOLUTIONS[exercise]
+    message = (
+        f"`right_answer` received the exercise {exercise!r}, which has no right answer yet. The cells below continue "
+        f"with your answer. Answer {exercise}, run its cell, then run this cell again."
+    )
+    raise CourseError(message)
+
+
+def _registered(function: str, exercise: str) -> Exercise:
     for group in _GROUPS:
         importlib.import_module(f"workbench.course.{group}")
     if exercise not in EXERCISES:
         near = difflib.get_close_matches(exercise, EXERCISES, n=3) or sorted(EXERCISES)[:3]
         message = (
-            f"`check` received the exercise {exercise!r}. No exercise has this id. An id is the notebook's number, "
-            f"a point and the number of the exercise: {', '.join(near)}. `workbench.course.exercises()` lists all."
+            f"`{function}` received the exercise {exercise!r}. No exercise has this id. An id is the notebook's "
+            f"number, a point and the number of the exercise: {', '.join(near)}. `workbench.course.exercises()` lists "
+            "all."
         )
         raise CourseError(message)
-    grader: Callable[..., str] = EXERCISES[exercise].grader
+    return EXERCISES[exercise]
+
+
+def _graded(function: str, exercise: str, answer: object, evidence: tuple[object, ...]) -> Grade:
+    registered = _registered(function, exercise)
+    grader: Callable[..., str] = registered.grader
     if isinstance(answer, EllipsisType):
-        return Grade(exercise=exercise, right=False, message=f"waits for your answer ({EXERCISES[exercise].task}).")
+        return Grade(exercise=exercise, right=False, message=f"waits for your answer ({registered.task}).")
     try:
         message = grader(answer, *evidence)
     except WrongAnswerError as wrong:

@@ -90,6 +90,8 @@ def called(function: object, *args: Argument) -> Argument:
         wrong(f"the answer should be a function; you gave a {type(function).__name__}.")
     try:
         result = function(*args)
+    except (jax.errors.TracerArrayConversionError, jax.errors.ConcretizationTypeError):
+        raise  # `check` has a sentence for these
     except Exception as error:
         message = f"calling it with arguments of shapes {[np.shape(a) for a in args]} failed: {error}"
         raise WrongAnswerError(message) from error

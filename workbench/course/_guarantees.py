@@ -29,6 +29,8 @@ def clip_update(answer: object) -> str:
     expect_values([found["a"][0], found["b"][0]], [0.6, 0.8], "Scale by min(1, C / norm), the norm over all leaves.")
     found = called(answer, short, 1.0)
     expect_values([found["a"][0], found["b"][0]], [0.3, 0.4], "An update that is shorter than C stays as it is.")
+    traced = called(jax.jit(lambda update: called(answer, update, 1.0)), long)  # later cells clip inside programs
+    expect_values([traced["a"][0], traced["b"][0]], [0.6, 0.8], "Under `jax.jit` the result is another one.")
     return "long updates are scaled down, short ones stay."
 
 
@@ -162,5 +164,9 @@ def pairwise_masks(answer: object) -> str:
 
 @exercise("24.3", "clients that local differential privacy needs for the noise of 100 central ones")
 def local_as_central(answer: object) -> str:
-    expect_number(answer, 10_000, "Central: z C / n. Local: each adds z C, so the mean has z C / √m. Here n = 100.")
-    return "n²: the price of not trusting the server."
+    hint = (
+        "Central: z C / n with n = 100. Local: a message must hide which of two clipped updates a client has, and they "
+        "differ by up to 2 C. So each adds 2 z C, and the mean over m clients has 2 z C / √m."
+    )
+    expect_number(answer, 40_000, hint)
+    return "4 n²: the price of not trusting the server."

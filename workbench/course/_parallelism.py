@@ -64,7 +64,7 @@ def fsdp_memory(answer: object) -> str:
         "16 bytes per parameter: weights, gradient and two moments in float32, over 64.",
         rtol=0.01,
     )
-    return "1.75 GB instead of 112 GB."
+    return "1.75 GB instead of 112 GB, which few chips could store."
 
 
 @exercise("23.2", "micro-batches for a bubble of at most 10 %")

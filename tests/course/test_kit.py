@@ -1,0 +1,89 @@
+"""What lecturers take from the course: editions, slides, a site, and the marks of a class."""
+
+import re
+from pathlib import Path
+
+import nbformat
+import pytest
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from workbench import course
+from workbench.cli import main
+from workbench.errors import CourseError
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
+
+
+def sources(notebook, tag):
+    return [cell.source for cell in notebook.cells if tag in cell.metadata.get("tags", ())]
+
+
+def test_slides_show_the_question_and_no_solution(tmp_path):
+    (page,) = course.write_slides(NOTEBOOKS[1:2], tmp_path, execute=False)
+    slides, notebook = page.read_text(), nbformat.read(NOTEBOOKS[1], as_version=4)
+    assert notebook.cells[0].source.splitlines()[0].removeprefix("# ") in slides
+    assert slides.count("<section>") > 10
+    solutions = sources(notebook, "solution")
+    assert solutions
+    assert not any(line in slides for text in solutions for line in text.splitlines() if len(line) > 40)
+
+
+def test_students_get_every_notebook_without_solutions(tmp_path):
+    written = course.write_students(NOTEBOOKS, tmp_path)
+    assert len(written) == len(NOTEBOOKS)
+    text = "".join(path.read_text() for path in written)
+    assert [word for word in ("check_solution", "folded cell", "or the solution's") if word in text] == []
+    assert not any(sources(nbformat.read(path, as_version=4), "solution") for path in written)
+
+
+def test_cheat_sheet_is_one_page(tmp_path):
+    pdf = course.write_cheatsheet(tmp_path / "sheet.pdf").read_bytes()
+    assert pdf.startswith(b"%PDF")
+    assert len(re.findall(rb"/Type /Page\b", pdf)) == 1
+
+
+def small_notebook(path, *cells):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    opening = new_markdown_cell("# Does it run?\n\n**Prerequisites.** None. **Time.** About 5 minutes.")
+    nbformat.write(new_notebook(cells=[opening, *map(new_code_cell, cells)]), path)
+    return path
+
+
+def test_site_is_executed_once_and_needs_no_network(tmp_path):
+    path, runs = small_notebook(tmp_path / "00-small.ipynb", "print(6 * 7)"), []
+    for _ in range(2):
+        index = course.write_site([path], tmp_path / "site", report=runs.append)
+    page = (tmp_path / "site" / "00-small.html").read_text()
+    assert "42" in page
+    assert runs == ["executing 00-small.ipynb"]
+    assert "Does it run?" in index.read_text()
+    assert re.findall(r'(?:src|href)="https?://[^"]+', page + index.read_text()) == []
+
+
+def test_site_without_outputs_says_so(tmp_path):
+    index = course.write_site(NOTEBOOKS, tmp_path, execute=False)
+    assert "no outputs" in index.read_text()
+    assert index.read_text().count("<li>") == len(NOTEBOOKS)
+
+
+def test_marks_of_a_class_count_results_of_checks_alone(tmp_path, capsys):
+    check = "import workbench as wb\n\nanswer = {}\nwb.course.check('12.3', answer)"
+    small_notebook(tmp_path / "ada" / "a.ipynb", check.format((13, 2)), "wb.course.check('12.4', ...)")
+    small_notebook(tmp_path / "bob" / "a.ipynb", check.format((13, 3)), "print('✓ 12.4: Right')", "1 / 0")
+    assert main(["course", "grade", str(tmp_path), "--to", str(tmp_path / "marks.csv")]) == 0
+    assert "ada  a.ipynb: 1 of 2" in capsys.readouterr().out
+    assert (tmp_path / "marks.csv").read_text().splitlines() == [
+        "student,notebook,12.3,12.4,points,error",
+        "ada,a.ipynb,right,open,1,",
+        "bob,a.ipynb,wrong,,0,ZeroDivisionError: division by zero",
+    ]
+
+
+def test_folder_without_notebooks_is_refused(tmp_path):
+    with pytest.raises(CourseError, match="has no notebook"):
+        course.grade_folder(tmp_path)
+
+
+def test_unknown_notebook_is_refused_with_the_names_of_the_course(tmp_path, capsys):
+    assert main(["course", "students", "no-such", "--to", str(tmp_path)]) == 1
+    assert "01-start-here" in capsys.readouterr().err

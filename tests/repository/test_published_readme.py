@@ -1,0 +1,30 @@
+"""The README of the package index, and the first cells of notebooks."""
+
+import re
+
+import nbformat
+from repository_files import ROOT, offenders
+
+from benchmarks import published_readme
+
+README = (ROOT / "README.md").read_text()
+
+
+def test_links_of_the_published_readme_are_absolute():
+    text = published_readme.absolute_readme(README, "owner/name", "v1.0.0")
+    links = re.findall(r'\]\(([^)\s]+)\)|src(?:set)?="([^"]+)"', text)
+    targets = [page or file for page, file in links]
+    assert [target for target in targets if not target.startswith("https://")] == []
+    ours = [re.fullmatch(r"https://\S+?/owner/name/(?:blob/)?v1\.0\.0/([^#]+)(?:#.*)?", target) for target in targets]
+    assert [found[1] for found in ours if found and not (ROOT / found[1]).exists()] == []
+    assert len([found for found in ours if found]) >= 5
+
+
+def test_first_code_cell_installs_where_the_package_is_missing():
+    wanted = ("except ModuleNotFoundError", '%pip install --quiet "mapreduce-workbench[course]"')
+
+    def missing(name):
+        code = [cell.source for cell in nbformat.read(ROOT / name, as_version=4).cells if cell.cell_type == "code"]
+        return [text for text in wanted if text not in code[0]]
+
+    assert offenders([f"notebooks/{path.name}" for path in (ROOT / "notebooks").glob("*.ipynb")], missing) == []

@@ -1,0 +1,112 @@
+"""Marks of a class: submitted notebooks are run, and the grades of their checks become a table."""
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from workbench.course._notebooks import execute, read
+from workbench.errors import CourseError
+
+Mark = Literal["right", "wrong", "open"]
+CHECK = re.compile(r"""course\.check\(\s*["']([\d.]+)["']""")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """The marks of one submitted notebook.
+
+    Attributes:
+        student: The folder of the notebook inside the class's folder, or the file's name.
+        notebook: The file's name.
+        marks: By exercise: "right", "wrong", or "open" where the answer is still `...`.
+        error: The first error of a cell without a check; empty if there was none.
+    """
+
+    student: str
+    notebook: str
+    marks: dict[str, Mark]
+    error: str
+
+    @property
+    def points(self) -> int:
+        """Number of right answers."""
+        return sum(mark == "right" for mark in self.marks.values())
+
+
+def grade_folder(
+    folder: Path, *, seconds: int = 300, report: Callable[[str], None] = lambda line: None
+) -> list[Submission]:
+    """Runs all notebooks of a folder and collects the grades of their checks.
+
+    A notebook runs in a kernel of its own, on this machine, with the rights of this user: use a container for code
+    that you do not trust. Stored outputs are not read. Only results of `check` count, not printed text.
+
+    Args:
+        folder: `STUDENT/NAME.ipynb` for each student, or notebooks without subfolders.
+        seconds: The limit of one cell in seconds; a cell that needs more is wrong.
+        report: Receives one line before each notebook.
+
+    Returns:
+        One submission for each notebook, in the order of students and names.
+
+    Raises:
+        CourseError: if the folder has no notebook.
+    """
+    paths = [path for path in sorted(folder.rglob("*.ipynb")) if ".ipynb_checkpoints" not in path.parts]
+    if not paths:
+        message = (
+            f"`grade_folder` received {str(folder)!r}, which has no notebook. Pass a folder with one subfolder for "
+            "each student, or with notebooks."
+        )
+        raise CourseError(message)
+    submissions = []
+    for path in paths:
+        place = path.relative_to(folder)
+        report(f"running {place}")
+        submissions.append(_graded(path, place.parts[0].removesuffix(".ipynb"), seconds))
+    return submissions
+
+
+def _graded(path: Path, student: str, seconds: int) -> Submission:
+    notebook = read(path)
+    code = [cell for cell in notebook.cells if cell.cell_type == "code"]
+    for cell in code:
+        cell.outputs, cell.execution_count = [], None
+    error = ""
+    try:
+        execute(notebook, path.parent, go_on=True, seconds=seconds)
+    except Exception as raised:  # a kernel that died, a cell that does not end: the answers before it count
+        error = f"{type(raised).__name__}: {' '.join(str(raised).split())[:120]}"
+    marks: dict[str, Mark] = {}
+    for cell in code:
+        names = CHECK.findall(cell.source)
+        for name in names:
+            marks[name] = _mark(cell, name)
+        if not names and not error:
+            error = next((f"{out.ename}: {out.evalue[:120]}" for out in cell.outputs if out.output_type == "error"), "")
+    return Submission(student=student, notebook=path.name, marks=marks, error=error)
+
+
+def _mark(cell: Any, exercise: str) -> Mark:
+    results = [out.data.get("text/plain", "") for out in cell.outputs if out.output_type == "execute_result"]
+    if any(text.startswith(f"✓ {exercise}: ") for text in results):
+        return "right"
+    return "open" if any(text.startswith(f"… {exercise}: ") for text in results) else "wrong"
+
+
+def marks_as_csv(submissions: Sequence[Submission]) -> str:
+    """A table with one line for each student and notebook, one column for each exercise, and the points."""
+    import csv
+    import io
+
+    exercises = sorted({name for each in submissions for name in each.marks})
+    text = io.StringIO()
+    table = csv.writer(text, lineterminator="\n")
+    table.writerow(["student", "notebook", *exercises, "points", "error"])
+    for each in submissions:
+        table.writerow(
+            [each.student, each.notebook, *(each.marks.get(name, "") for name in exercises), each.points, each.error]
+        )
+    return text.getvalue()

@@ -1,0 +1,125 @@
+"""Notebooks as files: their titles, the editions without solutions, execution with results that are kept."""
+
+import hashlib
+import os
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workbench.errors import CourseError, needs_library
+
+FOLDED = re.compile(r" ?The solution is in the folded cell below it\.")
+KEPT = "yours, or the solution's"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Title:
+    """The opening of a notebook: its number, its question, its minutes (0: not stated)."""
+
+    number: str
+    question: str
+    minutes: int
+
+
+def title_of(path: Path) -> Title:
+    """Reads the opening of a notebook."""
+    opening = "\n".join(cell.source for cell in read(path).cells[:4])
+    minutes = re.search(r"\*\*Time\.\*\* (?:About )?(\d+) minutes", opening)
+    return Title(
+        number=path.stem.partition("-")[0],
+        question=opening.partition("\n")[0].removeprefix("# "),
+        minutes=int(minutes[1]) if minutes else 0,
+    )
+
+
+def read(path: Path) -> Any:
+    """A notebook as nbformat reads it.
+
+    Raises:
+        CourseError: if the file is no notebook.
+    """
+    with needs_library("nbformat", needed_for="`workbench course`"):
+        import nbformat
+
+    try:
+        return nbformat.read(path, as_version=4)
+    except (OSError, ValueError, AttributeError, nbformat.ValidationError) as error:
+        message = f"`workbench course` received {str(path)!r}, which is no notebook: {type(error).__name__}."
+        raise CourseError(message) from error
+
+
+def execute(notebook: Any, folder: Path, *, go_on: bool = False, seconds: int = 900) -> None:
+    """Runs all cells of a notebook in a new kernel; outputs are written into it.
+
+    Args:
+        notebook: The notebook, changed in place.
+        folder: The working directory of the kernel.
+        go_on: Whether later cells run after an error too.
+        seconds: The limit of one cell.
+    """
+    with needs_library("nbclient", needed_for="`workbench course`"):
+        from nbclient import NotebookClient
+
+    client = NotebookClient(
+        notebook,
+        timeout=seconds,
+        allow_errors=go_on,
+        resources={"metadata": {"path": str(folder)}},
+        store_widget_state=False,
+    )
+    client.execute()
+
+
+def executed(path: Path, kept: Path, report: Callable[[str], None] = lambda line: None) -> Any:
+    """A notebook with outputs: run once, and read from the folder `kept` while its source is the same."""
+    import nbformat
+
+    from workbench import __version__
+
+    source = f"{__version__}\n{path.read_text(encoding='utf-8')}"
+    stored = kept / f"{path.stem}-{hashlib.sha256(source.encode()).hexdigest()[:16]}.ipynb"
+    if stored.exists():
+        return read(stored)
+    report(f"executing {path.name}")
+    notebook = read(path)
+    execute(notebook, path.parent)
+    kept.mkdir(parents=True, exist_ok=True)
+    for old in kept.glob(f"{path.stem}-*.ipynb"):
+        old.unlink()
+    part = stored.with_suffix(f".{os.getpid()}")
+    nbformat.write(notebook, part)
+    part.replace(stored)
+    return notebook
+
+
+def write_students(notebooks: Iterable[Path], folder: Path) -> list[Path]:
+    """Writes notebooks without solutions; the cells for answers and their checks remain.
+
+    Args:
+        notebooks: The `.ipynb` files.
+        folder: The folder to write to; files of the same name are replaced.
+
+    Returns:
+        The files written.
+
+    Raises:
+        CourseError: if a file is no notebook.
+
+    Example:
+        >>> write_students([], Path("students"))
+        []
+    """
+    written = []
+    for path in notebooks:
+        notebook = read(path)
+        notebook.cells = [cell for cell in notebook.cells if "solution" not in cell.metadata.get("tags", ())]
+        for cell in notebook.cells:
+            cell.source = FOLDED.sub("", cell.source).replace(KEPT, "your right answer")
+        folder.mkdir(parents=True, exist_ok=True)
+        import nbformat
+
+        nbformat.write(notebook, folder / path.name)
+        written.append(folder / path.name)
+    return written

@@ -1,0 +1,234 @@
+"""Pages of notebooks that need no network: a site of the course, and slides."""
+
+import html
+import re
+import shutil
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from workbench.course._notebooks import executed, read
+from workbench.course._parts import concept_map, difficulty_of, parts_of, titles_of
+from workbench.errors import needs_library
+
+# nbconvert's page asks networks for require.js, jQuery, Mermaid, MathJax and reveal.js; this one needs the last alone,
+# from the folder next to it.
+PAGE = """{%- extends 'index.html.j2' -%}
+{%- block html_head_js -%}{%- endblock html_head_js -%}
+{%- block html_head_js_mathjax -%}{%- endblock html_head_js_mathjax -%}
+{%- block footer_js -%}
+<script src="reveal.js/dist/reveal.js"></script>
+<script src="reveal.js/plugin/notes/notes.js"></script>
+<script>
+Reveal.initialize({controls: true, progress: true, hash: true, width: 1280, height: 800, plugins: [RevealNotes]});
+const tooLong = () => document.querySelectorAll("section.present section, section.present").forEach((slide) => {
+  if (!slide.querySelector("section") && slide.scrollHeight > 780) slide.classList.add("too-long");
+});
+Reveal.on("ready", tooLong);
+Reveal.on("slidechanged", tooLong);
+</script>
+<style>
+.reveal section.too-long {height: 780px; overflow-y: auto; top: 10px !important}
+.reveal math {font-size: 1.1em}
+</style>
+{%- endblock footer_js -%}
+"""
+REVEAL = (
+    "LICENSE",
+    "dist/reveal.css",
+    "dist/reveal.js",
+    "dist/theme/white.css",
+    "dist/theme/fonts/source-sans-pro",
+    "plugin/notes/notes.js",
+)
+
+
+# The page of one notebook: nbconvert's, without the scripts that it asks networks for.
+NOTEBOOK_PAGE = """{%- extends 'lab/index.html.j2' -%}
+{%- block html_head_js -%}{%- endblock html_head_js -%}
+{%- block html_head_js_mathjax -%}{%- endblock html_head_js_mathjax -%}
+{%- block html_head_css -%}{{ super() }}
+<style>
+body.jp-Notebook {max-width: 60rem; margin: 0 auto; padding: 1rem}
+.wb-home {font: 14px system-ui, sans-serif}
+.jp-OutputArea-output img, .jp-OutputArea-output svg {max-width: 100%; height: auto}
+</style>{%- endblock html_head_css -%}
+"""
+HOME = '<p class="wb-home"><a href="index.html">The Workbench course</a></p>'
+INDEX = """<!doctype html>
+<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
+<title>The Workbench course</title>
+<style>
+:root {{color-scheme: light dark; --line: color-mix(in srgb, currentColor 22%, transparent)}}
+body {{font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 0 auto; padding: 1.5rem}}
+a {{color: light-dark(#005a8f, #56b4e9)}}
+.map {{overflow-x: auto}}
+ol {{list-style: none; padding: 0; display: grid; gap: .75rem;
+     grid-template-columns: repeat(auto-fill, minmax(18rem, 1fr))}}
+li {{border: 1px solid var(--line); border-radius: .5rem; padding: .75rem}}
+li span {{display: block; font-size: .85rem; opacity: .75}}
+</style></head><body>
+<h1>The Workbench course</h1>
+<p>{count} notebooks, {hours:.0f} hours with the exercises. {state}</p>
+<div class="map">{chart}</div>
+{parts}
+</body></html>
+"""
+
+
+def copy_reveal(folder: Path) -> Path:
+    """Copies what slides need of reveal.js, with its licence, from the installed `sphinx-revealjs` into a folder."""
+    with needs_library("sphinx-revealjs", needed_for="`workbench course slides`"):
+        import sphinx_revealjs
+    source, target = Path(sphinx_revealjs.__file__).parent / "_static" / "revealjs", folder / "reveal.js"
+    for name in REVEAL:
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        if (source / name).is_dir():
+            shutil.copytree(source / name, target / name, dirs_exist_ok=True)
+        else:
+            shutil.copyfile(source / name, target / name)
+    return target
+
+
+def formulas_as_mathml(markdown: str) -> str:
+    """Markdown whose TeX formulas are MathML, which browsers draw without a script; code is left alone."""
+    with needs_library("latex2mathml", needed_for="formulas of `workbench course`"):
+        from latex2mathml.converter import convert
+
+    def written(found: re.Match[str]) -> str:
+        if found["code"]:
+            return found["code"]
+        formula = convert(found["block"] or found["inline"], display="block" if found["block"] else "inline")
+        return re.sub(r"[*_`~]", lambda sign: f"&#{ord(sign[0])};", formula)  # no emphasis inside a formula
+
+    pattern = r"(?P<code>```.*?```|`[^`]*`)|\$\$(?P<block>.+?)\$\$|\$(?P<inline>[^$\n]+?)\$"
+    return re.sub(pattern, written, markdown, flags=re.DOTALL)
+
+
+def is_left_out(cell: Any) -> bool:
+    """Whether slides go without this cell."""
+    tagged = {"setup", "solution", "claims"} & set(cell.metadata.get("tags", ()))
+    return bool(tagged) or cell.metadata.get("slideshow", {}).get("slide_type") == "skip"
+
+
+def write_slides(
+    notebooks: Sequence[Path],
+    folder: Path,
+    *,
+    execute: bool = True,
+    report: Callable[[str], None] = lambda line: None,
+) -> list[Path]:
+    """Writes reveal.js slides of each notebook; cells tagged as set-up or solution are left out.
+
+    The pages work without a network: reveal.js is copied next to them, and formulas are MathML.
+
+    Args:
+        notebooks: The `.ipynb` files.
+        folder: The folder of `NAME.slides.html` and `reveal.js`. Executed notebooks are kept in its `.executed`.
+        execute: Whether slides have outputs; notebooks whose source is unchanged are not run again.
+        report: Receives one line before each execution.
+
+    Returns:
+        The pages written.
+
+    Raises:
+        CourseError: if a file is no notebook.
+
+    Example:
+        >>> write_slides([], Path("slides"))
+        []
+    """
+    if not notebooks:
+        return []
+    with needs_library("nbconvert", needed_for="`workbench course slides`"):
+        from nbconvert import SlidesExporter
+
+    folder.mkdir(parents=True, exist_ok=True)
+    copy_reveal(folder)
+    written = []
+    for path in notebooks:
+        notebook = executed(path, folder / ".executed", report) if execute else read(path)
+        # before nbconvert looks at them: it writes the end of a slide into the cell in front of the next one
+        notebook.cells = [cell for cell in notebook.cells if not is_left_out(cell)]
+        _write_formulas(notebook)
+        exporter = SlidesExporter(
+            raw_template=PAGE,
+            reveal_url_prefix="reveal.js",
+            reveal_theme="white",
+            exclude_input_prompt=True,
+            exclude_output_prompt=True,
+        )
+        body, _ = exporter.from_notebook_node(notebook)
+        written.append(folder / f"{path.stem}.slides.html")
+        written[-1].write_text(body, encoding="utf-8")
+    return written
+
+
+def write_site(
+    notebooks: Sequence[Path],
+    folder: Path,
+    *,
+    execute: bool = True,
+    report: Callable[[str], None] = lambda line: None,
+) -> Path:
+    """Writes a page for each notebook and an index in parts, with a map of what builds on what.
+
+    Args:
+        notebooks: The `.ipynb` files.
+        folder: The folder of the site. Executed notebooks are kept in its `.executed`.
+        execute: Whether pages have outputs; notebooks whose source is unchanged are not run again.
+        report: Receives one line before each execution.
+
+    Returns:
+        The index, `index.html`.
+
+    Raises:
+        CourseError: if a file is no notebook.
+
+    Example:
+        >>> write_site([], Path("site")).name
+        'index.html'
+    """
+    with needs_library("nbconvert", needed_for="`workbench course site`"):
+        from nbconvert import HTMLExporter
+
+    folder.mkdir(parents=True, exist_ok=True)
+    titles, links = titles_of(notebooks), {path.stem.partition("-")[0]: f"{path.stem}.html" for path in notebooks}
+    for path in notebooks:
+        notebook = executed(path, folder / ".executed", report) if execute else read(path)
+        notebook.cells = [cell for cell in notebook.cells if "remove-cell" not in cell.metadata.get("tags", ())]
+        _write_formulas(notebook)
+        for cell in notebook.cells:
+            if cell.cell_type == "markdown":
+                cell.source = re.sub(r"\]\((\d\d-[\w-]+)\.ipynb", r"](\1.html", cell.source)
+        exporter = HTMLExporter(raw_template=NOTEBOOK_PAGE, exclude_input_prompt=True, exclude_output_prompt=True)
+        body, _ = exporter.from_notebook_node(notebook)
+        body = re.sub(r"(<body[^>]*>)", rf"\1{HOME}", body, count=1)
+        (folder / f"{path.stem}.html").write_text(body, encoding="utf-8")
+    parts = []
+    for part, paths in parts_of(notebooks).items():
+        items = []
+        for path in paths:
+            title = titles[path.stem.partition("-")[0]]
+            about = " · ".join(filter(None, (title.number, f"{title.minutes} minutes", difficulty_of(title.number))))
+            link = f'<a href="{path.stem}.html">{html.escape(title.question)}</a>'
+            items.append(f"<li>{link}<span>{about}</span></li>")
+        parts.append(f"<h2>{html.escape(part)}</h2><ol>{''.join(items)}</ol>")
+    index = folder / "index.html"
+    index.write_text(
+        INDEX.format(
+            count=len(titles),
+            hours=sum(title.minutes for title in titles.values()) / 60,
+            state="" if execute else "<strong>These pages have no outputs: they were not executed.</strong>",
+            chart=concept_map(notebooks, links) if notebooks else "",
+            parts="\n".join(parts),
+        ),
+        encoding="utf-8",
+    )
+    return index
+
+
+def _write_formulas(notebook: Any) -> None:
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            cell.source = formulas_as_mathml(cell.source)

@@ -1,0 +1,96 @@
+"""The course in parts: order, difficulty, and the map of what builds on what."""
+
+import html
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from workbench.course._notebooks import Title, read, title_of
+
+# Title of the part -> number of the notebook -> difficulty
+PARTS: dict[str, dict[str, int]] = {
+    "Foundations": {"00": 1, "01": 1, "02": 1, "03": 2, "26": 2},
+    "Shardings and compiled programs": {"04": 1, "05": 2, "06": 2, "07": 2, "19": 2},
+    "Parallel training": {"15": 2, "22": 2, "23": 3, "14": 3, "28": 3, "29": 3},
+    "Federated learning": {"08": 1, "09": 2, "27": 3, "21": 2, "10": 2, "25": 3, "11": 3},
+    "Trust": {"24": 2, "12": 3, "20": 2},
+    "Systems": {"13": 2, "16": 2, "17": 3, "18": 2, "30": 3},
+}
+DIFFICULTY = {1: "first steps", 2: "builds on others", 3: "advanced"}
+
+
+def parts_of(notebooks: Sequence[Path]) -> dict[str, list[Path]]:
+    """The notebooks by part, in the order of reading; those that no part names come last, as "More"."""
+    by_number = {path.stem.partition("-")[0]: path for path in notebooks}
+    parts = {
+        part: [by_number.pop(number) for number in numbers if number in by_number] for part, numbers in PARTS.items()
+    }
+    parts["More"] = list(by_number.values())
+    return {part: paths for part, paths in parts.items() if paths}
+
+
+def difficulty_of(number: str) -> str:
+    """The difficulty of a notebook in words; empty for a notebook outside the course."""
+    return next((DIFFICULTY[numbers[number]] for numbers in PARTS.values() if number in numbers), "")
+
+
+def prerequisites_of(path: Path) -> list[str]:
+    """The numbers of the notebooks that a notebook builds on, as its opening links them."""
+    opening = "\n".join(cell.source for cell in read(path).cells[:4])
+    named = re.search(r"\*\*Prerequisites\.\*\*(.*?)\*\*Time", opening, re.DOTALL)
+    return re.findall(r"\]\((\d\d)-[\w-]+\.ipynb\)", named[1]) if named else []
+
+
+def concept_map(notebooks: Sequence[Path], links: Mapping[str, str]) -> str:
+    """An SVG with one column for each part, one box for each notebook, and lines to what each builds on.
+
+    Args:
+        notebooks: The notebooks.
+        links: The page of each notebook, by its number.
+    """
+    parts = parts_of(notebooks)
+    width, height, gap, top = 150, 44, 40, 34
+    place = {
+        path.stem.partition("-")[0]: (column * (width + gap) + 4, top + row * (height + 18))
+        for column, paths in enumerate(parts.values())
+        for row, path in enumerate(paths)
+    }
+    lines, boxes = [], []
+    for column, part in enumerate(parts):
+        x = column * (width + gap) + 4
+        boxes.append(f'<text x="{x}" y="16" font-weight="600">{html.escape(part)}</text>')
+    for path in notebooks:
+        number = path.stem.partition("-")[0]
+        x, y = place[number]
+        for before in prerequisites_of(path):
+            if before not in place:
+                continue
+            from_x, from_y = place[before]
+            start, end = (from_x + width, x) if from_x < x else (from_x, x + width)
+            bends = ((start + end) / 2,) * 2
+            if from_x == x:  # in one column: along its left side
+                start, end, bends = x, x, (x - 26, x - 26)
+            high, low = from_y + height / 2, y + height / 2
+            bend = f"M{start} {high} C{bends[0]} {high},{bends[1]} {low},{end} {low}"
+            lines.append(f'<path d="{bend}"/>')
+        words = path.stem.partition("-")[2].replace("-", " ")
+        cut = words if len(words) <= 22 else words[:22].rsplit(" ", 1)[0] + " …"
+        boxes.append(
+            f'<a href="{html.escape(links[number])}"><rect x="{x}" y="{y}" width="{width}" height="{height}" rx="6"/>'
+            f'<text x="{x + 10}" y="{y + 18}" font-weight="600">{number}</text>'
+            f'<text x="{x + 10}" y="{y + 34}" font-size="11">{html.escape(cut)}</text></a>'
+        )
+    columns, rows = len(parts), max(map(len, parts.values()))
+    size = columns * (width + gap) - gap + 8, top + rows * (height + 18)
+    return (
+        f'<svg class="wb-map" viewBox="0 0 {size[0]} {size[1]}" role="img" aria-label="What each notebook builds on" '
+        'font-family="inherit" font-size="13" fill="currentColor">'
+        "<style>.wb-map rect{fill:#0072b21a;stroke:#0072b2}.wb-map a:hover rect{fill:#0072b240}"
+        ".wb-map path{fill:none;stroke:currentColor;opacity:.35}.wb-map{width:100%;min-width:60rem}</style>"
+        f"{''.join(lines)}{''.join(boxes)}</svg>"
+    )
+
+
+def titles_of(notebooks: Sequence[Path]) -> dict[str, Title]:
+    """The openings of notebooks, by number."""
+    return {path.stem.partition("-")[0]: title_of(path) for path in notebooks}
