@@ -9,6 +9,14 @@ from workbench.advice._rewrite import RECOMPUTED
 from workbench.records import CollectiveRecord, FindingRecord, PlannedValueRecord, WhyCollectiveRecord
 from workbench.render import bytes_text
 
+# Steps of JAX's older generator: it numbers all rows, cuts the list in two halves, mixes them and joins the results.
+_COUNTER_STEPS = ("iota", "slice", "split", "while", "concatenate")
+
+
+def _scope(op_name: str) -> str:
+    """The function inside which an operation stands."""
+    return op_name.rpartition("/")[0].rstrip("/")
+
 
 def unsplit_operation(program: Compiled) -> Iterator[FindingRecord]:
     """An operation that the partitioner cannot split: every device gathers its operand and computes all of it."""
@@ -33,12 +41,16 @@ def exchanged_counters(program: Compiled) -> Iterator[FindingRecord]:
     known = program.record.propagation
     if known is None:
         return
-    counters = {value.name for value in known.values if value.operation == "iota" and value.dtype == "ui32"}
-    cut = {why.source for why, _ in _explained(program) if {o.value for o in why.operands} & counters}
+    counters = {_scope(v.op_name) for v in known.values if v.operation == "iota" and v.dtype == "ui32"}
+    rounds = {_scope(v.op_name) for v in known.values if v.operation == "while" and v.dtype == "ui32"}
+    rounds |= {_scope(scope) for scope in rounds}  # JAX names the rounds by one more part: an empty one, or the caller
     found = [
-        each
-        for why, each in _explained(program)
-        if why.source in cut and why.operation in ("iota", "slice", "while", "concatenate")
+        collective
+        for collective in program.module.collectives
+        if any(
+            _scope(name) in counters & rounds and name.rpartition("/")[2] in _COUNTER_STEPS
+            for name in collective.op_names
+        )
     ]
     if not found:
         return
@@ -85,16 +97,12 @@ def axis_without_name(program: Compiled) -> Iterator[FindingRecord]:
     """A `shard_map` under `vmap` that does not name the mesh axis of the mapped dimension: its values are gathered."""
     known = program.record.propagation
     manual = [value for value in (known.values if known else ()) if value.operation == "manual_computation"]
-    mapped = {value.source for value in manual if "vmap(" in value.op_name}
-    found = [
-        (why, each)
-        for why, each in _explained(program)
-        if why.operation == "manual_computation" and why.source in mapped
-    ]
+    mapped = {value.op_name for value in manual if "vmap(" in value.op_name}
+    found = [each for each in program.module.collectives if mapped & set(each.op_names)]
     if not found:
         return
-    total = sum(sent(each) for _, each in found)
-    axes = tuple(dict.fromkeys(axis for why, _ in found for axis in why.axes))
+    total = sum(map(sent, found))
+    axes = tuple(dict.fromkeys(axis for each in found for axis in each.axes))
     shown = " and ".join(f"`{axis}`" for axis in axes)
     name = f'"{axes[0]}"' if len(axes) == 1 else "(" + ", ".join(f'"{axis}"' for axis in axes) + ")"
     yield FindingRecord(
@@ -105,10 +113,10 @@ def axis_without_name(program: Compiled) -> Iterator[FindingRecord]:
         change=f"Name the axis of the mapped dimension, `jax.vmap(fn, spmd_axis_name={name})`, and give the "
         "`shard_map` every mapped value as an argument: a value that its function captures cannot be named.",
         code=f"jax.vmap(fn, spmd_axis_name={name})",
-        evidence=tuple(evidence_of(each)[0] for _, each in found[:4]),
+        evidence=tuple(evidence_of(each)[0] for each in found[:4]),
         weight=share(program, total),
-        instructions=tuple(each.name for _, each in found),
-        sources=next((each.sources for _, each in found if each.sources), ()),
+        instructions=tuple(each.name for each in found),
+        sources=next((each.sources for each in found if each.sources), ()),
         axes=axes,
         gain=estimated("bytes sent", total, 0.0, "the change is inside the program"),
     )
