@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+import workbench_widgets
 from flax import nnx
 
 import workbench as wb
@@ -66,7 +67,7 @@ def test_an_optax_loop_with_donation_computes_the_same(make_sgd):
     watched = wb.watch(step, show=False)
     assert _losses(watched, params, opt_state) == expected
     assert params.is_deleted()  # the watch does not keep the donation from working
-    assert [record.metrics["loss"] for record in watched.history] == pytest.approx(expected)
+    assert [record.metrics["loss"] for record in watched.record.history] == pytest.approx(expected)
 
 
 def test_names_of_outputs_are_those_of_the_return(make_sgd):
@@ -80,7 +81,7 @@ def test_the_first_call_alone_compiles(make_sgd):
     step, params, opt_state = make_sgd()
     watched = wb.watch(step, show=False)
     _losses(watched, params, opt_state)
-    assert ["compile_seconds" in record.metrics for record in watched.history] == [True] + [False] * 5
+    assert ["compile_seconds" in record.metrics for record in watched.record.history] == [True] + [False] * 5
 
 
 def test_a_new_shape_is_a_compilation_with_its_step_and_reason(make_sgd):
@@ -164,7 +165,7 @@ def test_an_nnx_loop_without_results_is_timed_and_its_metrics_are_read():
     for _ in range(4):
         train_step(model, optimizer, metrics, jnp.ones((3, 4)))
         totals.append(float(metrics.loss.total[...]))
-    assert [record.metrics["total"] for record in train_step.history] == pytest.approx(totals)
+    assert [record.metrics["total"] for record in train_step.record.history] == pytest.approx(totals)
     assert _cost_of(train_step).flops > 0
 
 
@@ -184,7 +185,7 @@ def test_a_model_with_functions_as_static_leaves_passes_through():
     for _ in range(3):
         model, _ = watched(model, jnp.ones((2, 3)))
     assert model.activation is jax.nn.relu
-    assert [record.metrics["loss"] for record in watched.history] == pytest.approx([12.0, 9.6, 7.2])
+    assert [record.metrics["loss"] for record in watched.record.history] == pytest.approx([12.0, 9.6, 7.2])
 
 
 def test_static_keywords_reach_the_function():
@@ -219,7 +220,7 @@ def test_pmap_gives_one_number_for_the_loss_of_all_devices():
     w = jnp.ones((8, 3))
     for _ in range(3):
         w, _ = step(w, jnp.ones((8, 3)))
-    assert step.history[0].metrics["loss"] == pytest.approx(1.0)
+    assert step.record.history[0].metrics["loss"] == pytest.approx(1.0)
 
 
 def test_a_scan_inside_counts_all_its_iterations():
@@ -281,7 +282,7 @@ def test_outputs_by_function_and_by_name(make_sgd):
     chosen = {"norm": lambda result: jnp.abs(result[0]).sum(), "last": "loss"}
     watched = wb.watch(step, outputs=chosen, show=False)
     params, opt_state, loss = watched(params, opt_state, jnp.ones((2, 4)))
-    metrics = watched.history[0].metrics
+    metrics = watched.record.history[0].metrics
     assert metrics["norm"] == pytest.approx(float(jnp.abs(params).sum()))
     assert metrics["last"] == pytest.approx(float(loss))
 
@@ -335,7 +336,7 @@ def test_outputs_that_are_donated_are_copied_from_then_on():
     for found in found_later[1:]:
         put(found)
     watched.close()
-    assert watched.history[-2].metrics["rate"] == 0.125
+    assert watched.record.history[-2].metrics["rate"] == 0.125
 
 
 def test_seconds_are_those_until_the_results_are_ready():
@@ -450,7 +451,7 @@ def test_the_history_of_a_long_loop_is_bounded_and_keeps_its_end(monkeypatch):
     watched = wb.watch(jax.jit(lambda x: x + 1), show=False)
     for _ in range(500):
         watched(1.0)
-    rounds = [found.round for found in watched.history]
+    rounds = [found.round for found in watched.record.history]
     assert len(rounds) <= 64
     assert rounds[0] == 0
     assert rounds[-20:] == list(range(480, 500))
@@ -463,7 +464,7 @@ def test_a_call_inside_another_trace_is_no_step():
     assert gradient.tolist() == [2.0, 2.0]
     assert watched.record.steps == 0
     watched(jnp.ones(2))
-    assert [found.round for found in watched.history] == [0]
+    assert [found.round for found in watched.record.history] == [0]
 
 
 def test_a_second_version_says_what_changed():
@@ -543,6 +544,19 @@ def test_steps_of_a_loop_of_several_functions():
     assert loop.history[0].metrics["rate"] == 0.1
     assert loop.record.status == "finished"
     assert [problem.round for problem in loop.problems if problem.metric == "loss"] == [2]
+
+
+def test_a_live_view_does_not_hold_the_record_up():
+    watched = wb.watch(jax.jit(lambda x: x.sum()), show=False)
+    view = workbench_widgets.RunView(watched)
+    for _ in range(30):
+        watched(jnp.ones(2))
+    steps = watched.record.steps  # gives up after ten seconds
+    assert steps == 30
+    view.renew()
+    assert view.live["finished"] == 30
+    assert "30 steps" in view.text()
+    view.close()
 
 
 def test_calls_after_the_end_pass_through():

@@ -49,7 +49,7 @@ def watch(
         >>> w = jnp.ones(3)
         >>> for _ in range(4):
         ...     w, loss = step(w)
-        >>> step.record.steps, [round(found.metrics["loss"], 2) for found in step.history]
+        >>> step.record.steps, [round(found.metrics["loss"], 2) for found in step.record.history]
         (4, [3.0, 2.43, 1.92, 1.47])
     """
     display = None if show is False else _display if in_notebook() else _line if show or _in_terminal() else None
@@ -78,6 +78,7 @@ def _display(watched: Watch) -> None:
 
     def renew(*_: object) -> None:
         events.unregister("post_run_cell", renew)
+        _ = watched.record  # waits for the last results
         view.renew()
         handle.update(view)
 

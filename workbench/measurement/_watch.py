@@ -370,8 +370,7 @@ class Watch:
 
     @property
     def history(self) -> History:
-        """The kept steps: the latest 2,000, and of older ones fewer the older they are."""
-        self._core.flush()
+        """The kept steps so far: the latest 2,000, and of older ones fewer the older they are. Waits for nothing."""
         return self._core.history
 
     @property
@@ -392,7 +391,7 @@ class Watch:
 
     def to_pandas(self) -> "pd.DataFrame":
         """One row per kept step: seconds and their parts, outputs, rates, memory."""
-        return self.history.summary()
+        return History(self.record.history).summary()
 
     def pause(self) -> None:
         """Stops drawing; the loop goes on and is recorded."""
