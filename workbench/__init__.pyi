@@ -27,7 +27,6 @@ from .api import (
     inspect as inspect,
     load as load,
     measure as measure,
-    playground as playground,
     search as search,
     show as show,
     trace as trace,
@@ -35,6 +34,7 @@ from .api import (
     why as why,
 )
 from .federated import algorithms as algorithms, data as data, experiments as experiments, population as population
+from .federated.experiments import playground as playground
 from .measurement import (
     Run as Run,
     calibrate as calibrate,

@@ -10,8 +10,7 @@ from every_view import overlaid
 from harness import Harness
 from playwright.sync_api import Locator, expect
 
-from workbench.federated.experiments import overlay_runs
-from workbench.measurement import History
+from workbench.measurement import History, overlay_runs
 from workbench.records import RoundRecord
 
 pytestmark = pytest.mark.browser

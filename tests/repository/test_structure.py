@@ -103,13 +103,26 @@ def test_every_package_has_a_layer():
     assert sorted(tops - FLOOR.keys()) == []
 
 
-def test_widgets_are_opened_from_the_api_only():
+def test_widgets_are_opened_from_the_api_and_the_playground_only():
     users = {
         module
         for module, targets in imports().items()
         if module.startswith("workbench.") and any(target.startswith("workbench_widgets") for target in targets)
     }
-    assert sorted(user for user in users if not user.startswith("workbench.api.")) == []
+    known = ("workbench.api.", "workbench.federated.experiments._playground")
+    assert sorted(user for user in users if not user.startswith(known)) == []
+
+
+def test_the_core_knows_neither_federated_learning_nor_launched_programs():
+    apart = ("workbench.federated", "workbench.launch", "workbench.replicate")
+    core = {
+        f"{module} imports {target}"
+        for module, targets in imports().items()
+        if module.startswith("workbench.") and not module.startswith((*apart, "workbench.cli", "workbench.course"))
+        for target in targets
+        if target.startswith(apart)
+    }
+    assert sorted(core) == []
 
 
 def test_widgets_know_records_and_pictures_and_nothing_that_runs():

@@ -13,6 +13,6 @@ from workbench.api._questions import (
     why as why,
 )
 from workbench.api._runs_page import write_runs_page as write_runs_page
-from workbench.api._show import in_notebook as in_notebook, playground as playground
+from workbench.api._show import in_notebook as in_notebook
 from workbench.api._traced import Traced as Traced, trace as trace
 from workbench.api._watch import watch as watch

@@ -5,9 +5,8 @@ from typing import Any, overload
 
 from workbench.api._things import is_program, record_of_thing
 from workbench.errors import InspectionError, ProgramError
-from workbench.federated.experiments import RunComparison, SweepResult, compare_runs, is_runs, named_runs
 from workbench.inspection import compare as compare_records
-from workbench.measurement import History, Run, StoredRun
+from workbench.measurement import History, Results, Run, RunComparison, StoredRun, compare_runs, is_runs, named_runs
 from workbench.records import ComparisonRecord
 
 Runs = Run | StoredRun | History
@@ -15,7 +14,7 @@ Runs = Run | StoredRun | History
 
 @overload
 def compare(
-    *things: SweepResult | Mapping[str, Any] | Runs | Sequence[Runs], metric: str | None = None, **options: Any
+    *things: Results | Mapping[str, Any] | Runs | Sequence[Runs], metric: str | None = None, **options: Any
 ) -> RunComparison: ...
 @overload
 def compare(*things: object) -> ComparisonRecord: ...
@@ -56,7 +55,7 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Compa
         [(128.0, 1024.0)]
     """
     runs = things[0] if len(things) == 1 else list(things)
-    if isinstance(runs, SweepResult | Mapping) or is_runs(runs):
+    if isinstance(runs, Results | Mapping) or is_runs(runs):
         return compare_runs(named_runs(runs), metric=metric, **options)
     if metric is not None or options:
         given = [*([] if metric is None else ["metric"]), *options]

@@ -4,8 +4,7 @@ import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from workbench.federated.experiments import overlay_runs
-from workbench.measurement import StoredRun
+from workbench.measurement import StoredRun, overlay_runs
 
 
 def write_runs_page(

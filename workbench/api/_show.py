@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack
 
 import jax
 
-from workbench import launch, render
+from workbench import render
 from workbench._open_types import Option
 from workbench._types import PyTree
 from workbench.advice import advise_call, advise_record
@@ -19,12 +19,12 @@ from workbench.api._things import Inspected, record_of_thing, refuse_options
 from workbench.api._waiting import say_phase, waiting
 from workbench.engines import play
 from workbench.errors import InspectionError, MeshError, ProgramError, WorkbenchError
-from workbench.federated.experiments import is_runs, overlay_runs
 from workbench.inspection import LoweredCall, On, current_mesh, inspect_call, machine_of, mesh_of_values
 from workbench.inspection.what_if import WhatIf
-from workbench.measurement import DeviceMonitor, Run, Watch
+from workbench.measurement import DeviceMonitor, Run, Watch, is_runs, overlay_runs
 from workbench.records import (
     AdviceRecord,
+    Live,
     PlayRecord,
     ProgramRecord,
     Record,
@@ -35,7 +35,7 @@ from workbench.records import (
 )
 
 if TYPE_CHECKING:
-    from workbench_widgets import PlayerView, Playground, WorkbenchWidget
+    from workbench_widgets import PlayerView, WorkbenchWidget
 
     from workbench.api._traced import Traced
 
@@ -215,8 +215,8 @@ def _live_view_of(x: object) -> "WorkbenchWidget | None":
     """The view of what goes on while somebody watches: a run, devices, launched nodes, several runs; else None."""
     import workbench_widgets
 
-    if isinstance(x, launch.Launched):
-        return workbench_widgets.LaunchView(x)
+    if isinstance(x, Live):
+        return getattr(workbench_widgets, x.live_view)(x)
     if isinstance(x, Run | Watch):
         return workbench_widgets.RunView(x)
     if isinstance(x, DeviceMonitor):
@@ -257,29 +257,6 @@ def laid_out(widget: W, layout: Layout | None) -> W:
     if layout is not None:
         widget.layout = layout
     return widget
-
-
-def playground(**settings: Option) -> "Playground":
-    """An experiment in federated learning without writing code: choose, run, compare, and copy the code.
-
-    Args:
-        **settings: What to start with, as for `wb.experiments.Settings`: `algorithm=`, `clients=`, `alpha=`, …
-
-    Returns:
-        The widget; the last line of a cell displays it.
-
-    Raises:
-        ProgramError: for settings that no experiment can be made of.
-
-    Example:
-        >>> type(playground(algorithm="FedAvg", clients=4, rounds=2)).__name__
-        'Playground'
-    """
-    import workbench_widgets
-
-    from workbench.federated import experiments
-
-    return workbench_widgets.Playground(experiments, experiments.Settings(**settings))  # pyright: ignore[reportArgumentType]
 
 
 def in_notebook() -> bool:

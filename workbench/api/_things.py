@@ -14,7 +14,6 @@ from jax.sharding import AbstractMesh, Mesh
 from workbench._open_types import Foreign, Option
 from workbench.api._export import ExportedProgram, load
 from workbench.errors import InspectionError, ProgramError
-from workbench.federated.experiments import is_runs, overlay_runs
 from workbench.inspection import (
     On,
     inspect_mesh,
@@ -24,7 +23,7 @@ from workbench.inspection import (
     is_program_text,
     machine_of,
 )
-from workbench.measurement import Watch
+from workbench.measurement import Watch, is_runs, overlay_runs
 from workbench.plan import nesting_problem
 from workbench.records import Record
 

@@ -21,7 +21,7 @@ from workbench.launch._processes import exit_text
 from workbench.launch._program import Program
 from workbench.launch._runner import Emit
 from workbench.launch._values import Value
-from workbench.records import LaunchedRecord, LaunchStatus, NodeStateName, NodeStateRecord
+from workbench.records import LaunchedRecord, LaunchStatus, Live, NodeStateName, NodeStateRecord
 from workbench.render import describe_graph, describe_launched, display_object, render_graph_svg
 
 _TICK_SECONDS = 0.25
@@ -31,7 +31,7 @@ _DROPPED: "queue.SimpleQueue[Launched]" = queue.SimpleQueue()  # may be put to f
 _ENDING = threading.Lock()  # held from the start of the thread that ends what was dropped
 
 
-class Launched:
+class Launched(Live):
     """A program that runs; made by `launch`. Stops at the end of a `with` block; `await` it to wait in a notebook.
 
     A program that nobody can reach any more, because this object and all its clients are gone, is stopped.
@@ -44,6 +44,8 @@ class Launched:
         ...     print(launched.wait(), launched.state()[0].state)
         {'main/0': 0} finished
     """
+
+    live_view = "LaunchView"
 
     def __init__(self, program: Program, engine: LaunchEngine, on_failure: Literal["stop", "continue"]) -> None:
         self.program = program

@@ -4,6 +4,14 @@ from workbench.measurement._calibrate import calibrate as calibrate
 from workbench.measurement._checkpoints import load_checkpoint as load_checkpoint
 from workbench.measurement._client_profiles import ClientProfiles as ClientProfiles, sample_profiles as sample_profiles
 from workbench.measurement._clients import client_runs as client_runs, lockstep_waste as lockstep_waste
+from workbench.measurement._compare_runs import (
+    Results as Results,
+    RunComparison as RunComparison,
+    compare_runs as compare_runs,
+    is_runs as is_runs,
+    named_runs as named_runs,
+    overlay_runs as overlay_runs,
+)
 from workbench.measurement._device_events import (
     DeviceEvent as DeviceEvent,
     ModuleRun as ModuleRun,

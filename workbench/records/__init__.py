@@ -57,6 +57,7 @@ from workbench.records._launch import (
     EdgeRecord as EdgeRecord,
     LaunchedRecord as LaunchedRecord,
     LaunchStatus as LaunchStatus,
+    Live as Live,
     NodeKind as NodeKind,
     NodeRecord as NodeRecord,
     NodeStateName as NodeStateName,

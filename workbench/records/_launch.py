@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import ClassVar, Literal
 
 from workbench.records._base import Record
 
@@ -13,6 +13,16 @@ NodeStateName = Literal[
 
 
 LaunchStatus = Literal["running", "stopping", "finished", "stopped", "failed"]
+
+
+class Live:
+    """A base of objects that go on while a view shows them, such as launched programs.
+
+    Attributes:
+        live_view: Name of the class in `workbench_widgets` that shows such an object.
+    """
+
+    live_view: ClassVar[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,9 +9,8 @@ import scipy.stats
 
 from workbench import compare
 from workbench.errors import DataError
-from workbench.federated.experiments import plot_comparison
-from workbench.federated.experiments._intervals import mean_interval
 from workbench.measurement import History
+from workbench.measurement._intervals import mean_interval
 from workbench.records import RoundRecord
 
 
@@ -101,9 +100,9 @@ def test_something_else_than_runs_is_refused() -> None:
 @pytest.mark.parametrize("kind", ["curves", "finals", "profile", "fairness"])
 def test_figures_are_vector_files_whose_text_is_text(kind: str, tmp_path: Path) -> None:
     runs = {name: [run((4.0, 5.0), (x, x + 1)) for x in (1.0, 2.0)] for name in ("FedAvg", "FedAdam")}
-    figure = plot_comparison(compare(runs, metric="loss"), kind, tmp_path / "figure.svg")
+    figure = compare(runs, metric="loss").figure(kind, tmp_path / "figure.svg")
     assert figure._repr_png_().startswith(b"\x89PNG")  # a notebook that never imported pyplot shows it
     text = (tmp_path / "figure.svg").read_text()
     assert "FedAdam" in text
-    plot_comparison(compare(runs, metric="loss"), kind, tmp_path / "figure.pdf")
+    compare(runs, metric="loss").figure(kind, tmp_path / "figure.pdf")
     assert (tmp_path / "figure.pdf").read_bytes().startswith(b"%PDF")

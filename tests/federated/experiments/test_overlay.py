@@ -11,8 +11,8 @@ import workbench as wb
 from workbench import compare
 from workbench.errors import DataError, InspectionError
 from workbench.federated import algorithms
-from workbench.federated.experiments import overlay_runs, sweep
-from workbench.measurement import History
+from workbench.federated.experiments import sweep
+from workbench.measurement import History, overlay_runs
 from workbench.records import RoundRecord, RunOverlayRecord
 
 

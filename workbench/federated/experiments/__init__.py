@@ -1,16 +1,13 @@
 """Experiments in federated learning: sweeps, comparisons of runs, and one experiment from a handful of settings."""
 
 from workbench.federated.experiments._code import write_code as write_code
-from workbench.federated.experiments._compare_runs import RunComparison as RunComparison, compare_runs as compare_runs
 from workbench.federated.experiments._drift import Drift as Drift
 from workbench.federated.experiments._experiment import (
     Experiment as Experiment,
     count_labels as count_labels,
 )
-from workbench.federated.experiments._figures import plot_comparison as plot_comparison
 from workbench.federated.experiments._hypergradient_search import HypergradientSearch as HypergradientSearch
-from workbench.federated.experiments._overlay import is_runs as is_runs, named_runs as named_runs
-from workbench.federated.experiments._overlay_runs import overlay_runs as overlay_runs
+from workbench.federated.experiments._playground import playground as playground
 from workbench.federated.experiments._settings import (
     ALGORITHMS as ALGORITHMS,
     COMPRESSIONS as COMPRESSIONS,

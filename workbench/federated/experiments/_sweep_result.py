@@ -13,7 +13,7 @@ from workbench._types import AnyArray, PyTree
 from workbench.errors import DataError, needs_library
 from workbench.federated.experiments._space import Setting
 from workbench.federated.experiments._sweep_store import Member, SweepStore
-from workbench.measurement import History
+from workbench.measurement import History, Results
 from workbench.records import RoundRecord
 from workbench.render import display_object
 
@@ -46,7 +46,7 @@ class SweepGroup:
     notes: tuple[str, ...] = ()
 
 
-class SweepResult:
+class SweepResult(Results):
     """The finished rounds of all trials of a sweep.
 
     Attributes:
@@ -100,6 +100,31 @@ class SweepResult:
             for setting in self.settings
         ]
         return [f"{label} #{n}" if made.count(label) > 1 else label for n, label in enumerate(made)]
+
+    def histories(self) -> dict[str, dict[int, History]]:
+        """The history of every trial and seed that has begun; see `workbench.measurement.Results`."""
+        begun = self.trials.query("rounds > 0")
+        pairs = list(zip(begun["trial"].tolist(), begun["seed"].tolist(), strict=True))
+        return {
+            label: {seed: self.history(t, seed) for t, seed in pairs if t == trial}
+            for trial, label in enumerate(self.labels())
+            if any(t == trial for t, _ in pairs)
+        }
+
+    def outcomes(self) -> dict[str, dict[int, tuple[str, str]]]:
+        """The state of every run, and why it ended early, by the label of its trial and its seed."""
+        table = self.trials
+        rows = list(zip(table["trial"], table["seed"], table["status"], table["reason"], strict=True))
+        labels = self.labels()
+        return {
+            name: {int(seed): (status, reason) for trial, seed, status, reason in rows if labels[trial] == name}
+            for name in labels
+        }
+
+    def metric_names(self) -> list[str]:
+        """The metrics of all trials."""
+        known = [self.metrics(trial, seed) for trial in range(len(self.settings)) for seed in self.seeds]
+        return list(dict.fromkeys(name for metrics in known for name in metrics))
 
     @property
     def trials(self) -> "pd.DataFrame":

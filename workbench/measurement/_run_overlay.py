@@ -1,71 +1,21 @@
 """The record of several runs over one another, of which the live view, the page and the text are made."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from workbench.errors import DataError
-from workbench.federated.experiments._intervals import mean_interval
-from workbench.federated.experiments._sweep_result import SweepResult
-from workbench.measurement import History, Run, StoredRun
+from workbench.measurement._history import History
+from workbench.measurement._intervals import mean_interval
+from workbench.measurement._run_tables import RunTables, values_of
 from workbench.records import OverlaidMetricRecord, OverlaidResultRecord, ResultPairRecord, RunOverlayRecord
-
-if TYPE_CHECKING:
-    from workbench.federated.experiments._compare_runs import RunComparison
 
 MOST_POINTS = 300  # of one curve
 MOST_TESTED = 12  # results of which every pair is tested
 _LIVE = ("ready", "running", "paused")
 
 
-def is_runs(x: object) -> bool:
-    """Returns whether these are runs to draw over one another: a sweep, a list of runs, or runs by name.
-
-    Example:
-        >>> is_runs([History([])]), is_runs({"a": [History([])]}), is_runs([1.0])
-        (True, True, False)
-    """
-    if isinstance(x, SweepResult):
-        return True
-    given = list(x.values()) if isinstance(x, Mapping) else x
-    if not isinstance(given, list | tuple) or not given:
-        return False
-    flat = [one for each in given for one in several(each)]
-    return bool(flat) and all(isinstance(one, Run | History | StoredRun) for one in flat)
-
-
-def several(given: object) -> list[Any]:
-    if isinstance(given, Mapping):
-        return list(given.values())
-    return list(given) if isinstance(given, list | tuple) else [given]
-
-
-def values_of(history: History, metric: str) -> np.ndarray | None:
-    """The metric over rounds, NaN where a round lacks it; None if all do."""
-    if metric not in history.metrics():
-        return None
-    return np.array([float(np.mean(np.asarray(r.metrics.get(metric, np.nan), np.float64))) for r in history])
-
-
-def outcomes_of(results: "SweepResult | Mapping[str, Any]") -> dict[str, dict[int, tuple[str, str]]]:
-    """The state of every run, and why it ended early, by name and seed; empty where nobody knows."""
-    if isinstance(results, SweepResult):
-        table = results.trials
-        rows = list(zip(table["trial"], table["seed"], table["status"], table["reason"], strict=True))
-        labels = results.labels()
-        return {
-            name: {int(seed): (status, reason) for trial, seed, status, reason in rows if labels[trial] == name}
-            for name in labels
-        }
-    found: dict[str, dict[int, tuple[str, str]]] = {}
-    for name, given in results.items():
-        pairs = list(given.items()) if isinstance(given, Mapping) else list(enumerate(several(given)))
-        found[str(name)] = {seed: (getattr(run, "status", ""), "") for seed, run in pairs}
-    return found
-
-
-def record_of(comparison: "RunComparison") -> RunOverlayRecord:
+def record_of(comparison: RunTables) -> RunOverlayRecord:
     """Makes the record that the view draws of a comparison."""
     statuses = {state for seeds in comparison.outcomes.values() for state, _ in seeds.values()}
     running = bool(statuses & set(_LIVE))
@@ -96,7 +46,7 @@ def _pair(metric: str, row: Mapping[Any, Any]) -> ResultPairRecord:
 
 
 def _result(
-    comparison: "RunComparison", name: str, metrics: Sequence[str], longest: int, running: bool
+    comparison: RunTables, name: str, metrics: Sequence[str], longest: int, running: bool
 ) -> OverlaidResultRecord:
     seeds, outcomes = comparison.results.get(name, {}), comparison.outcomes.get(name, {})
     whole = dict(seeds) if running else {seed: h for seed, h in seeds.items() if len(h) == longest}
@@ -135,7 +85,7 @@ def _status(states: Sequence[str]) -> str:
 
 
 def _curve(
-    comparison: "RunComparison", metric: str, seeds: Mapping[int, History], compared: bool
+    comparison: RunTables, metric: str, seeds: Mapping[int, History], compared: bool
 ) -> OverlaidMetricRecord | None:
     rows = [values for history in seeds.values() if (values := values_of(history, metric)) is not None and len(values)]
     if not rows:
@@ -178,45 +128,3 @@ def _finite(value: float | np.ndarray) -> float | None:
 
 def _numbers(values: np.ndarray) -> tuple[float | None, ...]:
     return tuple(_finite(value) for value in values)
-
-
-def named_runs(results: object) -> "SweepResult | Mapping[Any, Any]":
-    """Runs by name and seed, of a sweep, a dictionary or a list; stored runs of one name are seeds of one result."""
-    if isinstance(results, SweepResult | Mapping):
-        return results
-    if not isinstance(results, list | tuple) or not is_runs(results):
-        message = (
-            f"`compare` received a `{type(results).__name__}`. It compares a sweep, a list of `Run`, `StoredRun` or "
-            "`History`, or a dictionary of these by name: pass one of them."
-        )
-        raise DataError(message)
-    found: dict[str, list[Any]] = {}
-    for number, run in enumerate(results, 1):
-        named = run.about["name"] if isinstance(run, StoredRun) else ""
-        found.setdefault(named or f"run {number}", []).append(run)
-    return found
-
-
-def first_metric(named: "SweepResult | Mapping[Any, Any]") -> str:
-    """The metric to show first: "loss" where there is one, else the first.
-
-    Raises:
-        DataError: if no run has finished a round.
-    """
-    metrics = _metrics_of(named)
-    if not metrics:
-        message = (
-            "`compare` received runs of which none has finished a round. There is nothing to compare or draw yet: run "
-            "at least one round, or wait for it."
-        )
-        raise DataError(message)
-    return "loss" if "loss" in metrics else metrics[0]
-
-
-def _metrics_of(named: "SweepResult | Mapping[Any, Any]") -> list[str]:
-    if isinstance(named, SweepResult):
-        known = [named.metrics(trial, seed) for trial in range(len(named.settings)) for seed in named.seeds]
-        return list(dict.fromkeys(name for metrics in known for name in metrics))
-    runs = [one for given in named.values() for one in several(given)]
-    histories = [one if isinstance(one, History) else one.history for one in runs]
-    return list(dict.fromkeys(name for history in histories for name in history.metrics()))

@@ -1,92 +1,28 @@
-"""Compares runs over several seeds: intervals, paired tests, cost to a target, fairness."""
+"""Tables of results over seeds: final values with intervals, paired tests, cost to a target, fairness."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from workbench._open_types import Option
 from workbench.errors import DataError, needs_library
-from workbench.federated.experiments._intervals import Correction, Test, mean_interval, paired_tests
-from workbench.federated.experiments._overlay import first_metric, named_runs, outcomes_of, record_of, values_of
-from workbench.federated.experiments._sweep_result import SweepResult
-from workbench.measurement import History, Run, StoredRun
-from workbench.records import RunOverlayRecord
-from workbench.render import display_object
+from workbench.measurement._history import History
+from workbench.measurement._intervals import Correction, Test, mean_interval, paired_tests
 
 if TYPE_CHECKING:
     import pandas as pd
-    from matplotlib.figure import Figure
-
-Results = SweepResult | Mapping[str, Any]
 
 
-def compare_runs(
-    results: Results,
-    *,
-    metric: str | None = None,
-    minimize: bool = True,
-    last: int = 1,
-    confidence: float = 0.95,
-    resamples: int = 2000,
-    test: Test = "permutation",
-    correction: Correction = "holm",
-) -> "RunComparison":
-    """Compares results over seeds: means with intervals, paired tests, cost to a target, fairness, figures.
-
-    Args:
-        results: A sweep (each trial is a result, its seeds are the repetitions), or by name a `Run`, a
-            `StoredRun`, a `History`, a list of these (one per seed), or a dictionary of these by seed.
-        metric: Metric to compare; of one value per client their mean. Default: "loss" if there is one, else the first.
-        minimize: Whether small is good.
-        last: The final value is the mean over this many last rounds.
-        confidence: Confidence level of all intervals, which are Student's over the seeds.
-        resamples: Of permutations, where there are too many signs to try all.
-        test: "permutation" (of signs, exact for few seeds), "t" or "wilcoxon"; always paired by seed.
-        correction: "holm" or "benjamini-hochberg", for the number of pairs.
-
-    Returns:
-        The comparison. Runs whose metric ends without a finite value, and runs that ended before the longest of all
-        results, are left out of means and tests and counted as `left_out`.
-
-    Raises:
-        DataError: a result is of another kind, or nothing has the metric.
-
-    Example:
-        >>> from workbench.records import RoundRecord
-        >>> def run(*losses):
-        ...     return History([RoundRecord(round=r, seconds=1.0, metrics={"loss": x}) for r, x in enumerate(losses)])
-        >>> compared = compare_runs({"a": [run(3.0, 1.0), run(3.0, 2.0)], "b": [run(3.0, 2.0), run(3.0, 3.0)]},
-        ...                         metric="loss")
-        >>> compared.table()["mean"].tolist(), compared.tests()["difference"].tolist()
-        ([1.5, 2.5], [-1.0])
-
-    References:
-        Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS 2021
-        (arXiv 2108.13264), on intervals for few runs.
-    """
-    results = named_runs(results)
-    metric = first_metric(results) if metric is None else metric
-    named = _named(results)
-    found = {
-        name: {seed: kept for seed, history in seeds.items() if (kept := values_of(history, metric)) is not None}
-        for name, seeds in named.items()
-    }
-    if not any(found.values()):
-        has = sorted({m for seeds in named.values() for history in seeds.values() for m in history.metrics()})
-        message = (
-            f"`compare` received metric={metric!r}, which none of {len(named)} results has. They have "
-            f"{', '.join(map(repr, has)) or 'no metrics'}: pass one of these."
-        )
-        raise DataError(message)
-    outcomes = outcomes_of(results)
-    return RunComparison(named, metric, minimize, last, confidence, resamples, test, correction, outcomes)
+def values_of(history: History, metric: str) -> np.ndarray | None:
+    """The metric over rounds, NaN where a round lacks it; None if all do."""
+    if metric not in history.metrics():
+        return None
+    return np.array([float(np.mean(np.asarray(r.metrics.get(metric, np.nan), np.float64))) for r in history])
 
 
-class RunComparison:
-    """Results by name and seed, and what they say; every method returns a table or a figure."""
+class RunTables:
+    """Results by name and seed, and their tables."""
 
     def __init__(
         self,
@@ -121,12 +57,7 @@ class RunComparison:
 
     def __repr__(self) -> str:
         seeds = ", ".join(f"{name}: {len(values)}" for name, values in self._values.items())
-        return f"<RunComparison by {self.metric!r}, seeds of {seeds}>"
-
-    @property
-    def record(self) -> RunOverlayRecord:
-        """The results over one another, as `wb.show` and `wb.explore` draw them; made again each time."""
-        return record_of(self)
+        return f"<{type(self).__name__} by {self.metric!r}, seeds of {seeds}>"
 
     def finals(self) -> dict[str, dict[int, float]]:
         """The final value by seed, by name."""
@@ -280,15 +211,6 @@ class RunComparison:
             raise DataError(message)
         return _pandas().DataFrame(rows)
 
-    def figure(self, kind: str = "curves", path: str | Path | None = None, **options: Option) -> "Figure":
-        """A figure for a paper; see `plot_comparison`."""
-        from workbench.federated.experiments._figures import plot_comparison
-
-        return plot_comparison(self, kind, path, **options)
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        return display_object("RunComparison", repr(self)[1:-1], self.table().to_dict("records"))
-
     def _interval(self, values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         return mean_interval(values, confidence=self.confidence)
 
@@ -308,41 +230,6 @@ def _spread(clients: np.ndarray, minimize: bool) -> dict[str, float]:
     found = {"mean": float(ordered.mean()), "std": float(ordered.std())}
     found |= {f"decile {number}": float(value) for number, value in enumerate(deciles, 1)}
     return found | {"worst 10 %": large if minimize else small, "best 10 %": small if minimize else large}
-
-
-def _named(results: Results) -> dict[str, dict[int, History]]:
-    if isinstance(results, SweepResult):
-        begun = results.trials.query("rounds > 0")
-        pairs = list(zip(begun["trial"].tolist(), begun["seed"].tolist(), strict=True))
-        return {
-            label: {seed: results.history(t, seed) for t, seed in pairs if t == trial}
-            for trial, label in enumerate(results.labels())
-            if any(t == trial for t, _ in pairs)
-        }
-    return {str(name): _by_seed(str(name), given) for name, given in results.items()}
-
-
-def _by_seed(name: str, given: object) -> dict[int, History]:
-    if isinstance(given, Run | History | StoredRun):
-        given = [given]
-    if isinstance(given, Mapping):
-        pairs: Iterable[tuple[int, Any]] = given.items()
-    elif isinstance(given, Sequence):
-        pairs = enumerate(given)
-    else:
-        pairs = [(0, given)]
-    found = {}
-    for seed, one in pairs:
-        history = one.history if isinstance(one, Run | StoredRun) else one
-        if not isinstance(history, History):
-            message = (
-                f"`compare` received a `{type(one).__name__}` for {name!r}. A result is a `Run`, a `StoredRun` or "
-                "a `History`, or a list or dictionary of these with one per seed: pass that, or a sweep instead of the "
-                "dictionary."
-            )
-            raise DataError(message)
-        found[seed] = history
-    return found
 
 
 def _pandas() -> ModuleType:

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from workbench.errors import DataError, needs_library
+from workbench.measurement._run_tables import RunTables
 from workbench.render import notebook_figure
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from workbench.federated.experiments._compare_runs import RunComparison
 
 KINDS = ("curves", "finals", "profile", "fairness")
 # Okabe and Ito's colours, which most readers can distinguish; line styles distinguish them in grey.
@@ -37,7 +36,7 @@ _STYLE: dict[Any, Any] = {
 
 
 def plot_comparison(
-    comparison: "RunComparison",
+    comparison: RunTables,
     kind: str = "curves",
     path: str | Path | None = None,
     *,
@@ -50,7 +49,7 @@ def plot_comparison(
     """A figure for a paper, also written to a file.
 
     Args:
-        comparison: From `compare_runs`.
+        comparison: From `workbench.compare`.
         kind: "curves" (mean and interval over rounds), "finals" (means with intervals and every seed as a dot),
             "profile" (performance profile) or "fairness" (deciles of the clients).
         path: Where to write it; the ending decides: .pdf, .svg, .eps, .png.
@@ -108,7 +107,7 @@ def _curve(axes: "Axes", curve: "pd.DataFrame", line: dict[str, Any]) -> None:
     axes.fill_between(curve["round"] + 1, curve["low"], curve["high"], color=line["color"], alpha=0.2, linewidth=0)
 
 
-def _final(axes: "Axes", number: int, comparison: "RunComparison", name: str, look: dict[str, Any]) -> None:
+def _final(axes: "Axes", number: int, comparison: RunTables, name: str, look: dict[str, Any]) -> None:
     row = comparison.table().set_index("result").loc[name]
     values = list(comparison.finals()[name].values())
     axes.scatter([number] * len(values), values, s=5, color=look["color"], alpha=0.5, linewidths=0)
@@ -117,7 +116,7 @@ def _final(axes: "Axes", number: int, comparison: "RunComparison", name: str, lo
     axes.plot([number], [row["mean"]], marker="_", markersize=10, color=look["color"])
 
 
-def _label_axes(axes: "Axes", comparison: "RunComparison", kind: str, metric: str | None, target: float | None) -> None:
+def _label_axes(axes: "Axes", comparison: RunTables, kind: str, metric: str | None, target: float | None) -> None:
     if kind == "finals":
         names = list(comparison.results)
         slanted = max(map(len, names)) > 10

@@ -1,0 +1,41 @@
+"""The playground: an experiment in federated learning without writing code."""
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+from workbench._open_types import Option
+from workbench.federated.experiments._code import write_code
+from workbench.federated.experiments._experiment import Experiment, count_labels
+from workbench.federated.experiments._settings import ALGORITHMS, COMPRESSIONS, Settings
+
+if TYPE_CHECKING:
+    from workbench_widgets import Playground
+
+
+def playground(**settings: Option) -> "Playground":
+    """An experiment in federated learning without writing code: choose, run, compare, and copy the code.
+
+    Args:
+        **settings: What to start with, as for `wb.experiments.Settings`: `algorithm=`, `clients=`, `alpha=`, …
+
+    Returns:
+        The widget; the last line of a cell displays it.
+
+    Raises:
+        ProgramError: for settings that no experiment can be made of.
+
+    Example:
+        >>> type(playground(algorithm="FedAvg", clients=4, rounds=2)).__name__
+        'Playground'
+    """
+    import workbench_widgets
+
+    experiments = SimpleNamespace(
+        ALGORITHMS=ALGORITHMS,
+        COMPRESSIONS=COMPRESSIONS,
+        Settings=Settings,
+        Experiment=Experiment,
+        write_code=write_code,
+        count_labels=count_labels,
+    )
+    return workbench_widgets.Playground(experiments, Settings(**settings))

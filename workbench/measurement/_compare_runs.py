@@ -1,0 +1,244 @@
+"""Compares runs over several seeds: intervals, paired tests, cost to a target, fairness, figures."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from workbench._open_types import Option
+from workbench.errors import DataError
+from workbench.measurement._history import History
+from workbench.measurement._intervals import Correction, Test
+from workbench.measurement._rounds import Run
+from workbench.measurement._run_figures import plot_comparison
+from workbench.measurement._run_overlay import record_of
+from workbench.measurement._run_store import StoredRun
+from workbench.measurement._run_tables import RunTables, values_of
+from workbench.records import RunOverlayRecord
+from workbench.render import display_object
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Results(ABC):
+    """Results over seeds that can be compared, such as those of a sweep."""
+
+    @abstractmethod
+    def histories(self) -> dict[str, dict[int, History]]:
+        """The history of every run that has begun, by name and seed."""
+
+    @abstractmethod
+    def outcomes(self) -> dict[str, dict[int, tuple[str, str]]]:
+        """The state of every run, and why it ended early, by name and seed."""
+
+    @abstractmethod
+    def metric_names(self) -> list[str]:
+        """The metrics of all runs."""
+
+
+def compare_runs(
+    results: Results | Mapping[Any, Any],
+    *,
+    metric: str | None = None,
+    minimize: bool = True,
+    last: int = 1,
+    confidence: float = 0.95,
+    resamples: int = 2000,
+    test: Test = "permutation",
+    correction: Correction = "holm",
+) -> "RunComparison":
+    """Compares results over seeds: means with intervals, paired tests, cost to a target, fairness, figures.
+
+    Args:
+        results: A sweep (each trial is a result, its seeds are the repetitions), or by name a `Run`, a
+            `StoredRun`, a `History`, a list of these (one per seed), or a dictionary of these by seed.
+        metric: Metric to compare; of one value per client their mean. Default: "loss" if there is one, else the first.
+        minimize: Whether small is good.
+        last: The final value is the mean over this many last rounds.
+        confidence: Confidence level of all intervals, which are Student's over the seeds.
+        resamples: Of permutations, where there are too many signs to try all.
+        test: "permutation" (of signs, exact for few seeds), "t" or "wilcoxon"; always paired by seed.
+        correction: "holm" or "benjamini-hochberg", for the number of pairs.
+
+    Returns:
+        The comparison. Runs whose metric ends without a finite value, and runs that ended before the longest of all
+        results, are left out of means and tests and counted as `left_out`.
+
+    Raises:
+        DataError: a result is of another kind, or nothing has the metric.
+
+    Example:
+        >>> from workbench.records import RoundRecord
+        >>> def run(*losses):
+        ...     return History([RoundRecord(round=r, seconds=1.0, metrics={"loss": x}) for r, x in enumerate(losses)])
+        >>> compared = compare_runs({"a": [run(3.0, 1.0), run(3.0, 2.0)], "b": [run(3.0, 2.0), run(3.0, 3.0)]},
+        ...                         metric="loss")
+        >>> compared.table()["mean"].tolist(), compared.tests()["difference"].tolist()
+        ([1.5, 2.5], [-1.0])
+
+    References:
+        Agarwal et al., "Deep Reinforcement Learning at the Edge of the Statistical Precipice", NeurIPS 2021
+        (arXiv 2108.13264), on intervals for few runs.
+    """
+    results = named_runs(results)
+    metric = first_metric(results) if metric is None else metric
+    named = _histories(results)
+    found = {
+        name: {seed: kept for seed, history in seeds.items() if (kept := values_of(history, metric)) is not None}
+        for name, seeds in named.items()
+    }
+    if not any(found.values()):
+        has = sorted({m for seeds in named.values() for history in seeds.values() for m in history.metrics()})
+        message = (
+            f"`compare` received metric={metric!r}, which none of {len(named)} results has. They have "
+            f"{', '.join(map(repr, has)) or 'no metrics'}: pass one of these."
+        )
+        raise DataError(message)
+    outcomes = _outcomes(results)
+    return RunComparison(named, metric, minimize, last, confidence, resamples, test, correction, outcomes)
+
+
+class RunComparison(RunTables):
+    """Results by name and seed, and what they say; every method returns a table or a figure."""
+
+    @property
+    def record(self) -> RunOverlayRecord:
+        """The results over one another, as `wb.show` and `wb.explore` draw them; made again each time."""
+        return record_of(self)
+
+    def figure(self, kind: str = "curves", path: str | Path | None = None, **options: Option) -> "Figure":
+        """A figure for a paper; see `plot_comparison`."""
+        return plot_comparison(self, kind, path, **options)
+
+    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
+        return display_object("RunComparison", repr(self)[1:-1], self.table().to_dict("records"))
+
+
+def is_runs(x: object) -> bool:
+    """Returns whether these are runs to draw over one another: a sweep, a list of runs, or runs by name.
+
+    Example:
+        >>> is_runs([History([])]), is_runs({"a": [History([])]}), is_runs([1.0])
+        (True, True, False)
+    """
+    if isinstance(x, Results):
+        return True
+    given = list(x.values()) if isinstance(x, Mapping) else x
+    if not isinstance(given, list | tuple) or not given:
+        return False
+    flat = [one for each in given for one in several(each)]
+    return bool(flat) and all(isinstance(one, Run | History | StoredRun) for one in flat)
+
+
+def named_runs(results: object) -> Results | Mapping[Any, Any]:
+    """Runs by name and seed, of a sweep, a dictionary or a list; stored runs of one name are seeds of one result."""
+    if isinstance(results, Results | Mapping):
+        return results
+    if not isinstance(results, list | tuple) or not is_runs(results):
+        message = (
+            f"`compare` received a `{type(results).__name__}`. It compares a sweep, a list of `Run`, `StoredRun` or "
+            "`History`, or a dictionary of these by name: pass one of them."
+        )
+        raise DataError(message)
+    found: dict[str, list[Any]] = {}
+    for number, run in enumerate(results, 1):
+        named = run.about["name"] if isinstance(run, StoredRun) else ""
+        found.setdefault(named or f"run {number}", []).append(run)
+    return found
+
+
+def overlay_runs(results: object, *, metric: str | None = None, minimize: bool = True) -> RunOverlayRecord:
+    """Several runs over one another: curves with intervals over seeds, how each ended, and paired tests.
+
+    Args:
+        results: A sweep; runs by name; or a list of runs, stored runs or histories, of which
+            those of one name are seeds of one result.
+        metric: The one that is shown first; default: "loss" where there is one, else the first.
+        minimize: Whether small is good.
+
+    Returns:
+        The record: `wb.show` draws it live in a notebook, and `to_html` of that view is a page.
+
+    Raises:
+        DataError: these are no runs, or none of them has finished a round.
+
+    Example:
+        >>> from workbench.records import RoundRecord
+        >>> def run(*losses):
+        ...     return History([RoundRecord(round=r, seconds=1.0, metrics={"loss": x}) for r, x in enumerate(losses)])
+        >>> drawn = overlay_runs({"a": [run(3.0, 1.0), run(3.0, 2.0)], "b": [run(3.0, 2.0)]})
+        >>> [(result.name, result.metrics[0].mean) for result in drawn.results]
+        [('a', (3.0, 1.5)), ('b', (3.0, 2.0))]
+    """
+    return compare_runs(named_runs(results), metric=metric, minimize=minimize).record
+
+
+def several(given: object) -> list[Any]:
+    if isinstance(given, Mapping):
+        return list(given.values())
+    return list(given) if isinstance(given, list | tuple) else [given]
+
+
+def first_metric(named: Results | Mapping[Any, Any]) -> str:
+    """The metric to show first: "loss" where there is one, else the first.
+
+    Raises:
+        DataError: if no run has finished a round.
+    """
+    metrics = _metrics_of(named)
+    if not metrics:
+        message = (
+            "`compare` received runs of which none has finished a round. There is nothing to compare or draw yet: run "
+            "at least one round, or wait for it."
+        )
+        raise DataError(message)
+    return "loss" if "loss" in metrics else metrics[0]
+
+
+def _metrics_of(named: Results | Mapping[Any, Any]) -> list[str]:
+    if isinstance(named, Results):
+        return named.metric_names()
+    runs = [one for given in named.values() for one in several(given)]
+    histories = [one if isinstance(one, History) else one.history for one in runs]
+    return list(dict.fromkeys(name for history in histories for name in history.metrics()))
+
+
+def _outcomes(results: Results | Mapping[Any, Any]) -> dict[str, dict[int, tuple[str, str]]]:
+    """The state of every run, and why it ended early, by name and seed; empty where nobody knows."""
+    if isinstance(results, Results):
+        return results.outcomes()
+    found: dict[str, dict[int, tuple[str, str]]] = {}
+    for name, given in results.items():
+        pairs = list(given.items()) if isinstance(given, Mapping) else list(enumerate(several(given)))
+        found[str(name)] = {seed: (getattr(run, "status", ""), "") for seed, run in pairs}
+    return found
+
+
+def _histories(results: Results | Mapping[Any, Any]) -> dict[str, dict[int, History]]:
+    if isinstance(results, Results):
+        return results.histories()
+    return {str(name): _by_seed(str(name), given) for name, given in results.items()}
+
+
+def _by_seed(name: str, given: object) -> dict[int, History]:
+    if isinstance(given, Run | History | StoredRun):
+        given = [given]
+    if isinstance(given, Mapping):
+        pairs: Iterable[tuple[int, Any]] = given.items()
+    elif isinstance(given, Sequence):
+        pairs = enumerate(given)
+    else:
+        pairs = [(0, given)]
+    found = {}
+    for seed, one in pairs:
+        history = one.history if isinstance(one, Run | StoredRun) else one
+        if not isinstance(history, History):
+            message = (
+                f"`compare` received a `{type(one).__name__}` for {name!r}. A result is a `Run`, a `StoredRun` or "
+                "a `History`, or a list or dictionary of these with one per seed: pass that, or a sweep instead of the "
+                "dictionary."
+            )
+            raise DataError(message)
+        found[seed] = history
+    return found
