@@ -88,7 +88,7 @@ def test_without_jit_what_compiles_says_so(question: str) -> None:
         "measure": wb.measure(program),
         "engine": lambda x: engines.Sequential().run(program, x),
         "mesh engine": lambda x: engines.MeshEngine().run(program, x),
-        "tap": wb.tap(program),
+        "tap": lambda *args: wb.trace(program)(*args).tap(),
     }
     with (
         jax.disable_jit(),

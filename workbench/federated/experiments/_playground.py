@@ -3,7 +3,7 @@
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
-from workbench._open_types import Option
+from workbench._open_types import Foreign, Option
 from workbench.federated.experiments._code import write_code
 from workbench.federated.experiments._experiment import Experiment, count_labels
 from workbench.federated.experiments._settings import ALGORITHMS, COMPRESSIONS, Settings
@@ -30,7 +30,7 @@ def playground(**settings: Option) -> "Playground":
     """
     import workbench_widgets
 
-    experiments = SimpleNamespace(
+    experiments: Foreign = SimpleNamespace(  # a face of this package, which is not made yet
         ALGORITHMS=ALGORITHMS,
         COMPRESSIONS=COMPRESSIONS,
         Settings=Settings,
