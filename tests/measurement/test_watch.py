@@ -481,7 +481,7 @@ def test_a_second_version_says_what_changed():
     new = wb.watch(make(4), show=False)
     new(jnp.ones(8))
     changes = _cost_of(new).changes
-    assert "work of a step: 32 FLOP → 64 FLOP (+100%)" in changes
+    assert "work: 32 FLOP → 64 FLOP (+100%)" in changes
 
 
 def test_a_profile_gives_measured_seconds_on_lines():

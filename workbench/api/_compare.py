@@ -26,6 +26,9 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Compa
     per call by kind and mesh axes, all iterations of loops included. Planned collectives are never compared with
     compiled ones.
 
+    **Measured runs and watched loops:** figures of one call, per stage and line. Seconds of calls whose ranges overlap
+    count as equal.
+
     **Profiles:** measured seconds per device by call path, category and program.
 
     **Runs:** means over seeds with intervals, paired tests, cost to a target, fairness, figures.
@@ -33,8 +36,8 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Compa
     Args:
         *things: Two or more programs (a `ProgramRecord`, or what `inspect` makes a record of without arguments:
             `Traced`, `Lowered`, `Compiled`, exported programs, HLO and StableHLO text, files); two or more profiles,
-            from `open_profile`; or runs: a sweep, a dictionary of runs by name, or several of `Run`, `StoredRun`,
-            `History` and lists of these, one per seed.
+            from `open_profile`; two or more runs of `measure` or loops of `watch`; or runs: a sweep, a dictionary of
+            runs by name, or several of `Run`, `StoredRun`, `History` and lists of these, one per seed.
         metric: With runs: the compared metric. Default: "loss" where there is one, else the first.
         **options: With runs, `minimize` (default: True), `last` rounds whose mean is the final value (1),
             `confidence` of intervals (0.95), `resamples` (2000), `test` ("permutation", "t" or "wilcoxon") and

@@ -18,7 +18,7 @@ def add_program_commands(commands: "argparse._SubParsersAction[Any]") -> None:
     inspect.add_argument("--json", action="store_true", help="print the whole record as JSON")
     inspect.set_defaults(start=_start_inspect)
 
-    compare = commands.add_parser("compare", help="compare two or more programs in files: what differs")
+    compare = commands.add_parser("compare", help="compare programs, profiles, measured runs or watched loops in files")
     compare.add_argument("files", nargs="+", help="files as for `workbench inspect`")
     compare.add_argument("--all", action="store_true", help="also what is alike")
     compare.add_argument("--check", action="store_true", help="end with status 1 if something differs")

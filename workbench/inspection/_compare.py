@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from workbench.errors import InspectionError
+from workbench.inspection._compare_measured import compare_measured
 from workbench.inspection._compare_profiles import compare_profiles
 from workbench.records import (
     CallTreeRecord,
@@ -18,26 +19,30 @@ from workbench.records import (
     PlanRecord,
     ProfileRecord,
     ProgramRecord,
+    RunRecord,
     StageRecord,
     Status,
     Unit,
     ValueRecord,
+    WatchRecord,
 )
 
 Values = tuple[float | str | None, ...]
 
 
-def compare(*records: ProgramRecord | ProfileRecord) -> ComparisonRecord:
+def compare(*records: ProgramRecord | ProfileRecord | RunRecord | WatchRecord) -> ComparisonRecord:
     """Compares programs: before and after an edit, on two meshes, with and without annotations, with its gradient.
 
-    Recorded profiles are compared too: measured seconds per device by call path, category and program.
+    Recorded profiles are compared too: measured seconds per device by call path, category and program. Measured runs
+    and watched loops are compared per call, stage and line.
 
     Stages are matched by kind and name, in order (the second `broadcast` with the second `broadcast`). Collectives
     are counted per call by kind and mesh axes, all iterations of loops included. Planned collectives are never
     compared with compiled ones.
 
     Args:
-        *records: Two or more programs, from `inspect`; or two or more profiles, from `open_profile`.
+        *records: Two or more programs, from `inspect`; or two or more profiles, from `open_profile`; or two or more
+            runs of `measure` and records of `watch`.
 
     Returns:
         One row per quantity with a value for every program; `differences` leaves out what is alike.
@@ -53,6 +58,8 @@ def compare(*records: ProgramRecord | ProfileRecord) -> ComparisonRecord:
     """
     if len(records) > 1 and all(isinstance(record, ProfileRecord) for record in records):
         return compare_profiles([record for record in records if isinstance(record, ProfileRecord)])
+    if len(records) > 1 and all(isinstance(record, RunRecord | WatchRecord) for record in records):
+        return compare_measured([record for record in records if isinstance(record, RunRecord | WatchRecord)])
     wrong = [f"argument {number}: `{type(x).__name__}`" for number, x in enumerate(records) if not _is_program(x)]
     if wrong or len(records) < 2:
         message = (

@@ -17,7 +17,7 @@ import numpy as np
 from workbench._types import Device
 from workbench.cost import known_chip, largest_dtype, nearest_dtype
 from workbench.errors import MissingDependencyError
-from workbench.inspection import TracedCall, inspect_call, measured_tree
+from workbench.inspection import TracedCall, compare_measured, inspect_call, measured_tree
 from workbench.measurement._explain import Heard, added_compilations, added_retraces
 from workbench.measurement._history import History
 from workbench.measurement._join import join_profile
@@ -508,28 +508,15 @@ def copy_of(leaf: jax.Array) -> jax.Array:
 
 
 def changes_of(old: WatchRecord, new: WatchRecord) -> tuple[str, ...]:
-    """What differs between two versions of a step, in words; times that differ by less than 3 % count as equal."""
-    rows = [
-        ("time of a step", old.step_seconds, new.step_seconds, "seconds", 0.03),
-        ("compilation", _compile_seconds(old), _compile_seconds(new), "seconds", 0.1),
-        ("work of a step", old.flops, new.flops, "flops", 0.0),
-        ("memory traffic", old.accessed_bytes, new.accessed_bytes, "bytes", 0.0),
-        ("planned peak of memory", old.planned_peak_bytes, new.planned_peak_bytes, "bytes", 0.0),
-        ("measured peak of memory", old.peak_bytes, new.peak_bytes, "bytes", 0.03),
-        ("collectives", old.collectives, new.collectives, "", 0.0),
-        ("bytes sent by a device", old.sent_bytes, new.sent_bytes, "bytes", 0.0),
-    ]
+    """What differs between two versions of a step, in words."""
     found = []
-    for title, before, now, unit, tolerance in rows:
-        if before is None or now is None or abs(now - before) <= tolerance * abs(before):
+    for row in compare_measured([old, new]).differences:
+        before, now = row.values
+        if before is None or now is None:
             continue
-        ratio = f" ({now / before - 1:+.0%})" if before else ""
-        found.append(f"{title}: {amount_text(before, unit)} → {amount_text(now, unit)}{ratio}")
+        ratio = "" if row.ratio is None else f" ({row.ratio - 1:+.0%})"
+        found.append(f"{row.name}: {amount_text(before, row.unit)} → {amount_text(now, row.unit)}{ratio}")
     return tuple(found)
-
-
-def _compile_seconds(record: WatchRecord) -> float | None:
-    return sum(made.seconds for made in record.compilations) or None
 
 
 def _median(values: Any) -> float | None:

@@ -19,6 +19,9 @@ Group = Literal[
     "seconds per category",
     "seconds per call path",
     "seconds per program",
+    "measured",
+    "seconds per stage",
+    "seconds per line",
 ]
 Status = Literal["same", "changed", "added", "removed", "unknown"]
 
