@@ -139,6 +139,12 @@ def test_doctor_counts_the_devices_that_jax_finds(devices_answer):
     assert _doctor.check_devices().found == "4 × tpu (TPU v5 lite), 2 hosts"
 
 
+@pytest.mark.parametrize(("date", "said"), [("2026-11-25", "measured on 2026-11-25"), ("", "not measured")])
+def test_doctor_says_when_the_rates_of_the_devices_were_measured(devices_answer, date, said):
+    devices_answer(0, stdout=f'["tpu", "TPU v5 lite", 4, 2, "{date}"]\n')
+    assert f"; rates {said}" in _doctor.check_devices().found
+
+
 def test_doctor_survives_a_driver_that_aborts(devices_answer):
     devices_answer(-6, stderr="F0000 Check failed\nAborted: no driver\n")
     found = _doctor.check_devices()

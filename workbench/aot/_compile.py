@@ -137,7 +137,7 @@ def _request(
         name = f"{target.chip}:{target.topology}"
         wraps = torus_wraps(target)
         arguments |= {"wrap": [*wraps, *(False,) * (3 - len(wraps))]} if any(wraps) else {}
-        arguments |= {"chips_per_host_bounds": [1, 1, 1]} if target.topology == "1x1" else {}
+        arguments |= {"chips_per_host_bounds": [1, 1, 1]} if target.topology in ("1x1", "1x1x1") else {}
         arguments |= {"num_slices": target.slices} if target.slices > 1 else {}
     return {
         "stablehlo": stablehlo,

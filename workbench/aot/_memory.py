@@ -23,6 +23,10 @@ _INSTRUCTION = re.compile(
 )
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) (?:\(.*->.*)?\{$")
 _LARGEST = 16
+_SHARED = (
+    "temporaries are more than the peak: the compiler's figure adds up values that share memory at different times or "
+    "are in another memory, and the peak counts those that are in main memory at once; the peak decides what fits"
+)
 _PACKAGE = str(Path(__file__).parent.parent)
 
 
@@ -62,7 +66,10 @@ def memory_record(reply: dict[str, Any], available_bytes: int) -> MemoryRecord:
     if not peak:
         held = ("argument_bytes", "output_bytes", "temporary_bytes")
         peak = figures["peak_bytes"] = sum(figures.get(name, 0) for name in held) - figures.get("alias_bytes", 0)
-    return MemoryRecord(**figures, available_bytes=available_bytes, fits=peak <= available_bytes, largest=largest)
+    notes = (_SHARED,) if figures.get("temporary_bytes", 0) > peak else ()
+    return MemoryRecord(
+        **figures, available_bytes=available_bytes, fits=peak <= available_bytes, largest=largest, notes=notes
+    )
 
 
 def largest_buffers(peak: str, hlo: str) -> tuple[BufferRecord, ...]:

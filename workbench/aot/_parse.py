@@ -169,7 +169,7 @@ def _sizes(family: ChipFamily, topology: str, slices: int, target: str) -> tuple
 
 
 def _example(family: ChipFamily) -> str:
-    return f"{family.name}:{family.topologies[min(4, len(family.topologies) - 1)]}"
+    return f"{family.name}:{family.topologies[min(2 + family.dimensions, len(family.topologies) - 1)]}"
 
 
 def _not_seen(family: ChipFamily, sizes: tuple[int, ...], slices: int, target: str) -> str:

@@ -196,8 +196,8 @@ def check_devices() -> Check:
         return Check(name="devices", state="broken", found=lines[-1], fix=fix)
     platform, kind, count, hosts, *rates = json.loads(asked.stdout.strip().splitlines()[-1])
     found = f"{count} × {platform} ({kind}), {hosts} host{'s' if hosts > 1 else ''}"
-    measured = f"rates measured on {rates[0]}" if any(rates) else "rates not measured (`workbench calibrate`)"
-    found += f"; {measured}"
+    if rates:
+        found += f"; rates measured on {rates[0]}" if rates[0] else "; rates not measured (`workbench calibrate`)"
     if platform == "cpu" and count == 1:
         found += "; `workbench.simulate_devices(8)` makes more"
     return Check(name="devices", state="ok", found=found)

@@ -131,11 +131,12 @@ def render_memory_text(memory: MemoryRecord) -> str:
 
 
 def memory_parts(memory: MemoryRecord) -> list[str]:
-    """The compiler's totals in one line; none where it gives none."""
+    """The compiler's totals in one line, and why they exceed the peak where they do; nothing without totals."""
     parts = [f"{name} {bytes_text(getattr(memory, key))}" for key, name in _PARTS if getattr(memory, key) is not None]
     if memory.alias_bytes:
         parts.append(f"shared by inputs and outputs {bytes_text(memory.alias_bytes)}")
-    return [f"  {', '.join(parts)}"] if parts else []
+    why = [f"  {note}" for note in memory.notes if note.startswith("temporaries are more than the peak")]
+    return [f"  {', '.join(parts)}", *why] if parts else []
 
 
 def _buffer_name(buffer: BufferRecord) -> str:
