@@ -1,7 +1,10 @@
 """Seconds of modules whose HLO is written by hand, from the figures of data sheets."""
 
+import jax
+import jax.numpy as jnp
 import pytest
 
+import workbench as wb
 from workbench.cost import CHIPS, estimate_cost, known_chip, time_module
 from workbench.inspection import inspect_module
 from workbench.records import AxisRecord, DeviceRecord, MeshRecord
@@ -235,3 +238,18 @@ def test_collective_takes_the_links_that_its_groups_have(chip, mesh, groups, siz
     seconds = estimate_cost(module, chip=known_chip(chip), mesh=mesh).seconds
     sent = 2 * 4 * 2**20 * (size - 1) / size
     assert seconds == pytest.approx(sent / bandwidth / 0.88 + hops * 1e-6 + 10e-6)
+
+
+# ---- before compilation
+
+
+def test_mixed_precision_is_priced_by_its_products_before_compilation():
+    """Weights in float32 are the largest input; what is multiplied is bfloat16."""
+
+    def product(w, x):
+        return x @ w.astype(jnp.bfloat16)
+
+    mesh = jax.sharding.AbstractMesh((1,), ("data",))
+    w, x = jax.ShapeDtypeStruct((SIZE, SIZE), jnp.float32), jax.ShapeDtypeStruct((SIZE, SIZE), jnp.bfloat16)
+    cost = wb.inspect(product, on=(mesh, "H100"))(w, x).cost
+    assert sum(stage.compute_seconds for stage in cost.stages) == pytest.approx(FLOPS / 989e12 / 0.8)

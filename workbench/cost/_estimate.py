@@ -95,17 +95,18 @@ def largest_dtype(plan: PlanRecord | None, chip: ChipRecord | None = None) -> st
 
 
 def peak_of(chip: ChipRecord | None, dtype: str) -> float | None:
-    """FLOP/s of one device of the chip in `dtype`; None without a chip."""
+    """FLOP/s of one device of the chip in products of `dtype`; None without a chip."""
     if chip is None:
         return None
-    if dtype not in chip.peak_flops_per_second:
+    peak = product_peak(dtype, chip)
+    if peak is None:
         known = ", ".join(f'"{name}"' for name in chip.peak_flops_per_second)
         message = (
             f"`estimate_cost` was given dtype={dtype!r} for chip {chip.name}, which has no published peak for it. "
             f"Seconds need that peak: use one of {known}, or pass a `ChipRecord` that holds it."
         )
         raise InspectionError(message)
-    return chip.peak_flops_per_second[dtype] / chip.devices_per_chip
+    return peak
 
 
 Sent = list[tuple[CollectiveRecord, float]]  # a collective and the share of it that is a stage's

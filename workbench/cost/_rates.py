@@ -23,6 +23,7 @@ class Rates(NamedTuple):
     permute_seconds: float  # fixed cost of one collective-permute
     hop_seconds: float  # latency of one step of a collective
     links: dict[str, float]  # kind of collective -> share of the links' bandwidth; "" for the kinds without a row
+    network: float = 1.0  # share of the bandwidth of the network beyond the links
 
 
 def _same(matrix: float, memory: float) -> tuple[dict[OperationClass, float], dict[OperationClass, float]]:
@@ -40,6 +41,7 @@ _FAMILIES: dict[Family, Rates] = {
         permute_seconds=4e-6,
         hop_seconds=1e-6,
         links={"": 0.88},
+        network=0.88,
     ),
     "NVIDIA": Rates(
         *_same(0.80, 0.82),
@@ -48,6 +50,7 @@ _FAMILIES: dict[Family, Rates] = {
         permute_seconds=5e-6,
         hop_seconds=2.8e-6,
         links={"": 0.80},
+        network=0.95,
     ),
     "AMD": Rates(
         {**_same(0.5, 0.6)[0], "matrix product": 0.30, "convolution": 0.35},
@@ -57,6 +60,7 @@ _FAMILIES: dict[Family, Rates] = {
         permute_seconds=5e-6,
         hop_seconds=2.8e-6,
         links={"": 0.80},
+        network=0.95,
     ),
     "CPU": Rates(
         *_same(1.0, 1.0),
@@ -112,7 +116,7 @@ def rates_of(chip: ChipRecord) -> Rates:
     rates = _FAMILIES[family_of(chip)]
     if chip.rates:
         whole = _same(1.0, 1.0)
-        return rates._replace(matrix=whole[0], memory=whole[1], links={"": 1.0})
+        return rates._replace(matrix=whole[0], memory=whole[1], links={"": 1.0}, network=1.0)
     if share := _MATRIX.get(chip.name):
         rates = rates._replace(matrix=dict.fromkeys(rates.matrix, share))
     if chip.name in _REDUCING_SWITCH:

@@ -14,7 +14,7 @@ from workbench import _jax_compat
 from workbench._open_types import Option
 from workbench._types import AnyMesh, PyTree
 from workbench.aot import compile_for_target, fit_axes, lower_for_target, parse_target, target_mesh
-from workbench.cost import estimate_cost, known_chip, largest_dtype
+from workbench.cost import estimate_cost, known_chip, largest_dtype, product_peak
 from workbench.errors import InspectionError
 from workbench.inspection._call import (
     LoweredCall,
@@ -41,6 +41,7 @@ from workbench.plan import (
     kept_bytes_of,
     load_choice,
     loop_bodies,
+    main_product,
     mesh_of_program,
     plan_jaxpr,
     resolve_choice,
@@ -387,6 +388,9 @@ class Inspection:
         self, module: ModuleRecord | None, described: PlanRecord, mesh: MeshRecord | None, chip: ChipRecord | None
     ) -> CostRecord:
         dtype = largest_dtype(described, chip)
+        main = main_product(self.call.closed) if module is None and chip is not None else None
+        if main is not None and chip is not None and product_peak(main, chip):
+            dtype = main
         return estimate_cost(module, described, chip=chip, mesh=mesh, dtype=dtype, examples_per_client=self.examples)
 
 

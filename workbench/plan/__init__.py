@@ -10,6 +10,7 @@ from workbench.plan._count import (
     EquationWork as EquationWork,
     count_jaxpr as count_jaxpr,
     count_jaxpr_work as count_jaxpr_work,
+    main_product as main_product,
     walk_jaxpr_work as walk_jaxpr_work,
 )
 from workbench.plan._describe import Chunks as Chunks, describe_plan as describe_plan

@@ -190,6 +190,33 @@ def walk_jaxpr_work(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> Iterator[EquationWo
     yield from _walk(jaxpr, (), 1.0, 1, at_least=False)
 
 
+def main_product(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> str | None:
+    """The kind of matrix product or convolution that does most FLOPs: a key as in `InstructionRecord.products`.
+
+    Args:
+        jaxpr: A `jax.extend.core.ClosedJaxpr` or `Jaxpr`.
+
+    Returns:
+        "bfloat16", or "float32:highest" at a stated precision; None for a program without products.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> half = lambda x: x.astype(jnp.bfloat16) @ x.astype(jnp.bfloat16)
+        >>> main_product(jax.make_jaxpr(half)(jnp.zeros((4, 4))))
+        'bfloat16'
+    """
+    flops: dict[str, float] = {}
+    for work in walk_jaxpr_work(jaxpr):
+        equation = work.chain[-1]
+        if work.flops and equation.primitive.name in ("dot_general", "conv_general_dilated"):
+            dtype = max((var.aval.dtype for var in equation.invars), key=lambda dtype: dtype.itemsize)  # pyright: ignore[reportAttributeAccessIssue]
+            asked = str(equation.params.get("precision")).upper()
+            precision = next((f":{name.lower()}" for name in ("HIGHEST", "HIGH") if name in asked), "")
+            key = f"{dtype.name}{precision if dtype.name == 'float32' else ''}"
+            flops[key] = flops.get(key, 0.0) + work.flops
+    return max(flops, key=lambda key: flops[key], default=None)
+
+
 def _walk(
     jaxpr: core.Jaxpr | core.ClosedJaxpr, chain: tuple[JaxprEqn, ...], executions: float, copies: int, *, at_least: bool
 ) -> Iterator[EquationWork]:

@@ -24,10 +24,11 @@ from workbench.cost import (
     known_chip,
     largest_dtype,
     predict_operation,
+    product_peak,
 )
 from workbench.errors import InspectionError
 from workbench.inspection import TracedCall, inspect_mesh, inspect_module, on_mesh, plan_call
-from workbench.plan import ChunkSize, choose_chunk_size
+from workbench.plan import ChunkSize, choose_chunk_size, main_product
 from workbench.records import ChipRecord, CostRecord, MemoryRecord, TargetRecord
 
 Assignment = tuple[Spec | None, ...]  # one spec per group; None leaves it to propagation
@@ -95,7 +96,9 @@ class SearchProgram:
         self.call.chunk_size = self.chunk_rule(call.chunk_size if chunk_size is AS_GIVEN else chunk_size)
         described = plan_call(self.call, self.mesh)
         self.chunk_size: int | None = described.chunk_size
-        self.dtype: str = largest_dtype(described, self.chip)
+        main = main_product(self.call.closed)
+        is_known = main is not None and product_peak(main, self.chip) is not None
+        self.dtype: str = main if main is not None and is_known else largest_dtype(described, self.chip)
         self.clients: dict[str, int] = {p.name: p.size for p in described.placements}
         self._given, outputs, text = self._lowered()
         self.leaves: list[ArgumentLeaf] = [
