@@ -23,13 +23,13 @@ def test_network_is_stated_per_chip_or_per_host(name, gigabytes):
 
 def test_stated_network_gives_sums_beyond_a_host_their_seconds():
     assert collective_seconds("all-reduce", 1e9, 16, known_chip("h100")) is None
-    # Between the two hosts an eighth of it at 95 % of 50 GB/s, while NVLink moves 7/8 of it twice at 80 % of 450 GB/s.
-    inside = 2 * (7 / 8 * 1e9 / 450e9 / 0.8 + 7 * 2.8e-6 + 5e-6)
-    between = 2 * 1 / 2 * 1e9 / 8 / 50e9 / 0.95 + 2 * 2.8e-6 + 5e-6
-    found = collective_seconds("all-reduce", 1e9, 16, known_chip("h100@8x400G"))
-    assert found == pytest.approx(max(inside, between))
-    slow = 2 * 1 / 2 * 1e9 / 8 / 6.25e9 / 0.95 + 2 * 2.8e-6 + 5e-6
-    assert collective_seconds("all-reduce", 1e9, 16, known_chip("h100@efa-p4d")) == pytest.approx(slow)
+    # 15/16 of a gigabyte twice: through eight adapters at 95 % of 50 GB/s, or of 6.25 GB/s, and 30 steps of 6 µs.
+    # NVLink, at 80 % of 450 GB/s, is the slower one where the adapters are fast.
+    sent, steps = 2 * 15 / 16 * 1e9, 30 * 6e-6 + 5e-6
+    fast = collective_seconds("all-reduce", 1e9, 16, known_chip("h100@8x400G"))
+    assert fast == pytest.approx(max(sent / (8 * 50e9 * 0.95), sent / (450e9 * 0.8)) + steps)
+    slow = collective_seconds("all-reduce", 1e9, 16, known_chip("h100@efa-p4d"))
+    assert slow == pytest.approx(sent / (8 * 6.25e9 * 0.95) + steps)
 
 
 def test_network_is_a_part_of_the_machine():

@@ -111,7 +111,7 @@ ENTRY %main (a: {shape}) -> {whole} {{
 """
 
 
-GATHER = 7 * 2.0 * SIZE**2 / (450e9 * 0.8) + 7 * 2.8e-6 + 5e-6
+GATHER = 7 * 2.0 * SIZE**2 / (450e9 * 0.8) + 7 * 6e-6 + 5e-6
 DOT = FLOPS / 989e12 / 0.8 + 4e-6
 
 

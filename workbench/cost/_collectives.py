@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 
 from workbench.cost._operations import interpolate
-from workbench.cost._rates import rates_of
+from workbench.cost._rates import LARGE_BYTES, rates_of
 from workbench.records import ChipRecord, CollectiveRecord, RateRecord
 
 Torus = Sequence[tuple[int, bool]]  # chips along each dimension that a group fills, and whether its ends are joined
@@ -67,9 +67,9 @@ def collective_seconds(
     through a switch, S·(n-1)/n leave every port. The links reach a share of their bandwidth, and every collective and
     every step costs a fixed time (`rates_of`).
 
-    A sum or gather over more chips than the links join (k groups of p) goes in three parts: inside every group over the
-    links, between the groups over the data-centre network, where each chip answers for one p-th, and back. On GPUs the
-    network works while the links do. Other collectives send all that they send over that network.
+    A sum or gather over more chips than the links join (k groups of p) goes in three parts on TPUs: inside every group
+    over the links, between the groups over the data-centre network, where each chip answers for one p-th, and back. On
+    GPUs it is a ring through all hosts, p of them at once. Other collectives send all that they send over that network.
 
     Args:
         kind: As in `CollectiveRecord`.
@@ -102,14 +102,17 @@ def collective_seconds(
     link = chip.dcn_bytes_per_second if beyond else chip.link_bytes_per_second
     if not link:
         return None
-    if group_size > reach > 1 and not across_slices and kind in ("all-reduce", "all-gather", "reduce-scatter"):
-        return _in_three_parts(kind, payload_bytes, group_size, chip)
+    has_both = group_size > reach > 1 and not across_slices
+    if has_both and kind in ("all-reduce", "all-gather", "reduce-scatter"):
+        whole = _rings_over_hosts if chip.topology == "switch" else _in_three_parts
+        return whole(kind, payload_bytes, group_size, chip)
     rates = rates_of(chip)
+    hop = rates.large_hop_seconds if payload_bytes >= LARGE_BYTES else rates.hop_seconds
     start = rates.permute_seconds if kind in ("collective-permute", "send") else rates.collective_seconds
     link *= rates.network if beyond else rates.links.get(kind, rates.links[""])
     if beyond or chip.topology == "switch":
         steps = _steps(kind, ((group_size, False),))
-        return sent_bytes(kind, payload_bytes, group_size) / link + rates.hop_seconds * steps + start
+        return sent_bytes(kind, payload_bytes, group_size) / link + hop * steps + start
     chips = math.prod(size for size, _ in torus)
     known = bool(torus) and group_size % chips == 0
     cores = group_size // chips if known else 1  # of one group on each chip; other groups share its links
@@ -119,7 +122,7 @@ def collective_seconds(
         if closed is None and chip.topology == "torus2d" and group_size == chip.domain:
             side = math.isqrt(group_size)  # a whole pod
             torus = ((side, True), (side, True))
-    latency = rates.hop_seconds * _steps(kind, torus) + start
+    latency = hop * _steps(kind, torus) + start
     if kind in ("collective-permute", "send"):
         return payload_bytes / link + latency
     return _torus_bytes(kind, payload_bytes, cores, torus) * sharing / link + latency
@@ -180,11 +183,19 @@ def _in_three_parts(kind: str, payload_bytes: float, group_size: int, chip: Chip
         for i, (name, amount) in enumerate(parts)
     ]
     known = [each for each in seconds if each is not None]
-    if len(known) < len(parts):
+    return sum(known) if len(known) == len(parts) else None
+
+
+def _rings_over_hosts(kind: str, payload_bytes: float, group_size: int, chip: ChipRecord) -> float | None:
+    """NCCL's rings: each passes through all hosts, and the adapters of a host share what leaves it."""
+    rates, inside = rates_of(chip), _reach(chip)
+    if not chip.dcn_bytes_per_second:
         return None
-    if chip.topology == "switch":  # NCCL's rings pass through links and network at once, piece by piece
-        return max(known[1], sum(known) - known[1])
-    return sum(known)
+    sent = sent_bytes(kind, payload_bytes, group_size)
+    network = sent / (chip.dcn_bytes_per_second * rates.network * inside)
+    links = sent / (chip.link_bytes_per_second * rates.links[""])
+    hop = rates.large_hop_seconds if payload_bytes >= LARGE_BYTES else rates.hop_seconds
+    return max(network, links) + hop * _steps(kind, ((group_size, False),)) + rates.collective_seconds
 
 
 def sent_bytes(kind: str, payload_bytes: float, group_size: int) -> float:

@@ -22,8 +22,12 @@ class Rates(NamedTuple):
     collective_seconds: float  # fixed cost of one collective
     permute_seconds: float  # fixed cost of one collective-permute
     hop_seconds: float  # latency of one step of a collective
+    large_hop_seconds: float  # the same for operands of 4 MiB and more, which NCCL moves by another protocol
     links: dict[str, float]  # kind of collective -> share of the links' bandwidth; "" for the kinds without a row
     network: float = 1.0  # share of the bandwidth of the network beyond the links
+
+
+LARGE_BYTES = 4 * 2**20
 
 
 def _same(matrix: float, memory: float) -> tuple[dict[OperationClass, float], dict[OperationClass, float]]:
@@ -40,6 +44,7 @@ _FAMILIES: dict[Family, Rates] = {
         collective_seconds=10e-6,
         permute_seconds=4e-6,
         hop_seconds=1e-6,
+        large_hop_seconds=1e-6,
         links={"": 0.88},
         network=0.88,
     ),
@@ -49,6 +54,7 @@ _FAMILIES: dict[Family, Rates] = {
         collective_seconds=5e-6,
         permute_seconds=5e-6,
         hop_seconds=2.8e-6,
+        large_hop_seconds=6e-6,
         links={"": 0.80},
         network=0.95,
     ),
@@ -59,6 +65,7 @@ _FAMILIES: dict[Family, Rates] = {
         collective_seconds=5e-6,
         permute_seconds=5e-6,
         hop_seconds=2.8e-6,
+        large_hop_seconds=6e-6,
         links={"": 0.80},
         network=0.95,
     ),
@@ -68,6 +75,7 @@ _FAMILIES: dict[Family, Rates] = {
         collective_seconds=20e-6,
         permute_seconds=20e-6,
         hop_seconds=5e-6,
+        large_hop_seconds=5e-6,
         links={"": 1.0},
     ),
     # A chip that the table does not have: its figures are believed, and only the steps of collectives cost.
@@ -77,6 +85,7 @@ _FAMILIES: dict[Family, Rates] = {
         collective_seconds=0.0,
         permute_seconds=0.0,
         hop_seconds=1e-6,
+        large_hop_seconds=1e-6,
         links={"": 1.0},
     ),
 }  # fmt: skip
@@ -90,7 +99,7 @@ _NAMES: tuple[tuple[Family, re.Pattern[str]], ...] = (
 _MATRIX = {"tpu7x": 0.83, "A100": 0.92, "A100 40GB": 0.92}
 # Switches that add up while they forward (NVLink SHARP): an all-reduce sends its operand about once.
 _REDUCING_SWITCH = ("H100", "H200", "H800", "GH200", "B200", "B300", "GB200", "GB300")
-_REDUCING_SHARE = 1.05  # of the bandwidth that a ring would need
+_REDUCING_SHARE = 1.07  # of the bandwidth that a ring would need
 
 
 def family_of(chip: ChipRecord) -> Family:
