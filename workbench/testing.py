@@ -1,17 +1,18 @@
-"""Assertions about programs for test suites: collectives, memory, FLOPs, and snapshots of records.
+"""Assertions about programs for test suites: collectives, memory, FLOPs, compilations, and snapshots of records.
 
 Each takes a traced call (`wb.trace(fn)(*args)`), a record from `inspect`, or whatever `inspect` makes a record of: a
 `jax.stages.Lowered` or `Compiled`, HLO text, a file. With `pytest_plugins = ["workbench.testing"]` in a `conftest.py`,
-tests have the fixture `record_snapshot`, and `pytest --update-snapshots` writes the files again.
+tests have the fixture `record_snapshot`, and `pytest --workbench-update` writes the files again.
 """
 
+import contextlib
 import dataclasses
 import difflib
 import json
 import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from workbench._types import Argument
 from workbench.api import Traced
 from workbench.errors import InspectionError
 from workbench.inspection import compare as _compare, inspect_source, inspect_stage, is_program_text
+from workbench.measurement import watch_compilations
 from workbench.records import CollectiveRecord, ModuleRecord, ProgramRecord, Record
 
 UPDATE = "WORKBENCH_UPDATE_SNAPSHOTS"
@@ -27,16 +29,18 @@ _MOST_LINES = 60
 _LEFT_OUT = {"text": "", "stablehlo": "", "jaxpr": "", "instructions": (), "edges": (), "values": (), "timeline": ()}
 
 
-def assert_collectives(program: object, expected: Mapping[str, Mapping[str, float]]) -> None:
+def assert_collectives(program: object, expected: Mapping[str, Mapping[str, float | tuple[float, int | str]]]) -> None:
     """Fails unless a program executes exactly these collectives per call.
 
     Args:
         program: A traced call, a record, or anything that `inspect` reads.
         expected: Executions per call by kind and mesh axes, axes of one collective joined by "+":
             `{"all-reduce": {"clients": 1}, "all-gather": {"data+model": 12}}`. `{}` means that nothing is exchanged.
+            A pair adds the bytes that one device sends for them in a call: `{"all-reduce": {"clients": (1, "2 MiB")}}`.
 
     Raises:
         AssertionError: naming every difference, with the source lines of the collectives that are too many.
+        InspectionError: bytes are not a number of bytes.
 
     Example:
         >>> import jax, workbench as wb
@@ -47,14 +51,18 @@ def assert_collectives(program: object, expected: Mapping[str, Mapping[str, floa
     found: dict[tuple[str, str], list[CollectiveRecord]] = {}
     for collective in _module(program, "assert_collectives").collectives:
         found.setdefault((collective.kind, "+".join(collective.axes)), []).append(collective)
-    wanted = {(kind, axes): count for kind, by_axes in expected.items() for axes, count in by_axes.items()}
+    wanted = {(kind, axes): entry for kind, by_axes in expected.items() for axes, entry in by_axes.items()}
     wrong = []
     for key in sorted({*found, *wanted}):
-        collectives, count = found.get(key, []), wanted.get(key, 0)
+        collectives, entry = found.get(key, []), wanted.get(key, 0)
+        count, sent = entry if isinstance(entry, tuple) else (entry, None)
         executions = [collective.executions for collective in collectives]
         total = None if None in executions else sum(e for e in executions if e is not None)
         if total != count:
             wrong.append(_difference(key, count, total, collectives))
+        elif sent is not None and (now := _sent(collectives)) != _bytes(sent, "assert_collectives"):
+            has = "an unknown number of bytes" if now is None else f"{now:g} B"
+            wrong.append(f"  {key[0]} over {key[1] or 'no mesh axis'}: expected {sent} sent by a device, found {has}")
     if wrong:
         message = "The program's collectives differ from those expected:\n" + "\n".join(wrong)
         raise AssertionError(message)
@@ -71,6 +79,51 @@ def _difference(key: tuple[str, str], count: float, total: float | None, found: 
     return "\n".join(lines)
 
 
+def assert_bytes_sent(program: object, at_most: int | str, *, axis: str | None = None) -> None:
+    """Fails if a device sends more bytes than that in one call, over all collectives.
+
+    Args:
+        program: A traced call, a record, or anything that `inspect` reads.
+        at_most: Bytes per device and call, as a number or as text: `"16 MiB"`.
+        axis: Only collectives over this mesh axis, alone or with others. Default: all collectives.
+
+    Raises:
+        AssertionError: with the bytes and the largest collectives.
+        InspectionError: `at_most` is not a number of bytes.
+
+    Example:
+        >>> import jax, workbench as wb
+        >>> mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+        >>> x = jax.ShapeDtypeStruct((8, 3), "float32", sharding=jax.NamedSharding(mesh, jax.P("data")))
+        >>> assert_bytes_sent(wb.trace(lambda x: x.sum(0))(x), "24 B")
+    """
+    limit = _bytes(at_most, "assert_bytes_sent")
+    collectives = [
+        collective
+        for collective in _module(program, "assert_bytes_sent").collectives
+        if axis is None or axis in collective.axes
+    ]
+    sent = _sent(collectives)
+    if sent is None or sent > limit:
+        has = "an unknown number of bytes" if sent is None else f"{sent:g} B"
+        over = "" if axis is None else f" over {axis}"
+        ranked = sorted(collectives, key=lambda each: -(_sent([each]) or math.inf))
+        lines = [
+            f"    {'?' if (own := _sent([each])) is None else f'{own:g}'} B {each.kind} over "
+            f"{'+'.join(each.axes) or 'no mesh axis'}{f' at {each.sources[0]}' if each.sources else ''}"
+            for each in ranked[:8]
+        ]
+        message = "\n".join([f"A device sends {has}{over} in a call, more than {limit} B. Largest:", *lines])
+        raise AssertionError(message)
+
+
+def _sent(collectives: Sequence[CollectiveRecord]) -> float | None:
+    """Bytes that one device sends in a call; None where that is not known."""
+    if any(each.wire_bytes is None or (each.executions is None and each.wire_bytes) for each in collectives):
+        return None
+    return sum((each.wire_bytes or 0.0) * (each.executions or 0.0) for each in collectives)
+
+
 def assert_peak_memory(program: object, at_most: int | str) -> None:
     """Fails if a program needs more memory per device than that, as the compiler planned it.
 
@@ -82,7 +135,7 @@ def assert_peak_memory(program: object, at_most: int | str) -> None:
         AssertionError: with the peak and the largest buffers alive at it.
         InspectionError: if the memory is not known, as for HLO text alone, or `at_most` is no number of bytes.
     """
-    limit, memory = _bytes(at_most), _module(program, "assert_peak_memory").memory
+    limit, memory = _bytes(at_most, "assert_peak_memory"), _module(program, "assert_peak_memory").memory
     if memory.peak_bytes is None:
         message = (
             "`assert_peak_memory` received a program whose peak of memory is not known: its compiler did not state "
@@ -98,22 +151,67 @@ def assert_peak_memory(program: object, at_most: int | str) -> None:
         raise AssertionError(message)
 
 
-def assert_flops(program: object, expected: float, *, rtol: float = 0.0) -> None:
+def assert_flops(
+    program: object, expected: float | None = None, *, at_most: float | None = None, rtol: float = 0.0
+) -> None:
     """Fails unless a program executes this many FLOPs of products and convolutions per device and call.
 
     Args:
         program: A traced call, a record, or anything that `inspect` reads.
-        expected: FLOPs per device, all iterations of loops included.
+        expected: FLOPs per device, all iterations of loops included. Default: only `at_most` counts.
+        at_most: The budget: FLOPs per device that may not be exceeded.
         rtol: How far it may differ, relative to `expected`.
 
     Raises:
         AssertionError: with both numbers.
+        InspectionError: neither `expected` nor `at_most` was given.
     """
+    if expected is None and at_most is None:
+        message = (
+            "`assert_flops` was given a program alone. It compares FLOPs with a number: pass `expected` or `at_most`."
+        )
+        raise InspectionError(message)
     flops = _module(program, "assert_flops").flops
+    if at_most is not None and (flops is None or flops > at_most):
+        has = "an unknown number of" if flops is None else f"{flops:g}"
+        message = f"Found {has} FLOPs per device, more than {at_most:g}."
+        raise AssertionError(message)
+    if expected is None:
+        return
     if flops is None or not math.isclose(flops, expected, rel_tol=rtol, abs_tol=0.0):
         has = "an unknown number (a loop of unknown length holds some)" if flops is None else f"{flops:g}"
         share = "" if not flops or not expected else f", {flops / expected:.4g} × as many"
         message = f"Expected {expected:g} FLOPs per device, found {has}{share}."
+        raise AssertionError(message)
+
+
+@contextlib.contextmanager
+def assert_no_compilation() -> Iterator[None]:
+    """Fails if the block compiles or traces a function again; the first calls belong before it.
+
+    Raises:
+        AssertionError: naming each function, with the reason, the seconds and the line of the call.
+
+    Example:
+        >>> import jax, jax.numpy as jnp
+        >>> double = jax.jit(lambda x: 2 * x)
+        >>> x = double(jnp.ones(3))
+        >>> with assert_no_compilation():
+        ...     x = double(x)
+    """
+    with watch_compilations(quiet=True) as seen:
+        yield
+    lines = [
+        f"  {retrace.function} ({retrace.defined}) was traced again {retrace.count} times at {retrace.called}: {reason}"
+        for retrace in seen.record.retraces
+        for reason, _ in retrace.reasons
+    ]
+    lines += [
+        f"  {made.function} was compiled {made.count} times in {made.seconds:.2g} s, called at {made.called or '?'}"
+        for made in seen.record.compilations
+    ]
+    if lines:
+        message = "\n".join(["The block compiles:", *lines])
         raise AssertionError(message)
 
 
@@ -149,7 +247,7 @@ def assert_snapshot(record: Record, path: str | os.PathLike[str], *, update: boo
         *_figures(kept, short),
         *lines[:_MOST_LINES],
         *more,
-        f"If it is meant to: `pytest --update-snapshots`, or set {UPDATE}=1.",
+        f"If it is meant to: `pytest --workbench-update`, or set {UPDATE}=1.",
     ]
     raise AssertionError("\n".join(said))
 
@@ -223,13 +321,13 @@ _UNITS = {"": 1, "B": 1} | {
 }
 
 
-def _bytes(given: int | str) -> int:
+def _bytes(given: int | str, asked: str) -> int:
     if not isinstance(given, str):
         return int(given)
     found = re.fullmatch(r"\s*([\d.]+)\s*([A-Za-z]*)\s*", given)
     if found is None or found[2] not in _UNITS:
         message = (
-            f"`assert_peak_memory` received at_most={given!r}, which is not a number of bytes. Write a number and one "
+            f"`{asked}` received {given!r}, which is not a number of bytes. Write a number and one "
             f'of {", ".join(unit for unit in _UNITS if unit)}: "16 GiB".'
         )
         raise InspectionError(message)
@@ -240,8 +338,8 @@ def _bytes(given: int | str) -> int:
 
 
 def pytest_addoption(parser: "pytest.Parser") -> None:
-    """Adds `--update-snapshots` to pytest."""
-    parser.addoption("--update-snapshots", action="store_true", help="write the files of `record_snapshot` again")
+    """Adds `--workbench-update` to pytest."""
+    parser.addoption("--workbench-update", action="store_true", help="write the files of `record_snapshot` again")
 
 
 class RecordSnapshot:
@@ -264,7 +362,7 @@ class RecordSnapshot:
 def _snapshots(request: "pytest.FixtureRequest") -> Iterator[RecordSnapshot]:
     """Compares records with files in `snapshots/` next to the test."""
     name = re.sub(r"[^\w.-]+", "_", request.node.name)
-    update = True if request.config.getoption("--update-snapshots", default=False) else None
+    update = True if request.config.getoption("--workbench-update", default=False) else None
     yield RecordSnapshot(Path(request.node.path).parent / "snapshots", name, update)
 
 

@@ -1,6 +1,8 @@
 """`workbench.testing`: assertions that name what differs, and snapshots that are read back."""
 
 import json
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +12,15 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 import workbench as wb
 from workbench.errors import InspectionError
 from workbench.records import ProgramRecord
-from workbench.testing import RecordSnapshot, assert_collectives, assert_flops, assert_peak_memory, assert_snapshot
+from workbench.testing import (
+    RecordSnapshot,
+    assert_bytes_sent,
+    assert_collectives,
+    assert_flops,
+    assert_no_compilation,
+    assert_peak_memory,
+    assert_snapshot,
+)
 
 
 @pytest.fixture(scope="module")
@@ -120,3 +130,71 @@ def test_fixture_names_files_by_test_and_count(summed, tmp_path):
     snapshot(summed.inspect())
     snapshot(summed.plan, "plan")
     assert sorted(file.name for file in tmp_path.iterdir()) == ["test_x-2.json", "test_x-plan.json", "test_x.json"]
+
+
+def test_bytes_of_collectives_are_those_that_a_device_sends(summed):
+    assert_collectives(summed, {"all-reduce": {"data": (1, 18)}})  # 2 · 3/4 of 3 float32
+    assert_collectives(summed, {"all-reduce": {"data": (1, "18 B")}})
+    with pytest.raises(AssertionError, match="all-reduce over data: expected 20 sent by a device, found 18 B"):
+        assert_collectives(summed, {"all-reduce": {"data": (1, 20)}})
+
+
+def test_bytes_sent_have_a_limit_in_all_and_by_axis(summed):
+    assert_bytes_sent(summed, 18)
+    assert_bytes_sent(summed, 0, axis="model")
+    with pytest.raises(
+        AssertionError, match=r"A device sends 18 B over data in a call, more than 17 B(.|\n)*test_testing.py"
+    ):
+        assert_bytes_sent(summed, 17, axis="data")
+
+
+def test_flops_have_a_budget():
+    product = wb.trace(lambda x: x @ x)(jnp.ones((4, 4)))
+    assert_flops(product, at_most=128)
+    with pytest.raises(AssertionError, match="Found 128 FLOPs per device, more than 127"):
+        assert_flops(product, at_most=127)
+    with pytest.raises(InspectionError, match="`expected` or `at_most`"):
+        assert_flops(product)
+
+
+def test_a_compilation_in_the_block_is_named_with_its_reason():
+    doubled = jax.jit(lambda x: 2 * x)
+    x = doubled(jnp.ones(3))
+    with assert_no_compilation():
+        doubled(x)
+    with pytest.raises(AssertionError, match=r"traced again 1 times.*its shape changed \(now \[2\], before \[3\]\)"):
+        with assert_no_compilation():
+            doubled(x[:2])
+
+
+def test_an_exception_of_the_block_is_passed_on():
+    with pytest.raises(ZeroDivisionError), assert_no_compilation():
+        jax.jit(lambda x: x + 1)(1 // 0)
+
+
+def test_the_option_of_pytest_writes_snapshots_again(pytester_like, tmp_path):
+    folder = pytester_like
+    assert folder("test_it") == 0
+    kept = tmp_path / "snapshots" / "test_it.json"
+    changed = kept.read_text().replace('"cpu x 1"', '"cpu x 2"')
+    assert changed != kept.read_text()
+    kept.write_text(changed)
+    assert folder("test_it") == 1
+    assert folder("test_it", "--workbench-update") == 0
+    assert '"cpu x 1"' in kept.read_text()
+
+
+@pytest.fixture
+def pytester_like(tmp_path):
+    """Runs pytest in a folder with the plugin and one test, in another process; gives its exit status."""
+    (tmp_path / "conftest.py").write_text('pytest_plugins = ["workbench.testing"]\n')
+    (tmp_path / "test_it.py").write_text(
+        "import jax.numpy as jnp\nimport workbench as wb\n\n\n"
+        "def test_it(record_snapshot):\n    record_snapshot(wb.inspect(lambda x: x @ x)(jnp.ones((2, 2))))\n"
+    )
+
+    def run(*options):
+        command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", options[0], *options[1:]]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, timeout=300).returncode
+
+    return run
