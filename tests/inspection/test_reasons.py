@@ -1,5 +1,7 @@
 """`why` against programs whose collectives have one reason each by construction, and against `inspect`."""
 
+import re
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -9,6 +11,7 @@ from jax.sharding import AxisType
 
 import workbench as wb
 from tests.oracles.reasons import MESHES, PARTS, Program, draw, faults, mesh_of
+from workbench.render import render_why_text
 
 
 @pytest.mark.parametrize("number", range(len(MESHES)))
@@ -252,3 +255,60 @@ def test_a_result_of_uneven_rows_is_gathered_for_the_result_alone() -> None:
     (gather,) = [each for each in found.collectives if each.kind == "all-gather"]
     assert gather.reason == "output"
     assert "returns the result of `subtract`" in gather.sentence
+
+
+def embedded(embedding, up, down, tokens):
+    x = embedding[tokens]  # the batch is lost here
+    for _ in range(2):
+        x = x + jnp.tanh(x @ up) @ down
+    return (x**2).mean()
+
+
+def lost_batch(mesh):
+    shape = sharded(mesh)
+    return (
+        shape((512, 128), None, "data"),
+        shape((128, 256), "data"),
+        shape((256, 128), None, "data"),
+        shape((32, 16), "data", dtype="int32"),
+    )
+
+
+def test_a_lost_batch_axis_is_one_cause_with_its_line_and_the_collectives_that_follow() -> None:
+    mesh = mesh_with(data=8)
+    with jax.set_mesh(mesh):
+        found = wb.why(embedded)(*lost_batch(mesh))
+    (cause,) = found.causes
+    assert (cause.axis, cause.source.line) == ("data", embedded.__code__.co_firstlineno + 1)
+    assert "argument `embedding`" in cause.sentence
+    assert "argument `tokens`" in cause.sentence
+    assert "with_sharding_constraint(x, P('data'))" in cause.advice
+    assert 2 < cause.collectives <= sum("data" in each.axes for each in found.collectives)
+    assert f"Cause: {cause.sentence}" in str(found)
+
+
+@pytest.mark.parametrize("spec", [(), ("data",)])
+def test_layers_that_keep_the_batch_have_no_cause(spec: tuple[str, ...]) -> None:
+    mesh = mesh_with(data=8)
+    shape = sharded(mesh)
+    with jax.set_mesh(mesh):
+        found = wb.why(fsdp)(shape((64, 256), "data"), shape((256, 512), *spec), shape((512, 256), *spec))
+    assert found.causes == ()
+
+
+def test_many_collectives_are_told_by_reason_and_all_of_them_with_details() -> None:
+    def layers(weights, x):
+        for w in weights:
+            x = x @ w + x.max(0, keepdims=True) + jnp.roll(x, 1, 0) + jnp.sort(x, 0) + jnp.cumsum(x, 0)
+        return x
+
+    mesh = mesh_with(data=8)
+    shape = sharded(mesh)
+    with jax.set_mesh(mesh):
+        found = wb.why(layers)([shape((64, 64), "data") for _ in range(3)], shape((64, 64), "data"))
+    assert len(found.collectives) > 15
+    text, whole = str(found), render_why_text(found, details=True)
+    assert len(text.splitlines()) < 30 < len(whole.splitlines())
+    counted = [int(number) for line in text.splitlines() for number in re.findall(r"(\d+) × (?:all-|coll)", line)]
+    assert sum(counted) == len(found.collectives)
+    assert "argument `weights[*]`" in text

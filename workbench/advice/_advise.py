@@ -23,6 +23,7 @@ from workbench.advice._partitioning import (
     axis_without_name,
     exchanged_counters,
     gather_outside_checkpoint,
+    lost_batch,
     runtime_shift,
     unsplit_operation,
 )
@@ -36,6 +37,7 @@ from workbench.records import AdviceRecord, FindingRecord, ProgramRecord
 
 Rule = Callable[[Compiled], Iterator[FindingRecord]]
 RULES: tuple[Rule, ...] = (
+    lost_batch,
     loop_invariant_gather,
     wide_collective,
     reduced_then_sliced,

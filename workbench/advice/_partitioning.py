@@ -36,6 +36,30 @@ def unsplit_operation(program: Compiled) -> Iterator[FindingRecord]:
         )
 
 
+def lost_batch(program: Compiled) -> Iterator[FindingRecord]:
+    """Activations that lost the mesh axis of the batch: one constraint keeps the axis."""
+    pairs = list(_explained(program))
+    for cause in program.why.causes:
+        found = [each for why, each in pairs if cause.axis in why.axes]
+        if not found or cause.source is None:
+            continue
+        total = sum(map(sent, found))
+        place = f"line {cause.source.line} of `{cause.source.function}`"
+        yield FindingRecord(
+            rule="activations without the batch axis",
+            what=f"The batch loses `{cause.axis}` at {place}: {cause.collectives} collectives over it follow.",
+            why=cause.sentence,
+            change=cause.advice,
+            code=cause.advice.partition("`")[2].rpartition("`")[0],
+            evidence=tuple(evidence_of(each)[0] for each in sorted(found, key=sent, reverse=True)[:4]),
+            weight=share(program, total),
+            instructions=tuple(each.name for each in found),
+            axes=(cause.axis,),
+            sources=(cause.source,),
+            gain=estimated("bytes sent", program.sent_bytes, program.sent_bytes, "not compiled with the constraint"),
+        )
+
+
 def exchanged_counters(program: Compiled) -> Iterator[FindingRecord]:
     """Random numbers whose counters run over all rows, so that devices exchange parts of the list of counters."""
     known = program.record.propagation

@@ -71,6 +71,51 @@ _WHOLE: Mapping[str, Callable[[JaxprEqn], int]] = {  # how many dimensions an op
 }
 
 
+class _Constrained(AtLines):
+    enters_shard_maps = False
+
+    def __init__(self, lines: Collection[Line], mesh: Mesh, specs: Mapping[tuple[int, ...], Spec]) -> None:
+        super().__init__(lines)
+        self.mesh, self.specs = mesh, specs
+
+    def equation(self, equation: JaxprEqn) -> JaxprEqn:
+        primitive, kinds = equation.primitive, [type_of(v) for v in equation.outvars]
+        spec = self.specs.get(tuple(kinds[0].shape)) if len(kinds) == 1 else None
+        is_value = spec is not None and jax.numpy.issubdtype(kinds[0].dtype, jax.numpy.inexact)
+        if not is_value or any(isinstance(v, Literal) for v in equation.invars) or not self.is_at_lines(equation):
+            return equation
+        if any(isinstance(value, ClosedJaxpr | Jaxpr) for value in equation.params.values()) or equation.effects:
+            return equation  # what it calls is changed already
+        if primitive.multiple_results or "transpose(" in str(equation.source_info.name_stack):
+            return equation
+        sharding = NamedSharding(self.mesh, PartitionSpec(*(tuple(axes) or None for axes in spec or ())))
+
+        def constrained(*operands: jax.Array) -> jax.Array:
+            return jax.lax.with_sharding_constraint(primitive.bind(*operands, **equation.params), sharding)
+
+        shapes = [jax.ShapeDtypeStruct(type_of(v).shape, type_of(v).dtype) for v in equation.invars]
+        [made] = jax.make_jaxpr(jax.jit(constrained))(*shapes).jaxpr.eqns
+        self.count += 1
+        return _jax_compat.new_equation(equation, primitive=made.primitive, params=made.params, effects=made.effects)
+
+
+def with_constraints(
+    closed: ClosedJaxpr, lines: Collection[Line], mesh: Mesh, specs: Mapping[tuple[int, ...], Spec]
+) -> tuple[ClosedJaxpr, int]:
+    """The program with a sharding constraint on the values of these lines, but on no cotangent.
+
+    Args:
+        closed: The program.
+        lines: The lines that compute the values.
+        mesh: The mesh of the program.
+        specs: By shape of a value: the sharding that is asked for.
+
+    Returns:
+        The program, and how many values were constrained.
+    """
+    return _Constrained(lines, mesh, specs).program(closed)
+
+
 class _Mapped(AtLines):
     enters_shard_maps = False
 

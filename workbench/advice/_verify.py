@@ -20,7 +20,7 @@ from workbench._types import AnyMesh, Argument
 from workbench.advice._links import crossed_links
 from workbench.advice._module import Compiled
 from workbench.advice._narrow import narrowed
-from workbench.advice._rewrite import unconstrained, with_own_shards, with_written_gathers
+from workbench.advice._rewrite import unconstrained, with_constraints, with_own_shards, with_written_gathers
 from workbench.advice._sharding import best_spec
 from workbench.advice.search import SearchProgram, as_accelerator
 from workbench.errors import WorkbenchError
@@ -85,6 +85,16 @@ def _unconstrained(finding: FindingRecord, program: Compiled, recompile: Recompi
     """The constraints of the line taken out of the traced program, which is compiled again."""
     after = recompile(rewrite=lambda closed, _: unconstrained(closed, _lines(finding)))
     return _with_bytes_sent(finding, program, after, "compiled without the constraint")
+
+
+def _constrained(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
+    """The values of the line constrained in the traced program, which is compiled again."""
+    assert program.record.propagation is not None
+    cause = next(each for each in program.why.causes if each.sentence == finding.why)
+    shape = next(v.shape for v in program.record.propagation.values if v.name == cause.value)
+    lines = _lines(finding)
+    after = recompile(rewrite=lambda closed, mesh: with_constraints(closed, lines, mesh, {shape: cause.spec}))
+    return _with_bytes_sent(finding, program, after, "compiled with the constraint")
 
 
 def _own_shards(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
@@ -232,6 +242,7 @@ _CHECKS: dict[str, Check] = {
     "float32 collective of 16-bit values": _narrowed,
     "random numbers that are exchanged": _by_position,
     "shift known only when it runs": _static,
+    "activations without the batch axis": _constrained,
     "operation that is not split": _own_shards,
     "gather before the checkpoint": _written_gathers,
     "order of devices": _ordered,

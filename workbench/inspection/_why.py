@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from workbench.inspection._flow import CompiledFlow, Origins, likeness, planned_origins
+from workbench.inspection._why_causes import find_causes
 from workbench.inspection.call_tree import shown_file
 from workbench.inspection.sharding import explain_axis
 from workbench.records import (
@@ -69,8 +70,14 @@ def explain_program(record: ProgramRecord, *, large_bytes: int | None = None) ->
     found.sort(key=lambda why: -why.payload_bytes * (why.executions or 1))
     devices = math.prod(axis.size for axis in record.mesh.axes) if record.mesh is not None else 1
     arrays = reader.replicated(sizes, large_bytes) if devices > 1 else ()
+    causes = find_causes(known.values, found, _factors, reader.named, reader.origin)
     return WhyRecord(
-        name=record.name, target=record.target, collectives=tuple(found), arrays=arrays, notes=tuple(notes)
+        name=record.name,
+        target=record.target,
+        causes=causes,
+        collectives=tuple(found),
+        arrays=arrays,
+        notes=tuple(notes),
     )
 
 
@@ -100,6 +107,12 @@ def _read_rule(text: str) -> _Rule | None:
 
     whole = factors("need_replication") | factors("permutation")
     return _Rule(values(found["inputs"]), values(found["outputs"]), factors("reduction"), whole)
+
+
+def _factors(value: PlannedValueRecord) -> tuple[Sequence[Sequence[str]], Sequence[str]] | None:
+    """The factor of each dimension of a value's operands and of its result."""
+    rule = _read_rule(value.rule)
+    return None if rule is None or not rule.outputs else (rule.inputs, rule.outputs[0])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -280,7 +293,7 @@ class _Reader:
                 return _Cause(value, *self._reason(value, axes))
             sentence = (
                 f"The program is asked for {_result_name(value)} as {_spec_text(value.spec)}, and "
-                f"{self._named(operand)} is {_spec_text(operand.spec)}: the compiler {does} it at the end."
+                f"{self.named(operand)} is {_spec_text(operand.spec)}: the compiler {does} it at the end."
             )
             return _Cause(operand, "output", sentence, "Ask for the sharding that the value has, or for none.")
         if value.operation in _WRITTEN or value.operation in _CONTAINERS:
@@ -304,7 +317,7 @@ class _Reader:
         number, dim, factor = place
         operands = self._operands(value)
         operand, at, over = operands[number], _at(value), _listed(here)
-        name = self._named(operand)
+        name = self.named(operand)
         if factor in rule.whole:
             need = f"needs dimension {dim} of {name} whole, which is sharded over {over}."
             if does != _DOES["all-gather"]:
@@ -325,7 +338,7 @@ class _Reader:
             kept = next(((other, there) for other, there, f in cut if f not in rule.summed), None)
             if kept is not None:
                 sentence = (
-                    f"At `{value.operation}`{at}, {over} cuts dimension {kept[1]} of {self._named(kept[0])}, which the "
+                    f"At `{value.operation}`{at}, {over} cuts dimension {kept[1]} of {self.named(kept[0])}, which the "
                     f"result keeps, and the summed dimension {dim} of {name}. One mesh axis can cut one of them, so "
                     f"the compiler {does} {name}."
                 )
@@ -333,9 +346,10 @@ class _Reader:
                 return _Cause(value, "disagreement", sentence, advice)
             if any(f == factor for _, _, f in cut):
                 return None
+            other = "; the other operand's is not" if any(f == factor for _, _, f in others) else ""
             sentence = (
-                f"`{value.operation}`{at} sums over dimension {dim} of {name}, which is sharded over {over}; the "
-                f"other operand's is not. The compiler {does} {name} instead of adding partial sums."
+                f"`{value.operation}`{at} sums over dimension {dim} of {name}, which is sharded over {over}{other}. "
+                f"The compiler {does} {name} instead of adding partial sums."
             )
             advice = "Shard both summed dimensions over the same axis, or neither."
             return _Cause(value, "disagreement", sentence, advice)
@@ -348,13 +362,13 @@ class _Reader:
         )
         if holder is not None and here & {_whole_axis(axis) for entry in value.spec for axis in entry}:
             sentence = (
-                f"At `{value.operation}`{at}, {over} cuts dimension {holder[1]} of {self._named(holder[0])}, which the "
+                f"At `{value.operation}`{at}, {over} cuts dimension {holder[1]} of {self.named(holder[0])}, which the "
                 f"result keeps, and dimension {dim} of {name}. One mesh axis can cut one dimension of the result, so "
                 f"the compiler {does} {name}."
             )
             return _Cause(value, "disagreement", sentence, "It stays while both are sharded over the same mesh axis.")
         alike = [other for other in operands if other is not operand and other.spec == value.spec]
-        like = f", as {self._named(alike[0])} is" if alike and operand.spec != value.spec else ""
+        like = f", as {self.named(alike[0])} is" if alike and operand.spec != value.spec else ""
         if operand.spec == value.spec:  # of other dimensions, as of a transpose
             like = f", and the operation moves dimension {dim}"
         sentence = (
@@ -406,7 +420,7 @@ class _Reader:
         return [_Cause(None, "output", sentence, "Ask for a sharding of the results (`out_shardings`).")]
 
     def _instruction(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
-        """What the compiled instructions alone tell, where the compiler departed from the propagated shardings."""
+        """The reason in the compiled instructions alone, where the compiler departed from the propagated shardings."""
         makers, consumers = self._flow.makers(found.name), self._flow.consumers(found.name)
         sources = {(source.file, source.line) for source in found.sources}
         consumers = [each for each in consumers if each.op_name]
@@ -441,12 +455,12 @@ class _Reader:
             return "a value that the loop carries"
         if made.opcode == "parameter":
             argument = next((v for v in self.propagation.values if v.op_name == made.op_name), None)
-            return self._named(argument) if argument is not None else f"argument `{made.op_name}`"
+            return self.named(argument) if argument is not None else f"argument `{made.op_name}`"
         planned = [
             v for v in self.by_op_name.get(made.op_name, []) if _line_of(v) == (made.source and _line(made.source))
         ]
         if planned:
-            return self._named(planned[0])
+            return self.named(planned[0])
         return f"the result of `{_last(made.op_name) or made.opcode}`" + (
             f" at {_place(made.source)}" if made.source else ""
         )
@@ -528,9 +542,7 @@ class _Reader:
         wanted = set(axes)
         if value.operation in ("sharding_constraint", "reshard", "copy") and operands:
             asked, given = _spec_text(value.spec), _spec_text(operands[0].spec)
-            sentence = (
-                f"The constraint{_at(value)} asks for {asked}, and {self._named(operands[0])} arrives as {given}."
-            )
+            sentence = f"The constraint{_at(value)} asks for {asked}, and {self.named(operands[0])} arrives as {given}."
             return "constraint", sentence, f"Ask for {given} there, or shard the value so from the start."
         if value.operation in _WRITTEN:
             return "program", f"The program asks for it itself: `{value.operation}`{_at(value)}.", ""
@@ -554,7 +566,7 @@ class _Reader:
             ]
             if not summed:
                 continue
-            parts = " and ".join(f"dimension {dim} of {self._named(operand)}" for operand, dim in summed)
+            parts = " and ".join(f"dimension {dim} of {self.named(operand)}" for operand, dim in summed)
             over = _listed(wanted & set(_axes_of(summed[0][0].spec, summed[0][1])))
             does, part, joins = _reduction_words(value)
             if value.operation in _LOOKUPS:
@@ -580,12 +592,12 @@ class _Reader:
                     continue
                 if factor in rule.whole:
                     sentence = (
-                        f"`{value.operation}`{_at(value)} needs dimension {dim} of {self._named(operand)} whole, which "
+                        f"`{value.operation}`{_at(value)} needs dimension {dim} of {self.named(operand)} whole, which "
                         f"is sharded over {_listed(here)}."
                     )
                     return "whole dimension", sentence, f"Shard another dimension than {dim} of it."
                 others = [
-                    f"{self._named(other)} has it by {_by(_axes_of(other.spec, place))}"
+                    f"{self.named(other)} has it by {_by(_axes_of(other.spec, place))}"
                     for other, known in zip(operands, rule.inputs, strict=True)
                     for place, f in enumerate(known)
                     if other is not operand and f == factor and set(_axes_of(other.spec, place)) != here
@@ -598,7 +610,7 @@ class _Reader:
                 ]
                 if others or results:
                     sentence = (
-                        f"At `{value.operation}`{_at(value)}, {self._named(operand)} has dimension {dim} by "
+                        f"At `{value.operation}`{_at(value)}, {self.named(operand)} has dimension {dim} by "
                         f"{_by(tuple(sorted(here)))}, and {'; '.join([*others, *results])}: one of them has to be "
                         "brought to the other's sharding."
                     )
@@ -622,13 +634,13 @@ class _Reader:
         if alike and len(alike) == len(sharded):
             sentence = (
                 f"`{value.operation}`{_at(value)} is not split by the compiler's partitioner, although "
-                f"{self._named(alike[0])} and the result are both {_spec_text(value.spec)}: every device "
+                f"{self.named(alike[0])} and the result are both {_spec_text(value.spec)}: every device "
                 "computes all of it."
             )
             advice = "Call it inside `jax.shard_map` with these specs, where every device computes its own part."
             return "unsplit operation", sentence, advice
         if sharded:
-            given = " and ".join(f"{self._named(o)} as {_spec_text(o.spec)}" for o in sharded)
+            given = " and ".join(f"{self.named(o)} as {_spec_text(o.spec)}" for o in sharded)
             sentence = (
                 f"`{value.operation}`{_at(value)} receives {given}, and makes a result of {_spec_text(value.spec)}: it "
                 "needs elements that lie on other devices."
@@ -649,17 +661,17 @@ class _Reader:
         used = dict.fromkeys(axis for axes in value.spec for axis in axes)
         chains = {axis: explain_axis(self.propagation, value.name, axis) for axis in used}
         return WhyOperandRecord(
-            name=self._named(value),
+            name=self.named(value),
             value=value.name,
             shape=value.shape,
             dtype=value.dtype,
             spec=value.spec,
             source=value.source,
-            origins={axis: self._origin(value, axis) for axis in used},
+            origins={axis: self.origin(value, axis) for axis in used},
             chains=chains,
         )
 
-    def _origin(self, value: PlannedValueRecord, axis: str) -> str:
+    def origin(self, value: PlannedValueRecord, axis: str) -> str:
         """Where an axis came from, in words: an argument of the user, a constraint, the program."""
         origin = value.origins.get(axis, "")
         if value.operation == "input":
@@ -685,12 +697,13 @@ class _Reader:
         listed = [v for v in constraints if number.isdigit()]
         return _at(listed[0]) if len(listed) == 1 else ""
 
-    def _named(self, value: PlannedValueRecord) -> str:
+    def named(self, value: PlannedValueRecord) -> str:
+        """The name of a value as the user knows it: the argument, or the operation with its line."""
         kind = f"{value.dtype}[{','.join(map(str, value.shape))}]"
         if value.operation == "input":
             return f"argument `{value.op_name or value.name}` ({kind})"
         if value.operation == "while carry" and (start := self._start_of(value)) is not None:
-            return f"{self._named(start)[:-1]}, carried by a loop)"
+            return f"{self.named(start)[:-1]}, carried by a loop)"
         return f"the result of `{value.operation}` ({kind}{_at(value)})"
 
     def _start_of(self, carry: PlannedValueRecord) -> PlannedValueRecord | None:
@@ -721,7 +734,7 @@ class _Reader:
             found.setdefault(
                 key,
                 WhyArrayRecord(
-                    name=self._named(value),
+                    name=self.named(value),
                     shape=value.shape,
                     dtype=value.dtype,
                     size_bytes=_bytes(value),
@@ -761,9 +774,9 @@ class _Reader:
                 for dim, factor in enumerate(dims):
                     there = set(_axes_of(operand.spec, dim)) - used
                     if there and factor in rule.summed:
-                        lost.append(f"{_listed(there)} of {self._named(operand)} lies on the summed dimension {dim}")
+                        lost.append(f"{_listed(there)} of {self.named(operand)} lies on the summed dimension {dim}")
                     elif there:
-                        lost.append(f"{_listed(there)} of {self._named(operand)} is on dimension {dim} and given up")
+                        lost.append(f"{_listed(there)} of {self.named(operand)} is on dimension {dim} and given up")
         if lost:
             return f"{'; '.join(lost)}. No operand brings {free} on a dimension that the result keeps."
         return f"None of its operands is sharded over {free}, so nothing cuts it: constrain it, or shard an operand."

@@ -164,6 +164,7 @@ from workbench.records._what_if import TrafficRecord as TrafficRecord, WhatIfRec
 from workbench.records._why import (
     Reason as Reason,
     WhyArrayRecord as WhyArrayRecord,
+    WhyCauseRecord as WhyCauseRecord,
     WhyCollectiveRecord as WhyCollectiveRecord,
     WhyOperandRecord as WhyOperandRecord,
     WhyRecord as WhyRecord,

@@ -63,11 +63,26 @@ class WhyArrayRecord(Record):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class WhyCauseRecord(Record):
+    """A decision of the propagation from which several collectives follow."""
+
+    axis: str
+    sentence: str
+    advice: str
+    source: SourceLine | None = None
+    value: str = ""  # the name, in the propagation, of the first value without the axis
+    spec: tuple[tuple[str, ...], ...] = ()  # the sharding that keeps the axis
+    collectives: int = 0  # how many follow
+    payload_bytes: float = 0.0  # of these, per device and call
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WhyRecord(Record):
     """Why a program communicates as it does, and why its large arrays are replicated."""
 
     name: str
     target: str
+    causes: tuple[WhyCauseRecord, ...] = ()  # the most bytes first
     collectives: tuple[WhyCollectiveRecord, ...] = ()
     arrays: tuple[WhyArrayRecord, ...] = ()
     notes: tuple[str, ...] = ()

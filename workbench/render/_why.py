@@ -12,8 +12,16 @@ from workbench.render._svg import bytes_text, count_text, line_text
 _INDEX = re.compile(r"(?<=[\[._])\d+(?=[\]._'`])")  # of a layer: `layers[3].w`, `params['Dense_1']`, and not `w1`
 
 
+_FEW = 8  # reasons that are told one by one; more are grouped
+_MOST_PLACES = 3  # of a group, those with most bytes
+
+
 def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
-    """Every collective with its reason, then the replicated arrays; with `details` the steps of every axis.
+    """The causes of many collectives, then the collectives by reason, then the replicated arrays.
+
+    Args:
+        record: From `why`.
+        details: Show every collective with the steps of every axis, also where there are many.
 
     Example:
         >>> print(render_why_text(WhyRecord(name="f", target="cpu x 1")))
@@ -23,28 +31,88 @@ def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
         text = f"{record.name} on {record.target}: no collectives, no large replicated arrays."
         return "\n".join([text, *(f"Note: {note}" for note in record.notes)])
     lines = [f"Why {record.name} communicates on {record.target}"]
-    number = 1
+    for cause in record.causes:
+        lines += [f"Cause: {cause.sentence}", f"   {cause.advice}"]
     groups: dict[tuple[object, ...], list[WhyCollectiveRecord]] = {}
     for found in record.collectives:  # those of equal layers have one reason
         groups.setdefault((_headline(found), _without_indices(found.sentence)), []).append(found)
-    ordered = sorted(
-        groups.values(), key=lambda group: -sum(each.payload_bytes * (each.executions or 1) for each in group)
-    )
-    for group in ordered:
+    is_long = len(groups) > _FEW and not details
+    if is_long:
+        lines += _by_reason(record.collectives)
+    else:
+        lines += _one_by_one(list(groups.values()), details)
+    if not record.collectives:
+        lines.append("  no collectives")
+    if record.arrays:
+        lines.append("Replicated and large")
+    shown = record.arrays[:_MOST_PLACES] if is_long else record.arrays
+    for array in shown:
+        lines.append(f"  {array.name}: {bytes_text(array.size_bytes)}, {count_text(array.copies)} copies.")
+        lines.append(f"    {array.sentence}")
+    if len(shown) < len(record.arrays):
+        lines.append(f"  and {len(record.arrays) - len(shown)} smaller ones")
+    if is_long:
+        lines.append("Every collective, with its operands: `wb.render.render_why_text(record, details=True)`.")
+    return "\n".join([*lines, *(f"Note: {note}" for note in record.notes)])
+
+
+def _one_by_one(groups: list[list[WhyCollectiveRecord]], details: bool) -> list[str]:
+    lines, number = [], 1
+    for group in sorted(groups, key=_total, reverse=True):
         (what, where), reason = _headline(group[0]), _reason_lines(group[0], details)
         if len({found.sentence for found in group}) > 1:
             reason = [_without_indices(line) for line in reason]
         numbers = f"{number}." if len(group) == 1 else f"{number}–{number + len(group) - 1}."
         lines += [f"{numbers} {what}, {_payloads(group)} per device{where}", *reason]
         number += len(group)
-    if not record.collectives:
-        lines.append("  no collectives")
-    if record.arrays:
-        lines.append("Replicated and large")
-    for array in record.arrays:
-        lines.append(f"  {array.name}: {bytes_text(array.size_bytes)}, {count_text(array.copies)} copies.")
-        lines.append(f"    {array.sentence}")
-    return "\n".join([*lines, *(f"Note: {note}" for note in record.notes)])
+    return lines
+
+
+def _by_reason(collectives: Sequence[WhyCollectiveRecord]) -> list[str]:
+    """One paragraph per reason and axes: how many collectives, their bytes, and the places with most bytes."""
+    groups: dict[tuple[str, ...], list[WhyCollectiveRecord]] = {}
+    for found in collectives:
+        groups.setdefault((found.reason, *found.axes), []).append(found)
+    lines = []
+    for number, group in enumerate(sorted(groups.values(), key=_total, reverse=True), 1):
+        kinds = Counter(found.kind for found in group)
+        counted = ", ".join(f"{count} × {kind}" for kind, count in kinds.items())
+        over = axes_text(group[0].axes)
+        lines.append(f"{number}. {_TITLES[group[0].reason].format(over=over)}: {counted}, {bytes_text(_total(group))}")
+        places: dict[str, list[WhyCollectiveRecord]] = {}
+        for found in group:
+            places.setdefault(_without_indices(found.sentence), []).append(found)
+        ordered = sorted(places.items(), key=lambda place: -_total(place[1]))
+        for sentence, alike in ordered[:_MOST_PLACES]:
+            times = f"{len(alike)} × " if len(alike) > 1 else ""
+            told = sentence if len({found.sentence for found in alike}) > 1 else alike[0].sentence
+            lines.append(f"   · {times}{bytes_text(_total(alike))}: {told}")
+        rest = ordered[_MOST_PLACES:]
+        if rest:
+            where = dict.fromkeys(line_text(found.source) for _, alike in rest for found in alike if found.source)
+            count = sum(len(alike) for _, alike in rest)
+            names = [place.rpartition("/")[2] for place in list(where)[:6]]
+            lines.append(f"   · {count} more at {', '.join(names)}" if names else f"   · {count} more")
+        if group[0].advice:
+            lines.append(f"   {group[0].advice}")
+    return lines
+
+
+_TITLES = {
+    "sum": "Parts of sums over {over} are added",
+    "disagreement": "Operands are sharded otherwise over {over}",
+    "constraint": "A constraint changes the sharding over {over}",
+    "whole dimension": "An operation needs a dimension that {over} cuts",
+    "unsplit operation": "An operation is not split over {over}",
+    "output": "Results are asked for in another sharding over {over}",
+    "program": "The program writes exchanges over {over}",
+    "compiler": "The compiler chose other shardings over {over}",
+    "unknown": "No reason was found over {over}",
+}
+
+
+def _total(group: Sequence[WhyCollectiveRecord]) -> float:
+    return sum(found.payload_bytes * (found.executions or 1) for found in group)
 
 
 def _payloads(group: Sequence[WhyCollectiveRecord]) -> str:

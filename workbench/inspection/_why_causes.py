@@ -1,0 +1,129 @@
+"""Decisions of the propagation from which many collectives follow: an axis of the batch that is lost."""
+
+import re
+from collections.abc import Callable, Sequence
+
+from workbench.records import PlannedValueRecord, WhyCauseRecord, WhyCollectiveRecord
+
+_LEAST_COLLECTIVES = 2  # fewer are told one by one
+
+
+def find_causes(
+    values: Sequence[PlannedValueRecord],
+    collectives: Sequence[WhyCollectiveRecord],
+    factors: Callable[[PlannedValueRecord], tuple[Sequence[Sequence[str]], Sequence[str]] | None],
+    named: Callable[[PlannedValueRecord], str],
+    origin: Callable[[PlannedValueRecord, str], str],
+) -> tuple[WhyCauseRecord, ...]:
+    """The first value of every axis that loses the batch, and how many collectives exchange over the axis after it.
+
+    Args:
+        values: Of the propagation, in program order.
+        collectives: Why each collective is there.
+        factors: Of a value the factor of each dimension of its operands and of its result; None where unknown.
+        named: The name of a value as the user knows it.
+        origin: Where an axis of a value came from, in words.
+    """
+    by_name = {value.name: value for value in values}
+    found: dict[str, WhyCauseRecord] = {}
+    for value in values:
+        operands = [by_name[name] for name in value.operands if name in by_name]
+        known = factors(value)
+        if known is None or len(known[0]) != len(operands) or not value.shape:
+            continue
+        for operand, axis in _lost(value, operands, known):
+            if axis in found:
+                continue
+            after = _after(value.name, values)
+            following = [
+                each
+                for each in collectives
+                if axis in each.axes and (not each.operands or any(o.value in after for o in each.operands))
+            ]
+            if len(following) >= _LEAST_COLLECTIVES:
+                found[axis] = _cause(value, operand, axis, (operands, known[0], known[1]), following, named, origin)
+    return tuple(sorted(found.values(), key=lambda cause: -cause.payload_bytes))
+
+
+def _lost(
+    value: PlannedValueRecord,
+    operands: Sequence[PlannedValueRecord],
+    known: tuple[Sequence[Sequence[str]], Sequence[str]],
+) -> list[tuple[PlannedValueRecord, str]]:
+    """The operands whose leading dimension is cut over an axis that the result has on another dimension."""
+    inputs, result = known
+    if not result:
+        return []
+    return [
+        (operand, axis)
+        for operand, dims in zip(operands, inputs, strict=True)
+        if dims and dims[0] == result[0] and operand.spec
+        # An argument of floats may be a weight, whose columns the compiler rightly leaves whole.
+        if operand.operation != "input" or operand.dtype[0] != "f"
+        for axis in operand.spec[0]
+        if axis not in value.spec[0] and any(axis in entry for entry in value.spec[1:])
+    ]
+
+
+def _after(name: str, values: Sequence[PlannedValueRecord]) -> set[str]:
+    """A value and all that depend on it."""
+    found = {name}
+    for value in values:
+        if value.name not in found and found.intersection(value.operands):
+            found.add(value.name)
+    return found
+
+
+def _cause(
+    value: PlannedValueRecord,
+    operand: PlannedValueRecord,
+    axis: str,
+    rule: tuple[Sequence[PlannedValueRecord], Sequence[Sequence[str]], Sequence[str]],
+    following: Sequence[WhyCollectiveRecord],
+    named: Callable[[PlannedValueRecord], str],
+    origin: Callable[[PlannedValueRecord, str], str],
+) -> WhyCauseRecord:
+    operands, inputs, result = rule
+    dim = next(number for number, entry in enumerate(value.spec) if number and axis in entry)
+    giver, place = next(
+        (
+            (other, place)
+            for other, dims in zip(operands, inputs, strict=True)
+            for place, factor in enumerate(dims)
+            if factor == result[dim] and place < len(other.spec) and axis in other.spec[place]
+        ),
+        (None, 0),
+    )
+    like = f", as it cuts dimension {place} of {named(giver)}" if giver is not None else ""
+    batch = named(operand) if operand.operation == "input" else f"{named(operand)}, from {origin(operand, axis)}"
+    kept = tuple(a for a in operand.spec[0] if a == axis or a in value.spec[0])
+    spec = (kept, *(tuple(a for a in entry if a != axis) for entry in value.spec[1:]))
+    entries = ", ".join(_entry(entry) for entry in _without_trailing(spec))
+    where = f" at {_file(value)}:{value.source.line}" if value.source else ""
+    return WhyCauseRecord(
+        axis=axis,
+        sentence=(
+            f"The batch loses `{axis}`{where}: `{axis}` cuts dimension 0 of {batch}, but dimension {dim} of the "
+            f"result of `{value.operation}`{like}. {len(following)} collectives over `{axis}` follow."
+        ),
+        advice=f"Keep the batch cut after that line: `x = jax.lax.with_sharding_constraint(x, P({entries}))`.",
+        source=value.source,
+        value=value.name,
+        spec=spec,
+        collectives=len(following),
+        payload_bytes=float(sum(each.payload_bytes * (each.executions or 1) for each in following)),
+    )
+
+
+def _without_trailing(spec: Sequence[tuple[str, ...]]) -> Sequence[tuple[str, ...]]:
+    while spec and not spec[-1]:
+        spec = spec[:-1]
+    return spec
+
+
+def _entry(axes: Sequence[str]) -> str:
+    return "None" if not axes else repr(axes[0]) if len(axes) == 1 else repr(tuple(axes))
+
+
+def _file(value: PlannedValueRecord) -> str:
+    return re.split(r"[\\/]", value.source.file)[-1] if value.source else ""
