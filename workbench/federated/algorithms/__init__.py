@@ -96,3 +96,7 @@ from workbench.federated.algorithms._streaming import (
     StreamingState as StreamingState,
     streaming_diloco as streaming_diloco,
 )
+from workbench.federated.algorithms._tensor_parallel import (
+    TensorParallel as TensorParallel,
+    tensor_parallel as tensor_parallel,
+)
