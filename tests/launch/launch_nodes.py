@@ -1,5 +1,6 @@
 """Nodes for the tests: importable, so that a spawned process finds them without pytest."""
 
+import dataclasses
 import os
 import signal
 import threading
@@ -89,6 +90,20 @@ class Ticker:
 
 def add_once(counter, n):
     counter.add(n)
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Settings of a node, as people write them: a client among numbers."""
+
+    n: int
+    counter: object
+
+
+def add_by_settings(settings, again=None):
+    settings.counter.add(settings.n)
+    if again is not None:
+        again()
 
 
 def idle():

@@ -1,5 +1,6 @@
 """What holds on threads and on processes alike."""
 
+import functools
 import sys
 from pathlib import Path
 
@@ -62,6 +63,22 @@ class TestEveryEngine:
         assert codes == {"counter/0": None, "adders/0": 0, "adders/1": 0}
         assert launched.exit_codes["counter/0"] == 0
         assert not launched.alive
+
+    def test_handles_inside_dataclasses_and_partial_calls_become_clients(self, on):
+        program, counter = program_with_counter()
+        settings = nodes.Settings(n=3, counter=counter)
+        again = functools.partial(nodes.add_once, n=20, counter=counter)
+        with program.group("adders"):
+            program.add_node(PyNode(nodes.add_by_settings, settings, again=again))
+            program.add_node(PyNode(functools.partial(nodes.add_once, counter, 100)))
+        with launch(program, on) as launched:
+            launched.wait(LONG)
+            assert launched.client(counter).add(0) == 123
+        assert [(e.source, e.target) for e in program.graph().edges] == [
+            ("adders/0", "counter/0"),
+            ("adders/1", "counter/0"),
+        ]
+        assert settings.counter == counter  # the notebook's own object is as it was
 
     def test_futures_come_back_in_their_own_time_and_waiting_ones_can_be_cancelled(self, on, held):
         program, counter = program_with_counter()

@@ -1,6 +1,9 @@
 """Programs as graphs: labels, edges, hosts, and every mistake that is caught before launch."""
 
 import ast
+import collections
+import dataclasses
+import functools
 import subprocess
 import sys
 import threading
@@ -22,6 +25,7 @@ from workbench.launch import (
     current_node,
     launch,
 )
+from workbench.launch._nodes import dereference, handles_in
 from workbench.records import EdgeRecord
 
 
@@ -308,3 +312,34 @@ def test_names_of_the_package_are_those_of_its_stub():
     assert all(getattr(lazy, name).__name__ for name in named)
     with pytest.raises(AttributeError, match="docker"):
         lazy.docker  # noqa: B018
+
+
+class Ring:
+    """Holds itself, and a handle; no dataclass."""
+
+
+@dataclasses.dataclass
+class Linked:
+    """A dataclass that may hold itself."""
+
+    value: object
+    next: object = None
+
+
+def test_handles_are_found_in_every_container_and_replaced_without_changing_it():
+    _, store, _ = small_program()
+    held = collections.OrderedDict(a=1, b=store)
+    links = Linked(store)
+    links.next = links
+    values = [held, {store}, frozenset({store}), functools.partial(print, store, end=store), [links]]
+    for value in values[:4]:
+        assert set(handles_in(value)) == {store}
+        changed = dereference(value, lambda handle: f"client of {handle.label}")
+        assert "client of store/0" in str(changed)
+        assert type(changed) is type(value)
+    assert list(handles_in(values[4])) == [store]
+    assert dereference(held, str)["a"] == 1
+    assert held["b"] is store
+    plain = Linked(1)
+    assert dereference(plain, str) is plain
+    assert list(handles_in((Ring, Linked, Ring()))) == []

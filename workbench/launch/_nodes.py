@@ -1,8 +1,9 @@
 """The kinds of nodes, and the handles that stand for them in other nodes' arguments."""
 
+import copy
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -194,20 +195,35 @@ class NodeSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
 
 
-def handles_in(value: object) -> Iterator[Handle]:
-    """Every handle in `value`: itself, or inside lists, tuples and dictionaries."""
+def handles_in(value: object, *, above: frozenset[int] = frozenset()) -> Iterator[Handle]:
+    """Every handle in `value`: itself, or inside containers, dataclasses, attrs classes and partial calls."""
     if isinstance(value, Handle):
         yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from handles_in(item)
-    elif isinstance(value, (dict, Mapping)):
-        for item in value.values():
-            yield from handles_in(item)
+    elif id(value) not in above:  # an object may hold itself
+        for item in _parts(value):
+            yield from handles_in(item, above=above | {id(value)})
+
+
+def _parts(value: object) -> Iterable[object]:
+    if isinstance(value, list | tuple | set | frozenset):
+        return value
+    if isinstance(value, Mapping):
+        return value.values()
+    if isinstance(value, functools.partial):
+        return (value.func, *value.args, *value.keywords.values())
+    return [getattr(value, name) for name in _fields(value) if hasattr(value, name)]
+
+
+def _fields(value: object) -> list[str]:
+    """The fields of an instance of a dataclass or an attrs class; of anything else none."""
+    if isinstance(value, type):
+        return []
+    kinds = getattr(type(value), "__dataclass_fields__", None) or {}
+    return [*kinds, *(each.name for each in getattr(type(value), "__attrs_attrs__", ()))]
 
 
 def dereference(value: object, client_of: Callable[[Handle], Value]) -> Value:
-    """`value` with each handle replaced by a client of its node."""
+    """`value` with each handle replaced by a client of its node; objects with handles inside are copied."""
     if isinstance(value, Handle):
         return client_of(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -216,7 +232,23 @@ def dereference(value: object, client_of: Callable[[Handle], Value]) -> Value:
         return type(value)(dereference(item, client_of) for item in value)
     if type(value) is dict:
         return {key: dereference(item, client_of) for key, item in value.items()}
-    return value
+    if next(handles_in(value), None) is None:
+        return value
+    if isinstance(value, set | frozenset):
+        return type(value)(dereference(item, client_of) for item in value)
+    if isinstance(value, functools.partial):
+        keywords = {key: dereference(item, client_of) for key, item in value.keywords.items()}
+        function, *args = (dereference(item, client_of) for item in (value.func, *value.args))
+        return type(value)(function, *args, **keywords)
+    made = copy.copy(value)
+    if isinstance(made, MutableMapping):
+        made.update({key: dereference(item, client_of) for key, item in made.items()})
+    elif isinstance(value, Mapping):
+        return {key: dereference(item, client_of) for key, item in value.items()}
+    for name in _fields(value):
+        if hasattr(value, name):
+            object.__setattr__(made, name, dereference(getattr(value, name), client_of))  # frozen ones too
+    return made
 
 
 @functools.lru_cache(256)

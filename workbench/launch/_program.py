@@ -184,7 +184,7 @@ class Program:
 
     def _edges(self) -> Iterator[EdgeRecord]:
         for spec in self.specs:
-            targets = dict.fromkeys(handle.label for handle in handles_in((spec.args, spec.kwargs)))
+            targets = dict.fromkeys(handle.label for handle in handles_in((spec.target, spec.args, spec.kwargs)))
             yield from (EdgeRecord(source=spec.label, target=label) for label in targets)
 
     def _check(self, node: Node, label: str, concurrency: int, hang_seconds: float | None) -> None:
@@ -202,7 +202,7 @@ class Program:
                 "seconds, or None for a node that may be silent forever."
             )
             raise ProgramError(message)
-        handles = list(handles_in((node.args, node.kwargs)))
+        handles = list(handles_in((node.target, node.args, node.kwargs)))
         if not handles:
             return
         self._check_owned(handles, "add_node")

@@ -130,11 +130,12 @@ class NodeRunner:
         try:
             args = dereference(tuple(self.spec.args), self._client_of)
             kwargs = dereference(dict(self.spec.kwargs), self._client_of)
+            target = dereference(self.spec.target, self._client_of)
             if self.spec.kind == "function":
                 self._emit(self.spec.label, "running", None)
-                self.spec.target(*args, **kwargs)
+                target(*args, **kwargs)
                 return 0
-            instance = self.spec.target(*args, **kwargs)
+            instance = target(*args, **kwargs)
             if context.attempt < 0:
                 return 0
             if self.service is not None:
