@@ -173,8 +173,8 @@ def take(browser: Browser, page_file: Path, name: str, folder: Path) -> None:
         page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=look)
         page.goto(page_file.as_uri())
         page.wait_for_selector("section.wb")
-        for tab in page.get_by_role("tab").all():
-            tab.click()
+        for tab in page.get_by_role("tab", include_hidden=True).all():  # of all places
+            tab.dispatch_event("click")
             page.mouse.move(0, 0)
             page.wait_for_timeout(800)
             view = (tab.text_content() or "view").strip().lower().replace(" ", "-")

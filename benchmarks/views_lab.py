@@ -117,7 +117,7 @@ def transformer(page: Page, address: str, root: Path) -> None:
     page.wait_for_selector("section.wb [data-stage]", timeout=120_000)
     shown = page.evaluate(FRAMES) - began
     size, inspected, built = json.loads(page.evaluate(ASK, "[count, inspected, built]"))
-    page.get_by_role("tab", name="HLO").click()
+    page.get_by_role("tab", name="HLO", include_hidden=True).dispatch_event("click")
     start = time.perf_counter()
     page.get_by_role("button", name="Graph", exact=True).click()
     page.wait_for_function("() => document.querySelector('canvas.wb-graph')?.dataset.frameMilliseconds")

@@ -7,6 +7,7 @@ import records_examples as examples
 import workbench_widgets
 from harness import Harness
 from playwright.sync_api import Locator, expect
+from visitor import open_tab
 
 from workbench.records import (
     AdviceRecord,
@@ -97,11 +98,11 @@ def test_findings_are_chosen_by_keyboard_and_selected_everywhere(harness: Harnes
 def test_badge_next_to_a_collective_leads_back_to_its_finding(harness: Harness):
     made, view = open_advice(harness)
     view.get_by_role("option").nth(1).click()
-    view.get_by_role("tab", name="Source and HLO").click()
+    open_tab(view, "Source and HLO")
     view.locator('[data-collective="all-reduce.1"] .wb-finding').click()
     expect(view.get_by_role("complementary", name="Details of the finding")).to_contain_text("1 KiB could be donated.")
     assert made.settings["view"] == "advice"
-    view.get_by_role("tab", name="Mesh").click()
+    open_tab(view, "Mesh")
     expect(view.locator("[data-axis=clients] + .wb-finding")).to_be_visible()
 
 

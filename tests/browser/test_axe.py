@@ -8,6 +8,7 @@ from every_view import VIEWS, act_on
 from harness import Harness
 from live_examples import FakeMonitor, sample
 from playwright.sync_api import Locator
+from visitor import open_every_tab
 
 pytestmark = pytest.mark.browser
 
@@ -41,7 +42,6 @@ def test_axe_finds_nothing_wrong_with_any_tab_of_the_explorer(harness: Harness, 
         workbench_widgets.Explorer(examples.fedavg_record(), monitor=FakeMonitor(sample(0, 1024, 2048)))
     )
     found = {}
-    for tab in view.get_by_role("tab").all():
-        tab.click()
-        found[tab.text_content()] = violations(view)
+    for name in open_every_tab(view):
+        found[name] = violations(view)
     assert found == {name: [] for name in found}

@@ -8,6 +8,7 @@ import workbench_widgets
 from harness import Harness
 from playwright.sync_api import expect
 from records_parts import cost_record
+from visitor import open_tab
 
 from workbench.cost import estimate_scaled
 from workbench.errors import EngineError
@@ -71,7 +72,7 @@ def test_compiles_for_a_chosen_machine_in_the_background_and_puts_it_next_to_the
     made = kind(record, compile_for=compiler)
     view = harness.mount(made)
     if kind is workbench_widgets.Explorer:
-        view.get_by_role("tab", name="Cost").click()
+        open_tab(view, "Cost")
     view.get_by_label("Chip", exact=True).select_option("v5e")
     view.get_by_label("Machine", exact=True).select_option("v5e:4x4")
     view.get_by_label("Order of devices").select_option("naive")
@@ -194,7 +195,7 @@ def test_sliders_ask_the_kernel_for_the_cost_at_another_size(harness: Harness, k
     made = kind(record)
     view = harness.mount(made)
     if kind is workbench_widgets.Explorer:
-        view.get_by_role("tab", name="Cost").click()
+        open_tab(view, "Cost")
     view.locator(".wb-whatif summary").first.click()
     expect(tiles(view)).to_have_count(4)
     expect(tiles(view).nth(2)).to_contain_text("as on cpu x 8")

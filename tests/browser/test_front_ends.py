@@ -11,6 +11,7 @@ import workbench_widgets
 from lab import open_notebook, run_all, run_lab, set_theme
 from nbconvert import HTMLExporter
 from playwright.sync_api import Browser, Page, Route, expect
+from visitor import open_every_tab, open_tab
 
 pytestmark = [pytest.mark.browser, pytest.mark.lab]
 
@@ -55,8 +56,7 @@ def click_through(page: Page) -> None:
     view = page.locator("section.wb")
     view.locator('[data-stage="0"]').first.click(timeout=60_000)
     expect(view.get_by_role("tabpanel").locator(".wb-panel h3")).to_have_text("Client 3")
-    for tab in view.get_by_role("tab").all():
-        tab.click()
+    for _ in open_every_tab(view):
         expect(view.locator("[role=tabpanel]:visible")).to_have_count(1)
         expect(view.locator(".wb-error:visible")).to_have_count(0)
     page.keyboard.press("ArrowLeft")
@@ -100,7 +100,7 @@ def test_notebook_opened_without_running_is_interactive(page: Page, lab: str, la
     output = page.locator(".jp-OutputArea-output")
     view = output.get_by_role("group", name=examples_sentence(), exact=True).first
     expect(view).to_be_visible()
-    view.get_by_role("tab", name="Mesh", exact=True).click()
+    open_tab(view, "Mesh")
     expect(view.locator("[data-device]")).to_have_count(8)
 
 
@@ -124,10 +124,10 @@ def test_exported_explorer_is_interactive_from_a_file(page: Page, tmp_path: Path
     )
     page.goto((tmp_path / "view.html").as_uri())
     view = page.locator("section.wb")
-    view.get_by_role("tab", name="HLO").click()
+    open_tab(view, "HLO")
     view.locator('[data-collective="all-reduce.1"]').click()
     view.get_by_role("button", name="Graph", exact=True).click()
     box = view.locator(".wb-graph").get_by_role("button", name=re.compile("^instruction all-reduce.1:"))
     expect(box).to_have_class(re.compile("wb-selected"))
-    view.get_by_role("tab", name="Program").click()
+    open_tab(view, "Program")
     expect(view.get_by_role("tabpanel").locator(".wb-panel h3")).to_have_text("reduce_mean")

@@ -10,6 +10,7 @@ import records_examples as examples
 import workbench_widgets
 from harness import Harness
 from playwright.sync_api import Locator, expect
+from visitor import open_tab
 
 pytestmark = pytest.mark.browser
 
@@ -150,7 +151,7 @@ def test_listing_scrolls_to_the_chosen_line_under_the_style_of_jupyterlab(harnes
     made = workbench_widgets.Explorer(examples.fedavg_record(instruction_count=400))
     view = harness.mount(made)
     harness.page.add_style_tag(content=".cm-editor { height: auto }")  # of JupyterLab 4.6, after our own
-    view.get_by_role("tab", name="Source and HLO").click()
+    open_tab(view, "Source and HLO")
     view.get_by_role("button", name="Source and listings", exact=True).click()
     made.select(instruction="all-reduce.1")
     line = view.get_by_role("region", name="Compiled HLO").locator(".wb-cm-chosen")
@@ -169,7 +170,7 @@ def test_listing_scrolls_to_the_chosen_line_under_the_style_of_jupyterlab(harnes
 @pytest.mark.usefixtures("fedavg_file")
 def test_code_keeps_most_of_its_pane_beside_one_column_of_figures(harness: Harness):
     view = harness.mount(workbench_widgets.Explorer(examples.fedavg_record()))
-    view.get_by_role("tab", name="Source and HLO").click()
+    open_tab(view, "Source and HLO")
     view.get_by_role("button", name="Source and listings", exact=True).click()
     source = view.get_by_role("region", name=re.compile("^Your source"))
     expect(source.locator(".cm-content")).to_be_visible()

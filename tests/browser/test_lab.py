@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 from lab import open_notebook, run_all, set_theme, write_notebook
 from playwright.sync_api import Page, expect
+from visitor import open_tab
 
 pytestmark = [pytest.mark.browser, pytest.mark.lab]
 
@@ -59,16 +60,16 @@ def test_explorer_in_jupyterlab_links_every_view(lab_page: Page, lab: str, lab_r
     open_notebook(lab_page, lab, write_notebook(lab_root, "explorer.ipynb", IMPORTS, code))
     assert run_all(lab_page) == []
     view = lab_page.locator("section.wb")
-    view.get_by_role("tab", name="HLO").click()
+    open_tab(view, "HLO")
     view.get_by_role("button", name="Instructions", exact=True).click()
     view.get_by_label("Only collectives over axis").select_option("clients")
     view.locator("[data-instruction]").first.click()
-    view.get_by_role("tab", name="Program").click()
+    open_tab(view, "Program")
     expect(view.get_by_role("tabpanel").locator(".wb-panel h3")).to_have_text("reduce_mean")
-    view.get_by_role("tab", name="Clients").click()
+    open_tab(view, "Clients")
     view.get_by_role("tabpanel").get_by_role("img").click()
     expect(view.get_by_role("tabpanel").locator(".wb-panel h3")).to_contain_text("Client ")
-    view.get_by_role("tab", name="Mesh").click()
+    open_tab(view, "Mesh")
     expect(view.locator(".wb-devicecard.wb-holds")).to_have_count(2)
 
 
@@ -77,7 +78,7 @@ def test_listings_in_jupyterlab_scroll_to_the_chosen_line(lab_page: Page, lab: s
     open_notebook(lab_page, lab, write_notebook(lab_root, "listings.ipynb", *cells))
     assert run_all(lab_page) == []
     view = lab_page.locator("section.wb")
-    view.get_by_role("tab", name="HLO").click()
+    open_tab(view, "HLO")
     view.get_by_role("button", name="Source and listings", exact=True).click()
     listing = view.get_by_role("region", name="Compiled HLO")
     expect(listing.locator(".cm-line").first).to_be_visible()

@@ -8,6 +8,7 @@ import pytest
 from lab import open_notebook, run_all, write_notebook
 from playwright.sync_api import Page, expect
 from test_lab import IMPORTS, ask_kernel
+from visitor import open_tab
 
 pytestmark = [pytest.mark.browser, pytest.mark.lab]
 
@@ -45,7 +46,7 @@ def test_line_is_shown_in_its_cell_and_the_explorer_next_to_the_notebook(lab_pag
     docked = lab_page.locator(".workbench-dock section.wb")
     expect(docked).to_be_visible()
     expect(lab_page.get_by_role("button", name="Shown next to the notebook")).to_be_visible()
-    docked.get_by_role("tab", name="Mesh").click()
+    open_tab(docked, "Mesh")
     if folder := os.environ.get("WORKBENCH_PICTURES"):
         lab_page.screenshot(path=f"{folder}/docked.png")
     docked.get_by_role("button", name="Show in notebook").click()  # the panel knows its notebook
@@ -91,7 +92,7 @@ def test_saved_notebook_shows_its_views_without_a_kernel(lab_page: Page, lab: st
     dialog = lab_page.get_by_role("button", name="No Kernel")
     if dialog.is_visible():
         dialog.click()
-    view.get_by_role("tab", name="Mesh").click()
+    open_tab(view, "Mesh")
     expect(view.locator("[data-device]").first).to_be_visible()
     if folder := os.environ.get("WORKBENCH_PICTURES"):
         lab_page.screenshot(path=f"{folder}/read-without-kernel.png")

@@ -8,6 +8,7 @@ from accessibility import nameless, weak_contrasts
 from harness import Harness
 from live_examples import FakeMonitor, FakeRun, sample
 from playwright.sync_api import expect
+from visitor import open_tab
 
 from workbench.records import ProblemRecord, RoundRecord, SampleRecord, TappedValueRecord, TapRecord
 
@@ -60,7 +61,7 @@ def test_devices_are_a_tab_of_the_explorer_and_share_its_selection(harness: Harn
     view = harness.mount(made)
     view.get_by_role("button", name="cpu:2").press("Enter")
     assert made.selection == {"device": 2}
-    view.get_by_role("tab", name="Mesh").click()
+    open_tab(view, "Mesh")
     expect(view.locator('[data-device="2"]')).to_have_attribute("aria-pressed", "true")
 
 
@@ -230,7 +231,7 @@ def test_values_of_a_client_are_read_by_day_and_by_night(harness: Harness, first
 def test_a_run_is_a_tab_of_the_explorer(harness: Harness):
     run = FakeRun(rounds=4)
     view = harness.mount(workbench_widgets.Explorer(examples.fedavg_record(), rounds=run))
-    view.get_by_role("tab", name="Run", exact=True).click()
+    open_tab(view, "Run")
     run.finish(loss=(3.0, 1.0))
     expect(view.locator(".wb-runhead .wb-big")).to_have_text("running · 1 of 4 rounds")
     view.get_by_role("button", name="Pause", exact=True).click()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from lab import TOKEN, free_port, serve
 from playwright.sync_api import Browser, Page, Route, expect
+from visitor import open_every_tab, open_tab
 
 pytestmark = [pytest.mark.browser, pytest.mark.lab]
 
@@ -76,12 +77,11 @@ def test_explorer_in_marimo_links_its_views_and_the_cells_that_read_it(page: Pag
     view.locator('[data-stage="1"]').first.click()
     expect(view.get_by_role("tabpanel").locator(".wb-panel h3")).to_contain_text("train")
     expect(received).to_contain_text("stage 1")
-    view.get_by_role("tab", name="Clients").click()
+    open_tab(view, "Clients")
     view.get_by_label("Show clients as").select_option("table")
     view.locator('[role=row][data-client="3"]').click()
     expect(received).to_have_text("Python heard: stage 1, client 3")
-    for tab in view.get_by_role("tab").all():
-        tab.click()
+    for _ in open_every_tab(view):
         expect(view.locator("[role=tabpanel]:visible")).to_have_count(1)
         expect(view.locator(".wb-error:visible")).to_have_count(0)
         expect(view.locator(".wb-chosen")).to_contain_text("client 3")

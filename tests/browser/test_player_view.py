@@ -11,6 +11,7 @@ from client_functions import emitting_fedavg
 from harness import Harness
 from playwright.sync_api import Browser, Locator, expect
 from test_axe import violations
+from visitor import open_tab
 
 from workbench.engines import play
 from workbench.records import PlayRecord
@@ -129,6 +130,6 @@ def test_the_explorer_plays_the_program_when_asked(harness: Harness, played: Pla
     made.requests = {**made.requests, "play_round": "_answer_now"}  # type: ignore[misc]
     made._answer_now = lambda: answer  # type: ignore[attr-defined]
     view = harness.mount(made)
-    view.get_by_role("tab", name="Play", exact=True).click()
+    open_tab(view, "Play")
     view.get_by_role("button", name="Play the round with my values").click()
     expect(view.locator(".wb-playsaid")).to_have_text("The server sends to every client: 4 × 12 B = 48 B.")

@@ -5,6 +5,7 @@ import workbench_widgets
 from harness import Harness
 from playwright.sync_api import expect
 from records_parts import TOY_CHIP
+from visitor import open_tab
 
 from workbench.records import (
     EventRecord,
@@ -73,9 +74,9 @@ def test_operations_of_one_program_are_chosen(harness: Harness):
 
 def test_every_tab_of_a_profile_opens(harness: Harness):
     view = harness.mount(workbench_widgets.ProfileView(PROFILE))
-    view.get_by_role("tab", name="Devices").click()
+    open_tab(view, "Devices")
     expect(view.get_by_role("img", name="tpu:0: computing 3 ms, idle 1 ms")).to_be_visible()
-    view.get_by_role("tab", name="Memory").click()
+    open_tab(view, "Memory")
     expect(view.get_by_role("img", name="HBM on tpu:0: at most 1 MiB")).to_be_visible()
-    view.get_by_role("tab", name="Time line").click()
+    open_tab(view, "Time line")
     expect(view.locator("canvas").first).to_be_visible()

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from lab import write_notebook
 from playwright.sync_api import Browser, expect
+from visitor import open_tab
 
 pytestmark = [pytest.mark.browser, pytest.mark.notebook]
 
@@ -32,7 +33,7 @@ def test_page_of_an_executed_notebook_is_interactive_offline(browser: Browser, t
     page.goto((tmp_path / "lecture.html").as_uri(), wait_until="domcontentloaded")
     view = page.locator("section.wb")
     expect(view).to_be_visible()
-    view.get_by_role("tab", name="Mesh").click()
+    open_tab(view, "Mesh")
     expect(view.locator("[data-device]").first).to_be_visible()
     if folder := os.environ.get("WORKBENCH_PICTURES"):
         page.screenshot(path=f"{folder}/nbconvert.png")

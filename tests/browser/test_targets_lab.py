@@ -8,6 +8,7 @@ import pytest
 from lab import open_notebook, run_all, write_notebook
 from playwright.sync_api import Locator, Page, expect
 from test_lab import ask_kernel
+from visitor import open_tab
 
 from workbench.aot import list_targets
 
@@ -44,7 +45,7 @@ def opened(page: Page, lab: str, name: str) -> Locator:
     open_notebook(page, lab, name)
     assert run_all(page) == []
     view = page.locator("section.wb")
-    view.get_by_role("tab", name="Cost").click()
+    open_tab(view, "Cost")
     view.get_by_label("Chip", exact=True).select_option("v5e")
     view.get_by_label("Machine", exact=True).select_option("v5e:4x4")
     return view

@@ -45,10 +45,6 @@ def view(page: Page, name: str) -> Locator:
     return found
 
 
-def tab(shown: Locator, name: str) -> Locator:
-    return shown.get_by_role("tab", name=name, exact=True)
-
-
 @pytest.mark.parametrize(
     ("name", "axis", "line"),
     [
@@ -59,7 +55,7 @@ def tab(shown: Locator, name: str) -> Locator:
 )
 def test_1_line_of_the_biggest_collective(page: Page, visitor: Visitor, name: str, axis: str, line: str):
     shown = view(page, name)
-    visitor.click(tab(shown, "Source and HLO"))
+    visitor.open(shown, "Source and HLO")
     first = shown.get_by_role("treegrid", name="Collectives, largest first").locator("[data-row]").first
     expect(first).to_contain_text(axis)
     expect(first).to_contain_text("all-reduce")
@@ -70,7 +66,7 @@ def test_1_line_of_the_biggest_collective(page: Page, visitor: Visitor, name: st
 
 def test_2_who_straggles_and_why(page: Page, visitor: Visitor):
     shown = view(page, "round")
-    visitor.click(tab(shown, "Clients"))
+    visitor.open(shown, "Clients")
     visitor.click(shown.get_by_role("tabpanel").get_by_role("button", name="client 11"))
     said = shown.get_by_role("tabpanel").locator(".wb-panel")
     expect(said).to_contain_text("The slowest of 32")
@@ -79,7 +75,7 @@ def test_2_who_straggles_and_why(page: Page, visitor: Visitor):
 
 def test_3_twice_the_model_on_sixteen_chips(page: Page, visitor: Visitor):
     shown = view(page, "round")
-    visitor.click(tab(shown, "Cost"))
+    visitor.open(shown, "Cost")
     visitor.click(shown.locator(".wb-whatif summary").first)
     visitor.slide(shown.get_by_role("slider", name="model size"), "× 2")
     visitor.slide(shown.get_by_role("slider", name="devices, along clients"), "16")
@@ -89,7 +85,7 @@ def test_3_twice_the_model_on_sixteen_chips(page: Page, visitor: Visitor):
 
 def test_4_gradient_of_one_client_at_a_local_step(page: Page, visitor: Visitor):
     shown = view(page, "round")
-    visitor.click(tab(shown, "Clients"))
+    visitor.open(shown, "Clients")
     visitor.type(shown.get_by_label("Go to client"), "17")
     visitor.click(shown.get_by_role("button", name="Open its values"))
     values = shown.locator("iframe.wb-values").content_frame
@@ -104,7 +100,7 @@ def test_4_gradient_of_one_client_at_a_local_step(page: Page, visitor: Visitor):
 
 def test_5_why_an_array_is_whole_and_how_to_shard_it(page: Page, visitor: Visitor):
     shown = view(page, "plain")
-    visitor.click(tab(shown, "Sharding"))
+    visitor.open(shown, "Sharding")
     visitor.type(shown.get_by_label("Search arrays"), "model up.kernel 0")
     visitor.click(shown.locator("[data-leaf]", has_text="kernel").first)
     details = shown.get_by_role("complementary", name="Details of the selected array")
@@ -119,7 +115,7 @@ def test_5_why_an_array_is_whole_and_how_to_shard_it(page: Page, visitor: Visito
 
 def test_6_before_and_after_another_spec(page: Page, visitor: Visitor):
     shown = view(page, "plain")
-    visitor.click(tab(shown, "Sharding"))
+    visitor.open(shown, "Sharding")
     shown.get_by_label("Search arrays").fill("")
     visitor.click(shown.locator('[role="row"]', has_text="blocks").first)
     visitor.click(shown.get_by_role("button", name="Try all of it over model"))
@@ -147,7 +143,7 @@ def test_8_a_page_to_mail(page: Page, browser: Browser, lab_root: Path, visitor:
         asked: list[str] = []
         mailed.on("request", lambda request: asked.append(request.url))
         mailed.goto((lab_root / "round.html").as_uri())
-        visitor.click(mailed.get_by_role("tab", name="Source and HLO"))
+        visitor.open(mailed.locator("section.wb"), "Source and HLO")
         expect(mailed.locator("section.wb")).to_contain_text("wb.reduce_mean(update)")
         expect(mailed.locator("body")).to_contain_text("A. Nonym")
         assert [url for url in asked if not url.startswith(("file:", "blob:", "data:"))] == []
@@ -172,7 +168,7 @@ def test_10_module_that_costs_most_and_what_model_would_save(page: Page, visitor
     shown = view(page, "absent")
     names = shown.get_by_role("treegrid", name="Operations by function, module and line").locator("[role=row]")
     expect(names.filter(has_text="Block").first).to_be_visible()  # largest first, open down to it: no click
-    visitor.click(tab(shown, "Sharding"))
+    visitor.open(shown, "Sharding")
     visitor.click(shown.locator('[role="row"]', has_text="blocks").first)
     offer = shown.locator(".wb-candidates li", has_text='"model"')
     expect(offer).to_contain_text("512 KiB on every device")  # half of two blocks of two 128 × 512 kernels of 4 bytes

@@ -8,6 +8,7 @@ import workbench_widgets
 from accessibility import nameless, weak_contrasts
 from harness import Harness
 from playwright.sync_api import expect
+from visitor import open_every_tab, open_tab
 
 from workbench.records import ClientRunRecord, EventRecord, RunRecord
 
@@ -153,12 +154,12 @@ def test_selection_is_linked_between_all_tabs_of_the_explorer(harness: Harness):
     made = workbench_widgets.Explorer(examples.fedavg_record())
     view = harness.mount(made)
     view.locator('[data-client="17"]').click()
-    view.get_by_role("tab", name="Mesh").click()
+    open_tab(view, "Mesh")
     expect(view.locator(".wb-devicecard.wb-holds")).to_have_count(2)
     view.locator('[data-device="4"]').click()
-    view.get_by_role("tab", name="Clients").click()
+    open_tab(view, "Clients")
     expect(view.get_by_role("tabpanel").locator(".wb-panel h3")).to_have_text("Client 17")
-    view.get_by_role("tab", name="Cost").click()
+    open_tab(view, "Cost")
     expect(view.locator('tr[data-stage="1"].wb-selected')).to_have_count(1)
     assert made.selection == {"stage": "1", "client": 17, "device": 4}
     view.get_by_role("button", name="Clear client 17").click()
@@ -176,6 +177,36 @@ def test_tabs_are_walked_by_keyboard_and_opened_from_python(harness: Harness):
     expect(view.get_by_role("tab", name="Clients")).to_have_attribute("aria-selected", "true")
     made.settings = {"view": "hlo"}
     expect(view.get_by_role("tab", name="HLO")).to_have_attribute("aria-selected", "true")
+
+
+def test_places_hold_the_tabs_and_remember_which_was_open(harness: Harness):
+    view = harness.mount(workbench_widgets.Explorer(examples.fedavg_record()))
+    places = view.get_by_role("group", name="Places").get_by_role("button")
+    assert places.all_inner_texts() == ["Where", "When", "What if", "Learn"]
+    expect(places.first).to_have_attribute("aria-pressed", "true")
+    assert view.get_by_role("tab").all_inner_texts() == ["Program", "Operations", "Source and HLO", "Memory", "Mesh"]
+    view.get_by_role("tab", name="Mesh").click()
+    places.nth(2).click()
+    assert view.get_by_role("tab").all_inner_texts() == ["Sharding", "Cost"]
+    expect(view.locator("[role=tabpanel]:visible")).to_have_attribute("data-view", "sharding")
+    places.nth(2).press("ArrowLeft")
+    harness.page.keyboard.press("ArrowLeft")
+    harness.page.keyboard.press("Enter")
+    expect(view.locator("[role=tabpanel]:visible")).to_have_attribute("data-view", "mesh")
+    boxes = [each.bounding_box() for each in (places.last, view.get_by_role("tab").first)]
+    assert boxes[0] is not None
+    assert boxes[1] is not None
+    assert boxes[0]["x"] + boxes[0]["width"] < boxes[1]["x"]  # beside each other in one row
+    assert abs(boxes[0]["y"] + boxes[0]["height"] / 2 - boxes[1]["y"] - boxes[1]["height"] / 2) < 4
+
+
+def test_places_without_content_are_not_shown(harness: Harness):
+    record = examples.fedavg_record()
+    alone = record.replace(mesh=None, module=None, cost=None, inputs=None, call_tree=None)
+    view = harness.mount(workbench_widgets.Explorer(alone))
+    places = view.get_by_role("group", name="Places", include_hidden=True).get_by_role("button", include_hidden=True)
+    shown = {tab.get_attribute("data-place") for tab in view.locator("[role=tab]").all()}
+    assert {place.get_attribute("data-place") for place in places.all()} == shown
 
 
 def test_a_view_is_built_only_when_its_tab_is_opened(harness: Harness):
@@ -211,8 +242,10 @@ def test_tables_of_clients_that_were_left_are_collected(harness: Harness) -> Non
 
 
 def test_tabs_that_do_not_fit_are_in_a_menu_and_the_present_one_is_in_view(harness: Harness):
-    harness.page.set_viewport_size({"width": 520, "height": 800})
-    view = harness.mount(workbench_widgets.Explorer(examples.fedavg_record()))
+    harness.page.set_viewport_size({"width": 360, "height": 1100})
+    made = workbench_widgets.Explorer(examples.fedavg_record())
+    made.settings = {"height": 1000}
+    view = harness.mount(made)
     more = view.get_by_role("combobox", name="All views")
     expect(more).to_be_visible()
     more.select_option(label="Mesh")
@@ -230,15 +263,14 @@ def test_tabs_that_do_not_fit_are_in_a_menu_and_the_present_one_is_in_view(harne
 def test_every_view_draws_something_where_it_says_so(harness: Harness, width: int):
     harness.page.set_viewport_size({"width": width, "height": 900})
     view = harness.mount(workbench_widgets.Explorer(examples.fedavg_record()))
-    for tab in view.get_by_role("tab").all():
-        tab.click()
+    for name in open_every_tab(view):
         panel = view.get_by_role("tabpanel")
         expect(panel).to_be_visible()
         empty = """panel => [...panel.querySelectorAll("canvas, svg, [role=treegrid], table, .wb-detail")]
           .filter(e => e.checkVisibility() && !e.closest("[aria-hidden=true]"))
           .filter(e => { const b = e.getBoundingClientRect(); return b.width < 8 || b.height < 8; })
           .map(e => `${e.tagName}.${e.getAttribute("class")}`)"""
-        assert panel.evaluate(empty) == [], tab.text_content()
+        assert panel.evaluate(empty) == [], name
         for table in panel.get_by_role("treegrid").all():
             if table.is_visible():
                 first = table.get_by_role("row").nth(1)

@@ -1,6 +1,28 @@
 """Somebody who only looks at the page, and whose clicks are counted."""
 
+import re
+from collections.abc import Callable, Iterator
+
 from playwright.sync_api import Locator
+
+
+def open_tab(view: Locator, name: str, click: Callable[[Locator], None] = Locator.click) -> Locator:
+    """Opens a tab of an explorer, after its place where another place is open; returns the tab."""
+    tab = view.locator("[role=tab]", has_text=re.compile(rf"\b{name}\b"))
+    tab.wait_for(state="attached")
+    if not tab.is_visible():
+        click(view.locator(f'.wb-places [data-place="{tab.get_attribute("data-place")}"]'))
+        if tab.get_attribute("aria-selected") == "true":
+            return tab
+    click(tab)
+    return tab
+
+
+def open_every_tab(view: Locator) -> Iterator[str]:
+    """Opens one tab of an explorer after the other, in all places; yields their names."""
+    for name in view.locator("[role=tab] [data-text]").evaluate_all("all => all.map(each => each.dataset.text)"):
+        open_tab(view, name)
+        yield name
 
 
 class Visitor:
@@ -12,6 +34,10 @@ class Visitor:
     def click(self, place: Locator) -> None:
         self.clicks += 1
         place.click()
+
+    def open(self, view: Locator, name: str) -> None:
+        """Opens a tab of an explorer; a place that has to be opened first is a second click."""
+        open_tab(view, name, self.click)
 
     def type(self, place: Locator, text: str) -> None:
         """Fills in a field and presses Enter."""

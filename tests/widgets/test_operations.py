@@ -1,6 +1,7 @@
 """The call tree as the operations view draws it, and the headline."""
 
 import numpy as np
+import pytest
 import records_examples as examples
 from workbench_widgets._headline import group_collectives, headline
 from workbench_widgets._hlo import hlo_state
@@ -58,9 +59,56 @@ def test_only_figures_that_are_counted_are_columns():
     assert state["collectives"]["2"] == [["all-reduce", "model", "1", "2", "64 B", "64 B"]]
 
 
+def layered(*names: str, flops: tuple[float, ...] = (), inside: tuple[str, ...] = ()) -> CallTreeRecord:
+    """A root with one module for each name, each with one function inside."""
+    nodes = [CallNodeRecord(id=0, parent=None, kind="root", name="step")]
+    for i, name in enumerate(names):
+        work = CallFiguresRecord(flops_matmul=flops[i] if flops else 8.0)
+        nodes.append(CallNodeRecord(id=len(nodes), parent=0, kind="scope", name=name, total=work))
+        function = inside[i] if inside else "call"
+        nodes.append(
+            CallNodeRecord(id=len(nodes), parent=len(nodes) - 1, kind="function", name=function, own=work, total=work)
+        )
+    total = CallFiguresRecord(flops_matmul=sum(node.own.flops for node in nodes))
+    return CallTreeRecord(made_from="compiled", nodes=(nodes[0].replace(total=total), *nodes[1:]))
+
+
+def test_equal_layers_are_one_row_with_the_sum_of_their_figures():
+    state, arrays = operations_state(layered("blocks_0", "blocks_2", "blocks_1", flops=(1.0, 4.0, 2.0)))
+    group = state["names"].index("3 × blocks_0…2")
+    parents = np.frombuffer(arrays["tree.parent"], "<f4").astype(int).tolist()
+    assert parents[group] == 0
+    assert state["layers"] == {str(group): [1, 5, 3]}
+    assert [parents[at] for at in (1, 3, 5)] == [group] * 3
+    flops = np.frombuffer(arrays["tree.flops"], "<f4").tolist()
+    assert flops[group] == 7.0
+    assert sum(value for value, parent in zip(flops, parents, strict=True) if parent == 0) == flops[0]
+
+
+@pytest.mark.parametrize(
+    ("tree", "why"),
+    [
+        (layered("blocks_0", "blocks_1"), "two are read faster side by side"),
+        (layered("embed", "mlp", "head"), "no numbers"),
+        (layered("a_0", "b_1", "c_2"), "other names"),
+        (layered("blocks_0", "blocks_1", "blocks_2", inside=("attend", "mix", "scan")), "other functions inside"),
+    ],
+)
+def test_unlike_modules_are_not_folded(tree: CallTreeRecord, why: str):
+    assert operations_state(tree)[0]["layers"] == {}, why
+
+
+def test_the_odd_layer_out_stays_beside_the_equal_ones():
+    names = tuple(f"layers[{i}]" for i in range(6))
+    tree = layered(*names, inside=("dense", "dense", "experts", "dense", "dense", "dense"))
+    state, _ = operations_state(tree)
+    assert "5 × layers[0…1, 3…5]" in state["names"]
+    assert "layers[2]" in state["names"]
+
+
 def test_headline_names_the_line_that_sends_most_and_whether_the_program_fits():
     texts = [each["text"] for each in headline(examples.fedavg_record(), ["hlo", "memory"])]
-    assert texts[0] == "1 all-reduce of 2.54 KiB over clients: 3.81 KiB sent, fedavg.py:12 +1"
+    assert texts[0] == "1 all-reduce of 2.54 KiB over clients: 3.81 KiB of 6.31 KiB sent, fedavg.py:12 +1"
     assert "4.86 MiB per device · fits TPU v5e" in texts
 
 
@@ -75,6 +123,14 @@ def test_collectives_of_one_line_are_counted_together():
     groups = group_collectives([one, one.replace(name="all-reduce.7"), one.replace(name="x", axes=("model",))])
     assert [(len(group.members), group.axes) for group in groups] == [(2, one.axes), (1, ("model",))]
     assert groups[0].sent_bytes == 2 * groups[1].sent_bytes
+
+
+def test_headline_says_of_which_total_the_largest_collectives_are():
+    record = examples.fedavg_record()
+    one = record.module.collectives[0].replace(payload_bytes=1 << 20, wire_bytes=1 << 20)
+    other = one.replace(name="x", axes=("model",), wire_bytes=2 << 20)
+    both = record.replace(module=record.module.replace(collectives=(one, other)))
+    assert "2 MiB of 3 MiB sent" in headline(both, ["hlo"])[0]["text"]
 
 
 def test_headline_counts_collectives_and_does_not_add_them_up_to_one():
@@ -160,7 +216,7 @@ def test_work_in_a_loop_of_unknown_length_is_a_lower_bound_everywhere():
     tree = CallTreeRecord(made_from="compiled", nodes=(root,))
     unknown = record.replace(cost=None, module=record.module.replace(flops=None, collectives=(), call_tree=tree))
     texts = [each["text"] for each in headline(unknown)]
-    assert "at least 200 MFLOP per device, a loop of unknown length counted once" in texts
+    assert "at least 200 MFLOP per device" in texts
     state, _ = hlo_state(unknown)
     assert state["facts"] in state["sentence"]
     assert state["facts"].startswith("at least 200 MFLOP")

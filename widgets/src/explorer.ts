@@ -1,4 +1,4 @@
-// All views of one program as tabs of one widget; what is chosen in one is chosen in all.
+// All views of one program as tabs of one widget, in places; what is chosen in one is chosen in all.
 import { onReport } from "./lib/badges";
 import { button, type Child, h, replace } from "./lib/dom";
 import { createContext, type Requests, type Shared } from "./lib/model";
@@ -94,19 +94,28 @@ export function explorer(shell: Shell, shared: Shared, requests: Requests): void
     made.open(view);
     context.set("view", view);
   };
-  const count = h("span", { class: "wb-tabcount", hidden: true });
-  made.bar.querySelector('[data-key="advice"]')?.append(count);
-  onReport(context, (report) => {
-    count.hidden = !report?.findings.length;
-    count.textContent = String(report?.findings.length ?? "");
-    count.setAttribute("aria-label", `${report?.findings.length ?? 0} findings`);
-  });
-  const name = h("h3", { class: "wb-title" }, context.state<string>("title") ?? "");
+  const counts = [made.bar.querySelector('[data-key="advice"]'), made.places.querySelector('[data-place="what-if"]')];
+  for (const holder of counts) {
+    const count = h("span", { class: "wb-tabcount", hidden: true });
+    holder?.append(count);
+    onReport(context, (report) => {
+      count.hidden = !report?.findings.length;
+      count.textContent = String(report?.findings.length ?? "");
+      count.setAttribute("aria-label", `${report?.findings.length ?? 0} findings`);
+    });
+  }
+  const target = context.state<string | undefined>("target");
+  const name = h(
+    "h3",
+    { class: "wb-title" },
+    context.state<string>("title") ?? "",
+    target ? h("span", { class: "wb-target-name" }, ` on ${target}`) : null,
+  );
   const figures = h("div", { class: "wb-headline", role: "group", "aria-label": "In short" });
   replace(figures, headline(context));
   shell.head.append(
     h("div", { class: "wb-titlebar" }, name, figures, dockButton(context, context.state<string>("title"), shell.head)),
-    h("div", { class: "wb-tabbar" }, made.bar, made.more),
+    h("div", { class: "wb-tabbar" }, made.places, made.bar, made.more),
   );
   shell.body.append(made.panes);
   const turn = (by: 1 | -1) => {

@@ -71,10 +71,21 @@ class ClientsView(ClientsController, RunController):
 
 
 def clients_view_state(
-    record: ProgramRecord, run: RunRecord | None = None, timeline: TimelineRecord | None = None
+    record: ProgramRecord,
+    run: RunRecord | None = None,
+    timeline: TimelineRecord | None = None,
+    clients: tuple[dict[str, Any], Arrays] | None = None,
 ) -> tuple[dict[str, Any], Arrays]:
-    """What the clients view draws: the program's columns, then the measured and the simulated ones."""
-    state, arrays = clients_state(record)
+    """State of the clients view: the program's columns, then the measured and the simulated ones.
+
+    Args:
+        record: The program.
+        run: A measured run of the program.
+        timeline: A simulated round of the program.
+        clients: `clients_state(record)`, where the caller has computed it already.
+    """
+    known, columns = clients_state(record) if clients is None else clients
+    state, arrays = {**known, "columns": list(known["columns"])}, dict(columns)
     stage = client_stage(record)
     state["jaxpr"] = stage.jaxpr[:20_000] if stage is not None else ""
     state["outcomes"] = {} if timeline is None else {str(each.client): each.status for each in timeline.outcomes}

@@ -12,6 +12,7 @@ from workbench.render import (
     seconds_text,
     source_text,
 )
+from workbench_widgets._headline import work_per_device
 from workbench_widgets._roofline_state import roofline_state
 from workbench_widgets._scaling_state import scaling_choices
 
@@ -62,6 +63,8 @@ def target_state(record: ProgramRecord, cost: CostRecord) -> dict[str, Any]:
         "lines": roofline_state(record.module, cost.chip),
         "assumptions": list(cost.assumptions),
         "notes": list(record.notes),
+        "work": work_per_device(record),
+        "at_least": record.call_tree is not None and record.call_tree.root.at_least,
         "flops": None if record.module is None else record.module.flops,
         "elementwise": None if record.module is None else record.module.elementwise_flops,
         "peak": None if memory is None else memory.peak_bytes,

@@ -1,8 +1,8 @@
-"""The explorer: every view of one program as tabs of one widget, with one selection."""
+"""The explorer: every view of one program in one widget, as tabs in four places, with one selection."""
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from workbench.records import (
     PlayRecord,
@@ -18,7 +18,7 @@ from workbench_widgets._base import require_dock
 from workbench_widgets._cells import cells_of, code_of, files_of
 from workbench_widgets._clients import clients_view_state
 from workbench_widgets._clients_controller import ClientCourses, ClientsController, Tap
-from workbench_widgets._clients_state import Arrays
+from workbench_widgets._clients_state import Arrays, clients_state
 from workbench_widgets._cost_controller import CompileFor, CostController
 from workbench_widgets._cost_state import cost_state
 from workbench_widgets._devices import Monitor, devices_state
@@ -36,42 +36,67 @@ from workbench_widgets._sharding import ShardingController, sharding_state
 from workbench_widgets._timeline import timeline_state
 from workbench_widgets._trial_controller import TriesSpecs
 
-TITLES = {
-    "program": ("Program", "Stages as data flowing between a server and its clients"),
-    "operations": ("Operations", "Every figure on your functions, modules and lines, as a tree"),
-    "advice": ("Advice", "What to change, why, and what it gains"),
-    "hlo": ("Source and HLO", "Collectives by line; your source, StableHLO and the compiled module, linked by line"),
-    "sharding": ("Sharding", "How every input is sharded over the devices, and what another spec would change"),
-    "memory": ("Memory", "Bytes alive over the schedule, what is alive at the peak, whether it fits"),
-    "cost": ("Cost", "Roofline, seconds per stage, bytes per mesh axis; other sizes and targets"),
-    "mesh": ("Mesh", "Devices, mesh axes, and which clients live where"),
-    "clients": ("Clients", "Every client: examples, FLOPs, bytes, seconds"),
-    "player": ("Play", "The round and its collectives step by step, from real values"),
-    "timeline": ("Time line", "Every measured span of every device; who waits for whom"),
-    "devices": ("Devices", "What the devices do now"),
-    "overlay": ("Runs", "Several runs over one another, with bands over seeds and paired tests"),
-    "run": ("Run", "Progress, curves over clients, stragglers; pause and stop"),
-}
-_HELP_WITHOUT_CLIENTS = {
-    "program": "The program as one stage: its inputs, outputs, collectives and jaxpr",
-    "mesh": "Devices, mesh axes, and which collectives join them",
-    "player": "The collectives of the program step by step",
+
+class Part(NamedTuple):
+    """A tab of the explorer."""
+
+    title: str
+    help: str
+    place: Literal["where", "when", "what-if", "learn"]
+    help_without_clients: str | None = None
+
+
+PARTS = {
+    "program": Part(
+        "Program",
+        "Stages as data flowing between a server and its clients",
+        "where",
+        "The program as one stage: its inputs, outputs, collectives and jaxpr",
+    ),
+    "operations": Part("Operations", "Every figure on your functions, modules and lines, as a tree", "where"),
+    "hlo": Part(
+        "Source and HLO",
+        "Collectives by line; your source, StableHLO and the compiled module, linked by line",
+        "where",
+    ),
+    "memory": Part("Memory", "Bytes alive over the schedule, what is alive at the peak, whether it fits", "where"),
+    "mesh": Part(
+        "Mesh",
+        "Devices, mesh axes, and the devices of every client",
+        "where",
+        "Devices, mesh axes, and the collectives that join the devices",
+    ),
+    "clients": Part("Clients", "Every client: examples, FLOPs, bytes, seconds", "when"),
+    "timeline": Part("Time line", "Every measured span of every device; who waits for whom", "when"),
+    "run": Part("Run", "Progress, curves over clients, stragglers; pause and stop", "when"),
+    "devices": Part("Devices", "What the devices do now", "when"),
+    "overlay": Part("Runs", "Several runs over one another, with bands over seeds and paired tests", "when"),
+    "sharding": Part(
+        "Sharding", "How every input is sharded over the devices, and what another spec would change", "what-if"
+    ),
+    "advice": Part("Advice", "What to change, why, and what it gains", "what-if"),
+    "cost": Part("Cost", "Roofline, seconds per stage, bytes per mesh axis; other sizes and targets", "what-if"),
+    "player": Part(
+        "Play",
+        "The round and its collectives step by step, from real values",
+        "learn",
+        "The collectives of the program step by step",
+    ),
 }
 
 
-def _order(record: ProgramRecord, parts: Mapping[str, Any]) -> list[str]:
+def _views(record: ProgramRecord, parts: Mapping[str, Any]) -> list[dict[str, str]]:
     """The tabs in order: the lanes of server and clients come first, except where a program has no clients."""
-    keys = [key for key in TITLES if key in parts]
-    if record.plan.placements or "operations" not in keys:
-        return keys
-    return [*(key for key in keys if key != "program"), *(key for key in keys if key == "program")]
-
-
-def _help(record: ProgramRecord, key: str) -> str:
-    """What a tab shows."""
-    if record.plan.placements:
-        return TITLES[key][1]
-    return _HELP_WITHOUT_CLIENTS.get(key, TITLES[key][1])
+    clients = bool(record.plan.placements)
+    keys = [key for key in PARTS if key in parts]
+    if not clients and "operations" in keys:
+        keys.sort(key=lambda key: (PARTS[key].place != "where", key == "program"))
+    made = []
+    for key in keys:
+        part = PARTS[key]
+        text = part.help if clients or part.help_without_clients is None else part.help_without_clients
+        made.append({"key": key, "title": part.title, "help": text, "place": part.place})
+    return made
 
 
 _NOT_COMPILED = (
@@ -147,9 +172,10 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
         self.dock: Literal["right"] | None = dock
         self._play = play
         files = files_of(record)
-        parts, arrays = _parts(record, gradient, others, run, compile_for is not None)
-        if "clients" in parts or rounds is not None:
-            made, columns = clients_view_state(record, run, timeline)
+        clients = clients_state(record)
+        parts, arrays = _parts(record, gradient, others, run, clients, can_compile=compile_for is not None)
+        made, columns = clients_view_state(record, run, timeline, clients)
+        if made["columns"] or rounds is not None:
             parts["clients"] = {**made, "opens": tap is not None and made["group_size"] == 1}
             arrays |= {f"clients/{name}": value for name, value in columns.items()}
         if rounds is not None or timeline is not None:
@@ -182,7 +208,7 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
                 f"{', '.join(parts)}. Pass one of these, or leave it out to start with the first."
             )
             raise ValueError(message)
-        views = [{"key": key, "title": TITLES[key][0], "help": _help(record, key)} for key in _order(record, parts)]
+        views = _views(record, parts)
         settings = {} if view is None else {"view": view}
         figures = headline(record, [each["key"] for each in views])
         data = {
@@ -191,6 +217,7 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
             "code": code_of(files),
             "views": views,
             "title": record.name,
+            "target": record.target,
             "headline": figures,
             "glossary": GLOSSARY,
         }
@@ -276,6 +303,8 @@ def _parts(
     gradient: ProgramRecord | None,
     others: Sequence[ProgramRecord],
     run: RunRecord | None,
+    clients: tuple[dict[str, Any], Arrays],
+    *,
     can_compile: bool,
 ) -> tuple[dict[str, Any], Arrays]:
     """The state of every view that the record has something for."""
@@ -286,10 +315,7 @@ def _parts(
         parts[key] = made[0]
         arrays.update({f"{key}/{name}": value for name, value in made[1].items()})
 
-    add("program", program_state(record, gradient))
-    clients = clients_view_state(record, run)
-    if clients[0]["columns"]:
-        add("clients", clients)
+    add("program", program_state(record, gradient, clients))
     several = record.mesh is not None and len(record.mesh.devices) > 1
     if record.mesh is not None and several:
         names = [value.name for value in record.plan.inputs]

@@ -9,6 +9,7 @@ from workbench.render import (
     axes_text,
     bytes_text,
     count_text,
+    flops_text,
     seconds_text,
     source_text,
     work_text,
@@ -103,18 +104,15 @@ def _communication(record: ProgramRecord) -> list[dict[str, Any]]:
     if not groups:
         return [_figure("no collectives", "The devices do not communicate.", "hlo")]
     first, total = groups[0], sum(group.sent_bytes for group in groups)
-    least = "at least " if first.executions is None else ""
-    sent = f"{least}{bytes_text(first.sent_bytes)} sent"
-    text = f"{first.count} over {axes_text(first.axes)}: {sent}, {first.places}"
+    least = "at least " if any(group.executions is None for group in groups) else ""
+    of = f" of {bytes_text(total)}" if len(groups) > 1 else ""
+    text = f"{first.count} over {axes_text(first.axes)}: {least}{bytes_text(first.sent_bytes)}{of} sent, {first.places}"
     line = next((f"{source.file}:{source.line}" for source in first.lines), None)
-    tip = "The collectives that send most: payload of one, what one device sends for all in one call, and their line."
-    made = [_figure(text, tip, "hlo", "strong", instruction=next(each.name for each in first.members), line=line)]
-    if len(groups) > 1:
-        count = count_text(len(record.module.collectives))
-        unknown = any(group.executions is None for group in groups)
-        text = f"{'at least ' * unknown}{bytes_text(total)} sent per device, {count} collectives"
-        made.append(_figure(text, "All collectives of one call together.", "hlo"))
-    return made
+    tip = (
+        "The collectives that send most, with the payload of each and their line; the bytes that one device sends for "
+        f"them in one call, of the bytes for all {count_text(len(record.module.collectives))} collectives."
+    )
+    return [_figure(text, tip, "hlo", "strong", instruction=next(each.name for each in first.members), line=line)]
 
 
 def _memory(record: ProgramRecord) -> list[dict[str, Any]]:
@@ -148,7 +146,15 @@ def _work(record: ProgramRecord) -> list[dict[str, Any]]:
             )
         ]
     text = work_per_device(record)
-    return [] if not text else [_figure(text, "One call, counted in the module.", "cost")]
+    if not text:
+        return []
+    module, least = record.module, text.startswith("at least")
+    if least or module is None or module.flops is None or module.elementwise_flops is None:
+        tree = record.call_tree
+        short = f"at least {flops_text(tree.root.total.flops)} per device" if least and tree is not None else text
+        return [_figure(short, f"One call, counted in the module: {text}.", "operations")]
+    total = f"{flops_text(module.flops + module.elementwise_flops)} per device"
+    return [_figure(total, f"One call, counted in the module: {text}.", "operations")]
 
 
 def work_per_device(record: ProgramRecord) -> str:

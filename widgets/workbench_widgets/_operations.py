@@ -1,7 +1,7 @@
 """The operations view: every figure of a program on the user's functions, modules and lines, as a tree."""
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +9,7 @@ import numpy as np
 from workbench.records import CallFiguresRecord, CallNodeRecord, CallTreeRecord, cell_name
 from workbench.render import axes_text, bytes_text, count_text, source_text
 from workbench_widgets._clients_state import Arrays, floats
+from workbench_widgets._layers import fold_layers
 from workbench_widgets._source import read_lines
 
 KINDS = ("root", "function", "call", "line", "scope", "loop", "operation", "unattributed")
@@ -33,6 +34,14 @@ def operations_state(
     cells = _cells(files)
     kept, parents, places = _shown(tree)
     number = {node.id: at for at, node in enumerate(kept)}
+    layers = fold_layers(kept, parents)
+    for at, group in enumerate(layers, start=len(kept)):
+        members = [kept[member] for member in group.members]
+        parents.append(group.parent)
+        kept.append(_joined(at, group.name, members))
+        places.append(_NOWHERE)
+        for member in group.members:
+            parents[member] = at
     columns, arrays = _measured_columns(kept) if measured else _columns(kept)
     arrays |= {
         "tree.parent": floats(parents),
@@ -46,9 +55,10 @@ def operations_state(
         "scopes": [node.scope for node in kept],
         "iterations": {str(number[node.id]): node.trip_count for node in kept if node.trip_count is not None},
         "instructions": {str(number[node.id]): list(node.instructions) for node in kept if node.instructions},
-        "collectives": {str(number[node.id]): _collectives(node.total) for node in kept if node.total.collectives},
-        "shared": [number[node.id] for node in kept if node.split],
-        "at_least": [number[node.id] for node in kept if node.at_least],
+        "collectives": {str(at): _collectives(node.total) for at, node in enumerate(kept) if node.total.collectives},
+        "layers": {str(at): list(group.members) for at, group in enumerate(layers, start=len(number))},
+        "shared": [at for at, node in enumerate(kept) if node.split],
+        "at_least": [at for at, node in enumerate(kept) if node.at_least],
         "kinds": list(KINDS),
         "passes": list(PASSES),
         "columns": columns,
@@ -59,6 +69,26 @@ def operations_state(
         "notes": _notes(tree, {column["key"] for column in columns}),
     }
     return state, arrays
+
+
+_NOWHERE = CallNodeRecord(id=0, parent=None, kind="scope", name="")
+
+
+def _joined(at: int, name: str, members: Sequence[CallNodeRecord]) -> CallNodeRecord:
+    """One node for equal layers, with their figures added up."""
+    root = CallNodeRecord(id=0, parent=None, kind="root", name=name)
+    below = (each.replace(id=i, parent=0, own=each.total) for i, each in enumerate(members, start=1))
+    tree = CallTreeRecord(made_from="compiled", nodes=(root, *below))
+    return CallNodeRecord(
+        id=at,
+        parent=None,
+        kind="scope",
+        name=name,
+        pass_name=members[0].pass_name,
+        split=any(each.split for each in members),
+        at_least=any(each.at_least for each in members),
+        total=tree.with_own({}).root.total,
+    )
 
 
 def _notes(tree: CallTreeRecord, keys: set[str]) -> list[str]:

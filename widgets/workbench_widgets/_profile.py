@@ -31,11 +31,15 @@ from workbench_widgets._roofline_state import chip_roofs
 from workbench_widgets._timeline import timeline_state
 
 TITLES = {
-    "operations": ("Call tree", "Measured seconds on functions, modules and lines"),
-    "measured": ("Operations", "Every operation: measured and predicted seconds, and the roofline of the chip"),
-    "split": ("Devices", "What each device did: computing, collectives, copies, waiting, idle"),
-    "timeline": ("Time line", "Every span of every device that the profile keeps"),
-    "allocators": ("Memory", "Bytes in use over time, as the allocators reported them"),
+    "operations": ("Call tree", "Measured seconds on functions, modules and lines", "where"),
+    "measured": (
+        "Operations",
+        "Every operation: measured and predicted seconds, and the roofline of the chip",
+        "where",
+    ),
+    "allocators": ("Memory", "Bytes in use over time, as the allocators reported them", "where"),
+    "split": ("Devices", "What each device did: computing, collectives, copies, waiting, idle", "when"),
+    "timeline": ("Time line", "Every span of every device that the profile keeps", "when"),
 }
 PARTS = ("compute", "collective", "copy", "other", "wait", "idle")
 MOST_OPERATIONS = 20_000
@@ -61,7 +65,11 @@ class ProfileView(WorkbenchWidget):
                 f"{', '.join(parts)}. Pass one of these, or leave it out to start with the first."
             )
             raise ValueError(message)
-        views = [{"key": key, "title": title, "help": help_} for key, (title, help_) in TITLES.items() if key in parts]
+        views = [
+            {"key": key, "title": title, "help": help_, "place": place}
+            for key, (title, help_, place) in TITLES.items()
+            if key in parts
+        ]
         data = parts | {"views": views, "title": profile.name, "headline": _headline(profile), "glossary": GLOSSARY}
         settings = {} if view is None else {"view": view}
         super().__init__(data=data, arrays=arrays, label=_label(profile), settings=settings, **values)

@@ -51,8 +51,12 @@ class ProgramView(WorkbenchWidget):
         return "\n\n".join(render_program_text(record) for record in both)
 
 
-def program_state(record: ProgramRecord, gradient: ProgramRecord | None = None) -> tuple[dict[str, Any], Arrays]:
-    """What the program view draws."""
+def program_state(
+    record: ProgramRecord,
+    gradient: ProgramRecord | None = None,
+    clients: tuple[dict[str, Any], Arrays] | None = None,
+) -> tuple[dict[str, Any], Arrays]:
+    """State of the program view; `clients` is `clients_state(record)`, where the caller has computed it already."""
     pictures, stages, lines = [], {}, {}
     records = {"": record} if gradient is None else {"": record, "gradient/": gradient}
     for prefix, each in records.items():
@@ -63,8 +67,8 @@ def program_state(record: ProgramRecord, gradient: ProgramRecord | None = None) 
         stages |= {prefix + path: made for path, made in stage_details(each, read_source).items()}
         found = {prefix + stage.path: stage.source for stage in each.plan.walk()}
         lines |= {path: f"{source.file}:{source.line}" for path, source in found.items() if source is not None}
-    clients, arrays = clients_state(record)
-    state = {"pictures": pictures, "stages": stages, "lines": lines, "clients": clients, "overview": overview(record)}
+    columns, arrays = clients_state(record) if clients is None else clients
+    state = {"pictures": pictures, "stages": stages, "lines": lines, "clients": columns, "overview": overview(record)}
     return state, arrays
 
 

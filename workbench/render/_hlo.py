@@ -100,7 +100,7 @@ def describe_hlo(module: ModuleRecord) -> str:
 
 
 def sent_bytes(collective: CollectiveRecord) -> float:
-    """What one device sends for a collective in one call; its operand where the wire is not known."""
+    """What one device sends for a collective in one call; its operand where the algorithm is not known."""
     once = collective.payload_bytes if collective.wire_bytes is None else collective.wire_bytes
     return once * (1.0 if collective.executions is None else collective.executions)
 

@@ -5,12 +5,12 @@ number, text, marked) or `note` (text).
 """
 
 import re
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from workbench.records import CollectiveRecord, CostRecord, ProgramRecord, SourceLine, StageRecord, ValueRecord
 from workbench.render._disclosure import disclosed_fact
+from workbench.render._hlo import sent_bytes
 from workbench.render._program import axes_text
 from workbench.render._svg import bytes_text, count_text, flops_text, seconds_text, shape_text, source_text
 
@@ -113,19 +113,21 @@ def _name(value: ValueRecord) -> str:
 def collectives_block(collectives: Sequence[CollectiveRecord]) -> Block:
     """The collectives of a stage with the mesh axes they run over, or the statement that it has none."""
     largest_first = sorted(collectives, key=lambda each: -(each.wire_bytes or 0) * (each.executions or 1))
-    counts = Counter(
-        (
+    equal: dict[tuple[str, ...], list[CollectiveRecord]] = {}
+    for each in largest_first:
+        key = (
             each.kind + (f" ({each.reduction})" if each.reduction else ""),
             axes_text(each.axes),
             bytes_text(each.payload_bytes),
-            bytes_text(each.wire_bytes),
             "unknown" if each.executions is None else count_text(each.executions),
         )
-        for each in largest_first
-    )
-    columns = ("collective", "count", "mesh axis", "payload", "wire", "executions")
-    rows = [(first, count_text(count), *rest) for (first, *rest), count in counts.items()]
-    says = [i for i in range(len(columns)) if i not in (1, 5) or any(row[i] != "1" for row in rows)]
+        equal.setdefault(key, []).append(each)
+    columns = ("collective", "count", "mesh axis", "payload", "executions", "sent")
+    rows = [
+        (kind, count_text(len(members)), axes, payload, times, _sent_text(members))
+        for (kind, axes, payload, times), members in equal.items()
+    ]
+    says = [i for i in range(len(columns)) if i not in (1, 4) or any(row[i] != "1" for row in rows)]
     made = table("Collectives", [columns[i] for i in says], [[row[i] for i in says] for row in rows])
     if made is None:
         return {"form": "note", "title": "Collectives", "text": "None: the devices do not communicate here."}
@@ -134,6 +136,12 @@ def collectives_block(collectives: Sequence[CollectiveRecord]) -> Block:
         names = ", ".join(f"{each.name} serves stages {' and '.join(each.stages)}" for each in shared)
         made["note"] = f"The compiler combined several: {names}."
     return made
+
+
+def _sent_text(members: Sequence[CollectiveRecord]) -> str:
+    """Bytes that one device sends for all members; a lower bound where a number of executions is unknown."""
+    least = "≥ " if any(each.executions is None for each in members) else ""
+    return least + bytes_text(sum(sent_bytes(each) for each in members))
 
 
 def _cost(path: str, cost: CostRecord | None) -> Block | None:

@@ -45,6 +45,8 @@ export interface TreeTableOptions {
   title: string;
   name: (node: number) => string;
   mark?: (node: number) => Child;
+  /** What stands behind the name. */
+  after?: (node: number) => Child;
   columns: readonly Column[];
   choose: (node: number) => void;
   /** A key of the tree's own, e.g. to open one level more. */
@@ -67,7 +69,8 @@ export interface TreeTable {
   /** Marks a node; opens what it stands in and scrolls to it. */
   select(node: number | null): void;
   setColumns(columns: readonly Column[]): void;
-  expandTo(rows: number, value: (node: number) => number): void;
+  /** Opens the largest nodes until about `rows` show; those that `folded` names stay closed. */
+  expandTo(rows: number, value: (node: number) => number, folded?: (node: number) => boolean): void;
   collapseAll(): void;
   draw(): void;
 }
@@ -206,8 +209,8 @@ class Table implements TreeTable {
     this.draw();
   }
 
-  expandTo(rows: number, value: (node: number) => number): void {
-    this.open = openLargest(this.tree, value, rows);
+  expandTo(rows: number, value: (node: number) => number, folded?: (node: number) => boolean): void {
+    this.open = openLargest(this.tree, value, rows, folded);
     this.flatten();
   }
 
@@ -301,6 +304,7 @@ class Table implements TreeTable {
       twist,
       this.options.mark?.(node),
       h("span", { class: "wb-tt-text" }, shortened(name, this.words)),
+      this.options.after?.(node),
     );
     const { first: margin, step, levels, deeper } = INDENT;
     first.style.paddingLeft = `${margin + step * Math.min(depth, levels) + deeper * Math.max(0, depth - levels)}px`;

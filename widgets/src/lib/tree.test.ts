@@ -106,3 +106,17 @@ it("long lists of siblings are sorted once, and filtered in that order", () => {
   expect(visibleRows(tree, new Set(), order, kept, true, sorted).map(({ node }) => node)).toEqual([2000, 1000, 0]);
   expect(compared).toBe(once);
 });
+
+it("a parent may stand behind its children, as one for several equal ones does", () => {
+  const late = treeFrom([-1, 3, 3, 0]);
+  expect(late.order).toEqual([0, 3, 1, 2]);
+  expect([...keepWithContext(late, (i) => i === 1)]).toEqual([2, 1, 0, 2]);
+  expect([
+    ...openLargest(
+      late,
+      () => 1,
+      9,
+      (i) => i === 3,
+    ),
+  ]).toEqual([0]);
+});

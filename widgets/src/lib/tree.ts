@@ -1,8 +1,10 @@
 // A tree as arrays, and the rows of it that a table shows: sorted among siblings, filtered with their ancestors.
 
 export interface Tree {
-  /** Parent of every node, -1 for roots; a parent comes before its children. */
+  /** Parent of every node, -1 for roots. */
   readonly parent: ArrayLike<number>;
+  /** Every node after its parent. */
+  readonly order: readonly number[];
   readonly roots: readonly number[];
   readonly children: readonly (readonly number[])[];
 }
@@ -23,7 +25,9 @@ export function treeFrom(parent: ArrayLike<number>): Tree {
   const children: number[][] = Array.from({ length: parent.length }, () => []);
   const roots: number[] = [];
   for (let i = 0; i < parent.length; i++) (parent[i] < 0 ? roots : children[parent[i]]).push(i);
-  return { parent, roots, children };
+  const order = [...roots];
+  for (let i = 0; i < order.length; i++) for (const child of children[order[i]]) order.push(child);
+  return { parent, roots, children, order };
 }
 
 /** A node and everything it stands in, from the outside in. */
@@ -35,11 +39,13 @@ export function pathTo(tree: Tree, node: number): number[] {
 
 /** Which nodes a filter keeps: those that pass, what they stand in, and what is inside of them. */
 export function keepWithContext(tree: Tree, passes: (node: number) => boolean): Uint8Array {
-  const count = tree.parent.length;
-  const kept = new Uint8Array(count);
-  for (let i = 0; i < count; i++) if (passes(i) || (tree.parent[i] >= 0 && kept[tree.parent[i]] === 1)) kept[i] = 1;
-  for (let i = count - 1; i >= 0; i--)
-    if (kept[i] && tree.parent[i] >= 0 && !kept[tree.parent[i]]) kept[tree.parent[i]] = 2;
+  const kept = new Uint8Array(tree.parent.length);
+  const { parent, order } = tree;
+  for (const i of order) if (passes(i) || (parent[i] >= 0 && kept[parent[i]] === 1)) kept[i] = 1;
+  for (let at = order.length - 1; at >= 0; at--) {
+    const above = parent[order[at]];
+    if (kept[order[at]] && above >= 0 && !kept[above]) kept[above] = 2;
+  }
   return kept;
 }
 
@@ -82,7 +88,12 @@ export function visibleRows(
 }
 
 /** Opens the largest nodes first until about `most` rows show: what a first look should hold. */
-export function openLargest(tree: Tree, value: (node: number) => number, most: number): Set<number> {
+export function openLargest(
+  tree: Tree,
+  value: (node: number) => number,
+  most: number,
+  folded: (node: number) => boolean = () => false,
+): Set<number> {
   const open = new Set<number>();
   let shown = tree.roots.length;
   const waiting = [...tree.roots];
@@ -90,7 +101,7 @@ export function openLargest(tree: Tree, value: (node: number) => number, most: n
     waiting.sort((a, b) => value(a) - value(b));
     const next = waiting.pop();
     if (next === undefined || shown + tree.children[next].length > most) break;
-    if (!tree.children[next].length) continue;
+    if (!tree.children[next].length || folded(next)) continue;
     open.add(next);
     shown += tree.children[next].length;
     waiting.push(...tree.children[next]);

@@ -186,9 +186,9 @@ class CollectivePiece implements Piece {
       ["mesh axes", sent.axes || "no product of axes"],
       ["devices of a group", formatCount(sent.devices.length)],
       ["groups at the same time", formatCount(sent.groups)],
-      ["operand of a device", formatBytes(sent.payload_bytes)],
+      ["payload", formatBytes(sent.payload_bytes)],
       ["steps", formatCount(this.steps.length)],
-      ["a device sends at most", formatBytes(mostSent(this.steps))],
+      ["sent", `${formatBytes(mostSent(this.steps))} by one device at most`],
     ];
     if (sent.executions !== null) rows.push(["executions", formatCount(sent.executions)]);
     if (sent.line) rows.push(["source", sent.line]);

@@ -54,6 +54,10 @@ export interface LinesRoofline {
 export interface Target {
   lines: LinesRoofline | null;
   target: string;
+  /** FLOPs of one device in words. */
+  work: string;
+  /** A loop of unknown length is inside: figures are lower bounds. */
+  at_least: boolean;
   chip: string;
   seconds: number | null;
   roofline: string | null;

@@ -161,12 +161,12 @@ class Cost {
     const time = target.seconds === null ? "" : formatSeconds(target.seconds);
     const work = totalFlops(target.stages);
     const { lines } = target;
-    const assumed = time || !lines ? "" : formatSeconds(lines.seconds);
+    const least = target.at_least ? "at least " : "";
+    const assumed = time || !lines ? "" : `${least}${formatSeconds(lines.seconds)}`;
     const note = time
       ? `on ${target.chip}`
       : assumed
-        ? `on ${lines?.chip.name}, which is assumed: the program names no chip. Communication is not counted. ${work} in matrix ` +
-          `products and ${totalElementwise(target.stages)} elementwise.`
+        ? `on ${lines?.chip.name}, which is assumed: the program names no chip. Communication is not counted. ${target.work}.`
         : `in matrix products; ${totalElementwise(target.stages)} elementwise. ${this.whyNoSeconds(target)}`;
     return h(
       "div",
@@ -294,7 +294,10 @@ class Cost {
         "td",
         { class: "wb-wirecell" },
         stage.wire[axis]
-          ? [strip([[stage.wire[axis], look(axis)]], most), h("span", {}, formatBytes(stage.wire[axis]))]
+          ? [
+              strip([[stage.wire[axis], look(axis)]], most),
+              h("span", {}, `${stage.unknown.length ? "≥ " : ""}${formatBytes(stage.wire[axis])}`),
+            ]
           : "–",
       ),
     );

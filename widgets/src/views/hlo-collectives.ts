@@ -67,7 +67,7 @@ export function collectivesTable(
     { key: "axes", title: "mesh axis", text: (node) => groupOf(node).axes, width: "110px", lesser: true },
     {
       key: "payload",
-      title: "payload of each",
+      title: "payload",
       unit: "bytes",
       tip: "What one device puts into one execution; of several collectives the largest.",
       value: (node) => figure(node).payload,

@@ -15,7 +15,7 @@ type Figure = readonly [keyof LineCost, string, string, (value: number) => strin
 const FIGURES: readonly Figure[] = [
   ["flops", "FLOPs", "FLOPs of one device in one call", formatFlops],
   ["elementwise", "elementwise FLOPs", "elementwise FLOPs of one device in one call", formatFlops],
-  ["sent", "bytes sent", "bytes that one device sends in one call", formatBytes],
+  ["sent", "sent", "bytes that one device sends in one call", formatBytes],
   ["traffic", "memory traffic", "memory traffic of one device in one call", formatBytes],
 ];
 

@@ -231,7 +231,7 @@ class Hlo {
       blocks.push({
         form: "table",
         title: "Collectives",
-        columns: ["collective", "mesh axis", "payload of each", "sent"],
+        columns: ["collective", "mesh axis", "payload", "sent"],
         rows: joint,
       });
     showDetails(this.context, this.detail, {

@@ -2,7 +2,7 @@
 
 import { badge, onReport } from "../lib/badges";
 import { type Block, facts, showDetails } from "../lib/details";
-import { button, h, menu, type Option, replace, setTabIndex } from "../lib/dom";
+import { button, type Child, h, menu, type Option, replace, setTabIndex } from "../lib/dom";
 import { formatAs, formatCount } from "../lib/format";
 import { consume } from "../lib/keyboard";
 import { shortened, wordsOf } from "../lib/matches";
@@ -10,6 +10,7 @@ import { split } from "../lib/split";
 import { type Column, type TreeTable, treeTable } from "../lib/tree-table";
 import type { RenderView, ViewContext } from "../lib/view";
 import { icicleBars, skipChain, type Tree, treeFrom } from "./icicle";
+import { extremes, sparkHeights } from "./layers";
 
 interface FigureColumn {
   key: string;
@@ -46,6 +47,7 @@ class Operations {
   private readonly totals: Float32Array[];
   private readonly own: Float32Array[];
   private readonly columns: FigureColumn[];
+  private readonly layers: Readonly<Record<string, readonly number[]>>; // rows of several equal layers
   private readonly atLeast: ReadonlySet<number>; // of an unknown number of iterations one is counted
   private readonly table: TreeTable;
   private readonly icicle = h("div", {
@@ -76,6 +78,7 @@ class Operations {
     const parent = context.array("tree.parent");
     this.tree = treeFrom(parent);
     this.columns = context.state("columns");
+    this.layers = context.state<Record<string, number[]> | undefined>("layers") ?? {};
     this.atLeast = new Set(context.state<number[] | undefined>("at_least") ?? []);
     this.totals = this.columns.map(({ key }) => context.array(`tree.${key}`));
     this.own = this.columns.map(({ key }) => context.array(`tree.${key}.own`));
@@ -90,7 +93,11 @@ class Operations {
     main.append(this.tools(), this.table.node);
     replace(detail, this.metricMenu(), this.icicle, this.facts);
     host.append(node);
-    this.table.expandTo(FIRST_ROWS, (i) => this.totals[this.metric]?.[i] ?? 0);
+    this.table.expandTo(
+      FIRST_ROWS,
+      (i) => this.value(i),
+      (i) => i in this.layers,
+    );
     this.zoom = skipChain(this.tree, 0, (i) => this.value(i));
     context.onSelection(() => this.follow());
     onReport(context, () => this.table.draw());
@@ -132,6 +139,7 @@ class Operations {
         h("span", { class: `wb-glyph wb-glyph-${this.kinds[node]}`, "aria-hidden": "true" }, GLYPHS[this.kinds[node]]),
         badge(this.context, "nodes", node),
       ],
+      after: (node) => this.spark(node),
       columns: [...columns, place],
       sort: { key: columns[0]?.key ?? "", descending: true },
       rowClass: (node) => (this.isKin(node) ? "wb-kin" : ""),
@@ -146,6 +154,29 @@ class Operations {
     const parent = this.tree.parent[node];
     const said = pass && (parent < 0 || this.passes[parent] !== this.passes[node]) ? ` (${pass})` : "";
     return `${this.names[node]}${iterations === undefined ? "" : ` × ${formatCount(iterations)}`}${said}`;
+  }
+
+  /** The figure of every one of equal layers, as small bars in the order of the layers. */
+  private spark(node: number): Child {
+    const members = this.layers[node];
+    if (!members) return null;
+    const bars = sparkHeights(members.map((member) => this.value(member)));
+    const column = this.columns[this.metric];
+    const tip = `${column.title} of each: ${this.spread(this.metric, members)}`;
+    const drawn = bars.map((height) => {
+      const bar = h("i", {});
+      bar.style.height = `${height}%`;
+      return bar;
+    });
+    return h("span", { class: "wb-spark", role: "img", "aria-label": tip, "data-tip": tip }, drawn);
+  }
+
+  /** Least and most of a figure over equal layers, and which layer has the most, where they differ. */
+  private spread(column: number, members: readonly number[]): string {
+    const [least, most] = extremes(members.map((member) => this.totals[column][member]));
+    const text = (at: number) => formatAs(this.columns[column].unit, this.totals[column][members[at]]);
+    if (text(least) === text(most)) return `${text(least)}, all equal`;
+    return `${text(least)} in ${this.names[members[least]]} to ${text(most)} in ${this.names[members[most]]}`;
   }
 
   private tools(): HTMLElement {
@@ -262,11 +293,19 @@ class Operations {
       const [total, own] = [this.totals[i][node], this.own[i][node]];
       const share = node > 0 && this.totals[i][0] > 0 ? ` · ${((100 * total) / this.totals[i][0]).toFixed(1)} %` : "";
       const itself = this.tree.children[node].length && own > 0 ? `, ${formatAs(unit, own)} of it directly here` : "";
-      return [title, `${formatAs(unit, total)}${share}${itself}`];
+      const least = this.atLeast.has(node) && !WHOLE.has(this.columns[i].key) ? "≥ " : "";
+      return [title, `${least}${formatAs(unit, total)}${share}${itself}`];
     });
     const blocks: Block[] = [
-      { form: "facts", title: "", rows: rows.filter(([, text]) => !/^(0 |unknown)/.test(text)) },
+      { form: "facts", title: "", rows: rows.filter(([, text]) => !/^(≥ )?(0 |unknown)/.test(text)) },
     ];
+    const members = this.layers[node];
+    if (members)
+      blocks.push({
+        form: "facts",
+        title: "Each of these layers",
+        rows: this.columns.map(({ title }, i): [string, string] => [title, this.spread(i, members)]),
+      });
     const collectives = this.context.state<Record<string, string[][]>>("collectives")[node];
     if (collectives)
       blocks.push({
