@@ -7,7 +7,14 @@ from workbench_widgets._headline import group_collectives, headline
 from workbench_widgets._hlo import hlo_state
 from workbench_widgets._operations import operations_state, with_measured
 
-from workbench.records import CallCollectiveRecord, CallFiguresRecord, CallNodeRecord, CallTreeRecord, SourceLine
+from workbench.records import (
+    CallCollectiveRecord,
+    CallFiguresRecord,
+    CallNodeRecord,
+    CallTreeRecord,
+    RunRecord,
+    SourceLine,
+)
 
 
 def figures(flops: float, sent: float = 0.0) -> CallFiguresRecord:
@@ -110,6 +117,12 @@ def test_headline_names_the_line_that_sends_most_and_whether_the_program_fits():
     texts = [each["text"] for each in headline(examples.fedavg_record(), ["hlo", "memory"])]
     assert texts[0] == "1 all-reduce of 2.54 KiB over clients: 3.81 KiB of 6.31 KiB sent, fedavg.py:12 +1"
     assert "4.86 MiB per device · fits TPU v5e" in texts
+
+
+def test_headline_begins_with_the_measured_seconds_of_a_call():
+    run = RunRecord(name="fedavg", engine="mesh", seconds=0.06, rounds=3)
+    first = headline(examples.fedavg_record(), ["timeline"], run)[0]
+    assert (first["text"], first["view"]) == ("20 ms per call, measured", "timeline")
 
 
 def test_headline_leads_only_to_views_that_exist():

@@ -6,22 +6,14 @@ import { askNotebook, hasLabextension, placeOf } from "./lib/notebook";
 import { describeChosen, entries } from "./lib/selection";
 import type { Shell } from "./lib/shell";
 import { stageButton } from "./lib/stage";
-import { createTabs, type Tab } from "./lib/tabs";
-import type { SelectionPatch, ViewContext } from "./lib/view";
+import type { HeadlineFigure, TabState } from "./lib/states";
+import { createTabs } from "./lib/tabs";
+import type { ViewContext } from "./lib/view";
 import { VIEWS } from "./views";
-
-export interface Headline {
-  text: string;
-  /** What the figure is, for readers who point at it. */
-  help: string;
-  look: "strong" | "plain" | "good" | "bad";
-  view?: string;
-  select?: SelectionPatch;
-}
 
 /** What matters first: the largest collective, memory per device, does it fit; each opens its view. */
 function headline(context: ViewContext): Child {
-  const parts = context.state<Headline[] | undefined>("headline") ?? [];
+  const parts = context.state<readonly HeadlineFigure[] | undefined>("headline") ?? [];
   return parts.map(({ text, help, look, view, select }) => {
     const attributes = { class: `wb-figure wb-look-${look}`, "data-tip": help };
     if (!view) return h("span", { ...attributes, tabindex: 0 }, text);
@@ -78,7 +70,7 @@ export function explorer(shell: Shell, shared: Shared, requests: Requests): void
   const context = createContext(shell.body, "", shared, requests);
   // A page without a kernel cannot ask for advice: there the tab is for advice that was found before.
   const asks = context.hasKernel || Boolean(context.liveOf("advice", "report"));
-  const tabs = context.state<Tab[]>("views").filter(({ key }) => key !== "advice" || asks);
+  const tabs = context.state<readonly TabState[]>("views").filter(({ key }) => key !== "advice" || asks);
   const build = (key: string, pane: HTMLElement) => {
     try {
       VIEWS[key](pane, createContext(pane, key, shared, requests));

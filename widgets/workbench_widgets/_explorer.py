@@ -35,6 +35,7 @@ from workbench_widgets._run_controller import RunController, RunLike
 from workbench_widgets._sharding import ShardingController, sharding_state
 from workbench_widgets._timeline import timeline_state
 from workbench_widgets._trial_controller import TriesSpecs
+from workbench_widgets.states import Place, TabState
 
 
 class Part(NamedTuple):
@@ -42,7 +43,7 @@ class Part(NamedTuple):
 
     title: str
     help: str
-    place: Literal["where", "when", "what-if", "learn"]
+    place: Place
     help_without_clients: str | None = None
 
 
@@ -85,13 +86,13 @@ PARTS = {
 }
 
 
-def _views(record: ProgramRecord, parts: Mapping[str, Any]) -> list[dict[str, str]]:
+def _views(record: ProgramRecord, parts: Mapping[str, Any]) -> list[TabState]:
     """The tabs in order: the lanes of server and clients come first, except where a program has no clients."""
     clients = bool(record.plan.placements)
     keys = [key for key in PARTS if key in parts]
     if not clients and "operations" in keys:
         keys.sort(key=lambda key: (PARTS[key].place != "where", key == "program"))
-    made = []
+    made: list[TabState] = []
     for key in keys:
         part = PARTS[key]
         text = part.help if clients or part.help_without_clients is None else part.help_without_clients
@@ -210,7 +211,7 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
             raise ValueError(message)
         views = _views(record, parts)
         settings = {} if view is None else {"view": view}
-        figures = headline(record, [each["key"] for each in views])
+        figures = headline(record, [each["key"] for each in views], run)
         data = {
             **parts,
             "cells": cells_of(files),
@@ -311,7 +312,7 @@ def _parts(
     parts: dict[str, Any] = {}
     arrays: Arrays = {}
 
-    def add(key: str, made: tuple[dict[str, Any], Arrays]) -> None:
+    def add(key: str, made: tuple[Mapping[str, Any], Arrays]) -> None:
         parts[key] = made[0]
         arrays.update({f"{key}/{name}": value for name, value in made[1].items()})
 

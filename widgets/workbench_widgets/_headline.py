@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.records import CallTreeRecord, CollectiveRecord, ProgramRecord, SourceLine
+from workbench.records import CallTreeRecord, CollectiveRecord, ProgramRecord, RunRecord, SourceLine
 from workbench.render import (
     axes_text,
     bytes_text,
@@ -15,6 +15,7 @@ from workbench.render import (
     work_text,
 )
 from workbench_widgets._callers import Call, callers_of
+from workbench_widgets.states import FigureSelection, HeadlineFigure, Look
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,17 +86,31 @@ def group_collectives(
     return sorted(made, key=lambda group: -group.sent_bytes)
 
 
-def headline(record: ProgramRecord, views: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Short figures, each with the view that explains it."""
-    found = [*_communication(record), *_memory(record), *_work(record)]
-    return [{**each, "view": each["view"] if each["view"] in views else None} for each in found]
+def headline(record: ProgramRecord, views: Sequence[str] = (), run: RunRecord | None = None) -> list[HeadlineFigure]:
+    """Short figures, each with the view that explains the figure; seconds of a measured run come first."""
+    found = [*_measured(run), *_communication(record), *_memory(record), *_work(record)]
+    for each in found:
+        each["view"] = each["view"] if each["view"] in views else None
+    return found
 
 
-def _figure(text: str, help: str, view: str, look: str = "plain", **select: object) -> dict[str, Any]:
-    return {"text": text, "help": help, "view": view, "look": look, "select": select or None}
+def _figure(
+    text: str, help: str, view: str, look: Look = "plain", select: FigureSelection | None = None
+) -> HeadlineFigure:
+    return {"text": text, "help": help, "view": view, "look": look, "select": select}
 
 
-def _communication(record: ProgramRecord) -> list[dict[str, Any]]:
+def _measured(run: RunRecord | None) -> list[HeadlineFigure]:
+    if run is None or not run.seconds:
+        return []
+    each = run.seconds / max(run.rounds, 1)
+    tip = (
+        f"Wall time of {count_text(run.rounds)} measured calls on the engine {run.engine}, warm-up left out; the mean."
+    )
+    return [_figure(f"{seconds_text(each)} per call, measured", tip, "timeline", "strong")]
+
+
+def _communication(record: ProgramRecord) -> list[HeadlineFigure]:
     if record.mesh is not None and record.mesh.abstract and record.module is None:
         return [_figure("planned, not compiled", "The mesh has no devices behind it: figures are the plan's.", "mesh")]
     if record.module is None:
@@ -112,10 +127,10 @@ def _communication(record: ProgramRecord) -> list[dict[str, Any]]:
         "The collectives that send most, with the payload of each and their line; the bytes that one device sends for "
         f"them in one call, of the bytes for all {count_text(len(record.module.collectives))} collectives."
     )
-    return [_figure(text, tip, "hlo", "strong", instruction=next(each.name for each in first.members), line=line)]
+    return [_figure(text, tip, "hlo", "strong", {"instruction": first.members[0].name, "line": line})]
 
 
-def _memory(record: ProgramRecord) -> list[dict[str, Any]]:
+def _memory(record: ProgramRecord) -> list[HeadlineFigure]:
     memory = record.module.memory if record.module is not None else None
     if memory is None or memory.peak_bytes is None:
         return []
@@ -134,7 +149,7 @@ def _memory(record: ProgramRecord) -> list[dict[str, Any]]:
     ]
 
 
-def _work(record: ProgramRecord) -> list[dict[str, Any]]:
+def _work(record: ProgramRecord) -> list[HeadlineFigure]:
     if record.cost is not None and record.cost.seconds is not None:
         on = f" on {record.cost.chip.name}" if record.cost.chip is not None else ""
         text = f"{seconds_text(record.cost.seconds)} per call{on}"

@@ -1,7 +1,5 @@
 """The memory view: bytes alive over the schedule, what is alive at the peak, and whether it fits."""
 
-from typing import Any
-
 from workbench.records import MemoryRecord, ProgramRecord
 from workbench.render import (
     GLOSSARY,
@@ -15,6 +13,7 @@ from workbench.render import (
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._memory_tree import buffer_tree
+from workbench_widgets.states import MemoryState
 
 SAME = 0.005  # two peaks closer than this share are one
 
@@ -43,15 +42,15 @@ class MemoryView(WorkbenchWidget):
         return self.label if self.record.module is None else render_memory_text(self.record.module.memory)
 
 
-def memory_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
-    """What the memory view draws."""
+def memory_state(record: ProgramRecord) -> tuple[MemoryState, Arrays]:
+    """State of the memory view."""
     memory = MemoryRecord() if record.module is None else record.module.memory
     instructions = {each.name: each for each in record.module.instructions} if record.module is not None else {}
     parameters = {name for name, each in instructions.items() if each.opcode == "parameter"}
     places = [instructions[name].source if name in instructions else None for name, _ in memory.timeline]
     chip = record.cost.chip if record.cost is not None else None
     capacity = memory.available_bytes if memory.available_bytes is not None or chip is None else chip.hbm_bytes
-    state = {
+    state: MemoryState = {
         "facts": _facts(memory),
         "peak": memory.peak_bytes,
         "capacity": capacity,

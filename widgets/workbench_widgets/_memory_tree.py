@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Sequence, Set as AbstractSet
-from typing import Any
 
 from workbench.records import BufferRecord
 from workbench.render import count_text, source_text
+from workbench_widgets.states import MemoryRow
 
 ARGUMENTS, TEMPORARIES = "arguments", "temporaries and results"
 _PART = re.compile(r"^[A-Za-z_]\w*|\.\w+|\[[^\]]*\]")
@@ -14,7 +14,7 @@ _WRAPPED = re.compile(r"^(?:transpose|jvp|vmap|checkpoint|remat|custom_[jv][vj]p
 _SILENT = frozenset("while body cond closed_call checkpoint rematted_computation shard_map remat".split()) | {""}
 
 
-def buffer_tree(buffers: Sequence[BufferRecord], parameters: AbstractSet[str]) -> list[dict[str, Any]]:
+def buffer_tree(buffers: Sequence[BufferRecord], parameters: AbstractSet[str]) -> list[MemoryRow]:
     """The rows of the tree, a row before those inside it.
 
     Args:
@@ -25,7 +25,7 @@ def buffer_tree(buffers: Sequence[BufferRecord], parameters: AbstractSet[str]) -
         Rows with the number of the row that holds them (-1: none), the bytes of everything inside, and for a buffer its
         shape, its line and its group: the two outer levels that it is in.
     """
-    rows: list[dict[str, Any]] = []
+    rows: list[MemoryRow] = []
     place: dict[tuple[str, ...], int] = {}
     for buffer in buffers:
         path = _path(buffer, buffer.name in parameters)
@@ -40,8 +40,10 @@ def buffer_tree(buffers: Sequence[BufferRecord], parameters: AbstractSet[str]) -
             rows[holder]["count"] += 1
         line = buffer.source
         rows.append(
-            _row(_title(buffer, buffer.name in parameters), holder)
-            | {
+            {
+                "name": _title(buffer, buffer.name in parameters),
+                "parent": holder,
+                "count": 0,
                 "bytes": buffer.size_bytes,
                 "padding": buffer.padding_bytes,
                 "shape": buffer.shape,
@@ -54,9 +56,12 @@ def buffer_tree(buffers: Sequence[BufferRecord], parameters: AbstractSet[str]) -
     return _joined(rows)
 
 
-def _row(name: str, parent: int) -> dict[str, Any]:
-    empty = {"shape": "", "key": "", "place": "", "op_name": "", "group": ""}
-    return {"name": name, "parent": parent, "bytes": 0, "padding": 0, "count": 0} | empty
+def _row(name: str, parent: int) -> MemoryRow:
+    """An empty level of the tree."""
+    return {
+        "name": name, "parent": parent, "count": 0, "bytes": 0, "padding": 0,
+        "shape": "", "key": "", "place": "", "op_name": "", "group": "",
+    }  # fmt: skip
 
 
 def _title(buffer: BufferRecord, argument: bool) -> str:
@@ -80,24 +85,25 @@ def _scope(part: str) -> str:
     return "" if silent else part
 
 
-def _joined(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _joined(rows: list[MemoryRow]) -> list[MemoryRow]:
     """The same without levels that hold one other level and nothing else: they are joined with that one."""
     inside: dict[int, list[int]] = {}
     for at, row in enumerate(rows):
         inside.setdefault(row["parent"], []).append(at)
     new: dict[int, int] = {-1: -1}
-    kept: list[dict[str, Any]] = []
+    kept: list[MemoryRow] = []
     for at, row in enumerate(rows):
         only = inside.get(at, [])
         if len(only) == 1 and rows[only[0]]["count"] and row["parent"] >= 0:
-            rows[only[0]] |= {"name": _join(row["name"], rows[only[0]]["name"]), "parent": row["parent"]}
+            inner = rows[only[0]]
+            inner["name"], inner["parent"] = _join(row["name"], inner["name"]), row["parent"]
             continue
         new[at] = len(kept)
         kept.append(row)
     for row in kept:
         row["parent"] = new[row["parent"]]
         if row["count"]:
-            row["shape"] = f"{count_text(row['count'])} buffers"
+            row["shape"] = f"{count_text(row['count'])} buffer{'s' * (row['count'] > 1)}"
     return kept
 
 

@@ -11,6 +11,7 @@ from workbench.render import axes_text, bytes_text, count_text, source_text
 from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._layers import fold_layers
 from workbench_widgets._source import read_lines
+from workbench_widgets.states import FigureColumn, OperationsState
 
 KINDS = ("root", "function", "call", "line", "scope", "loop", "operation", "unattributed")
 PASSES = ("forward", "transpose", "remat", "mixed")
@@ -22,7 +23,7 @@ MOST_SOURCES = 4_000  # different lines whose code is sent
 
 def operations_state(
     tree: CallTreeRecord, files: Iterable[str] = (), *, measured: bool = False
-) -> tuple[dict[str, Any], Arrays]:
+) -> tuple[OperationsState, Arrays]:
     """What the operations view draws: names and places as lists, figures as columns, library frames folded away.
 
     Args:
@@ -48,7 +49,7 @@ def operations_state(
         "tree.kind": floats([KINDS.index(node.kind) for node in kept]),
         "tree.pass": floats([PASSES.index(node.pass_name) for node in kept]),
     }
-    state = {
+    state: OperationsState = {
         "names": [_START.sub(r"\1 (start to done)", node.name) if measured else node.name for node in kept],
         "keys": [_key(node, cells) for node in places],
         "places": [_place(node) for node in places],
@@ -230,9 +231,9 @@ TIPS = {
 }
 
 
-def _columns(nodes: list[CallNodeRecord]) -> tuple[list[dict[str, Any]], Arrays]:
+def _columns(nodes: list[CallNodeRecord]) -> tuple[list[FigureColumn], Arrays]:
     """Every figure that is not zero everywhere, of a node with all that is in it (`total`) and without (`own`)."""
-    columns: list[dict[str, Any]] = []
+    columns: list[FigureColumn] = []
     arrays: Arrays = {}
     for key, title, unit, value in figures_of(node.total for node in nodes):
         total = [value(node.total) for node in nodes]
@@ -246,7 +247,7 @@ def _columns(nodes: list[CallNodeRecord]) -> tuple[list[dict[str, Any]], Arrays]
     return columns, arrays
 
 
-def _measured_columns(nodes: list[CallNodeRecord]) -> tuple[list[dict[str, Any]], Arrays]:
+def _measured_columns(nodes: list[CallNodeRecord]) -> tuple[list[FigureColumn], Arrays]:
     devices = list(dict.fromkeys(device for node in nodes for device in node.total.measured_seconds))
     devices.sort(key=lambda name: (len(name), name))
     columns = [
@@ -263,7 +264,7 @@ def _measured_columns(nodes: list[CallNodeRecord]) -> tuple[list[dict[str, Any]]
     return columns, arrays
 
 
-def _figure(key: str, title: str, tip: str) -> dict[str, Any]:
+def _figure(key: str, title: str, tip: str) -> FigureColumn:
     return {"key": key, "title": title, "unit": "seconds", "tip": tip}
 
 
@@ -271,7 +272,7 @@ def _column(values: list[float | None]) -> bytes:
     return floats([np.nan if value is None else value for value in values])
 
 
-def _collectives(figures: CallFiguresRecord) -> list[list[Any]]:
+def _collectives(figures: CallFiguresRecord) -> list[list[str]]:
     ranked = sorted(figures.collectives, key=lambda each: -each.sent_bytes)
     return [
         [
@@ -296,12 +297,12 @@ def _place(node: CallNodeRecord) -> str:
     return f"{node.file}:{node.line}" if node.file.startswith("In [") else source_text(node.file, node.line)
 
 
-def _code(nodes: list[CallNodeRecord], cells: Mapping[str, str]) -> dict[str, list[list[Any]]]:
+def _code(nodes: list[CallNodeRecord], cells: Mapping[str, str]) -> dict[str, list[tuple[int, str, bool]]]:
     """The lines around every place of the tree, by its key."""
     places = {_key(node, cells): (node.file, node.line) for node in nodes if node.file and node.line}
     found = {}
     for key, (file, line) in list(places.items())[:MOST_SOURCES]:
         lines = read_lines(file, line, AROUND)
         if lines:
-            found[key] = [[number, text, number == line] for number, text in lines]
+            found[key] = [(number, text, number == line) for number, text in lines]
     return found

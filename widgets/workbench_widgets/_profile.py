@@ -1,6 +1,7 @@
 """A recorded profile as tabs: measured call tree, operations under the roofline, devices, time line, memory."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -29,8 +30,9 @@ from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._operations import operations_state
 from workbench_widgets._roofline_state import chip_roofs
 from workbench_widgets._timeline import timeline_state
+from workbench_widgets.states import FigureSelection, HeadlineFigure, Look, Place, TabState
 
-TITLES = {
+TITLES: dict[str, tuple[str, str, Place]] = {
     "operations": ("Call tree", "Measured seconds on functions, modules and lines", "where"),
     "measured": (
         "Operations",
@@ -65,7 +67,7 @@ class ProfileView(WorkbenchWidget):
                 f"{', '.join(parts)}. Pass one of these, or leave it out to start with the first."
             )
             raise ValueError(message)
-        views = [
+        views: list[TabState] = [
             {"key": key, "title": title, "help": help_, "place": place}
             for key, (title, help_, place) in TITLES.items()
             if key in parts
@@ -95,7 +97,7 @@ def profile_state(profile: ProfileRecord) -> tuple[dict[str, Any], Arrays]:
     parts: dict[str, Any] = {}
     arrays: Arrays = {}
 
-    def add(key: str, made: tuple[dict[str, Any], Arrays]) -> None:
+    def add(key: str, made: tuple[Mapping[str, Any], Arrays]) -> None:
         parts[key] = made[0]
         arrays.update({f"{key}/{name}": value for name, value in made[1].items()})
 
@@ -147,11 +149,12 @@ def _label(profile: ProfileRecord) -> str:
     )
 
 
-def _headline(profile: ProfileRecord) -> list[dict[str, Any]]:
+def _headline(profile: ProfileRecord) -> list[HeadlineFigure]:
     """The heaviest operation, the devices, and how much of the profile is known."""
 
-    def figure(text: str, help_: str, view: str, look: str = "plain", **select: str) -> dict[str, Any]:
-        return {"text": text, "help": help_, "look": look, "view": view, "select": select or None}
+    def figure(text: str, help_: str, view: str, look: Look = "plain", instruction: str = "") -> HeadlineFigure:
+        selected: FigureSelection | None = {"instruction": instruction} if instruction else None
+        return {"text": text, "help": help_, "look": look, "view": view, "select": selected}
 
     made = []
     if profile.operations and profile.seconds:
@@ -181,7 +184,7 @@ def _headline(profile: ProfileRecord) -> list[dict[str, Any]]:
         made.append(
             figure(f"{100 * np.mean(idle):.0f} % idle", "Share of the recorded time in which nothing ran.", "split")
         )
-    good = "good" if profile.joined_seconds > 0.9 else "plain"
+    good: Look = "good" if profile.joined_seconds > 0.9 else "plain"
     made.append(
         figure(
             f"{100 * profile.joined_seconds:.0f} % joined to HLO",

@@ -1,14 +1,10 @@
 // Tabs whose views are built when they are first opened, sorted into the places of a reader's questions.
 import { button, h, setTabIndex, uniqueId } from "./dom";
 import { rove } from "./keyboard";
+import type { TabState } from "./states";
 
-export interface Tab {
-  key: string;
-  title: string;
-  help: string;
-  /** A key of `PLACES`; without it, or where all are of one place, there is no switch between places. */
-  place?: string;
-}
+/** A tab; without a place, or where all are of one place, there is no switch between places. */
+export type Tab = Pick<TabState, "key" | "title" | "help"> & Partial<Pick<TabState, "place">>;
 export interface Tabs {
   /** Switches between the places; empty where there is one. Below it, `bar` has the tabs of one place. */
   readonly places: HTMLElement;
@@ -22,7 +18,7 @@ export interface Tabs {
 }
 
 /** The questions that a reader comes with: a name and what its tabs answer. */
-export const PLACES: Readonly<Record<string, readonly [string, string]>> = {
+export const PLACES: Readonly<Record<TabState["place"], readonly [string, string]>> = {
   where: ["Where", "Where FLOPs, bytes and memory are: functions, lines, instructions, devices"],
   when: ["When", "When each device and client works, and which one the others wait for"],
   "what-if": ["What if", "The effect of another sharding, another size, another machine"],
@@ -30,8 +26,8 @@ export const PLACES: Readonly<Record<string, readonly [string, string]>> = {
 };
 
 /** The places that have tabs, in the order of `PLACES`. */
-export const placesOf = (tabs: readonly Tab[]): string[] =>
-  Object.keys(PLACES).filter((place) => tabs.some((tab) => tab.place === place));
+export const placesOf = (tabs: readonly Tab[]): TabState["place"][] =>
+  (Object.keys(PLACES) as TabState["place"][]).filter((place) => tabs.some((tab) => tab.place === place));
 
 /** `build` fills a pane once; `chosen` hears of every tab that a reader opens. */
 export function createTabs(

@@ -154,12 +154,13 @@ class Hlo {
         blocks: [{ form: "note", title: "", text }],
       });
     }
+    const least = Array.from(module.times).every(Number.isFinite) ? "" : "≥ "; // a loop of unknown length counts once
     const rows: [string, string][] = [
       ["instructions", formatCount(module.count)],
       ["collectives", formatCount(module.collectives.length)],
-      ["FLOPs", formatFlops(sum(module.flops))],
-      ["elementwise", formatFlops(sum(module.elementwise))],
-      ["memory traffic", formatBytes(sum(module.traffic))],
+      ["FLOPs", least + formatFlops(sum(module.flops))],
+      ["elementwise", least + formatFlops(sum(module.elementwise))],
+      ["memory traffic", least + formatBytes(sum(module.traffic))],
     ];
     const text = "Select a collective, a line of your source or an instruction: every view follows.";
     const blocks: Block[] = [

@@ -6,23 +6,10 @@ import { formatBytes, formatCount } from "../lib/format";
 import { clamp, consume } from "../lib/keyboard";
 import { split } from "../lib/split";
 import { placeIn } from "../lib/stage";
+import type { MemoryRow, MemoryState } from "../lib/states";
 import { treeTable } from "../lib/tree-table";
 import type { RenderView, ViewContext } from "../lib/view";
 import { bufferTreemap } from "./treemap";
-
-/** A buffer, or (with a count of buffers) a level of the tree that holds some. */
-interface Buffer {
-  name: string;
-  parent: number;
-  count: number;
-  group: string;
-  bytes: number;
-  padding: number;
-  shape: string;
-  key: string;
-  place: string;
-  op_name: string;
-}
 
 const EDGE = { left: 70, right: 16, top: 24, bottom: 26 };
 
@@ -57,10 +44,10 @@ function fitBar(peak: number | null, capacity: number | null, of: string): HTMLE
 
 class Memory {
   private readonly live: Float32Array;
-  private readonly moments: string[];
-  private readonly keys: string[];
-  private readonly places: string[];
-  private readonly buffers: Buffer[];
+  private readonly moments: MemoryState["moments"];
+  private readonly keys: MemoryState["keys"];
+  private readonly places: MemoryState["places"];
+  private readonly buffers: readonly MemoryRow[];
   private readonly peak: number;
   private at: number;
   private marked = new Set<number>();

@@ -13,6 +13,7 @@ import type { RenderView, ViewContext } from "../lib/view";
 import { type Choice, gridOf, type Layout, Mesh, nearest, neighbour } from "./mesh-data";
 import { drawLinks, linksOf, type Sending, type Spot } from "./mesh-overlay";
 
+const ROOMY = 5; // columns of cards that have room for more than a name
 const MOST_RINGS = 64; // devices marked around a canvas at once
 const MOST_TITLES = 40; // as in the kernel's layout, which leaves room for them
 const MOST_SHARDS = 60;
@@ -218,7 +219,7 @@ class MeshPane {
     this.cards.forEach((card, i) => {
       card.style.setProperty("--card", css(fill(this.values[i])));
       const number = card.querySelector(".wb-cardnumber");
-      if (number) number.textContent = grouped ? formatCount(this.values[i]) : "";
+      if (number) number.textContent = grouped && this.layout.columns <= ROOMY ? formatCount(this.values[i]) : "";
     });
     this.paintCanvas(fill);
   }
@@ -262,10 +263,15 @@ class MeshPane {
 
   private buildCards(caption: HTMLElement): void {
     const { mesh, layout } = this;
-    const box = h("div", { class: "wb-cards", role: "group", "aria-label": this.context.state<string>("sentence") });
+    const tight = layout.columns > ROOMY;
+    const box = h("div", {
+      class: `wb-cards ${tight ? "wb-tight" : ""}`,
+      role: "group",
+      "aria-label": this.context.state<string>("sentence"),
+    });
     this.cards = mesh.ids.map((id, i) => {
       const held = mesh.holds(i);
-      const short = layout.columns > 5 ? held.replace(/^\D+(?=\d+(–\d+)?$)/, "") : held;
+      const short = tight ? held.replace(/^\D+(?=\d+(–\d+)?$)/, "") : held;
       const name = h(
         "span",
         { class: "wb-cardname" },

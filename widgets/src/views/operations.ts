@@ -7,18 +7,11 @@ import { formatAs, formatCount } from "../lib/format";
 import { consume } from "../lib/keyboard";
 import { shortened, wordsOf } from "../lib/matches";
 import { split } from "../lib/split";
+import type { FigureColumn, OperationsState } from "../lib/states";
 import { type Column, type TreeTable, treeTable } from "../lib/tree-table";
 import type { RenderView, ViewContext } from "../lib/view";
 import { icicleBars, skipChain, type Tree, treeFrom } from "./icicle";
 import { extremes, sparkHeights } from "./layers";
-
-interface FigureColumn {
-  key: string;
-  title: string;
-  unit: string;
-  tip: string;
-}
-type CodeLine = readonly [number, string, boolean];
 
 const LESSER = new Set(["matmul", "constants"]); // figures that go first where there is no room for all
 const FIRST_ROWS = 24;
@@ -37,17 +30,23 @@ const GLYPHS: Record<string, string> = {
 const WHOLE = new Set(["measured", "peak", "constants"]); // what a loop of unknown length leaves whole
 const PASS_WORDS: Record<string, string> = { transpose: "backward", remat: "recomputed", mixed: "" };
 
+/** A table without the columns that say 1 in every row. */
+function telling(columns: readonly string[], rows: readonly (readonly string[])[]) {
+  const kept = columns.map((_, i) => i).filter((i) => rows.some((row) => row[i] !== "1"));
+  return { columns: kept.map((i) => columns[i]), rows: rows.map((row) => kept.map((i) => row[i])) };
+}
+
 class Operations {
-  private readonly names: string[];
-  private readonly keys: string[];
-  private readonly places: string[];
+  private readonly names: OperationsState["names"];
+  private readonly keys: OperationsState["keys"];
+  private readonly places: OperationsState["places"];
   private readonly kinds: string[];
   private readonly passes: string[];
   private readonly tree: Tree;
   private readonly totals: Float32Array[];
   private readonly own: Float32Array[];
-  private readonly columns: FigureColumn[];
-  private readonly layers: Readonly<Record<string, readonly number[]>>; // rows of several equal layers
+  private readonly columns: readonly FigureColumn[];
+  private readonly layers: OperationsState["layers"]; // rows of several equal layers
   private readonly atLeast: ReadonlySet<number>; // of an unknown number of iterations one is counted
   private readonly table: TreeTable;
   private readonly icicle = h("div", {
@@ -78,7 +77,7 @@ class Operations {
     const parent = context.array("tree.parent");
     this.tree = treeFrom(parent);
     this.columns = context.state("columns");
-    this.layers = context.state<Record<string, number[]> | undefined>("layers") ?? {};
+    this.layers = context.state<OperationsState["layers"] | undefined>("layers") ?? {};
     this.atLeast = new Set(context.state<number[] | undefined>("at_least") ?? []);
     this.totals = this.columns.map(({ key }) => context.array(`tree.${key}`));
     this.own = this.columns.map(({ key }) => context.array(`tree.${key}.own`));
@@ -150,7 +149,7 @@ class Operations {
 
   private title(node: number): string {
     const pass = PASS_WORDS[this.passes[node]];
-    const iterations = this.context.state<Record<string, number>>("iterations")[node];
+    const iterations = this.context.state<OperationsState["iterations"]>("iterations")[node];
     const parent = this.tree.parent[node];
     const said = pass && (parent < 0 || this.passes[parent] !== this.passes[node]) ? ` (${pass})` : "";
     return `${this.names[node]}${iterations === undefined ? "" : ` × ${formatCount(iterations)}`}${said}`;
@@ -259,7 +258,7 @@ class Operations {
   }
 
   private choose(node: number): void {
-    const instructions = this.context.state<Record<string, string[]>>("instructions")[node];
+    const instructions = this.context.state<OperationsState["instructions"]>("instructions")[node];
     this.context.select({ node: String(node), line: this.keys[node] || null, instruction: instructions?.[0] ?? null });
   }
 
@@ -272,7 +271,7 @@ class Operations {
   private chosen(): number | null {
     const { node, line, instruction } = this.context.selection;
     if (node !== undefined && Number(node) < this.names.length) return Number(node);
-    const known = Object.entries(this.context.state<Record<string, string[]>>("instructions"));
+    const known = Object.entries(this.context.state<OperationsState["instructions"]>("instructions"));
     const holding = instruction ? known.find(([, names]) => names.includes(instruction)) : undefined;
     if (holding) return Number(holding[0]);
     if (!line) return null;
@@ -306,15 +305,14 @@ class Operations {
         title: "Each of these layers",
         rows: this.columns.map(({ title }, i): [string, string] => [title, this.spread(i, members)]),
       });
-    const collectives = this.context.state<Record<string, string[][]>>("collectives")[node];
+    const collectives = this.context.state<OperationsState["collectives"]>("collectives")[node];
     if (collectives)
       blocks.push({
         form: "table",
         title: "Collectives",
-        columns: ["collective", "mesh axis", "count", "executions", "payload", "sent"],
-        rows: collectives,
+        ...telling(["collective", "mesh axis", "count", "executions", "payload", "sent"], collectives),
       });
-    const code = this.context.state<Record<string, CodeLine[]>>("code")[this.keys[node]];
+    const code = this.context.state<OperationsState["code"]>("code")[this.keys[node]];
     if (code) blocks.push({ form: "code", title: this.places[node], lines: code });
     for (const text of this.notesOf(node)) blocks.push({ form: "note", title: "", text });
     const subtitle = [this.kinds[node], this.context.state<string[]>("scopes")[node], this.places[node]]
