@@ -95,6 +95,17 @@ def _matmul(axes: Axes, found: dict) -> str:
     return f"Numbers that a device sends, bars from the compiled module and diamonds by the formula: {sent}"
 
 
+def _tensor_parallel(axes: Axes, found: dict) -> str:
+    names = list(found["runs"])
+    milliseconds = [run["values"][0] for run in found["runs"].values()]
+    bars = axes.barh(names, milliseconds, color=COLOURS[0], height=0.45)
+    axes.bar_label(bars, [f"{run['values'][1]:,.0f} MB sent" for run in found["runs"].values()], padding=3)
+    axes.set(xlabel="predicted milliseconds of one MLP layer", xlim=(0, max(milliseconds) * 1.35))
+    axes.invert_yaxis()
+    each = ", ".join(f"{name} {value:.2f}" for name, value in zip(names, milliseconds, strict=True))
+    return f"Predicted milliseconds of an MLP layer and its gradient on 64 chips: {each}"
+
+
 def _baselines(axes: Axes, found: dict) -> str:
     _dots(axes, {name: run["values"] for name, run in found["runs"].items()}, "test accuracy")
     return "Test accuracy of five tuned algorithms on two data sets: every seed as a dot, mean and interval below it"
@@ -107,6 +118,7 @@ DRAWN: dict[str, Callable[[Axes, dict], str]] = {
     "diloco": _diloco,
     "coded": _coded,
     "matmul": _matmul,
+    "tensor_parallel": _tensor_parallel,
     "baselines": _baselines,
 }
 
