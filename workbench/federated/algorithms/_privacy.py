@@ -113,7 +113,8 @@ def epsilon(noise_multiplier: float, *, rounds: int, participation: float, delta
     Args:
         noise_multiplier: z, as in `gaussian_mean`.
         rounds: How many.
-        participation: q; each client takes part in a round with this chance, independently.
+        participation: q; each client takes part in a round with this chance, independently, as in the rounds of
+            `data.poisson_cohorts`. Cohorts of a fixed number are another mechanism.
         delta: δ; below one over the number of clients.
 
     Returns:

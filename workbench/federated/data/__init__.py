@@ -1,7 +1,11 @@
 """Data held by clients: real data sets, heterogeneous partitions, padding, cohorts and loaders."""
 
 from workbench.federated.data._client_data import ClientData as ClientData, federate as federate
-from workbench.federated.data._cohorts import cohorts as cohorts, sample_clients as sample_clients
+from workbench.federated.data._cohorts import (
+    cohorts as cohorts,
+    poisson_cohorts as poisson_cohorts,
+    sample_clients as sample_clients,
+)
 from workbench.federated.data._describe import describe as describe
 from workbench.federated.data._generated import (
     character_corpus as character_corpus,

@@ -1,6 +1,7 @@
 """Cohorts: the clients of each round and their data."""
 
 import dataclasses
+import math
 from collections.abc import Iterator
 from itertools import count
 
@@ -75,6 +76,7 @@ def cohorts(
 
     Make algorithms whose clients keep a state with `algorithms.in_cohorts`: the state follows the client's number.
     Round `r` depends on the key and `r` only. Wrap it in `prefetch` to prepare the next rounds while one runs.
+    `algorithms.epsilon` is about cohorts of another kind, those of `poisson_cohorts`.
 
     Args:
         data: All clients.
@@ -112,3 +114,124 @@ def cohorts(
         numbers = np.full(len(padded.clients), len(data), np.int32)
         numbers[: len(drawn)] = drawn
         yield dataclasses.replace(padded, cohort=Cohort(numbers, len(data)))
+
+
+def poisson_cohorts(
+    data: ClientData,
+    participation: float,
+    *,
+    key: Key,
+    rounds: int | None = None,
+    batch_size: int | None = None,
+    epochs: int = 1,
+    slots: int | None = None,
+    multiple_of: int = 1,
+) -> Iterator[Padded]:
+    """Yields rounds in which every client takes part with the same chance, independently of the others.
+
+    Poisson sampling, which `algorithms.epsilon` accounts for. The number of clients differs from round to round, down
+    to none; all rounds have the same shapes, with empty slots of weight 0. Divide sums by the expected number, and not
+    by the number that came: `gaussian_mean(expected=participation * len(data))`. Round `r` depends on the key and `r`
+    only.
+
+    Args:
+        data: All clients.
+        participation: q, above 0 and up to 1.
+        key: A seed or PRNG key.
+        rounds: Number of rounds. Default: without end.
+        batch_size: As in `pad_clients`.
+        epochs: As in `pad_clients`.
+        slots: Places of a round. Default: the number that more clients exceed with a chance below 1e-12.
+        multiple_of: A divisor of the places: the size of the mesh axis of the clients.
+
+    Returns:
+        An iterator of `Padded` with `slots` clients, each as long as the longest client of all `data`.
+
+    Raises:
+        DataError: `participation` or `slots` is out of range; or, at a round, more clients were drawn than there are
+            places. No client is ever left out: the cohort would not be what the accountant assumes.
+
+    Example:
+        >>> data = ClientData(arrays={str(c): {"x": np.arange(3.0)} for c in range(40)})
+        >>> drawn = list(poisson_cohorts(data, 0.1, key=0, rounds=4))
+        >>> [sum(client != "" for client in padded.clients) for padded in drawn], {p["x"].shape for p in drawn}
+        ([1, 5, 5, 3], {(23, 3)})
+
+    References:
+        Abadi et al., "Deep Learning with Differential Privacy", CCS 2016 (arXiv 1607.00133), Section 3.1; McMahan et
+        al., ICLR 2018 (arXiv 1710.06963), Algorithm 1.
+    """
+    clients = len(data)
+    if not 0 < participation <= 1 or (slots is not None and slots < 1) or multiple_of < 1:
+        message = (
+            f"`poisson_cohorts` was given participation={participation}, slots={slots} and "
+            f"multiple_of={multiple_of}. A participation is a chance above 0 and up to 1, and there is at least one "
+            "place: pass 0.1 for a tenth of the clients."
+        )
+        raise DataError(message)
+    places = most_drawn(clients, participation) if slots is None else slots
+    places = -(-places // multiple_of) * multiple_of
+    return _poisson_rounds(data, participation, key, rounds, batch_size, epochs, places)
+
+
+def _poisson_rounds(
+    data: ClientData,
+    participation: float,
+    key: Key,
+    rounds: int | None,
+    batch_size: int | None,
+    epochs: int,
+    places: int,
+) -> Iterator[Padded]:
+    clients, longest = len(data), max(1, int(data.counts.max()))
+    for number in count() if rounds is None else range(rounds):
+        seed = int(generator(key, number).integers(2**63))
+        drawn = np.flatnonzero(generator(seed, _COHORT_STREAM).random(clients) < participation)
+        if len(drawn) > places:
+            message = (
+                f"`poisson_cohorts` drew {len(drawn)} of {clients} clients in round {number} for {places} places. A "
+                "client that is left out would make the cohort another one than the accountant of privacy assumes: "
+                f"pass slots={most_drawn(clients, participation)}, or leave `slots` out."
+            )
+            raise DataError(message)
+        nobody = not len(drawn)
+        chosen = data.select([0] if nobody else drawn.tolist())
+        padded = pad_clients(
+            chosen, batch_size=batch_size, epochs=epochs, key=seed, examples=longest, multiple_of=places
+        )
+        if nobody:  # the shapes of a client, without its data
+            arrays = {field: np.zeros_like(value) for field, value in padded.arrays.items()}
+            mask, counts = np.zeros_like(padded.mask), np.zeros_like(padded.counts)
+            padded = Padded(arrays=arrays, mask=mask, counts=counts, clients=("",) * places)
+        numbers = np.full(places, clients, np.int32)
+        numbers[: len(drawn)] = drawn
+        yield dataclasses.replace(padded, cohort=Cohort(numbers, clients))
+
+
+def most_drawn(clients: int, participation: float) -> int:
+    """The number of clients that a Poisson sample exceeds with a chance below 1e-12, by Chernoff's bound.
+
+    Example:
+        >>> most_drawn(40, 0.1), most_drawn(10_000, 0.01), most_drawn(5, 1.0)
+        (23, 182, 5)
+    """
+    low, high = math.floor(clients * participation), clients
+    while low < high:
+        middle = (low + high) // 2
+        share = (middle + 1) / clients  # one more than fits
+        if share > 1 or clients * _divergence(min(share, 1.0), participation) >= _RARE:
+            high = middle
+        else:
+            low = middle + 1
+    return max(1, low)
+
+
+_RARE = -math.log(1e-12)
+
+
+def _divergence(share: float, chance: float) -> float:
+    """Kullback-Leibler divergence of two coins in nats; 0 where the share is not above the chance."""
+    if share <= chance:
+        return 0.0
+    rest = 0.0 if share == 1 else (1 - share) * math.log((1 - share) / (1 - chance))
+    return share * math.log(share / chance) + rest
