@@ -1,7 +1,8 @@
-"""The page of the course, with a picture of each notebook: the largest figure that it drew when it was run.
+"""The page of the course in parts, with a map, and a picture of each notebook: the largest figure of its run.
 
 `WORKBENCH_EXECUTED=FOLDER python -m pytest tests/notebooks` leaves the notebooks with their outputs in a folder, and
-`python -m benchmarks.notebook_pictures FOLDER` makes `docs/images/notebooks/NN-name.png` and `docs/course.md` of them.
+`python -m benchmarks.notebook_pictures FOLDER` makes `docs/images/notebooks/NN-name.png` of them, and `docs/course.md`
+and its map of all notebooks.
 """
 
 import argparse
@@ -15,16 +16,26 @@ from pathlib import Path
 import nbformat
 from PIL import Image
 
+from workbench.course import concept_map, difficulty_of, exercises, parts_of, titles_of
+
 PICTURES = Path(__file__).parents[1] / "docs" / "images" / "notebooks"
 PAGE = PICTURES.parents[1] / "course.md"
+MAP = PICTURES.parent / "course-map.html"
+NOTEBOOKS = PAGE.parents[1] / "notebooks"
 WIDTH = 560
 OPENING = """# The course
 
-Each notebook asks one question, states objectives, prerequisites and time, builds the idea before it calls the
-library, says what to see in each figure, and ends with exercises that check themselves:
-`wb.course.check("09.2", answer)` grades values, and also the plan and the bytes of a program. Page 00 is the JAX you
-need. For teaching with it, see [For lecturers](teaching/index.md); for claims of papers, the
-[gallery](gallery/index.md). `workbench lab` opens the course in JupyterLab.
+Each notebook asks one question, builds the idea before it calls the library, says what to see in each figure, and ends
+with exercises that check themselves: `wb.course.check("09.2", answer)` grades values, and also the plan and the bytes
+of a program. `workbench lab` opens the course in JupyterLab. For teaching with it, see
+[For lecturers](teaching/index.md); for claims of papers, the [gallery](gallery/index.md).
+
+{count} notebooks, {exercises} exercises, {hours:.0f} hours. The map shows what each notebook builds on; click a box to
+open it.
+
+```{{raw}} html
+:file: images/course-map.html
+```
 
 """
 SHOWS = PICTURES / "shows.json"  # by number: what the picture of a notebook shows, for those who do not see it
@@ -60,21 +71,31 @@ def main() -> None:
         small = chosen.convert("RGB").resize((WIDTH, height), Image.Resampling.LANCZOS)
         small.quantize(128).save(PICTURES / f"{path.stem}.png", optimize=True)
         print(f"{path.stem}: {len(figures)} figures, {(PICTURES / f'{path.stem}.png').stat().st_size / 1024:.0f} KiB")
-    cards = "\n".join(card(path) for path in paths)
-    PAGE.write_text(f"{OPENING}:::::{{container}} wb-cards\n{cards}\n:::::\n{CLOSING}", encoding="utf-8")
+    PAGE.write_text(page(sorted(NOTEBOOKS.glob("*.ipynb"))), encoding="utf-8")
+
+
+def page(notebooks: list[Path]) -> str:
+    """The page of the course; its map is written next to the pictures."""
+    links = {path.stem.partition("-")[0]: f"course/{path.stem}.html" for path in notebooks}
+    MAP.write_text(f'<div class="wb-map-frame">{concept_map(notebooks, links)}</div>\n', encoding="utf-8")
+    minutes = sum(title.minutes for title in titles_of(notebooks).values())
+    text = OPENING.format(count=len(notebooks), exercises=len(exercises()), hours=minutes / 60)
+    for part, paths in parts_of(notebooks).items():
+        cards = "\n".join(card(path) for path in paths)
+        text += f"## {part}\n\n:::::{{container}} wb-cards\n{cards}\n:::::\n\n"
+    return text.rstrip("\n") + "\n" + CLOSING
 
 
 def card(path: Path) -> str:
-    """A notebook on the page of the course: its picture if it has one, its question, its minutes."""
-    opening = "\n".join(cell.source for cell in nbformat.read(path, as_version=4).cells[:4])
-    question = opening.splitlines()[0].removeprefix("# ")
-    minutes = re.search(r"\*\*Time\.\*\* (?:About )?(\d+) minutes", opening)
-    named = f"{path.stem.partition('-')[0]}" + (f" · {minutes[1]} minutes" if minutes else "")
+    """A notebook on the page of the course: its picture if it has one, its question, minutes and difficulty."""
+    (title,) = titles_of([path]).values()
+    question = title.question
+    named = " · ".join(filter(None, (title.number, f"{title.minutes} minutes", difficulty_of(title.number))))
     shows = json.loads(SHOWS.read_text(encoding="utf-8"))
     picture = ""
     if (PICTURES / f"{path.stem}.png").exists():
         picture = (
-            f"```{{image}} images/notebooks/{path.stem}.png\n:alt: {shows[path.stem.partition('-')[0]]}\n"
+            f"```{{image}} images/notebooks/{path.stem}.png\n:alt: {shows[title.number]}\n"
             f":target: course/{path.stem}.html\n```\n"
         )
     return f"::::{{container}} wb-card\n{picture}{named}  \n{{doc}}`{question} <course/{path.stem}>`\n::::"

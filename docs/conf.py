@@ -2,6 +2,7 @@
 
 import importlib
 import inspect
+import json
 import os
 import re
 import sys
@@ -16,6 +17,7 @@ from sphinx.ext import intersphinx
 ROOT = Path(__file__).resolve().parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "widgets"), str(ROOT / "docs")]
 
+from field_glossary import TERMS  # noqa: E402
 from other_sites import ALIASES, write_inventories  # noqa: E402
 
 project = "Workbench"
@@ -64,17 +66,37 @@ REFERENCE = (path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "refe
 PACKAGES = re.findall(r"automodule:: (\S+)", "".join(REFERENCE))
 
 
+NO_OUTPUTS = "> **This page was built without outputs.** Figures are missing. `workbench course site` executes it.\n\n"
+
+
 def copy_course(app: object) -> None:
     """Puts the notebooks where the site can include them, with their outputs if they were executed."""
     course = ROOT / "docs" / "course"
     course.mkdir(exist_ok=True)
     executed = Path(os.environ.get("WORKBENCH_EXECUTED", ROOT / "notebooks"))  # the test suite leaves outputs there
+    if executed == ROOT / "notebooks":
+        print(
+            "NO OUTPUTS: the course's pages are built without figures. To execute the notebooks (about 20 minutes):\n"
+            "  WORKBENCH_EXECUTED=FOLDER python -m pytest tests/notebooks -m notebook\n"
+            "then build with the same WORKBENCH_EXECUTED=FOLDER, or use `workbench course site`.",
+            file=sys.stderr,
+        )
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         target = course / path.name
         path = executed / path.name if (executed / path.name).exists() else path
         text = without_folders(path.read_text(encoding="utf-8"))
+        if '"outputs": [\n' not in text:
+            text = with_notice(text)
         if not target.exists() or target.read_text(encoding="utf-8") != text:
             target.write_text(text, encoding="utf-8")
+
+
+def with_notice(notebook: str) -> str:
+    """A notebook whose page says below its title that outputs are missing."""
+    cells = json.loads(notebook)
+    title, _, rest = "".join(cells["cells"][0]["source"]).partition("\n\n")
+    cells["cells"][0]["source"] = f"{title}\n\n{NO_OUTPUTS}{rest}"
+    return json.dumps(cells, ensure_ascii=False, indent=1)
 
 
 def without_folders(notebook: str) -> str:
@@ -84,11 +106,18 @@ def without_folders(notebook: str) -> str:
 
 
 def write_glossary(app: object) -> None:
-    """Writes the page of the words that the views explain, from the same table."""
-    from workbench.render import GLOSSARY
+    """Writes the page of terms: those of the views, from the table that they show, and those of the field."""
+    from workbench.render import GLOSSARY, lesson
 
-    entries = [f"{word}\n: {GLOSSARY[word]}\n" for word in sorted(GLOSSARY, key=str.casefold)]
-    (ROOT / "docs" / "glossary.md").write_text("# Glossary\n\n" + "\n".join(entries), encoding="utf-8")
+    terms = {word: (sentence, f"course/{lesson(word)}" if lesson(word) else "") for word, sentence in GLOSSARY.items()}
+    terms |= TERMS
+    entries = []
+    for word in sorted(terms, key=str.casefold):
+        sentence, page = terms[word]
+        more = f" [More]({page}.{'ipynb' if page.startswith('course/') else 'md'})" if page else ""
+        entries.append(f"{word}\n: {sentence}{more}\n")
+    head = f"# Glossary\n\n{len(terms)} terms of federated learning, sharding and compiled programs.\n\n"
+    (ROOT / "docs" / "glossary.md").write_text(head + "\n".join(entries), encoding="utf-8")
 
 
 def skip_member(app: object, what: str, name: str, thing: object, skip: bool, options: object) -> bool:

@@ -21,7 +21,7 @@ from sybil.parsers.markdown import CodeBlockParser, SkipParser
 import workbench as wb
 from workbench.plan import listeners
 
-collect_ignore = ["conf.py", "other_sites.py"]  # Sphinx's: nothing to execute
+collect_ignore = ["conf.py", "field_glossary.py", "other_sites.py"]  # Sphinx's: nothing to execute
 
 
 def setup(namespace: dict) -> None:

@@ -537,6 +537,45 @@ ERROR = ValueError("noise needs a compressor without memory")
 CROSSOVER = (2 * 255 - 2 * math.log2(256)) * 1e-5 * 50e9 / (2 * math.log2(256) - 2 * 255 / 256)
 THREE = {"w1": P(None, "model"), "w2": P("model", None), "w3": P(None, "model")}
 
+
+@wb.program(clients=8)
+def counted(words):
+    own = wb.map_fn(lambda row: (row[:, None] == jnp.arange(16)[None]).sum(0), words)
+    return wb.reduce_sum(own)
+
+
+@wb.program(clients=8)
+def counted_by_pairs(words):
+    return wb.reduce_by_key(wb.map_fn(jnp.ones_like, words), words, 16)
+
+
+@wb.program(clients=8)
+def present_words(words):
+    return wb.reduce_sum(wb.map_fn(lambda row: jnp.zeros(16, jnp.int32).at[row].set(1), words))
+
+
+@wb.program(clients=8)
+def second(x):
+    rest = wb.map_fn(lambda own, top: jnp.where(own < top, own, -1e9), (x, wb.broadcast(wb.reduce_max(x))))
+    return wb.reduce_max(rest)
+
+
+@wb.program(clients=8)
+def second_of_rows(x):
+    return jnp.sort(wb.reduce_by_key(x, jnp.arange(8), 8))[-2]
+
+
+@wb.program(clients=8)
+def second_from_zero(x):
+    rest = wb.map_fn(lambda own, top: jnp.where(own < top, own, 0.0), (x, wb.broadcast(wb.reduce_max(x))))
+    return wb.reduce_max(rest)
+
+
+def floor(b, m, rate):
+    n, rho = len(b), (1 - rate) ** 2
+    return rate**2 / (1 - rho) * np.var(b) * (1 / m - 1 / n) * n / (n - 1)
+
+
 # exercise -> right answers
 RIGHT = {
     "00.1": [squared, lambda tree: sum(float((leaf**2).sum()) for leaf in jax.tree.leaves(tree))],
@@ -622,6 +661,12 @@ RIGHT = {
     "25.2": [rest],
     "25.3": [mixture],
     "25.4": [by_chance],
+    "26.1": [counted],
+    "26.2": [(80_000, 5_600)],
+    "26.3": [second],
+    "27.1": [floor],
+    "27.2": [19],
+    "27.3": [lambda updates, present, p: jnp.einsum("n,nd->d", present / p, updates) / len(p)],
 }
 
 # exercise -> (what a student would plausibly hand in, a fact of the message)
@@ -766,6 +811,18 @@ WRONG = {
     ],
     "25.3": [(mixture_of_one, r"a with bias 1\.0, deviation=2\.0, count=4 is 0\.2")],
     "25.4": [(twice_by_chance, r"a client of 4 has 0\.188"), (lambda counts, size: 0.0, "in the mean")],
+    "26.1": [(counted_by_pairs, "every pair goes"), (present_words, "counts its own 40 words")],
+    "26.2": [((80_000, 80_000), "every different word"), ((10_000, 700), "every word")],
+    "26.3": [(second_of_rows, "discloses 32 bytes"), (second_from_zero, "what is left")],
+    "27.1": [
+        (lambda b, m, rate: rate**2 * np.var(b) / m / (1 - (1 - rate) ** 2), "the second term"),
+        (lambda b, m, rate: np.var(b) / m, "the second term"),
+    ],
+    "27.2": [(20, "half of its value"), (18, "half of its value")],
+    "27.3": [
+        (lambda updates, present, p: (present[:, None] * updates).mean(0), "average to the mean of all rows"),
+        (lambda updates, present, p: (present[:, None] * updates).sum(0) / present.sum(), "average to the mean"),
+    ],
 }
 
 # Right values, computed by the server from the raw data of all clients.
@@ -779,6 +836,8 @@ PLAIN = {
     "03.3": lambda w, x: (2 * x * (x @ w)[:, None]).mean(0),
     "10.3": lambda updates: jax.tree.map(lambda x: x.mean(0), updates),
     "12.5": lambda x: jnp.sort(x)[1:-1].mean(),
+    "26.1": lambda words: jnp.bincount(words.ravel(), length=16),
+    "26.3": lambda x: jnp.sort(x)[-2],
 }
 
 

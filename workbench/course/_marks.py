@@ -53,6 +53,12 @@ def grade_folder(
 
     Raises:
         CourseError: if the folder has no notebook.
+
+    Example:
+        >>> grade_folder(Path("no such folder"))
+        Traceback (most recent call last):
+        ...
+        workbench.errors.CourseError: ...
     """
     paths = [path for path in sorted(folder.rglob("*.ipynb")) if ".ipynb_checkpoints" not in path.parts]
     if not paths:
@@ -97,7 +103,21 @@ def _mark(cell: Any, exercise: str) -> Mark:
 
 
 def marks_as_csv(submissions: Sequence[Submission]) -> str:
-    """A table with one line for each student and notebook, one column for each exercise, and the points."""
+    """Writes marks as a table: a line for each notebook, a column for each exercise, and the points.
+
+    Args:
+        submissions: What `grade_folder` returned.
+
+    Returns:
+        Comma-separated values, with a header.
+
+    Example:
+        >>> one = Submission(student="ada", notebook="08.ipynb", marks={"08.1": "right"}, error="")
+        >>> print(marks_as_csv([one]))
+        student,notebook,08.1,points,error
+        ada,08.ipynb,right,1,
+        <BLANKLINE>
+    """
     import csv
     import io
 

@@ -20,7 +20,19 @@ DIFFICULTY = {1: "first steps", 2: "builds on others", 3: "advanced"}
 
 
 def parts_of(notebooks: Sequence[Path]) -> dict[str, list[Path]]:
-    """The notebooks by part, in the order of reading; those that no part names come last, as "More"."""
+    """Groups notebooks by part of the course, in the order of reading.
+
+    Args:
+        notebooks: The `.ipynb` files; their names begin with their numbers.
+
+    Returns:
+        Notebooks by the title of the part. Notebooks that no part names come last, as "More".
+
+    Example:
+        >>> found = parts_of([Path("08-fedavg.ipynb"), Path("01-start.ipynb")])
+        >>> {part: len(paths) for part, paths in found.items()}
+        {'Foundations': 1, 'Federated learning': 1}
+    """
     by_number = {path.stem.partition("-")[0]: path for path in notebooks}
     parts = {
         part: [by_number.pop(number) for number in numbers if number in by_number] for part, numbers in PARTS.items()
@@ -30,7 +42,15 @@ def parts_of(notebooks: Sequence[Path]) -> dict[str, list[Path]]:
 
 
 def difficulty_of(number: str) -> str:
-    """The difficulty of a notebook in words; empty for a notebook outside the course."""
+    """Returns the difficulty of a notebook in words, or "" for a notebook outside the course.
+
+    Args:
+        number: Number of the notebook, such as "08".
+
+    Example:
+        >>> difficulty_of("08")
+        'first steps'
+    """
     return next((DIFFICULTY[numbers[number]] for numbers in PARTS.values() if number in numbers), "")
 
 
@@ -42,11 +62,21 @@ def prerequisites_of(path: Path) -> list[str]:
 
 
 def concept_map(notebooks: Sequence[Path], links: Mapping[str, str]) -> str:
-    """An SVG with one column for each part, one box for each notebook, and lines to what each builds on.
+    """Draws what each notebook builds on: one column for each part, one box for each notebook.
 
     Args:
-        notebooks: The notebooks.
+        notebooks: The `.ipynb` files.
         links: The page of each notebook, by its number.
+
+    Returns:
+        An SVG whose boxes are links.
+
+    Raises:
+        CourseError: if a file is no notebook.
+
+    Example:
+        >>> concept_map([], {}).startswith("<svg")
+        True
     """
     parts = parts_of(notebooks)
     width, height, gap, top = 150, 44, 40, 34
@@ -80,7 +110,7 @@ def concept_map(notebooks: Sequence[Path], links: Mapping[str, str]) -> str:
             f'<text x="{x + 10}" y="{y + 18}" font-weight="600">{number}</text>'
             f'<text x="{x + 10}" y="{y + 34}" font-size="11">{html.escape(cut)}</text></a>'
         )
-    columns, rows = len(parts), max(map(len, parts.values()))
+    columns, rows = len(parts), max(map(len, parts.values()), default=0)
     size = columns * (width + gap) - gap + 8, top + rows * (height + 18)
     return (
         f'<svg class="wb-map" viewBox="0 0 {size[0]} {size[1]}" role="img" aria-label="What each notebook builds on" '
@@ -92,5 +122,16 @@ def concept_map(notebooks: Sequence[Path], links: Mapping[str, str]) -> str:
 
 
 def titles_of(notebooks: Sequence[Path]) -> dict[str, Title]:
-    """The openings of notebooks, by number."""
+    """Reads the openings of notebooks, by number.
+
+    Args:
+        notebooks: The `.ipynb` files.
+
+    Raises:
+        CourseError: if a file is no notebook.
+
+    Example:
+        >>> titles_of([])
+        {}
+    """
     return {path.stem.partition("-")[0]: title_of(path) for path in notebooks}

@@ -52,6 +52,11 @@ def write_cheatsheet(path: Path) -> Path:
 
     Returns:
         The path.
+
+    Example:
+        >>> import tempfile
+        >>> write_cheatsheet(Path(tempfile.mkdtemp()) / "sheet.pdf").name
+        'sheet.pdf'
     """
     import matplotlib as mpl
 
