@@ -2,7 +2,7 @@
 
 from workbench.advice._advise import _rank
 from workbench.records import AdviceRecord, FindingRecord, GainRecord
-from workbench.render import render_advice_text
+from workbench.render import render_text
 
 
 def gain(quantity, before, after):
@@ -30,7 +30,7 @@ def test_predicted_seconds_decide_where_they_are_known():
 
 
 def test_the_text_states_every_side_of_a_trade():
-    text = render_advice_text(AdviceRecord(name="step", target="here", findings=(TRADE, MEMORY), checked=("a",)))
+    text = render_text(AdviceRecord(name="step", target="here", findings=(TRADE, MEMORY), checked=("a",)))
     assert "Price: peak bytes 100 B -> 179 B (+79 %), FLOPs 100 FLOP -> 151 FLOP (+51 %)" in text
     assert text.count("Price:") == 1
 

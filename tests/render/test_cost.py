@@ -9,7 +9,8 @@ from workbench.records import (
     CostRecord,
     StageCostRecord,
 )
-from workbench.render import collective_bytes, plot_collectives, plot_roofline, plot_timeline, render_cost_text
+from workbench.render import plot_collectives, plot_roofline, plot_timeline, render_text
+from workbench.render._cost import collective_bytes
 
 CHIP = TOY_CHIP.replace(
     peak_flops_per_second={"bfloat16": 100.0, "int8": 200.0},
@@ -174,7 +175,7 @@ def test_figures_are_drawn_in_every_theme(plot, dark):
 
 
 def test_text_says_predicted_bounds_waste_and_assumptions():
-    assert render_cost_text(COST).splitlines() == [
+    assert render_text(COST).splitlines() == [
         "Predicted cost per device on toy: 18 s per call.",
         "  1 clients train: 400 FLOP, 20 B of HBM, sends 3 B over model, 10 s (compute-bound)",
         "  2 reduce mean: 5 FLOP, 10 B of HBM, sends 6 B over clients, 1 B over model, 8 s (collective-bound)",
@@ -185,4 +186,4 @@ def test_text_says_predicted_bounds_waste_and_assumptions():
 
 
 def test_text_without_a_chip_has_no_seconds():
-    assert render_cost_text(NOWHERE).startswith("Predicted cost per device (no chip chosen, so no seconds).")
+    assert render_text(NOWHERE).startswith("Predicted cost per device (no chip chosen, so no seconds).")

@@ -6,14 +6,8 @@ import records_examples as examples
 from workbench_widgets._program import overview
 
 from workbench.records import DisclosedRecord, RunRecord
-from workbench.render import (
-    describe_disclosed,
-    disclosed_blocks,
-    render_program_svg,
-    render_program_text,
-    render_run_text,
-    stage_details,
-)
+from workbench.render import disclosed_blocks, render_program_svg, render_run_text, render_text, stage_details
+from workbench.render._disclosure import describe_disclosed
 from workbench.render._program_layout import lay_out
 
 ROW = DisclosedRecord(stage="1", name="train_locally[2]", shape=(), dtype="float32", size_bytes=4, kind="row")
@@ -69,7 +63,7 @@ def test_program_that_lets_nothing_out_has_no_lines():
     record = examples.fedavg_record()
     alone = record.replace(plan=record.plan.replace(disclosed=(), kept_local=()))
     assert "each client discloses" not in render_program_svg(alone).lower()
-    assert "discloses" not in render_program_text(alone)
+    assert "discloses" not in render_text(alone)
     assert disclosed_blocks(alone.plan) == []
 
 
@@ -83,7 +77,7 @@ def test_sentence_counts_the_iterations_of_the_loop_around_a_stage():
 
 def test_text_holds_the_sentence():
     record = examples.fedavg_record()
-    assert describe_disclosed(record.plan) in render_program_text(record).splitlines()
+    assert describe_disclosed(record.plan) in render_text(record).splitlines()
 
 
 def test_panel_of_the_program_lists_what_leaves_and_what_stays():

@@ -12,14 +12,7 @@ import pytest
 import workbench as wb
 from workbench import records
 from workbench.records import Record
-from workbench.render import (
-    render_cost_text,
-    render_module_text,
-    render_program_svg,
-    render_text,
-    stage_details,
-    to_pandas,
-)
+from workbench.render import render_program_svg, render_text, stage_details, to_pandas
 
 AMOUNT = re.compile(r"[1-9][\d.]* [kMGTPE]?FLOP\b(?!/s)")
 # Of chips and devices, not of programs; shares; what a roofline's matrix unit has to do; a sum of both kinds.
@@ -72,9 +65,9 @@ def strings(tree: Any) -> Iterator[str]:
     "text",
     [
         str,
-        lambda r: render_module_text(r.module),
+        lambda r: render_text(r.module),
         lambda r: render_text(r.plan),
-        lambda r: render_cost_text(r.cost),
+        lambda r: render_text(r.cost),
     ],
     ids=["program", "module", "plan", "cost"],
 )

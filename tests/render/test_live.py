@@ -16,7 +16,6 @@ from workbench.records import (
     TimelineRecord,
 )
 from workbench.render import (
-    compare_with_prediction,
     describe_run,
     describe_samples,
     describe_timeline,
@@ -25,7 +24,7 @@ from workbench.render import (
     render_run_text,
     render_samples_svg,
 )
-from workbench.render._live import ticks
+from workbench.render._live import compare_with_prediction, ticks
 from workbench.render._svg import text_width
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -11,11 +11,7 @@ from workbench.records import (
     ShardRecord,
     SourceLine,
 )
-from workbench.render import (
-    plot_memory,
-    plot_memory_timeline,
-    render_memory_text,
-)
+from workbench.render import plot_memory, plot_memory_timeline, render_text
 
 MEMORY = MemoryRecord(
     argument_bytes=1024,
@@ -90,7 +86,7 @@ def test_figures_are_drawn_in_every_theme(plot, dark):
 
 
 def test_text_has_peak_parts_and_buffers():
-    assert render_memory_text(MEMORY).splitlines() == [
+    assert render_text(MEMORY).splitlines() == [
         "Peak of 3 KiB per device, fits into 4 KiB.",
         "  arguments 1 KiB, temporaries 2 KiB, outputs 512 B",
         "      1 KiB dot.1 f32[256] at a/train.py:7",
@@ -98,4 +94,4 @@ def test_text_has_peak_parts_and_buffers():
 
 
 def test_text_of_what_does_not_fit_says_so():
-    assert "does not fit into 4 KiB" in render_memory_text(MEMORY.replace(fits=False))
+    assert "does not fit into 4 KiB" in render_text(MEMORY.replace(fits=False))

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from workbench.records import AxisRecord, ClientRange, DeviceRecord, MeshRecord
-from workbench.render import describe_mesh, render_mesh_svg, render_mesh_text
+from workbench.render import describe_mesh, render_mesh_svg, render_text
 
 NS = {"svg": "http://www.w3.org/2000/svg"}
 
@@ -101,7 +101,7 @@ def test_text_has_hops_and_clients_and_stays_short():
     axes = (AxisRecord(name="clients", size=100, mean_hops=1.25, max_hops=2),)
     devices = tuple(DeviceRecord(id=n, position=(n,)) for n in range(100))
     held = tuple(ClientRange(placement="clients", device_id=n, start=n, stop=n + 1) for n in range(100))
-    text = render_mesh_text(MeshRecord(axes=axes, devices=devices, clients=held))
+    text = render_text(MeshRecord(axes=axes, devices=devices, clients=held))
     assert "clients: 1.25 hops to the next device on average, 2 at most" in text
     assert "100 clients: up to 1 per device" in text
     assert text.endswith("… and 84 more devices")

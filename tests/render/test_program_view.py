@@ -9,7 +9,7 @@ from records_parts import PARAMETER_BYTES
 
 from workbench import inspect
 from workbench.records import PlanRecord, ProgramRecord, StageRecord
-from workbench.render import describe_program, render_cost_text, render_program_svg, render_program_text, stage_details
+from workbench.render import describe_program, render_program_svg, render_text, stage_details
 from workbench.render._program_layout import lay_out
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -127,7 +127,7 @@ def test_a_program_without_clients_is_one_stage_with_its_name_and_no_server():
         assert record.module is not None
         assert {part.kind for each in record.module.instructions for part in each.by_stage()} <= {"program", ""}
         drawn = "".join(ET.fromstring(render_program_svg(record, live=True)).itertext())
-        shown = [drawn, render_program_text(record), repr(stage_details(record)), render_cost_text(record.cost)]
+        shown = [drawn, render_text(record), repr(stage_details(record)), render_text(record.cost)]
         assert [text for text in shown if re.search(r"\b(server|clients?)\b", text)] == []
         assert re.search("train_step", drawn)
 
@@ -140,7 +140,7 @@ def test_bytes_of_a_loop_count_every_iteration():
 
 
 def test_text_says_what_the_picture_says():
-    text = render_program_text(examples.rounds_record())
+    text = render_text(examples.rounds_record())
     assert re.search(r"^  0\. loop scan; 10 iterations", text, re.MULTILINE)
     assert re.search(r"^    0\.2\. reduce reduce_mean; 64 clients; moves 162 KiB", text, re.MULTILINE)
     assert "all-reduce over clients: 2.54 KiB per device, stage 0.2, 0.3" in text

@@ -18,7 +18,6 @@ from workbench.records import (
     TimelineRecord,
 )
 from workbench.render import (
-    curves,
     describe_rounds,
     plot_clients_over_rounds,
     plot_gantt,
@@ -27,9 +26,9 @@ from workbench.render import (
     render_clients_svg,
     render_rounds_svg,
     render_tap_html,
-    render_tap_text,
     render_text,
 )
+from workbench.render._rounds import curves
 
 HISTORY = [
     RoundRecord(round=0, seconds=0.5, metrics={"loss": ((4.0, 2.0), (8.0, 6.0)), "accuracy": 0.25}),
@@ -129,14 +128,14 @@ def tapped(**changes) -> TapRecord:
 
 
 def test_values_of_a_client_in_words_name_the_first_that_is_not_finite():
-    assert render_tap_text(tapped()).splitlines() == [
+    assert render_text(tapped()).splitlines() == [
         "Values of client 3 in round: 2, the first that is not finite is x at train.py:7.",
         "stage 1: train, step 0",
         "  x: float32[2] from 1 to 2, mean 1.5",
         "stage 1: train, step 1",
         "  x: float32[2] from 1 to 1, mean 1, 1 not finite",
     ]
-    assert render_text(tapped()) == render_tap_text(tapped())
+    assert render_text(tapped()) == render_text(tapped())
 
 
 def test_values_of_a_client_are_drawn_by_treescope():

@@ -13,12 +13,7 @@ from workbench.records import (
     ShardingRecord,
     ShardRecord,
 )
-from workbench.render import (
-    describe_leaf,
-    render_propagation_text,
-    render_sharding_svg,
-    render_sharding_text,
-)
+from workbench.render import describe_leaf, render_sharding_svg, render_text
 
 NS = {"svg": "http://www.w3.org/2000/svg"}
 
@@ -129,7 +124,7 @@ def test_line_says_type_spec_shard_bytes_and_copies():
 
 def test_text_counts_arrays_that_are_alike():
     leaves = tuple(leaf((8,), (2,), path=f"p{number}") for number in range(2000))
-    text = render_sharding_text(ShardingRecord(leaves=leaves, total_bytes=64_000, bytes_per_device=32_000))
+    text = render_text(ShardingRecord(leaves=leaves, total_bytes=64_000, bytes_per_device=32_000))
     assert text.splitlines() == [
         "2,000 arrays, 62.5 KiB in all, 31.2 KiB on the fullest device.",
         "  p0 f32[8] P(axis0): f32[4] per device, 16 B (and 1,999 alike, up to p1999)",
@@ -148,7 +143,7 @@ def test_propagation_text_has_values_origins_and_collectives():
     planned = PlannedCollectiveRecord(
         kind="all-reduce", axes=("model",), shape=(8, 4), dtype="f32", size_bytes=128, device_bytes=32, stage="1"
     )
-    text = render_propagation_text(PropagationRecord(values=(value,), collectives=(planned,), notes=("odd",)))
+    text = render_text(PropagationRecord(values=(value,), collectives=(planned,), notes=("odd",)))
     assert text.splitlines() == [
         "Shardy (in-process): values 1, sharded 1, planned collectives 1.",
         "         %0 dot_general f32[8,4] P(clients, -)  (clients from input: 0)",

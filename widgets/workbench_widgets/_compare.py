@@ -3,7 +3,7 @@
 from typing import Any
 
 from workbench.records import ComparisonRecord
-from workbench.render import GLOSSARY, display_record, render_comparison_text
+from workbench.render import GLOSSARY, display_record, render_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._compare_tree import compare_tree_state
 
@@ -27,7 +27,7 @@ class CompareView(WorkbenchWidget):
 
     def text(self) -> str:
         """Every difference, one per line."""
-        return render_comparison_text(self.record)
+        return render_text(self.record)
 
     def static_html(self) -> str:
         """What differs, as a table."""

@@ -12,7 +12,7 @@ from workbench.records import (
     TimelineRecord,
     without_collections,
 )
-from workbench.render import GLOSSARY, Markup, describe_program, display_record, render_program_svg, render_program_text
+from workbench.render import GLOSSARY, Markup, describe_program, display_record, render_program_svg, render_text
 from workbench_widgets._advice_controller import AdviceController, Advises, Searches
 from workbench_widgets._base import require_dock
 from workbench_widgets._cells import cells_of, code_of, files_of
@@ -296,7 +296,7 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
 
     def text(self) -> str:
         """The stages as indented lines."""
-        return render_program_text(self.record)
+        return render_text(self.record)
 
 
 def _parts(

@@ -22,8 +22,7 @@ from workbench.render import (
     load_text,
     node_glyph,
     render_graph_svg,
-    render_graph_text,
-    render_launched_text,
+    render_text,
     worst_hue,
 )
 from workbench_widgets._base import WorkbenchWidget
@@ -110,8 +109,7 @@ class LaunchView(WorkbenchWidget):
 
     def text(self) -> str:
         """The program in words, group by group."""
-        made = self._record
-        return render_graph_text(made) if isinstance(made, ProgramGraphRecord) else render_launched_text(made)
+        return render_text(self._record)
 
     def _states(self) -> tuple[NodeStateRecord, ...]:
         return () if isinstance(self._record, ProgramGraphRecord) else self._record.states

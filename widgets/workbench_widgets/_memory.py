@@ -6,8 +6,8 @@ from workbench.render import (
     Markup,
     bytes_text,
     describe_memory,
-    render_memory_text,
     render_schedule_memory_svg,
+    render_text,
     source_text,
 )
 from workbench_widgets._base import WorkbenchWidget
@@ -39,7 +39,7 @@ class MemoryView(WorkbenchWidget):
 
     def text(self) -> str:
         """Peak, parts and the largest buffers."""
-        return self.label if self.record.module is None else render_memory_text(self.record.module.memory)
+        return self.label if self.record.module is None else render_text(self.record.module.memory)
 
 
 def memory_state(record: ProgramRecord) -> tuple[MemoryState, Arrays]:

@@ -14,7 +14,7 @@ from workbench.records import (
     MeshRecord,
     ShardingRecord,
 )
-from workbench.render import GLOSSARY, Markup, describe_mesh, render_mesh_svg, render_mesh_text, shape_text, spec_text
+from workbench.render import GLOSSARY, Markup, describe_mesh, render_mesh_svg, render_text, shape_text, spec_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._mesh_layout import FEW, arrangements
@@ -56,7 +56,7 @@ class MeshView(WorkbenchWidget):
 
     def text(self) -> str:
         """The devices as lines."""
-        return render_mesh_text(self.record)
+        return render_text(self.record)
 
 
 def mesh_state(

@@ -7,13 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from workbench.records import Record, RunOverlayRecord
-from workbench.render import (
-    GLOSSARY,
-    Markup,
-    describe_overlay,
-    render_overlay_svg,
-    render_overlay_text,
-)
+from workbench.render import GLOSSARY, Markup, describe_overlay, render_overlay_svg, render_text
 from workbench_widgets._base import WorkbenchWidget
 
 LOOK_SECONDS = 1.0
@@ -59,7 +53,7 @@ class RunsView(WorkbenchWidget):
 
     def text(self) -> str:
         """One line per result, the best first."""
-        return render_overlay_text(self.record)
+        return render_text(self.record)
 
 
 def overlay_state(record: RunOverlayRecord) -> dict[str, Any]:

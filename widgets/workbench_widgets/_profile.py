@@ -20,7 +20,7 @@ from workbench.render import (
     bytes_text,
     count_text,
     render_measured_roofline_svg,
-    render_profile_text,
+    render_text,
     seconds_text,
     source_text,
     work_text,
@@ -89,7 +89,7 @@ class ProfileView(WorkbenchWidget):
 
     def text(self) -> str:
         """The profile in words."""
-        return render_profile_text(self.profile)
+        return render_text(self.profile)
 
 
 def profile_state(profile: ProfileRecord) -> tuple[dict[str, Any], Arrays]:

@@ -13,7 +13,7 @@ from workbench.render import (
     disclosed_blocks,
     facts,
     render_program_svg,
-    render_program_text,
+    render_text,
     seconds_text,
     stage_details,
     work_text,
@@ -48,7 +48,7 @@ class ProgramView(WorkbenchWidget):
     def text(self) -> str:
         """The stages as indented lines."""
         both = [self.record] if self.gradient is None else [self.record, self.gradient]
-        return "\n\n".join(render_program_text(record) for record in both)
+        return "\n\n".join(render_text(record) for record in both)
 
 
 def program_state(

@@ -14,7 +14,7 @@ from workbench.render import (
     describe_sharding,
     play_back,
     render_sharding_svg,
-    render_sharding_text,
+    render_text,
     shape_text,
     spec_text,
     trace_axes,
@@ -89,7 +89,7 @@ class ShardingView(ShardingController):
 
     def text(self) -> str:
         """One line per array."""
-        return render_sharding_text(self.record)
+        return render_text(self.record)
 
 
 def sharding_state(

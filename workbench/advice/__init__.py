@@ -1,13 +1,12 @@
 """Advice: ranked findings about a program, with evidence and, where it can be compiled, the verified gain."""
 
-from workbench.advice._advise import RULES as RULES, advise_call as advise_call, advise_record as advise_record
+from workbench.advice._advise import advise_call as advise_call, advise_record as advise_record
 from workbench.advice._narrow import narrowed as narrowed
 from workbench.advice._rewrite import with_written_gathers as with_written_gathers
 from workbench.advice._verify import Variants as Variants
 from workbench.advice.search import search_call as search_call
 
 __all__ = [
-    "RULES",
     "Variants",
     "advise_call",
     "advise_record",

@@ -9,7 +9,6 @@ from workbench.cost._collectives import (
 )
 from workbench.cost._estimate import estimate_cost as estimate_cost, largest_dtype as largest_dtype
 from workbench.cost._operations import (
-    Prediction as Prediction,
     classify_operation as classify_operation,
     nearest_dtype as nearest_dtype,
     predict_operation as predict_operation,

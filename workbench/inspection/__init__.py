@@ -34,7 +34,7 @@ from workbench.inspection._program import (
     trace_call_tree as trace_call_tree,
 )
 from workbench.inspection._why import explain_program as explain_program
-from workbench.inspection.call_tree import measured_tree as measured_tree, predict_seconds as predict_seconds
+from workbench.inspection.call_tree import measured_tree as measured_tree
 from workbench.inspection.hlo import inspect_module as inspect_module
 from workbench.inspection.sharding import (
     inspect_mesh as inspect_mesh,
@@ -44,4 +44,4 @@ from workbench.inspection.sharding import (
     place_clients as place_clients,
     propagate_shardings as propagate_shardings,
 )
-from workbench.render import explain_axis as explain_axis, trace_axes as trace_axes
+from workbench.render import explain_axis as explain_axis

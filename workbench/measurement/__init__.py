@@ -3,7 +3,7 @@
 from workbench.measurement._calibrate import calibrate as calibrate
 from workbench.measurement._checkpoints import load_checkpoint as load_checkpoint
 from workbench.measurement._client_profiles import ClientProfiles as ClientProfiles, sample_profiles as sample_profiles
-from workbench.measurement._clients import client_runs as client_runs, lockstep_waste as lockstep_waste
+from workbench.measurement._clients import lockstep_waste as lockstep_waste
 from workbench.measurement._compare_runs import (
     Results as Results,
     RunComparison as RunComparison,
@@ -20,8 +20,6 @@ from workbench.measurement._device_events import (
 from workbench.measurement._explain import watch_compilations as watch_compilations
 from workbench.measurement._history import History as History
 from workbench.measurement._join import (
-    JoinedEvent as JoinedEvent,
-    JoinedProfile as JoinedProfile,
     event_records as event_records,
     join_profile as join_profile,
 )

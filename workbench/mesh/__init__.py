@@ -23,7 +23,6 @@ from workbench.mesh._placement import (
 from workbench.mesh._rebase import (
     MeshRewriting as MeshRewriting,
     bind_here as bind_here,
-    bind_rebased as bind_rebased,
     rebase as rebase,
     sharding_here as sharding_here,
 )

@@ -35,23 +35,19 @@ from workbench.plan._interpreter import (
 )
 from workbench.plan._jit import (
     Jitted as Jitted,
-    call_staged as call_staged,
     trace as trace,
     trace_listening as trace_listening,
 )
 from workbench.plan._listen import (
-    Captured as Captured,
-    CapturedValue as CapturedValue,
     Emitted as Emitted,
     deliver as deliver,
     listen as listen,
     listeners as listeners,
 )
-from workbench.plan._loop_form import LoopForm as LoopForm, Spread as Spread
+from workbench.plan._loop_form import LoopForm as LoopForm
 from workbench.plan._phases import Phase as Phase, find_phases as find_phases
 from workbench.plan._plan import (
     Plan as Plan,
-    Stage as Stage,
     Step as Step,
     is_user_file as is_user_file,
     loop_bodies as loop_bodies,

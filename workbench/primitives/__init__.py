@@ -13,7 +13,7 @@ from workbench.primitives._callback_errors import (
     CallbackErrors as CallbackErrors,
     calls_back as calls_back,
 )
-from workbench.primitives._cohort import place_p as place_p, sample as sample, select as select, select_p as select_p
+from workbench.primitives._cohort import sample as sample, select as select
 from workbench.primitives._emit import (
     emit as emit,
     emit_p as emit_p,
@@ -27,7 +27,6 @@ from workbench.primitives._extreme import (
     min_p as min_p,
 )
 from workbench.primitives._families import (
-    COHORTS as COHORTS,
     MAPREDUCE_PRIMITIVES as MAPREDUCE_PRIMITIVES,
     REDUCTIONS as REDUCTIONS,
 )

@@ -101,7 +101,6 @@ from workbench.records._population import (
     PopulationRunRecord as PopulationRunRecord,
     ProtocolCostRecord as ProtocolCostRecord,
     ProtocolRoundRecord as ProtocolRoundRecord,
-    ScheduleKind as ScheduleKind,
     SimulatedRoundRecord as SimulatedRoundRecord,
     WorkRecord as WorkRecord,
 )
@@ -144,7 +143,6 @@ from workbench.records._sharding import (
     PlannedValueRecord as PlannedValueRecord,
     PropagationEdge as PropagationEdge,
     PropagationRecord as PropagationRecord,
-    ShardingGroupRecord as ShardingGroupRecord,
     ShardingKind as ShardingKind,
     ShardingRecord as ShardingRecord,
     ShardRecord as ShardRecord,

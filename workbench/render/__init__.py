@@ -3,16 +3,8 @@
 from workbench.render._advice import (
     amount_writer as amount_writer,
     gain_text as gain_text,
-    render_advice_text as render_advice_text,
 )
 from workbench.render._arrivals import explain_axis as explain_axis, trace_axes as trace_axes
-from workbench.render._call_tree import (
-    collective_lines as collective_lines,
-    describe_call_tree as describe_call_tree,
-    node_label as node_label,
-    render_call_tree_svg as render_call_tree_svg,
-    render_call_tree_text as render_call_tree_text,
-)
 from workbench.render._card import display_object as display_object, display_record as display_record
 from workbench.render._charts import (
     MeasuredPoint as MeasuredPoint,
@@ -20,29 +12,22 @@ from workbench.render._charts import (
     render_roofline_svg as render_roofline_svg,
     render_schedule_memory_svg as render_schedule_memory_svg,
 )
-from workbench.render._compare import (
-    amount_text as amount_text,
-    render_comparison_text as render_comparison_text,
-)
+from workbench.render._compare import amount_text as amount_text
 from workbench.render._cost import (
-    collective_bytes as collective_bytes,
     plot_collectives as plot_collectives,
     plot_roofline as plot_roofline,
     plot_timeline as plot_timeline,
-    render_cost_text as render_cost_text,
 )
-from workbench.render._data import render_label_skew as render_label_skew, tabulate_clients as tabulate_clients
-from workbench.render._disclosure import describe_disclosed as describe_disclosed, disclosed_blocks as disclosed_blocks
-from workbench.render._explain import render_explanation_text as render_explanation_text
+from workbench.render._data import render_label_skew as render_label_skew
+from workbench.render._disclosure import disclosed_blocks as disclosed_blocks
 from workbench.render._glossary import (
     GLOSSARY as GLOSSARY,
     LESSONS as LESSONS,
     glossary as glossary,
-    lesson as lesson,
 )
 from workbench.render._graph import node_glyph as node_glyph, render_graph_svg as render_graph_svg
 from workbench.render._hlo import describe_hlo as describe_hlo, render_hlo_svg as render_hlo_svg
-from workbench.render._html import figure as figure, page as page, section as section
+from workbench.render._html import figure as figure
 from workbench.render._launch import (
     NODE_KINDS as NODE_KINDS,
     STATE_HUES as STATE_HUES,
@@ -52,12 +37,9 @@ from workbench.render._launch import (
     describe_launched as describe_launched,
     groups_of as groups_of,
     load_text as load_text,
-    render_graph_text as render_graph_text,
-    render_launched_text as render_launched_text,
     worst_hue as worst_hue,
 )
 from workbench.render._live import (
-    compare_with_prediction as compare_with_prediction,
     describe_run as describe_run,
     render_run_svg as render_run_svg,
     render_run_text as render_run_text,
@@ -72,22 +54,18 @@ from workbench.render._memory import (
     describe_memory as describe_memory,
     plot_memory as plot_memory,
     plot_memory_timeline as plot_memory_timeline,
-    render_memory_text as render_memory_text,
 )
 from workbench.render._mesh import (
     arrange_devices as arrange_devices,
     describe_mesh as describe_mesh,
     render_mesh_svg as render_mesh_svg,
-    render_mesh_text as render_mesh_text,
 )
 from workbench.render._notebook_figure import notebook_figure as notebook_figure
 from workbench.render._overlay import (
     describe_overlay as describe_overlay,
     render_overlay_svg as render_overlay_svg,
-    render_overlay_text as render_overlay_text,
 )
 from workbench.render._population import plot_costs as plot_costs
-from workbench.render._profile import render_profile_text as render_profile_text
 from workbench.render._profile_page import (
     render_profile_html as render_profile_html,
 )
@@ -95,13 +73,11 @@ from workbench.render._program import (
     axes_text as axes_text,
     describe_program as describe_program,
     render_program_svg as render_program_svg,
-    render_program_text as render_program_text,
 )
 from workbench.render._program_details import (
     collectives_block as collectives_block,
     facts as facts,
     stage_details as stage_details,
-    table as table,
 )
 from workbench.render._program_layout import device_groups as device_groups
 from workbench.render._propagation import (
@@ -122,7 +98,6 @@ from workbench.render._report import (
     render_report as render_report,
 )
 from workbench.render._rounds import (
-    curves as curves,
     describe_rounds as describe_rounds,
     render_clients_svg as render_clients_svg,
     render_rounds_svg as render_rounds_svg,
@@ -135,26 +110,19 @@ from workbench.render._rounds_figures import (
 )
 from workbench.render._search import (
     placement_code as placement_code,
-    render_search_text as render_search_text,
     sharding_code as sharding_code,
     spec_code as spec_code,
 )
 from workbench.render._sharding import (
     describe_leaf as describe_leaf,
     describe_sharding as describe_sharding,
-    render_propagation_text as render_propagation_text,
     render_sharding_svg as render_sharding_svg,
-    render_sharding_text as render_sharding_text,
-    sharding_tree_lines as sharding_tree_lines,
     spec_text as spec_text,
 )
 from workbench.render._svg import (
     Markup as Markup,
     bytes_text as bytes_text,
     count_text as count_text,
-    data_uri as data_uri,
-    element as element,
-    escape as escape,
     flops_text as flops_text,
     seconds_text as seconds_text,
     shape_text as shape_text,
@@ -164,23 +132,19 @@ from workbench.render._svg import (
 from workbench.render._tables import (
     to_pandas as to_pandas,
 )
-from workbench.render._text import render_module_text as render_module_text, render_text as render_text
+from workbench.render._text import render_text as render_text
 from workbench.render._theme import (
     css_variables as css_variables,
     palette as palette,
-    sequential as sequential,
-    svg_style as svg_style,
 )
 from workbench.render._treescope import (
     render_tap_html as render_tap_html,
-    render_tap_text as render_tap_text,
     treescope_record as treescope_record,
 )
 from workbench.render._watch import render_watch_text as render_watch_text
 from workbench.render._what_if import (
     change_sign as change_sign,
     describe_what_if as describe_what_if,
-    render_what_if_text as render_what_if_text,
     what_if_amounts as what_if_amounts,
 )
 from workbench.render._why import render_why_text as render_why_text

@@ -4,7 +4,8 @@ from matplotlib.colors import to_hex
 
 from workbench.federated import data as wd
 from workbench.records import ClientDataRecord
-from workbench.render import palette, render_label_skew, tabulate_clients
+from workbench.render import palette, render_label_skew
+from workbench.render._data import tabulate_clients
 
 RECORD = ClientDataRecord(
     name="toy",

@@ -1,10 +1,9 @@
 """Algorithms in terms of the primitives, each a short file with its paper cited."""
 
 from workbench.federated.algorithms._aggregate import Aggregator as Aggregator, weighted_mean as weighted_mean
-from workbench.federated.algorithms._algorithm import Algorithm as Algorithm, ServerState as ServerState
-from workbench.federated.algorithms._apfl import ApflState as ApflState, apfl as apfl
+from workbench.federated.algorithms._algorithm import Algorithm as Algorithm
+from workbench.federated.algorithms._apfl import apfl as apfl
 from workbench.federated.algorithms._buffered_fedavg import (
-    BufferedState as BufferedState,
     buffered_fedavg as buffered_fedavg,
 )
 from workbench.federated.algorithms._byzantine import (
@@ -20,7 +19,6 @@ from workbench.federated.algorithms._coded import (
     simulate_latency as simulate_latency,
 )
 from workbench.federated.algorithms._coded_shuffle import (
-    ShufflePlan as ShufflePlan,
     coded_shuffle as coded_shuffle,
     plan_shuffle as plan_shuffle,
     shuffle_messages as shuffle_messages,
@@ -28,13 +26,11 @@ from workbench.federated.algorithms._coded_shuffle import (
 from workbench.federated.algorithms._cohorts import in_cohorts as in_cohorts
 from workbench.federated.algorithms._compression import quantized_mean as quantized_mean, top_k_mean as top_k_mean
 from workbench.federated.algorithms._diloco import (
-    DilocoState as DilocoState,
     diloco as diloco,
     outer_nesterov as outer_nesterov,
 )
 from workbench.federated.algorithms._error_feedback import (
     Compressor as Compressor,
-    FeedbackState as FeedbackState,
     compressed_mean as compressed_mean,
     error_feedback as error_feedback,
     low_rank as low_rank,
@@ -44,10 +40,10 @@ from workbench.federated.algorithms._error_feedback import (
     top_k as top_k,
 )
 from workbench.federated.algorithms._fedavg import fedavg as fedavg, fedopt as fedopt, fedprox as fedprox
-from workbench.federated.algorithms._fedbuff import FedBuffState as FedBuffState, fedbuff as fedbuff
+from workbench.federated.algorithms._fedbuff import fedbuff as fedbuff
 from workbench.federated.algorithms._kmeans import kmeans as kmeans
 from workbench.federated.algorithms._linear import newton as newton, power_iteration as power_iteration
-from workbench.federated.algorithms._local import Trained as Trained, train_locally as train_locally
+from workbench.federated.algorithms._local import train_locally as train_locally
 from workbench.federated.algorithms._lora import (
     fedlora as fedlora,
     init_adapters as init_adapters,
@@ -57,18 +53,16 @@ from workbench.federated.algorithms._matmul import matmul_25d as matmul_25d, mat
 from workbench.federated.algorithms._meta import fine_tuning as fine_tuning, maml as maml, reptile as reptile
 from workbench.federated.algorithms._mime import mime_lite as mime_lite
 from workbench.federated.algorithms._normalized import (
-    FedDynState as FedDynState,
     feddyn as feddyn,
     fedlin as fedlin,
     fednova as fednova,
 )
-from workbench.federated.algorithms._personal import PersonalState as PersonalState, ditto as ditto, fedrep as fedrep
+from workbench.federated.algorithms._personal import ditto as ditto, fedrep as fedrep
 from workbench.federated.algorithms._population import (
-    PopulationState as PopulationState,
     branch_train_merge as branch_train_merge,
     papa as papa,
 )
-from workbench.federated.algorithms._powersgd import PowerSgdState as PowerSgdState, power_sgd_mean as power_sgd_mean
+from workbench.federated.algorithms._powersgd import power_sgd_mean as power_sgd_mean
 from workbench.federated.algorithms._privacy import epsilon as epsilon, gaussian_mean as gaussian_mean
 from workbench.federated.algorithms._private_trees import (
     adaptive_clip_mean as adaptive_clip_mean,
@@ -76,13 +70,11 @@ from workbench.federated.algorithms._private_trees import (
     ftrl_mean as ftrl_mean,
 )
 from workbench.federated.algorithms._robust import median as median, trimmed_mean as trimmed_mean
-from workbench.federated.algorithms._scaffold import ScaffoldState as ScaffoldState, scaffold as scaffold
+from workbench.federated.algorithms._scaffold import scaffold as scaffold
 from workbench.federated.algorithms._secure_cost import secure_aggregation_cost as secure_aggregation_cost
 from workbench.federated.algorithms._secure_mean import masked_sum as masked_sum, secure_mean as secure_mean
 from workbench.federated.algorithms._secure_noise import secure_epsilon as secure_epsilon
 from workbench.federated.algorithms._secure_session import (
-    Masks as Masks,
-    SecureRound as SecureRound,
     SecureSession as SecureSession,
 )
 from workbench.federated.algorithms._self_tuning import hypergradient as hypergradient, reweighted as reweighted
@@ -93,7 +85,6 @@ from workbench.federated.algorithms._statistics import (
     word_count as word_count,
 )
 from workbench.federated.algorithms._streaming import (
-    StreamingState as StreamingState,
     streaming_diloco as streaming_diloco,
 )
 from workbench.federated.algorithms._tensor_parallel import (

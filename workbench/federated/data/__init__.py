@@ -25,12 +25,10 @@ from workbench.federated.data._partition import (
     iid as iid,
     shards as shards,
 )
-from workbench.federated.data._prefetch import Prefetch as Prefetch, prefetch as prefetch
+from workbench.federated.data._prefetch import prefetch as prefetch
 from workbench.federated.data._reshuffle import reshuffle as reshuffle
 from workbench.federated.data._shipped import (
     Examples as Examples,
-    Split as Split,
-    Text as Text,
     digits as digits,
     python_reference as python_reference,
     shipped as shipped,

@@ -7,10 +7,7 @@ from workbench.federated.population._availability import (
     Sessions as Sessions,
 )
 from workbench.federated.population._devices import (
-    NIGHTS as NIGHTS,
     PHONES as PHONES,
-    WORLD as WORLD,
-    Devices as Devices,
     Population as Population,
     RecordedDevices as RecordedDevices,
 )
@@ -25,5 +22,5 @@ from workbench.federated.population._traces import (
 )
 from workbench.federated.population._train import train as train
 from workbench.federated.population._work import work_of as work_of
-from workbench.records import DeviceClassRecord as DeviceClassRecord, WorkRecord as WorkRecord
+from workbench.records import WorkRecord as WorkRecord
 from workbench.render import plot_costs as plot_costs
