@@ -337,3 +337,63 @@ def test_of_old_rounds_only_the_mean_over_clients_is_kept_where_that_is_wanted()
 def test_impossible_settings_are_an_error():
     with pytest.raises(MeasureError, match=r"rounds=-1 and keep=0 and client_rounds=0, .*Pass rounds >= 0 and"):
         Run(count, 0, -1, keep=0, client_rounds=0)
+
+
+def _counted(state, round):
+    return state + 1, {"loss": float(round)}
+
+
+def test_an_evaluation_is_added_every_few_rounds_and_after_the_last():
+    run = run_rounds(_counted, 0, 7, evaluate=lambda state: {"test loss": 10.0 * state}, every=3, progress=False)
+    assert {r.round: r.metrics["test loss"] for r in run.history if "test loss" in r.metrics} == {
+        2: 30.0,
+        5: 60.0,
+        6: 70.0,
+    }
+    assert [record.metrics["loss"] for record in run.history] == list(range(7))
+
+
+def test_stop_when_and_trackers_see_the_evaluation(tmp_path):
+    run = run_rounds(
+        _counted,
+        0,
+        9,
+        evaluate=lambda state: {"accuracy": 0.1 * state},
+        stop_when=lambda record: record.metrics["accuracy"] >= 0.35,
+        log=tmp_path,
+        progress=False,
+    )
+    assert run.finished == 4
+    (folder,) = tmp_path.iterdir()
+    stored = Run.load(folder)
+    assert stored.history[-1].metrics["accuracy"] == pytest.approx(0.4)
+    assert stored.rerun().history[3].metrics["accuracy"] == pytest.approx(0.4)
+
+
+def test_a_resumed_run_keeps_its_evaluations(tmp_path):
+    options = {"evaluate": lambda state: {"test": float(state)}, "every": 2, "checkpoint_dir": tmp_path}
+    run_rounds(_counted, jnp.int32(0), 4, progress=False, **options)
+    again = run_rounds(_counted, jnp.int32(0), 6, progress=False, **options)
+    assert [r.metrics.get("test") for r in again.history] == [None, 2.0, None, 4.0, None, 6.0]
+
+
+def test_an_evaluation_that_fails_ends_the_run_and_keeps_the_round():
+    def evaluate(state):
+        if state == 2:
+            raise ValueError("no test data")
+        return {}
+
+    with pytest.raises(RoundError, match="`evaluate` failed after round 1: ValueError: no test data") as failed:
+        run_rounds(_counted, 0, 4, evaluate=evaluate, progress=False)
+    assert failed.value.run.finished == 2
+    assert failed.value.run.start().finished == 4
+
+
+def test_an_evaluation_may_not_hide_a_metric_of_the_step():
+    with pytest.raises(RoundError, match="both returned loss in round 0"):
+        run_rounds(_counted, 0, 1, evaluate=lambda _: {"loss": 1.0}, progress=False)
+
+
+def test_an_evaluation_that_is_not_finite_is_a_problem_of_its_round():
+    run = run_rounds(_counted, 0, 2, evaluate=lambda _: {"test": float("nan")}, every=2, progress=False)
+    assert [(problem.round, problem.metric) for problem in run.problems] == [(1, "test")]

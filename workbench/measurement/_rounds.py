@@ -80,6 +80,8 @@ class Run:
         keep: int = 3,
         checkpoint_every: int = 1,
         resume: bool = True,
+        evaluate: Callable[[Any], Any] | None = None,
+        every: int = 1,
         stop_when: Callable[[RoundRecord], bool] | None = None,
         client_rounds: int | None = None,
         emitted: bool = False,
@@ -90,12 +92,17 @@ class Run:
         engine: RoundEngine | None = None,
     ) -> None:
         _check(
-            rounds=(rounds, 0), keep=(keep, 1), checkpoint_every=(checkpoint_every, 1), client_rounds=(client_rounds, 1)
+            rounds=(rounds, 0),
+            keep=(keep, 1),
+            checkpoint_every=(checkpoint_every, 1),
+            every=(every, 1),
+            client_rounds=(client_rounds, 1),
         )
         self.rounds = rounds
         self.error: BaseException | None = None
         self._step, self._client_rounds, self._emitted = step, client_rounds, emitted
         self._engine = engine
+        self._evaluate, self._every = evaluate, every
         self._stop_when, self._nonfinite, self._progress = stop_when, nonfinite, progress
         self._checkpoint_every = checkpoint_every
         self._checkpoints = None if checkpoint_dir is None else Checkpoints(checkpoint_dir, keep=keep)
@@ -362,6 +369,7 @@ class Run:
                 return "stopped"
             if not self._one_round():
                 return "stopped"
+            self._add_evaluation()
             self._save()
             record = self._records[self._last.rounds - 1]
             progress.update(record)
@@ -410,6 +418,31 @@ class Run:
             self._records[old] = without_clients(self._records[old])
         return True
 
+    def _add_evaluation(self) -> None:
+        """Adds the metrics of `evaluate` to the round that has just finished; the round itself is kept if it fails."""
+        done = self.finished
+        if self._evaluate is None or (done % self._every and done < self.rounds):
+            return
+        record = self._records[done - 1]
+        try:
+            found = jax.block_until_ready(self._evaluate(self._last.state))
+            values, problems = read_metrics(found, round=record.round)
+        except Exception as error:
+            msg = (
+                f"`evaluate` failed after round {record.round}: {type(error).__name__}: {error}. It receives the state "
+                "alone and returns metrics, a dictionary of numbers or arrays. The round itself is finished."
+            )
+            raise ProgramError(msg) from error
+        if both := [name for name in values if name in record.metrics]:
+            msg = (
+                f"`evaluate` and the step both returned {', '.join(both)} in round {record.round}. One of the two "
+                'would be lost: name them apart, such as "test loss".'
+            )
+            raise ProgramError(msg)
+        self._records[done - 1] = record.replace(
+            metrics=record.metrics | values, problems=(*record.problems, *problems)
+        )
+
     def _rescue(self) -> None:
         """After an interrupt: a round whose step has donated the old state can only be finished."""
         if self._pending is not None and _gone(self._last.state):
@@ -451,7 +484,7 @@ class Run:
         about = describe_run(self._step, known, data=data, key=key, rounds=self.rounds, name=name)
         about["earlier"] = self._records[: self._last.rounds]
         program = {"step": self._step, "state": known, "data": data, "key": key, "rounds": self.rounds}
-        program["emitted"] = self._emitted
+        program |= {"emitted": self._emitted, "evaluate": self._evaluate, "every": self._every}
         if gone:
             program["cannot"] = "the step donates its state, and the first one is gone"
         elif hasattr(data, "__next__"):
@@ -521,6 +554,8 @@ def run_rounds(
     keep: int = 3,
     checkpoint_every: int = 1,
     resume: bool = True,
+    evaluate: Callable[[Any], Any] | None = None,
+    every: int = 1,
     stop_when: Callable[[RoundRecord], bool] | None = None,
     client_rounds: int | None = None,
     emitted: bool = False,
@@ -549,6 +584,9 @@ def run_rounds(
         keep: How many checkpoints to keep.
         checkpoint_every: Rounds between checkpoints; the last finished round is written in any case.
         resume: False makes a `checkpoint_dir` that already holds rounds an error.
+        evaluate: Called as `evaluate(state)` with the state after a round; returns metrics as a step does, which are
+            added to those of the round. Its seconds do not count as those of the round.
+        every: Rounds between evaluations; the last round is evaluated in any case.
         stop_when: Ends the run after the round for whose record it returns True.
         client_rounds: Of how many rounds to keep the metrics of every client; of older ones their mean is kept, so
             that a long run does not fill the memory. None: of all.
@@ -589,6 +627,8 @@ def run_rounds(
         keep=keep,
         checkpoint_every=checkpoint_every,
         resume=resume,
+        evaluate=evaluate,
+        every=every,
         stop_when=stop_when,
         client_rounds=client_rounds,
         emitted=emitted,
