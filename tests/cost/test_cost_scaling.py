@@ -106,6 +106,17 @@ def test_one_device_that_becomes_four_sends_what_the_plan_reduces():
     assert sent(estimate_scaled(alone).cost) == {}
 
 
+@pytest.mark.parametrize("model", [2, 4])
+def test_one_share_of_several_devices_that_becomes_two_sends_what_a_device_has_of_the_result(model):
+    """One client: XLA leaves no operation of the reduction, and the result's own sharding says what a device has."""
+    alone, two = inspected(clients=1, shares=1, model=model), inspected(clients=2, shares=2, model=model)
+    estimated = estimate_scaled(alone, clients=2, devices=2 * model)
+    reduced = sent(estimated.cost)["2", "clients"]
+    assert reduced == 2 * (2 * WIDTH * WIDTH * 4 / model) / 2  # an all-reduce over a ring of 2
+    over_clients = [c for c in two.module.collectives if c.axes == ("clients",)]
+    assert reduced == sum(c.wire_bytes * c.executions for c in over_clients)
+
+
 def test_plan_that_nobody_compiled_is_scaled_too():
     planned = inspected(compiled=False)
     twice = estimate_scaled(planned, clients=32)

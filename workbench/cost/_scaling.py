@@ -254,10 +254,13 @@ def _planned_reductions(record: ProgramRecord, placement: PlacementRecord, after
 
 def _as_held(one: CollectiveRecord, stage: str, record: ProgramRecord, others: int) -> CollectiveRecord:
     """A planned reduction with the payload that one device really holds: other mesh axes may share the value."""
+    leaves = record.outputs.leaves if record.outputs is not None else ()
+    results = {leaf.size_bytes: leaf.bytes_per_device for leaf in leaves}
     found = record.module.instructions if record.module else ()
     sizes = {i.size_bytes for i in found if i.stage == stage and i.opcode not in ("parameter", "get-tuple-element")}
-    parts = (one.payload_bytes / part for part in range(1, others + 1) if others % part == 0)
-    held = next((part for part in parts if part in sizes), one.payload_bytes)
+    parts = [one.payload_bytes / part for part in range(1, others + 1) if others % part == 0]
+    returned = results.get(one.payload_bytes)  # over one device XLA leaves no operation of the reduction
+    held = returned if returned in parts else next((part for part in parts if part in sizes), one.payload_bytes)
     return one.replace(
         group_size=1,
         payload_bytes=round(held),
