@@ -330,9 +330,9 @@ def _clients(
         found += runs
         if not runs:
             notes.append(
-                f"Stage {stage} has no times per client: the devices report no loop with one iteration per client. A "
-                "client of few operations is compiled into one kernel with its loop. Give the clients more work, or run "
-                "`engines.Sequential()`: its record has the seconds of every client."
+                f"Stage {stage} has no times per client: the devices report no loop with one iteration per client. "
+                "A client of few operations is compiled into one kernel with its loop. Give the clients more work, "
+                "or run `engines.Sequential()`: its record has the seconds of every client."
             )
     return tuple(found), notes
 
