@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from workbench.aot import CHIPS, store_calibration
 from workbench.cli._record import write_recording
 from workbench.errors import CommandError
 from workbench.measurement import open_profile
+from workbench.records import ChipRecord
 
 V6E = Path(__file__).parents[1] / "recorded" / "tpu_v6e_4chips_host_offload.xplane.pb"
 
@@ -16,8 +18,15 @@ V6E = Path(__file__).parents[1] / "recorded" / "tpu_v6e_4chips_host_offload.xpla
 @pytest.fixture(scope="module")
 def recording(tmp_path_factory):
     out = tmp_path_factory.mktemp("recording") / "recording.zip"
-    assert write_recording(out) == 0
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("WORKBENCH_CACHE", str(out.parent))
+        store_calibration(CHIPS["v5e"])
+        assert write_recording(out) == 0
     return zipfile.ZipFile(out)
+
+
+def test_recording_holds_the_rates_that_were_measured_before(recording):
+    assert ChipRecord.from_json(recording.read("calibration.json")) == CHIPS["v5e"]
 
 
 def test_recording_holds_profile_devices_measurements_and_hlo(recording):

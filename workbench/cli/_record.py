@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from workbench.aot import calibration_of_devices
 from workbench.errors import CommandError, ProfileError, WorkbenchError
 from workbench.inspection import inspect_module
 from workbench.measurement import measure_compiled, open_profile, trim_profile, watch_devices
@@ -27,6 +28,7 @@ summary.txt         the profile as `wb.open_profile` reads it
 summary.json        the same as a record
 devices.json        kinds, memory statistics and monitor samples of the devices, versions of JAX and jaxlib
 measured.json       the standard programs, measured one by one
+calibration.json    the rates of the devices, where `workbench calibrate` was run before
 hlo/                the compiled text of every standard program
 
 HLO names the source files of the programs. Look through the files before you hand them on.
@@ -117,6 +119,8 @@ def _of_this_machine() -> dict[str, bytes]:
         "samples": samples,
     }
     found["devices.json"] = json.dumps(about, indent=1, default=str).encode()
+    if (chip := calibration_of_devices()) is not None:
+        found["calibration.json"] = chip.to_json(indent=1).encode()
     found["measured.json"] = json.dumps(measured, indent=1, default=str).encode()
     return found | _summary(record.replace(name="recording", files=("profile.xplane.pb",)))
 

@@ -9,7 +9,7 @@ from typing import Literal, NamedTuple
 from workbench.cost._rates import Family, family_of
 from workbench.records import ChipRecord
 
-ProgramClass = Literal["matrix product", "memory", "collective", "training step", "operation of a profile"]
+ProgramClass = Literal["matrix product", "memory", "layout", "collective", "training step", "operation of a profile"]
 
 
 class Accuracy(NamedTuple):
@@ -21,7 +21,16 @@ class Accuracy(NamedTuple):
     source: str
 
 
+_PUBLISHED = "published measurements, docs/predictions.md"
+
 ACCURACY: dict[tuple[Family, ProgramClass], Accuracy] = {
+    ("TPU", "matrix product"): Accuracy(4, 0.03, 0.055, _PUBLISHED),
+    ("TPU", "memory"): Accuracy(4, 0.01, 0.08, _PUBLISHED),
+    ("TPU", "collective"): Accuracy(4, 0.02, 0.045, _PUBLISHED),
+    ("NVIDIA", "matrix product"): Accuracy(9, 0.04, 0.47, _PUBLISHED),
+    ("NVIDIA", "memory"): Accuracy(3, 0.195, 0.31, _PUBLISHED),
+    ("NVIDIA", "layout"): Accuracy(1, 0.465, 0.465, _PUBLISHED),
+    ("NVIDIA", "collective"): Accuracy(14, 0.03, 0.53, _PUBLISHED),
     ("AMD", "operation of a profile"): Accuracy(17, 0.17, 0.46, "two recordings of MI300X and one of MI355X, fitted"),
     ("TPU", "operation of a profile"): Accuracy(2, 0.29, 0.50, "one recording of v6e, with one collective"),
 }
