@@ -76,7 +76,7 @@ def test_a_collective_is_played_on_the_devices_of_its_group(view: Locator) -> No
     choose.select_option(label=label)
     expect(view.locator(".wb-playsaid")).to_contain_text("devices send")
     expect(view.locator("aside")).to_contain_text("the algorithm of the textbook")
-    view.get_by_label("Algorithm").select_option("tree")
+    view.get_by_label("Algorithm", exact=True).select_option("tree")
     expect(view.locator("aside header")).to_contain_text("in pairs")
 
 

@@ -61,6 +61,11 @@ def test_view_of_something_the_record_lacks_is_refused_with_the_remedy():
         workbench_widgets.show_record(record, "mesh")
 
 
+def test_advice_is_opened_in_the_explorer():
+    view = workbench_widgets.show_record(examples.fedavg_record(), "advice")
+    assert (view.view_name, view.settings) == ("explorer", {"view": "advice"})
+
+
 def test_explorer_has_only_the_views_for_which_it_has_something():
     record = examples.fedavg_record().replace(mesh=None, inputs=None, module=None, cost=None, stablehlo="")
     views = [view["key"] for view in workbench_widgets.Explorer(record).data["views"]]

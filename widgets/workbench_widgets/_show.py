@@ -1,5 +1,6 @@
 """From a record to the live view that shows it."""
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -42,6 +43,8 @@ from workbench_widgets._sharding import ShardingView
 from workbench_widgets._timeline import TimelineView
 from workbench_widgets._trial_controller import TriesSpecs, trial_state
 
+_TABS = ("operations", "advice")  # shown by the explorer, opened there
+
 _PROGRAM: dict[str, Callable[..., WorkbenchWidget]] = {
     "explorer": Explorer,
     "program": ProgramView,
@@ -53,6 +56,7 @@ _PROGRAM: dict[str, Callable[..., WorkbenchWidget]] = {
         _part(record, "mesh"), record.cost, sharding=record.inputs, names=[value.name for value in record.plan.inputs]
     ),
     "sharding": lambda record, **options: _sharding_of(record, **options),
+    **{tab: functools.partial(Explorer, view=tab) for tab in _TABS},
 }
 
 PROGRAM_VIEWS: tuple[str, ...] = tuple(_PROGRAM)
@@ -69,7 +73,7 @@ def views_of(record: Record) -> tuple[str, ...]:
 
 # What a view of a program can be given to ask the kernel for.
 _ASKING = {
-    "explorer": ("compile_for", "what_if", "tap", "play", "advise", "search"),
+    **dict.fromkeys(("explorer", *_TABS), ("compile_for", "what_if", "tap", "play", "advise", "search")),
     "clients": ("tap",),
     "cost": ("compile_for",),
     "sharding": ("what_if",),
