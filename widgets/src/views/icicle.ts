@@ -2,12 +2,23 @@
 import { type Tree, treeFrom } from "../lib/tree";
 
 export interface Bar {
+  /** The largest of `nodes`. */
   node: number;
+  /** Of several equal layers the nodes of one name are one bar. */
+  nodes: readonly number[];
+  value: number;
   depth: number;
   /** 0 … 1 of the width. */
   x: number;
   width: number;
 }
+
+/** Which nodes stand for equal layers, their children, and what those of several layers are called in common. */
+export interface Alike {
+  layers: (node: number) => boolean;
+  name: (node: number) => string;
+}
+const NONE: Alike = { layers: () => false, name: String };
 
 /** Bars of `root` and what is inside, as far as they are at least `least` of the width. */
 export function icicleBars(
@@ -16,24 +27,38 @@ export function icicleBars(
   value: (node: number) => number,
   depth: number,
   least: number,
+  alike: Alike = NONE,
 ): Bar[] {
   const bars: Bar[] = [];
   const whole = value(root);
   if (!(whole > 0)) return bars;
-  const add = (node: number, x: number, level: number) => {
-    const width = value(node) / whole;
-    if (width < least) return;
-    bars.push({ node, depth: level, x, width });
+  const sum = (nodes: readonly number[]) => nodes.reduce((total, node) => total + Math.max(0, value(node)), 0);
+  const add = (nodes: readonly number[], x: number, level: number) => {
+    const size = sum(nodes);
+    if (size / whole < least) return;
+    bars.push({ node: nodes[0], nodes, value: size, depth: level, x, width: size / whole });
     if (level + 1 >= depth) return;
     let at = x;
-    const inside = [...tree.children[node]].sort((a, b) => value(b) - value(a));
-    for (const child of inside) {
-      add(child, at, level + 1);
-      at += Math.max(0, value(child)) / whole;
+    for (const inside of insideOf(tree, nodes, value, alike)) {
+      add(inside, at, level + 1);
+      at += sum(inside) / whole;
     }
   };
-  add(root, 0, 0);
+  add([root], 0, 0);
   return bars;
+}
+
+/** The bars below some nodes, largest first: one for each child, or one for each name in several layers. */
+function insideOf(tree: Tree, nodes: readonly number[], value: (node: number) => number, alike: Alike): number[][] {
+  const layers = nodes.flatMap((node) => (alike.layers(node) ? tree.children[node] : [node]));
+  const groups = new Map<string, number[]>();
+  for (const child of layers.flatMap((node) => tree.children[node])) {
+    const key = layers.length > 1 ? alike.name(child) : String(child);
+    groups.set(key, [...(groups.get(key) ?? []), child]);
+  }
+  const sorted = [...groups.values()].map((group) => group.sort((a, b) => value(b) - value(a)));
+  const size = (group: number[]) => group.reduce((total, node) => total + value(node), 0);
+  return sorted.sort((a, b) => size(b) - size(a));
 }
 
 /** The nodes that a chain of single children leads through, so that a picture does not repeat one figure ten times. */

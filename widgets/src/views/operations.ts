@@ -283,7 +283,7 @@ class Operations {
     const node = this.chosen();
     this.table.select(node);
     for (const bar of this.icicle.querySelectorAll<HTMLElement>("[data-node]"))
-      bar.classList.toggle("wb-selected", bar.dataset.node === String(node));
+      bar.classList.toggle("wb-selected", (bar.dataset.nodes ?? "").split(" ").includes(String(node)));
     this.describe(node ?? 0);
   }
 
@@ -344,24 +344,29 @@ class Operations {
   }
 
   private drawIcicle(): void {
-    const bars = icicleBars(this.tree, this.zoom, (node) => this.value(node), LEVELS, LEAST_WIDTH);
+    const bars = icicleBars(this.tree, this.zoom, (node) => this.value(node), LEVELS, LEAST_WIDTH, {
+      layers: (node) => node in this.layers,
+      name: (node) => `${this.names[node]}/${this.places[node]}/${this.passes[node]}`,
+    });
     const unit = this.columns[this.metric]?.unit ?? "count";
     const depth = Math.max(0, ...bars.map((bar) => bar.depth)) + 1;
     this.icicle.style.height = `${depth * 22}px`;
     replace(
       this.icicle,
-      bars.map(({ node, depth: level, x, width }) => {
-        const words = `${this.title(node)}: ${formatAs(unit, this.value(node))}`;
+      bars.map(({ node, nodes, value, depth: level, x, width }) => {
+        const title = nodes.length > 1 ? `${nodes.length} × ${this.title(node)}` : this.title(node);
+        const words = `${title}: ${formatAs(unit, value)}`;
         const bar = h(
           "div",
           {
             class: `wb-icebar wb-ice-${this.kinds[node]}`,
             role: "button",
             "data-node": node,
+            "data-nodes": nodes.join(" "),
             "data-tip": words,
             "aria-label": words,
           },
-          h("span", {}, shortened(this.title(node), [])),
+          h("span", {}, shortened(title, [])),
         );
         setTabIndex(bar, level === 0 ? 0 : -1);
         bar.style.cssText = `left:${100 * x}%;width:${100 * width}%;top:${22 * level}px`;
