@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import workbench as wb
-from workbench.engines import Engine, Executor
+from workbench.engines import ClientReader, Engine, Executor
 from workbench.engines._client_loop import Pass
 from workbench.engines._remote import run_task
 from workbench.errors import EngineError
@@ -85,8 +85,10 @@ class Chaos(Engine):
         self.size = size
         self.fault: Callable[[Answers, int, int], Answers] = lambda answers, i, j: answers
         self.places = (0, 1)
+        self.passes = 0
 
     def _compute(self, work: Pass) -> None:
+        self.passes += 1
         compiled = work.compiled(self.size)
         answers = [(batch, compiled(*work.operands(batch))) for batch in work.batches(self.size)]
         for batch, outputs in self.fault(answers, *self.places):
@@ -121,16 +123,16 @@ class Proxy(concurrent.futures.Executor):
         self.last: Any = None
         self.damaged = 0
 
-    def submit(self, fn: Any, /, task: Any) -> concurrent.futures.Future:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def submit(self, fn: Any, /, task: Any, values: Any) -> concurrent.futures.Future:  # pyright: ignore[reportIncompatibleMethodOverride]
         assert fn is run_task
-        return self.pool.submit(self._run, task)
+        return self.pool.submit(self._run, task, values)
 
-    def _run(self, task: Any) -> Any:
+    def _run(self, task: Any, values: Any) -> Any:
         fault = self.random.choice(["arguments", "outputs", "foreign"]) if self.random.random() < self.rate else ""
         self.damaged += bool(fault)
         if fault == "arguments":
-            return run_task(dataclasses.replace(task, operands=[*task.operands[:-1], task.operands[-1] + 1]))
-        reply = run_task(task)
+            return run_task(dataclasses.replace(task, operands=[*task.operands[:-1], task.operands[-1] + 1]), values)
+        reply = run_task(task, values)
         foreign, self.last = self.last or reply, reply
         if fault == "outputs":
             return dataclasses.replace(reply, outputs=[np.asarray(x) + 1 for x in reply.outputs])
@@ -153,3 +155,112 @@ def test_changed_and_foreign_answers_of_workers_are_computed_again_or_end_the_ru
             jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), results, expected)
     assert pool.damaged > 50
     assert 0 < ended < 60
+
+
+CLIENT_FUNCTIONS = [
+    lambda w, row: row * w,
+    lambda w, row: jnp.tanh(row - w),
+    lambda w, row: jnp.where(row > 1, w, row / 8),
+    lambda w, row: jax.lax.fori_loop(0, 3, lambda _, v: jnp.cos(v + w), row / 8),
+]
+REDUCTIONS = [
+    wb.reduce_sum,
+    wb.reduce_mean,
+    wb.reduce_max,
+    lambda rows: wb.reduce_weighted_mean(rows, jnp.arange(CLIENTS, dtype=jnp.float32)),
+    lambda rows: wb.reduce_mean(rows, where=jnp.arange(CLIENTS) % 3 > 0),
+    lambda rows: wb.reduce_by_key(rows, jnp.arange(CLIENTS, dtype=jnp.int32) % 4, 4)[1],
+]
+
+
+def drawn_program(seed: int) -> Callable:
+    """A program of one to three rounds, in a loop or not, or its derivative."""
+    random = np.random.default_rng(seed)
+    parts = [
+        (CLIENT_FUNCTIONS[random.integers(4)], REDUCTIONS[random.integers(6)]) for _ in range(random.integers(1, 4))
+    ]
+    form = random.integers(3)
+
+    def turn(w: Any, x: Any, part: Any) -> Any:
+        client, reduce = part
+        rows = wb.map_fn(client, (wb.broadcast(w), x))
+        return 0.5 * w + 0.1 * reduce(rows)
+
+    @wb.program(clients=CLIENTS)
+    def program(w: Any, x: Any) -> Any:
+        if form == 1:
+            return jax.lax.scan(lambda w, _: (turn(w, x, parts[0]), w), w, None, length=2)
+        for part in parts:
+            w = turn(w, x, part)
+        return w
+
+    return jax.grad(lambda w, x: program(w, x).sum()) if form == 2 else program
+
+
+def run_chaos(seed: int, runs: int) -> tuple[int, int, int]:
+    """Runs a drawn program under faults drawn by chance: the passes, the runs that ended in an error, the wrong."""
+    random, program = np.random.default_rng(seed), drawn_program(seed)
+    w = np.linspace(0.1, 0.4, 3, dtype=np.float32)
+    expected = wb.jit(program)(w, DATA)
+    engine, ended, wrong = Chaos(int(random.choice([1, 3, 5]))), 0, 0
+    count = -(-CLIENTS // engine.size)
+    kinds = [*FAULTS.values(), lambda answers, i, j: answers]
+
+    def fault(answers: Answers, *_: int) -> Answers:
+        for _ in range(random.poisson(0.5)):
+            i, j = (int(i) for i in random.choice(count, 2, replace=False))
+            answers = kinds[random.integers(len(kinds))](answers, i, j) if len(answers) == count else answers
+        return answers
+
+    orders: list[Any] = []
+
+    def read() -> Any:
+        order = list(range(CLIENTS))
+        if random.random() < 0.05:
+            random.shuffle(order)
+        orders.append(order)
+        yield from ((i, DATA[i]) for i in order)
+
+    reader = ClientReader(read, clients=CLIENTS)
+    engine.fault = fault
+    for number in range(runs):
+        orders.clear()
+        try:
+            results = engine.run(program, w, reader if number % 4 == 0 else DATA).results
+        except EngineError as error:
+            ended += 1
+            wrong += "exactly one answer" not in str(error)
+            continue
+        if number % 4 == 0 and orders[0] != list(range(CLIENTS)):
+            continue  # the whole run had one other order, which pairs clients with other weights
+        close = jax.tree.map(lambda a, b: np.allclose(a, b, rtol=1e-4, atol=1e-5), results, expected)
+        wrong += not all(jax.tree.leaves(close))
+    return engine.passes, ended, wrong
+
+
+def test_programs_drawn_by_chance_give_the_right_results_or_an_error_under_faults_drawn_by_chance():
+    passes, ended, wrong = np.sum([run_chaos(seed, 40) for seed in range(5)], axis=0)
+    assert wrong == 0
+    assert passes > 200
+    assert ended > 20
+
+
+@pytest.mark.slow
+def test_no_result_of_ten_thousand_passes_is_wrong():
+    total = np.zeros(3, int)
+    seed = 100
+    while total[0] < 10_000:
+        total += run_chaos(seed, 200)
+        seed += 1
+    assert total[2] == 0
+
+
+def test_a_reader_that_gives_another_order_in_a_later_pass_is_refused():
+    turns = iter(range(100))
+
+    def read() -> Any:
+        order = range(CLIENTS) if next(turns) < 2 else range(CLIENTS - 1, -1, -1)  # the first looks at the shapes
+        return ((f"c{i}", DATA[i]) for i in order)
+
+    with pytest.raises(EngineError, match="gave other clients, or another order of them, than in an earlier pass"):
+        Chaos(3).run(two_passes, ClientReader(read, clients=CLIENTS))

@@ -6,6 +6,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -127,6 +128,26 @@ def test_task_that_raises_names_its_clients():
         Executor(Broken(), clients_per_task=2).run(fedavg, start(), client_data())
     assert isinstance(caught.value.__cause__, MemoryError)
     assert caught.value.client == "2, 3"
+
+
+def test_client_that_raises_on_threads_is_named():
+    def look(v: np.ndarray) -> np.ndarray:
+        if v == 3:
+            message = "no such file"
+            raise OSError(message)
+        return v
+
+    @wb.program(clients=5)
+    def looked(x: Any) -> Any:
+        aval = jax.ShapeDtypeStruct((), jnp.float32)
+        return wb.reduce_sum(wb.map_fn(lambda v: jax.pure_callback(look, aval, v, vmap_method="sequential"), x))
+
+    with (
+        concurrent.futures.ThreadPoolExecutor(2) as pool,
+        pytest.raises(EngineError, match=r"failed for client 3 on .*no such file") as caught,
+    ):
+        Executor(pool, clients_per_task=5).run(looked, np.arange(5, dtype=np.float32))
+    assert caught.value.client == 3
 
 
 def test_task_that_hangs_ends_the_run():
@@ -255,3 +276,48 @@ def test_worker_killed_in_the_middle_of_a_stage_is_an_error_that_names_it():
         Executor(pool, clients_per_task=2).run(sines, np.ones(2, np.float32))
     assert caught.value.stage is not None
     assert not worker.is_running()
+
+
+@wb.program(clients=8)
+def _scaled(w: Any, x: Any) -> Any:
+    return wb.reduce_mean(wb.map_fn(lambda w, x: w * x, (wb.broadcast(w), x)))
+
+
+@pytest.mark.slow
+def test_large_values_of_the_server_go_to_a_file_that_a_worker_reads_once(monkeypatch: pytest.MonkeyPatch):
+    loky = pytest.importorskip("loky")
+    engine = Executor(loky.get_reusable_executor(1, env={"JAX_PLATFORMS": "cpu"}), clients_per_task=2)
+    stored: list[Any] = []
+    real = _remote.Values.stored
+    monkeypatch.setattr(_remote.Values, "stored", lambda values: stored.append(real(values)) or stored[-1])
+    run = engine.run(_scaled, np.ones(10**6, np.float32), np.arange(8, dtype=np.float32))
+    assert run.results[:2].tolist() == [3.5, 3.5]
+    (path,) = [values.path for values in stored]
+    assert len(pickle.dumps(stored[0])) < 1000
+    stored.clear()
+    assert not Path(path).exists()
+
+
+@pytest.mark.slow
+def test_workers_that_hang_are_replaced():
+    loky = pytest.importorskip("loky")
+    engine = Executor(loky.get_reusable_executor(1, env={"JAX_PLATFORMS": "cpu"}), clients_per_task=2)
+    args = np.ones(3, np.float32), np.arange(8, dtype=np.float32)
+    engine.run(_scaled, *args)
+    engine.timeout_seconds = 3
+    for pid in list(engine.pool._processes):  # pyright: ignore[reportAttributeAccessIssue]
+        os.kill(pid, signal.SIGSTOP)
+    with pytest.raises(EngineError, match="This engine has ended them and made a new pool"):
+        engine.run(_scaled, *args)
+    engine.timeout_seconds = None
+    assert engine.run(_scaled, *args).results.tolist() == [3.5] * 3
+
+
+@pytest.mark.slow
+def test_dask_workers_with_another_version_are_named(cluster: Any, monkeypatch: pytest.MonkeyPatch):
+    from workbench.engines import _executor
+
+    cluster.__dict__.pop("_workbench_checked", None)
+    monkeypatch.setattr(_executor, "__version__", "9.9")
+    with pytest.raises(EngineError, match=r"do not have workbench 9\.9, which this process runs: inproc://.*: 0\."):
+        Executor(cluster.get_executor()).run(fedavg, start(), client_data())

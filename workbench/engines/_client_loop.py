@@ -3,15 +3,19 @@
 import asyncio
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from workbench._types import type_of
-from workbench.engines._clients import Batch, batches
+from workbench.engines._clients import Batch, ReadRows, batches
+from workbench.engines._cohorts import Cohorts
+from workbench.engines._remote import token
 from workbench.engines._run_recorder import RunRecorder, brief, find_nan
 from workbench.engines._stage import BatchFunction, Totals, edge_aval, to_host
 from workbench.errors import EngineError
@@ -37,6 +41,8 @@ class Pass:
         self._functions, self._reduction = functools.cache(functions), reduced
         self.stage = self.function(1).stage
         self.name, self._names = self.function(1).name, self.function(1).out_names
+        self.cohorts: Cohorts | None = None  # of engines whose rounds go on without some clients
+        self.present: np.ndarray | None = None  # the clients that this pass counts; None: all, or not yet decided
         self._kept: list[Any] | None = None
         self._totals: list[Any] | None = None
         self._done = self._answers = 0
@@ -66,9 +72,22 @@ class Pass:
             function.travelling = function.exported(platforms)
         return function.travelling
 
-    def batches(self, size: int) -> Iterator[Batch]:
-        """The clients, `size` at a time."""
-        return batches(self.rows, self.clients, size, self.stage)
+    def batches(self, size: int, rows: Sequence[Any] | None = None) -> Iterator[Batch]:
+        """The clients, `size` at a time, with their slots of `rows`, by default of all.
+
+        Raises:
+            EngineError: if a reader gave other clients, or another order, than in an earlier pass of this run.
+        """
+        rows = self.rows if rows is None else rows
+        reader = next((x.reader for x in rows if isinstance(x, ReadRows)), None)
+        order = 0
+        for batch in batches(rows, self.clients, size, self.stage):
+            for client in batch.clients if reader is not None else ():
+                order = zlib.crc32(repr(client).encode(), order)
+            yield batch
+        if reader is not None and self.recorder.orders.setdefault(id(reader), order) != order:
+            fact = "their reader gave other clients, or another order of them, than in an earlier pass of this run"
+            raise self.miscounted(fact)
 
     def operands(self, batch: Batch) -> list[Any]:
         """The arguments of the function for a batch."""
@@ -126,6 +145,30 @@ class Pass:
         self._done += len(batch.clients)
         self.recorder.check(self.stage, self._done / self.clients)
 
+    def skip(self, batch: Batch) -> None:
+        """Goes on without the clients of a batch: they add nothing, and their rows are NaN, or 0 in integers."""
+        avals = [edge_aval(type_of(v)) for v in self.phase.kept]
+        fills = [np.nan if jnp.issubdtype(x.dtype, jnp.inexact) else 0 for x in avals]
+        count = len(batch.clients)
+        self._keep([np.full((count, *x.shape[1:]), y, x.dtype) for x, y in zip(avals, fills, strict=True)], count)
+        self._answers += 1
+        self._done += count
+
+    def decide(self, missing: Mapping[int, tuple[Batch, str]], size: int) -> None:
+        """Leaves the clients of the missing batches out of this round, and notes them with the reason."""
+        self.present = np.ones(self.clients, bool)
+        reasons: dict[str, list[Any]] = {}
+        for number, (batch, reason) in missing.items():
+            self.present[number * size : number * size + len(batch.clients)] = False
+            reasons.setdefault(reason, []).extend(batch.clients)
+        assert self.cohorts is not None
+        when = "" if self.cohorts.round is None else f"round {self.cohorts.round}: "
+        for reason, clients in reasons.items():
+            self.recorder.note(
+                f"{when}stage {self.stage} went on with {int(self.present.sum())} of {self.clients} clients, without "
+                f"{name_clients(clients)}: {reason}"
+            )
+
     def _keep(self, rows: Sequence[np.ndarray], clients: int) -> None:
         if self._kept is None:
             self._kept = [np.empty((self.clients, *x.shape[1:]), x.dtype) for x in rows]
@@ -146,6 +189,25 @@ class Pass:
             fact = f"batch {batch.index} ({name_clients(batch.clients)}) answered with {arrays}"
             raise self.miscounted(fact)
         self._answers += 1
+
+    def check_partials(self, batches: int, partial: Sequence[int], keyed: Sequence[int]) -> None:
+        """Partial results that were merged elsewhere hold every batch, and every row by key, exactly once.
+
+        Args:
+            batches: Number of batches of the pass.
+            partial: Batches that were merged, the sum of their tokens, and the same of the rows by key that they made.
+            keyed: Rows by key that arrived, and the sum of their tokens.
+
+        Raises:
+            EngineError: if not.
+        """
+        answers, tokens, made, made_tokens = partial
+        if self.phase.reductions and (answers, tokens) != (batches, sum(map(token, range(batches)))):
+            fact = f"the merged partial results hold {answers} answers of {batches} batches"
+            raise self.miscounted(fact)
+        if tuple(keyed) != (made, made_tokens):
+            fact = f"{keyed[0]} partial results by key arrived, and the workers made {made}"
+            raise self.miscounted(fact)
 
     def miscounted(self, fact: str) -> EngineError:
         """The error for answers that are missing, double, of other batches, or of other shapes."""
@@ -195,6 +257,22 @@ class Pass:
             "the weight 0."
         )
         return EngineError(message, stage=self.stage, client=_client_of(batch.clients))
+
+    @property
+    def done(self) -> float:
+        """The finished share of the clients."""
+        return self._done / self.clients
+
+    def raising(self, batch: Batch) -> EngineError | None:
+        """The error that names which client of a batch raises: computes them here, one by one."""
+        single = self.compiled(1)
+        for slot, client in enumerate(batch.clients):
+            rows = [x[slot : slot + 1] for x in batch.rows]
+            try:
+                jax.block_until_ready(single(np.int32(slot), *rows, *self.shared))
+            except Exception as error:
+                return self.failed(Batch(slot, (client,), rows), error, "this process")
+        return None
 
     def isolated(self, batch: Batch) -> EngineError | None:
         """The error that names which client of a batch makes the NaN: computes them here, one by one."""

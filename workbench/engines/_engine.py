@@ -14,6 +14,14 @@ from workbench import _jax_compat
 from workbench._types import Aval
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import ClientReader, ReadRows
+from workbench.engines._cohorts import (
+    Cohorts,
+    PresentRows,
+    Quorum,
+    check_rows,
+    of_present,
+    placements_of,
+)
 from workbench.engines._interpreter import PlanInterpreter, RunContext
 from workbench.engines._remote_rows import materialize
 from workbench.engines._run_recorder import Progress, RunRecorder
@@ -40,6 +48,7 @@ class Engine(abc.ABC):
     """Runs programs somewhere. A subclass says how the clients of one pass are computed."""
 
     name: str = ""
+    quorum: Quorum | None = None  # of engines whose rounds can go on without some clients
 
     @functools.cached_property
     def _known(self) -> dict[Any, tuple[PlannedCall, PlanInterpreter]]:
@@ -102,10 +111,12 @@ class Engine(abc.ABC):
         # Taken out while it runs, so that two threads never share the interpreter of one run.
         traced, walk = self._known.pop(key, None) or self._planned(fn, shapes, listened)
         walk.shared_run.recorder, walk.shared_run.loops = recorder, 0
+        walk.shared_run.cohorts = None if self.quorum is None else Cohorts(self.quorum)
         recorder.warmup_seconds += time.perf_counter() - started
         count = traced.out_tree.num_leaves
         try:
-            inputs = list(map(_as_input, jax.tree.leaves(values), walk.plan.closed.in_avals))
+            leaves = [*walk.shared_run.masks, *jax.tree.leaves(values)]
+            inputs = list(map(_as_input, leaves, walk.plan.closed.in_avals))
             self._begin(walk.plan, inputs, recorder)
             outputs = materialize(walk.evaluate(inputs))
         except EngineError as error:
@@ -123,12 +134,17 @@ class Engine(abc.ABC):
 
     def _planned(self, fn: Callable, shapes: tuple[Any, ...], listened: bool) -> tuple[PlannedCall, PlanInterpreter]:
         traced = trace_listening(fn, shapes, {})
+        masks: list[PresentRows] = []
+        if self.quorum is not None:
+            masks = [PresentRows(placement) for placement in placements_of(traced.plan)]
+            present = [jax.ShapeDtypeStruct((mask.placement.size,), bool) for mask in masks]
+            traced = trace_listening(of_present(fn, [x.placement for x in masks]), (present, *shapes), {})
+            check_rows(traced.plan)
         plan = traced.plan
         if traced.emissions and not listened:
             plan = without_emissions(plan, traced.out_tree.num_leaves)
-        return traced, PlanInterpreter(
-            plan, "", RunContext(self._compute, RunRecorder(plan.name, self.name, None, None))
-        )
+        context = RunContext(self._compute, RunRecorder(plan.name, self.name, None, None), masks=masks)
+        return traced, PlanInterpreter(plan, "", context)
 
     def _begin(self, plan: Plan, inputs: list[Any], recorder: RunRecorder) -> None:  # noqa: B027 - most have nothing to begin
         """What an engine does before the first stage of a run: nothing, mostly."""
@@ -174,7 +190,7 @@ def as_struct(x: object) -> jax.ShapeDtypeStruct:
 
 
 def _as_input(x: object, aval: Aval) -> object:
-    return x if isinstance(x, ReadRows) or is_key(aval.dtype) else np.asarray(x, aval.dtype)
+    return x if isinstance(x, ReadRows | PresentRows) or is_key(aval.dtype) else np.asarray(x, aval.dtype)
 
 
 def without_emissions(plan: Plan, count: int) -> Plan:

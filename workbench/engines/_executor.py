@@ -1,6 +1,5 @@
 """Any `concurrent.futures` executor as an engine: threads, processes, a Dask cluster."""
 
-import collections
 import concurrent.futures
 import logging
 import math
@@ -10,14 +9,19 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 
 from workbench._open_types import Foreign
+from workbench._version import __version__
 from workbench.engines._client_loop import Pass, list_clients, name_clients
 from workbench.engines._clients import Batch
+from workbench.engines._cohorts import Quorum, check_quorum
 from workbench.engines._engine import Engine
-from workbench.engines._remote import Reply, Task, fingerprint, run_task
+from workbench.engines._remote import Reply, Task, Values, fingerprint, run_task
+from workbench.engines._run_recorder import brief
 from workbench.errors import EngineError, ProgramError
 
+_MOST_SENT_BYTES = 2**20  # of the stage and the server's values; above they go to a file that a worker reads once
 _TRIES = 3  # of a batch whose answer is not its own
 _LOG = logging.getLogger("workbench.engines")
 
@@ -38,7 +42,13 @@ class Executor(Engine):
         clients_per_task: Clients that one task computes together. "auto": up to 32, so that every worker has some.
         check_nan: End the run at the first NaN that leaves a client, and name that client.
         platforms: Platforms that stages are exported for, as ("cpu",). Default: that of this process.
-        timeout_seconds: End the run when one task takes longer than this. Default: wait as long as the pool lives.
+        timeout_seconds: End the run after this time without an answer of any task. Default: wait as long as the pool
+            lives. Worker processes that hang are ended.
+        quorum: Go on with the clients that answered, once they are this number or share (as 0.9). The others
+            are absent from every reduction of that round and from its derivative, as with `where=`; `notes` of the
+            record name them. The first pass of a round decides; a round is an iteration of the outermost loop. Rows of
+            absent clients are NaN, 0 in integers.
+        deadline_seconds: With `quorum`, wait this time for all clients. Default: not beyond the quorum.
 
     Raises:
         EngineError: if `pool` makes its processes by forking this one: JAX hangs after a fork.
@@ -67,8 +77,11 @@ class Executor(Engine):
         check_nan: bool = False,
         platforms: tuple[str, ...] | None = None,
         timeout_seconds: float | None = None,
+        quorum: int | float | None = None,
+        deadline_seconds: float | None = None,
     ) -> None:
         _check(pool, clients_per_task)
+        self.quorum: Quorum | None = check_quorum(type(self).__name__, quorum, deadline_seconds)
         self.pool: concurrent.futures.Executor = pool
         self.clients_per_task: int | str = clients_per_task
         self.check_nan: bool = check_nan
@@ -80,44 +93,40 @@ class Executor(Engine):
     def _compute(self, work: Pass) -> None:
         workers = _count_workers(self.pool)
         size = self._size(work.clients, workers)
-        submit = self._sender(work, size)
+        size = size if work.cohorts is None else work.cohorts.size(work.phase.placement, size)
         digest = "" if self._local else work.exported(size, self.platforms)[0]
-
-        def again(batch: Batch, reply: Reply) -> Future | None:
-            return None if reply.is_of(digest, batch.index) else self._submitted(submit, batch, work)
-
-        waiting: collections.deque[tuple[Batch, Future]] = collections.deque()
+        answers = _Answers(self, work, size, self._sender(work, size), digest)
         try:
-            for batch in work.batches(size):
-                waiting.append((batch, self._submitted(submit, batch, work)))
-                if len(waiting) >= 2 * workers:
-                    self._collect(work, *waiting[0], again)
-                    waiting.popleft()
-            while waiting:
-                self._collect(work, *waiting[0], again)
-                waiting.popleft()
+            answers.collect(2 * workers)
         finally:  # also that which was waited for when the run was cancelled or interrupted
-            for _, future in waiting:
-                future.cancel()
+            answers.cancel()
 
     def _sender(self, work: Pass, size: int) -> Callable[[Batch], Future]:
         """What sends a batch of `size` clients to a worker."""
         if self._local:
             compiled = work.compiled(size)
             return lambda batch: self.pool.submit(_run_here, compiled, work.operands(batch))
-        digest, stage = self._travelling(work, size)
-
-        def send(batch: Batch) -> Future:
-            operands = work.operands(batch)
-            return self.pool.submit(run_task, Task(digest, stage, operands, fingerprint(operands, digest)))
-
-        return send
-
-    def _travelling(self, work: Pass, size: int) -> tuple[str, bytes]:
         started = time.perf_counter()
         digest, stage = work.exported(size, self.platforms)
         work.recorder.warmup_seconds += time.perf_counter() - started
-        return digest, stage
+        values = self._put(Values(stage, work.shared, fingerprint(work.shared, digest)))
+
+        def send(batch: Batch) -> Future:
+            operands = [np.int32(batch.index), *batch.rows]
+            task = Task(digest, b"", operands, fingerprint(operands, digest))
+            return self.pool.submit(run_task, task, values)  # pyright: ignore[reportArgumentType] -- Dask's or Ray's
+
+        return send
+
+    def _put(self, values: Values) -> object:
+        """The stage and the server's values where each worker gets them once per pass, if the pool has such a place."""
+        client = getattr(self.pool, "_client", None)
+        if client is not None:  # of Dask
+            _check_dask(client)
+            return client.scatter([values], broadcast=True, hash=False)[0]
+        if isinstance(self.pool, concurrent.futures.ProcessPoolExecutor) or _is_loky(self.pool):
+            return values.stored() if values.nbytes > _MOST_SENT_BYTES else values
+        return values
 
     def _size(self, clients: int, workers: int) -> int:
         if self.clients_per_task == "auto":
@@ -147,51 +156,150 @@ class Executor(Engine):
         )
         return EngineError(message, stage=work.stage)
 
-    def _collect(
-        self, work: Pass, batch: Batch, future: Future, again: Callable[[Batch, Reply], Future | None]
-    ) -> None:
-        started = time.perf_counter()
-        reply = self._wait(work, batch, future, started)
-        for tries in range(1, _TRIES + 1):
-            if (repeated := again(batch, reply)) is None:
-                break
+    def _late(self, work: Pass, batch: Batch, waited: float) -> EngineError:
+        """The error for a batch that took too long; its worker is replaced where the pool's settings are known."""
+        new = _remade(self.pool)
+        if new is not None:
+            _end_workers(self.pool)
+            self.pool = new
+        message = (
+            f"stage {work.stage} (`{work.name}`) did not answer for {list_clients(batch.clients)} within "
+            f"{waited:.1f} s; timeout_seconds={self.timeout_seconds}. A worker that hangs would hold the whole round: "
+            "raise `timeout_seconds`, give a task fewer clients, or look at the workers of the pool."
+        )
+        message += " This engine has ended them and made a new pool." if new is not None else ""
+        return EngineError(message, stage=work.stage, client=", ".join(map(str, batch.clients)))
+
+
+class _Answers:
+    """The answers of one pass: taken as they come, added in the order of their batches."""
+
+    def __init__(self, engine: Executor, work: Pass, size: int, submit: Callable[[Batch], Future], digest: str) -> None:
+        self.engine, self.work, self.size, self.submit, self.digest = engine, work, size, submit, digest
+        self.waiting: dict[Future, tuple[Batch, int]] = {}  # with how often it was sent
+        self.replies: dict[int, tuple[Batch, Reply]] = {}  # that came before their turn
+        self.missing: dict[int, tuple[Batch, str]] = {}
+        self.turn = self.answered = 0
+        # Only the first pass of a round decides who is in it; the later ones need all of those.
+        self.quorum = engine.quorum if work.cohorts is not None and work.present is None else None
+        self.started = self.heard = time.perf_counter()
+
+    def collect(self, most: int) -> None:
+        """Sends all batches, at most `most` at a time, and adds their answers."""
+        source = self.work.batches(self.size)
+        exhausted = reason = None
+        while not (reason := self._enough()) and not (exhausted and not self.waiting):
+            while not exhausted and len(self.waiting) < most:
+                batch = next(source, None)
+                if batch is None:
+                    exhausted = True
+                elif self._is_out(batch):
+                    self.missing[batch.index] = batch, ""
+                    self._add()
+                else:
+                    self.waiting[self.engine._submitted(self.submit, batch, self.work)] = batch, 1
+            self._wait()
+        if self.quorum is None:
+            return
+        if reason:
+            for batch, _ in self.waiting.values():
+                self.missing[batch.index] = batch, reason
+            self.missing.update((batch.index, (batch, reason)) for batch in source)
+        if self.missing:
+            self.work.decide(self.missing, self.size)
+        self._add()
+
+    def cancel(self) -> None:
+        """Calls off what is still waited for."""
+        for future in self.waiting:
+            future.cancel()
+
+    def _is_out(self, batch: Batch) -> bool:
+        present = self.work.present
+        return present is not None and not present[batch.index * self.size]
+
+    def _enough(self) -> str | None:
+        """Why the round goes on without those that have not answered; None while it waits."""
+        if self.quorum is None:
+            return None
+        need, failed = self.quorum.of(self.work.clients), sum(len(batch.clients) for batch, _ in self.missing.values())
+        if failed > self.work.clients - need:
+            reasons = "; ".join(sorted({reason for _, reason in self.missing.values()}))
+            message = (
+                f"stage {self.work.stage} (`{self.work.name}`) cannot reach its quorum: {need} of {self.work.clients} "
+                f"clients must answer, and {failed} failed: {reasons}. Lower `quorum`, or run the round again."
+            )
+            raise EngineError(message, stage=self.work.stage)
+        if self.answered < need:
+            return None
+        deadline, passed = self.quorum.deadline_seconds, time.perf_counter() - self.started
+        if deadline is None:
+            return f"not among the first {self.answered} that answered"
+        return f"no answer within {passed:.1f} s (deadline_seconds={deadline})" if passed >= deadline else None
+
+    def _wait(self) -> None:
+        """Takes what has come; looks at `cancel` and the time ten times a second, so that nothing waits unseen."""
+        began = time.perf_counter()
+        if not (done := self._done()):  # `wait` does not see futures that were cancelled by their pool
+            concurrent.futures.wait(self.waiting, 0.1, concurrent.futures.FIRST_COMPLETED)
+            done = self._done()
+        now = time.perf_counter()
+        self.work.recorder.stage(self.work.stage, "server", 0.0, now - began)
+        for future in done:
+            self.heard = now
+            self._take(future, *self.waiting.pop(future))
+        if not done and self.waiting:
+            self.work.recorder.check(self.work.stage, self.work.done)
+            limit = self.engine.timeout_seconds
+            if limit is not None and now - self.heard > limit:
+                (batch, _) = next(iter(self.waiting.values()))
+                raise self.engine._late(self.work, batch, now - self.heard)
+        self._add()
+
+    def _done(self) -> list[Future]:
+        return [future for future in self.waiting if future.done()]
+
+    def _take(self, future: Future, batch: Batch, tries: int) -> None:
+        try:
+            reply: Reply = future.result()
+        except concurrent.futures.BrokenExecutor as error:
+            raise self.engine._broken(self.work, error) from error
+        except (Exception, concurrent.futures.CancelledError) as error:
+            _LOG.warning("stage %s: a worker failed: %s: %s", self.work.stage, type(error).__name__, error)
+            if self.quorum is not None:
+                self.missing[batch.index] = batch, brief(error)
+                return
+            single = self.work.raising(batch) if self.engine._local and len(batch.clients) > 1 else None
+            raise single or self.work.failed(batch, error, "a worker") from error
+        if not reply.is_of(self.digest, batch.index):
             if tries == _TRIES:
                 fact = f"{name_clients(batch.clients)} got changed or foreign answers {_TRIES} times"
-                raise work.miscounted(fact)
-            _LOG.warning("stage %s: batch %d got a foreign answer and is sent again", work.stage, batch.index)
-            reply = self._wait(work, batch, repeated, started)
-        work.recorder.stage(work.stage, "server", 0.0, time.perf_counter() - started)
-        work.recorder.warmup_seconds += reply.compile_seconds / _count_workers(self.pool)
+                raise self.work.miscounted(fact)
+            _LOG.warning("stage %s: batch %d got a foreign answer and is sent again", self.work.stage, batch.index)
+            self.waiting[self.engine._submitted(self.submit, batch, self.work)] = batch, tries + 1
+            return
+        self.replies[batch.index] = batch, reply
+        self.answered += len(batch.clients)
+
+    def _add(self) -> None:
+        """Adds the answers whose turn it is; a client that is missing adds nothing."""
+        undecided = self.quorum is not None and self.work.present is None
+        while self.turn in self.replies or (self.turn in self.missing and not undecided):
+            if self.turn in self.replies:
+                self._add_reply(*self.replies.pop(self.turn))
+            else:
+                self.work.skip(self.missing[self.turn][0])
+            self.turn += 1
+
+    def _add_reply(self, batch: Batch, reply: Reply) -> None:
+        work, check_nan = self.work, self.engine.check_nan
+        work.recorder.warmup_seconds += reply.compile_seconds / _count_workers(self.engine.pool)
         if reply.compile_seconds:
             work.recorder.note(f"stage {work.stage} was compiled on {reply.where} in {reply.compile_seconds:.2f} s")
         try:
-            work.add(batch, reply.outputs, seconds=reply.seconds, where=reply.where, check_nan=self.check_nan)
+            work.add(batch, reply.outputs, seconds=reply.seconds, where=reply.where, check_nan=check_nan)
         except EngineError as error:
-            raise (work.isolated(batch) or error) if self.check_nan and len(batch.clients) > 1 else error from None
-
-    def _wait(self, work: Pass, batch: Batch, future: Future, started: float) -> Reply:
-        """The reply; looks at `cancel` and the time ten times a second, so that nothing waits forever unseen."""
-        while True:
-            try:
-                return future.result(timeout=0.1)
-            except concurrent.futures.TimeoutError as error:
-                if future.done():
-                    raise work.failed(batch, error, "a worker") from error
-                work.recorder.check(work.stage, 0.0)
-                waited = time.perf_counter() - started
-                if self.timeout_seconds is not None and waited > self.timeout_seconds:
-                    message = (
-                        f"stage {work.stage} (`{work.name}`) did not answer for {list_clients(batch.clients)} within "
-                        f"{waited:.1f} s; timeout_seconds={self.timeout_seconds}. A worker that hangs would hold the "
-                        "whole round: raise `timeout_seconds`, give a task fewer clients, or look at the workers of "
-                        "the pool."
-                    )
-                    raise EngineError(message, stage=work.stage, client=", ".join(map(str, batch.clients))) from None
-            except concurrent.futures.BrokenExecutor as error:
-                raise self._broken(work, error) from error
-            except Exception as error:
-                _LOG.warning("stage %s: a worker failed: %s: %s", work.stage, type(error).__name__, error)
-                raise work.failed(batch, error, "a worker") from error
+            raise (work.isolated(batch) or error) if check_nan and len(batch.clients) > 1 else error from None
 
 
 def _remade(pool: Foreign) -> concurrent.futures.Executor | None:
@@ -205,8 +313,41 @@ def _remade(pool: Foreign) -> concurrent.futures.Executor | None:
     if type(pool).__name__ == "_ReusablePoolExecutor":  # of loky, which keeps its settings
         from loky import get_reusable_executor  # pyright: ignore[reportMissingImports] -- brought by the pool
 
-        return get_reusable_executor(known._max_workers)
+        return get_reusable_executor(known._max_workers, reuse=False, kill_workers=True)  # pyright: ignore
     return None
+
+
+def _is_loky(pool: object) -> bool:
+    return type(pool).__module__.startswith("loky.")
+
+
+def _end_workers(pool: Foreign) -> None:
+    """Ends the processes of a pool, which do not listen while they compute."""
+    for process in list((getattr(pool, "_processes", None) or {}).values()):
+        process.kill()
+    pool.shutdown(wait=False, cancel_futures=True) if not _is_loky(pool) else pool.shutdown(wait=False)
+
+
+def _check_dask(client: Foreign) -> None:
+    """Every worker of a Dask cluster can import this package, in this version.
+
+    Raises:
+        EngineError: naming the workers that cannot; a task that fails to load would be sent again without end.
+    """
+    seen = client.__dict__.setdefault("_workbench_checked", set())
+    workers = set(client.scheduler_info(n_workers=-1)["workers"])
+    if not (new := sorted(workers - seen)):
+        return
+    # Of Python itself, so that a worker without the package can run the question.
+    answers = client.run(eval, "__import__('workbench').__version__", workers=new, on_error="return")
+    wrong = [f"{worker}: {answer}" for worker, answer in answers.items() if answer != __version__]
+    if wrong:
+        message = (
+            f"workers of the Dask cluster do not have workbench {__version__}, which this process runs: "
+            f"{'; '.join(wrong)}. A worker computes stages with the same package: install that version there."
+        )
+        raise EngineError(message)
+    seen.update(new)
 
 
 def _run_here(compiled: jax.stages.Compiled, operands: list[Any]) -> Reply:

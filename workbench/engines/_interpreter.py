@@ -14,6 +14,7 @@ from workbench import _jax_compat
 from workbench._types import Argument, Atom
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import ReadRows
+from workbench.engines._cohorts import Cohorts, PresentRows
 from workbench.engines._remote_rows import RemoteRows, RemoteStack, is_held, materialize
 from workbench.engines._run_recorder import RunRecorder, brief
 from workbench.engines._stage import BatchFunction, Totals, WholeFunction, dtype_of, from_edge, to_host
@@ -40,6 +41,8 @@ class RunContext:
     compute: Callable[[Pass], None]
     recorder: RunRecorder
     loops: int = 0  # how many loops we are inside of
+    masks: Sequence[PresentRows] = ()  # the plan's first arguments, where rounds go on without some clients
+    cohorts: Cohorts | None = None
 
 
 class PlanInterpreter(PythonInterpreter):
@@ -114,6 +117,9 @@ class PlanInterpreter(PythonInterpreter):
             (sent,) = self.broadcasts[atom].equation.invars
             values[atom] = bind_here(self.broadcasts[atom].equation, [self._read(sent, values, reader)])[0]
         value = values[atom]
+        if isinstance(value, PresentRows) and not rows:
+            message = f"{reader} reads which clients answered, which only clients and reductions may: see `quorum`."
+            raise EngineError(message, stage=reader.removeprefix("the server stage "))
         if isinstance(value, ReadRows) and not rows:
             message = (
                 f"{reader} needs the rows of all clients at once, {value.reader.avals[value.index]} each, but they "
@@ -127,8 +133,11 @@ class PlanInterpreter(PythonInterpreter):
         return value
 
     def _pass(self, phase: Phase, values: dict[Var, Any]) -> None:
-        recorder = self.shared_run.recorder
+        recorder, cohorts = self.shared_run.recorder, self.shared_run.cohorts
+        decided = cohorts.present(phase.placement) if cohorts is not None else None
+        everyone = np.ones(phase.placement.size, bool)
         rows = [self._read(v, values, "a pass", rows=True) for v in phase.rows]
+        rows = [x if not isinstance(x, PresentRows) else everyone if decided is None else decided for x in rows]
         rows = [
             x if isinstance(x, RemoteRows) else materialize([x])[0]
             for x in (rows if phase.divisible else materialize(rows))
@@ -137,10 +146,13 @@ class PlanInterpreter(PythonInterpreter):
         shared = [self._read(atom, values, "a broadcast") for atom in phase.shared.values()]
         functions = functools.partial(self._function, phase)
         work = Pass(phase, rows, shared, functions=functions, reduced=self._reduction(phase), recorder=recorder)
+        work.cohorts, work.present = cohorts, decided
         if phase.divisible:
             self.shared_run.compute(work)
         else:
             self._together(phase, work)
+        if cohorts is not None and decided is None:
+            cohorts.decide(phase.placement, everyone if work.present is None else work.present)
         started = time.perf_counter()
         kept, results = work.results()
         for v, x in zip(phase.kept, kept, strict=True):
@@ -210,7 +222,7 @@ class PlanInterpreter(PythonInterpreter):
     def iteration(self, flow: Scan | While, number: int, operands: Sequence[Any]) -> list[Any]:
         """One iteration, of which the run recorder keeps seconds and what it carries on if the loop is outermost."""
         first = flow.consts
-        with _Round(self, operands[first : first + flow.carries]) as finished:
+        with _Round(self, operands[first : first + flow.carries], number) as finished:
             results = self.body(flow, flow.body, operands)
             finished(results[: flow.carries])
         return results
@@ -244,13 +256,16 @@ class Server:
 class _Round:
     """One iteration of a loop; of the outermost loop, the recorder keeps its seconds and what it carries on."""
 
-    def __init__(self, walk: PlanInterpreter, carry: Sequence[Any]) -> None:
+    def __init__(self, walk: PlanInterpreter, carry: Sequence[Any], number: int) -> None:
         self.recorder, self.outermost = walk.shared_run.recorder, walk.shared_run.loops == 1
+        self.cohorts, self.number = walk.shared_run.cohorts, number
         if self.outermost and self.recorder.carried is None:
             self.recorder.carried = list(carry)
 
     def __enter__(self) -> Callable[[Sequence[Any]], None]:
         self.started = time.perf_counter()
+        if self.outermost and self.cohorts is not None:
+            self.cohorts.round = self.number
         return self._finished
 
     def _finished(self, carry: Sequence[Any]) -> None:
@@ -259,4 +274,5 @@ class _Round:
             self.recorder.carried = list(carry)
 
     def __exit__(self, *_: object) -> None:
-        return None
+        if self.outermost and self.cohorts is not None:
+            self.cohorts.round = None

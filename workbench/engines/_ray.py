@@ -7,16 +7,12 @@ import importlib
 import importlib.util
 from collections.abc import Callable, Mapping
 from types import ModuleType
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Protocol
 
 from workbench._processes import end_ray_with_this_process
 from workbench._types import Argument
-from workbench.engines._client_loop import Pass
-from workbench.engines._clients import Batch
 from workbench.engines._executor import Executor
-from workbench.engines._remote import Reply, Task, run_task
+from workbench.engines._remote import Values
 from workbench.errors import EngineError, MissingDependencyError, ProgramError
 
 Future = concurrent.futures.Future
@@ -37,7 +33,9 @@ class Ray(Executor):
         retries: How often a task is computed again whose worker was lost; -1 for any number.
         check_nan: End the run at the first NaN that leaves a client, and name that client.
         platforms: Platforms that stages are exported for, as ("cpu",). Default: that of this process.
-        timeout_seconds: End the run when one task takes longer than this. Default: wait as long as Ray works.
+        timeout_seconds: End the run after this time without an answer of any task. Default: wait as long as Ray works.
+        quorum: As `Executor`: go on with the clients that answered, once they are a quorum.
+        deadline_seconds: As `Executor`: wait this time for all clients.
 
     Raises:
         MissingDependencyError: if Ray is not installed.
@@ -61,6 +59,8 @@ class Ray(Executor):
         check_nan: bool = False,
         platforms: tuple[str, ...] | None = None,
         timeout_seconds: float | None = None,
+        quorum: int | float | None = None,
+        deadline_seconds: float | None = None,
     ) -> None:
         if importlib.util.find_spec("ray") is None:
             raise MissingDependencyError("ray", extra="ray", needed_for="`workbench.engines.Ray`")
@@ -78,14 +78,14 @@ class Ray(Executor):
             check_nan=check_nan,
             platforms=platforms,
             timeout_seconds=timeout_seconds,
+            quorum=quorum,
+            deadline_seconds=deadline_seconds,
         )
         self.name = "ray"
 
-    def _sender(self, work: Pass, size: int) -> Callable[[Batch], Future]:
-        digest, stage = self._travelling(work, size)
+    def _put(self, values: Values) -> object:
         pool: _RayPool = self.pool  # pyright: ignore[reportAssignmentType]
-        values = pool.put([np.frombuffer(stage, np.uint8), *work.shared])
-        return lambda batch: pool.submit(_run, digest, [np.int32(batch.index), *batch.rows], values)
+        return pool.put(values)
 
 
 class _Reference(Protocol):
@@ -140,7 +140,7 @@ class _RayPool(concurrent.futures.Executor):
         """Tasks that the cluster computes at a time, as it is now."""
         return self._count()
 
-    def put(self, values: list[Any]) -> object:
+    def put(self, values: Values) -> object:
         """Values in the object store.
 
         Raises:
@@ -176,8 +176,3 @@ class _RayPool(concurrent.futures.Executor):
             )
             raise ProgramError(message)
         return places
-
-
-def _run(digest: str, operands: list[Any], values: list[Any]) -> Reply:
-    stage, *shared = values
-    return run_task(Task(digest, memoryview(stage), [*operands, *shared]))

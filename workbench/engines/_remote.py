@@ -4,28 +4,77 @@ import dataclasses
 import functools
 import multiprocessing
 import os
+import shutil
+import tempfile
 import threading
 import time
+import weakref
 import zlib
 from collections.abc import Callable, Sequence
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
 
+from workbench._processes import is_removed, remove_with_this_process
+from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._artifact import unpack
 
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One batch: the stage's StableHLO with its digest, and the arguments."""
+    """One batch: the stage's StableHLO with its digest, and the arguments, or those that `Values` do not have."""
 
     digest: str
     stage: bytes | memoryview
     operands: list[Any]
     sent: int | None = None  # the fingerprint of the operands, where they travel
+
+
+@dataclasses.dataclass(frozen=True)
+class Values:
+    """What all batches of a pass share: the stage and the server's values, with their fingerprint."""
+
+    stage: bytes
+    arrays: Sequence[Any]
+    sent: int
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the stage and the values."""
+        return len(self.stage) + sum(x.nbytes for x in self.arrays)
+
+    def stored(self) -> "StoredValues":
+        """The same in a file, for workers of this machine."""
+        return StoredValues(self)
+
+
+class StoredValues:
+    """Values in a file that is removed with this object; a worker reads the file once."""
+
+    def __init__(self, values: Values) -> None:
+        folder = tempfile.mkdtemp(prefix="workbench-values-")
+        remove_with_this_process(Path(folder))
+        self.path, self.sent = f"{folder}/values.npz", values.sent
+        save_arrays(self.path, [np.frombuffer(values.stage, np.uint8), *values.arrays])
+        weakref.finalize(self, _remove, folder)
+
+    def __reduce__(self) -> tuple[Callable, tuple[str, int]]:
+        return _read_values, (self.path, self.sent)
+
+
+def _remove(folder: str) -> None:
+    shutil.rmtree(folder, ignore_errors=True)
+    is_removed(Path(folder))
+
+
+@functools.lru_cache(maxsize=2)
+def _read_values(path: str, sent: int) -> Values:
+    stage, *arrays = load_arrays(path)
+    return Values(stage.tobytes(), arrays, sent)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,17 +104,32 @@ def fingerprint(arrays: Sequence[Any], *parts: object) -> int:
     return crc
 
 
+def token(*parts: object) -> int:
+    """A number for a batch or a row by key; the sum of many says which of them were added, and how often."""
+    return zlib.crc32(repr(parts).encode())
+
+
+def counted(tokens: Sequence[int]) -> np.ndarray:
+    """How many tokens there are, and their sum."""
+    return np.array([len(tokens), sum(tokens)], np.int64)
+
+
 _MOST_STAGES = 64  # compiled, kept for their next batches; a pool of threads keeps them in the kernel itself
 _LOADED: dict[str, Callable] = {}
 _LOCK = threading.Lock()
 
 
-def run_task(task: Task) -> Reply:
+def run_task(task: Task, values: Values | None = None) -> Reply:
     """Runs one batch; a stage is compiled when its first batch arrives and kept."""
     end_with_parent()
+    if values is not None and values.sent != fingerprint(values.arrays, task.digest):
+        message = "the server's values changed on their way to the worker"
+        raise ValueError(message)
     if task.sent is not None and task.sent != fingerprint(task.operands, task.digest):
         message = "the rows of its clients changed on their way to the worker"
         raise ValueError(message)
+    if values is not None:
+        task = dataclasses.replace(task, stage=values.stage, operands=[*task.operands, *values.arrays])
     started = time.perf_counter()
     call, compile_seconds = _LOADED.get(task.digest), 0.0
     if call is None:

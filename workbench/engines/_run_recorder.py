@@ -24,6 +24,7 @@ class RunRecorder:
         self.moved_bytes = 0
         self.warmup_seconds = 0.0
         self.round_seconds: list[float] = []
+        self.orders: dict[int, int] = {}  # of each reader of clients, a checksum of their order
         self.carried: list[Any] | None = None  # of the outermost loop, after its last finished round
         self._progress, self._cancel = progress, cancel
         self._stages: dict[tuple[str, str], list[float]] = {}

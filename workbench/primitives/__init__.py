@@ -32,6 +32,7 @@ from workbench.primitives._families import (
 )
 from workbench.primitives._linear import broadcast_p as broadcast_p, mean_p as mean_p, sum_p as sum_p
 from workbench.primitives._map import map_fn as map_fn, map_p as map_p
+from workbench.primitives._present import only_present as only_present
 from workbench.primitives._program import program as program
 from workbench.primitives._ragged import scan_ragged as scan_ragged
 from workbench.primitives._reduce import reduce_max as reduce_max, reduce_min as reduce_min, reduce_sum as reduce_sum

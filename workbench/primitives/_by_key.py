@@ -21,6 +21,7 @@ from workbench.mesh import Layout, Placement, align, find_layout, resolve, sprea
 from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._linear import accumulator_of, bind_broadcast, sum_dtype, typed
 from workbench.primitives._map import bind_map, map_fn
+from workbench.primitives._present import present_of
 
 by_key_p: Primitive = Primitive("reduce_by_key")
 
@@ -83,6 +84,9 @@ def reduce_by_key(
     leaves, structure = as_arrays("reduce_by_key", "values", values)
     check_clients("reduce_by_key", "values", structure.hidden(leaves), placement)
     keys = _checked_keys(keys, num_keys, leaves, placement)
+    if (present := present_of(placement, leaves)) is not None:
+        group = lambda key, here: jnp.where(here, _group_numbers(key, num_keys), num_keys)  # noqa: E731
+        keys = jnp.asarray(map_fn(group, (keys, present), over=placement.name))
     layout = find_layout(placement)
     if op == "mean":
         leaves = [x if jnp.issubdtype(x.dtype, jnp.inexact) else x.astype(jnp.result_type(float)) for x in leaves]

@@ -15,6 +15,7 @@ from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._extreme import highest, lowest, max_p, min_p
 from workbench.primitives._linear import bind_mean, bind_reduction, bind_sum
 from workbench.primitives._map import map_fn
+from workbench.primitives._present import also_present, require_all
 
 
 def reduce_sum(
@@ -130,6 +131,9 @@ def reduce_leaves(
         return _compiled(operation, over, placement, accumulator)(x)
     leaves, structure = as_arrays(operation, "x", x)
     check_clients(operation, "x", structure.hidden(leaves), placement)
+    where = also_present(where, placement, leaves)
+    if operation == "reduce_sum" and any(jnp.issubdtype(leaf.dtype, jnp.unsignedinteger) for leaf in leaves):
+        require_all(operation, "Sums of unsigned integers wrap around, and masks of secure sums cancel only in all.")
     layout = find_layout(placement)
     if where is None:
         results = [_bind_leaf(operation, leaf, placement, layout, accumulator) for leaf in leaves]

@@ -13,6 +13,7 @@ from workbench.errors import PlacementError
 from workbench.mesh import Placement, find_layout, resolve
 from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._map import map_fn
+from workbench.primitives._present import present_of
 from workbench.primitives._reduce import reduce_leaves, reduce_max, reduce_sum
 from workbench.primitives._static import hide_static
 
@@ -48,6 +49,9 @@ def reduce_mean(
     References:
         DrJAX (2024), section 3.
     """
+    if where is None:
+        placement, outer = resolve("reduce_mean", over)
+        where = None if outer else present_of(placement, jax.tree.map(jnp.asarray, x))
     if where is not None:
         return reduce_weighted_mean(x, where, over=over, accumulator=accumulator)
     return reduce_leaves("reduce_mean", x, over, None, accumulator)
@@ -96,6 +100,10 @@ def reduce_weighted_mean(
         )
     leaves, structure = as_arrays("reduce_weighted_mean", "x", x)
     check_clients("reduce_weighted_mean", "x", structure.hidden(leaves), placement)
+    if (present := present_of(placement, leaves)) is not None:
+        weight = jax.tree.map(
+            lambda w: map_fn(lambda w, p: jnp.where(p, w, jnp.zeros_like(w)), (w, present), over=placement.name), weight
+        )
     weights = _weights_of_leaves(x, weight, placement)
     unique = list({id(w): w for w in weights}.values())
     index = tuple(next(i for i, w in enumerate(unique) if w is own) for own in weights)

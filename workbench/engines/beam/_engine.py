@@ -20,7 +20,7 @@ from workbench._processes import temporary_folder
 from workbench.engines._arguments import check_clients_per_batch
 from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._client_loop import Pass
-from workbench.engines._clients import Batch, ReadRows, batches
+from workbench.engines._clients import Batch, ReadRows
 from workbench.engines._engine import Engine, table_of_clients
 from workbench.engines._interpreter import PlanInterpreter
 from workbench.engines._run_recorder import Progress, brief
@@ -200,7 +200,7 @@ def _write(folder: Path, work: Pass, size: int) -> list[Batch]:
     made = []
     own = [x for i, x in enumerate(work.rows) if i not in filed]
     files = next((x.reader for x in filed.values() if isinstance(x.reader, ClientFiles)), None)
-    for batch in batches(own, work.clients, size, work.stage):
+    for batch in work.batches(size, own):
         save_arrays(folder / f"rows-{batch.index}.npz", batch.rows)
         clients = batch.clients
         if files is not None:
@@ -213,18 +213,21 @@ def _write(folder: Path, work: Pass, size: int) -> list[Batch]:
 
 def _read(folder: Path, work: Pass, batches: list[Batch], check_nan: bool) -> None:
     """What the pipeline wrote: each batch's kept rows, and the merged results."""
-    merged = iter(load_arrays(folder / "totals.npz")) if (folder / "totals.npz").exists() else iter(())
-    totals = []
+    totals_file = folder / "totals.npz"
+    counts, *whole = load_arrays(totals_file) if totals_file.exists() else [np.zeros(4, np.int64)]
+    merged, totals, keyed = iter(whole), [], np.zeros(2, np.int64)
     for number, step in enumerate(work.phase.reductions):
         equation = step.equation
         if equation.primitive is not by_key_p:
-            totals.append(next(merged))
+            totals.append(next(merged, None))
             continue
         table = np.array(REDUCTION_OF[by_key_p].start(equation))
         groups = np.moveaxis(table, equation.params["batch_dims"], 0)
         for path in folder.glob(f"groups-{number}-*.npz"):
-            (groups[int(path.stem.rpartition("-")[2])],) = load_arrays(path)
+            some, groups[int(path.stem.rpartition("-")[2])] = load_arrays(path)
+            keyed += some
         totals.append(table)
+    work.check_partials(len(batches), counts.tolist(), keyed.tolist())
     for batch in batches:
         reported, *kept = load_arrays(folder / f"reply-{batch.index}.npz")
         where, seconds, compiling, sent = json.loads(str(reported))

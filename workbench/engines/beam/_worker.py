@@ -12,7 +12,7 @@ import apache_beam as beam
 import numpy as np
 
 from workbench.engines._array_files import load_arrays, save_arrays
-from workbench.engines._remote import Task, run_task
+from workbench.engines._remote import Task, counted, run_task, token
 
 CANCELLED = "cancelled"  # a file of this name in its folder ends a pipeline before its next batch
 _MERGES = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum}
@@ -56,13 +56,15 @@ class ComputeBatch(beam.DoFn):
         reported = json.dumps([reply.where, reply.seconds, reply.compile_seconds, sum(x.nbytes for x in reply.outputs)])
         save_arrays(folder / f"reply-{batch}.npz", [np.array(reported), *kept])
         whole = [x for x, axis in zip(partial, self.spec.keyed, strict=True) if axis < 0]
-        if whole:
-            yield whole
+        keyed: list[int] = []
         for number, (table, axis) in enumerate(zip(partial, self.spec.keyed, strict=True)):
             if axis >= 0:
                 groups = np.moveaxis(table, axis, 0)
                 for key in np.flatnonzero(groups.reshape(len(groups), -1).any(axis=1)):
-                    yield beam.pvalue.TaggedOutput("by_key", ((number, int(key)), groups[key]))
+                    keyed.append(token(number, int(key), batch))
+                    yield beam.pvalue.TaggedOutput("by_key", ((number, int(key)), [counted(keyed[-1:]), groups[key]]))
+        if partial:
+            yield [np.concatenate([counted([token(batch)]), counted(keyed)]), *whole]
 
     def _rows(self, folder: Path, batch: int) -> list[np.ndarray]:
         rows = load_arrays(folder / f"rows-{batch}.npz")
@@ -76,10 +78,10 @@ class ComputeBatch(beam.DoFn):
 
 
 class MergePartial(beam.CombineFn):
-    """Merges lists of accumulators, each in the dtype that its reduction states."""
+    """Merges lists of accumulators, each in the dtype that its reduction states; the first counts what was merged."""
 
     def __init__(self, merges: Sequence[str]) -> None:
-        self.merges = tuple(merges)
+        self.merges = ("add", *merges)
 
     def create_accumulator(self) -> list[np.ndarray] | None:
         """Nothing yet."""
@@ -118,15 +120,15 @@ class WriteTotals(beam.DoFn):
 
 
 class WriteGroup(beam.DoFn):
-    """Writes one key's sum of one reduction by key."""
+    """Writes one key's sum of one reduction by key, and what it was made of."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
-    def process(self, element: tuple[tuple[int, int], np.ndarray]) -> Iterator[int]:
+    def process(self, element: tuple[tuple[int, int], list[np.ndarray]]) -> Iterator[int]:
         """The reduction's number and the key, and the sum."""
         (number, key), total = element
-        save_arrays(f"{self.path}-{number}-{key}.npz", [total])
+        save_arrays(f"{self.path}-{number}-{key}.npz", total)
         yield 0
 
 
@@ -160,22 +162,5 @@ def run_pipeline(folder: str, batches: int, runner: object, flags: Sequence[str]
         totals = replies.partial | "reduce" >> beam.CombineGlobally(MergePartial(whole)).without_defaults()
         _ = totals | "write totals" >> beam.ParDo(WriteTotals(f"{folder}/totals"))
         if any(axis >= 0 for axis in spec.keyed):
-            groups = replies.by_key | "shuffle and reduce by key" >> beam.CombinePerKey(_AddGroups())
+            groups = replies.by_key | "shuffle and reduce by key" >> beam.CombinePerKey(MergePartial(["add"]))
             _ = groups | "write groups" >> beam.ParDo(WriteGroup(f"{folder}/groups"))
-
-
-class _AddGroups(beam.CombineFn):
-    """Adds the partial sums of one key."""
-
-    def create_accumulator(self) -> np.ndarray | None:
-        return None
-
-    def add_input(self, mutable_accumulator: np.ndarray | None, element: np.ndarray) -> np.ndarray:
-        return element if mutable_accumulator is None else mutable_accumulator + element
-
-    def merge_accumulators(self, accumulators: Iterable[np.ndarray | None]) -> np.ndarray | None:
-        left = [x for x in accumulators if x is not None]
-        return sum(left[1:], start=left[0]) if left else None
-
-    def extract_output(self, accumulator: np.ndarray | None) -> np.ndarray | None:
-        return accumulator

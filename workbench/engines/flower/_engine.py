@@ -17,7 +17,7 @@ from jax.extend.core import Var
 
 from workbench._types import Aval
 from workbench.engines._client_loop import Pass, list_clients
-from workbench.engines._clients import Batch, ReadRows, batches
+from workbench.engines._clients import Batch, ReadRows
 from workbench.engines._engine import Engine, Progress
 from workbench.engines._remote_rows import RemoteRows, materialize
 from workbench.engines._run_recorder import RunRecorder
@@ -190,7 +190,7 @@ class Flower(Engine):
         asked = []
         started = time.perf_counter()
         written = {name for kind, name in sources if kind == "own" and name in {n for n, _ in self._columns.values()}}
-        for slot, batch in enumerate(batches(rows, work.clients, size, work.stage)):
+        for slot, batch in enumerate(work.batches(size, rows)):
             parts = iter(batch.rows)
             sent, named = [], []
             for kind, name in sources:

@@ -27,7 +27,7 @@ from workbench._processes import temporary_folder
 from workbench._types import PyTree
 from workbench.engines._arguments import argument_of_source, check_clients_per_batch
 from workbench.engines._client_loop import Pass, name_clients
-from workbench.engines._clients import Batch, ClientReader, ReadRows, batches
+from workbench.engines._clients import Batch, ClientReader, ReadRows
 from workbench.engines._engine import Engine, table_of_clients
 from workbench.engines._interpreter import PlanInterpreter
 from workbench.engines._remote_rows import RemoteRows, materialize
@@ -397,7 +397,7 @@ class _Jobs:
             if not frame.is_cached:
                 frame.persist()  # a second pass reads it: from now on it stays with the executors
             return frame, named
-        records = [_record(batch) for batch in batches(arrays, work.clients, size, work.stage)]
+        records = [_record(batch) for batch in work.batches(size, arrays)]
         frame = self._frame(records)
         self._frames[key] = frame, list(arrays)
         while len(self._frames) > 4:
@@ -423,7 +423,7 @@ class _Jobs:
         each = max(1, math.ceil(math.ceil(work.clients / size) / (4 * self.tasks)))
         named, writer = [], None
         try:
-            for batch in batches(arrays, work.clients, size, work.stage):
+            for batch in work.batches(size, arrays):
                 record = _record(batch)
                 if batch.index % each == 0:
                     if writer is not None:
@@ -502,7 +502,7 @@ class _Jobs:
                 groups[keys[i]] = values[0]
             else:
                 whole = values if whole is None else merge(names, whole, values)
-        _check_partials(work, len(named), counted[PARTIAL], counted[KEYED])
+        work.check_partials(len(named), counted[PARTIAL], counted[KEYED][:2])
         merged = iter(whole or ())
         totals = [tables[i] if i in tables else next(merged) for i in range(len(work.phase.reductions))]
         work.reduced(totals, check_nan=self.engine.check_nan)
@@ -549,9 +549,9 @@ class _Jobs:
         for rows in wanted:
             state = self._states[rows.name]
             if state.path not in tables:
-                columns = [state.names[x.name] for x in wanted if x.name in state.names]
-                read = state.frame.select("number", *dict.fromkeys(columns))
-                tables[state.path] = self._asked(read.toArrow, rows, recorder)
+                columns = list(dict.fromkeys(state.names.values()))
+                tables[state.path] = self._asked(state.frame.select("number", "crc", *columns).toArrow, rows, recorder)
+                _check_kept(tables[state.path], columns, math.ceil(rows.shape[0] / state.size), rows)
             table, aval = tables[state.path], edge_aval(rows.aval)
             cells = dict(zip(table.column("number").to_pylist(), table.column(state.names[rows.name]), strict=True))
             shapes = shapes_of([jax.ShapeDtypeStruct((state.size, *aval.shape[1:]), aval.dtype)])
@@ -716,23 +716,25 @@ def _check_answers(work: Pass, named: Sequence[Batch], table: Foreign) -> None:
         raise work.miscounted("; ".join(facts))
 
 
-def _check_partials(work: Pass, batches_: int, partial: Sequence[int], keyed: Sequence[int]) -> None:
-    """The merged partial results hold every batch and every row by key exactly once.
+def _check_kept(table: Foreign, columns: Sequence[str], count: int, rows: RemoteRows) -> None:
+    """The rows that a pass left with the clients are all there, once each and unchanged.
 
     Raises:
         EngineError: if not.
     """
-    from workbench.engines.spark._worker import token
+    from workbench.engines.spark._worker import crc_of
 
-    if not work.phase.reductions:
+    numbers = table.column("number").to_pylist()
+    cells = zip(*(table.column(name) for name in columns), strict=True)
+    sums = [crc_of([cell.as_buffer() for cell in row]) for row in cells]
+    if sorted(numbers) == list(range(count)) and sums == table.column("crc").to_pylist():
         return
-    answers, tokens, expected, expected_tokens = partial
-    if (answers, tokens) != (batches_, sum(map(token, range(batches_)))):
-        fact = f"the merged partial results hold {answers} answers of {batches_} batches"
-        raise work.miscounted(fact)
-    if tuple(keyed[:2]) != (expected, expected_tokens):
-        fact = f"{keyed[0]} partial results by key arrived, and the workers made {expected}"
-        raise work.miscounted(fact)
+    message = (
+        f"the rows {rows.label} of stage {rows.stage} were read back as {len(numbers)} batches, {len(set(numbers))} of "
+        f"them different, and {count} were written. Rows that wait in `folder` are read once each and unchanged: keep "
+        "other programs from that folder, and run again."
+    )
+    raise EngineError(message, stage=rows.stage)
 
 
 def _check_packed(table: Foreign, ids: Sequence[Any], size: int) -> None:

@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from workbench._open_types import Foreign
-from workbench.engines._remote import Task, run_task
+from workbench.engines._remote import Task, run_task, token
 from workbench.engines._run_recorder import find_nan
 
 MERGES = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum}
@@ -62,11 +62,6 @@ class Inline:
     """Bytes that travel with the function, read as a broadcast variable is."""
 
     value: bytes
-
-
-def token(*parts: object) -> int:
-    """A number for a batch or a row by key; the sum of many says which of them were added, and how often."""
-    return zlib.crc32(repr(parts).encode())
 
 
 def crc_of(cells: Sequence[bytes | memoryview | None]) -> int:

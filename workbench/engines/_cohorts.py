@@ -1,0 +1,153 @@
+"""Rounds that go on with the clients that have answered: how many a round needs, and who answered in each."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+from jax.extend.core import ClosedJaxpr, Var
+
+from workbench._types import Atom, PyTree
+from workbench.errors import ProgramError
+from workbench.mesh import Placement
+from workbench.plan import Plan, Scan, control_flow, find_phases, loop_bodies, plan_jaxpr
+from workbench.primitives import only_present
+
+
+@dataclasses.dataclass(frozen=True)
+class Quorum:
+    """How many clients a round needs (a number, or a share up to 1.0), and how long it waits for the others."""
+
+    clients: int | float
+    deadline_seconds: float | None
+
+    def of(self, clients: int) -> int:
+        """The least number of answers for this number of clients."""
+        return min(clients, math.ceil(self.clients * clients) if isinstance(self.clients, float) else self.clients)
+
+
+@dataclasses.dataclass(frozen=True)
+class PresentRows:
+    """Stands for the mask of the clients of a placement that answered in the present round."""
+
+    placement: Placement
+
+
+class Cohorts:
+    """The clients that answered in each round of one run. The first pass of a round decides, later passes follow.
+
+    A round is an iteration of the outermost loop. Iterations with the same number share a cohort, so that the backward
+    pass of a loop has the clients of its forward pass. A program without a loop is one round.
+    """
+
+    def __init__(self, quorum: Quorum) -> None:
+        self.quorum = quorum
+        self.round: int | None = None
+        self._present: dict[tuple[int | None, Placement], np.ndarray] = {}
+        self._sizes: dict[Placement, int] = {}
+
+    def present(self, placement: Placement) -> np.ndarray | None:
+        """Who answered, bool `[clients]`; None before the first pass of the round."""
+        return self._present.get((self.round, placement))
+
+    def decide(self, placement: Placement, present: np.ndarray) -> None:
+        """Keeps who answered in the first pass of the round."""
+        self._present[self.round, placement] = present
+
+    def size(self, placement: Placement, wanted: int) -> int:
+        """Clients of a batch: in all passes of a run the same, so that a client's batch is there or missing."""
+        return self._sizes.setdefault(placement, wanted)
+
+
+def check_quorum(engine: str, quorum: float | None, deadline_seconds: float | None) -> Quorum | None:
+    """What an engine was given as `quorum` and `deadline_seconds`.
+
+    Raises:
+        ProgramError: for what is no number of clients, no share, or no number of seconds.
+    """
+    is_number = isinstance(quorum, int | float) and not isinstance(quorum, bool)
+    timed = deadline_seconds is None or (isinstance(deadline_seconds, int | float) and deadline_seconds > 0)
+    if quorum is None and deadline_seconds is None:
+        return None
+    if not is_number or not timed or not (quorum >= 1 if isinstance(quorum, int) else 0 < quorum <= 1):
+        message = (
+            f"`{engine}` was given quorum={quorum!r} and deadline_seconds={deadline_seconds!r}. A round waits for all "
+            "clients until the deadline, and goes on with those who answered once they are a quorum: pass `quorum` as "
+            "a number of clients (an int from 1) or a share (a float up to 1.0), and `deadline_seconds` above 0."
+        )
+        raise ProgramError(message)
+    return Quorum(quorum, deadline_seconds)
+
+
+def placements_of(plan: Plan) -> list[Placement]:
+    """The placements whose clients a plan computes apart, loops included."""
+    seen = {phase.placement: None for phases in find_phases(plan, alike=False).values() for phase in phases}
+    for body in _bodies(plan):
+        seen.update(dict.fromkeys(placements_of(plan_jaxpr(body, plan.name))))
+    return list(seen)
+
+
+def of_present(fn: Callable, placements: Sequence[Placement]) -> Callable:
+    """`fn` with the masks of present clients as its first argument; every reduction takes the present alone."""
+
+    def present(masks: Sequence[jax.Array], *args: PyTree[jax.Array]) -> PyTree[jax.Array]:
+        with only_present(dict(zip(placements, masks, strict=True))):
+            return fn(*args)
+
+    present.__name__ = getattr(fn, "__name__", type(fn).__name__)
+    return present
+
+
+def check_rows(plan: Plan) -> None:
+    """Refuses programs that need rows of clients that may be missing.
+
+    Raises:
+        ProgramError: if the server reads rows of clients, if a loop carries them from round to round, or if clients
+            are computed both in a loop of rounds and outside.
+    """
+    if find_phases(plan, alike=False) and any(placements_of(plan_jaxpr(body, plan.name)) for body in _bodies(plan)):
+        _refuse(plan, "it computes clients in its rounds and, for all rounds together, outside of their loop")
+    _check_rows(plan, set())
+
+
+def _check_rows(plan: Plan, given: set[Var]) -> set[Var]:
+    """The variables with rows of clients, given those among the arguments."""
+    rows = {v for phases in find_phases(plan, alike=False).values() for phase in phases for v in phase.kept} | given
+    for step in plan.steps:
+        read = [v for v in step.inputs if v in rows]
+        if step.kind == "server" and read:
+            _refuse(plan, "its server reads the rows of all clients")
+        if step.kind not in ("loop", "branch"):
+            continue
+        flow = control_flow(step.equation)
+        is_scan, name = isinstance(flow, Scan), step.equation.primitive.name
+        if read and not is_scan:
+            _refuse(plan, f"its `{name}` reads rows of clients")
+        for body in loop_bodies(step.equation):
+            inner = plan_jaxpr(body, plan.name)
+            pairs = zip(step.equation.invars, body.jaxpr.invars, strict=True) if is_scan else ()
+            made = _check_rows(inner, {b for a, b in pairs if isinstance(a, Var) and a in rows})
+            carries = flow.carries if isinstance(flow, Scan) else None
+            for i, atom in enumerate(body.jaxpr.outvars):
+                if _is_row(atom, made) and (carries is None or i < carries):
+                    _refuse(plan, f"its `{name}` carries rows of clients, such as their state, from round to round")
+                if _is_row(atom, made):
+                    rows.add(step.equation.outvars[i])
+    return rows
+
+
+def _is_row(atom: Atom, rows: set[Var]) -> bool:
+    return isinstance(atom, Var) and atom in rows
+
+
+def _bodies(plan: Plan) -> list[ClosedJaxpr]:
+    return [body for step in plan.steps if step.kind in ("loop", "branch") for body in loop_bodies(step.equation)]
+
+
+def _refuse(plan: Plan, fact: str) -> None:
+    message = (
+        f"`{plan.name}` cannot run with a `quorum`: {fact}. A client that does not answer has no row. Let the program "
+        "reduce the rows, or use an engine without `quorum`."
+    )
+    raise ProgramError(message)

@@ -1,0 +1,67 @@
+"""Clients that are known only while the program runs: inside `only_present`, every reduction takes those alone."""
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
+
+import jax
+import jax.numpy as jnp
+
+from workbench._types import PyTree
+from workbench.errors import ProgramError
+from workbench.mesh import Placement
+from workbench.primitives._map import map_fn
+
+_PRESENT: ContextVar[Mapping[Placement, jax.Array] | None] = ContextVar("workbench_present", default=None)
+# A function under `jax.jit` that was traced with other masks must be traced again: JAX keys its caches with this.
+_IN_JIT_KEY = jax.make_user_context(default_value=None)
+
+
+@contextlib.contextmanager
+def only_present(masks: Mapping[Placement, jax.Array]) -> Iterator[None]:
+    """Traces reductions over the clients that `masks`, bool `[clients]` by placement, mark as present."""
+    token = _PRESENT.set(masks)
+    try:
+        with _IN_JIT_KEY(object()):
+            yield
+    finally:
+        _PRESENT.reset(token)
+
+
+def present_of(placement: Placement, rows: object) -> jax.Array | None:
+    """The mask of the present clients, None where all are; a function of the rows that are reduced by it.
+
+    In each iteration of a loop others are present. JAX takes what does not depend on the iteration out of a loop when
+    it differentiates, and the rows keep the mask in.
+    """
+    present = (_PRESENT.get() or {}).get(placement)
+    if present is None:
+        return None
+
+    def mark(here: jax.Array, row: PyTree[jax.Array]) -> jax.Array:
+        values = [x.reshape(-1)[:1] for x in jax.tree.leaves(row)]
+        return here & jnp.all(jnp.stack([jnp.all((v == v) | (v != v)) for v in values]))
+
+    return jnp.asarray(map_fn(mark, (present, jax.lax.stop_gradient(rows)), over=placement.name))
+
+
+def also_present(where: object, placement: Placement, rows: object) -> object:
+    """The mask `where` of the user and the one of the present clients as one."""
+    present = present_of(placement, rows)
+    if present is None or where is None:
+        return where if present is None else present
+    return map_fn(jnp.logical_and, (jnp.asarray(where, dtype=bool), present), over=placement.name)
+
+
+def require_all(operation: str, reason: str) -> None:
+    """Refuses a round that goes on without some clients.
+
+    Raises:
+        ProgramError: inside `only_present`.
+    """
+    if _PRESENT.get():
+        message = (
+            f"`{operation}` was traced for an engine with a `quorum`, whose rounds go on without the clients that do "
+            f"not answer. {reason} Use an engine without `quorum`, or another aggregator."
+        )
+        raise ProgramError(message)
