@@ -303,6 +303,22 @@ def test_a_function_of_the_results_that_fails_is_removed(make_sgd):
     assert [("'bad'" in problem.what) for problem in watched.record.problems] == [True]
 
 
+def test_a_learning_rate_inside_a_donated_state_is_read_in_every_step():
+    @functools.partial(jax.jit, donate_argnums=0)
+    def step(state):
+        hyper = state["optimizer"]["hyper"]
+        new = {"learning_rate": hyper["learning_rate"] * 0.5, "eps": hyper["eps"]}
+        return {"optimizer": {"hyper": new}}, new["learning_rate"] * 3
+
+    state = {"optimizer": {"hyper": {"learning_rate": jnp.float32(1.0), "eps": jnp.float32(1e-8)}}}
+    watched = wb.watch(step, show=False)
+    for _ in range(12):
+        state, _ = watched(state)
+    history = watched.record.history
+    assert [found.metrics["learning_rate"] for found in history] == [0.5 ** (i + 1) for i in range(12)]
+    assert "eps" not in history[0].metrics  # a constant of the optimizer is no metric
+
+
 def test_outputs_that_are_donated_are_copied_from_then_on():
     @functools.partial(jax.jit, donate_argnums=0)
     def step(state):

@@ -28,7 +28,8 @@ def watch(
     Args:
         fn: The function. Left out: the watch is called with it later, or the steps are those of `Watch.steps`.
         outputs: Numbers to record: names of arrays in the results (`"loss"`, `"metrics.accuracy"`), a function of the
-            results, or a dictionary of these by name. Default: the floating-point scalars of the results, at most 8.
+            results, or a dictionary of these by name. Default: floating-point scalars of the results, at most 8; of a
+            state inside them only learning rates, losses, norms and accuracies.
         log: Trackers and folders, as for `run_rounds`.
         profile_every: Number of calls from one profile to the next. A profile is joined to lines, `record.call_tree`.
             It adds the cost of the profiler to its call. Default: no profiles.

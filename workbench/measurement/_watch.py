@@ -219,6 +219,7 @@ class Watch:
                 core.skip()
                 return
             self._reader = reader
+            core.donated |= reader.of_state
             self._note_problems()
         if step.heard:
             self._look(call)

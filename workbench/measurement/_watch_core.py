@@ -286,7 +286,8 @@ class Core:
         values: dict[str, Any] = {}
         for name, leaf in step.values.items():
             try:
-                array = np.asarray(read_here(leaf)).astype(np.float64)
+                found = read_here(leaf)
+                array = np.asarray(found.compressed() if isinstance(found, np.ma.MaskedArray) else found, np.float64)
             except RuntimeError as error:
                 if "deleted" not in str(error):
                     continue

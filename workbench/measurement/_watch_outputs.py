@@ -1,8 +1,10 @@
 """The small values of a call that `watch` reads, and how to find them again in the next call."""
 
 import ast
+import collections
 import inspect
 import operator
+import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -19,6 +21,8 @@ Wanted: TypeAlias = str | Callable[[Any], Any] | Sequence[str] | Mapping[str, st
 
 MOST_DEFAULT_OUTPUTS = 8
 MOST_NUMBERS = 1024  # of one output
+_SHALLOW = 3  # keys to a metric such as `loss` or `metrics["loss"]`; deeper scalars belong to a state
+_METRIC = re.compile(r"learning_rate|\blr\b|loss|norm|accuracy|total")
 
 
 class WatchedCall(NamedTuple):
@@ -41,6 +45,7 @@ class Reader:
 
     Attributes:
         problems: Chosen outputs that do not exist, in words.
+        of_state: Outputs deep inside a result, which the next call may take over (donate).
     """
 
     def __init__(self, fn: Callable | None, wanted: Wanted, call: WatchedCall, before: Mapping[int, object]) -> None:
@@ -55,11 +60,13 @@ class Reader:
         named = _named(leaves, _returned_names(fn), call)
         chosen = self._chosen(wanted, named)
         numbers = [(path, leaf) for path, leaf in leaves if not jnp.issubdtype(leaf.dtype, jax.dtypes.extended)]
-        smallest = min(numbers, key=lambda entry: (entry[1].size, len(entry[0])), default=None)
+        # An argument that is updated in place, as NNX does, is waited for where there are no results.
+        smallest = min(numbers, key=lambda entry: (entry[0][0].idx, entry[1].size, len(entry[0])), default=None)
         if self.is_traced:
             smallest, chosen = None, {}
         self._probe = None if smallest is None else _getter(smallest[0], call, smallest[1])
         self._outputs = {name: _getter(path, call, leaf) for name, (path, leaf) in chosen.items()}
+        self.of_state = {name for name, (path, _) in chosen.items() if len(path) > _SHALLOW and path[0].idx == 0}
 
     def read(self, call: WatchedCall) -> tuple[jax.Array | None, dict[str, Any]]:
         """The array to wait for, and the outputs by name. Raises whatever the lookup does where places moved."""
@@ -81,7 +88,11 @@ class Reader:
 
     def _chosen(self, wanted: Wanted, named: dict[str, tuple[Any, Any]]) -> dict[str, tuple[Any, Any]]:
         if wanted is None:
-            scalars = {name: entry for name, entry in named.items() if _is_metric(entry[1])}
+            scalars = {
+                name: entry
+                for name, entry in named.items()
+                if _is_metric(entry[1]) and (len(entry[0]) <= _SHALLOW or _METRIC.search(name))
+            }
             depth = {name: (entry[0][0].idx, len(entry[0])) for name, entry in scalars.items()}
             return {name: scalars[name] for name in sorted(scalars, key=depth.__getitem__)[:MOST_DEFAULT_OUTPUTS]}
         chosen = {}
@@ -173,11 +184,11 @@ def _named(
         if parts and parts[-1] == "value" and len(parts) > 1:  # of an NNX variable
             parts = parts[:-1]
         entries.append((parts or ["value"], path, leaf))
-    lasts = [parts[-1] for parts, _, _ in entries]
+    lasts = collections.Counter(parts[-1] for parts, _, _ in entries)
     named = {}
     for parts, path, leaf in entries:
         last = parts[-1]
-        short = last if lasts.count(last) == 1 and not last.isdigit() else ".".join(parts)
+        short = last if lasts[last] == 1 and not last.isdigit() else ".".join(parts)
         named[short if short not in named else f"{short} ({len(named)})"] = (path, leaf)
     return named
 
