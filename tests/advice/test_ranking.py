@@ -38,3 +38,18 @@ def test_the_text_states_every_side_of_a_trade():
 def test_elementwise_work_alone_is_no_price():
     rewritten = finding("rewritten", 0.2, gain("peak bytes", 100, 50), gain("elementwise FLOPs", 10, 30))
     assert rewritten.costs == ()
+
+
+def test_the_text_of_a_finding_has_every_figure_that_was_compiled():
+    figures = {"peak bytes": (4096, 2048), "bytes sent": (1024, 2048), "FLOPs": (1e6, 1e6), "seconds": (2e-6, 1e-6)}
+    compared = tuple(
+        GainRecord(quantity=name, before=before, after=after, verified=True)
+        for name, (before, after) in figures.items()
+    )
+    finding = FindingRecord(
+        rule="r", what="w", why="y", change="c", evidence=(), weight=1.0, gain=compared[0], compared=compared
+    )
+    text = render_advice_text(AdviceRecord(name="f", target="t", findings=(finding,), checked=("r",)))
+    assert "Gain: peak bytes 4 KiB -> 2 KiB" in text
+    assert "Price: bytes sent 1 KiB -> 2 KiB (+100 %)" in text
+    assert "Other figures: FLOPs 1 MFLOP, as now, seconds 2 µs -> 1 µs" in text

@@ -679,3 +679,63 @@ def test_activations_that_lost_the_batch_are_found_and_the_constraint_is_compile
     assert first.gain.before == before
     assert abs(first.gain.after - after) < 0.1 * before  # by hand, cotangents are constrained as well
     assert "activations without the batch axis" not in {each.rule for each in fixed.findings}
+
+
+def test_a_keyword_on_one_device_does_not_stop_verification():
+    mesh = wb.make_mesh(data=8)
+    w = jax.device_put(jnp.ones((1024, 1024)), NamedSharding(mesh, P()))
+    x = jax.device_put(jnp.ones((64, 1024)), NamedSharding(mesh, P("data")))
+
+    def step(w, x, *, key):
+        return jax.grad(lambda w: jnp.mean((x @ w + jax.random.normal(key, (1, 1024))) ** 2))(w)
+
+    findings = wb.advise(jax.jit(step))(w, x, key=jax.random.key(0)).findings
+    replicated = next(each for each in findings if each.rule == "large replicated array")
+    assert replicated.is_verified
+    assert {"peak bytes", "bytes sent", "FLOPs"} <= {each.quantity for each in replicated.compared}
+
+
+def attention(q, k, v):
+    return jax.nn.softmax(q @ k.T) @ v
+
+
+def cached(cache, row):
+    return jax.lax.dynamic_update_slice(cache, row, (3, 0))
+
+
+def momentum(w, m, g):
+    return w - 0.1 * m, 0.9 * m + g
+
+
+@pytest.mark.parametrize(("fn", "count", "is_state"), [(attention, 3, False), (cached, 2, True), (momentum, 3, True)])
+def test_only_arguments_that_results_update_are_to_be_donated(fn, count, is_state):
+    args = [jnp.ones((1, 1024) if fn is cached and i else (1024, 1024)) for i in range(count)]
+    findings = wb.advise(jax.jit(fn))(*args).findings
+    assert ("missing donation" in {each.rule for each in findings}) is is_state
+
+
+def test_advice_for_pmap_names_no_shardings_of_jit_alone():
+    update = lambda w, x: w - jax.lax.pmean(jax.grad(lambda w: jnp.mean((x @ w) ** 2))(w), "i")  # noqa: E731
+    step = jax.pmap(update, axis_name="i", in_axes=(None, 0), out_axes=None)
+    findings = wb.advise(step)(jnp.ones((512, 512)), jnp.ones((8, 4, 512))).findings
+    for each in findings:
+        assert "jax.jit(" not in each.code
+        assert not each.specs or "`jax.pmap` keeps such an argument whole" in each.change
+
+
+def test_equal_layers_are_one_finding():
+    mesh = wb.make_mesh(data=8)
+    weights = [jax.device_put(jnp.ones((512, 512)), NamedSharding(mesh, P("data"))) for _ in range(3)]
+    x = jax.device_put(jnp.ones((64, 512)), NamedSharding(mesh, P("data")))
+
+    def step(weights, x):
+        for w in weights:
+            x = jnp.tanh(x @ w)
+        return x
+
+    found = [each for each in wb.advise(jax.jit(step))(weights, x).findings if each.specs]
+    assert len({each.rule for each in found}) == len(found)
+    assert max(len(each.leaves) for each in found) == 3
+    for each in found:  # by the names of the user: `weights[1]` is a name, and `[1]` in it is none
+        assert set(each.specs) == {"weights[0]", "weights[1]", "weights[2]"}
+        assert each.is_verified

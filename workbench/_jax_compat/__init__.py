@@ -575,6 +575,11 @@ def static_arguments(jitted: Foreign, count: int) -> tuple[frozenset[int], froze
     return frozenset(positions), frozenset(info.static_argnames)
 
 
+def is_pmapped(fn: object) -> bool:
+    """Whether a function is what `jax.pmap` returns."""
+    return getattr(getattr(fn, "lower", None), "__module__", "") == "jax._src.pmap"
+
+
 def pmapped(
     fn: object, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[jax.stages.Wrapped, tuple[Any, ...]] | None:

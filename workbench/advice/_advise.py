@@ -1,5 +1,6 @@
 """Runs every rule over one program and ranks what it finds."""
 
+import re
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -131,7 +132,7 @@ def advise_record(
             progress(phase, time.monotonic() - began)
 
     report("reading the program")
-    found = (with_evidence(each, program) for rule in RULES for each in rule(program))
+    found = (_for_pmap(with_evidence(each, program), program) for rule in RULES for each in rule(program))
     findings = sorted(_once(_without_effects(list(found))), key=lambda each: -each.weight)[:at_most]
     notes: list[str] = []
     if recompile is not None:
@@ -143,6 +144,7 @@ def advise_record(
             findings[number] = verified(finding, program, recompile)
     # A change that was compiled and gains nothing is no advice.
     kept = [f for f in findings if f.gain is None or not f.gain.verified or f.gain.saved_share > 0.01]
+    kept = [f for f in kept if not _is_too_large(f, program)]
     kept.sort(key=_rank)
     return AdviceRecord(
         name=record.name,
@@ -173,6 +175,24 @@ def advise_call(
     )
 
 
+def _for_pmap(finding: FindingRecord, program: Compiled) -> FindingRecord:
+    """The finding as it applies to `jax.pmap`, which takes no shardings."""
+    if program.wrapper != "jax.pmap" or not finding.specs:
+        return finding
+    return finding.replace(
+        change=f"`jax.pmap` keeps such an argument whole on every device. Move the step to `jax.jit` on a mesh of the "
+        f"same axis, and there: {finding.change}",
+        code="",
+    )
+
+
+def _is_too_large(finding: FindingRecord, program: Compiled) -> bool:
+    """Whether the compiled change needs more memory than a device has, where the program itself fits."""
+    available = program.module.memory.available_bytes
+    peak = next((each for each in finding.compared if each.quantity == "peak bytes"), None)
+    return bool(available and peak is not None and peak.before <= available < peak.after)
+
+
 def _rank(finding: FindingRecord) -> tuple[bool, float]:
     """Faster programs first, by predicted seconds where they are known; trades without a gain of time last."""
     saved = finding.saved_seconds
@@ -195,7 +215,12 @@ def _once(found: list[FindingRecord]) -> list[FindingRecord]:
     groups: dict[object, list[FindingRecord]] = {}
     for number, each in enumerate(found):
         place = (each.rule, each.sources[0].file, each.sources[0].line) if each.sources else number
-        groups.setdefault(number if each.leaves or not each.instructions else place, []).append(each)
+        if each.leaves and each.specs:  # equal layers: the same change for leaves that differ in an index
+            layers = tuple(sorted(re.sub(r"\d+", "*", leaf) for leaf in each.leaves))
+            place = (each.rule, layers, tuple(sorted(each.specs.values())))
+        elif each.leaves or not each.instructions:
+            place = number
+        groups.setdefault(place, []).append(each)
     return [_merged(group) for group in groups.values()]
 
 
@@ -209,7 +234,10 @@ def _merged(group: list[FindingRecord]) -> FindingRecord:
         gain = gain.replace(before=sum(g.before for g in gains), after=sum(g.after for g in gains))
     sizes, seconds = [each.size_bytes for each in group], [each.seconds for each in group]
     return first.replace(
-        what=f"{first.what} The same holds for {len(group) - 1} more at this line.",
+        what=f"{first.what} The same holds for {len(group) - 1} more "
+        + ("of equal layers." if first.leaves else "at this line."),
+        leaves=tuple(dict.fromkeys(leaf for each in group for leaf in each.leaves)),
+        specs={path: spec for each in group for path, spec in each.specs.items()},
         evidence=tuple(dict.fromkeys(line for each in group for line in each.evidence)),
         weight=min(1.0, sum(each.weight for each in group)),
         instructions=tuple(dict.fromkeys(name for each in group for name in each.instructions)),

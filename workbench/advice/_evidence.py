@@ -44,7 +44,7 @@ def with_evidence(finding: FindingRecord, program: Compiled) -> FindingRecord:
     )
 
 
-_PATH = re.compile(r"\[\d+\](?:\.\w+|\[(?:\d+|'[^']*')\])*")  # of an argument, as `ShardingRecord` calls it
+_PATH = re.compile(r"(?<![\w\])])\[\d+\](?:\.\w+|\[(?:\d+|'[^']*')\])*")  # of an argument, as `ShardingRecord` calls it
 
 
 def _with_users_names(finding: FindingRecord, record: ProgramRecord) -> FindingRecord:

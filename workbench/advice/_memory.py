@@ -1,5 +1,7 @@
 """Rules about memory: arguments that could be donated, one buffer that makes the peak, work that is done twice."""
 
+import math
+import re
 from collections import Counter
 from collections.abc import Iterator
 
@@ -7,6 +9,9 @@ from workbench.advice._module import Compiled, estimated
 from workbench.records import FindingRecord, ShardingRecord
 from workbench.render import bytes_text
 
+_ROOT = re.compile(r"ROOT %?([^ ]+) = .*")
+_CARRYING = frozenset(("tuple", "get-tuple-element", "while", "conditional", "call"))
+_REDUCING = frozenset(("dot", "convolution", "reduce", "custom-call", "all-reduce", "gather", "sort"))
 _SMALL = 0.05  # of the peak: less is not worth a finding
 
 _SMALL_BYTES = 1 << 10  # arguments that together are smaller may stay
@@ -20,12 +25,14 @@ def missing_donation(program: Compiled) -> Iterator[FindingRecord]:
         return
     if program.is_gradient:  # its arguments are wanted afterwards: the update reads them
         return
+    updated = _updated(program)
     room = Counter((leaf.shape, leaf.dtype, leaf.shard_shape) for leaf in outputs.leaves)
     reusable, paths = 0, []
     for leaf in inputs.leaves:
         key = (leaf.shape, leaf.dtype, leaf.shard_shape)
-        if room[key] > 0:
+        if room[key] > 0 and updated[leaf.shard_shape] > 0:
             room[key] -= 1
+            updated[leaf.shard_shape] -= 1
             reusable += leaf.bytes_per_device
             paths.append(leaf.path)
     missing = reusable - (memory.alias_bytes or 0)
@@ -107,6 +114,46 @@ def _donating(wrapper: str, name: str, positions: list[int]) -> str:
         return f'eqx.filter_jit({name}, donate="{"all" if not positions or 0 in positions else "all-except-first"}")'
     donated = tuple(positions) if len(positions) != 1 else positions[0]
     return f"{wrapper}({name}, donate_argnums={donated})" if positions else ""
+
+
+def _updated(program: Compiled) -> Counter[tuple[int, ...]]:
+    """Shapes of the parameters from which a result of the same shape is made element by element: a training state.
+
+    The result of a product or a reduction replaces no argument, even one of its shape.
+    """
+    roots = [line for line in program.entry_lines if line.lstrip().startswith("ROOT ")]
+    root = program.by_name.get(_ROOT.sub(r"\1", roots[0].strip())) if roots else None
+    if root is None:
+        return Counter()
+    reached: dict[str, tuple[int, ...]] = {}
+    for name in root.operands if root.opcode == "tuple" else (root.name,):
+        reached |= _parameters_of(program, name)
+    return Counter(reached.values())
+
+
+def _parameters_of(program: Compiled, result: str) -> dict[str, tuple[int, ...]]:
+    """The parameters that a result depends on through operations that keep the number of elements."""
+    found, seen, waiting = {}, set(), [result]
+    size = math.prod(_dims(program, result))
+    while waiting:
+        name = waiting.pop()
+        each = program.by_name.get(name)
+        if each is None or name in seen:
+            continue
+        seen.add(name)
+        if each.opcode == "parameter":
+            found[name] = _dims(program, name)
+        elif each.opcode in _CARRYING:
+            waiting += each.operands
+        elif not each.flops and each.opcode not in _REDUCING and math.prod(_dims(program, name)) == size:
+            waiting += [operand for operand in each.operands if math.prod(_dims(program, operand)) == size]
+    return {name: dims for name, dims in found.items() if math.prod(dims) == size}
+
+
+def _dims(program: Compiled, name: str) -> tuple[int, ...]:
+    each = program.by_name.get(name)
+    shape = re.match(r"\w+\[([\d,]*)\]", each.shape) if each is not None else None
+    return tuple(int(size) for size in shape[1].split(",") if size) if shape is not None else (0,)
 
 
 def _is_temporary(program: Compiled, name: str) -> bool:

@@ -13,7 +13,7 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
 
-from workbench._jax_compat import checkpoints_with, jit_cache_size
+from workbench._jax_compat import checkpoints_with, is_pmapped, jit_cache_size
 from workbench._open_types import AS_GIVEN, AsGiven, Foreign, Option
 from workbench._processes import UNUSED_DONATIONS_ARE_FINE
 from workbench._types import AnyMesh, Argument
@@ -202,15 +202,16 @@ def _kept(finding: FindingRecord, program: Compiled, recompile: Recompile) -> Fi
     assert base.module is not None
     if not _same_work(program.module.flops, base.module.flops):
         return finding  # traced once more, the function is another program: an inner `jax.jit` has its own cache
-    before, found = base.module.flops or 0.0, []
+    before, found, is_too_large = base.module.flops or 0.0, [], False
     for policy in _POLICIES:
         after = recompile(policy=getattr(jax.checkpoint_policies, policy))
+        is_too_large |= after.module is not None and after.module.memory.fits is False
         if after.module is not None and after.module.memory.fits is not False:
             found.append((policy, after, before - (after.module.flops or before)))
     most = max((saved for _, _, saved in found), default=0.0)
     if most <= 0:  # XLA for CPUs, for one, computes equal products of unrolled layers once
         same = GainRecord(quantity="FLOPs", before=before, after=before, verified=True, how="compiled with policies")
-        return finding.replace(gain=same) if found else finding
+        return finding.replace(gain=same) if found or is_too_large else finding  # no policy fits in the memory
     policy, after, _ = next(each for each in found if each[2] >= _ALMOST * most)
     assert after.module is not None
     change = (
@@ -293,6 +294,8 @@ def _same_work(before: float | None, after: float | None) -> bool:
 
 def wrapper_of(fn: Callable | None) -> str:
     """What compiles a function, as it is written: libraries have their own way of donating."""
+    if is_pmapped(fn):
+        return "jax.pmap"
     library = type(fn).__module__.partition(".")[0]
     return {"flax": "nnx.jit", "equinox": "eqx.filter_jit"}.get(library, "jax.jit")
 

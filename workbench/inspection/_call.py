@@ -314,6 +314,12 @@ def trace_call(
         mesh: Mesh to trace it under; by default the current one. A function that enters a `shard_map` over a mesh of
             its own is traced without it, and rewritten for the mesh where it is looked at.
     """
+    if inspect.isgeneratorfunction(inspect.unwrap(fn)):
+        message = (
+            f"`trace` received the generator function `{function_name(fn)}`. Calling a generator function runs none of "
+            "its body, so that there is nothing to trace. Return the values as a tuple, or loop inside `jax.lax.scan`."
+        )
+        raise TypeError(message)
     try:
         return _trace_on(fn, args, kwargs, mesh)
     except ValueError as refused:

@@ -161,7 +161,7 @@ def inspect_lowered(
         plan=plan,
         mesh=record,
         inputs=_shardings(inputs, compiled.input_shardings, devices),
-        outputs=_shardings(compiled.out_info, compiled.output_shardings, devices),
+        outputs=_results(compiled, compiled, devices),
         propagation=None if lowered is None or record is None else propagate_shardings(lowered),
         module=module,
         cost=estimate_cost(module, plan, chip=chosen, mesh=record, dtype=largest_dtype(plan, chosen)),
@@ -300,7 +300,7 @@ class Inspection:
     def _here(self, mesh: Mesh | AbstractMesh | None, chip: str | None) -> ProgramRecord:
         made, call = self.compile(mesh), self.call
         devices = made.module.devices if made.module is not None else len(made.mesh.devices) if made.mesh else 1
-        known = None if made.compiled is None else made.compiled.input_shardings
+        known = None if made.compiled is None else _readable(made.compiled, "input_shardings")
         propagation = _named_by(call, propagate_shardings(made.lowered)) if made.mesh is not None else None
         placed = _shardings(_inputs(call), known, made.devices)
         if made.compiled is None and propagation is not None:
@@ -311,9 +311,7 @@ class Inspection:
             plan=made.plan,
             mesh=made.mesh,
             inputs=_labelled(call, placed),
-            outputs=None
-            if made.compiled is None
-            else _shardings(made.lowered.out_info, made.compiled.output_shardings, made.devices),
+            outputs=None if made.compiled is None else _results(made.lowered, made.compiled, made.devices),
             propagation=propagation,
             module=_with_seconds(made.module, made.plan, known_chip(chip) if chip else None),
             cost=self._cost(made.module, made.plan, made.mesh, known_chip(chip) if chip else None),
@@ -427,8 +425,25 @@ def _labelled(call: TracedCall, inputs: ShardingRecord) -> ShardingRecord:
     return inputs.replace(leaves=tuple(leaf.replace(path=path) for leaf, path in pairs))
 
 
+def _readable(stage: jax.stages.Compiled | jax.stages.Lowered, name: str) -> PyTree[Any]:
+    """A property of a stage; None where JAX cannot read the property, as of programs with refs among the arguments."""
+    try:
+        return getattr(stage, name)
+    except ValueError:  # the state of refs is returned as well, and has no place in the tree of results
+        return None
+
+
+def _results(
+    stage: jax.stages.Compiled | jax.stages.Lowered, compiled: jax.stages.Compiled, devices: Mesh | None
+) -> ShardingRecord | None:
+    found = _readable(stage, "out_info")
+    return None if found is None else _shardings(found, _readable(compiled, "output_shardings"), devices)
+
+
 def _compiled_shardings(compiled: jax.stages.Compiled | None) -> PyTree[jax.sharding.Sharding]:
-    return () if compiled is None else (compiled.input_shardings, compiled.output_shardings)
+    if compiled is None:
+        return ()
+    return tuple(_readable(compiled, name) or () for name in ("input_shardings", "output_shardings"))
 
 
 def _old_mesh() -> Mesh | None:

@@ -235,7 +235,10 @@ def _placed(leaf: Argument, sharding: Sharding | None) -> Argument:
 
 
 def _devices_of(compiled: Foreign) -> list[Device]:
-    shardings = jax.tree.leaves((compiled.input_shardings, compiled.output_shardings))
+    try:
+        shardings = jax.tree.leaves((compiled.input_shardings, compiled.output_shardings))
+    except ValueError:  # JAX cannot list the results of a program with refs among its arguments
+        shardings = []
     devices = {device.id: device for sharding in shardings for device in sharding.device_set}
     return [devices[key] for key in sorted(devices) if is_here(devices[key])] or jax.local_devices()[:1]
 

@@ -23,6 +23,7 @@ def render_advice_text(advice: AdviceRecord) -> str:
         if finding.gain is not None:
             lines.append(f"   Gain: {gain_text(finding.gain)}")
             lines += [f"   Price: {price_text(finding)}"] if finding.costs else []
+            lines += [f"   Other figures: {others}"] if (others := _other_figures(finding)) else []
         else:
             lines.append("   Gain: could not be verified, since the change cannot be applied from outside")
         lines += [f"   Evidence: {'; '.join(finding.evidence)}", *_lines(finding)]
@@ -56,6 +57,20 @@ def price_text(finding: FindingRecord) -> str:
         write = amount_writer(cost.quantity)
         more = f" (+{cost.after / cost.before - 1:.0%})".replace("%", " %") if cost.before else ""
         texts.append(f"{cost.quantity} {write(cost.before)} -> {write(cost.after)}{more}")
+    return ", ".join(texts)
+
+
+def _other_figures(finding: FindingRecord) -> str:
+    """The figures of a compiled change that are neither its gain nor its price."""
+    named = {each.quantity for each in finding.costs} | {finding.gain.quantity if finding.gain is not None else ""}
+    texts = []
+    for figure in finding.compared:
+        if figure.quantity in named or not (figure.before or figure.after):
+            continue
+        before, after = map(amount_writer(figure.quantity), (figure.before, figure.after))
+        texts.append(
+            f"{figure.quantity} {before} -> {after}" if before != after else f"{figure.quantity} {before}, as now"
+        )
     return ", ".join(texts)
 
 

@@ -27,7 +27,7 @@ class Leaves:
         self, fn: Callable, args: tuple[Any, ...], mesh: Mesh | AbstractMesh, names: Sequence[str] = ()
     ) -> None:
         found, self._structure = jax.tree_util.tree_flatten_with_path(args)
-        self.values = [_shape(leaf, mesh) for _, leaf in found]  # shapes: nothing here should keep arrays alive
+        self.values = [shape_of(leaf, mesh) for _, leaf in found]  # shapes: nothing here should keep arrays alive
         self.paths = [jax.tree_util.keystr(path) for path, _ in found]
         named = _argument_names(fn, len(args))
         raw = [named[path[0].idx] + jax.tree_util.keystr(path[1:]) for path, _ in found]
@@ -140,7 +140,7 @@ def _argument_names(fn: Callable, count: int) -> list[str]:
     return [plain[number] if number < len(plain) else f"args[{number}]" for number in range(count)]
 
 
-def _shape(leaf: Argument, mesh: Mesh | AbstractMesh) -> Argument:
+def shape_of(leaf: Argument, mesh: Mesh | AbstractMesh) -> Argument:
     """A leaf as a shape; a named sharding over another mesh is moved to this one, where its axes exist there too."""
     if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
         return leaf

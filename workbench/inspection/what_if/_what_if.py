@@ -25,7 +25,7 @@ from workbench.inspection._compile_once import compile_now
 from workbench.inspection._program import mesh_record, plan_call
 from workbench.inspection.hlo import inspect_module
 from workbench.inspection.sharding import inspect_sharding, propagate_shardings
-from workbench.inspection.what_if._specs import Leaves, Spec
+from workbench.inspection.what_if._specs import Leaves, Spec, shape_of
 from workbench.inspection.what_if._traffic import compare_compiled, compare_planned
 from workbench.plan import ChunkSize, choose_chunk_size
 from workbench.records import ModuleRecord, ProgramRecord, WhatIfRecord
@@ -56,11 +56,13 @@ class WhatIf:
     ) -> None:
         self._call = call.with_shapes()
         self._chunk_size: ChunkSize = call.chunk_size if chunk_size == "as given" else chunk_size
-        self._kwargs, self._present = self._call.kwargs, present
+        self._present = present
         self._machine = None if target is None else parse_target(target)
         self._there: TargetMesh | None = None
         found = mesh if mesh is not None else current_mesh() or call.mesh or mesh_of_values(call.leaves)
         self._mesh = self._find_mesh(found)
+        # A keyword that lies on one device, such as a random key, is placed by JAX.
+        self._kwargs = jax.tree.map(lambda leaf: shape_of(leaf, self._mesh), self._call.kwargs)
         self._leaves = Leaves(self._call.parameters, self._call.args, self._mesh, self._call.names)
         self._args = self._leaves.replaced({}, self._mesh)
         self._known: dict[tuple[tuple[int, Spec], ...], _Version] = {}
