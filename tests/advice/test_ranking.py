@@ -49,7 +49,7 @@ def test_the_text_of_a_finding_has_every_figure_that_was_compiled():
     finding = FindingRecord(
         rule="r", what="w", why="y", change="c", evidence=(), weight=1.0, gain=compared[0], compared=compared
     )
-    text = render_advice_text(AdviceRecord(name="f", target="t", findings=(finding,), checked=("r",)))
+    text = render_text(AdviceRecord(name="f", target="t", findings=(finding,), checked=("r",)))
     assert "Gain: peak bytes 4 KiB -> 2 KiB" in text
     assert "Price: bytes sent 1 KiB -> 2 KiB (+100 %)" in text
     assert "Other figures: FLOPs 1 MFLOP, as now, seconds 2 µs -> 1 µs" in text
