@@ -11,6 +11,7 @@ from workbench.federated.data._generated import (
     character_corpus as character_corpus,
     rendered_glyphs as rendered_glyphs,
 )
+from workbench.federated.data._load_folder import load_folder as load_folder
 from workbench.federated.data._load_hdf5 import load_tff_hdf5 as load_tff_hdf5
 from workbench.federated.data._load_leaf import load_leaf as load_leaf
 from workbench.federated.data._load_npz import load_npz as load_npz, save_npz as save_npz

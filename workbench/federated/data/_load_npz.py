@@ -49,7 +49,7 @@ def load_npz(
         [1.0, 3.0]
     """
     source = Source(loader="load_npz", path=Path(path), allow_empty=allow_empty, allow_nan=allow_nan)
-    arrays = _read(source)
+    arrays = read_npz(source)
     if client in arrays:
         return _by_rows(source, arrays, client, label)
     nameless = [name for name in arrays if "/" not in name]
@@ -84,15 +84,16 @@ def _by_rows(source: Source, arrays: dict[str, np.ndarray], client: str, label: 
     return source.checked(held, label=guess_label(arrays, label))
 
 
-def _read(source: Source) -> dict[str, np.ndarray]:
+def read_npz(source: Source, form: str = _FORM) -> dict[str, np.ndarray]:
+    """The arrays of an archive by name; nothing in it is executed."""
     # numpy leaves a file open that it opened itself and then finds broken.
     with source.existing().open("rb") as file:
         try:
             loaded = np.load(file, allow_pickle=False)
         except Exception as error:  # of a damaged file numpy and zipfile raise errors of many types
-            raise source.unreadable(_FORM, found=f"it is cut off or not .npz ({error})") from error
+            raise source.unreadable(form, found=f"it is cut off or not .npz ({error})") from error
         if not isinstance(loaded, np.lib.npyio.NpzFile):
-            raise source.unreadable(_FORM, found="it holds one array (.npy)")
+            raise source.unreadable(form, found="it holds one array (.npy)")
         with loaded:
             return _read_members(source, loaded)
 

@@ -1,0 +1,91 @@
+"""A folder with one file per client."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from workbench.errors import DataError
+from workbench.federated.data._client_data import ClientData
+from workbench.federated.data._files import Source, guess_label
+from workbench.federated.data._load_npz import read_npz
+
+
+def load_folder(
+    folder: str | Path,
+    pattern: str = "*.npz",
+    *,
+    read: Callable[[Path], Mapping[str, ArrayLike]] | None = None,
+    client: Callable[[Path], str] | None = None,
+    label: str | None = "auto",
+    allow_empty: bool = False,
+    allow_nan: bool = False,
+) -> ClientData:
+    """Reads client data from a folder with one file per client; `pad_clients` and `cohorts` pad them.
+
+    All clients are kept in the host's memory. For more than that, see `engines.ClientReader`.
+
+    Args:
+        folder: The folder.
+        pattern: The files, as for `Path.glob`: `"*.npz"`, `"**/*.csv"`.
+        read: Reads one file: the path to fields, each `[examples, *shape]`. Default: the arrays of a `.npz` archive,
+            of which nothing is executed.
+        client: The client's id of a path. Default: the path inside the folder without its ending, such as `site/3`.
+        label: The field with the classes; "auto" takes `y` or another usual name if there is one, None no field.
+        allow_empty: Accept clients without examples.
+        allow_nan: Accept NaN.
+
+    Returns:
+        The clients in the sorted order of their paths.
+
+    Raises:
+        DataError: the folder or its files do not exist, two files have one id, a file cannot be read; and all that
+            `load_npz` refuses. The message names the file, the client and the field.
+
+    Example:
+        >>> import tempfile
+        >>> folder = Path(tempfile.mkdtemp())
+        >>> for name, count in (("north", 3), ("south", 1)):
+        ...     np.savez(folder / f"{name}.npz", x=np.ones((count, 2)), y=np.zeros(count, int))
+        >>> data = load_folder(folder)
+        >>> data.clients, data.counts.tolist(), data.label
+        (('north', 'south'), [3, 1], 'y')
+    """
+    place = Path(folder).expanduser()
+    source = Source(loader="load_folder", path=place, allow_empty=allow_empty, allow_nan=allow_nan)
+    if not place.is_dir():
+        found = "is a file" if place.exists() else "does not exist"
+        message = f"{source}: the path {found}. It reads a folder with one file per client: pass an existing folder."
+        raise DataError(message)
+    paths = sorted(path for path in place.glob(pattern) if path.is_file())
+    if not paths:
+        message = (
+            f"{source}: no file matches {pattern!r}. Every client is one file: pass the pattern of their names, such "
+            'as "*.npz" or "**/*.csv".'
+        )
+        raise DataError(message)
+    held: dict[str, dict[str, np.ndarray]] = {}
+    problems = []
+    for path in paths:
+        name = client(path) if client is not None else path.relative_to(place).with_suffix("").as_posix()
+        if name in held:
+            problems.append(f"client {name!r} has two files, the second is {path.name!r}")
+            continue
+        held[name] = _fields(path, read)
+    return source.checked(held, label=guess_label(next(iter(held.values())), label), problems=problems)
+
+
+def _fields(path: Path, read: Callable[[Path], Mapping[str, ArrayLike]] | None) -> dict[str, np.ndarray]:
+    source = Source(loader="load_folder", path=path)
+    if read is None:
+        return read_npz(source, "a .npz archive with one array per field")
+    try:
+        fields = {str(field): np.asarray(value) for field, value in dict(read(path)).items()}
+    except Exception as error:  # the user's own function, on a file of any kind
+        message = (
+            f"{source}: `read` failed ({type(error).__name__}: {error}). It receives the path of one client's file and "
+            "returns a dictionary of arrays, one row per example."
+        )
+        raise DataError(message) from error
+    return fields
