@@ -16,14 +16,17 @@ class PlayerView(WorkbenchWidget):
     Args:
         play: From `workbench.engines.play`; none to play the collectives of a program only.
         program: The compiled program: its collectives can be played on its mesh.
+        first: The kind of collective that opens, such as "all-gather"; by default the largest collective opens.
     """
 
     view_name = "player"
     requests: ClassVar[dict[str, str]] = {"player_page": "page"}
 
-    def __init__(self, play: PlayRecord | None, program: ProgramRecord | None = None, **values: object) -> None:
+    def __init__(
+        self, play: PlayRecord | None, program: ProgramRecord | None = None, *, first: str = "", **values: object
+    ) -> None:
         self.play = play
-        data = player_state(play, program) | {"glossary": GLOSSARY}
+        data = player_state(play, program, first=first) | {"glossary": GLOSSARY}
         super().__init__(data=data, label=f"{data['title']}, played step by step", **values)
 
     def page(self) -> str:
@@ -41,9 +44,9 @@ def _words(stage: PlayedStageRecord) -> str:
     return said + (f", {bytes_text(stage.moved_bytes)} sent" if stage.moved_bytes else "")
 
 
-def player_state(play: PlayRecord | None, program: ProgramRecord | None = None) -> dict[str, Any]:
+def player_state(play: PlayRecord | None, program: ProgramRecord | None = None, *, first: str = "") -> dict[str, Any]:
     """What the player shows: stages with values, courses of clients, and collectives with their devices."""
-    collectives = [] if program is None else _collectives(program)
+    collectives = [] if program is None else _collectives(program, first)
     named = play.name if play is not None else program.name if program is not None else "nothing"
     return {
         "title": named,
@@ -87,12 +90,12 @@ def _stage(stage: PlayedStageRecord) -> dict[str, Any]:
     }
 
 
-def _collectives(program: ProgramRecord) -> list[dict[str, Any]]:
+def _collectives(program: ProgramRecord, first: str) -> list[dict[str, Any]]:
     if program.module is None:
         return []
     found = [each for each in program.module.collectives if 1 < each.group_size <= MOST_DEVICES]
-    largest = sorted(found, key=lambda each: -each.payload_bytes * (each.executions or 1))[:MOST_COLLECTIVES]
-    return [_collective(each, program.mesh) for each in largest]
+    in_order = sorted(found, key=lambda each: (each.kind != first, -each.payload_bytes * (each.executions or 1)))
+    return [_collective(each, program.mesh) for each in in_order[:MOST_COLLECTIVES]]
 
 
 def _collective(collective: CollectiveRecord, mesh: MeshRecord | None) -> dict[str, Any]:

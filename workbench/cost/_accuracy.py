@@ -13,7 +13,7 @@ ProgramClass = Literal["matrix product", "memory", "layout", "collective", "trai
 
 
 class Accuracy(NamedTuple):
-    """Errors |predicted / measured - 1| of one class of programs on one family of chips."""
+    """Errors `|predicted / measured - 1|` of one class of programs on one family of chips."""
 
     points: int
     median: float

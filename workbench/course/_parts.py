@@ -10,11 +10,11 @@ from workbench.course._notebooks import Title, read, title_of
 # Title of the part -> number of the notebook -> difficulty
 PARTS: dict[str, dict[str, int]] = {
     "Foundations": {"00": 1, "01": 1, "02": 1, "03": 2, "26": 2},
-    "Shardings and compiled programs": {"04": 1, "05": 2, "06": 2, "07": 2, "19": 2},
-    "Parallel training": {"15": 2, "22": 2, "23": 3, "14": 3, "28": 3, "29": 3},
+    "Shardings and XLA": {"04": 1, "05": 2, "06": 2, "07": 2, "19": 2},
+    "Parallel training": {"15": 2, "22": 2, "23": 3, "14": 3},
     "Federated learning": {"08": 1, "09": 2, "27": 3, "21": 2, "10": 2, "25": 3, "11": 3},
     "Trust": {"24": 2, "12": 3, "20": 2},
-    "Systems": {"13": 2, "16": 2, "17": 3, "18": 2, "30": 3},
+    "Systems": {"13": 2, "16": 2, "17": 3, "18": 2},
 }
 DIFFICULTY = {1: "first steps", 2: "builds on others", 3: "advanced"}
 
@@ -115,7 +115,8 @@ def concept_map(notebooks: Sequence[Path], links: Mapping[str, str]) -> str:
     return (
         f'<svg class="wb-map" viewBox="0 0 {size[0]} {size[1]}" role="img" aria-label="What each notebook builds on" '
         'font-family="inherit" font-size="13" fill="currentColor">'
-        "<style>.wb-map rect{fill:#0072b21a;stroke:#0072b2}.wb-map a:hover rect{fill:#0072b240}"
+        "<style>.wb-map rect{fill:#0072b21a;stroke:#0072b2}.wb-map a{text-decoration:none}"
+        ".wb-map a:hover rect{fill:#0072b240}"
         ".wb-map path{fill:none;stroke:currentColor;opacity:.35}.wb-map{width:100%;min-width:60rem}</style>"
         f"{''.join(lines)}{''.join(boxes)}</svg>"
     )

@@ -1,0 +1,114 @@
+"""The game of the front page: the program of its ten lines in the player, and real runs behind its slider.
+
+`python -m benchmarks.front_page` trains and writes `docs/images/game.html`; the documentation build calls
+`write_player`, which needs seconds.
+"""
+
+import json
+import re
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import workbench as wb
+from workbench import data
+
+DOCS = Path(__file__).parents[1] / "docs"
+ALPHAS = (0.05, 0.1, 0.3, 1.0, 10.0)
+CLIENTS, ROUNDS, SEEDS, STEPS, BATCH = 16, 25, 5, 20, 16
+GAME = """<div class="wb-game">
+<label for="wb-alpha">How unlike are the clients? <output id="wb-alpha-said"></output></label>
+<input id="wb-alpha" type="range" min="0" max="{last}" value="2" step="1">
+<svg viewBox="0 0 640 240" role="img" aria-label="Test accuracy by round" id="wb-curve"></svg>
+<p id="wb-game-says"></p>
+<script>
+(() => {{
+  const runs = {runs};
+  const slider = document.getElementById("wb-alpha"), curve = document.getElementById("wb-curve");
+  const x = (round) => 46 + round * 584 / (runs[0].mean.length - 1), y = (value) => 206 - value * 190;
+  const at = (values) => values.map((v, i) => `${{x(i).toFixed(1)}},${{y(v).toFixed(1)}}`).join(" ");
+  const draw = () => {{
+    const run = runs[slider.value];
+    const ticks = [0, 0.25, 0.5, 0.75, 1].map((v) =>
+      `<line x1="46" x2="630" y1="${{y(v)}}" y2="${{y(v)}}"/><text x="40" y="${{y(v) + 4}}">${{100 * v}} %</text>`);
+    const others = runs.map((other) => `<polyline class="other" points="${{at(other.mean)}}"/>`);
+    const band = `${{at(run.high)}} ${{at(run.low).split(" ").reverse().join(" ")}}`;
+    curve.innerHTML = ticks.join("") + others.join("") + `<polygon points="${{band}}"/>` +
+      `<polyline points="${{at(run.mean)}}"/><text class="axis" x="630" y="232">round</text>`;
+    const last = run.mean.length - 1;
+    document.getElementById("wb-alpha-said").textContent = `α = ${{run.alpha}}, ${{run.kinds}} digits a client`;
+    document.getElementById("wb-game-says").textContent =
+      `After ${{last + 1}} rounds the shared model reads ${{(100 * run.mean[last]).toFixed(1)}} % of new digits ` +
+      `(${{(100 * run.low[last]).toFixed(1)}} to ${{(100 * run.high[last]).toFixed(1)}} % in {seeds} runs).`;
+  }};
+  slider.addEventListener("input", draw);
+  draw();
+}})();
+</script>
+</div>
+"""
+
+
+def learn(alpha: float, seed: int) -> tuple[list[float], float]:
+    """Test accuracy after each round, and how many digits a client has on average."""
+    examples, test = data.shipped("digits").split(seed=0)
+    parts = data.dirichlet(examples.y, CLIENTS, alpha=alpha, seed=seed, min_examples=1).rows
+    counts = jnp.array([len(rows) for rows in parts])
+    rows = jnp.stack([jnp.asarray(np.resize(own, len(examples))) for own in parts])  # cut to its count below
+    accuracies, w = [], jnp.zeros((64, 10))
+    for number in range(ROUNDS):
+        w, accuracy = _round(
+            w,
+            rows,
+            counts,
+            jax.random.fold_in(jax.random.key(seed), number),
+            *map(jnp.asarray, (examples.x, examples.y, test.x, test.y)),
+        )
+        accuracies.append(float(accuracy))
+    return accuracies, float(np.mean([len(np.unique(examples.y[own])) for own in parts]))
+
+
+@jax.jit
+def _round(w, rows, counts, key, x, y, test_x, test_y):
+    def train_locally(w, own, count, key, x, y):
+        def step(w, key):
+            drawn = own[jax.random.randint(key, (BATCH,), 0, count)]
+            gradient = jax.grad(lambda w: -jnp.mean(jax.nn.log_softmax(x[drawn] @ w)[jnp.arange(BATCH), y[drawn]]))(w)
+            return w - 0.5 * gradient, None
+
+        return jax.lax.scan(step, w, jax.random.split(key, STEPS))[0]
+
+    with wb.program(clients=CLIENTS):
+        keys = jax.random.split(key, CLIENTS)
+        local = wb.map_fn(train_locally, (wb.broadcast(w), rows, counts, keys, wb.broadcast(x), wb.broadcast(y)))
+        w = wb.reduce_mean(local)
+    return w, ((test_x @ w).argmax(1) == test_y).mean()
+
+
+def write_player(path: Path) -> None:
+    """Runs the ten lines of the front page and writes its round as an interactive page."""
+    block = re.search(r"```python\n(.*?)```", (DOCS / "index.md").read_text(encoding="utf-8"), re.DOTALL)
+    names: dict = {"wb": wb, "jax": jax, "jnp": jnp}
+    exec(compile(block[1] if block else "", "ten_lines.py", "exec"), names)
+    traced = wb.trace(names["fedavg"])(jnp.zeros((64, 10)), names["clients"])
+    traced.play().to_html(path, title="A round of federated averaging", author="")
+
+
+def main() -> None:
+    """Trains for every heterogeneity and seed, and writes the curves with their slider."""
+    runs = []
+    for alpha in ALPHAS:
+        curves, kinds = zip(*(learn(alpha, seed) for seed in range(SEEDS)), strict=True)
+        curves = np.array(curves)
+        figures = {"mean": curves.mean(0), "low": curves.min(0), "high": curves.max(0)}
+        runs.append({"alpha": alpha, "kinds": round(float(np.mean(kinds)), 1)})
+        runs[-1] |= {name: [round(float(v), 4) for v in values] for name, values in figures.items()}
+        print(f"alpha {alpha}: {runs[-1]['mean'][-1]:.3f} after {ROUNDS} rounds")
+    text = GAME.format(runs=json.dumps(runs), last=len(ALPHAS) - 1, seeds=SEEDS)
+    (DOCS / "images" / "game.html").write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
