@@ -23,7 +23,6 @@ WORDS = {
 
 # Of prose: sentences of docstrings and messages, pages and notebooks. In code these are also names.
 PROSE_WORDS = {
-    r"\bskewed\b|(?<![Ll]abel )(?<![Ss]ize )\bskew\b": "heterogeneity (non-IID)",
     r"\bliars?\b": "Byzantine clients",
     r"\beverybody\b": "all clients, all others",
     r"\bseats?\b": "slot",

@@ -40,7 +40,7 @@ def bytes_of_pairs(answer: object) -> str:
 @exercise("26.3", "the second largest value of eight workers")
 def second_largest(answer: object) -> str:
     for values in ([3.0, -1.0, 7.0, 2.0, 5.0, 0.0, 6.5, 4.0], [-8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0]):
-        hint = "Tell everybody the largest; then take the maximum of what is left."
+        hint = "Broadcast the largest; then take the maximum of what is left."
         expect_values(called(answer, jnp.array(values)), sorted(values)[-2], hint)
     plan = plan_of(answer, jnp.arange(8.0), clients=8)
     expect_disclosed(plan, 8)

@@ -40,7 +40,7 @@ def read(path: Path) -> Any:
     Raises:
         CourseError: if the file is no notebook.
     """
-    with needs_library("nbformat", needed_for="`workbench course`"):
+    with needs_library("nbformat", needed_for="`workbench course`", extra="course-pages"):
         import nbformat
 
     try:
@@ -59,7 +59,7 @@ def execute(notebook: Any, folder: Path, *, go_on: bool = False, seconds: int = 
         go_on: Whether later cells run after an error too.
         seconds: The limit of one cell.
     """
-    with needs_library("nbclient", needed_for="`workbench course`"):
+    with needs_library("nbclient", needed_for="`workbench course`", extra="course-pages"):
         from nbclient import NotebookClient
 
     client = NotebookClient(
@@ -76,7 +76,7 @@ def executed(path: Path, kept: Path, report: Callable[[str], None] = lambda line
     """A notebook with outputs: run once, and read from the folder `kept` while its source is the same."""
     import nbformat
 
-    from workbench import __version__
+    from workbench._version import __version__
 
     source = f"{__version__}\n{path.read_text(encoding='utf-8')}"
     stored = kept / f"{path.stem}-{hashlib.sha256(source.encode()).hexdigest()[:16]}.ipynb"

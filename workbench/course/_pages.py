@@ -78,7 +78,7 @@ li span {{display: block; font-size: .85rem; opacity: .75}}
 
 def copy_reveal(folder: Path) -> Path:
     """Copies what slides need of reveal.js, with its licence, from the installed `sphinx-revealjs` into a folder."""
-    with needs_library("sphinx-revealjs", needed_for="`workbench course slides`"):
+    with needs_library("sphinx-revealjs", needed_for="`workbench course slides`", extra="course-pages"):
         import sphinx_revealjs
     source, target = Path(sphinx_revealjs.__file__).parent / "_static" / "revealjs", folder / "reveal.js"
     for name in REVEAL:
@@ -92,7 +92,7 @@ def copy_reveal(folder: Path) -> Path:
 
 def formulas_as_mathml(markdown: str) -> str:
     """Markdown whose TeX formulas are MathML, which browsers draw without a script; code is left alone."""
-    with needs_library("latex2mathml", needed_for="formulas of `workbench course`"):
+    with needs_library("latex2mathml", needed_for="formulas of `workbench course`", extra="course-pages"):
         from latex2mathml.converter import convert
 
     def written(found: re.Match[str]) -> str:
@@ -140,7 +140,7 @@ def write_slides(
     """
     if not notebooks:
         return []
-    with needs_library("nbconvert", needed_for="`workbench course slides`"):
+    with needs_library("nbconvert", needed_for="`workbench course slides`", extra="course-pages"):
         from nbconvert import SlidesExporter
 
     folder.mkdir(parents=True, exist_ok=True)
@@ -189,7 +189,7 @@ def write_site(
         >>> write_site([], Path("site")).name
         'index.html'
     """
-    with needs_library("nbconvert", needed_for="`workbench course site`"):
+    with needs_library("nbconvert", needed_for="`workbench course site`", extra="course-pages"):
         from nbconvert import HTMLExporter
 
     folder.mkdir(parents=True, exist_ok=True)
