@@ -1,3 +1,4 @@
+from ._cache import Cache as Cache, CacheNode as CacheNode
 from ._client import Client as Client, Futures as Futures
 from ._context import NodeContext as NodeContext, current_node as current_node
 from ._dask import DaskEngine as DaskEngine
