@@ -12,10 +12,6 @@ import json
 import math
 import os
 import re
-import sys
-import threading
-import time
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,9 +20,8 @@ from workbench._types import Argument
 from workbench.api import Traced
 from workbench.errors import InspectionError
 from workbench.inspection import compare as _compare, inspect_source, inspect_stage, is_program_text
-from workbench.launch import Launched, Program, launch
 from workbench.measurement import watch_compilations
-from workbench.records import CollectiveRecord, ModuleRecord, NodeStateRecord, ProgramRecord, Record
+from workbench.records import CollectiveRecord, ModuleRecord, ProgramRecord, Record
 
 UPDATE = "WORKBENCH_UPDATE_SNAPSHOTS"
 _MOST_LINES = 60
@@ -337,54 +332,6 @@ def _bytes(given: int | str, asked: str) -> int:
         )
         raise InspectionError(message)
     return int(float(found[1]) * _UNITS[found[2]])
-
-
-@contextlib.contextmanager
-def launched_on_threads(program: Program, *, seconds: float = 60.0) -> Iterator[Launched]:
-    """Runs a program of nodes on threads of this process, and fails if its nodes do not end in time.
-
-    The block may call the services; after the block all nodes with work of their own must end. The program is stopped
-    in every case.
-
-    Args:
-        program: A program of `workbench.launch`.
-        seconds: Time from the launch until every node with work of its own has ended.
-
-    Returns:
-        The running program.
-
-    Raises:
-        AssertionError: naming each node that still runs, with its stack and the end of its log.
-        NodeError: if a node failed.
-
-    Example:
-        >>> from workbench.launch import Program, PyNode
-        >>> program = Program("short")
-        >>> _ = program.add_node(PyNode(print, "hello"))
-        >>> with launched_on_threads(program, seconds=10.0) as launched:
-        ...     launched.wait()
-        hello
-        {'main/0': 0}
-    """
-    started = time.monotonic()
-    with launch(program, "threads") as launched:
-        yield launched
-        launched.wait(max(0.0, started + seconds - time.monotonic()))
-        late = [node for node in launched.state() if node.state not in ("serving", "finished", "stopped")]
-        if late:
-            texts = "\n".join(_late(program.name, node) for node in late)
-            message = (
-                f"{len(late)} of {len(launched.state())} nodes of {program.name!r} had not ended after {seconds:g} s."
-                f"\n{texts}"
-            )
-            raise AssertionError(message)
-
-
-def _late(program: str, node: NodeStateRecord) -> str:
-    frames = sys._current_frames()
-    idents = [thread.ident for thread in threading.enumerate() if thread.name == f"{program}:{node.label}"]
-    stacks = ["".join(traceback.format_stack(frames[ident])[-4:]) for ident in idents if ident in frames]
-    return "\n".join([f"{node.label} is {node.state}:", *stacks, *node.log_tail[-5:]])
 
 
 # The plugin for pytest: `pytest_plugins = ["workbench.testing"]`.

@@ -6,8 +6,15 @@ import time
 import pytest
 
 from workbench.errors import ProgramError
-from workbench.launch import Cache, CacheNode, Program, PyNode, ServiceNode, current_node
-from workbench.testing import launched_on_threads
+from workbench.launch import (
+    Cache,
+    CacheNode,
+    Program,
+    PyNode,
+    ServiceNode,
+    current_node,
+    launched_on_threads,
+)
 
 CALLERS = 16
 

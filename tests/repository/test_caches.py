@@ -13,6 +13,7 @@ CONTAINERS = {"dict", "list", "set", "defaultdict", "OrderedDict", "WeakKeyDicti
 # What bounds each: "where: name" -> why it cannot grow without end.
 BOUNDED = {
     # Caches without a size
+    "workbench/_jax_compat/checks.py: _class_at_client": "one per class of `checkify` errors",
     "workbench/records/_base.py: _readers": "one per class of records",
     "workbench/plan/_choices.py: _versions": "no arguments",
     "workbench/plan/_describe.py: _dtype_name": "one per dtype",
@@ -34,7 +35,6 @@ BOUNDED = {
     "workbench/engines/_remote.py: _LOADED": "at most _MOST_STAGES",
     "workbench/engines/_artifact.py: _read_before": "at most _MOST_READ",
     "workbench/plan/_listen.py: _LISTENERS": "removed when their block ends",
-    "workbench/_jax_compat/checks.py: _class_at_client": "one per class of errors of checkify",
     "workbench/course/_check.py: _ANSWERS": "one per exercise",
     "workbench/course/_check.py: _SOLUTIONS": "one per exercise",
     "workbench/measurement/_watch.py: _REMEMBERED": "one per name of a watched function",

@@ -2,6 +2,7 @@ from ._cache import Cache as Cache, CacheNode as CacheNode
 from ._client import Client as Client, Futures as Futures
 from ._context import NodeContext as NodeContext, current_node as current_node
 from ._dask import DaskEngine as DaskEngine
+from ._deadline import launched_on_threads as launched_on_threads
 from ._launch import launch as launch
 from ._launched import Launched as Launched
 from ._nodes import (
