@@ -82,6 +82,13 @@ def slow_sines(x: Any) -> Any:
 
 @needs_beam
 @pytest.mark.slow
+def test_pipeline_that_takes_too_long_ends_with_the_run():
+    with pytest.raises(EngineError, match=r"was not done on beam .* timeout_seconds=1.0. A pass ends when its last"):
+        Beam(clients_per_batch=1, timeout_seconds=1.0).run(slow_sines, np.ones(6, np.float32))
+
+
+@needs_beam
+@pytest.mark.slow
 def test_pipeline_of_this_process_ends_when_cancelled(tmp_path: Path):
     cancel = threading.Event()
     pipelines: list[list[threading.Thread]] = []

@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from engine_contract import CLIENTS, EngineContract, client_data, failing, fedavg, start
+from engine_contract import CLIENTS, EngineContract, client_data, failing, fedavg, rounds, start
 
 import workbench as wb
 from workbench.engines import ClientReader, Engine, MeshEngine, Observed, Sequential
@@ -187,3 +187,21 @@ def test_mesh_of_the_kernel_does_not_matter():
 def test_record_is_printed_with_arrays_as_results():
     text = str(Sequential().run(logarithms, BAD[:3] ** 2))
     assert "sequential" in text
+
+
+def test_interrupt_keeps_the_finished_rounds():
+    x, y = client_data()
+    passes: list[int] = []
+
+    def read() -> Any:
+        passes.append(0)
+        if len(passes) == 4:  # the first is the look at the shapes, so this is round 2
+            raise KeyboardInterrupt
+        yield from enumerate(zip(x, y, strict=True))
+
+    with pytest.raises(KeyboardInterrupt) as caught:
+        Sequential().run(rounds, start(), ClientReader(read, clients=CLIENTS))
+    run = caught.value.run  # pyright: ignore[reportAttributeAccessIssue]
+    two = jax.lax.scan(lambda w, _: fedavg(w, (x, y)), start(), None, length=2)[0]
+    assert run.rounds == 2
+    np.testing.assert_allclose(run.results[0], two, rtol=1e-5, atol=1e-5)

@@ -524,3 +524,34 @@ def test_impossible_settings_are_refused(monkeypatch: pytest.MonkeyPatch, argume
     monkeypatch.setattr(_session, "check_libraries", lambda: None)
     with pytest.raises(ProgramError, match=expected):
         Spark(**arguments)
+
+
+@needs_spark
+@pytest.mark.parametrize(
+    ("value", "kind", "expected"),
+    [
+        ([[1, 2], [3, 4]], "list<list<int16>>", [[1, 2], [3, 4]]),
+        ([1.5, 2.5], "large_list<float64>", [1.5, 2.5]),
+        (3, "int32", 3),
+        ([True, False], "list<bool>", [1, 0]),
+        ([[1, 2], [3]], "list<list<int64>>", None),
+        ([1.0, None], "list<float32>", None),
+        (None, "list<float32>", None),
+        ("a", "string", None),
+    ],
+)
+def test_cells_are_read_from_the_buffers_of_arrow(value: Any, kind: str, expected: Any):
+    import pyarrow as pa
+
+    from workbench.engines.spark._worker import read_cell
+
+    *outer, name = kind.replace(">", "").split("<")
+    type_ = {"bool": pa.bool_}.get(name, getattr(pa, name, None))()
+    for inner in reversed(outer):
+        type_ = {"list": pa.list_, "large_list": pa.large_list}[inner](type_)
+    cell = pa.array([None, value, value], type_)[1]
+    if expected is None:
+        with pytest.raises(ValueError, match="client 'ann' with 0 values in column 'x'"):
+            read_cell(cell, "x", ("float32", (2, 2)), "ann")
+    else:
+        np.testing.assert_array_equal(read_cell(cell, "x", ("float32", np.shape(expected)), "ann"), expected)

@@ -258,6 +258,23 @@ class Pass:
         )
         return EngineError(message, stage=self.stage, client=_client_of(batch.clients))
 
+    def watched(self, engine: str, timeout_seconds: float | None) -> Callable[[], None]:
+        """What an engine calls while it waits for a whole pass: it raises once the run is cancelled or too late."""
+        started = time.perf_counter()
+
+        def check() -> None:
+            self.recorder.check(self.stage, 0.0)
+            waited = time.perf_counter() - started
+            if timeout_seconds is not None and waited > timeout_seconds:
+                message = (
+                    f"stage {self.stage} (`{self.name}`) was not done on {engine} within {waited:.1f} s; "
+                    f"timeout_seconds={timeout_seconds}. A pass ends when its last task has: raise "
+                    "`timeout_seconds`, or look at the workers. Finished rounds are in this error's `run`."
+                )
+                raise EngineError(message, stage=self.stage)
+
+        return check
+
     @property
     def done(self) -> float:
         """The finished share of the clients."""

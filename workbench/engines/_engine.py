@@ -77,6 +77,7 @@ class Engine(abc.ABC):
             ProgramError: if `fn` is not a function.
             EngineError: if a stage fails or the run is cancelled; `stage` and `client` say where, `run` what had
                 finished.
+            KeyboardInterrupt: on Ctrl-C, with the finished rounds in its `run`.
         """
         return self._ran(fn, args, progress, cancel)[0]
 
@@ -122,6 +123,9 @@ class Engine(abc.ABC):
         except EngineError as error:
             recorder.errors.append(str(error))
             error.run = recorder.record(recorder.carried)
+            raise
+        except KeyboardInterrupt as error:
+            error.run = recorder.record(recorder.carried)  # pyright: ignore[reportAttributeAccessIssue]
             raise
         finally:
             self._known[key] = traced, walk

@@ -165,6 +165,12 @@ class _RayPool(concurrent.futures.Executor):
 
     def _count(self) -> int:
         nodes = [node.get("Resources", {}) for node in self._ray.nodes() if node.get("Alive")]
+        if not nodes:
+            message = (
+                "`Ray` has lost its cluster: no machine of it is alive. A raylet that ends takes the workers of its "
+                "machine along: call `ray.shutdown()` and `ray.init()`, and make a new `Ray()`."
+            )
+            raise EngineError(message)
         places = sum(
             int(min((node.get(name, 0.0) / need for name, need in self._needs.items()), default=node.get("CPU", 1)))
             for node in nodes

@@ -1,7 +1,6 @@
 """Apache Beam as an engine: every pass over the clients is a pipeline, the rounds are driven from here."""
 
 import contextlib
-import functools
 import hashlib
 import importlib.util
 import json
@@ -58,6 +57,7 @@ class Beam(Engine):
             `(client_id, data)`. The argument of `run` that it stands for is given as shapes, a pytree of
             `jax.ShapeDtypeStruct((clients, ...), dtype)`. It is read once for each run, by the workers; what they
             read waits in `folder`, and the process that drives the run never holds it.
+        timeout_seconds: End the run when one pass takes longer than this. Default: wait as long as Beam works.
         write_to: Any Beam sink, such as `beam.Map(as_row) | beam.io.WriteToParquet(...)`, that takes
             `{"client": id, name: row, ...}`: each client's row of every result that has a row for each, by the name
             of the result ("out", or "out[1]" and so on in a pytree).
@@ -86,6 +86,7 @@ class Beam(Engine):
         read_from: object = None,
         write_to: object = None,
         own_process: bool | None = None,
+        timeout_seconds: float | None = None,
     ) -> None:
         if importlib.util.find_spec("apache_beam") is None:
             raise MissingDependencyError("apache-beam", extra="beam", needed_for="`workbench.engines.Beam`")
@@ -99,6 +100,7 @@ class Beam(Engine):
         self.own_process: bool = starts_processes or in_broken_kernel() if own_process is None else own_process
         self.read_from: Foreign = read_from
         self.write_to: Foreign = write_to
+        self.timeout_seconds: float | None = timeout_seconds
         self._child: Child | None = None
         self.name: str = f"beam ({_runner_name(runner)})"
 
@@ -164,8 +166,7 @@ class Beam(Engine):
     def _pipeline(self, folder: Path, work: Pass, batches: list[Batch]) -> None:
         started = time.perf_counter()
         try:
-            check = functools.partial(work.recorder.check, work.stage, 0.0)
-            self._do("run_pipeline", str(folder), len(batches), check=check)
+            self._do("run_pipeline", str(folder), len(batches), check=work.watched(self.name, self.timeout_seconds))
         except EngineError:
             raise
         except Exception as error:

@@ -440,19 +440,7 @@ class _Jobs:
 
     def _guarded(self, work: Pass, named: Sequence[Batch], job: Callable[[], Result]) -> Result:
         """The job's result; looks ten times a second whether the run was cancelled, and cancels the job then."""
-        started = time.perf_counter()
-
-        def check() -> None:
-            work.recorder.check(work.stage, 0.0)
-            waited = time.perf_counter() - started
-            if self.engine.timeout_seconds is not None and waited > self.engine.timeout_seconds:
-                message = (
-                    f"stage {work.stage} (`{work.name}`) was not done on {self.engine.name} within {waited:.1f} s; "
-                    f"timeout_seconds={self.engine.timeout_seconds}. A pass ends when its last task has: raise "
-                    "`timeout_seconds`, or look at the executors. Finished rounds are in this error's `run`."
-                )
-                raise EngineError(message, stage=work.stage)
-
+        check = work.watched(self.engine.name, self.engine.timeout_seconds)
         what = f"workbench: {work.recorder.name}, stage {work.stage}"
         with self._errors_reported(work, named):
             return _in_group(self.context, what, job, check)
@@ -468,10 +456,14 @@ class _Jobs:
             found = re.search(r"\[batch (\d+)\] ([^\n]*)", str(error))
             if found is not None and named:
                 raise work.failed(named[int(found[1])], RuntimeError(found[2]), self.engine.name) from error
+            never_retries = re.fullmatch(r"local(\[[^,\]]*\])?", str(self.context.master))
+            retry = " Spark's local mode computes no task again: `local[2,4]` tries each four times." * bool(
+                never_retries
+            )
             message = (
                 f"stage {work.stage} (`{work.name}`) ended with its Spark job on {self.engine.name}: {brief(error)}. "
-                "No executor said which clients it was computing: look at Spark's own log, and whether the driver's "
-                "JVM still runs; finished rounds are in this error's `run`."
+                f"No executor said which clients it was computing.{retry} Look at Spark's own log, and whether the "
+                "driver's JVM still runs; finished rounds are in this error's `run`."
             )
             raise EngineError(message, stage=work.stage) from error
 

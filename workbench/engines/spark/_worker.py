@@ -337,6 +337,20 @@ class Pack:
         return pa.RecordBatch.from_pydict(columns)
 
 
+def _numbers(cell: Foreign) -> np.ndarray:
+    """The numbers of a cell, of nested lists from Arrow's own buffer; none where lists are uneven or have nulls."""
+    if not pa.types.is_nested(cell.type):
+        return np.asarray([] if not cell.is_valid else [cell.as_py()], dtype=None if cell.is_valid else object)
+    values = cell.values
+    while values is not None and pa.types.is_nested(values.type):
+        lengths = values.value_lengths()
+        uneven = values.null_count or len(lengths.unique()) > 1
+        values = None if uneven else values.flatten()
+    if values is None or values.null_count:
+        return np.empty(0, object)
+    return values.to_numpy(zero_copy_only=False)
+
+
 def read_cell(cell: Foreign, name: str, shape: tuple[str, tuple[int, ...]], client: object) -> np.ndarray:
     """One client's array from a cell of a table: nested or flat lists, a number, or the bytes of the array.
 
@@ -348,8 +362,8 @@ def read_cell(cell: Foreign, name: str, shape: tuple[str, tuple[int, ...]], clie
         raw = cell.as_py()
         values = np.frombuffer(raw, dtype) if raw is not None and len(raw) % dtype.itemsize == 0 else np.empty(0, dtype)
     else:
-        values = np.asarray(cell.as_py(), dtype=object if cell.as_py() is None else None)
-        values = values.astype(dtype).reshape(-1) if values.dtype.kind in "biuf" else np.empty(0, dtype)
+        values = _numbers(cell)
+        values = values.astype(dtype) if values.dtype.kind in "biuf" else np.empty(0, dtype)
     if values.size != count:
         message = (
             f"[source] client {client!r} with {values.size} values in column {name!r}, but the program reads "
