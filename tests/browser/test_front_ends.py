@@ -59,8 +59,10 @@ def click_through(page: Page) -> None:
     for _ in open_every_tab(view):
         expect(view.locator("[role=tabpanel]:visible")).to_have_count(1)
         expect(view.locator(".wb-error:visible")).to_have_count(0)
+    view.get_by_role("tab", selected=True).focus()
     page.keyboard.press("ArrowLeft")
     expect(view.get_by_role("tab", selected=True)).to_be_focused()
+    expect(view.get_by_role("tab", selected=True)).not_to_have_text("Play")  # on into the place before
 
 
 def test_explorer_in_notebook_7_is_clicked_through_and_follows_the_theme(

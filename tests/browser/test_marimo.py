@@ -85,5 +85,7 @@ def test_explorer_in_marimo_links_its_views_and_the_cells_that_read_it(page: Pag
         expect(view.locator("[role=tabpanel]:visible")).to_have_count(1)
         expect(view.locator(".wb-error:visible")).to_have_count(0)
         expect(view.locator(".wb-chosen")).to_contain_text("client 3")
+    view.get_by_role("tab", selected=True).focus()
     page.keyboard.press("ArrowLeft")
     expect(view.get_by_role("tab", selected=True)).to_be_focused()
+    expect(view.get_by_role("tab", selected=True)).not_to_have_text("Play")  # on into the place before
