@@ -500,6 +500,13 @@ def test_a_second_version_says_what_changed():
     assert "work: 32 FLOP → 64 FLOP (+100%)" in changes
 
 
+def test_functions_without_a_name_are_not_versions_of_each_other():
+    for factor in (1, 2):
+        watched = wb.watch(jax.jit(lambda x, factor=factor: (x @ jnp.ones((4, factor))).sum()), show=False)
+        watched(jnp.ones((3, 4)))
+        assert _cost_of(watched).changes == ()
+
+
 def test_a_profile_gives_measured_seconds_on_lines():
     @jax.jit
     def step(x):

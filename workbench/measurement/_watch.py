@@ -92,10 +92,12 @@ class Watch:
         self._fn = fn
         functools.update_wrapper(self, fn, updated=())
         name = self._given_name or function_name(fn)
-        key = str(getattr(fn, "__module__", "")), str(getattr(fn, "__qualname__", name))
-        old = _REMEMBERED.pop(key, None)
         core = self._core
         core.name = name
+        if name == "<lambda>":  # as all others are called
+            return
+        key = str(getattr(fn, "__module__", "")), str(getattr(fn, "__qualname__", name))
+        old = _REMEMBERED.pop(key, None)
         if old is not None:
             core.previous = old if old.started else old.previous
         _REMEMBERED[key] = core

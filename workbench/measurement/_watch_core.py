@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import math
 import queue
 import statistics
 import threading
@@ -14,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from workbench._open_types import Foreign
 from workbench._types import Device
 from workbench.cost import known_chip, largest_dtype, nearest_dtype
 from workbench.errors import MissingDependencyError
@@ -286,8 +288,7 @@ class Core:
         values: dict[str, Any] = {}
         for name, leaf in step.values.items():
             try:
-                found = read_here(leaf)
-                array = np.asarray(found.compressed() if isinstance(found, np.ma.MaskedArray) else found, np.float64)
+                value = _numbers_of(leaf)
             except RuntimeError as error:
                 if "deleted" not in str(error):
                     continue
@@ -299,14 +300,12 @@ class Core:
             except (TypeError, ValueError):
                 self.note(f"{name} is a {type(leaf).__name__}, which is no number")
                 continue
-            if array.size > 1 and np.all(array == array.flat[0]):
-                array = array.reshape(-1)[0]  # what `pmap` returns: the same number of every device
-            values[name] = float(array) if array.ndim == 0 else tuple(array.reshape(-1).tolist())
-            if not np.isfinite(array).all():
-                first = float(array[~np.isfinite(array)].flat[0]) if array.ndim else float(array)
-                if not any(problem.metric == name for problem in self._problems):
-                    what = f"{name} is {first} in step {step.index}"
-                    self.problem(step.index, what, metric=name, value=str(first))
+            values[name] = value
+            numbers = value if isinstance(value, tuple) else (value,)
+            wrong = next((number for number in numbers if not math.isfinite(number)), None)
+            if wrong is not None and not any(problem.metric == name for problem in self._problems):
+                what = f"{name} is {wrong} in step {step.index}"
+                self.problem(step.index, what, metric=name, value=str(wrong))
         step.values = {}
         return values
 
@@ -501,6 +500,17 @@ class Core:
     def forget(self) -> None:
         """Drops the steps and earlier versions, once nobody can read them; the rest is for comparisons."""
         self._history, self.previous = [], None
+
+
+def _numbers_of(leaf: Foreign) -> float | tuple[float, ...]:
+    """An output as numbers of Python; one number where all are equal, as of the devices of `pmap`."""
+    if getattr(leaf, "shape", ()) == () and getattr(leaf, "is_fully_addressable", True):
+        return float(leaf)  # nearly all outputs: without numpy's arrays on the way
+    found = read_here(leaf)
+    array = np.asarray(found.compressed() if isinstance(found, np.ma.MaskedArray) else found, np.float64)
+    if array.size and np.all(array == array.flat[0]):
+        return float(array.flat[0])
+    return tuple(array.reshape(-1).tolist())
 
 
 def copy_of(leaf: jax.Array) -> jax.Array:
