@@ -56,7 +56,7 @@ TERMS: dict[str, tuple[str, str]] = {
     ),
     "DiLoCo": ("Many local AdamW steps, then one outer step with Nesterov momentum.", C + "10-diloco"),
     "Dirichlet partition": (
-        "Labels of each client drawn from a Dirichlet distribution; small α, strong skew.",
+        "Labels of each client drawn from a Dirichlet distribution; small α, strong label skew.",
         C + "08-fedavg-on-real-data",
     ),
     "disclosure": ("Every value that leaves a client for the server.", "how-to/disclosure"),
