@@ -3,6 +3,7 @@
 import concurrent.futures
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -12,9 +13,10 @@ import pytest
 
 import workbench as wb
 from workbench.engines import ClientReader, Engine, Executor
+from workbench.engines._arguments import check_folder
 from workbench.engines._client_loop import Pass
 from workbench.engines._remote import run_task
-from workbench.errors import EngineError
+from workbench.errors import EngineError, ProgramError
 
 CLIENTS = 12
 DATA = np.arange(CLIENTS * 3, dtype=np.float32).reshape(CLIENTS, 3)
@@ -264,3 +266,15 @@ def test_a_reader_that_gives_another_order_in_a_later_pass_is_refused():
 
     with pytest.raises(EngineError, match="gave other clients, or another order of them, than in an earlier pass"):
         Chaos(3).run(two_passes, ClientReader(read, clients=CLIENTS))
+
+
+@pytest.mark.parametrize("folder", ["s3a://bucket/tmp", "hdfs://host/tmp", "file:///tmp", "/no/such/folder"])
+def test_folders_of_other_file_systems_are_refused_before_anything_runs(folder: str):
+    with pytest.raises(ProgramError, match=f"`Spark` was given folder='{folder}', which is no folder of this machine"):
+        check_folder("Spark", folder)
+
+
+def test_folders_of_this_machine_are_taken(tmp_path: Path):
+    check_folder("Spark", tmp_path)
+    check_folder("Spark", str(tmp_path))
+    check_folder("Spark", None)

@@ -1,6 +1,8 @@
 """Checks of what the engines of other systems are given: where the source of clients belongs, how many go together."""
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -52,3 +54,23 @@ def check_clients_per_batch(engine: str, batch: str, clients_per_batch: object) 
             "pass a positive int; 32 is fast for small clients."
         )
         raise ProgramError(message)
+
+
+def check_folder(engine: str, folder: str | Path | None) -> None:
+    """Refuses a folder in which rows cannot wait.
+
+    Args:
+        engine: The name of the engine, for the message.
+        folder: What the user gave.
+
+    Raises:
+        ProgramError: for an address such as "s3a://bucket/tmp", and for a folder that does not exist.
+    """
+    if folder is None or (not re.match(r"\w+:/", str(folder)) and Path(folder).is_dir()):
+        return
+    message = (
+        f"`{engine}` was given folder={str(folder)!r}, which is no folder of this machine's file system. Rows wait in "
+        "files that this process and all workers read by the same path. Pass an existing folder; for workers on other "
+        "machines, a folder of a mounted file system."
+    )
+    raise ProgramError(message)

@@ -16,7 +16,7 @@ import numpy as np
 
 from workbench._open_types import Foreign
 from workbench._processes import temporary_folder
-from workbench.engines._arguments import check_clients_per_batch
+from workbench.engines._arguments import check_clients_per_batch, check_folder
 from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch, ReadRows
@@ -90,6 +90,7 @@ class Beam(Engine):
     ) -> None:
         if importlib.util.find_spec("apache_beam") is None:
             raise MissingDependencyError("apache-beam", extra="beam", needed_for="`workbench.engines.Beam`")
+        check_folder("Beam", folder)
         _check(options, runner, clients_per_batch, own_process)
         self.options: list[str] = list(options)
         self.runner: Foreign = runner

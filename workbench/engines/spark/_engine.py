@@ -25,7 +25,7 @@ from jax import Array
 from workbench._open_types import Foreign
 from workbench._processes import temporary_folder
 from workbench._types import PyTree
-from workbench.engines._arguments import argument_of_source, check_clients_per_batch
+from workbench.engines._arguments import argument_of_source, check_clients_per_batch, check_folder
 from workbench.engines._client_loop import Pass, name_clients
 from workbench.engines._clients import Batch, ClientReader, ReadRows
 from workbench.engines._engine import Engine, table_of_clients
@@ -104,6 +104,7 @@ class Spark(Engine):
         timeout_seconds: float | None = None,
     ) -> None:
         _session.check_libraries()
+        check_folder("Spark", folder)
         _check(session, conf, clients_per_batch)
         self.session: Foreign = session
         self.conf: dict[str, str] = dict(conf or {})
