@@ -253,7 +253,7 @@ def assert_snapshot(record: Record, path: str | os.PathLike[str], *, update: boo
 
 
 def _figures(kept: str, now: Record) -> list[str]:
-    """What differs between two programs, as `compare` says it."""
+    """Differences between two programs, in the words of `compare`."""
     if not isinstance(now, ProgramRecord):
         return []
     try:
@@ -343,7 +343,7 @@ def pytest_addoption(parser: "pytest.Parser") -> None:
 
 
 class RecordSnapshot:
-    """What the fixture `record_snapshot` gives: compares records with files next to the test."""
+    """Fixture `record_snapshot`: compares records with files next to the test."""
 
     def __init__(self, folder: Path, name: str, update: bool | None) -> None:
         self.folder: Path = folder

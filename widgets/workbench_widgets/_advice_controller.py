@@ -1,4 +1,4 @@
-"""What the advice view asks of the kernel: findings, and a search for shardings; both in threads, with Stop."""
+"""Requests of the advice view to the kernel: findings, and a search for shardings; both in threads, with Stop."""
 
 import contextvars
 import threading
@@ -13,7 +13,7 @@ from workbench_widgets._base import WorkbenchWidget, problem
 
 
 class Advises(Protocol):
-    """What finds advice about the program that is shown."""
+    """Protocol of a function that finds advice about the displayed program."""
 
     def __call__(self, *, progress: Callable[[str, float], None], cancel: threading.Event) -> AdviceRecord:
         """The findings; `progress` gets the phase and the seconds so far."""
@@ -21,7 +21,7 @@ class Advises(Protocol):
 
 
 class Searches(Protocol):
-    """What searches shardings of the program that is shown."""
+    """Protocol of a function that searches shardings of the displayed program."""
 
     def __call__(
         self,

@@ -19,7 +19,7 @@ from workbench_widgets._operations import visible_rows
 def advice_state(
     advice: AdviceRecord, tree: CallTreeRecord | None = None, leaves: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """What the advice view draws: one card per finding, most important first, and the rules that were checked.
+    """State of the advice view: one card per finding, most important first, and the checked rules.
 
     Args:
         advice: The findings.
@@ -36,7 +36,7 @@ def advice_state(
 
 
 def search_state(search: SearchRecord) -> dict[str, Any]:
-    """What the advice view draws of a search: a row per choice, the chosen one first."""
+    """State of a search in the advice view: one row per choice, the chosen row first."""
     return {
         "sentence": render_text(search).splitlines()[0],
         "rows": [_choice(search, number) for number in range(len(search.choices))],

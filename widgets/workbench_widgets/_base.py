@@ -1,4 +1,4 @@
-"""What every live view has: a static picture for where nothing runs, requests with answers, errors that are seen."""
+"""Base of every live view: a static picture, requests with answers, and visible errors."""
 
 import contextvars
 import html
@@ -31,7 +31,7 @@ SELECTABLE = ("stage", "client", "device", "axis", "line", "instruction", "leaf"
 if TYPE_CHECKING:
 
     class _Widget(traitlets.HasTraits):
-        """What views use of `anywidget.AnyWidget`: ipywidgets carries no types, so that nothing of a view had one."""
+        """The attributes of `anywidget.AnyWidget` that views use, with types."""
 
         _esm: object
         _css: object
@@ -118,7 +118,7 @@ class WorkbenchWidget(_Widget):
         return None
 
     def static_html(self) -> str:
-        """What stands in for the live view in a page without scripts: the picture with its caption."""
+        """HTML for a page without scripts: the picture with its caption."""
         picture = self.static_svg()
         return str(figure(picture, self.describe())) if picture is not None else ""
 
@@ -148,7 +148,7 @@ class WorkbenchWidget(_Widget):
         self.problem = problem(error)
 
     def name_in_notebook(self) -> str | None:
-        """What the notebook calls this view, for code that is put into a cell: a variable, or `Out[n]`."""
+        """Name of this view in the notebook, for code in a new cell: a variable, or `Out[n]`."""
         ipython = sys.modules.get("IPython")
         names = getattr(ipython.get_ipython() if ipython is not None else None, "user_ns", {})
         own = (name for name, value in names.items() if value is self and not name.startswith("_"))
@@ -246,7 +246,7 @@ class WorkbenchWidget(_Widget):
         self.send(reply)
 
     def _reporter(self, request: str) -> Callable[[str], None]:
-        """What a long request calls with the name of each phase; it ends the request once the reader has stopped it."""
+        """Progress function of a long request; it ends the request after the reader has stopped it."""
         stop = self._stops[request] = threading.Event()
         began = time.monotonic()
 

@@ -74,7 +74,7 @@ def _hash(parts: dict[str, Any]) -> str:
 
 
 def labextension_files() -> list[Path]:
-    """What JupyterLab serves of the labextension below `static`, from where this tree has it."""
+    """Files of the labextension that JupyterLab serves, with their place in this tree."""
     own = [*(LABEXTENSION / "static").iterdir(), BUILT / "styles.css"]
     return sorted([*own, *(BUILT / f"{name}.js" for name in CHUNKS)])
 

@@ -1,4 +1,4 @@
-"""Which call a helper's collectives are for: a line that many call is named together with its callers."""
+"""Callers of helpers: a line that many functions call is named together with its callers."""
 
 import itertools
 from collections.abc import Iterable, Mapping

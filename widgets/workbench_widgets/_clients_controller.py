@@ -1,4 +1,4 @@
-"""What the clients view asks of the kernel: one client's course over the rounds, all clients in a round, one opened."""
+"""Requests of the clients view: a client over the rounds, all clients in a round, one client's values."""
 
 import threading
 from collections import deque

@@ -1,4 +1,4 @@
-"""What the views know about clients: columns of numbers, the devices that hold them, each one's share of the data."""
+"""State of clients for all views: columns of numbers, devices, and each client's share of the data."""
 
 import math
 import re
@@ -91,7 +91,7 @@ def _around(stages: Sequence[StageRecord], wanted: StageRecord) -> list[StageRec
 
 
 def _nested_ranges(record: ProgramRecord, outer: Sequence[StageRecord], placement: str, size: int) -> list[list[Any]]:
-    """Which devices hold which clients, those of the first group before those of the second."""
+    """Ranges of clients on each device; devices of the first group come first."""
     inner = _ranges(record, placement, size)
     groups = math.prod(each.clients for each in outer)
     around = _ranges(record, outer[-1].placement or "", outer[-1].clients) if len(outer) == 1 else []

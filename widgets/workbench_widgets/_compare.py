@@ -30,12 +30,12 @@ class CompareView(WorkbenchWidget):
         return render_text(self.record)
 
     def static_html(self) -> str:
-        """What differs, as a table."""
+        """Table of the differences."""
         return display_record(self.record)["text/html"]
 
 
 def compare_state(record: ComparisonRecord) -> dict[str, Any]:
-    """What the comparison view draws."""
+    """State of the comparison view."""
     rows = [
         {"group": row.group, "name": row.name, "values": list(row.values), "unit": row.unit, "status": row.status}
         for row in record.rows

@@ -81,13 +81,13 @@ def _functions_below(nodes: Sequence[CallNodeRecord], parents: Sequence[int], at
 
 
 def _name(node: CallNodeRecord, parent: int, shown: Sequence[CallNodeRecord]) -> str:
-    """What a node is called; where the backward pass begins, that is said."""
+    """Name of a node; the start of the backward pass is named."""
     begins = node.pass_name in _PASSES and (parent < 0 or shown[parent].pass_name != node.pass_name)
     return f"{node.name} ({_PASSES[node.pass_name]})" if begins else node.name
 
 
 def _key(node: CallNodeRecord) -> Key:
-    """What a node is known by among its siblings."""
+    """Key of a node among its siblings."""
     name = node.name
     if node.kind in ("root", "function"):
         name = node.kind if node.kind == "root" else node.name.rpartition(".")[2]

@@ -9,7 +9,7 @@ from workbench_widgets._cost_state import cost_state
 
 
 class CostView(CostController):
-    """What a program costs, predicted, live: choose a stage in the roofline or in the bars.
+    """Predicted cost of a program, live: choose a stage in the roofline or in the bars.
 
     Args:
         record: The program with its cost.

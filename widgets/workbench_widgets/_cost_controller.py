@@ -1,4 +1,4 @@
-"""What the cost view asks of the kernel: compile for absent hardware, stop that, forget what came of it."""
+"""Requests of the cost view: compile for absent hardware, stop a compilation, remove its result."""
 
 import threading
 import weakref
@@ -85,7 +85,7 @@ class CostController(WorkbenchWidget):
         devices: int | None = None,
         chip: str | None = None,
     ) -> dict[str, Any]:
-        """What the program on `target` would cost at another size, as the view draws it; see `estimate_scaled`."""
+        """State of the program on `target` at another size; see `estimate_scaled`."""
         record = {**self._programs, **self.compiled}[target]
         priced_on = CHIPS.get(chip or "")
         scaled = estimate_scaled(

@@ -1,4 +1,4 @@
-"""What the cost view draws of each program: stages with their times and bytes, the roofline, memory."""
+"""State of the cost view per program: stages with their times and bytes, the roofline, memory."""
 
 import re
 from collections.abc import Sequence
@@ -79,7 +79,7 @@ def target_state(record: ProgramRecord, cost: CostRecord) -> dict[str, Any]:
 
 
 def stage_rows(cost: CostRecord) -> list[dict[str, Any]]:
-    """What one stage after the other costs."""
+    """Cost of each stage, in order."""
     return [
         {
             "stage": each.stage,
@@ -102,7 +102,7 @@ def stage_rows(cost: CostRecord) -> list[dict[str, Any]]:
 
 
 def _strategies(record: ProgramRecord) -> dict[str, str]:
-    """How the compiler carries out the collectives of every axis, where it says so."""
+    """Implementation that the compiler chose for the collectives of every axis, if it is recorded."""
     found: dict[str, set[str]] = {}
     for each in record.module.collectives if record.module is not None else ():
         if each.algorithm:

@@ -26,7 +26,7 @@ MOST_SAMPLES = 300
 
 
 class Monitor(Protocol):
-    """What the view needs of a monitor, such as `workbench.measurement.watch_devices()` gives."""
+    """Interface of a monitor for the view, such as `workbench.measurement.watch_devices()`."""
 
     def history(self) -> Sequence[SampleRecord]:
         """All samples, oldest first."""

@@ -342,7 +342,7 @@ def _parts(
 
 
 def _leaf_names(record: ProgramRecord) -> dict[str, str]:
-    """What the sharding view calls the arrays of the arguments, by their paths."""
+    """Names of the arguments' arrays in the sharding view, by their paths."""
     leaves = record.inputs.leaves if record.inputs is not None else ()
     names = [value.name for value in record.plan.inputs]
     return dict(zip([leaf.path for leaf in leaves], names, strict=True)) if len(names) == len(leaves) else {}

@@ -75,7 +75,7 @@ def _code_of(widgets: Sequence["WorkbenchWidget"]) -> str:
 
 
 def plain_state(widget: "WorkbenchWidget") -> dict[str, Any]:
-    """What a page needs of a widget to draw it, as JSON: bytes in base64, files without this machine's folders."""
+    """State of a widget for a page, as JSON: bytes in base64, file names without folders of this machine."""
     return shorten_paths(_plain({name: getattr(widget, name) for name in SHARED}))
 
 

@@ -1,4 +1,4 @@
-"""What matters first of a program: its largest communication and the line it is from, memory, fit, time."""
+"""Headline of a program: its largest communication with the source line, memory, fit, time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class CollectiveGroup:
 
     @property
     def count(self) -> str:
-        """How many there are and what each holds, in words: `12 all-reduces of 8 MiB each`."""
+        """Number and size of the collectives, in words: `12 all-reduces of 8 MiB each`."""
         runs = self.executions
         sizes = sorted({each.payload_bytes for each in self.members})
         if runs is None:
@@ -47,7 +47,7 @@ class CollectiveGroup:
 
     @property
     def sent_bytes(self) -> float:
-        """What one device sends, all executions together."""
+        """Bytes that one device sends, over all executions."""
         return sum(sent_by(each) for each in self.members)
 
     @property

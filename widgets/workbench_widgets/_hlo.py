@@ -67,7 +67,7 @@ class HloView(WorkbenchWidget):
 
 
 def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
-    """What the HLO view draws: names and shapes as three long texts, everything else as numbers."""
+    """State of the HLO view: names and shapes as three long texts, all other data as numbers."""
     module = record.module
     found = module.instructions if module is not None else ()
     known = {_key(each.source) for each in found} - {None}
@@ -132,7 +132,7 @@ def _sentence(record: ProgramRecord) -> str:
 
 
 def _collective(each: CollectiveRecord, *, staged: bool) -> dict[str, Any]:
-    """What is said of a collective."""
+    """Facts of a collective."""
     rows = [
         ["mesh axis", axes_text(each.axes)],
         ["devices", f"{count_text(each.groups)} group{'s' * (each.groups != 1)} of {count_text(each.group_size)}"],

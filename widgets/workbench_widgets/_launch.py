@@ -34,7 +34,7 @@ MOST_LINES = 200  # of a log
 
 
 class LaunchedLike(Protocol):
-    """What the view needs of a launched program, such as `workbench.launch.launch` returns."""
+    """Interface of a launched program for the view, such as the result of `workbench.launch.launch`."""
 
     @property
     def record(self) -> LaunchedRecord:
@@ -150,7 +150,7 @@ class LaunchView(WorkbenchWidget):
 
 
 class _History:
-    """What each node did over the last looks."""
+    """States of each node over the last updates."""
 
     def __init__(self) -> None:
         self._samples: dict[str, deque[tuple[float, ...]]] = {}
@@ -168,7 +168,7 @@ class _History:
 
 
 def graph_state(graph: ProgramGraphRecord, states: Sequence[NodeStateRecord] = ()) -> dict[str, Any]:
-    """What the view draws of the program itself."""
+    """State of the program's graph in the view."""
     svg = render_graph_svg(graph, states=states, live=True)
     calls: dict[str, list[str]] = {}
     callers: dict[str, list[str]] = {}

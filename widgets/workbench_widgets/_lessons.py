@@ -1,4 +1,4 @@
-"""Where the notebooks of the course are, seen from the notebook that is open."""
+"""Location of the course's notebooks, relative to the open notebook."""
 
 from pathlib import Path
 

@@ -87,7 +87,7 @@ def _notes(memory: MemoryRecord) -> list[str]:
 
 
 def _two_peaks(memory: MemoryRecord) -> list[str]:
-    """Why the curve's peak is another number than the compiler's, where it is."""
+    """Returns the reason that the curve's peak differs from the compiler's, if it does."""
     alive = max((size for _, size in memory.timeline), default=0)
     if not alive or not memory.peak_bytes or abs(alive / memory.peak_bytes - 1) < SAME:
         return []

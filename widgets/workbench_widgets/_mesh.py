@@ -67,7 +67,7 @@ def mesh_state(
     names: Sequence[str] = (),
     collectives: Sequence[CollectiveRecord] = (),
 ) -> tuple[dict[str, Any], Arrays]:
-    """What the mesh view draws: places for every device, what it is called, a few numbers, and what it holds."""
+    """State of the mesh view: the place, name, figures and contents of every device."""
     devices = record.devices
     held = _held(record)
     choices: list[dict[str, str]] = []
@@ -145,7 +145,7 @@ def _collectives(record: MeshRecord, found: Sequence[CollectiveRecord]) -> list[
 
 
 def _names(devices: Sequence[DeviceRecord]) -> dict[str, Any]:
-    """How to call device `id`: one word before all ids, or a word for each."""
+    """Names of the devices: one word before all ids, or a word per device."""
     words = [device.platform or "device" for device in devices]
     if len(set(words)) == 1:
         return {"all": words[0]}

@@ -1,4 +1,4 @@
-"""Where devices are in the mesh view: by their place in the mesh, on the torus, or by host."""
+"""Layouts of the mesh view: devices by their place in the mesh, on the torus, or by host."""
 
 import math
 from collections.abc import Sequence

@@ -24,7 +24,7 @@ MOST_SOURCES = 4_000  # different lines whose code is sent
 def operations_state(
     tree: CallTreeRecord, files: Iterable[str] = (), *, measured: bool = False
 ) -> tuple[OperationsState, Arrays]:
-    """What the operations view draws: names and places as lists, figures as columns, library frames folded away.
+    """State of the operations view: names and places as lists, figures as columns, library frames folded.
 
     Args:
         tree: The figures of the program.
@@ -120,7 +120,7 @@ def with_measured(tree: CallTreeRecord, measured: CallTreeRecord | None) -> Call
 
 
 def _places(tree: CallTreeRecord) -> dict[int, tuple[object, ...]]:
-    """Where every node is: what it and those above it are called, and which of several of one name it is."""
+    """Path of every node: its name, its ancestors' names, and its number among equal names."""
     places: dict[int, tuple[object, ...]] = {}
     seen: dict[tuple[object, ...], int] = {}
     for node in tree.nodes:
@@ -197,7 +197,7 @@ def _visible_parent(tree: CallTreeRecord, node: CallNodeRecord, number: dict[int
 
 
 def figures_of(figures: Iterable[CallFiguresRecord]) -> list[tuple[str, str, str, Callable[[Any], float | None]]]:
-    """What a call tree may hold, as key, title, unit and how to read it: seconds, FLOPs, bytes, bytes per mesh axis."""
+    """Figures of a call tree, as key, title, unit and format: seconds, FLOPs, bytes, bytes per mesh axis."""
     known = list(figures)
     axes = sorted({axis for each in known for axis in each.sent_bytes})
     devices = sorted({device for each in known for device in each.measured_seconds})

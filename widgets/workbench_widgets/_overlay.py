@@ -57,7 +57,7 @@ class RunsView(WorkbenchWidget):
 
 
 def overlay_state(record: RunOverlayRecord) -> dict[str, Any]:
-    """What the view of several runs draws."""
+    """State of the view of several runs."""
     return {
         "metric": record.metric,
         "minimize": record.minimize,

@@ -45,7 +45,7 @@ def _words(stage: PlayedStageRecord) -> str:
 
 
 def player_state(play: PlayRecord | None, program: ProgramRecord | None = None, *, first: str = "") -> dict[str, Any]:
-    """What the player shows: stages with values, courses of clients, and collectives with their devices."""
+    """State of the player: stages with values, courses of clients, and collectives with their devices."""
     collectives = [] if program is None else _collectives(program, first)
     named = play.name if play is not None else program.name if program is not None else "nothing"
     return {

@@ -36,7 +36,7 @@ _FIELDS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
 
 
 class Experiments(Protocol):
-    """What the playground runs: `workbench.federated.experiments`, which it is given, as views know no JAX."""
+    """Interface of the playground's experiments (`workbench.experiments`); views import no JAX."""
 
     ALGORITHMS: Sequence[str]
     COMPRESSIONS: Sequence[str]
@@ -117,7 +117,7 @@ class Playground(RunController):
         return self._experiments.write_code(self._settings(chosen))
 
     def holdings(self, clients: int, alpha: float, seed: int) -> list[list[int]]:
-        """How many examples of each digit every client would hold: `[clients][digits]`."""
+        """Counts the examples of each digit per client: `[clients][digits]`."""
         chosen = self._settings({"clients": clients, "alpha": alpha, "seed": seed})
         return [list(map(int, row)) for row in self._experiments.count_labels(chosen)]
 
@@ -157,7 +157,7 @@ class Playground(RunController):
         return None if self.experiment is None else render_rounds_svg(self.experiment.run.history)
 
     def text(self) -> str:
-        """What was chosen and what came of it."""
+        """Text of the settings and the results."""
         if self.experiment is None:
             return f"{self.label}: nothing has run."
         run = self.experiment.run

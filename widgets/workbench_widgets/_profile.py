@@ -93,7 +93,7 @@ class ProfileView(WorkbenchWidget):
 
 
 def profile_state(profile: ProfileRecord) -> tuple[dict[str, Any], Arrays]:
-    """What the tabs draw; a tab for which the profile has nothing is left out."""
+    """State of the tabs; a tab without data in the profile is left out."""
     parts: dict[str, Any] = {}
     arrays: Arrays = {}
 

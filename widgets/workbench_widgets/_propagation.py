@@ -21,7 +21,7 @@ from workbench_widgets._base import WorkbenchWidget
 
 
 class PropagationView(WorkbenchWidget):
-    """How shardings spread from a program's inputs to every value: play it, step through it, ask any value why.
+    """Spread of shardings from a program's inputs to every value: play, step, or ask for the cause of a value.
 
     Args:
         record: From `propagate_shardings`, or the `propagation` of a program's record.
@@ -50,7 +50,7 @@ class PropagationView(WorkbenchWidget):
 
 
 def propagation_state(record: PropagationRecord, playback: Playback | None = None) -> dict[str, Any]:
-    """What the propagation view draws: the first page, every sharded value's facts, and where each axis came from."""
+    """State of the propagation view: the first page, facts of every sharded value, and the origin of each axis."""
     playback = playback or play_back(record, trace_axes(record))
     place = {value.name: index for index, value in enumerate(playback.values)}
     why: dict[str, list[Any]] = {}

@@ -84,7 +84,7 @@ class RunView(RunController):
 
 
 def run_state(timeline: TimelineRecord | None) -> dict[str, Any]:
-    """What the view of a run draws once: the Gantt chart of a simulated round."""
+    """Fixed state of a run's view: the Gantt chart of a simulated round."""
     if timeline is None:
         return {"gantt": None}
     return {"gantt": {"drawn": for_both_widths(render_gantt_svg, timeline), "sentence": describe_timeline(timeline)}}
@@ -114,7 +114,7 @@ def samples_state(history: Sequence[SampleRecord], began: float | None) -> dict[
 
 
 class RunDigest:
-    """What the view draws of the finished rounds; every round is read once, however often the view is refreshed."""
+    """State of the finished rounds; every round is read once, at any number of refreshes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,4 +1,4 @@
-"""What a view of a run asks of it, and how it hears of the rounds."""
+"""Requests of a run's view to the run, and its notifications."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ OVER = ("finished", "stopped", "interrupted", "failed")
 
 
 class RunLike(Protocol):
-    """What a view needs of a run or a watched loop: `Run` and `Watch` of `workbench.measurement`."""
+    """Interface of a run for a view, such as `workbench.measurement.Run`."""
 
     @property
     def rounds(self) -> int | None:
@@ -33,7 +33,7 @@ class RunLike(Protocol):
 
     @property
     def problems(self) -> Sequence[ProblemRecord]:
-        """What went wrong without ending the run."""
+        """Problems that did not end the run."""
         ...
 
     def pause(self) -> None:

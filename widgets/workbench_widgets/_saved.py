@@ -1,4 +1,4 @@
-"""What an output holds besides the live view: its state for readers without a kernel, its page where none will come."""
+"""Saved forms of a live view: its state for readers without a kernel, or a page."""
 
 import html
 import os

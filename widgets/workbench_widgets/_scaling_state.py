@@ -1,4 +1,4 @@
-"""What the cost view says about a program at another size."""
+"""State of the cost view at another size of the program."""
 
 import math
 from typing import Any

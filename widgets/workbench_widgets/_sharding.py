@@ -40,7 +40,7 @@ class ShardingController(TrialController):
         super().__init__(**values)
 
     def tried_propagation(self) -> dict[str, Any] | None:
-        """Why the values of the program that was tried last are sharded."""
+        """Reasons for the shardings in the program that was tried last."""
         return tried_propagation(self.tried)
 
     def propagation_page(self, first: int) -> str:
@@ -99,7 +99,7 @@ def sharding_state(
     can_try: bool = False,
     names: Sequence[str] = (),
 ) -> tuple[dict[str, Any], Arrays]:
-    """What the sharding view draws: per leaf its facts, and the corner of every shard."""
+    """State of the sharding view: facts per leaf, and the corner of every shard."""
     leaves, arrays = [], {}
     known = names if len(names) == len(record.leaves) else [leaf.path for leaf in record.leaves]
     meshed = record.mesh is not None and math.prod(axis.size for axis in record.mesh.axes) > 1

@@ -135,7 +135,7 @@ def show_record(
 
 
 def _views_of(record: Record) -> tuple[Mapping[str, Callable[..., WorkbenchWidget]], str]:
-    """What a record can be shown as, and what it is shown as by default."""
+    """Views of a record, and the default view."""
     if isinstance(record, ProgramRecord | PlanRecord):
         return _PROGRAM, "explorer"
     if isinstance(record, ComparisonRecord):

@@ -18,7 +18,7 @@ Arrays = dict[str, bytes]
 
 
 class TimelineView(WorkbenchWidget):
-    """Where the time of a run went: every span on every device, under its stage and the functions that call it.
+    """Time of a run: every span on every device, under its stage and its callers.
 
     Args:
         run: A measured run with events.
@@ -72,7 +72,7 @@ def timeline_state(
 
 
 def round_starts(events: Sequence[EventRecord], rounds: int) -> list[float]:
-    """When each call of the program began: what runs once per call on a device distinguishes the calls.
+    """Start of each call of the program: an operation that runs once per call separates the calls.
 
     Args:
         events: In order of time.
@@ -152,7 +152,7 @@ def _interned(texts: Sequence[str]) -> tuple[list[str], list[int]]:
 def _paths(
     events: Sequence[EventRecord], program: ProgramRecord | None, tree: CallTreeRecord | None = None
 ) -> tuple[list[dict[str, Any]], list[int]]:
-    """Where spans belong: stage, then functions from the outside in; and which of these every span has."""
+    """Paths of spans: stage, then functions from the outside in; and the path of every span."""
     stages = {} if program is None else _stage_names(program.plan)
     tree = tree or (None if program is None else program.call_tree)
     calls = {} if tree is None else _calls(tree)

@@ -1,4 +1,4 @@
-"""What the sharding view asks of the kernel: try other PartitionSpecs, stop that."""
+"""Requests of the sharding view to the kernel: try other PartitionSpecs, stop a trial."""
 
 import contextvars
 import threading
@@ -24,10 +24,10 @@ Specs = Mapping[str, Sequence[Sequence[str]]]
 
 
 class TriesSpecs(Protocol):
-    """What the view needs to try other shardings, such as `workbench.inspection.what_if.WhatIf`."""
+    """Interface of a trial of other shardings."""
 
     def plan(self, specs: Mapping[str, Any]) -> WhatIfRecord:
-        """What is planned with other specs."""
+        """Plans the program with other specs."""
         ...
 
     def compile(
@@ -142,7 +142,7 @@ class _Trial:
 
 
 def tried_propagation(tried: WhatIfRecord | None) -> dict[str, Any] | None:
-    """Why the values of the tried program are sharded; nothing where none is."""
+    """Reasons for the shardings in the tried program; empty without a propagation."""
     record = None if tried is None else tried.after.propagation
     if record is None or not any(any(value.spec) for value in record.values):
         return None
@@ -151,7 +151,7 @@ def tried_propagation(tried: WhatIfRecord | None) -> dict[str, Any] | None:
 
 
 def trial_state(tried: WhatIfRecord) -> dict[str, Any]:
-    """What the view draws of a trial."""
+    """State of a trial in the view."""
     after = () if tried.after.inputs is None else tried.after.inputs.leaves
     return {
         "sentence": describe_what_if(tried),

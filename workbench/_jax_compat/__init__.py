@@ -104,7 +104,7 @@ def needs_compiler(operation: str) -> str | None:
 
 
 def is_unbound_axis(error: BaseException | None, name: str) -> bool:
-    """Whether JAX raised `error` since the named axis `name` is not there (JAX 0.10 to 0.12)."""
+    """Returns whether JAX raised `error` since the named axis `name` is not there (JAX 0.10 to 0.12)."""
     return isinstance(error, NameError) and f"unbound axis name: {name}" in str(error)
 
 
@@ -120,7 +120,7 @@ def at_top_level() -> bool:
 
 
 def runs_operations_alone() -> bool:
-    """Whether `jax.disable_jit` is on and no jaxpr is being traced, so that Python code sees values.
+    """Returns whether `jax.disable_jit` is on and no jaxpr is being traced, so that Python code sees values.
 
     Under `jax.grad` and `jax.vmap` it sees tracers around values.
     """
@@ -345,7 +345,7 @@ def changed_operation(value: object, change: Callable[[Any], Any]) -> object:
 
 
 def is_of_equinox(equation: JaxprEqn) -> bool:
-    """Whether Equinox made the primitive of an equation (Lineax, Optimistix): its parameters hide types of arrays.
+    """Returns whether an equation has a primitive of Equinox (Lineax, Optimistix), whose parameters hide array types.
 
     Inside a `shard_map` these types differ from those of the operands, and Lineax refuses them.
     """
@@ -438,7 +438,7 @@ def inner_jaxprs(equation: JaxprEqn) -> list[Any]:
 
 
 def uses_named_axes(jaxpr: Jaxpr | ClosedJaxpr) -> bool:
-    """Whether a jaxpr talks across a named axis (`jax.lax.psum(x, "clients")`), so that its rows need each other."""
+    """Returns whether a jaxpr communicates across a named axis (`jax.lax.psum(x, "clients")`)."""
     if any(isinstance(effect, _core.NamedAxisEffect) for effect in jaxpr.effects):
         return True
     return bool(_named_axes(getattr(jaxpr, "jaxpr", jaxpr)))
@@ -576,7 +576,7 @@ def static_arguments(jitted: Foreign, count: int) -> tuple[frozenset[int], froze
 
 
 def is_pmapped(fn: object) -> bool:
-    """Whether a function is what `jax.pmap` returns."""
+    """Returns whether a function is what `jax.pmap` returns."""
     return getattr(getattr(fn, "lower", None), "__module__", "") == "jax._src.pmap"
 
 

@@ -67,7 +67,7 @@ def _end_users(folder: Path) -> bool:
 
 
 def _belongs(pid: int, session: str) -> bool:
-    """Whether Ray started the process: by an option that names the session, or by the name that its workers take."""
+    """Returns whether Ray started the process, by its option for the session or the name of its workers."""
     with contextlib.suppress(OSError):
         words = os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")
         return words[0].startswith("ray::") or any(word.startswith("--") and session in word for word in words)

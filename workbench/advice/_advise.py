@@ -187,7 +187,7 @@ def _for_pmap(finding: FindingRecord, program: Compiled) -> FindingRecord:
 
 
 def _is_too_large(finding: FindingRecord, program: Compiled) -> bool:
-    """Whether the compiled change needs more memory than a device has, where the program itself fits."""
+    """Returns whether the compiled change needs more memory than a device has, where the program itself fits."""
     available = program.module.memory.available_bytes
     peak = next((each for each in finding.compared if each.quantity == "peak bytes"), None)
     return bool(available and peak is not None and peak.before <= available < peak.after)

@@ -1,4 +1,4 @@
-"""Where a finding is: nodes of the call tree, bytes and seconds of its instructions."""
+"""Evidence of a finding: nodes of the call tree, bytes and seconds of its instructions."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""What rules ask of a compiled module: who uses a value, what a loop changes, where an instruction comes from."""
+"""Queries of rules on a compiled module: users of a value, changes in a loop, origin of an instruction."""
 
 import functools
 import re
@@ -60,7 +60,7 @@ class Compiled:
 
     @functools.cached_property
     def why(self) -> WhyRecord:
-        """Why each collective is there."""
+        """Reason of each collective."""
         return explain_program(self.record)
 
     @functools.cached_property
@@ -116,7 +116,7 @@ class Compiled:
         return found
 
     def is_loop_invariant(self, value: str) -> bool:
-        """Whether a value of a loop's body is the same in every iteration: made of carried values that never change."""
+        """Returns whether a value of a loop's body is the same in every iteration."""
         start = self.by_name.get(value)
         if start is None:
             return False

@@ -211,7 +211,7 @@ def _figures(why: WhyCollectiveRecord) -> tuple[str, int, float | None]:
 
 
 def _given(value: PlannedValueRecord, values: dict[str, PlannedValueRecord]) -> list[PlannedValueRecord]:
-    """What a constraint is asked of, where the barrier of a checkpoint holds it."""
+    """Operand of a constraint, through the barrier of a checkpoint."""
     found = [values[name] for name in value.operands if name in values]
     return [each for each in found if each.operation == "optimization_barrier"]
 

@@ -40,7 +40,7 @@ class AtLines(Rewriting):
         return equation if is_outside else super().inside(equation)
 
     def is_at_lines(self, equation: JaxprEqn) -> bool:
-        """Whether one of the lines that are meant wrote an equation; those inside JAX's own functions have none."""
+        """Returns whether one of the finding's lines wrote an equation; equations of JAX's functions have no line."""
         frames = _jax_compat.user_frames(equation.source_info)
         return not self.lines or not frames or any((file, line) in self.lines for file, line, *_ in frames)
 
@@ -221,7 +221,7 @@ def with_written_gathers(
 
 
 def converted(equation: JaxprEqn, before: Atom, after: Var) -> JaxprEqn:
-    """What gives a variable another name, in the dtype of that, at the place of an equation."""
+    """Makes an equation that gives a variable another name and dtype."""
     return _jax_compat.new_equation(
         equation,
         primitive=jax.lax.convert_element_type_p,

@@ -293,7 +293,7 @@ def _same_work(before: float | None, after: float | None) -> bool:
 
 
 def wrapper_of(fn: Callable | None) -> str:
-    """What compiles a function, as it is written: libraries have their own way of donating."""
+    """Name of the function that compiles the program in the user's code; libraries donate in different ways."""
     if is_pmapped(fn):
         return "jax.pmap"
     library = type(fn).__module__.partition(".")[0]
@@ -301,12 +301,12 @@ def wrapper_of(fn: Callable | None) -> str:
 
 
 def count_traces(fn: Callable | None) -> int | None:
-    """How many compiled versions of a function its cache holds; None for a function without a cache."""
+    """Number of compiled versions in a function's cache; None without a cache."""
     return jit_cache_size(getattr(fn, "jitted_fn", fn))
 
 
 def is_gradient(fn: Callable | None) -> bool:
-    """Whether a function is what `jax.grad` or `jax.value_and_grad` returns, compiled or not: JAX describes it so."""
+    """Returns whether a function is a result of `jax.grad` or `jax.value_and_grad`, compiled or not."""
     return (getattr(fn, "__doc__", None) or "").startswith(("Gradient of ", "Value and gradient of "))
 
 
@@ -411,7 +411,7 @@ class Variants:
         return self.call
 
     def planner(self) -> SearchProgram | None:
-        """What prices the call with other specs; None without a mesh of several devices, or where JAX refuses."""
+        """Returns the function that prices the call with other specs; None without a mesh of several devices."""
         if not isinstance(self.call, TracedCall):
             return None
         mesh, target = self.mesh, self.options.get("target")

@@ -33,7 +33,7 @@ class ChipFamily:
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """What else users and devices call it."""
+        """Other names of the chip, of users and devices."""
         return NAMES.get(self.chip, ())
 
 

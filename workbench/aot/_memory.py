@@ -1,4 +1,4 @@
-"""What the compiler reports about memory: its out-of-memory error, and the buffers alive at the peak."""
+"""Memory reports of the compiler: its out-of-memory error, and the buffers alive at the peak."""
 
 import re
 from pathlib import Path
@@ -107,7 +107,7 @@ def _once_each(live: list[tuple[int, str, str]], hlo: str) -> list[tuple[int, st
 
 
 class _SameBuffer:
-    """Which values a loop keeps in one place: what it starts with, carries, and leaves; each as (name, index)."""
+    """Values that a loop keeps in one buffer: its inputs, carries and results; each as (name, index)."""
 
     def __init__(self, hlo: str) -> None:
         self._above: dict[tuple[str, str], tuple[str, str]] = {}

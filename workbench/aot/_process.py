@@ -73,7 +73,7 @@ class Worker:
 
     @property
     def directory(self) -> Path | None:
-        """Where the running worker writes; None where there is none. It is removed with the worker."""
+        """Output folder of the running worker; None without a worker. It is removed with the worker."""
         return self._started.directory if self._started is not None else None
 
     def close(self) -> None:

@@ -125,7 +125,7 @@ def compile_request(request: dict[str, Any], report: Report, scratch: Path) -> d
 
 
 def memory_warning(log: Path, start: int) -> str:
-    """What the compiler wrote about memory that it could not save; "" if nothing.
+    """Warnings of the compiler about memory that it could not save; "" if none.
 
     XLA's GPU compiler raises nothing for a program that does not fit, but it warns when rematerialization cannot bring
     it under the memory of the device. A TPU's raises.

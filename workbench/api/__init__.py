@@ -1,4 +1,4 @@
-"""What users call first: one trace of a program, and everything that can be asked of it."""
+"""First calls of a user: one trace of a program, and all questions about it."""
 
 from workbench.api._compare import compare as compare
 from workbench.api._export import ExportedProgram as ExportedProgram, LoadedProgram as LoadedProgram, load as load

@@ -24,7 +24,7 @@ class ExportedProgram(bytes):
 
     @property
     def header(self) -> dict[str, Any]:
-        """What is known without running it: name, JAX version, platforms, devices, inputs, outputs."""
+        """Facts that need no run: name, JAX version, platforms, devices, inputs, outputs."""
         return read_header(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:

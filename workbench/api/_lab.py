@@ -1,4 +1,4 @@
-"""What the labextension asks the kernel: code to explore a cell's function with, a panel of devices."""
+"""Requests of the labextension to the kernel: code to explore a cell's function with, a panel of devices."""
 
 import ast
 import sys

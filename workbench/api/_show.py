@@ -43,7 +43,7 @@ W = TypeVar("W", bound="WorkbenchWidget")
 
 
 class Waiting(TypedDict, total=False):
-    """How a view follows what it asked for, and ends it."""
+    """Progress of a request, and the way to end it."""
 
     progress: Callable[[str, float], None]
     cancel: threading.Event
@@ -188,7 +188,7 @@ def _inspected(traced: "Traced", options: dict[str, Any]) -> ProgramRecord:
 
 
 def _kernel_side(traced: "Traced", options: dict[str, Any], record: ProgramRecord) -> dict[str, Any]:
-    """What views of a program can ask the kernel for; the options are those of `inspect_call`."""
+    """Requests that views of a program can send to the kernel; the options are those of `inspect_call`."""
     return {
         "compile_for": _elsewhere(traced, options),
         "what_if": _tries(traced, options, record),
@@ -295,7 +295,7 @@ def _elsewhere(traced: "Traced", options: dict[str, Any]) -> Callable[..., Progr
 
 
 def _adviser(traced: "Traced", options: dict[str, Any], record: ProgramRecord) -> Callable[..., AdviceRecord]:
-    """What finds advice about the program once it is asked, in any thread; see `_elsewhere`."""
+    """Returns a function that finds advice about the program, in any thread; see `_elsewhere`."""
     variants = traced.with_shapes()._variants({**options, "mesh": options["mesh"] or current_mesh()})
     variants = dataclasses.replace(variants, fn=traced.fn)
     context = contextvars.copy_context()
@@ -307,12 +307,12 @@ def _adviser(traced: "Traced", options: dict[str, Any], record: ProgramRecord) -
 
 
 def _record_adviser(record: ProgramRecord) -> Callable[..., AdviceRecord]:
-    """What finds advice about a program of which only the record is there: gains are estimates, nothing is compiled."""
+    """Returns a function that finds advice from a record alone: gains are estimates, nothing is compiled."""
     return lambda **waiting: advise_record(record, **waiting)
 
 
 def _searcher(traced: "Traced", options: dict[str, Any]) -> Callable[..., SearchRecord] | None:
-    """What searches shardings once it is asked, in any thread; None without a mesh of several devices."""
+    """Returns a function that searches shardings, in any thread; None without a mesh of several devices."""
     mesh = options["mesh"] or current_mesh()
     if mesh is None and not isinstance(traced._call, LoweredCall):
         mesh = traced._call.mesh or mesh_of_values(traced._call.leaves)
@@ -329,7 +329,7 @@ def _searcher(traced: "Traced", options: dict[str, Any]) -> Callable[..., Search
 
 
 def _opener(traced: "Traced") -> Callable[[int], TapRecord] | None:
-    """What evaluates the program for one client's values; None for arguments that are only shapes."""
+    """Returns a function that evaluates the program for one client; None for arguments without values."""
     leaves = jax.tree.leaves((traced.args, traced.kwargs))
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
         return None
@@ -337,7 +337,7 @@ def _opener(traced: "Traced") -> Callable[[int], TapRecord] | None:
 
 
 def _plays(traced: "Traced") -> Callable[[], PlayRecord] | None:
-    """What evaluates the program for the player; None for arguments that are only shapes."""
+    """Returns a function that evaluates the program for the player; None for arguments without values."""
     return None if _opener(traced) is None else lambda: play(*_flat(traced._replayed("play")))
 
 

@@ -31,7 +31,7 @@ _STAGES = (jax.stages.Traced, jax.stages.Lowered, jax.stages.Compiled, jax.expor
 
 
 def is_program(x: object, question: str = "") -> TypeGuard[Callable]:
-    """Whether `x` is a function to be called with arguments, and not an array, a record or a module of arrays."""
+    """Returns whether `x` is a function, and not an array, a record or a module of arrays."""
     if isinstance(x, Watch):  # the loop is shown, and the function is inspected
         return question not in ("show", "explore", "compare")
     if not callable(x) or isinstance(x, (jax.Array, Record, Mesh, AbstractMesh, *_STAGES)) or hasattr(x, "record"):

@@ -91,7 +91,7 @@ class Traced(Inspected):
 
     @property
     def plan_choice(self) -> PlanChoiceRecord:
-        """How its clients are computed (chunk size, what waits for a second pass, spread), and on what that rests.
+        """The client-loop configuration (chunk size, kept rows, spread), and the rule or measurement behind it.
 
         Measured by `jit(fn, chunk_size="tune")`, in this process or before; given to `jit`; or by the rule.
         """
@@ -369,7 +369,7 @@ class Traced(Inspected):
         progress: Progress | None = None,
         cancel: threading.Event | None = None,
     ) -> WhatIfRecord:
-        """What other PartitionSpecs of the arguments would cause: shards, bytes, collectives. Nothing runs.
+        """Predicts shards, bytes and collectives under other PartitionSpecs of the arguments. Nothing runs.
 
         Args:
             specs: The new spec by leaf: `{"params['w']": P(None, "model")}`. A name above several leaves (`"params"`)

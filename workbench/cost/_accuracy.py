@@ -1,4 +1,4 @@
-"""How far predicted seconds were off, by class of program and family of chips: the one place that states errors.
+"""Errors of predicted seconds, by class of program and family of chips: the one place that states errors.
 
 `benchmarks/predictions.py` writes the figures, from published measurements that no rate was fitted to.
 `tests/measurement/test_open_profile.py` computes those of recorded profiles again.
@@ -51,7 +51,7 @@ def accuracy_of(chip: ChipRecord, kind: ProgramClass) -> Accuracy | None:
 
 
 def accuracy_text(chip: ChipRecord) -> str:
-    """How far predicted seconds were off on chips of this family, as one sentence.
+    """Error of predicted seconds on chips of this family, as one sentence.
 
     Example:
         >>> from workbench.aot import known_chip

@@ -1,4 +1,4 @@
-"""What each client costs, by its true number of examples, and what padding and waiting waste."""
+"""Cost of each client by its number of examples, and the waste of padding and waiting."""
 
 import math
 from collections.abc import Sequence
@@ -134,7 +134,7 @@ def _work(stages: Sequence[StageRecord], placement: str, field: str) -> float | 
 
 
 def _parts(mesh: MeshRecord | None, placement: str, count: int) -> list[tuple[int | None, range]]:
-    """Which clients each device holds; where they lie on several at once (a model axis), the first of them."""
+    """Clients of each device; clients on several devices (a model axis) count at the first."""
     parts: list[tuple[int | None, range]] = []
     seen: set[tuple[int, int]] = set()
     for part in mesh.clients if mesh is not None else ():
@@ -165,7 +165,7 @@ def _slots(mesh: MeshRecord | None, placement: str, count: int) -> int:
 def _waiting(
     examples: Sequence[int], parts: Sequence[tuple[int | None, range]], chunk_size: int | None
 ) -> tuple[Waste, Waste]:
-    """What waiting costs: for the largest client of a chunk, and for the slowest device."""
+    """Cost of waiting: for the largest client of a chunk, and for the slowest device."""
     held = np.asarray(examples)
     shares = [held[part.start : part.stop] for _, part in parts]
     left = held[max((part.stop for _, part in parts), default=0) :]  # on no device that is known

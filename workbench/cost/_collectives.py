@@ -11,7 +11,7 @@ Torus = Sequence[tuple[int, bool]]  # chips along each dimension that a group fi
 
 
 def is_closed_ring(chip: ChipRecord, group_size: int) -> bool:
-    """Whether a ring of this many chips closes on the chip's torus, where no coordinates are known.
+    """Returns whether a ring of this many chips closes on the chip's torus, where no coordinates are known.
 
     Args:
         chip: The chip.
@@ -138,7 +138,7 @@ def _torus_bytes(kind: str, payload_bytes: float, cores: int, torus: Torus) -> f
 
 
 def _through_cut(size: int, wraps: bool) -> float:
-    """What of a device's operand passes through one link in the middle of a ring or a line, all of its chips sending.
+    """Share of a device's operand on one link in the middle of a ring or a line, with all chips sending.
 
     A ring of n splits n²/4 chip-hops over two directions ((n²-1)/4 where n is odd); a line's middle link carries
     what one half sends to the other.
@@ -149,12 +149,12 @@ def _through_cut(size: int, wraps: bool) -> float:
 
 
 def _reach(chip: ChipRecord) -> float:
-    """How many devices the chip's links join."""
+    """Number of devices that the chip's links join."""
     return math.inf if chip.domain is None else chip.domain * chip.devices_per_chip
 
 
 def why_unpriced(group_size: int, chip: ChipRecord, *, across_slices: bool = False) -> str:
-    """Why `collective_seconds` gives None, in one clause."""
+    """Returns the reason that `collective_seconds` is None, in one clause."""
     if across_slices:
         return (
             f"it crosses slices, and no bandwidth of {chip.name}'s data-centre network is published: state it, as in "
@@ -199,7 +199,7 @@ def _rings_over_hosts(kind: str, payload_bytes: float, group_size: int, chip: Ch
 
 
 def sent_bytes(kind: str, payload_bytes: float, group_size: int) -> float:
-    """What one device of a group sends in one collective, as a ring does it."""
+    """Bytes that one device sends in one collective with a ring algorithm."""
     share = (group_size - 1) / group_size
     if kind == "all-reduce":
         return 2 * payload_bytes * share

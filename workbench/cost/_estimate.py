@@ -241,7 +241,7 @@ def planned_stages(
 
 
 def _fullest_share(stage: StageRecord, plan: PlanRecord, mesh: MeshRecord | None, devices: int) -> float:
-    """How many calls of a stage the fullest device makes, the other mesh axes sharing each evenly."""
+    """Number of calls of a stage on the fullest device, with each call shared evenly by the other mesh axes."""
     placement = next((each for each in plan.placements if each.name == stage.placement), None)
     if placement is None or mesh is None:
         return stage.clients / (devices if stage.clients >= devices else max(1, stage.clients))
@@ -311,7 +311,7 @@ def priced(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None, peak: fl
 
 
 def _reasons(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None) -> Iterator[str]:
-    """Why parts of a stage's figures are not predicted."""
+    """Reasons for missing figures of a stage."""
     if stage.flops is None or stage.accessed_bytes is None:
         yield _OPEN_LOOP
     for one, share in sent if chip is not None else ():

@@ -175,7 +175,7 @@ def predict_instruction(instruction: InstructionRecord, chip: ChipRecord, dtype:
 
 
 def _works(instruction: InstructionRecord) -> bool:
-    """Whether an instruction runs at all, though it touches no main memory: a fusion in fast memory."""
+    """Returns whether an instruction runs at all, though it touches no main memory: a fusion in fast memory."""
     return instruction.opcode in ("fusion", "dot", "convolution") and instruction.size_bytes > 0
 
 

@@ -14,7 +14,7 @@ Family = Literal["TPU", "NVIDIA", "AMD", "CPU", "other"]
 
 
 class Rates(NamedTuple):
-    """What one family reaches; shares of the published peak, and seconds."""
+    """Attained rates of one family: shares of the published peak, and seconds."""
 
     matrix: dict[OperationClass, float]  # of the matrix unit's peak
     memory: dict[OperationClass, float]  # of the bandwidth of main memory

@@ -1,4 +1,4 @@
-"""What a program would cost at another size: its own records, scaled by laws that are written next to every number."""
+"""Cost of a program at another size: its records, scaled by laws that are shown with every number."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ from workbench.records import (
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """How many there are of everything: `shares` of the clients over devices, `others` devices in each share."""
+    """Counts of a program's size: `shares` of the clients over devices, `others` devices in each share."""
 
     clients: int
     shares: int
@@ -169,7 +169,7 @@ def _changed(
 
 
 class _Law:
-    """How every amount of a program grows with its size."""
+    """Growth of every amount of a program with its size."""
 
     def __init__(self, plan: PlanRecord, placement: PlacementRecord, before: _Size, after: _Size, model: float) -> None:
         self.before, self.after, self.model = before, after, model

@@ -128,7 +128,7 @@ class _Schedule:
         return predict_instruction(each, self._chip, self._dtype)
 
     def _times(self, caller: InstructionRecord, callee: str) -> float:
-        """How often one execution of a caller runs a computation; once where a loop's length is not known."""
+        """Executions of a computation per execution of its caller; one if a loop's length is unknown."""
         inner, outer = self._runs.get(callee), caller.executions
         return 1.0 if inner is None or not outer else inner / outer
 

@@ -19,7 +19,7 @@ _GROUPS = ("_basics", "_systems", "_learning", "_guarantees", "_parallelism", "_
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grade:
-    """What `check` found; true if the answer is right.
+    """Result of `check`; true for a right answer.
 
     Attributes:
         exercise: The exercise's id, such as `"09.2"`.

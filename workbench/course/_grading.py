@@ -1,4 +1,4 @@
-"""What graders share: the list of exercises, comparisons with kind messages, and what a program communicates."""
+"""Shared parts of graders: the list of exercises, comparisons with kind messages, and communication counts."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -132,7 +132,7 @@ def stages(plan: PlanRecord, kind: str) -> list[StageRecord]:
 
 
 def expect_disclosed(plan: PlanRecord, at_most: int) -> int:
-    """What the server sees of one client in a call, in bytes."""
+    """Checks the bytes that the server receives of one client in a call."""
     found = sum(value.size_bytes for value in plan.disclosed)
     if found > at_most:
         names = ", ".join(f"{value.name} ({value.size_bytes:,} bytes)" for value in plan.disclosed)
@@ -152,10 +152,10 @@ def collectives(record: ProgramRecord, kind: str | None = None) -> list[Collecti
 
 
 def sent_bytes(found: Iterable[CollectiveRecord]) -> float:
-    """What one device sends in a call, in bytes, counting repeated collectives."""
+    """Bytes that one device sends in a call, with repeated collectives."""
     return sum((each.wire_bytes or 0) * (each.executions or 1) for each in found)
 
 
 def payload_bytes(found: Iterable[CollectiveRecord]) -> float:
-    """What one device contributes in a call, in bytes, counting repeated collectives."""
+    """Bytes that one device contributes in a call, with repeated collectives."""
     return sum(each.payload_bytes * (each.executions or 1) for each in found)

@@ -129,7 +129,7 @@ def reconstruct(answer: object) -> str:
 
 
 def random_words(jaxpr: Jaxpr) -> int:
-    """How many random words of 32 bits a function draws, its loops included."""
+    """Counts the random 32-bit words that a function draws, loops included."""
     total = 0
     for equation in jaxpr.eqns:
         times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1

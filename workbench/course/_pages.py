@@ -106,7 +106,7 @@ def formulas_as_mathml(markdown: str) -> str:
 
 
 def is_left_out(cell: Any) -> bool:
-    """Whether slides go without this cell."""
+    """Returns whether slides go without this cell."""
     tagged = {"setup", "solution", "claims"} & set(cell.metadata.get("tags", ()))
     return bool(tagged) or cell.metadata.get("slideshow", {}).get("slide_type") == "skip"
 

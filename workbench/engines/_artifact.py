@@ -164,7 +164,7 @@ def _check_calls(header: dict[str, Any], unknown: list[str]) -> None:
 
 
 def _wrong_fields(header: object) -> str:
-    """What of a header has another form than `pack` writes; "" if nothing."""
+    """Fields of a header that differ from the form of `pack`; "" if none."""
     if not isinstance(header, dict):
         return f"a header that is a {type(header).__name__} instead of an object"
     wrong = [name for name, kind in _FIELDS.items() if type(header.get(name)) is not kind]

@@ -44,7 +44,7 @@ class BodyReader:
             child.stdout.close()
 
     def read(self, body: bytes) -> dict[str, object]:
-        """What the process found.
+        """Returns the result of the process.
 
         Args:
             body: A serialized `jax.export.Exported`; nothing of it is run.
@@ -93,7 +93,7 @@ def _read_body(body: bytes) -> dict[str, object]:
 
 
 def serve() -> None:
-    """What that process does: answers until its input ends."""
+    """Answers requests until the input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_WRONLY)

@@ -259,7 +259,7 @@ class Pass:
         return EngineError(message, stage=self.stage, client=_client_of(batch.clients))
 
     def watched(self, engine: str, timeout_seconds: float | None) -> Callable[[], None]:
-        """What an engine calls while it waits for a whole pass: it raises once the run is cancelled or too late."""
+        """Returns a check for the wait of an engine, which raises once the run is cancelled or late."""
         started = time.perf_counter()
 
         def check() -> None:

@@ -17,7 +17,7 @@ from workbench.primitives import only_present
 
 @dataclasses.dataclass(frozen=True)
 class Quorum:
-    """How many clients a round needs (a number, or a share up to 1.0), and how long it waits for the others."""
+    """Number of clients that a round needs (or a share up to 1.0), and its time limit for the others."""
 
     clients: int | float
     deadline_seconds: float | None
@@ -48,7 +48,7 @@ class Cohorts:
         self._sizes: dict[Placement, int] = {}
 
     def present(self, placement: Placement) -> np.ndarray | None:
-        """Who answered, bool `[clients]`; None before the first pass of the round."""
+        """Clients that answered, bool `[clients]`; None before the first pass of the round."""
         return self._present.get((self.round, placement))
 
     def decide(self, placement: Placement, present: np.ndarray) -> None:
@@ -61,7 +61,7 @@ class Cohorts:
 
 
 def check_quorum(engine: str, quorum: float | None, deadline_seconds: float | None) -> Quorum | None:
-    """What an engine was given as `quorum` and `deadline_seconds`.
+    """Checks the options `quorum` and `deadline_seconds` of an engine.
 
     Raises:
         ProgramError: for what is no number of clients, no share, or no number of seconds.

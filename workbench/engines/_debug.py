@@ -100,7 +100,7 @@ class TracedClient(PythonInterpreter):
         return results
 
     def call(self, flow: InnerCall, operands: Sequence[Any]) -> list[Any]:
-        """What a call holds, operation by operation, under the mesh of this place."""
+        """Runs a call operation by operation, under the mesh of its placement."""
         return self.run(flow.body, operands)
 
     def _error(self, equation: JaxprEqn, operands: Sequence[Any], what: str) -> EngineError:

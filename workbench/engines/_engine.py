@@ -1,4 +1,4 @@
-"""What every engine does: trace a call, make its plan, interpret it, and record what happened."""
+"""Base of all engines: traces a call, makes its plan, interprets it, and records the run."""
 
 import abc
 import functools
@@ -151,7 +151,7 @@ class Engine(abc.ABC):
         return traced, PlanInterpreter(plan, "", context)
 
     def _begin(self, plan: Plan, inputs: list[Any], recorder: RunRecorder) -> None:  # noqa: B027 - most have nothing to begin
-        """What an engine does before the first stage of a run: nothing, mostly."""
+        """Prepares an engine before the first stage of a run; the default does nothing."""
 
     @abc.abstractmethod
     def _compute(self, work: Pass) -> None:

@@ -102,7 +102,7 @@ class Executor(Engine):
             answers.cancel()
 
     def _sender(self, work: Pass, size: int) -> Callable[[Batch], Future]:
-        """What sends a batch of `size` clients to a worker."""
+        """Returns the function that sends a batch of `size` clients to a worker."""
         if self._local:
             compiled = work.compiled(size)
             return lambda batch: self.pool.submit(_run_here, compiled, work.operands(batch))
@@ -219,7 +219,7 @@ class _Answers:
         return present is not None and not present[batch.index * self.size]
 
     def _enough(self) -> str | None:
-        """Why the round goes on without those that have not answered; None while it waits."""
+        """Returns the reason that the round goes on without the missing clients; None while it waits."""
         if self.quorum is None:
             return None
         need, failed = self.quorum.of(self.work.clients), sum(len(batch.clients) for batch, _ in self.missing.values())

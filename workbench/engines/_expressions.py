@@ -1,4 +1,4 @@
-"""Which values of a jaxpr a reader would call by a name: those that leave the expression that made them."""
+"""Values of a jaxpr that a reader would name: those that leave the expression that computes them."""
 
 import ast
 import functools
@@ -50,7 +50,7 @@ def named_values(jaxpr: Jaxpr) -> dict[int, tuple[str | None, ...]]:
 
 
 class _Flow:
-    """Who reads what in a jaxpr, and from which expressions of the source."""
+    """Readers of each value in a jaxpr, and the source expressions."""
 
     def __init__(self, jaxpr: Jaxpr) -> None:
         self.spans = {id(equation): _spans(equation) for equation in jaxpr.eqns}
@@ -128,7 +128,7 @@ def _names(span: SourceSpan, inner: Sequence[SourceSpan], transposed: Sequence[b
 
 
 class _Assigned(NamedTuple):
-    """What an expression is assigned to, and whether it returns a function's value and its gradient."""
+    """Target of an expression, and a flag for a value with its gradient."""
 
     targets: tuple[str, ...] = ()
     value_and_gradient: bool = False

@@ -60,7 +60,7 @@ class FederatedComputation:
 
     @property
     def intrinsics(self) -> dict[str, int]:
-        """How often each intrinsic is in the program."""
+        """Number of uses of each intrinsic in the program."""
         from federated_language import framework
 
         found: collections.Counter[str] = collections.Counter()
@@ -254,7 +254,7 @@ class _Translation:
         return f" ({line.file}, line {line.line})" if line is not None else ""
 
     def platform_notes(self) -> list[str]:
-        """What only this process's platform can run."""
+        """Notes about operations that only this process's platform can run."""
         if not self.custom_calls:
             return []
         names = ", ".join(sorted(self.custom_calls))

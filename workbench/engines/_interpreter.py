@@ -36,7 +36,7 @@ from workbench.plan import (
 
 @dataclasses.dataclass
 class RunContext:
-    """What the interpreters of one run share."""
+    """Shared state of the interpreters of one run."""
 
     compute: Callable[[Pass], None]
     recorder: RunRecorder

@@ -140,7 +140,7 @@ def _stage(plan: Plan, described: StageRecord, values: dict[Var, Any], pictured:
 
 
 def _received(plan: Plan, values: dict[Var, Any], stage: int) -> list[np.ndarray]:
-    """What the clients of a stage got from the server, one row each."""
+    """Values that the clients of a stage receive from the server, one row per client."""
     sent = {v for step in plan.steps if step.kind == "broadcast" for v in step.outputs}
     read = [v for step in plan.steps if step.stage == stage for v in step.inputs if v in sent]
     return [np.asarray(values[v])[0] for v in dict.fromkeys(read) if not is_key(dtype_of(v))]

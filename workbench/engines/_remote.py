@@ -36,7 +36,7 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class Values:
-    """What all batches of a pass share: the stage and the server's values, with their fingerprint."""
+    """Values that all batches of a pass share: the stage and the server's values, with their fingerprint."""
 
     stage: bytes
     arrays: Sequence[Any]
@@ -79,7 +79,7 @@ def _read_values(path: str, sent: int) -> Values:
 
 @dataclasses.dataclass(frozen=True)
 class Reply:
-    """What a batch gave: outputs as numpy arrays, where it ran, and its seconds; compiling is counted apart.
+    """Result of a batch: outputs as numpy arrays, the worker, and its seconds; compilation is counted apart.
 
     `fingerprint` is that of the stage, the batch number and the outputs; None where nothing travelled.
     """
@@ -110,7 +110,7 @@ def token(*parts: object) -> int:
 
 
 def counted(tokens: Sequence[int]) -> np.ndarray:
-    """How many tokens there are, and their sum."""
+    """Number of tokens, and their sum."""
     return np.array([len(tokens), sum(tokens)], np.int64)
 
 

@@ -1,4 +1,4 @@
-"""What happens during a run, written down as it happens, and the record made of it."""
+"""Events of a run, recorded as they happen, and the record of the run."""
 
 import math
 import threading

@@ -44,7 +44,7 @@ class BatchFunction(ClientLoop):
 
     @property
     def name(self) -> str:
-        """What the user called the client function."""
+        """Name of the client function in the user's code."""
         return self.plan.stages[leading(self.phase).stage].name
 
     def __call__(self, index: jax.Array | None, *operands: jax.Array) -> list[jax.Array]:
@@ -80,7 +80,7 @@ class BatchFunction(ClientLoop):
 
     @property
     def out_names(self) -> list[str]:
-        """What each output is, for messages."""
+        """Names of the outputs, for messages."""
         reductions = [f"the sum for `{step.equation.primitive.name}`" for step in self.phase.reductions]
         return [*(f"output {i} of `{self.name}`" for i in range(len(self.phase.kept))), *reductions]
 

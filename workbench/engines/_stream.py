@@ -54,7 +54,7 @@ class StreamedPass(ClientLoop):
 
     @property
     def shardings(self) -> tuple[Any, Any]:
-        """Where rows and where values of the server go; None: on the default device."""
+        """Shardings of rows and of server values; None for the default device."""
         layout = self.phase.layout
         if layout is None:
             return None, None

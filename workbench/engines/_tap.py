@@ -143,7 +143,7 @@ class _Tap(Engine):
         interpret_client(work, alone, tapped)
 
     def is_first(self, stage: str, round: int, phase: int) -> bool:
-        """Whether this pass is the one that shows a stage: a later pass may compute it again for its own needs."""
+        """Returns whether this pass shows a stage; a later pass may compute the stage again."""
         return self._seen.setdefault((stage, round), phase) == phase
 
     def take(self, value: Array, **described: Option) -> None:
@@ -193,7 +193,7 @@ class _Tap(Engine):
         return " and ".join(listed) or "no clients that can be computed apart from the others"
 
     def notes(self) -> list[str]:
-        """What was left out."""
+        """Notes about omitted values."""
         said = []
         if self.elsewhere:
             named = ", ".join(f"{PurePath(file).name} ({count})" for file, count in self.elsewhere.most_common(4))

@@ -245,7 +245,7 @@ class Version:
         return jax.tree.unflatten(self.of.out_tree, results)
 
     def jitted(self, chunk_size: ChunkSize, *, shardings: bool = True, **options: Option) -> Wrapped:
-        """What `jax.jit` returns for it, of the arguments `of.args` and `of.kwargs`: staged, if it has clients."""
+        """Returns the `jax.jit` of the arguments `of.args` and `of.kwargs`, staged if the function has clients."""
         call, plan = self.of, self.plan
 
         @functools.wraps(call._wrapped)
@@ -358,7 +358,7 @@ def _trace_on(
 
 
 def _moved(x: PyTree[Array], mesh: AnyMesh) -> PyTree[Array]:
-    """What lies on a mesh of another shape, as a shape with its spec on this one; all else as it is."""
+    """Converts an array on a mesh of another shape to a shape with its spec on this mesh."""
     placed = isinstance(x, jax.Array | jax.ShapeDtypeStruct) and not isinstance(x, Tracer)
     sharding = x.sharding if placed else None  # pyright: ignore[reportAttributeAccessIssue]
     if not isinstance(sharding, NamedSharding) or dict(sharding.mesh.shape) == dict(mesh.shape):
@@ -453,7 +453,7 @@ def _trace_jitted(
     mesh: AnyMesh | None,
     finish: Callable[[Argument], Argument] | None = None,
 ) -> TracedCall:
-    """What `jax.jit` returned, with the options that it was given."""
+    """Traces the result of `jax.jit`, with its options."""
     stage = jitted.trace(*args, **kwargs)
     positions, names = _jax_compat.static_arguments(jitted, len(args))
     shown_args = tuple(None if i in positions else arg for i, arg in enumerate(args))
@@ -483,7 +483,7 @@ def _trace_pmapped(
     kwargs: dict[str, Argument],
     mesh: AnyMesh | None,
 ) -> TracedCall:
-    """What `jax.pmap` returned: a jitted `shard_map` of the arrays in its arguments."""
+    """Traces the result of `jax.pmap`: a jitted `shard_map` of the arrays in its arguments."""
     made = _trace_jitted(fn, jitted, flat, {}, mesh)
     made.name = function_name(fn)
     _name_leaves(made, fn, args, kwargs)
@@ -519,7 +519,7 @@ class _Recorder:
 def _trace_wrapper(
     fn: Wrapper, args: tuple[Argument, ...], kwargs: dict[str, Argument], mesh: AnyMesh | None
 ) -> TracedCall | LoweredCall:
-    """What wraps a `jax.jit` (`nnx.jit`, `eqx.filter_jit`): the call that it makes of it; else what it lowers."""
+    """Traces a wrapper of `jax.jit` (`nnx.jit`, `eqx.filter_jit`) by the call that it makes."""
     inner = [name for name, value in getattr(fn, "__dict__", {}).items() if _jax_compat.is_jitted(value)]
     if len(inner) != 1 or inner[0].startswith("__"):
         lowered = fn.lower(*args, **kwargs)
@@ -588,7 +588,7 @@ def _opened(leaf: object) -> Argument:
 def _static_positions(
     options: Mapping[str, Argument], fn: Callable[..., Argument], count: int
 ) -> tuple[set[int], set[str]]:
-    """Which arguments the options of a jit make static."""
+    """Positions of the arguments that the options of a jit make static."""
     if not any(key.startswith("static_") for key in options):
         return set(), set()
     known = {key: value for key, value in options.items() if key.startswith("static_")}
@@ -645,7 +645,7 @@ def _is_weak(x: object) -> bool:
 
 
 def function_name(fn: object) -> str:
-    """What a function is called; of a partial call the name of the function inside."""
+    """Name of a function; for a partial call, the name of the inner function."""
     while not hasattr(fn, "__name__") and (hasattr(fn, "func") or hasattr(fn, "__wrapped__")):
         fn = getattr(fn, "func", None) or getattr(fn, "__wrapped__", None)
     return str(getattr(fn, "__name__", type(fn).__name__))

@@ -214,7 +214,7 @@ def _payload_bytes(found: Sequence[Any]) -> float | None:
 
 
 def _strategies(found: Sequence[Any]) -> str | None:
-    """How the compiler carries them out, where it says so."""
+    """Implementation that the compiler chose for the collectives, if it is recorded."""
     return ", ".join(sorted({collective.algorithm for collective in found if collective.algorithm})) or None
 
 

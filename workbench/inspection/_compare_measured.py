@@ -71,7 +71,7 @@ def _call_seconds(record: Measured) -> float | None:
 
 
 def _overlap(records: Sequence[Measured]) -> bool:
-    """Whether the seconds of single calls of the first and of the last overlap, where both have several."""
+    """Returns whether the seconds of single calls of the first and of the last overlap, where both have several."""
     ends = [record.round_seconds for record in (records[0], records[-1]) if isinstance(record, RunRecord)]
     if len(ends) < 2 or min(map(len, ends)) < 2:
         return False

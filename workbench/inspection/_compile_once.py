@@ -1,4 +1,4 @@
-"""What was compiled of the latest programs, so that looking at one again does not compile it again."""
+"""Cache of the latest compilations, so that a second inspection does not compile again."""
 
 import collections
 import threading

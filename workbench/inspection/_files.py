@@ -38,7 +38,7 @@ def is_program_text(x: object) -> bool:
 
 
 def inspect_stage(x: object, **options: object) -> ProgramRecord | None:
-    """What JAX gives on the way from a function to what runs; None for anything else."""
+    """Inspects one of JAX's stages between a function and an executable; None for other values."""
     if isinstance(x, jax.stages.Traced):
         return inspect_call(call_of_traced(x), **_options(options))
     if isinstance(x, jax.stages.Lowered | jax.stages.Compiled):

@@ -18,7 +18,7 @@ Origins = tuple[frozenset[str], int]  # the arguments that a value depends on, a
 
 
 class CompiledFlow:
-    """Where the values of a compiled module come from and where they go."""
+    """Data flow of a compiled module: the origin and the readers of its values."""
 
     def __init__(self, instructions: Sequence[InstructionRecord]) -> None:
         self.instructions = {each.name: each for each in instructions}
@@ -42,7 +42,7 @@ class CompiledFlow:
         return each
 
     def makers(self, name: str) -> list[InstructionRecord]:
-        """What computed each operand of an instruction."""
+        """Instructions that computed each operand of an instruction."""
         each = self.instructions.get(name)
         found = [self.maker(operand) for operand in each.operands] if each is not None else []
         return [maker for maker in found if maker is not None]
@@ -62,7 +62,7 @@ class CompiledFlow:
         return found
 
     def is_result(self, name: str) -> bool:
-        """Whether a value is only returned, past copies, casts and cuts."""
+        """Returns whether a value is only returned, past copies, casts and cuts."""
         users, each = self._users.get(name, ()), self.instructions.get(name)
         if each is None or each.computation in self._called:
             return False
@@ -134,7 +134,7 @@ def planned_origins(values: Sequence[PlannedValueRecord]) -> dict[str, Origins]:
 
 
 def likeness(one: Origins, other: Origins) -> float:
-    """How alike the origins of two values are: 1 where both depend on the same arguments and number of products."""
+    """Similarity of the origins of two values: 1 if both depend on the same arguments and number of products."""
     together = one[0] | other[0]
     shared = len(one[0] & other[0]) / len(together) if together else 1.0
     return round(shared / (1 + 0.1 * abs(one[1] - other[1])), 6)

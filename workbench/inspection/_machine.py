@@ -100,7 +100,7 @@ def parts_of(on: On) -> tuple[Mesh | AbstractMesh | str, ...]:
 
 
 def is_target(name: str) -> bool:
-    """Whether a name has a topology, or is a name of a slice at Google Cloud: "v5e:4x4", "v5e-16"."""
+    """Returns whether a name has a topology, or is a name of a slice at Google Cloud: "v5e:4x4", "v5e-16"."""
     if name.endswith(".json"):  # the rates of a calibration; a path may have a colon
         return False
     if ":" in name:

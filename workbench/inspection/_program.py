@@ -68,7 +68,7 @@ from workbench.records import (
 
 
 def planned_target(devices: int) -> str:
-    """What a record calls the target of a program that was planned and not compiled."""
+    """Target name of a program that was planned and not compiled."""
     return f"{devices:,} device{'s' * (devices != 1)}"
 
 
@@ -85,7 +85,7 @@ def plan_call(call: TracedCall | LoweredCall, mesh: Mesh | AbstractMesh | None =
 
 
 def choice_of_plan(call: TracedCall) -> PlanChoiceRecord:
-    """How the clients of a traced call are computed on the mesh that it was traced under, and on what that rests."""
+    """Client-loop configuration of a traced call on its mesh, and the reason for it."""
     if call.choice is not None:
         return call.choice
     version = call.under(current_mesh() or call.mesh)
@@ -133,7 +133,7 @@ def inspect_call(
 def inspect_lowered(
     call: LoweredCall, mesh: Mesh | AbstractMesh | None = None, *, chip: str | None = None, target: str | None = None
 ) -> ProgramRecord:
-    """What a `Lowered` or a `Compiled` shows: everything but the stages of the traced function."""
+    """Inspects a `Lowered` or `Compiled`: all figures but the stages of the traced function."""
     if target is not None:
         message = (
             f"`inspect` was given on={target!r} and `{call.name}`, which is lowered or compiled for the devices of "
@@ -579,7 +579,7 @@ def _compiled_by(compilation: TargetCompilation) -> str:
 
 
 def _joined_memory(module: ModuleRecord, reported: MemoryRecord) -> MemoryRecord:
-    """What the compiler of the target reported, and where it reported nothing what its module shows."""
+    """Memory that the target's compiler reports, completed from its module."""
     if not reported.largest:
         reported = reported.replace(largest=module.memory.largest, padding_bytes=module.memory.padding_bytes)
     else:

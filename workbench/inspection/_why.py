@@ -37,7 +37,7 @@ _DIMENSIONS = re.compile(r"\[([^\]]*)\]")
 
 
 def explain_program(record: ProgramRecord, *, large_bytes: int | None = None) -> WhyRecord:
-    """Why every collective of a program is there, and why its large arrays are replicated.
+    """Explains every collective of a program, and its large replicated arrays.
 
     Args:
         record: From `inspect`, with a mesh.
@@ -83,7 +83,7 @@ def explain_program(record: ProgramRecord, *, large_bytes: int | None = None) ->
 
 @dataclasses.dataclass(frozen=True)
 class _Rule:
-    """Which factor (`i`, `k`, …) each dimension of the operands and results of an operation is."""
+    """Factor (`i`, `k`, …) of each dimension of an operation's operands and results."""
 
     inputs: tuple[tuple[str, ...], ...]
     outputs: tuple[tuple[str, ...], ...]
@@ -281,7 +281,7 @@ class _Reader:
     def _move(
         self, value: PlannedValueRecord, number: int, operand: PlannedValueRecord, axes: Sequence[str], kind: str
     ) -> "_Cause | None":
-        """Why an operation needs an operand in another sharding than it has; None where it does not."""
+        """Returns the reason that an operation needs an operand in another sharding; None if it does not."""
         wanted, does = set(axes), _DOES.get(kind, "exchanges parts of")
         if value.operation in ("output", "sharding_constraint", "reshard", "copy"):
             changed = {axis for entry in operand.spec for axis in entry} ^ {
@@ -313,7 +313,7 @@ class _Reader:
     def _move_of(
         self, value: PlannedValueRecord, rule: _Rule, place: tuple[int, int, str], here: set[str], does: str
     ) -> "_Cause | None":
-        """Why an operation needs one sharded dimension of an operand otherwise than it is."""
+        """Returns the reason that an operation needs one sharded dimension of an operand otherwise."""
         number, dim, factor = place
         operands = self._operands(value)
         operand, at, over = operands[number], _at(value), _listed(here)
@@ -672,7 +672,7 @@ class _Reader:
         )
 
     def origin(self, value: PlannedValueRecord, axis: str) -> str:
-        """Where an axis came from, in words: an argument of the user, a constraint, the program."""
+        """Origin of an axis, in words: an argument of the user, a constraint, the program."""
         origin = value.origins.get(axis, "")
         if value.operation == "input":
             return "the argument itself"
@@ -812,7 +812,7 @@ _WRITTEN = frozenset("all_reduce all_gather reduce_scatter all_to_all collective
 
 
 def _reduction_words(value: PlannedValueRecord) -> tuple[str, str, str]:
-    """What an operation does along a dimension, what every device has of it, and what the exchange does."""
+    """Words for a reduction along a dimension: the operation, each device's part, and the exchange."""
     found = _REDUCTION.search(value.op_name) if value.operation == "reduce" else None
     return _REDUCTIONS[found[1]] if found else _SUM_WORDS
 

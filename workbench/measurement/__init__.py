@@ -1,4 +1,4 @@
-"""What the devices do now: memory, utilisation, profiles joined to stages and clients, rounds as they run."""
+"""Measurements: memory, utilisation, profiles joined to stages and clients, and running rounds."""
 
 from workbench.measurement._calibrate import calibrate as calibrate
 from workbench.measurement._checkpoints import load_checkpoint as load_checkpoint

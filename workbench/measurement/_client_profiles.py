@@ -1,4 +1,4 @@
-"""What simulated clients can do: a table with a row per client."""
+"""Capabilities of simulated clients: a table with a row per client."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

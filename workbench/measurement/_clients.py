@@ -69,7 +69,7 @@ def client_runs(
 
 
 def lockstep_waste(clients: Iterable[ClientRunRecord]) -> dict[str, float]:
-    """What running the clients of a device together would waste: they all take the steps of the longest.
+    """Waste of running a device's clients together: every client takes the steps of the longest.
 
     Args:
         clients: Records with steps, from a measurement in which the clients ran one after the other.
@@ -91,7 +91,7 @@ def lockstep_waste(clients: Iterable[ClientRunRecord]) -> dict[str, float]:
 
 
 class _Nest:
-    """Which computation is called from where, and which of them are bodies of loops."""
+    """Callers of each computation, and the bodies of loops."""
 
     def __init__(self, module: ModuleRecord) -> None:
         self.instructions = {instruction.name: instruction for instruction in module.instructions}
@@ -190,7 +190,7 @@ def _belongs(path: str | None, stage: str) -> bool:
 
 
 def _iteration_starts(inside: Sequence[JoinedEvent], body: str) -> list[float]:
-    """When each iteration began: what is directly in the body runs once in each, whichever is first starts it."""
+    """Start of each iteration: every operation directly in the body runs once per iteration."""
     starts: dict[str, list[float]] = defaultdict(list)
     for item in inside:
         if item.instruction is not None and item.instruction.computation == body:

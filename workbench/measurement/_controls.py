@@ -1,4 +1,4 @@
-"""How other threads reach a run."""
+"""Controls of a run from other threads."""
 
 import threading
 

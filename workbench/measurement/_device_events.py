@@ -63,7 +63,7 @@ class DeviceEvent(NamedTuple):
 
     @property
     def end_seconds(self) -> float:
-        """When it was over."""
+        """End of the event."""
         return self.start_seconds + self.seconds
 
     @property
@@ -95,7 +95,7 @@ class ModuleRun(NamedTuple):
 
 
 class KindLike(Protocol):
-    """What events share."""
+    """Properties that events of one kind share."""
 
     name: str
     display_name: str
@@ -167,7 +167,7 @@ def read_plane(plane: PlaneLike, *, shift: int = 0, origin_ps: int = 0) -> Itera
 
 
 def first_moment(planes: Iterable[PlaneLike]) -> int:
-    """When the first line that can hold a device's events begins, in picoseconds; 0 where none does."""
+    """Start of the first line with events of a device, in picoseconds; 0 without one."""
     starts: list[int] = []
     for plane in planes:
         if plane.name == "/host:CPU" or _DEVICE.fullmatch(plane.name):
@@ -405,7 +405,7 @@ def _integer(value: str | float | None) -> int | None:
 
 
 def kernels_per_execution(kernels: list[str]) -> int:
-    """How many kernels one execution has, of an instruction whose kernels ran in this order without a break.
+    """Number of kernels per execution of an instruction whose kernels ran in this order without a break.
 
     Args:
         kernels: Their names.

@@ -1,4 +1,4 @@
-"""What the programs of a round emit, as metrics of that round."""
+"""Emissions of a round's programs, as metrics of the round."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping

@@ -122,7 +122,7 @@ class watch_compilations:
 
 
 class Heard:
-    """What JAX reported in a block: misses of its trace cache, and seconds of compilations."""
+    """Reports of JAX in a block: misses of its trace cache, and seconds of compilations."""
 
     __slots__ = ("durations", "misses")
 
@@ -370,7 +370,7 @@ def _made_at(array: object) -> str:
 
 
 def _variables(frames: list[types.FrameType]) -> dict[int, list[str]]:
-    """Which variables of the user's functions hold which array, the innermost function first."""
+    """Variable names of arrays in the user's functions, the innermost function first."""
     found: dict[int, list[str]] = {}
     for frame in reversed(frames):
         where = f" in {frame.f_code.co_name} ({_line_of(frame)})"

@@ -1,4 +1,4 @@
-"""What a round receives apart from the state."""
+"""Inputs of a round apart from the state."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -26,7 +26,7 @@ class Feed:
                 next(data, None)
 
     def arguments(self, round: int) -> tuple[Any, ...]:
-        """What `step` gets after the state.
+        """Arguments of `step` after the state.
 
         Raises:
             ProgramError: an iterator has ended too early.

@@ -1,4 +1,4 @@
-"""What came out of the rounds of a run."""
+"""Results of a run's rounds."""
 
 import importlib.util
 import json

@@ -207,7 +207,7 @@ def _waits(
 
 
 def _meetings(events: Sequence[DeviceEvent]) -> Iterator[list[DeviceEvent]]:
-    """Which events are one execution of a collective: within one run as many on every device, else by time.
+    """Groups the events of one execution of a collective: by count within a run, or else by time.
 
     Nobody leaves a collective before the last one has entered, so events of one execution overlap. An event that was
     lost, or that the profiler split in two, then costs its own execution and does not shift all later ones.

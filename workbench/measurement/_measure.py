@@ -44,7 +44,7 @@ UNATTRIBUTED = ""  # the stage of what no stage could be found for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadingOptions:
-    """How `measure_compiled` reads a program.
+    """Options of `measure_compiled`.
 
     Attributes:
         mesh: The mesh that the program runs on: who takes part in a collective, and which clients a device holds.

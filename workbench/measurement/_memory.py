@@ -1,4 +1,4 @@
-"""What the memory of the devices holds now."""
+"""Current contents of the devices' memory."""
 
 import contextlib
 from collections.abc import Iterable, Mapping, Sequence

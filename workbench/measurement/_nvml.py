@@ -14,7 +14,7 @@ _GPU_IS_LOST = 15  # NVML_ERROR_GPU_IS_LOST
 
 
 class GpuFigures(NamedTuple):
-    """What NVML reports about one GPU; None where this GPU does not support the question."""
+    """Figures of NVML for one GPU; None where the GPU does not support a query."""
 
     utilisation_percent: float | None
     power_watts: float | None

@@ -1,4 +1,4 @@
-"""What is known of one operation of a profile: its category, kind, dtype and line."""
+"""Facts of one operation of a profile: its category, kind, dtype and line."""
 
 import re
 from collections.abc import Mapping

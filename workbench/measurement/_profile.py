@@ -20,7 +20,7 @@ from workbench.measurement._xplane import WireError, read_space
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """What the devices did while a function ran, in order of time. `result` is what the function returned."""
+    """Activity of the devices while a function ran, in order of time. `result` is the function's result."""
 
     events: tuple[DeviceEvent, ...]
     source: Literal["memory", "directory"]

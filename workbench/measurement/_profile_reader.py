@@ -29,7 +29,7 @@ _MOST_NAMES = 200
 
 @dataclass(slots=True)
 class MeasuredSum:
-    """What was measured of one instruction."""
+    """Measurements of one instruction."""
 
     category: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class MeasuredSum:
 
 @dataclass(slots=True)
 class MeasuredDevice:
-    """What was measured of one device, and what its plane says about it."""
+    """Measurements of one device, and the facts in its plane."""
 
     platform: str
     kind: str = ""
@@ -193,7 +193,7 @@ class ProfileReader:
             )
 
     def _is_of_chosen(self, event: DeviceEvent, where: str) -> bool:
-        """Whether an event, the next one in time on its device, is of the chosen program; others are added up."""
+        """Returns whether the next event on its device belongs to the chosen program; other events are summed."""
         program = program_name(event.module, event.program)
         if self.only in (program, event.module):
             device = self.devices.setdefault(where, MeasuredDevice(where.rsplit("/", 1)[-1].split(":")[0]))
@@ -260,7 +260,7 @@ class ProfileReader:
                 self.protos[kind.name] = proto
 
     def _allocations(self, plane: Plane, place: str, origin: int) -> None:
-        """What allocators said: of TPUs the bytes that a program reserves are not in the arrays' own figure."""
+        """Reports of allocators; on TPUs, arrays do not include the bytes that a program reserves."""
         for line in plane.lines():
             for event in plane.events(line, kinds=("MemoryAllocation", "MemoryDeallocation")):
                 stats = event.stats

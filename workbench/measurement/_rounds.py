@@ -34,7 +34,7 @@ Callback = Callable[["Run", RoundRecord], Any]
 
 
 class RoundEngine(Protocol):
-    """What runs a step elsewhere: every engine of `workbench.engines`."""
+    """Interface of the engines of `workbench.engines` that run a step elsewhere."""
 
     def run(self, fn: Callable, *args: object) -> RunRecord:
         """A record of the run, whose `results` are what `fn` returns."""
@@ -42,7 +42,7 @@ class RoundEngine(Protocol):
 
 
 class _Finished(NamedTuple):
-    """What is known after a round, exchanged as a whole so that an interrupt finds the old or the new."""
+    """State after a round, exchanged as a whole so that an interrupt finds the old or the new state."""
 
     state: PyTree[Array]
     rounds: int  # as many of the run's records are finished rounds
@@ -140,7 +140,7 @@ class Run:
 
     @property
     def problems(self) -> tuple[ProblemRecord, ...]:
-        """What went wrong without ending the run: metrics that are not finite, checkpoints, callbacks."""
+        """Problems that did not end the run: metrics that are not finite, checkpoints, callbacks."""
         in_rounds = [problem for record in self._records[: self._last.rounds] for problem in record.problems]
         return tuple(sorted([*in_rounds, *self._problems], key=lambda problem: problem.round))
 

@@ -1,4 +1,4 @@
-"""Where the rounds of a run are written as they finish: the protocol of trackers, and the folder of a run."""
+"""Log of a run's finished rounds: the protocol of trackers, and the run folder."""
 
 import contextlib
 import hashlib
@@ -31,7 +31,7 @@ _VERSIONS = ("jax", "jaxlib", "numpy", "optax", "flax", "equinox", "dm-haiku", "
 
 @runtime_checkable
 class Tracker(Protocol):
-    """What `run_rounds(log=[…])` takes: three methods; one that raises is removed and noted, and the run goes on."""
+    """Protocol for `run_rounds(log=[…])`: three methods; a tracker that raises is removed with a note."""
 
     def start(self, about: Mapping[str, Any], program: object) -> None:
         """Before the first round, and when a run goes on: its provenance, and what can run it again."""

@@ -36,7 +36,7 @@ class StoredRun:
 
     @property
     def status(self) -> str:
-        """How it ended; "running" also for one whose process was killed."""
+        """Outcome of the run; "running" also for a run whose process was killed."""
         return self.about["status"]
 
     def rerun(self, *, progress: bool = False) -> "Run":
@@ -64,7 +64,7 @@ class StoredRun:
         return run.start()
 
     def differences(self, run: "Run") -> list[str]:
-        """What differs between this run and another one, such as that of `rerun`: versions, devices, metrics by bit.
+        """Differences between this run and another run: versions, devices, metrics by bit.
 
         Returns:
             Sentences; empty where both did the same and got the same numbers.

@@ -1,4 +1,4 @@
-"""What a state is made of, and a digest of it: a checkpoint is read only into the same, bit for bit."""
+"""Structure and digest of a state: a checkpoint is restored only into an equal structure."""
 
 import hashlib
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What `watch` does away from the user's loop: a thread that waits for results and keeps the record."""
+"""Work of `watch` outside the user's loop: a thread that waits for results and keeps the record."""
 
 import collections
 import contextlib
@@ -447,12 +447,12 @@ class Core:
 
     @property
     def problems(self) -> tuple[ProblemRecord, ...]:
-        """What went wrong, in order of steps."""
+        """Problems, in order of steps."""
         return tuple(self._problems)
 
     @property
     def started(self) -> bool:
-        """Whether it was called."""
+        """True if it was called."""
         return self._count > 0
 
     @property
@@ -519,7 +519,7 @@ def copy_of(leaf: jax.Array) -> jax.Array:
 
 
 def changes_of(old: WatchRecord, new: WatchRecord) -> tuple[str, ...]:
-    """What differs between two versions of a step, in words."""
+    """Differences between two versions of a step, in words."""
     found = []
     for row in compare_measured([old, new]).differences:
         before, now = row.values

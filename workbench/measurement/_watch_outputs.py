@@ -157,7 +157,7 @@ def _name_of(item: object) -> str:
 
 
 def _is_metric(leaf: jax.Array) -> bool:
-    """Whether an array is one number of a loop: a scalar, or what `pmap` returns for it, one on every device."""
+    """Returns whether an array is one number: a scalar, or its form under `pmap`, one per device."""
     if not jnp.issubdtype(leaf.dtype, jnp.floating):
         return False
     return leaf.ndim == 0 or (leaf.ndim == 1 and 1 < leaf.size == len(leaf.sharding.device_set)
@@ -194,7 +194,7 @@ def _named(
 
 
 def _getter(path: tuple[Any, ...], call: WatchedCall, leaf: object) -> Getter:
-    """What reads the array at a path, without flattening where its keys allow it."""
+    """Returns the function that reads the array at a path, without flattening if its keys allow it."""
     steps: list[Getter] = []
     place: Any = tuple(call)
     try:

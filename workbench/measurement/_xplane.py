@@ -27,7 +27,7 @@ Buffer = bytes | mmap.mmap
 
 
 class MessageSpan(NamedTuple):
-    """Where in the file a message lies."""
+    """Position of a message in the file."""
 
     start: int
     stop: int
@@ -39,7 +39,7 @@ class WireError(ValueError):
 
 @dataclass(slots=True)
 class EventKind:
-    """What all events of one kind share (`XEventMetadata`)."""
+    """Properties that all events of one kind share (`XEventMetadata`)."""
 
     name: str
     display_name: str = ""
@@ -149,7 +149,7 @@ class Plane:
         self._known_stats.clear()
 
     def kind(self, key: int) -> EventKind:
-        """What the events of one kind share."""
+        """Returns the shared properties of the events of one kind."""
         if key not in self._kinds:
             self._kinds[key] = self._kind(key)
         return self._kinds[key]

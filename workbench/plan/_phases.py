@@ -167,7 +167,7 @@ def _phase(flow: _Flow, placement: Placement, steps: list[Step], level: int) -> 
 
 
 def _kept_before(flow: _Flow, v: Var, level: int) -> bool:
-    """Whether rows were kept by an earlier pass; they are read even where another output of the step is made again."""
+    """Returns whether an earlier pass kept the rows; kept rows are read even if another output is recomputed."""
     made_by = flow.producer.get(v)
     return v in flow.kept and made_by is not None and made_by.kind == "clients" and made_by.level < level
 

@@ -139,7 +139,7 @@ class _Search:
         return {c for c in range(self.clients) if holds(mask[c])}
 
     def _find_leaves(self, v: Atom, values: _Values, leaves: dict[int, tuple[Var, _Values]], left: list[int]) -> bool:
-        """Whether few equations make a value; collects the variables that it is made of and that are not known."""
+        """Returns whether few equations compute a value, and collects its unknown variables."""
         _, equation, v, values = self._maker(v, values)
         left[0] -= 1
         if left[0] < 0:
@@ -199,7 +199,7 @@ class _Search:
         return None
 
     def _fails_at_zero(self, name: str, v: Atom, values: _Values) -> bool:
-        """Whether a comparison with a constant is false where the other side is zero, as in `one_hot(i, n) > 0`."""
+        """Returns whether a comparison with a constant is false for zero, as in `one_hot(i, n) > 0`."""
         constant = self._constant(v, values)[0]
         return constant is not None and not np.any(_ZERO_FAILS[name](0, constant))
 

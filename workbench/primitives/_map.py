@@ -251,7 +251,7 @@ def _evaluate(
 
 
 def _has_inner_shard_map(jaxpr: ClosedJaxpr, layout: Layout) -> bool:
-    """Whether a client uses a `shard_map` over other axes alone, which knows nothing of those of the clients."""
+    """Returns whether a client uses a `shard_map` without the axes of the clients."""
     return any(not set(layout.axes) <= set(e.params["newly_manual_axes"]) for e in _shard_maps(jaxpr))
 
 

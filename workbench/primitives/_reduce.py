@@ -147,7 +147,7 @@ def reduce_leaves(
 
 
 def _is_eager(x: object, placement: Placement) -> bool:
-    """Whether a reduction runs now, on arrays of the right length that no mesh spreads: nothing is left to check."""
+    """Returns whether a reduction runs now, on unsharded arrays of the right length, and needs no checks."""
     if jax.config.jax_disable_jit or not _jax_compat.at_top_level() or find_layout(placement) is not None:  # pyright: ignore
         return False
     leaves = _jax_compat.live_arrays(x)

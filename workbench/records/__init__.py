@@ -1,4 +1,4 @@
-"""What is known, as frozen data with units: made by inspectors, cost and engines; shown by views and widgets."""
+"""Frozen data with units: made by inspectors, cost and engines; shown by views and widgets."""
 
 from workbench.records._advice import (
     AdviceRecord as AdviceRecord,

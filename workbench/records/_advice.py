@@ -21,7 +21,7 @@ Quantity = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GainRecord(Record):
-    """What a change saves on one device in one call; `verified` says that the changed program was compiled."""
+    """Saving of a change on one device in one call; `verified`: the changed program was compiled."""
 
     quantity: Quantity
     before: float

@@ -1,4 +1,4 @@
-"""What every record has in common: frozen, units in the field names, JSON in both directions."""
+"""Base of all records: frozen, units in the field names, JSON in both directions."""
 
 import dataclasses
 import functools
@@ -76,7 +76,7 @@ class _DeferredField:
 
 
 def renderer() -> ModuleType:
-    """What writes records as text: a display hook, looked up at its first use, since records import no renderer."""
+    """Returns the module that writes records as text; records import no renderer themselves."""
     return importlib.import_module(_RENDERER)
 
 

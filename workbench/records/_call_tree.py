@@ -26,7 +26,7 @@ class CallCollectiveRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFiguresRecord(Record):
-    """What a node costs in one call of the program; seconds are None until a chip is named.
+    """Cost of a node in one call of the program; seconds are None until a chip is named.
 
     Of a compiled module the figures are those of one device. Of a jaxpr they are those of all devices together,
     with what XLA's partitioner will add left out.

@@ -12,7 +12,7 @@ from workbench.records._sharding import CollectiveKind, PropagationRecord, Shard
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePartRecord(Record):
-    """What of an instruction's figures is one stage's: of a fusion's, that of the operations it took from there."""
+    """Share of one stage in an instruction's figures; a fusion has a part per stage."""
 
     stage: str | None  # path of the stage; None outside of all
     kind: StageKind | Literal[""] = ""
@@ -176,7 +176,7 @@ class ModuleRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCostRecord(Record):
-    """What one stage costs on one device per call; all predicted. Seconds are None without a chip."""
+    """Predicted cost of one stage on one device per call. Seconds are None without a chip."""
 
     stage: str
     kind: StageKind | Literal[""]

@@ -17,7 +17,7 @@ class FieldRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientDataRecord(Record):
-    """What each client holds, counted; per-client tuples follow the order of `clients`."""
+    """Counts of each client's data; per-client tuples follow the order of `clients`."""
 
     name: str = ""
     clients: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""What happened in a block of code besides its results: retraces, compilations, transfers, memory that ran out."""
+"""Events in a block of code: retraces, compilations, memory that ran out."""
 
 from dataclasses import dataclass
 
@@ -58,7 +58,7 @@ class OutOfMemoryRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplanationRecord(Record):
-    """What `with watch_compilations():` saw of a block."""
+    """Events that `with explain():` recorded in a block."""
 
     seconds: float
     retraces: tuple[RetraceRecord, ...] = ()

@@ -60,7 +60,7 @@ class ProgramGraphRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStateRecord(Record):
-    """What one node does now. Every number is measured; None where this engine cannot measure it."""
+    """Current state of one node. Every number is measured; None if this engine cannot measure it."""
 
     label: str
     state: NodeStateName

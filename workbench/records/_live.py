@@ -88,7 +88,7 @@ class RoundRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientProfileRecord(Record):
-    """What a simulated client can do: its speed, its links, and how likely it leaves during a round."""
+    """Capabilities of a simulated client: its speed, its links, and its chance to leave in a round."""
 
     client: int
     flops_per_second: float
@@ -110,7 +110,7 @@ class SpanRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOutcomeRecord(Record):
-    """How a simulated round ended for one client.
+    """Outcome of a simulated round for one client.
 
     `finished`: its update counts. `late`: not done at the deadline. `dropped`: left during the round.
     `surplus`: still working when enough others had finished.

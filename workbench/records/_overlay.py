@@ -36,7 +36,7 @@ class OverlaidMetricRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverlaidResultRecord(Record):
-    """What was run with several seeds under one name.
+    """Runs with several seeds under one name.
 
     Attributes:
         name: Of the result.

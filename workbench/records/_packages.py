@@ -1,4 +1,4 @@
-"""Which library a source file belongs to: the one rule for the lines of plans, call trees and HLO frames."""
+"""Library of a source file: the one rule for the lines of plans, call trees and HLO frames."""
 
 import functools
 import re

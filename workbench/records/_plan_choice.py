@@ -1,4 +1,4 @@
-"""How a compiled program computes its clients, and on what that choice rests."""
+"""Configuration of a compiled program's client loop, and the reason for it."""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -25,7 +25,7 @@ class PlanCandidateRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanChoiceRecord(Record):
-    """How the clients of a program are computed, for one set of shapes on one set of devices.
+    """Configuration of a program's client loop, for one set of shapes on one set of devices.
 
     Given to `workbench.jit` as `plan` it makes the same plan again, on any machine.
     """

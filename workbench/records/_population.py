@@ -27,7 +27,7 @@ class DeviceClassRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkRecord(Record):
-    """What one client computes and exchanges in one round; both kinds of FLOPs take their time."""
+    """Computation and exchange of one client in one round; both kinds of FLOPs take time."""
 
     flops: float  # of matrix products and convolutions
     download_bytes: float
@@ -55,7 +55,7 @@ class ProtocolRoundRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolCostRecord(Record):
-    """What a protocol adds to a round of aggregation, for each client."""
+    """Cost that a protocol adds to a round of aggregation, for each client."""
 
     name: str
     rounds: tuple[ProtocolRoundRecord, ...]

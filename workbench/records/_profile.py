@@ -123,7 +123,7 @@ class UnjoinedRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfiledMemoryRecord(Record):
-    """What one allocator of a profile reported; `peak_bytes` includes what programs reserve for themselves."""
+    """Report of one allocator of a profile; `peak_bytes` includes memory that programs reserve."""
 
     where: str
     allocator: str

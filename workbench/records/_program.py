@@ -188,7 +188,7 @@ def _moved(stages: tuple[StageRecord, ...]) -> float | None:
 
 
 def _moved_inside(stage: StageRecord) -> float | None:
-    """What the body of a stage moves: in all iterations, for all clients, in the branch that moves most."""
+    """Bytes that the body of a stage moves: in all iterations, for all clients, in the largest branch."""
     if stage.kind == "branch":
         branches: dict[str, list[StageRecord]] = {}
         for inner in stage.body:

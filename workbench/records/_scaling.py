@@ -8,7 +8,7 @@ from workbench.records._compiled import CostRecord, MemoryRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledCostRecord(Record):
-    """What a program would cost with other numbers of clients, parameters and devices; estimated, nothing compiled.
+    """Estimated cost of a program with other numbers of clients, parameters and devices; nothing is compiled.
 
     `cost.assumptions` says what the estimate rests on.
     """

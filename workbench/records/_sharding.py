@@ -38,7 +38,7 @@ class ShardRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafShardingRecord(Record):
-    """How one array of a pytree lies on the devices."""
+    """Layout of one array of a pytree on the devices."""
 
     path: str  # jax.tree_util.keystr
     shape: tuple[int, ...]
@@ -156,7 +156,7 @@ def _group(leaves: list[tuple[tuple[str, ...], LeafShardingRecord]], depth: int)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PropagationEdge(Record):
-    """Why one mesh axis shards one value: at `step` it came from `origin` through an operation."""
+    """Reason that one mesh axis shards one value: at `step` it came from `origin` through an operation."""
 
     step: int
     axis: str
@@ -166,7 +166,7 @@ class PropagationEdge(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisArrivalRecord(Record):
-    """How one mesh axis came to shard one value: at which step of the propagation, and from which value.
+    """Arrival of one mesh axis at one value: the step of the propagation, and the source value.
 
     An axis that was there from the beginning (an input's sharding, a constraint) has neither.
     """

@@ -73,7 +73,7 @@ def _is_cell(file: str) -> bool:
 
 
 def _is_hidden(path: str) -> bool:
-    """Whether a folder begins with a dot, below the one that Python imports from: `.venv/…/site-packages` is none."""
+    """Returns whether a hidden folder is on the path below the import folder; `.venv/…/site-packages` is not."""
     roots = [os.path.join(_real(root), "") for root in sys.path if os.path.isabs(root)]  # noqa: PTH117, PTH118
     with contextlib.suppress(FileNotFoundError):  # a working folder that somebody has removed
         roots.append(os.path.join(os.path.realpath(os.curdir), ""))  # noqa: PTH118

@@ -44,7 +44,7 @@ class TargetAvailability(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetCompilation(Record):
-    """What the compiler of absent hardware made of one program; nothing in it was measured on that hardware.
+    """Compilation of one program for absent hardware; no figure in it was measured on that hardware.
 
     A program that does not fit has `memory.fits` False, `error` with the compiler's own words, and the HLO as far as
     the compiler came (scheduled and with buffers assigned, before code was generated).

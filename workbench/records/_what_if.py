@@ -31,7 +31,7 @@ class TrafficRecord(Record):
 
     @property
     def change(self) -> Change:
-        """What became of them."""
+        """Change of the figures."""
         if self.runs_before == 0 and self.runs_after != 0:
             return "added"
         if self.runs_after == 0 and self.runs_before != 0:

@@ -1,4 +1,4 @@
-"""Why a program communicates and why arrays are replicated: reasons in words, with the values they rest on."""
+"""Reasons for communication and for replicated arrays, in words, with the values behind them."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -35,7 +35,7 @@ class WhyOperandRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhyCollectiveRecord(Record):
-    """Why one collective is there: the operation that needs it, its operands and their shardings."""
+    """Reason of one collective: the operation that needs it, its operands and their shardings."""
 
     kind: str
     axes: tuple[str, ...]
@@ -51,7 +51,7 @@ class WhyCollectiveRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhyArrayRecord(Record):
-    """Why one large array lies whole, or several times, on the devices."""
+    """Reason that one large array is replicated on devices, whole or in part."""
 
     name: str
     shape: tuple[int, ...]
@@ -78,7 +78,7 @@ class WhyCauseRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhyRecord(Record):
-    """Why a program communicates as it does, and why its large arrays are replicated."""
+    """Reasons for a program's communication, and for its large replicated arrays."""
 
     name: str
     target: str

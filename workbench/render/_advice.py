@@ -31,7 +31,7 @@ def render_advice_text(advice: AdviceRecord) -> str:
 
 
 def amount_writer(quantity: str) -> Callable[[float], str]:
-    """What writes an amount of a quantity, with its unit."""
+    """Returns the function that writes an amount of a quantity, with its unit."""
     writers: dict[str, Callable[[float], str]] = {
         "seconds": seconds_text,
         "FLOPs": flops_text,

@@ -1,4 +1,4 @@
-"""Why a mesh axis shards a value: the steps of a recorded propagation, in words."""
+"""Reasons that a mesh axis shards a value: the steps of a recorded propagation, in words."""
 
 import difflib
 import re
@@ -11,7 +11,7 @@ _MANUAL = re.compile(r"mc_\d+_(?P<what>input|output): (?P<number>\d+)")
 
 
 def explain_axis(record: PropagationRecord, value: str, axis: str) -> tuple[str, ...]:
-    """Why a mesh axis shards a value: the chain of reasons, from the value back to where the axis came from.
+    """Explains the sharding of a value by a mesh axis: the chain of steps back to the origin of the axis.
 
     Args:
         record: From `propagate_shardings`.

@@ -164,7 +164,7 @@ def render_call_tree_svg(
 
 
 def node_label(node: CallNodeRecord) -> str:
-    """What a node is called in one line."""
+    """Label of a node in one line."""
     if node.kind == "loop":
         return f"{node.name} × {count_text(node.trip_count)}" if node.trip_count is not None else node.name
     if node.kind in ("line", "call") and node.file and node.line is not None:

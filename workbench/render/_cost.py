@@ -195,7 +195,7 @@ def render_cost_text(cost: CostRecord) -> str:
 
 
 def _spans(stage: StageCostRecord) -> list[tuple[str, float]]:
-    """What a stage spends its time on, one after another."""
+    """Spans of a stage's time, in order."""
     compute, memory = stage.compute_seconds or 0.0, stage.memory_seconds or 0.0
     spans = [("compute" if compute >= memory else "memory", max(compute, memory))]
     return [(name, s) for name, s in (*spans, ("collective", stage.collective_seconds or 0.0)) if s]

@@ -1,4 +1,4 @@
-"""Who holds which labels: pictures of a `ClientDataRecord`."""
+"""Labels of each client: pictures of a `ClientDataRecord`."""
 
 from typing import TYPE_CHECKING, Any, Literal
 

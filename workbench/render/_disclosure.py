@@ -24,7 +24,7 @@ _SOONER = 4  # how many types one line names
 
 
 def describe_disclosed(plan: PlanRecord) -> str:
-    r"""What the server gets of each client and what it never gets, in two sentences; empty if nothing leaves.
+    r"""Describes the values that the server receives of each client, in two sentences; empty if there are none.
 
     Example:
         >>> share = DisclosedRecord(
@@ -58,7 +58,7 @@ def disclosed_rows(plan: PlanRecord) -> list[tuple[str, str, str, str]]:
 
 
 def disclosed_blocks(plan: PlanRecord) -> list[dict[str, Any]]:
-    """What a side panel says of a whole program: a table of what leaves, a table of what stays."""
+    """Blocks about a whole program: a table of disclosed values, a table of private values."""
     if not plan.disclosed:
         return []
     note = (
@@ -75,7 +75,7 @@ def disclosed_blocks(plan: PlanRecord) -> list[dict[str, Any]]:
 
 
 def disclosed_fact(plan: PlanRecord, stage: str) -> list[tuple[str, str]]:
-    """What a side panel says of one stage, as a term and a value; nothing if nothing leaves there."""
+    """Fact about one stage, as a term and a value; empty if nothing is disclosed there."""
     mine = [v for v in plan.disclosed if v.stage == stage]
     own = " — its own value" if any(v.kind == "row" for v in mine) else ""
     own += "".join(_alone(v) for v in mine[:1])
@@ -184,7 +184,7 @@ def _marked(form: str, x: float, y: float, values: Sequence[DisclosedRecord]) ->
 
 
 def _way_out(layout: ProgramLayout, box: Box) -> float:
-    """Where the line starts that takes a card's values on."""
+    """Start of the line that carries a card's values on."""
     starts = [wire.points[0][0] for wire in layout.wires if wire.source == box.path]
     return starts[0] if starts else box.x + box.width / 2
 
@@ -194,7 +194,7 @@ def _those(plan: PlanRecord, stage: str) -> list[DisclosedRecord]:
 
 
 def _together(disclosed: Iterable[DisclosedRecord]) -> list[list[DisclosedRecord]]:
-    """What leaves at the same stage in the same way, as one."""
+    """Joins values that leave at the same stage in the same way."""
     found: dict[tuple[str, str, str, str], list[DisclosedRecord]] = {}
     for value in disclosed:
         found.setdefault((value.stage, value.kind, _plain(value.name), value.single_client), []).append(value)
@@ -211,7 +211,7 @@ def _plain(name: str) -> str:
 
 
 def _iterations(plan: PlanRecord, stage: str) -> int:
-    """How often the loops around a stage run it, as far as they say."""
+    """Number of times that the loops around a stage run it, as far as known."""
     iterations, stages = 1, plan.stages
     while inside := next((s for s in stages if stage.startswith((f"{s.path}.", f"{s.path}["))), None):
         iterations *= inside.trip_count or 1

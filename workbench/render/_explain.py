@@ -1,4 +1,4 @@
-"""What happened in a block of code, as a short table."""
+"""Events in a block of code, as a short table."""
 
 from workbench.records import ExplanationRecord, OutOfMemoryRecord
 from workbench.render._svg import bytes_text, count_text

@@ -1,4 +1,4 @@
-"""What all matplotlib figures share: colours that read on light and dark pages, and no global state."""
+"""Shared parts of matplotlib figures: colours that read on light and dark pages, and no global state."""
 
 import io
 import math

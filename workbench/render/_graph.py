@@ -110,7 +110,7 @@ def render_graph_svg(
 
 
 def _x_of(cards: Sequence[_Card], label: str) -> float:
-    """How far right the card of a group is."""
+    """Horizontal position of a group's card."""
     return next(card.x for card in cards if card.label == label)
 
 

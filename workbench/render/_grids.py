@@ -1,4 +1,4 @@
-"""Where to draw the cells of an n-dimensional grid on a flat page: rows and columns, then small multiples."""
+"""Positions of an n-dimensional grid's cells on a flat page: rows and columns, then small multiples."""
 
 import dataclasses
 import itertools

@@ -35,7 +35,7 @@ class _Row:
 
 
 def render_hlo_svg(module: ModuleRecord, *, width: float = 880.0, dark: bool | None = None) -> Markup:
-    """Which collectives send most and from which line, which stages compute most, and when memory peaks.
+    """Draws the collectives that send most with their lines, the stages that compute most, and the memory peak.
 
     Args:
         module: A compiled module.
@@ -100,7 +100,7 @@ def describe_hlo(module: ModuleRecord) -> str:
 
 
 def sent_bytes(collective: CollectiveRecord) -> float:
-    """What one device sends for a collective in one call; its operand where the algorithm is not known."""
+    """Bytes that one device sends for a collective in one call; its operand if the wire is unknown."""
     once = collective.payload_bytes if collective.wire_bytes is None else collective.wire_bytes
     return once * (1.0 if collective.executions is None else collective.executions)
 

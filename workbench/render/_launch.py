@@ -28,7 +28,7 @@ def groups_of(graph: ProgramGraphRecord) -> dict[str, tuple[NodeRecord, ...]]:
 
 
 def calls_between(graph: ProgramGraphRecord) -> Counter[tuple[str, str]]:
-    """How many edges lead from one group to another."""
+    """Number of edges between groups."""
     group_of = {node.label: node.group for node in graph.nodes}
     known = (edge for edge in graph.edges if edge.source in group_of and edge.target in group_of)
     return Counter((group_of[edge.source], group_of[edge.target]) for edge in known)
@@ -66,7 +66,7 @@ def describe_launched(record: LaunchedRecord) -> str:
 
 
 def node_notes(node: NodeRecord, sharing: bool) -> str:
-    """What a node asks for and is allowed, in a few words."""
+    """Resources and permissions of a node, in a few words."""
     notes = [f"{name} {number(need)}" for name, need in node.resources.items()]
     notes += [f"{node.concurrency} calls at once"] if node.concurrency > 1 else []
     notes += [f"restarts ≤ {node.restart_limit}"] if node.restart_limit else []
@@ -75,7 +75,7 @@ def node_notes(node: NodeRecord, sharing: bool) -> str:
 
 
 def count_states(states: Iterable[NodeStateRecord]) -> str:
-    """How many nodes are in which state, with a sign for each; failures first.
+    """Number of nodes in each state, with a sign per state; failures first.
 
     Example:
         >>> count_states([NodeStateRecord(label="a/0", state="running", where="thread 1")])

@@ -1,4 +1,4 @@
-"""What really happened, as pictures: a run's time line per device, and its seconds per stage as text."""
+"""Pictures of measured runs: a time line per device, and seconds per stage as text."""
 
 import math
 from collections import defaultdict
@@ -158,7 +158,7 @@ _PARTS = {"compute": "compute", "collective": "collective", "wait": "waiting"}
 
 
 def _parts_of(run: RunRecord) -> dict[str, str]:
-    """What the time of a run went into; copies only where a profile distinguishes them."""
+    """Parts of a run's time; copies only where a profile distinguishes them."""
     return _PARTS | ({"copy": "copies"} if any(stage.copy_seconds for stage in run.stages) else {})
 
 
@@ -213,7 +213,7 @@ class Chart:
         )  # fmt: skip
 
     def nothing(self, why: str) -> Markup:
-        """What is shown where there is nothing to draw."""
+        """Text in place of an empty picture."""
         return text(self._width / 2, HEAD + ROW, why, size=12, class_="wb-fill-muted wb-middle")
 
     def svg(self, body: Markup, legend: Sequence[tuple[str, str, int]], *, label: str, dark: bool | None) -> Markup:

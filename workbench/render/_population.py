@@ -1,4 +1,4 @@
-"""What was learned against what it cost: simulated populations as figures."""
+"""Figures of simulated populations: learning against cost."""
 
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING

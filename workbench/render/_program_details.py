@@ -1,4 +1,4 @@
-"""What a side panel says about a stage: titled blocks of facts, tables and code, ready for HTML, text or a live view.
+"""Details of a stage: titled blocks of facts, tables and code, for HTML, text or a live view.
 
 A block is a JSON-able mapping with a `form`: `facts` (rows of term, value), `table` (columns, rows), `code` (lines of
 number, text, marked) or `note` (text).

@@ -1,4 +1,4 @@
-"""Where everything in the picture of a program goes.
+"""Layout of the picture of a program.
 
 Time flows down. Every level of nesting has one lane for its server and one per placement; a stage is a card in its
 lane, a broadcast or a reduction is a line that crosses from one lane to another, and a loop, a branch or a placement
@@ -32,7 +32,7 @@ class Lane:
 
     @property
     def centre(self) -> float:
-        """Where lines run."""
+        """Vertical centre, where lines run."""
         return (self.x0 + self.x1) / 2
 
 

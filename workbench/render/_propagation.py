@@ -1,4 +1,4 @@
-"""How shardings spread through a program, as a score: values below one another, axes that arrive step by step."""
+"""Spread of shardings through a program, as a score: values in rows, axes that arrive step by step."""
 
 import bisect
 import dataclasses

@@ -79,7 +79,7 @@ def _slices_text(search: SearchRecord) -> str:
 
 
 def _own(row: SliceRecord) -> str:
-    """What the reason of the row's own slice begins with: its figures are in the row already."""
+    """Start of the reason with the figures of the row's slice, which the row already shows."""
     return f"{row.target}: a device needs"
 
 

@@ -43,7 +43,7 @@ def render_what_if_text(record: WhatIfRecord) -> str:
 
 
 def what_if_amounts(record: WhatIfRecord) -> list[tuple[str, str, str]]:
-    """What one device holds and does, before and after; only what is known of both."""
+    """Figures of one device before and after; only figures that are known for both."""
     held = (_argument_bytes(record.before), _argument_bytes(record.after))
     rows: list[tuple[str, float | None, float | None, Callable[[float], str]]] = [
         ("arguments per device", *held, bytes_text)

@@ -1,4 +1,4 @@
-"""Why a program communicates, in words."""
+"""Reasons for a program's communication, in words."""
 
 import re
 from collections import Counter

@@ -32,7 +32,7 @@ class _Lane(Protocol):
 
 
 class Level(Protocol):
-    """What `route` needs to know of a level of the layout."""
+    """Properties of a level of the layout that `route` needs."""
 
     @property
     def stages(self) -> Sequence[StageRecord]: ...

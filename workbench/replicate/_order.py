@@ -1,4 +1,4 @@
-"""Whether all replicas call the same collectives in the same order, and return an equal state: read from the jaxpr.
+"""Checks of the jaxpr: all replicas call the same collectives in the same order, and return an equal state.
 
 Every value of the step either is equal on all replicas or may vary. Batches and `replica_id` vary, and so does what is
 computed from them, until an all-reduce or an all-gather makes it equal. A collective under a branch or in a loop whose

@@ -36,7 +36,7 @@ def chunk_candidates(program: SearchProgram) -> list[int]:
 
 
 def chunk_penalty(chunk: int | None, usual: int | None) -> float:
-    """What seconds are multiplied by to rank them: chunk sizes of equal seconds stand nearest to the usual one.
+    """Factor on seconds for the ranking: of equal chunk sizes, the nearest to the usual size wins.
 
     Peaks and bandwidths say nothing about how well a small chunk fills a device. `jit` takes as many clients as fit in
     a quarter of the memory; a choice that leaves it needs 2 % of the seconds for its reason.

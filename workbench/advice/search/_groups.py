@@ -1,4 +1,4 @@
-"""Which arguments of a program share a spec: the same parameter of all layers, and what the optimizer keeps for it."""
+"""Groups of arguments with one spec: a parameter of all layers, and its optimizer state."""
 
 import itertools
 import math

@@ -239,13 +239,13 @@ def _smallest(
 
 
 def _too_small(machine: TargetRecord, whole: int) -> str:
-    """Why a slice was not even planned for: its devices together hold less than the arguments."""
+    """Returns the reason that a slice was not planned: its devices together hold less than the arguments."""
     memory = bytes_text(machine.devices * machine.available_bytes)
     return f"{machine.name}: the arguments alone are {bytes_text(whole)}, and its devices have {memory} together"
 
 
 def _too_full(machine: TargetRecord, choice: ShardingChoiceRecord) -> str:
-    """Why the best choice on a slice does not fit."""
+    """Returns the reason that the best choice on a slice does not fit."""
     needs = "more" if choice.peak_bytes is None else bytes_text(choice.peak_bytes)
     reason = f": {choice.note}" if choice.note and choice.peak_bytes is None else ""
     return f"{machine.name}: a device needs {needs} of {bytes_text(machine.available_bytes)}, {choice.how}{reason}"

@@ -36,7 +36,7 @@ Assignment = tuple[Spec | None, ...]  # one spec per group; None leaves it to pr
 
 @dataclass(frozen=True)
 class Priced:
-    """What one assignment costs one device in one call."""
+    """Cost of one assignment on one device in one call."""
 
     specs: tuple[Spec, ...]
     seconds: float | None
@@ -122,7 +122,7 @@ class SearchProgram:
         return other
 
     def chunk_rule(self, chunk_size: ChunkSize) -> ChunkSize:
-        """What `workbench.jit` would do on the chip: "auto" as the rule for it, all else as it is."""
+        """Chunk size that `workbench.jit` would use on the chip: "auto" follows the chip's rule."""
         if chunk_size != "auto":
             return chunk_size
         platform = {"TPU": "tpu", "CPU": "cpu"}.get(family_of(self.chip), "cuda")
@@ -130,7 +130,7 @@ class SearchProgram:
 
     @property
     def where(self) -> str:
-        """What is compiled for."""
+        """Target of the compilation."""
         return self.target.name if self.target else f"cpu x {self.mesh.size}"
 
     @property

@@ -93,7 +93,7 @@ class Search:
         return {specs: self._names.get(specs) or "found" for specs in choices if specs in self._known}
 
     def record(self) -> SearchRecord:
-        """What is known now."""
+        """Record of the search so far."""
         program = self.program
         ranked = self._ranked()
         rest = sorted((s for s in self._known if s not in self._compiled), key=self._order_of)
@@ -298,7 +298,7 @@ class Search:
         return sum(group.size_bytes for group, a, b in zip(groups, specs, other, strict=True) if a != b)
 
     def _rank(self, priced: Priced) -> tuple[bool, float]:
-        """What is minimized: seconds; a program that does not fit comes after every one that does."""
+        """Rank of a choice: seconds; a program that does not fit comes after every program that fits."""
         over = max(0.0, (priced.peak_bytes or 0.0) / self.program.memory_bytes - 1)
         seconds = math.inf if priced.seconds is None else priced.seconds
         # Equal seconds: the smaller one.
@@ -440,23 +440,23 @@ class Search:
         return next((specs for specs in left if specs in self._names), None)
 
     def _may_fit(self, specs: tuple[Spec, ...]) -> bool:
-        """Whether a choice that should not fit might: the chip's compiler reuses memory that estimates count twice."""
+        """Returns whether a choice may fit against its estimate, which counts reused memory twice."""
         priced, room = self._estimate(specs), self.program.memory_bytes
         arguments = priced.argument_bytes or 0.0
         return priced.fits is False and arguments <= room and (priced.peak_bytes or 0.0) <= _OVERESTIMATED * room
 
     def _estimate(self, specs: tuple[Spec, ...]) -> Priced:
-        """What is known of a choice before the chip's compiler saw it."""
+        """Estimate of a choice before the chip's compiler has compiled it."""
         return self._on_cpu.get(specs) or self._known[specs]
 
     @property
     def _on_cpu(self) -> dict[tuple[Spec, ...], Priced]:
-        """What was compiled for CPU devices; without a compiler for the chip that is the last word."""
+        """Choices compiled for CPU devices; without a compiler for the chip these figures are final."""
         return self._compiled if self.program.target is None else self._rehearsed
 
     @property
     def _tried(self) -> set[tuple[Spec, ...]]:
-        """What was compiled for CPU devices, or could not be."""
+        """Choices that were compiled for CPU devices, or failed to compile."""
         return {*self._on_cpu, *self._failed}
 
     def rehearse(self, specs: tuple[Spec, ...], *, timeout_seconds: float | None = None) -> None:
@@ -480,7 +480,7 @@ class Search:
         return not group.shape or group.size_bytes < _SMALL_SHARE * whole
 
     def rank_of(self, specs: tuple[Spec, ...]) -> tuple[bool, float]:
-        """What a choice is ranked by before the chip's compiler saw it: whether it fits, then seconds."""
+        """Rank of a choice before the chip's compiler has compiled it: whether it fits, then seconds."""
         return self._rank(self._estimate(specs))
 
     def _order_of(self, specs: tuple[Spec, ...]) -> tuple[bool, tuple[bool, float]]:

@@ -136,7 +136,7 @@ def lock_patterns(program: SearchProgram, lock: Mapping[str, Any]) -> None:
 
 
 def _matches(pattern: str, group: SpecGroup, program: SearchProgram) -> bool:
-    """Whether a pattern is that of the group, its argument, one of its leaves, or matches one with wildcards."""
+    """Returns whether a pattern names the group, its argument or one of its leaves, wildcards included."""
     if pattern in (group.pattern, group.argument):
         return True
     literal = pattern.replace("[*]", "[[]*]").replace("['", "[[]'") if "[" in pattern else pattern

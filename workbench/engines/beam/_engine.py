@@ -214,7 +214,7 @@ def _write(folder: Path, work: Pass, size: int) -> list[Batch]:
 
 
 def _read(folder: Path, work: Pass, batches: list[Batch], check_nan: bool) -> None:
-    """What the pipeline wrote: each batch's kept rows, and the merged results."""
+    """Reads the pipeline's files: each batch's kept rows, and the merged results."""
     totals_file = folder / "totals.npz"
     counts, *whole = load_arrays(totals_file) if totals_file.exists() else [np.zeros(4, np.int64)]
     merged, totals, keyed = iter(whole), [], np.zeros(2, np.int64)
@@ -241,7 +241,7 @@ def _read(folder: Path, work: Pass, batches: list[Batch], check_nan: bool) -> No
 
 
 def _isolated(folder: Path, work: Pass, batches: list[Batch]) -> EngineError | None:
-    """Which client makes the NaN, by computing again here; None where workers read the clients from their files."""
+    """Finds the client that produces a NaN by computing again here; None if workers read the clients from files."""
     if any(isinstance(x, ReadRows) and isinstance(x.reader, ClientFiles) for x in work.rows):
         return None
     again = (Batch(batch.index, batch.clients, load_arrays(folder / f"rows-{batch.index}.npz")) for batch in batches)

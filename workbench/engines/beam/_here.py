@@ -72,7 +72,7 @@ def _do(job: str, arguments: Sequence[Any], runner: object, flags: Sequence[str]
 
 @contextlib.contextmanager
 def _lost_workers() -> Iterator[list[BaseException]]:
-    """What starters of worker processes raise meanwhile: of this pipeline, or of another one in this process."""
+    """Collects errors of worker starters, of this pipeline or of another in this process."""
     global _other_hook
     lost: list[BaseException] = []
     with _lock:

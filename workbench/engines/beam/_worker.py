@@ -1,4 +1,4 @@
-"""What a Beam worker does: loads rows from files, computes batches, merges partial results."""
+"""Work of a Beam worker: loads rows from files, computes batches, merges partial results."""
 
 # pyright: reportMissingImports=false
 

@@ -183,7 +183,7 @@ class Flower(Engine):
         work.hold([self._held(name, v, work, label) for name, v, label in labels])
 
     def _asks(self, work: Pass, size: int, common: Ask) -> list[tuple[Ask, Batch]]:
-        """What each node is asked, and its clients. The clients' data go to files of the nodes, once per run."""
+        """Requests to each node, with its clients. Client data goes to the nodes' files once per run."""
         self._forget()
         sources = [self._source(x) for x in work.rows]
         rows = [x for x in work.rows if not isinstance(x, RemoteRows)]
@@ -226,7 +226,7 @@ class Flower(Engine):
             )
 
     def _source(self, x: "np.ndarray | RemoteRows | ReadRows") -> tuple[str, str]:
-        """Where a row is: held by the node, its own data, or made by the server and sent."""
+        """Source of a row: held by the node, read from its data, or sent by the server."""
         if isinstance(x, RemoteRows):
             return "held", x.name
         if isinstance(x, ReadRows):

@@ -108,7 +108,7 @@ def _names(texts: Sequence[str]) -> list[str]:
 def _inputs(
     traced: PlannedCall, walk: PlanInterpreter, block: FlowerBlock, args: tuple[Any, ...]
 ) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
-    """What each argument is: the clients' own, or the server's with its value."""
+    """Kind of each argument: client data, or a server value."""
     variables = walk.plan.closed.jaxpr.invars
     returned = {v for v in walk.plan.closed.jaxpr.outvars if v in block.uses}
     names, leaves = _names(traced.in_names), jax.tree.leaves(args)

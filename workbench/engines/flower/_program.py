@@ -20,7 +20,7 @@ from workbench.records import folders_pattern
 
 @dataclasses.dataclass
 class Use:
-    """Who reads an input of a block, and which axis of it the clients are then."""
+    """Readers of a block's input, and its client axis."""
 
     clients: bool = False
     server: bool = False

@@ -50,7 +50,7 @@ class FlowerProcesses(SupervisedProcesses):
         seconds: float = _PATIENCE_SECONDS,
         pause: Callable[[float], Any] = time.sleep,
     ) -> Result:
-        """What `ready` returns once it is not None; looks ten times a second, and calls `check`, which may raise.
+        """Waits until `ready` returns a value, polling ten times a second; `check` may raise.
 
         A `pause` that ends as soon as there is something to look at makes it look at once.
 

@@ -207,7 +207,7 @@ class _State:
 
 
 class _Jobs:
-    """What one run keeps in Spark, and the jobs of its passes."""
+    """State of one run in Spark, and the jobs of its passes."""
 
     def __init__(self, session: Foreign, folder: Path, engine: Spark) -> None:
         self.session, self.folder, self.engine = session, folder, engine
@@ -448,7 +448,7 @@ class _Jobs:
 
     @contextlib.contextmanager
     def _errors_reported(self, work: Pass, named: Sequence[Batch] = ()) -> Iterator[None]:
-        """Whatever Spark raises, as an error that names the stage, and the clients where a worker named its batch."""
+        """Converts errors of Spark to errors that name the stage, and the clients if a worker named its batch."""
         try:
             yield
         except EngineError:

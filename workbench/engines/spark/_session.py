@@ -173,7 +173,7 @@ def _start(master: str, conf: Mapping[str, str]) -> Started:
 
 
 def _settings(master: str, folder: Path, *, here: bool) -> dict[str, str]:
-    """What is set unless the user says something else."""
+    """Default settings of a session; settings of the user take precedence."""
     found = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -199,7 +199,7 @@ def _settings(master: str, folder: Path, *, here: bool) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _environment(here: bool) -> Iterator[None]:
-    """What the JVM is started with: this Python for the workers, and nothing but the loopback interface."""
+    """Environment of the JVM: this Python for the workers, and the loopback interface alone."""
     # Python names its path differently in Spark's scripts: an environment that is not activated is not found.
     wanted = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     if here:
@@ -238,7 +238,7 @@ def _end(started: Started) -> None:
 
 
 def _work_folder(started: Started) -> Path | None:
-    """Where the workers of a local cluster keep their logs: in Spark's own folder, and nobody removes it."""
+    """Log folder of a local cluster's workers, in Spark's folder, which Spark does not remove."""
     from pyspark import find_spark_home
 
     if not started.master.startswith("local-cluster"):

@@ -1,4 +1,4 @@
-"""What a Spark executor does: computes batches of clients that arrive as Arrow, and merges partial results.
+"""Work of a Spark executor: computes batches of clients that arrive as Arrow, and merges partial results.
 
 Nothing here is pickled but the few objects that Spark itself sends with a job: all values are the bytes of arrays whose
 shapes and dtypes the `Spec` says.
@@ -116,7 +116,7 @@ class Compute:
         self.spec, self.stage, self.server = spec, stage, server
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What `mapInArrow` calls once per partition."""
+        """Computes one partition, for `mapInArrow`."""
         from pyspark import TaskContext
 
         context = TaskContext.get()
@@ -220,7 +220,7 @@ class Merge:
         self.spec = spec
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What `mapInArrow` calls once per group of partitions."""
+        """Computes one group of partitions, for `mapInArrow`."""
         open_row: tuple[tuple[int, ...], pa.RecordBatch] | None = None
         total: list[np.ndarray] = []
         counts = [0] * len(COUNTS)
@@ -268,7 +268,7 @@ def _with_payload(row: pa.RecordBatch, total: Sequence[Any], counts: Sequence[in
 
 
 def merges_of(spec: SparkPass, kind: int, number: int) -> tuple[Sequence[str], Shapes]:
-    """How the arrays of a row are merged, and their shapes."""
+    """Merge operations and shapes of the arrays of a row."""
     if kind == KEYED:
         (name, shape), axis = spec.partial[number], spec.keyed[number]
         return [spec.merges[number]], ((name, (*shape[:axis], *shape[axis + 1 :])),)
@@ -288,7 +288,7 @@ class See:
         self.path, self.text = path, text
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What `mapInArrow` calls once per partition."""
+        """Computes one partition, for `mapInArrow`."""
         for _ in batches:
             pass
         mark = Path(self.path)
@@ -306,7 +306,7 @@ class Pack:
         self.columns, self.leaves, self.size = tuple(columns), leaves, size
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """What `mapInArrow` calls once per partition."""
+        """Computes one partition, for `mapInArrow`."""
         number, slots, held = None, [], []
         for record in batches:
             for slot, index in enumerate(record.column("index").to_pylist()):

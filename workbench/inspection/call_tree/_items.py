@@ -1,4 +1,4 @@
-"""What a call tree is built from: amounts of work with the place that they come from."""
+"""Input of a call tree: amounts of work with their places."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple

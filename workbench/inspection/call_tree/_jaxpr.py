@@ -112,7 +112,7 @@ def _item(work: EquationWork, outer: _Site, name: str) -> Item:
 def _communicate(
     amounts: Amounts, kind: CollectiveKind, equation: JaxprEqn, sizes: dict[str, int], executions: float
 ) -> None:
-    """What one device sends in a ring, by mesh axis, as for compiled collectives."""
+    """Adds the bytes that one device sends in a ring, by mesh axis, as for compiled collectives."""
     named = equation.params.get("axes", equation.params.get("axis_name", ()))
     axes = tuple(str(axis) for axis in (named if isinstance(named, tuple | list) else (named,)))
     size = math.prod(sizes.get(axis, 1) for axis in axes)

@@ -17,7 +17,7 @@ _MARKED = frozenset(("shard_map", "pallas_call", "custom_vjp_call", "run_state",
 
 
 class NameStack(NamedTuple):
-    """What an `op_name` says."""
+    """Parts of an `op_name`."""
 
     scopes: tuple[str, ...]  # of the user, outermost first; "while" and "cond" where a loop or a branch is
     operation: str  # "dot_general"
@@ -68,7 +68,7 @@ def called_functions(op_name: str) -> tuple[str, ...]:
 
 
 def pass_of(name_stack: str) -> CallPass:
-    """Which pass of reverse-mode differentiation a name stack belongs to.
+    """Pass of reverse-mode differentiation of a name stack.
 
     Example:
         >>> pass_of("transpose(jvp())/checkpoint/rematted_computation/layer/tanh")

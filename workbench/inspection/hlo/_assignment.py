@@ -44,7 +44,7 @@ class Allocation(NamedTuple):
 def divide_peak(
     hlo: Hlo, compiled: object, stats: object | None, peak_bytes: int | None, at_peak: tuple[Buffer, ...]
 ) -> tuple[tuple[HeldAtPeak, ...], str]:
-    """Who holds the bytes of the peak.
+    """Divides the bytes of the peak over the values that are alive.
 
     Args:
         hlo: The module.
@@ -192,7 +192,7 @@ def _planned(hlo: Hlo, allocations: Iterable[Allocation], at_peak: tuple[Buffer,
 
 
 def _addresses(allocation: Allocation, alive: set[str]) -> Iterator[tuple[str | None, int]]:
-    """Whose each part of an allocation is: of a value that is alive, else of the largest one that lies there."""
+    """Owner of each part of an allocation: a live value, or else the largest value stored there."""
     starting = sorted(allocation.placed, key=lambda placed: placed.offset)
     bounds = {0, allocation.size}
     for placed in starting:

@@ -1,4 +1,4 @@
-"""Which stage of the user's program each HLO instruction belongs to.
+"""Stage of the user's program for each HLO instruction.
 
 Stages leave their scope in `op_name` (`jit(f)/wb:2.0:clients/…`). Compilers drop it from some instructions; those take
 it, in this order, from the instructions fused into them, from the loop or call around them, and from their nearest
@@ -236,7 +236,7 @@ class Neighbours:
         self._hlo, self._runs = hlo, runs
 
     def users(self, instruction: Instruction) -> list[Instruction]:
-        """Who reads a value; for a fusion or loop, what inside it reads it first."""
+        """Readers of a value; for a fusion or loop, its first inner readers."""
         computation = self._hlo.computations[instruction.computation]
         found = [] if instruction.opcode != "send" else _meeting(computation, instruction, "recv")
         for user, position in computation.users[instruction.name]:
@@ -250,7 +250,7 @@ class Neighbours:
         return found
 
     def operands(self, instruction: Instruction) -> list[Instruction]:
-        """What an instruction reads; for an element of a tuple or a parameter, where the value comes from."""
+        """Values that an instruction reads, traced through tuples and parameters."""
         computation = self._hlo.computations[instruction.computation]
         if instruction.opcode == "parameter":
             caller = self._runs.callers.get(computation.name)

@@ -289,7 +289,7 @@ class CallTreeReader:
         return self._stage_of[op_name]
 
     def _common_start(self, stacks: Iterable[tuple[Frame, ...]]) -> frozenset[tuple[str, str]]:
-        """Where no stack names the program: the frames that all share, up to the last library's."""
+        """Frames that all stacks share, up to the last library frame, where no stack names the program."""
         shared = functools.reduce(_common, stacks)
         start = 0
         for index, frame in enumerate(shared):

@@ -35,7 +35,7 @@ _OFFLOAD = re.compile(r'"phase_rings":\[')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshAxes:
-    """What naming the groups needs to know of a mesh; `order` maps a position in HLO to one in the mesh."""
+    """Facts of a mesh for names of groups; `order` maps a position in HLO to a position in the mesh."""
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
@@ -196,7 +196,7 @@ class CollectiveReader:
         return [instruction, *takers]
 
     def _shares(self, around: list[Instruction], operands: list[Shape]) -> dict[str, float]:
-        """Whose the parts of a combined payload are: each element taken out of the result is of its own stage."""
+        """Stages of the parts of a combined payload: each element of the result has a stage."""
         sizes: dict[str, int] = {}
         named = combined_stages(around[0].op_name)
         if len(around) == 1 and len(named) == len(operands):  # nobody takes the parts: they are the module's results
@@ -243,7 +243,7 @@ class CollectiveReader:
 
 
 def wire_bytes(kind: str, payload_bytes: int, group_size: int) -> float:
-    """What one device sends in a ring of `group_size`, given its operand of `payload_bytes`.
+    """Bytes that one device sends in a ring of `group_size`, for an operand of `payload_bytes`.
 
     An all-reduce is a reduce-scatter followed by an all-gather of n-1 steps each; the operand of an all-gather is one
     device's part, that of a reduce-scatter the whole.
@@ -271,7 +271,7 @@ def wire_bytes(kind: str, payload_bytes: int, group_size: int) -> float:
 
 
 def _is_scattered(computation: Computation, instruction: Instruction, group_size: int) -> bool:
-    """Whether all that is done with an all-reduce is to cut out one device's part: the TPU's fused reduce-scatter."""
+    """Returns whether an all-reduce is only sliced to one device's part: the TPU's fused reduce-scatter."""
     users = [user for user, _ in computation.users[instruction.name]]
     sizes = {user.shape.size_bytes * group_size for user in users}
     slices = users and all(user.opcode == "dynamic-slice" for user in users)

@@ -1,4 +1,4 @@
-"""How often every computation of a module runs in one call: trip counts of loops, branches, calls."""
+"""Executions of every computation of a module in one call: trip counts of loops, branches, calls."""
 
 import json
 import math
@@ -17,7 +17,7 @@ _REGIONS = frozenset(
 
 
 class Runs(NamedTuple):
-    """How often computations run. `executions` is NaN where a loop of unknown length is above."""
+    """Executions of computations; `executions` is NaN inside a loop of unknown length."""
 
     executions: dict[str, float]
     fused: frozenset[str]  # computations inside fusions: their values never reach memory
@@ -27,7 +27,7 @@ class Runs(NamedTuple):
 
 
 def count_runs(hlo: Hlo, weigh: Callable[[str], float]) -> Runs:
-    """How often each computation runs in one call of the module.
+    """Counts the executions of each computation in one call of the module.
 
     Args:
         hlo: The module.
@@ -87,7 +87,7 @@ def _callees(
 
 
 def trip_count(hlo: Hlo, loop: Instruction, callers: Mapping[str, Instruction]) -> float | None:
-    """How many times a `while` runs its body, or None when it cannot be known.
+    """Number of iterations of a `while`, or None if unknown.
 
     The compiler says so on CPU and GPU. On TPU it is read from the condition (a comparison of the induction variable
     with a bound), the initial value and the step of the body.
@@ -116,7 +116,7 @@ Scope = Mapping[int, tuple[Computation, str, "Scope"]]  # operands of the fusion
 
 
 class _Patience:
-    """How many values may still be looked at: the same one can be reached on 2^40 ways in a text of 3 kB."""
+    """Budget of values to visit: a text of 3 kB can reach one value on 2^40 paths."""
 
     def __init__(self, visits: int = 2_000) -> None:
         self._visits = visits

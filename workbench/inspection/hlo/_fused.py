@@ -1,4 +1,4 @@
-"""What a fusion holds, and whose."""
+"""Contents of fusions, with their owners."""
 
 from workbench.inspection.hlo._attribution import NamedStage, StageFinder
 from workbench.inspection.hlo._elementwise import ElementwiseCounter
@@ -11,7 +11,7 @@ _MOST_PARTS = 100_000
 
 
 def inside(hlo: Hlo, fusion: Instruction) -> list[Instruction]:
-    """What a fusion holds, fusions in it opened; itself where text was made to nest without end."""
+    """Contents of a fusion, with inner fusions opened; the fusion itself if it is nested without end."""
     found, pending = [], [fusion]
     while pending:
         for name in pending.pop().calls("calls"):

@@ -192,7 +192,7 @@ class _Liveness:
     def _lives(
         self, computation: Computation, values: dict[str, list[Buffer]], result: list[Buffer]
     ) -> tuple[dict[int, list[Buffer]], dict[int, list[Buffer]]]:
-        """Which buffers begin, and which end, at every instruction."""
+        """Buffers that begin and buffers that end at every instruction."""
         first: dict[Buffer, int] = {}
         last: dict[Buffer, int] = {}
         for index, instruction in enumerate(computation.instructions):
@@ -253,7 +253,7 @@ class _Liveness:
     def _finished(
         self, instruction: Instruction, computation: Computation, values: dict[str, list[Buffer]]
     ) -> list[Buffer]:
-        """What an asynchronous operation leaves: its start holds operands, results and context."""
+        """Result of an asynchronous operation: its start holds operands, results and context."""
         start = computation.by_name[instruction.operands[0]]
         held, width = values[start.name], len(instruction.shape.leaves)
         if width >= len(held) or start.opcode == "copy-start":
@@ -279,7 +279,7 @@ def _taken_over(buffer: Buffer, dying: list[Buffer]) -> Buffer | None:
 
 
 def _alias_positions(instruction: Instruction, operands: list[Buffer]) -> dict[int, Buffer]:
-    """Which arrays in the result of an asynchronous start are its operands: the first ones, a copy's second."""
+    """Positions of the operands in an asynchronous start's result: first for most, second for a copy."""
     if not instruction.opcode.endswith("-start") or len(instruction.shape.leaves) <= len(operands):
         return {}
     first = 1 if instruction.opcode == "copy-start" else 0

@@ -138,7 +138,7 @@ def _only_stage(plan: PlanRecord | None) -> NamedStage | None:
 
 
 def _order(devices: list[Any], mesh: MeshRecord | None) -> tuple[int, ...] | None:
-    """Where in the mesh each position of the module's device list lies; None for the same order."""
+    """Mesh position of each entry in the module's device list; None for equal order."""
     if mesh is None or mesh.abstract:
         return None
     place = {device.id: index for index, device in enumerate(mesh.devices)}
@@ -269,7 +269,7 @@ class _Inspection:
         )
 
     def _weight(self, computation: str) -> float:
-        """What decides the branch of a conditional: FLOPs, and bytes between branches of equal FLOPs."""
+        """Weight of a conditional's branch: FLOPs, then bytes."""
         if computation in self._weights:
             return self._weights[computation]
         weight = 0.0

@@ -18,7 +18,7 @@ _PARTS = ("-start", "-done", "-update")
 
 
 def note_on_opcode(opcode: str) -> str | None:
-    """What has to be said about an operation's cost.
+    """Note about an operation's cost.
 
     Args:
         opcode: As HLO prints it; asynchronous parts are those of the operation that they belong to.

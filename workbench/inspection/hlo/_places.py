@@ -1,4 +1,4 @@
-"""Where every instruction comes from: its own metadata, or that of what it serves."""
+"""Source place of every instruction: its metadata, or the metadata of an instruction that it serves."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple

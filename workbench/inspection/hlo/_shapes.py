@@ -87,7 +87,7 @@ def parse_shape(text: str) -> Shape:
 
 @functools.lru_cache(maxsize=1024)
 def tuple_widths(text: str) -> tuple[int, ...]:
-    """How many arrays each element of a tuple's shape holds.
+    """Number of arrays in each element of a tuple's shape.
 
     Args:
         text: The shape of a tuple.

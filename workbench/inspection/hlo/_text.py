@@ -77,7 +77,7 @@ class Computation:
 
     @property
     def users(self) -> dict[str, list[tuple[Instruction, int]]]:
-        """Who reads each value, and as which operand."""
+        """Readers of each value, with the operand number."""
         if self._users is None:
             self._users = {name: [] for name in self.by_name}
             for instruction in self.instructions:
@@ -274,7 +274,7 @@ def _complete(computations: dict[str, Computation], text: str) -> Computation:
 
 
 def _fault(computation: Computation, computations: dict[str, Computation]) -> str | None:
-    """What is missing from a computation, or is in it twice."""
+    """Describes what a computation lacks or repeats."""
     roots = sum(instruction.root for instruction in computation.instructions)
     if roots != 1:
         return f"computation `{computation.name}` has {roots or 'no'} ROOT"

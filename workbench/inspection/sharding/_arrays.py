@@ -64,7 +64,7 @@ def inspect_sharding(tree: object, *, shards_at_most: int = SHARDS_LISTED) -> Sh
 
 @dataclasses.dataclass(frozen=True)
 class _Layout:
-    """How one shape is cut by one sharding; shared by all leaves that have both in common."""
+    """Partition of one shape by one sharding; leaves with equal shape and sharding share it."""
 
     spec: tuple[tuple[str, ...], ...]
     shard_shape: tuple[int, ...]
@@ -295,7 +295,7 @@ def _with_shards(
 
 
 def _shards(layout: _Layout, shape: tuple[int, ...]) -> tuple[ShardRecord, ...]:
-    """Who holds which slice, devices in mesh order."""
+    """The slice on each device, in mesh order."""
     placed = layout.placed
     if placed is None and layout.mesh is None:
         placed = tuple((number, (0,) * len(shape), shape) for number in layout.device_ids)

@@ -127,7 +127,7 @@ _MOST_DEVICES = 2048
 
 
 def link_distances(mesh: MeshRecord) -> np.ndarray | None:
-    """How many links of the torus lie between every two devices of a mesh.
+    """Number of torus links between every two devices of a mesh.
 
     Returns:
         Shape (devices, devices), in the order of the mesh; None where devices have no coordinates, lie in several
@@ -265,7 +265,7 @@ def _torus_wraps(devices: Sequence[DeviceRecord]) -> tuple[bool, ...] | None:
 
 
 def _wraps(kind: str, extent: np.ndarray) -> np.ndarray:
-    """Which torus dimensions have wraparound links."""
+    """Torus dimensions with wraparound links."""
     generation = kind.lower().removeprefix("tpu").strip()
     if generation in _WRAP_EVERY_4:
         return extent % 4 == 0

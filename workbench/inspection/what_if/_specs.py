@@ -35,7 +35,7 @@ class Leaves:
         self._known = list(zip(self.paths, raw, self.labels, strict=True))
 
     def resolve(self, specs: Mapping[str, Any], mesh: Mesh | AbstractMesh) -> dict[int, Spec]:
-        """Which leaf gets which spec.
+        """Assigns a spec to each leaf.
 
         Raises:
             MeshError: naming every leaf, axis and size that does not fit.

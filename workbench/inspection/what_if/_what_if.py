@@ -69,7 +69,7 @@ class WhatIf:
         self._busy = threading.Lock()
 
     def plan(self, specs: Mapping[str, Any]) -> WhatIfRecord:
-        """What Shardy makes of other specs; see `Traced.what_if`."""
+        """Plans the program under other specs with Shardy; see `Traced.what_if`."""
         chosen = self._leaves.resolve(specs, self._mesh)
         with self._busy:
             before, after = self._version({}), self._version(chosen)

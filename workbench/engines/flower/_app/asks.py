@@ -1,4 +1,4 @@
-"""What the server asks a node, and what the node replies, as plain data."""
+"""Messages between server and nodes, as plain data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ class NodeFailure(RuntimeError):
 
 @dataclass
 class Ask:
-    """What one node is asked: a stage by its bytes or its digest, where each of its rows comes from, what it keeps.
+    """Request to one node: a stage by its bytes or digest, the source of each row, and the values to keep.
 
     A row is "own:<input>" (the node's data), "held:<name>" (kept there by an earlier stage) or "sent:<i>" (`sent[i]`);
     `shared` are the server's values, by their numbers in `sent`. With `fetch` the node gives what it holds.
@@ -40,7 +40,7 @@ class Ask:
 
 @dataclass(frozen=True)
 class NodeReply:
-    """What a node gave, and what it says about it: where, seconds, seconds of compiling."""
+    """Reply of a node: results, host, seconds, and seconds of compilation."""
 
     values: list[np.ndarray]
     reported: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""Where a node finds the data of its clients. In an exported project: replace `column` by what your data need."""
+"""Data of a node's clients. In an exported project, replace `column` by a reader of your data."""
 
 import os
 from pathlib import Path

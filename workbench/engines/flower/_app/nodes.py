@@ -62,7 +62,7 @@ def ask_nodes(grid: Grid, nodes: Sequence[int], asks: Sequence[Ask], timeout_sec
 
 
 def as_contents(asks: Sequence[Ask]) -> list[RecordDict]:
-    """What each node is asked, as Flower sends it; values that all are sent are made ready once."""
+    """Converts requests to Flower messages; values that all nodes receive are encoded once."""
     ready: dict[int, Array] = {}
     return [_as_content(ask, ready) for ask in asks]
 
