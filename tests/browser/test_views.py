@@ -184,10 +184,10 @@ def test_places_hold_the_tabs_and_remember_which_was_open(harness: Harness):
     places = view.get_by_role("group", name="Places").get_by_role("button")
     assert places.all_inner_texts() == ["Where", "When", "What if", "Learn"]
     expect(places.first).to_have_attribute("aria-pressed", "true")
-    assert view.get_by_role("tab").all_inner_texts() == ["Program", "Operations", "Source and HLO", "Memory", "Mesh"]
+    assert view.get_by_role("tab").all_inner_texts() == ["Program", "Source and HLO", "Memory", "Mesh"]
     view.get_by_role("tab", name="Mesh").click()
     places.nth(2).click()
-    assert view.get_by_role("tab").all_inner_texts() == ["Sharding", "Cost"]
+    assert view.get_by_role("tab").all_inner_texts() == ["Sharding", "Advice", "Cost"]
     expect(view.locator("[role=tabpanel]:visible")).to_have_attribute("data-view", "sharding")
     places.nth(2).press("ArrowLeft")
     harness.page.keyboard.press("ArrowLeft")
@@ -202,7 +202,7 @@ def test_places_hold_the_tabs_and_remember_which_was_open(harness: Harness):
 
 def test_places_without_content_are_not_shown(harness: Harness):
     record = examples.fedavg_record()
-    alone = record.replace(mesh=None, module=None, cost=None, inputs=None, call_tree=None)
+    alone = record.replace(mesh=None, module=None, cost=None, inputs=None)
     view = harness.mount(workbench_widgets.Explorer(alone))
     places = view.get_by_role("group", name="Places", include_hidden=True).get_by_role("button", include_hidden=True)
     shown = {tab.get_attribute("data-place") for tab in view.locator("[role=tab]").all()}
