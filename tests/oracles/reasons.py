@@ -263,7 +263,7 @@ PARTS = {
     "constraint on another dimension": Part(
         redistributed, (((64, 32), P("a")),), "constraint", ("asks for P(-, a)", "arrives as P(a, -)"), False
     ),
-    "roll": Part(rolled, (((64, 16), P("a")),), "whole dimension", ("dimension 0",), backward=("sum",)),
+    "roll": Part(rolled, (((64, 16), P("a")),), "whole dimension", ("dimension 0",), backward=("compiler",)),
     "reversal": Part(
         reversed_rows,
         (((64, 16), P("a")),),

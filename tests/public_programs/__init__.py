@@ -1,0 +1,1 @@
+"""Public programs, and what every call says of them."""

@@ -1,0 +1,641 @@
+"""Excerpts of public programs, written anew: layers, training steps and operations with the shardings of their guides.
+
+Each function returns a mesh, a function and its arguments, as shapes where a run is not needed.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
+
+Example = tuple[Mesh | None, Callable[..., Any], tuple[Any, ...]]
+PROGRAMS: dict[str, Callable[[], Example]] = {}
+
+
+def program(make: Callable[[], Example]) -> Callable[[], Example]:
+    PROGRAMS[make.__name__] = make
+    return make
+
+
+def mesh_with(**axes: int) -> Mesh:
+    return jax.make_mesh(tuple(axes.values()), tuple(axes), axis_types=(AxisType.Auto,) * len(axes))
+
+
+def array(mesh: Mesh, shape: tuple[int, ...], *spec: Any, dtype: Any = "float32") -> Any:
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=NamedSharding(mesh, P(*spec)))
+
+
+@program
+def fsdp_grad():
+    m = mesh_with(data=8)
+
+    def f(w1, w2, x):
+        def loss(w):
+            h = jax.nn.relu(x @ w[0])
+            return ((h @ w[1]) ** 2).mean()
+
+        return jax.grad(loss)((w1, w2))
+
+    return m, f, (array(m, (256, 1024), "data"), array(m, (1024, 256), "data"), array(m, (64, 256), "data"))
+
+
+@program
+def megatron_grad():
+    m = mesh_with(data=2, model=4)
+
+    def f(w1, w2, x):
+        def loss(w):
+            h = jax.nn.relu(x @ w[0])
+            return ((h @ w[1]) ** 2).mean()
+
+        return jax.grad(loss)((w1, w2))
+
+    return m, f, (array(m, (256, 1024), None, "model"), array(m, (1024, 256), "model"), array(m, (64, 256), "data"))
+
+
+@program
+def hsdp():
+    m = mesh_with(replica=2, fsdp=4)
+
+    def f(w, x):
+        def loss(w):
+            h = x
+            for i in range(2):
+                h = jnp.tanh(h @ w[i]["up"]) @ w[i]["down"]
+            return (h**2).mean()
+
+        return jax.grad(loss)(w)
+
+    return (
+        m,
+        f,
+        (
+            [{"up": array(m, (128, 512), "fsdp"), "down": array(m, (512, 128), "fsdp")} for _ in range(2)],
+            array(m, (64, 128), ("replica", "fsdp")),
+        ),
+    )
+
+
+class Attn(nnx.Module):
+    def __init__(s, d, h, rngs, P1, P2):
+        s.h = h
+        s.qkv = nnx.Linear(
+            d, 3 * d, use_bias=False, rngs=rngs, kernel_init=nnx.with_partitioning(nnx.initializers.lecun_normal(), P1)
+        )
+        s.o = nnx.Linear(
+            d, d, use_bias=False, rngs=rngs, kernel_init=nnx.with_partitioning(nnx.initializers.lecun_normal(), P2)
+        )
+
+    def __call__(s, x):
+        b, t, d = x.shape
+        q, k, v = jnp.split(s.qkv(x).reshape(b, t, s.h, -1), 3, -1)
+        a = jnp.einsum("bthd,bshd->bhts", q, k) / 8
+        a = jnp.where(jnp.tril(jnp.ones((t, t), bool)), a, -1e9)
+        a = jax.nn.softmax(a)
+        return s.o(jnp.einsum("bhts,bshd->bthd", a, v).reshape(b, t, d))
+
+
+class Mlp(nnx.Module):
+    def __init__(s, d, rngs, P1, P2):
+        s.up = nnx.Linear(d, 4 * d, rngs=rngs, kernel_init=nnx.with_partitioning(nnx.initializers.lecun_normal(), P1))
+        s.down = nnx.Linear(4 * d, d, rngs=rngs, kernel_init=nnx.with_partitioning(nnx.initializers.lecun_normal(), P2))
+
+    def __call__(s, x):
+        return s.down(jax.nn.gelu(s.up(x)))
+
+
+class Block(nnx.Module):
+    def __init__(s, d, h, rngs):
+        s.n1 = nnx.LayerNorm(d, rngs=rngs)
+        s.n2 = nnx.LayerNorm(d, rngs=rngs)
+        s.attn = Attn(d, h, rngs, ("fsdp", "tensor"), ("tensor", "fsdp"))
+        s.mlp = Mlp(d, rngs, ("fsdp", "tensor"), ("tensor", "fsdp"))
+
+    def __call__(s, x):
+        x = x + s.attn(s.n1(x))
+        return x + s.mlp(s.n2(x))
+
+
+class GPT(nnx.Module):
+    def __init__(s, layers, d, h, vocab, rngs, fix=False):
+        s.fix = fix
+        s.embed = nnx.Embed(
+            vocab, d, rngs=rngs, embedding_init=nnx.with_partitioning(nnx.initializers.normal(), ("tensor", "fsdp"))
+        )
+        s.pos = nnx.Param(jnp.zeros((64, d)))
+        s.blocks = nnx.List([Block(d, h, rngs) for _ in range(layers)])
+        s.head = nnx.Linear(
+            d,
+            vocab,
+            use_bias=False,
+            rngs=rngs,
+            kernel_init=nnx.with_partitioning(nnx.initializers.lecun_normal(), ("fsdp", "tensor")),
+        )
+
+    def __call__(s, t):
+        x = s.embed(t) + s.pos[...][: t.shape[1]]
+        if s.fix:
+            x = jax.lax.with_sharding_constraint(x, P("fsdp"))
+        for b in s.blocks:
+            x = b(x)
+        return s.head(x)
+
+
+def gpt(fix, layers=4):
+    m = mesh_with(fsdp=4, tensor=2)
+    with jax.set_mesh(m):
+
+        @nnx.jit
+        def make():
+            model = GPT(layers, 128, 8, 512, nnx.Rngs(0), fix)
+            return model
+
+        model = make()
+        opt = nnx.Optimizer(model, optax.adamw(1e-3), wrt=nnx.Param)
+
+        @nnx.jit
+        def step(model, opt, tokens):
+            def loss(model):
+                logits = model(tokens[:, :-1])
+                return optax.softmax_cross_entropy_with_integer_labels(logits, tokens[:, 1:]).mean()
+
+            value, g = nnx.value_and_grad(loss)(model)
+            opt.update(model, g)
+            return value
+
+        t = jax.device_put(jnp.zeros((16, 33), jnp.int32), NamedSharding(m, P("fsdp")))
+    return m, step, (model, opt, t)
+
+
+@program
+def nnx_gpt_lost():
+    return gpt(False)
+
+
+@program
+def nnx_gpt_fixed():
+    return gpt(True)
+
+
+@program
+def sum_with_a_transpose():
+    m = mesh_with(x=8)
+
+    def f(x, y):
+        return x + y.T
+
+    return m, f, (array(m, (64, 64), "x"), array(m, (64, 64), "x"))
+
+
+@program
+def out_shardings():
+    m = mesh_with(x=8)
+
+    def f(x):
+        return jnp.sin(x)
+
+    return m, jax.jit(f, out_shardings=NamedSharding(m, P())), (array(m, (64, 64), "x"),)
+
+
+@program
+def out_shardings2():
+    m = mesh_with(x=8)
+
+    def f(x, w):
+        return {"y": jnp.sin(x @ w)}
+
+    return m, jax.jit(f, out_shardings=NamedSharding(m, P(None, "x"))), (array(m, (64, 64), "x"), array(m, (64, 64)))
+
+
+@program
+def top_k():
+    m = mesh_with(x=8)
+
+    def f(x):
+        return jax.lax.top_k(x, 4)
+
+    return m, f, (array(m, (32, 64), None, "x"),)
+
+
+@program
+def pmean_tree():
+    m = mesh_with(data=8)
+
+    def step(params, batch):
+        def local(params, x):
+            g = jax.grad(lambda p: jnp.mean((jnp.tanh(x @ p["a"]) @ p["b"]) ** 2))(params)
+            return jax.lax.pmean(g, "data")
+
+        return jax.shard_map(local, mesh=m, in_specs=(P(), P("data")), out_specs=P(), check_vma=False)(params, batch)
+
+    return m, step, ({"a": array(m, (64, 128)), "b": array(m, (128, 32))}, array(m, (64, 64), "data"))
+
+
+@program
+def pmean_tree_vma():
+    m = mesh_with(data=8)
+
+    def step(params, batch):
+        def local(params, x):
+            params = jax.tree.map(lambda p: jax.lax.pcast(p, "data", to="varying"), params)
+            g = jax.grad(lambda p: jnp.mean((jnp.tanh(x @ p["a"]) @ p["b"]) ** 2))(params)
+            return jax.lax.pmean(g, "data")
+
+        return jax.shard_map(local, mesh=m, in_specs=(P(), P("data")), out_specs=P())(params, batch)
+
+    return m, step, ({"a": array(m, (64, 128)), "b": array(m, (128, 32))}, array(m, (64, 64), "data"))
+
+
+@program
+def auto_psum_grad():
+    m = mesh_with(data=8)
+
+    def step(params, batch):
+        def local(params, x):
+            return jax.grad(lambda p: jnp.mean((jnp.tanh(x @ p["a"]) @ p["b"]) ** 2))(params)
+
+        return jax.shard_map(local, mesh=m, in_specs=(P(), P("data")), out_specs=P())(params, batch)
+
+    return m, step, ({"a": array(m, (64, 128)), "b": array(m, (128, 32))}, array(m, (64, 64), "data"))
+
+
+@program
+def pipeline():
+    m = mesh_with(stage=8)
+    n = 8
+
+    def run(w, x):
+        def local(w, x):
+            w = w[0]
+            idx = jax.lax.axis_index("stage")
+            state = jnp.zeros_like(x[0])
+            outs = jnp.zeros_like(x)
+
+            def tick(c, i):
+                state, outs = c
+                inp = jnp.where(idx == 0, x[jnp.minimum(i, x.shape[0] - 1)], state)
+                y = jnp.tanh(inp @ w)
+                outs = jnp.where((idx == n - 1) & (i >= n - 1), outs.at[jnp.maximum(i - n + 1, 0)].set(y), outs)
+                state = jax.lax.ppermute(y, "stage", [(j, (j + 1) % n) for j in range(n)])
+                return (state, outs), None
+
+            (state, outs), _ = jax.lax.scan(tick, (state, outs), jnp.arange(x.shape[0] + n - 1))
+            return jax.lax.psum(jnp.where(idx == n - 1, outs, 0), "stage")
+
+        return jax.shard_map(local, mesh=m, in_specs=(P("stage"), P()), out_specs=P(), check_vma=False)(w, x)
+
+    def loss(w, x):
+        return (run(w, x) ** 2).mean()
+
+    return m, jax.value_and_grad(loss), (array(m, (8, 32, 32), "stage"), array(m, (4, 16, 32)))
+
+
+@program
+def llama_like():
+    m = mesh_with(data=2, model=4)
+
+    def rms(x, g):
+        return x * jax.lax.rsqrt((x * x).mean(-1, keepdims=True) + 1e-6) * g
+
+    def layer(x, w):
+        b, t, d = x.shape
+        h = rms(x, w["n1"])
+        q = (h @ w["q"]).reshape(b, t, 8, -1)
+        k = (h @ w["k"]).reshape(b, t, 8, -1)
+        v = (h @ w["v"]).reshape(b, t, 8, -1)
+        a = jax.nn.softmax(jnp.einsum("bthd,bshd->bhts", q, k))
+        x = x + jnp.einsum("bhts,bshd->bthd", a, v).reshape(b, t, d) @ w["o"]
+        h = rms(x, w["n2"])
+        return x + (jax.nn.silu(h @ w["gate"]) * (h @ w["up"])) @ w["down"]
+
+    def loss(p, t):
+        x = p["embed"][t[:, :-1]]
+        x, _ = jax.lax.scan(lambda x, w: (jax.checkpoint(layer)(x, w), None), x, p["layers"])
+        lg = rms(x, p["nf"]) @ p["embed"].T
+        return -jnp.take_along_axis(jax.nn.log_softmax(lg), t[:, 1:, None], -1).mean()
+
+    def step(p, t):
+        value, g = jax.value_and_grad(loss)(p, t)
+        return jax.tree.map(lambda a, b: a - 1e-3 * b, p, g), value
+
+    d, L = 64, 4
+
+    def s(shape, *spec):
+        return array(m, shape, *spec)
+
+    p = {
+        "embed": s((256, d), "model"),
+        "nf": s((d,)),
+        "layers": {
+            "n1": s((L, d)),
+            "n2": s((L, d)),
+            **{k: s((L, d, d), None, "data", "model") for k in "qkv"},
+            "o": s((L, d, d), None, "model", "data"),
+            "gate": s((L, d, 4 * d), None, "data", "model"),
+            "up": s((L, d, 4 * d), None, "data", "model"),
+            "down": s((L, 4 * d, d), None, "model", "data"),
+        },
+    }
+    return m, step, (p, array(m, (16, 33), "data", dtype="int32"))
+
+
+@program
+def moe_expert():
+    m = mesh_with(expert=8)
+
+    def f(x, gate, w1, w2):
+        probs = jax.nn.softmax(x @ gate)
+        idx = jnp.argmax(probs, -1)
+        oh = jax.nn.one_hot(idx, 8)
+        pos = jnp.cumsum(oh, 0) * oh
+        disp = jax.nn.one_hot((pos.sum(-1) - 1).astype(int), 32)[:, None, :] * oh[:, :, None]
+        xe = jnp.einsum("tec,td->ecd", disp, x)
+        xe = jax.lax.with_sharding_constraint(xe, P("expert"))
+        h = jax.nn.relu(jnp.einsum("ecd,edf->ecf", xe, w1))
+        ye = jnp.einsum("ecf,efd->ecd", h, w2)
+        return jnp.einsum("tec,ecd->td", disp * probs[:, :, None], ye)
+
+    return (
+        m,
+        f,
+        (
+            array(m, (128, 64), "expert"),
+            array(m, (64, 8)),
+            array(m, (8, 64, 128), "expert"),
+            array(m, (8, 128, 64), "expert"),
+        ),
+    )
+
+
+@program
+def moe_a2a():
+    m = mesh_with(expert=8)
+
+    def f(x, w):
+        def local(x, w):
+            x = jax.lax.all_to_all(x, "expert", 1, 0, tiled=True)
+            y = jnp.tanh(x @ w[0])
+            return jax.lax.all_to_all(y, "expert", 0, 1, tiled=True)
+
+        return jax.shard_map(local, mesh=m, in_specs=(P("expert"), P("expert")), out_specs=P("expert"))(x, w)
+
+    return m, f, (array(m, (64, 16, 32), "expert"), array(m, (8, 32, 32), "expert"))
+
+
+@program
+def sequence():
+    m = mesh_with(data=2, seq=4)
+
+    def f(x, wq, wk, wv, wo):
+        q, k, v = x @ wq, x @ wk, x @ wv
+        a = jax.nn.softmax(jnp.einsum("btd,bsd->bts", q, k))
+        o = jnp.einsum("bts,bsd->btd", a, v) @ wo
+        return jax.lax.with_sharding_constraint(o, P("data", "seq"))
+
+    return m, f, (array(m, (8, 64, 32), "data", "seq"), *[array(m, (32, 32)) for _ in range(4)])
+
+
+@program
+def megatron_sp():
+    m = mesh_with(data=2, model=4)
+    C = jax.lax.with_sharding_constraint
+
+    def f(x, w1, w2):
+        x = C(x, P("data", "model"))
+        h = jax.nn.gelu(x @ w1)
+        h = C(h, P("data", None, "model"))
+        y = h @ w2
+        return C(y, P("data", "model"))
+
+    return (
+        m,
+        f,
+        (array(m, (8, 64, 32), "data", "model"), array(m, (32, 128), None, "model"), array(m, (128, 32), "model")),
+    )
+
+
+@program
+def conv_halo():
+    m = mesh_with(x=8)
+
+    def f(x, k):
+        return jax.lax.conv_general_dilated(x, k, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+
+    return m, f, (array(m, (4, 64, 64, 8), None, "x"), array(m, (3, 3, 8, 8)))
+
+
+@program
+def linen_dp():
+    m = mesh_with(data=8)
+
+    class M(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = nn.relu(nn.Dense(128)(x))
+            x = nn.LayerNorm()(x)
+            return nn.Dense(10)(x)
+
+    model = M()
+    params = jax.eval_shape(model.init, jax.random.key(0), jnp.ones((1, 32)))
+    params = jax.tree.map(lambda p: array(m, p.shape), params)
+
+    def step(params, x, y):
+        def loss(params):
+            logits = model.apply(params, x)
+            return -(jax.nn.log_softmax(logits) * jax.nn.one_hot(y, 10)).sum(-1).mean()
+
+        value, g = jax.value_and_grad(loss)(params)
+        gn = jnp.sqrt(sum(jnp.sum(a * a) for a in jax.tree.leaves(g)))
+        return jax.tree.map(lambda p, g: p - 0.1 * g / gn, params, g), value
+
+    return m, step, (params, array(m, (64, 32), "data"), array(m, (64,), "data", dtype="int32"))
+
+
+@program
+def batchnorm():
+    m = mesh_with(data=8)
+
+    def f(x, w):
+        y = x @ w
+        mu = y.mean(0)
+        var = ((y - mu) ** 2).mean(0)
+        return (y - mu) / jnp.sqrt(var + 1e-5)
+
+    return m, f, (array(m, (64, 32), "data"), array(m, (32, 16)))
+
+
+@program
+def dropout():
+    m = mesh_with(data=8)
+
+    def f(x, key):
+        mask = jax.random.bernoulli(key, 0.5, x.shape)
+        return jnp.where(mask, x, 0).sum(), jax.random.permutation(key, x)
+
+    return m, f, (array(m, (64, 32), "data"), jax.random.key(0))
+
+
+@program
+def carry_mismatch():
+    m = mesh_with(x=8)
+
+    def f(x, w):
+        def body(c, _):
+            return jax.lax.with_sharding_constraint(jnp.tanh(c @ w), P(None, "x")), None
+
+        return jax.lax.scan(body, x, length=4)[0]
+
+    return m, f, (array(m, (64, 64), "x"), array(m, (64, 64)))
+
+
+@program
+def explicit_fsdp():
+    m = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Explicit,))
+
+    def f(w1, w2, x):
+        def loss(w):
+            h = jax.nn.relu(x @ jax.sharding.reshard(w[0], P()))
+            return ((h @ jax.sharding.reshard(w[1], P())) ** 2).mean()
+
+        return jax.grad(loss)((w1, w2))
+
+    return m, f, (array(m, (256, 1024), "data"), array(m, (1024, 256), "data"), array(m, (64, 256), "data"))
+
+
+@program
+def explicit_megatron():
+    m = jax.make_mesh((2, 4), ("data", "model"), axis_types=(AxisType.Explicit,) * 2)
+
+    def f(w1, w2, x):
+        def loss(w):
+            h = jax.nn.relu(x @ w[0])
+            y = jnp.einsum("bf,fd->bd", h, w[1], out_sharding=P("data"))
+            return (y**2).mean()
+
+        return jax.grad(loss)((w1, w2))
+
+    return m, f, (array(m, (256, 1024), None, "model"), array(m, (1024, 256), "model"), array(m, (64, 256), "data"))
+
+
+@program
+def scatter_add():
+    m = mesh_with(x=8)
+
+    def f(table, idx, upd):
+        return table.at[idx].add(upd)
+
+    return m, f, (array(m, (64, 16)), array(m, (32,), "x", dtype="int32"), array(m, (32, 16), "x"))
+
+
+@program
+def segsum():
+    m = mesh_with(x=8)
+
+    def f(nodes, src, dst, we):
+        msg = nodes[src] @ we
+        return jax.ops.segment_sum(msg, dst, 64)
+
+    return (
+        m,
+        f,
+        (
+            array(m, (64, 16), "x"),
+            array(m, (256,), "x", dtype="int32"),
+            array(m, (256,), "x", dtype="int32"),
+            array(m, (16, 16)),
+        ),
+    )
+
+
+@program
+def concatenation():
+    m = mesh_with(x=8)
+
+    def f(a, b):
+        return jnp.concatenate([a, b], 0)
+
+    return m, f, (array(m, (64, 16), "x"), array(m, (64, 16), "x"))
+
+
+@program
+def fourier():
+    m = mesh_with(x=8)
+
+    def f(a):
+        return jnp.fft.fft2(a).real
+
+    return m, f, (array(m, (64, 64), "x"),)
+
+
+@program
+def mapped_over_devices():
+    m = None
+    f = jax.pmap(
+        lambda w, x: jax.lax.pmean(jax.grad(lambda w: ((x @ w) ** 2).mean())(w), "i"), axis_name="i", in_axes=(None, 0)
+    )
+    return m, f, (jnp.ones((16, 16)), jnp.ones((8, 4, 16)))
+
+
+@program
+def slice_shift():
+    m = mesh_with(x=8)
+
+    def f(x):
+        return x[1:] - x[:-1]
+
+    return m, f, (array(m, (64, 16), "x"),)
+
+
+@program
+def extremes():
+    m = mesh_with(x=8)
+
+    def f(x):
+        return jnp.argmax(x, 0), jnp.max(x, 0), jax.nn.softmax(x, axis=0)
+
+    return m, f, (array(m, (64, 16), "x"),)
+
+
+@program
+def factorisations():
+    m = mesh_with(x=8)
+
+    def f(x):
+        return jnp.linalg.cholesky(x), jnp.linalg.svd(x)[1]
+
+    return m, f, (array(m, (16, 32, 32), None, "x"),)
+
+
+@program
+def eqx_like():
+    m = mesh_with(data=8)
+
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class Linear:
+        weight: object
+        bias: object
+
+        def __call__(self, x):
+            return self.weight @ x + self.bias
+
+    def loss(model, x, y):
+        def one(x):
+            for layer in model[:-1]:
+                x = jax.nn.relu(layer(x))
+            return model[-1](x)
+
+        return jnp.mean((jax.vmap(one)(x) - y) ** 2)
+
+    def step(model, x, y):
+        value, g = jax.value_and_grad(loss)(model, x, y)
+        return jax.tree.map(lambda a, b: a - b, model, g), value
+
+    model = [Linear(array(m, (64, 64), "data"), array(m, (64,))) for _ in range(3)]
+    return m, step, (model, array(m, (64, 64), "data"), array(m, (64, 64), "data"))
