@@ -97,7 +97,9 @@ def _engine(late: Callable[[int, int], bool], **options: Any) -> Executor:
     return Executor(Stragglers(late), clients_per_task=1, **{"quorum": 3, **options})
 
 
-@pytest.mark.parametrize("fn", [averaged, jax.grad(lambda w, data: averaged(w, data)[1]), rounds], ids=str)
+@pytest.mark.parametrize(
+    "fn", [averaged, jax.grad(lambda w, data: averaged(w, data)[1]), rounds], ids=["values", "gradient", "rounds"]
+)
 def test_absent_clients_are_as_if_left_out_by_where(fn: Any):
     where = {averaged: averaged_where, rounds: lambda *a: rounds_where(*a[:2], np.tile(PRESENT, (3, 1)))}.get(
         fn, jax.grad(lambda w, data, present: averaged_where(w, data, present)[1])
@@ -109,7 +111,9 @@ def test_absent_clients_are_as_if_left_out_by_where(fn: Any):
     assert "with 3 of 5 clients, without clients 1, 3: not among the first 3 that answered" in note
 
 
-@pytest.mark.parametrize("fn", [all_reductions, two_passes, jax.jacobian(all_reductions)], ids=str)
+@pytest.mark.parametrize(
+    "fn", [all_reductions, two_passes, jax.jacobian(all_reductions)], ids=["reductions", "two passes", "jacobian"]
+)
 def test_every_reduction_and_derivative_is_of_those_who_answered(fn: Any):
     masked = of_present(fn, placements_of(trace_listening(fn, (start(), client_data()), {}).plan))
     run = _engine(lambda _, batch: batch in ABSENT).run(fn, start(), client_data())

@@ -194,7 +194,7 @@ def reached_by_all(answer: Callable) -> str:
     x, y = np.arange(16, dtype="float32").reshape(8, 2, 1), np.array([[0, 1], [2, 0]] * 4)
     step, states = replicator.step(answer), replicator.replicate({"w": jnp.zeros(1)})
     try:
-        record = inspect(step, mesh=make_mesh(replicas=8))((x, y), states)
+        record = inspect(step, on=make_mesh(replicas=8))((x, y), states)
     except TypeError as error:
         raise WrongAnswerError(str(error)) from error
     _, found = called(step, (x, y), states)

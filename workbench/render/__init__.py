@@ -24,6 +24,7 @@ from workbench.render._glossary import (
     GLOSSARY as GLOSSARY,
     LESSONS as LESSONS,
     glossary as glossary,
+    lesson as lesson,
 )
 from workbench.render._graph import node_glyph as node_glyph, render_graph_svg as render_graph_svg
 from workbench.render._hlo import describe_hlo as describe_hlo, render_hlo_svg as render_hlo_svg
