@@ -193,11 +193,20 @@ def heavy_ball(params, momentum, gradient):
 def halves(updates):
     largest = wb.reduce_max(wb.map_fn(lambda tree: jax.tree.map(lambda leaf: jnp.max(jnp.abs(leaf)), tree), updates))
 
-    def words(tree, largest):
-        return jax.tree.map(lambda leaf, top: jnp.round(leaf / top * 4000).astype(jnp.int16), tree, largest)
+    def words(tree, largest):  # two numbers from 0 to 8,000 in each word: the sum of eight still fits into its half
+        def packed(leaf, top):
+            low, high = jnp.split((jnp.round(leaf / top * 4000) + 4000).astype(jnp.uint32).ravel(), 2)
+            return low | high << 16
+
+        return jax.tree.map(packed, tree, largest)
 
     total = wb.reduce_sum(wb.map_fn(words, (updates, wb.broadcast(largest))))
-    return jax.tree.map(lambda leaf, top: leaf.astype(jnp.float32) * top / 32000, total, largest)
+
+    def unpacked(rows, word, top):
+        both = jnp.concatenate([word & 0xFFFF, word >> 16]).astype(jnp.float32)
+        return ((both - 32_000) * top / 32_000).reshape(rows.shape[1:])
+
+    return jax.tree.map(unpacked, updates, total, largest)
 
 
 @wb.program(clients=8)

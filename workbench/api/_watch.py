@@ -79,7 +79,8 @@ def _display(watched: Watch) -> None:
 
     def renew(*_: object) -> None:
         events.unregister("post_run_cell", renew)
-        _ = watched.record  # waits for the last results
+        record = watched.record  # waits for the last results
+        del record
         view.renew()
         handle.update(view)
 

@@ -32,8 +32,8 @@ def _start_inspect(arguments: argparse.Namespace) -> int:
     from workbench.records import ProgramRecord
 
     choose_platform()
-    options = {"on": arguments.on} if arguments.on else {}
-    record = api.inspect(_source(arguments.file), **options)
+    source = _source(arguments.file)
+    record: Any = api.inspect(source, on=arguments.on) if arguments.on else api.inspect(source)
     if arguments.why:
         record = api.why(record)
     if arguments.json:

@@ -142,7 +142,7 @@ def expect_disclosed(plan: PlanRecord, at_most: int) -> int:
 
 def compiled(function: object, *args: object, mesh: jax.sharding.Mesh | None = None) -> ProgramRecord:
     """The record of the student's program, compiled for a mesh."""
-    return inspect(function, **({} if mesh is None else {"on": mesh}))(*args)
+    return (inspect(function) if mesh is None else inspect(function, on=mesh))(*args)
 
 
 def collectives(record: ProgramRecord, kind: str | None = None) -> list[CollectiveRecord]:

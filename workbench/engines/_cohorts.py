@@ -66,11 +66,12 @@ def check_quorum(engine: str, quorum: float | None, deadline_seconds: float | No
     Raises:
         ProgramError: for what is no number of clients, no share, or no number of seconds.
     """
-    is_number = isinstance(quorum, int | float) and not isinstance(quorum, bool)
     timed = deadline_seconds is None or (isinstance(deadline_seconds, int | float) and deadline_seconds > 0)
     if quorum is None and deadline_seconds is None:
         return None
-    if not is_number or not timed or not (quorum >= 1 if isinstance(quorum, int) else 0 < quorum <= 1):
+    is_share = isinstance(quorum, float) and 0 < quorum <= 1
+    is_count = isinstance(quorum, int) and not isinstance(quorum, bool) and quorum >= 1
+    if quorum is None or not timed or not (is_share or is_count):
         message = (
             f"`{engine}` was given quorum={quorum!r} and deadline_seconds={deadline_seconds!r}. A round waits for all "
             "clients until the deadline, and goes on with those who answered once they are a quorum: pass `quorum` as "
