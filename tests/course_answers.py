@@ -355,7 +355,7 @@ def moments(priorities, exponent, errors):
     chance = priorities**exponent / np.sum(priorities**exponent)
     counted = errors / (len(errors) * chance)
     mean = np.average(counted, weights=chance)
-    return mean, np.sqrt(np.average(counted**2, weights=chance) - mean**2)
+    return mean, np.sqrt(np.average((counted - mean) ** 2, weights=chance))
 
 
 def partial_sums(function, w, batch):

@@ -11,8 +11,9 @@ from jax.sharding import AbstractMesh, AxisType, Mesh, NamedSharding, PartitionS
 
 from workbench import errors
 from workbench._jax_compat import shardy as _jax_compat_shardy
-from workbench.inspection import explain_axis, propagate_shardings
+from workbench.inspection import propagate_shardings
 from workbench.records import PlannedValueRecord, PropagationEdge, PropagationRecord, SourceLine
+from workbench.render import explain_axis
 
 AXES = ("clients", "model")
 AUTO = (AxisType.Auto, AxisType.Auto)  # JAX 0.10 would take it for granted, 0.11 takes Explicit

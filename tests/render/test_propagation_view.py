@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
-from workbench.inspection import explain_axis, propagate_shardings
-from workbench.render import play_back, render_propagation_steps, render_propagation_svg, trace_axes
+from workbench.inspection import propagate_shardings
+from workbench.render import explain_axis, play_back, render_propagation_steps, render_propagation_svg, trace_axes
 
 SVG = "{http://www.w3.org/2000/svg}"
 MESH = AbstractMesh((4, 2), ("clients", "model"), axis_types=(AxisType.Auto,) * 2)

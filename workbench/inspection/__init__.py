@@ -44,4 +44,3 @@ from workbench.inspection.sharding import (
     place_clients as place_clients,
     propagate_shardings as propagate_shardings,
 )
-from workbench.render import explain_axis as explain_axis

@@ -9,7 +9,6 @@ from pathlib import Path
 from workbench.inspection._flow import CompiledFlow, Origins, likeness, planned_origins
 from workbench.inspection._why_causes import find_causes
 from workbench.inspection.call_tree import shown_file
-from workbench.inspection.sharding import explain_axis
 from workbench.records import (
     CollectiveRecord,
     InstructionRecord,
@@ -24,6 +23,7 @@ from workbench.records import (
     WhyOperandRecord,
     WhyRecord,
 )
+from workbench.render import explain_axis
 
 Spec = tuple[tuple[str, ...], ...]
 _LARGE_BYTES = 1 << 20  # arrays below are not worth a reason, unless the program has no larger ones

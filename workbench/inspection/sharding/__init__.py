@@ -10,4 +10,3 @@ from workbench.inspection.sharding._mesh import (
 from workbench.inspection.sharding._propagation import (
     propagate_shardings as propagate_shardings,
 )
-from workbench.render import explain_axis as explain_axis
