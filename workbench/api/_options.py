@@ -31,7 +31,7 @@ class ViewOptions(InspectOptions, total=False):
     """Options of `Traced.explore`, for `show`."""
 
     view: str | None
-    gradient: Callable | ProgramRecord | None
+    gradient: Callable[..., Any] | ProgramRecord | None
     rounds: Run | None
     monitor: DeviceMonitor | None
     run: RunRecord | None

@@ -201,7 +201,7 @@ class Traced(Inspected):
         self,
         *,
         view: str | None = None,
-        gradient: Callable | ProgramRecord | None = None,
+        gradient: Callable[..., Any] | ProgramRecord | None = None,
         rounds: Run | None = None,
         monitor: DeviceMonitor | None = None,
         run: RunRecord | None = None,
