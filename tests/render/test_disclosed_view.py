@@ -6,7 +6,7 @@ import records_examples as examples
 from workbench_widgets._program import overview
 
 from workbench.records import DisclosedRecord, RunRecord
-from workbench.render import disclosed_blocks, render_program_svg, render_run_text, render_text, stage_details
+from workbench.render import disclosed_blocks, render_program_svg, render_text, stage_details
 from workbench.render._disclosure import describe_disclosed
 from workbench.render._program_layout import lay_out
 
@@ -98,7 +98,7 @@ def test_panel_of_a_stage_says_what_leaves_there():
 def test_text_of_a_run_says_what_left():
     share = examples.share("2", 3).replace(count=15, clients=4)
     run = RunRecord(name="rounds", engine="flower", seconds=1.0, disclosed=(share, ROW.replace(count=5)))
-    assert render_run_text(run).splitlines()[1:] == [
+    assert render_text(run).splitlines()[1:] == [
         "Disclosed by the clients:",
         "  stage 2: f32[3]; 15 partial results, each of up to 4 clients, 180 B in all",
         "  stage 1: train_locally, f32[]; 5 rows, 20 B in all",

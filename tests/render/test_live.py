@@ -21,8 +21,8 @@ from workbench.render import (
     describe_timeline,
     render_gantt_svg,
     render_run_svg,
-    render_run_text,
     render_samples_svg,
+    render_text,
 )
 from workbench.render._live import compare_with_prediction, ticks
 from workbench.render._svg import text_width
@@ -107,7 +107,7 @@ def test_run_in_words_gives_shares_of_the_time():
 
 
 def test_run_as_text_averages_over_the_devices():
-    assert render_run_text(RUN).splitlines()[-1].split() == ["1", "400", "ms", "400", "ms", "200", "ms"]
+    assert render_text(RUN).splitlines()[-1].split() == ["1", "400", "ms", "400", "ms", "200", "ms"]
 
 
 def test_measured_and_predicted_are_side_by_side_and_gaps_stay_empty():

@@ -9,7 +9,7 @@ from workbench.render import (
     describe_timeline,
     render_gantt_svg,
     render_run_svg,
-    render_run_text,
+    render_text,
 )
 from workbench_widgets._base import WorkbenchWidget
 
@@ -45,4 +45,4 @@ class PictureView(WorkbenchWidget):
 
     def text(self) -> str:
         """The time line in words."""
-        return render_run_text(self.record) if isinstance(self.record, RunRecord) else self.label
+        return render_text(self.record) if isinstance(self.record, RunRecord) else self.label

@@ -43,7 +43,6 @@ from workbench.render._launch import (
 from workbench.render._live import (
     describe_run as describe_run,
     render_run_svg as render_run_svg,
-    render_run_text as render_run_text,
 )
 from workbench.render._live_rounds import (
     describe_samples as describe_samples,

@@ -22,6 +22,7 @@ from workbench.records import (
     PropagationRecord,
     Record,
     RunOverlayRecord,
+    RunRecord,
     SearchRecord,
     ShardingRecord,
     TapRecord,
@@ -35,6 +36,7 @@ from workbench.render._compare import render_comparison_text
 from workbench.render._cost import collective_bytes, render_cost_text
 from workbench.render._explain import render_explanation_text
 from workbench.render._launch import render_graph_text, render_launched_text
+from workbench.render._live import render_run_text
 from workbench.render._memory import render_memory_text
 from workbench.render._mesh import render_mesh_text
 from workbench.render._overlay import render_overlay_text
@@ -121,6 +123,7 @@ for _kind, _writer in (
     (PlanRecord, render_plan_text),
     (ProfileRecord, render_profile_text),
     (RunOverlayRecord, render_overlay_text),
+    (RunRecord, render_run_text),
     (ProgramGraphRecord, render_graph_text),
     (ProgramRecord, render_program_text),
     (PropagationRecord, render_propagation_text),
