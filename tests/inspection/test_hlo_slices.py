@@ -75,5 +75,6 @@ def test_only_what_leaves_the_slice_takes_the_data_centre_network(found):
     chip = known_chip("v5p")
     assert found["send"].wire_bytes == 2 * 16 * 4
     seconds = collective_seconds("send", 1e9, 2, chip, across_slices=True)
-    assert seconds == pytest.approx(1e9 / chip.dcn_bytes_per_second, rel=1e-3)
+    attained = 0.88  # share of the published bandwidth that networks between hosts reach
+    assert seconds == pytest.approx(1e9 / (attained * chip.dcn_bytes_per_second), rel=1e-3)
     assert collective_seconds("send", 1e9, 2, known_chip("v4"), across_slices=True) is None  # not published
