@@ -1,5 +1,6 @@
 """Nobody's world changes: what belongs to the process is the same before and after each public call."""
 
+import collections
 import gc
 import logging
 import os
@@ -195,4 +196,6 @@ def test_call_leaves_the_world_as_it_was(name, program_record, tmp_path_factory,
     for logger in set(after["loggers"]) - set(before["loggers"]):  # of modules that the call imports
         assert logger.partition(".")[0] != "", logger
         del after["loggers"][logger]
+    started = collections.Counter(after.pop("threads")) - collections.Counter(before.pop("threads"))
+    assert started == {}  # a thread of an earlier test may end meanwhile
     assert {key: (before[key], after[key]) for key in before if before[key] != after[key]} == {}
