@@ -28,6 +28,11 @@ def only_present(masks: Mapping[Placement, jax.Array]) -> Iterator[None]:
         _PRESENT.reset(token)
 
 
+def is_partial() -> bool:
+    """Returns whether reductions are traced inside `only_present`."""
+    return bool(_PRESENT.get())
+
+
 def present_of(placement: Placement, rows: object) -> jax.Array | None:
     """The mask of the present clients, None where all are; a function of the rows that are reduced by it.
 
@@ -59,7 +64,7 @@ def require_all(operation: str, reason: str) -> None:
     Raises:
         ProgramError: inside `only_present`.
     """
-    if _PRESENT.get():
+    if is_partial():
         message = (
             f"`{operation}` was traced for an engine with a `quorum`, whose rounds go on without the clients that do "
             f"not answer. {reason} Use an engine without `quorum`, or another aggregator."

@@ -13,7 +13,7 @@ from workbench.errors import PlacementError
 from workbench.mesh import Placement, find_layout, resolve
 from workbench.primitives._checks import as_arrays, check_clients
 from workbench.primitives._map import map_fn
-from workbench.primitives._present import present_of
+from workbench.primitives._present import is_partial, present_of
 from workbench.primitives._reduce import reduce_leaves, reduce_max, reduce_sum
 from workbench.primitives._static import hide_static
 
@@ -49,9 +49,9 @@ def reduce_mean(
     References:
         DrJAX (2024), section 3.
     """
-    if where is None:
+    if where is None and is_partial():
         placement, outer = resolve("reduce_mean", over)
-        where = None if outer else present_of(placement, jax.tree.map(jnp.asarray, x))
+        where = None if outer else present_of(placement, as_arrays("reduce_mean", "x", x)[0])
     if where is not None:
         return reduce_weighted_mean(x, where, over=over, accumulator=accumulator)
     return reduce_leaves("reduce_mean", x, over, None, accumulator)
