@@ -1,6 +1,7 @@
 """`workbench.testing`: assertions that name what differs, and snapshots that are read back."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -195,6 +196,8 @@ def pytester_like(tmp_path):
 
     def run(*options):
         command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", options[0], *options[1:]]
-        return subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, timeout=300).returncode
+        environment = {name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"}
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, check=False, timeout=300, env=environment)
+        return done.returncode
 
     return run

@@ -58,7 +58,11 @@ class _Trial:
         return self.rate().spread <= _SMALL_SPREAD or len(self.seconds) >= _MOST_RUNS
 
     def rate(self) -> RateRecord:
-        low, _, high = statistics.quantiles(self.seconds, n=4) if len(self.seconds) > 1 else (self.seconds[0],) * 3
+        low, _, high = (
+            statistics.quantiles(self.seconds, n=4, method="inclusive")  # within the measured seconds, also of two runs
+            if len(self.seconds) > 1
+            else (self.seconds[0],) * 3
+        )
         return RateRecord(
             kind=self.kind,
             amount=self.amount,
