@@ -118,7 +118,7 @@ def test_work_of_clients_is_all_that_the_module_computes(levels: int, clients: i
 
 @many
 @given(
-    seconds=st.lists(st.floats(0, 100), min_size=1, max_size=20),
+    seconds=st.lists(st.floats(0.001, 100), min_size=1, max_size=20),
     dropout=st.floats(0, 0.9),
     wanted=st.none() | st.integers(1, 20),
     seed=st.integers(0, 5),
