@@ -17,6 +17,8 @@ from workbench.render import render_program_svg, render_text, stage_details, to_
 AMOUNT = re.compile(r"[1-9][\d.]* [kMGTPE]?FLOP\b(?!/s)")
 # Of chips and devices, not of programs; shares; what a roofline's matrix unit has to do; a sum of both kinds.
 ALONE = {
+    ("WatchRecord", "flops_per_second"),
+    ("WatchRecord", "peak_flops_share"),
     ("WatchRecord", "flops"),  # of matrix products, whose share of the peak is shown
     ("ChipRecord", "peak_flops_per_second"),
     ("ChipRecord", "vector_flops_per_second"),

@@ -316,8 +316,8 @@ def tensor_parallel(kind: Kind) -> TensorParallel:
     Example:
         >>> import workbench as wb
         >>> layout = tensor_parallel("2.5d")
-        >>> layout.activations(), layout.weights()
-        (PartitionSpec(('layers', 'rows'), 'cols'), PartitionSpec('rows', 'cols'))
+        >>> tuple(layout.activations()), tuple(layout.weights())
+        ((('layers', 'rows'), 'cols'), ('rows', 'cols'))
         >>> with jax.set_mesh(wb.make_mesh(layers=2, rows=2, cols=2)):
         ...     layout.mlp(jnp.ones((8, 4)), jnp.ones((4, 8)), jnp.ones((8, 4))).shape
         (8, 4)
