@@ -107,7 +107,7 @@ def advise_record(
     Example:
         >>> record = wb.inspect(jax.jit(lambda x: x * 2))(jnp.ones(4))
         >>> advise_record(record).checked[0]
-        'A collective inside a loop whose operand is the same in every iteration.'
+        'Activations that lost the mesh axis of the batch: one constraint keeps the axis.'
     """
     if record.module is None:
         message = (
