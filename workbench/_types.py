@@ -36,7 +36,7 @@ else:
 """`Aval` is the type of an array in a jaxpr: its shape, dtype and sharding."""
 
 Atom: TypeAlias = Var | Literal
-"""What an equation reads."""
+"""Operand of an equation."""
 
 
 def type_of(atom: Atom) -> Aval:
@@ -54,16 +54,16 @@ AxisNames: TypeAlias = str | tuple[str, ...]
 """Named axes of a mesh or a `vmap`, as collectives take them."""
 
 SpecEntry: TypeAlias = str | tuple[str, ...] | None
-"""What a `PartitionSpec` says of one dimension; `P.UNCONSTRAINED` aside."""
+"""Entry of a `PartitionSpec` for one dimension; `P.UNCONSTRAINED` aside."""
 
 Spec: TypeAlias = PartitionSpec | Sequence[SpecEntry] | SpecEntry
-"""How an array is to be sharded, as users write it: a `PartitionSpec`, its entries, or the axes of dimension 0."""
+"""Sharding of an array as users write it: a `PartitionSpec`, its entries, or the axes of dimension 0."""
 
 Param: TypeAlias = Any
 """A parameter of a primitive: a jaxpr, a size, a placement, whatever an equation of it was bound with."""
 
 Argument: TypeAlias = Any
-"""What a user's function is called with or returns: trees of arrays, and static values of any type."""
+"""Argument or result of a user's function: trees of arrays, and static values of any type."""
 
 
 class ArrayLikeType(Protocol):

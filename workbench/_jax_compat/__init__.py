@@ -40,7 +40,7 @@ from workbench._open_types import Foreign
 from workbench._types import AnyMesh, Aval, Param
 
 JaxprEqnContext = _core.JaxprEqnContext
-"""What an equation remembers of the place where it was traced: the mesh, and what was configured."""
+"""Context in which an equation was traced: the mesh and the configuration."""
 
 NEWEST_KNOWN = (0, 12)
 """The newest JAX, up to its minor version, that the tests pass on."""

@@ -27,7 +27,7 @@ R = TypeVar("R", bound="Record")
 T = TypeVar("T")
 
 Results: TypeAlias = Any
-"""What a user's program computed: a pytree of arrays, or an array in it. Records know no array library."""
+"""Result of a user's program: a pytree of arrays, or an array in it. Records know no array library."""
 
 
 class _Deferred:

@@ -25,7 +25,7 @@ MERGES = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum}
 REPLY, PARTIAL, KEYED = 0, 1, 2  # what a row is: about one batch, of a whole partition, of one key
 
 COUNTS = ("answers", "tokens", "keyed", "keyed_tokens")
-"""What a row of partial results was made of: batches, rows by key, and the sums of their tokens. Merging adds them."""
+"""Sources of a row of partial results: batches, rows by key, and the sums of their tokens. Merging adds them."""
 
 _COLUMNS = {
     **dict.fromkeys(("kind", "number", "key", "part", "grp"), pa.int32()),

@@ -17,6 +17,6 @@ Batches: TypeAlias = PyTree[Shaped[Array, " steps ..."]]
 ClientBatches: TypeAlias = PyTree[Shaped[Array, " clients steps ..."]]
 """The batches of all clients."""
 Weights: TypeAlias = Float[Array, " clients"]
-"""How much each client counts; 0 for one that is absent."""
+"""Weight of each client; 0 for an absent client."""
 Metrics: TypeAlias = dict[str, Float[Array, "..."]]
-"""What a round reports."""
+"""Metrics of a round."""
