@@ -70,7 +70,7 @@ def test_long_lists_are_cut_and_counted():
     held = tuple(ClientRange(placement="clients", device_id=0, start=0, stop=1) for _ in range(14))
     run = RunRecord(name="r", engine="mesh", seconds=1.0, errors=(), notes=())
     assert "… and 2 more" in render_text(HolderRecord(ranges=held))
-    assert "seconds: 1 s" in render_text(run)
+    assert render_text(run) == "Run of r on mesh: 1 call in 1 s."
 
 
 def test_views_load_matplotlib_and_treescope_only_when_asked():
