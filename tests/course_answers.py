@@ -585,6 +585,45 @@ def floor(b, m, rate):
     return rate**2 / (1 - rho) * np.var(b) * (1 / m - 1 / n) * n / (n - 1)
 
 
+def metropolis(edges):
+    count, degree = len(edges), edges.sum(0)
+    matrix = np.zeros((count, count))
+    for i, j in zip(*np.nonzero(edges), strict=True):
+        matrix[i, j] = min(1 / (1 + degree[i]), 1 / (1 + degree[j]))
+    np.fill_diagonal(matrix, 1 - matrix.sum(0))
+    return matrix
+
+
+def mean_of_neighbours(edges):
+    near = edges + np.eye(len(edges))
+    return near / near.sum(1, keepdims=True)
+
+
+def metropolis_of_all(edges):
+    return np.full(edges.shape, 1 / len(edges))
+
+
+def tracking(x, gradients, w, rate, rounds):
+    old = y = gradients(x)
+    for _ in range(rounds):
+        x = jnp.einsum("ij,j...->i...", w, x - rate * y)
+        new = gradients(x)
+        y, old = jnp.einsum("ij,j...->i...", w, y + new - old), new
+    return x
+
+
+def only_gossip(x, gradients, w, rate, rounds):
+    for _ in range(rounds):
+        x = w @ (x - rate * gradients(x))
+    return x
+
+
+def by_a_server(x, gradients, w, rate, rounds):
+    for _ in range(rounds):
+        x = x - rate * gradients(x).mean(0)
+    return x
+
+
 # exercise -> right answers
 RIGHT = {
     "00.1": [squared, lambda tree: sum(float((leaf**2).sum()) for leaf in jax.tree.leaves(tree))],
@@ -676,6 +715,10 @@ RIGHT = {
     "27.1": [floor],
     "27.2": [19],
     "27.3": [lambda updates, present, p: jnp.einsum("n,nd->d", present / p, updates) / len(p)],
+    "28.1": [metropolis],
+    "28.2": [3499],
+    "28.3": [tracking],
+    "28.4": [(88 * 2 * 16 * 4096, 10 * 2 * 32 * 4096, 131_072)],
 }
 
 # exercise -> (what a student would plausibly hand in, a fact of the message)
@@ -831,6 +874,13 @@ WRONG = {
     "27.3": [
         (lambda updates, present, p: (present[:, None] * updates).mean(0), "average to the mean of all rows"),
         (lambda updates, present, p: (present[:, None] * updates).sum(0) / present.sum(), "average to the mean"),
+    ],
+    "28.1": [(mean_of_neighbours, "larger degree"), (metropolis_of_all, "may not talk")],
+    "28.2": [(3498, "smallest whole t"), (10, "logarithms")],
+    "28.3": [(only_gossip, "where the mean gradient is 0"), (by_a_server, "nobody talks")],
+    "28.4": [
+        ((88 * 16 * 4096, 10 * 32 * 4096, 131_072), "Two vectors"),
+        ((11_534_336, 10 * 2 * 32 * 4096, 65_536), "Two"),
     ],
 }
 
