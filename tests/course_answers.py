@@ -880,7 +880,7 @@ WRONG = {
     "28.3": [(only_gossip, "where the mean gradient is 0"), (by_a_server, "nobody talks")],
     "28.4": [
         ((88 * 16 * 4096, 10 * 32 * 4096, 131_072), "Two vectors"),
-        ((11_534_336, 10 * 2 * 32 * 4096, 65_536), "Two"),
+        ((11_534_336, 10 * 2 * 32 * 4096, 65_536), "One vector up"),
     ],
 }
 
