@@ -624,6 +624,19 @@ def by_a_server(x, gradients, w, rate, rounds):
     return x
 
 
+def log_sum(m, l, o):
+    share = jax.nn.softmax(m + jnp.log(l))
+    return jnp.einsum("n,nd->d", share, o / l[:, None])
+
+
+def mean_of_parts(m, l, o):
+    return (o / l[:, None]).mean(0)
+
+
+def without_maximum(m, l, o):
+    return (jnp.exp(m)[:, None] * o).sum(0) / (jnp.exp(m) * l).sum()
+
+
 # exercise -> right answers
 RIGHT = {
     "00.1": [squared, lambda tree: sum(float((leaf**2).sum()) for leaf in jax.tree.leaves(tree))],
@@ -719,6 +732,10 @@ RIGHT = {
     "28.2": [3499],
     "28.3": [tracking],
     "28.4": [(88 * 2 * 16 * 4096, 10 * 2 * 32 * 4096, 131_072)],
+    "29.1": [17_179_869_184],
+    "29.2": [(2**31, 2**29)],
+    "29.3": [log_sum],
+    "29.4": [2.54],
 }
 
 # exercise -> (what a student would plausibly hand in, a fact of the message)
@@ -882,6 +899,10 @@ WRONG = {
         ((88 * 16 * 4096, 10 * 32 * 4096, 131_072), "Two vectors"),
         ((11_534_336, 10 * 2 * 32 * 4096, 65_536), "One vector up"),
     ],
+    "29.1": [(2**33, "Keys and values"), (2**34 * 4, "heads")],
+    "29.2": [((2**34 / 32, 2**34 / 32), "Eight heads"), ((2**31, 2**31), "Two axes")],
+    "29.3": [(mean_of_parts, "each part by exp"), (without_maximum, "the largest m")],
+    "29.4": [(40.6, "all 16 chips"), (0.00254, "give milliseconds")],
 }
 
 # Right values, computed by the server from the raw data of all clients.

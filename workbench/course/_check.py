@@ -14,7 +14,16 @@ from workbench.errors import CourseError, WrongAnswerError
 
 _ANSWERS: dict[str, object] = {}  # right answers of the reader, of this process
 _SOLUTIONS: dict[str, object] = {}  # of the page
-_GROUPS = ("_basics", "_systems", "_learning", "_guarantees", "_parallelism", "_mapreduce", "_decentralised")
+_GROUPS = (
+    "_basics",
+    "_systems",
+    "_learning",
+    "_guarantees",
+    "_parallelism",
+    "_mapreduce",
+    "_decentralised",
+    "_inference",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
