@@ -624,17 +624,17 @@ def by_a_server(x, gradients, w, rate, rounds):
     return x
 
 
-def log_sum(m, l, o):
-    share = jax.nn.softmax(m + jnp.log(l))
-    return jnp.einsum("n,nd->d", share, o / l[:, None])
+def log_sum(m, total, o):
+    share = jax.nn.softmax(m + jnp.log(total))
+    return jnp.einsum("n,nd->d", share, o / total[:, None])
 
 
-def mean_of_parts(m, l, o):
-    return (o / l[:, None]).mean(0)
+def mean_of_parts(m, total, o):
+    return (o / total[:, None]).mean(0)
 
 
-def without_maximum(m, l, o):
-    return (jnp.exp(m)[:, None] * o).sum(0) / (jnp.exp(m) * l).sum()
+def without_maximum(m, total, o):
+    return (jnp.exp(m)[:, None] * o).sum(0) / (jnp.exp(m) * total).sum()
 
 
 # exercise -> right answers
