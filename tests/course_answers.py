@@ -736,6 +736,13 @@ RIGHT = {
     "29.2": [(2**31, 2**29)],
     "29.3": [log_sum],
     "29.4": [2.54],
+    "30.1": [
+        lambda weights, activations, devices, model: (
+            4 * (weights / model - weights / devices) + 4 * (activations * model - activations) / devices
+        )
+    ],
+    "30.2": [8, 8.0],
+    "30.3": [2189],
 }
 
 # exercise -> (what a student would plausibly hand in, a fact of the message)
@@ -903,6 +910,12 @@ WRONG = {
     "29.2": [((2**34 / 32, 2**34 / 32), "Eight heads"), ((2**31, 2**31), "Two axes")],
     "29.3": [(mean_of_parts, "each part by exp"), (without_maximum, "the largest m")],
     "29.4": [(40.6, "all 16 chips"), (0.00254, "give milliseconds")],
+    "30.1": [
+        (lambda w, a, n, k: 3 * (1 - k / n) * w / k + 4 * (1 - 1 / k) * a * k / n, "two gathers and an all-reduce"),
+        (lambda w, a, n, k: 4 * (1 - k / n) * w + 4 * (1 - 1 / k) * a, "along"),
+    ],
+    "30.2": [(5.66, "2 n F"), (64, "n devices")],
+    "30.3": [(4378, "3 w numbers of 2 bytes"), (1095, "solve for t")],
 }
 
 # Right values, computed by the server from the raw data of all clients.

@@ -23,6 +23,7 @@ _GROUPS = (
     "_mapreduce",
     "_decentralised",
     "_inference",
+    "_axes",
 )
 
 

@@ -11,7 +11,7 @@ from workbench.course._notebooks import Title, read, title_of
 PARTS: dict[str, dict[str, int]] = {
     "Foundations": {"00": 1, "01": 1, "02": 1, "03": 2, "26": 2},
     "Shardings and XLA": {"04": 1, "05": 2, "06": 2, "07": 2, "19": 2},
-    "Parallel training": {"15": 2, "22": 2, "23": 3, "29": 2, "14": 3},
+    "Parallel training": {"15": 2, "22": 2, "23": 3, "30": 3, "29": 2, "14": 3},
     "Federated learning": {"08": 1, "09": 2, "27": 3, "28": 3, "21": 2, "10": 2, "25": 3, "11": 3},
     "Trust": {"24": 2, "12": 3, "20": 2},
     "Systems": {"13": 2, "16": 2, "17": 3, "18": 2},
