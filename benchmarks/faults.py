@@ -33,7 +33,7 @@ from workbench.engines import Executor
 from workbench.federated.data import ClientData, load_npz, save_npz
 from workbench.launch import Program, PyNode, ServiceNode, launch
 from workbench.measurement import History, Run, load_checkpoint
-from workbench.records import RoundRecord
+from workbench.records.live import RoundRecord
 
 _ROUNDS = 10**6
 _CONTEXT = multiprocessing.get_context("forkserver")  # a process that has imported all this starts in milliseconds

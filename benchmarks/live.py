@@ -24,7 +24,9 @@ from workbench.measurement import (
     measure_compiled,
     run_rounds,
 )
-from workbench.records import ModuleRecord, PlacementRecord, RunRecord
+from workbench.records.compiled import ModuleRecord
+from workbench.records.program import PlacementRecord
+from workbench.records.run import RunRecord
 
 
 def make_round(clients: int, width: int, steps: int, *, chunk_size: Any) -> tuple[Any, tuple[Any, ...]]:

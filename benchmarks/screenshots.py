@@ -24,7 +24,7 @@ from PIL import Image
 from playwright.sync_api import Browser, Page
 
 import workbench as wb
-from workbench.records import ProgramRecord
+from workbench.records.compiled import ProgramRecord
 
 WIDTH, HEIGHT = 1000, 600  # wide enough for two panes, small enough to be read in a column of text
 WIDER = {"operations": 1240}

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
 from workbench.inspection import inspect_mesh, inspect_sharding, place_clients, propagate_shardings
-from workbench.records import PlacementRecord
+from workbench.records.program import PlacementRecord
 from workbench.render import render_mesh_svg, render_sharding_svg, render_text, to_pandas
 
 MESH = AbstractMesh((1120, 8), ("clients", "model"))

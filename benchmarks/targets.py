@@ -26,7 +26,7 @@ from workbench.aot import (
     parse_target,
     target_mesh,
 )
-from workbench.records import TargetCompilation
+from workbench.records.compiled import TargetCompilation
 
 WIDTH = 512
 

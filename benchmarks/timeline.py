@@ -32,7 +32,7 @@ MEASURE = """async (frames) => {
 
 def run_of(spans: int):
     """A run whose spans are drawn at random: mostly compute, with collectives and waits between."""
-    from workbench.records import EventRecord, RunRecord
+    from workbench.records.run import EventRecord, RunRecord
 
     random = np.random.default_rng(0)
     events = []

@@ -1,6 +1,6 @@
 """A launched program that does what a test tells it, without threads or processes."""
 
-from workbench.records import EdgeRecord, LaunchedRecord, NodeRecord, NodeStateRecord, ProgramGraphRecord
+from workbench.records.launch import EdgeRecord, LaunchedRecord, NodeRecord, NodeStateRecord, ProgramGraphRecord
 
 
 def graph() -> ProgramGraphRecord:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from workbench.records import DeviceSampleRecord, HostSampleRecord, ProblemRecord, RoundRecord, SampleRecord
+from workbench.records.live import DeviceSampleRecord, HostSampleRecord, ProblemRecord, RoundRecord, SampleRecord
 
 
 def sample(second: float, *held: int) -> SampleRecord:

@@ -16,7 +16,8 @@ from records_parts import (
     value as value,
 )
 
-from workbench.records import DisclosedRecord, PlacementRecord, PlanRecord, ProgramRecord, StageRecord
+from workbench.records.compiled import ProgramRecord
+from workbench.records.program import DisclosedRecord, PlacementRecord, PlanRecord, StageRecord
 
 CLIENT_JAXPR = """{ lambda ; w:f32[64,10] b:f32[10] x:f32[128,64] y:i32[128]. let
     logits:f32[128,10] = dot_general[dimension_numbers=(([1], [0]), ([], []))] x w

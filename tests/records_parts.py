@@ -4,30 +4,34 @@ The numbers follow from a linear classifier of digits, `w f32[64,10]`, `b f32[10
 examples per client, so one client's products cost 2 · 3 · 128 · 64 · 10 = 491,520 FLOPs.
 """
 
+import inspect
 import math
 from typing import Any
 
-from workbench.records import (
-    AxisRecord,
+from workbench import records
+from workbench.records import Record
+from workbench.records.compiled import (
     BufferRecord,
-    ChipRecord,
     ClientCostRecord,
-    ClientRange,
     CollectiveRecord,
     CostRecord,
-    DeviceRecord,
     InstructionRecord,
-    LeafShardingRecord,
     MemoryRecord,
-    MeshRecord,
     ModuleRecord,
-    ShardingRecord,
-    ShardRecord,
-    SourceLine,
     StageCostRecord,
-    ValueRecord,
 )
+from workbench.records.hardware import AxisRecord, ChipRecord, ClientRange, DeviceRecord, MeshRecord
+from workbench.records.program import SourceLine, ValueRecord
+from workbench.records.sharding import LeafShardingRecord, ShardingRecord, ShardRecord
 
+RECORD_CLASSES: list[type[Record]] = [
+    thing
+    for subject in vars(records).values()
+    if inspect.ismodule(subject)
+    for name, thing in sorted(vars(subject).items())
+    if isinstance(thing, type) and issubclass(thing, Record) and thing.__module__ == subject.__name__
+    if thing is not Record and not name.startswith("_")
+]
 PARAMETER_BYTES = 650 * 4
 EXAMPLES = 128
 CLIENT_FLOPS = 2.0 * 3 * EXAMPLES * 64 * 10

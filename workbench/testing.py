@@ -21,7 +21,8 @@ from workbench.api import Traced
 from workbench.errors import InspectionError
 from workbench.inspection import compare as _compare, inspect_source, inspect_stage, is_program_text
 from workbench.measurement import watch_compilations
-from workbench.records import CollectiveRecord, ModuleRecord, ProgramRecord, Record
+from workbench.records import Record
+from workbench.records.compiled import CollectiveRecord, ModuleRecord, ProgramRecord
 
 UPDATE = "WORKBENCH_UPDATE_SNAPSHOTS"
 _MOST_LINES = 60

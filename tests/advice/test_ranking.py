@@ -1,7 +1,7 @@
 """Findings rank by what the whole change does: a trade is no first advice."""
 
 from workbench.advice._advise import _rank
-from workbench.records import AdviceRecord, FindingRecord, GainRecord
+from workbench.records.advice import AdviceRecord, FindingRecord, GainRecord
 from workbench.render import render_text
 
 

@@ -7,7 +7,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 
 import workbench as wb
 from workbench.inspection import order_of_jax
-from workbench.records import DeviceRecord
+from workbench.records.hardware import DeviceRecord
 
 
 def rules(advice):

@@ -2,7 +2,7 @@ import pytest
 
 from workbench.aot import parse_target
 from workbench.aot._hops import mesh_axes, torus_wraps
-from workbench.records import DeviceRecord
+from workbench.records.hardware import DeviceRecord
 
 
 def devices(coords, slices=None):

@@ -2,7 +2,7 @@ import pytest
 
 from workbench.aot import list_targets, parse_target
 from workbench.errors import MeshError
-from workbench.records import TargetRecord
+from workbench.records.compiled import TargetRecord
 
 GOOD = [
     # name, canonical name, platform, hosts, chips, devices: counted by hand, 4 chips per TPU host

@@ -14,7 +14,8 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import workbench as wb
 from workbench.errors import InspectionError
-from workbench.records import ProgramRecord, ShardingRecord
+from workbench.records.compiled import ProgramRecord
+from workbench.records.sharding import ShardingRecord
 
 X, W = np.ones((8, 16), np.float32), np.ones((16, 8), np.float32)
 FLOPS = 2 * 8 * 16 * 8

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import workbench as wb
-from workbench.records import SourceLine
+from workbench.records.program import SourceLine
 
 DEVICES = 4
 

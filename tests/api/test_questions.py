@@ -10,7 +10,8 @@ import workbench as wb
 from workbench.errors import InspectionError, MeshError, ProgramError
 from workbench.inspection import machine_of
 from workbench.measurement import History
-from workbench.records import RoundRecord, SearchRecord
+from workbench.records.advice import SearchRecord
+from workbench.records.live import RoundRecord
 
 EIGHT = jax.sharding.AbstractMesh((8,), ("data",))
 ONES = jnp.ones((16, 16))

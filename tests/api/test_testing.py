@@ -12,7 +12,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import workbench as wb
 from workbench.errors import InspectionError
-from workbench.records import ProgramRecord
+from workbench.records.compiled import ProgramRecord
 from workbench.testing import (
     RecordSnapshot,
     assert_bytes_sent,

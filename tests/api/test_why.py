@@ -7,7 +7,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import workbench as wb
 from workbench.errors import InspectionError
-from workbench.records import WhyCollectiveRecord, WhyRecord
+from workbench.records.sharding import WhyCollectiveRecord, WhyRecord
 from workbench.render import render_why_text
 
 

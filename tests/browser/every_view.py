@@ -8,12 +8,9 @@ import workbench_widgets
 from live_examples import FakeMonitor, FakeRun, sample
 from playwright.sync_api import Locator
 
-from workbench.records import (
-    CallFiguresRecord,
-    CallNodeRecord,
-    CallTreeRecord,
-    ComparedRecord,
-    ComparisonRecord,
+from workbench.records.advice import ComparedRecord, ComparisonRecord
+from workbench.records.call_tree import CallFiguresRecord, CallNodeRecord, CallTreeRecord
+from workbench.records.run import (
     EventRecord,
     OverlaidMetricRecord,
     OverlaidResultRecord,

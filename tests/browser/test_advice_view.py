@@ -9,15 +9,15 @@ from harness import Harness
 from playwright.sync_api import Locator, expect
 from visitor import open_tab
 
-from workbench.records import (
+from workbench.records.advice import (
     AdviceRecord,
     FindingRecord,
     GainRecord,
     SearchRecord,
     ShardingChoiceRecord,
-    SourceLine,
     SpecGroupRecord,
 )
+from workbench.records.program import SourceLine
 
 pytestmark = pytest.mark.browser
 

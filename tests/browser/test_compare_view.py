@@ -7,7 +7,8 @@ from every_view import compared_trees
 from harness import Harness
 from playwright.sync_api import expect
 
-from workbench.records import BufferRecord, SourceLine
+from workbench.records.compiled import BufferRecord
+from workbench.records.program import SourceLine
 
 pytestmark = pytest.mark.browser
 

@@ -12,7 +12,7 @@ from visitor import open_tab
 
 from workbench.cost import estimate_scaled
 from workbench.errors import EngineError
-from workbench.records import MemoryRecord
+from workbench.records.compiled import MemoryRecord
 
 pytestmark = pytest.mark.browser
 

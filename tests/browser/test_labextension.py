@@ -19,7 +19,7 @@ CODE = """def train(weights, rows):
 mean = 1"""
 EXPLORE = """
 record = examples.fedavg_record()
-from workbench.records import SourceLine
+from workbench.records.program import SourceLine
 def moved(stage):
     return stage.replace(source=SourceLine(file="In [2]", line=2), body=tuple(map(moved, stage.body)))
 plan = record.plan.replace(stages=tuple(map(moved, record.plan.stages)))

@@ -10,7 +10,7 @@ from live_examples import FakeMonitor, FakeRun, sample
 from playwright.sync_api import expect
 from visitor import open_tab
 
-from workbench.records import ProblemRecord, RoundRecord, SampleRecord, TappedValueRecord, TapRecord
+from workbench.records.live import ProblemRecord, RoundRecord, SampleRecord, TappedValueRecord, TapRecord
 
 pytestmark = pytest.mark.browser
 

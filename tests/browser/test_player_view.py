@@ -14,7 +14,7 @@ from test_axe import violations
 from visitor import open_tab
 
 from workbench.engines import play
-from workbench.records import PlayRecord
+from workbench.records.run import PlayRecord
 
 pytestmark = pytest.mark.browser
 

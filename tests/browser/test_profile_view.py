@@ -7,14 +7,14 @@ from playwright.sync_api import expect
 from records_parts import TOY_CHIP
 from visitor import open_tab
 
-from workbench.records import (
-    EventRecord,
+from workbench.records.profile import (
     ProfiledDeviceRecord,
     ProfiledMemoryRecord,
     ProfiledOperationRecord,
     ProfiledProgramRecord,
     ProfileRecord,
 )
+from workbench.records.run import EventRecord
 
 pytestmark = pytest.mark.browser
 

@@ -11,7 +11,7 @@ from harness import Harness
 from playwright.sync_api import Locator, expect
 
 from workbench.measurement import History, overlay_runs
-from workbench.records import RoundRecord
+from workbench.records.live import RoundRecord
 
 pytestmark = pytest.mark.browser
 

@@ -14,14 +14,8 @@ from harness import Harness, PageComm
 from playwright.sync_api import Locator, expect
 from test_axe import violations
 
-from workbench.records import (
-    PlannedValueRecord,
-    PropagationEdge,
-    PropagationRecord,
-    ShardingRecord,
-    TrafficRecord,
-    WhatIfRecord,
-)
+from workbench.records.compiled import TrafficRecord, WhatIfRecord
+from workbench.records.sharding import PlannedValueRecord, PropagationEdge, PropagationRecord, ShardingRecord
 
 pytestmark = pytest.mark.browser
 

@@ -11,7 +11,7 @@ from harness import Harness
 from playwright.sync_api import Locator, expect
 from test_axe import violations
 
-from workbench.records import EventRecord, RunRecord
+from workbench.records.run import EventRecord, RunRecord
 
 pytestmark = pytest.mark.browser
 

@@ -10,7 +10,7 @@ from harness import Harness
 from playwright.sync_api import expect
 from visitor import open_every_tab, open_tab
 
-from workbench.records import ClientRunRecord, EventRecord, RunRecord
+from workbench.records.run import ClientRunRecord, EventRecord, RunRecord
 
 pytestmark = pytest.mark.browser
 

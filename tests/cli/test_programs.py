@@ -27,7 +27,7 @@ def test_inspect_prints_totals_and_what_is_missing(files, capsys):
 
 def test_inspect_prints_json_that_is_a_record(files, capsys):
     assert main(["inspect", str(files[0]), "--json"]) == 0
-    assert wb.records.ProgramRecord.from_json(capsys.readouterr().out).module.flops == 2 * 8**3
+    assert wb.records.compiled.ProgramRecord.from_json(capsys.readouterr().out).module.flops == 2 * 8**3
 
 
 def test_inspect_of_a_missing_file_fails_and_names_it(tmp_path, capsys):

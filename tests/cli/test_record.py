@@ -10,7 +10,7 @@ from workbench.aot import CHIPS, store_calibration
 from workbench.cli._record import write_recording
 from workbench.errors import CommandError
 from workbench.measurement import open_profile
-from workbench.records import ChipRecord
+from workbench.records.hardware import ChipRecord
 
 V6E = Path(__file__).parents[1] / "recorded" / "tpu_v6e_4chips_host_offload.xplane.pb"
 

@@ -5,17 +5,9 @@ from records_parts import TOY_CHIP, toy_module
 
 from workbench.cost import estimate_cost
 from workbench.errors import InspectionError
-from workbench.records import (
-    AxisRecord,
-    ClientRange,
-    CollectiveRecord,
-    InstructionRecord,
-    MeshRecord,
-    PlacementRecord,
-    PlanRecord,
-    StageRecord,
-    ValueRecord,
-)
+from workbench.records.compiled import CollectiveRecord, InstructionRecord
+from workbench.records.hardware import AxisRecord, ClientRange, MeshRecord
+from workbench.records.program import PlacementRecord, PlanRecord, StageRecord, ValueRecord
 
 CHIP = TOY_CHIP.replace(
     peak_flops_per_second={"bfloat16": 2e12, "float32": 1e12},

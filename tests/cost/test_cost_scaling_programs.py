@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 
 import workbench as wb
 from workbench.cost import estimate_scaled
-from workbench.records import ProgramRecord
+from workbench.records.compiled import ProgramRecord
 
 FEW, ROWS, WIDTH = 16, 8, 64
 Built = tuple[Callable, tuple[Any, ...], tuple[tuple[int, ...], ...]]  # the program, shapes of weights, and of rows

@@ -7,7 +7,7 @@ import pytest
 import workbench as wb
 from workbench.cost import CHIPS, estimate_cost, known_chip, time_module
 from workbench.inspection import inspect_module
-from workbench.records import AxisRecord, DeviceRecord, MeshRecord
+from workbench.records.hardware import AxisRecord, DeviceRecord, MeshRecord
 
 # What Google Cloud's pages and NVIDIA's data sheets print, typed in apart from the table:
 # TFLOP/s in bfloat16, GB/s of memory, GB/s of one link one way.

@@ -6,7 +6,7 @@ from records_parts import toy_module
 
 import workbench as wb
 from workbench.cost import estimate_cost, known_chip, nearest_dtype
-from workbench.records import CollectiveRecord
+from workbench.records.compiled import CollectiveRecord
 from workbench.render import render_text
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from workbench.distributed import from_local_clients, merge_runs, synchronized, wait_for
 from workbench.errors import EngineError, InspectionError, MeshError
-from workbench.records import ClientRunRecord, RunRecord, StageRunRecord
+from workbench.records.run import ClientRunRecord, RunRecord, StageRunRecord
 
 
 @jax.jit

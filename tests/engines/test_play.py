@@ -6,7 +6,7 @@ from client_functions import emitting_fedavg as fedavg
 
 import workbench as wb
 from workbench.engines import play
-from workbench.records import PlayRecord
+from workbench.records.run import PlayRecord
 
 
 @pytest.fixture

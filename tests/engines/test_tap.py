@@ -9,7 +9,7 @@ import pytest
 
 import workbench as wb
 from workbench.errors import InspectionError
-from workbench.records import TapRecord
+from workbench.records.live import TapRecord
 
 W = jnp.array([2.0, -1.0])
 X = jnp.arange(24.0).reshape(6, 2, 2) / 10

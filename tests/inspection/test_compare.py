@@ -6,20 +6,10 @@ import pytest
 
 from workbench import errors
 from workbench.inspection import compare
-from workbench.records import (
-    AxisRecord,
-    CollectiveRecord,
-    CostRecord,
-    MemoryRecord,
-    MeshRecord,
-    ModuleRecord,
-    PlannedCollectiveRecord,
-    PlanRecord,
-    ProgramRecord,
-    PropagationRecord,
-    StageRecord,
-    ValueRecord,
-)
+from workbench.records.compiled import CollectiveRecord, CostRecord, MemoryRecord, ModuleRecord, ProgramRecord
+from workbench.records.hardware import AxisRecord, MeshRecord
+from workbench.records.program import PlanRecord, StageRecord, ValueRecord
+from workbench.records.sharding import PlannedCollectiveRecord, PropagationRecord
 
 
 def stage(index, kind, name, **fields):

@@ -6,7 +6,8 @@ import pytest
 
 import workbench as wb
 from workbench.cli import main
-from workbench.records import CompilationRecord, RunRecord, StageRunRecord, WatchRecord
+from workbench.records.live import CompilationRecord, WatchRecord
+from workbench.records.run import RunRecord, StageRunRecord
 
 
 def run(*seconds, stage=0.5, rounds=None):

@@ -9,7 +9,8 @@ import pytest
 
 from workbench.errors import InspectionError
 from workbench.inspection import inspect_module
-from workbench.records import AxisRecord, MeshRecord, ModuleRecord
+from workbench.records.compiled import ModuleRecord
+from workbench.records.hardware import AxisRecord, MeshRecord
 
 DATA = Path(__file__).parent / "hlo_samples"
 SAMPLES = ("round_cpu8", "round_v5e_2x4", "round_tpu7x", "round_h100x8")

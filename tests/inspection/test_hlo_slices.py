@@ -4,7 +4,7 @@ import pytest
 
 from workbench.cost import collective_seconds, known_chip
 from workbench.inspection import inspect_module
-from workbench.records import AxisRecord, DeviceRecord, MeshRecord
+from workbench.records.hardware import AxisRecord, DeviceRecord, MeshRecord
 
 TRANSFER = """is_host_transfer=true, frontend_attributes={_xla_host_transfer_handler_name="xla_megascale_runtime",\
 _xla_host_transfer_rendezvous="all-reduce_0",_xla_megascale_reduce_operation="SUM",_xla_megascale_target="{1,2}x{0:3}",\

@@ -11,7 +11,7 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from workbench import errors
 from workbench.inspection import inspect_mesh, place_clients
-from workbench.records import PlacementRecord
+from workbench.records.program import PlacementRecord
 
 
 @dataclasses.dataclass(frozen=True)

@@ -26,7 +26,7 @@ from workbench.launch import (
     launch,
 )
 from workbench.launch._nodes import dereference, handles_in
-from workbench.records import EdgeRecord
+from workbench.records.launch import EdgeRecord
 
 
 def small_program():

@@ -10,7 +10,7 @@ import pytest
 
 import workbench as wb
 from workbench.errors import InspectionError, MeshError
-from workbench.records import ProgramRecord
+from workbench.records.compiled import ProgramRecord
 
 
 @wb.program(clients=16)

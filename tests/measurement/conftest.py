@@ -10,15 +10,8 @@ import pytest
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 from records_parts import toy_module
 
-from workbench.records import (
-    AxisRecord,
-    ClientRange,
-    CollectiveRecord,
-    DeviceRecord,
-    InstructionRecord,
-    MeshRecord,
-    ModuleRecord,
-)
+from workbench.records.compiled import CollectiveRecord, InstructionRecord, ModuleRecord
+from workbench.records.hardware import AxisRecord, ClientRange, DeviceRecord, MeshRecord
 
 WIDTH = 16
 STEPS = np.array(

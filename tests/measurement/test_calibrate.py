@@ -13,7 +13,7 @@ from workbench.cost import CHIPS, collective_seconds, estimate_cost, known_chip,
 from workbench.errors import MeshError
 from workbench.inspection import inspect_module
 from workbench.measurement import _calibrate
-from workbench.records import ChipRecord, RateRecord
+from workbench.records.hardware import ChipRecord, RateRecord
 
 
 def rate(kind, amount, seconds, **fields):

@@ -17,7 +17,7 @@ import pytest
 
 from workbench.errors import DataError, EngineError, MeasureError, ProgramError, RoundError
 from workbench.measurement import History, Run, _checkpoints, _history_file, load_checkpoint, run_rounds
-from workbench.records import RoundRecord
+from workbench.records.live import RoundRecord
 
 quiet: dict[str, Any] = {"progress": False}
 # Orbax leaves its readers behind where a file is damaged.

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from workbench.measurement import watch_compilations
-from workbench.records import ExplanationRecord
+from workbench.records.live import ExplanationRecord
 
 
 def test_retraces_are_counted_with_what_changed():

@@ -6,7 +6,7 @@ import pytest
 
 from workbench.errors import MissingDependencyError
 from workbench.measurement import History
-from workbench.records import RoundRecord
+from workbench.records.live import RoundRecord
 
 HISTORY = History(
     [

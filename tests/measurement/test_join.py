@@ -4,14 +4,9 @@ import pytest
 from records_parts import toy_module
 
 from workbench.measurement import DeviceEvent, OtherEvent, Profile, event_records, join_profile
-from workbench.records import (
-    AxisRecord,
-    CollectiveRecord,
-    DeviceRecord,
-    InstructionRecord,
-    MeshRecord,
-    SourceLine,
-)
+from workbench.records.compiled import CollectiveRecord, InstructionRecord
+from workbench.records.hardware import AxisRecord, DeviceRecord, MeshRecord
+from workbench.records.program import SourceLine
 
 LABELS = {device: f"cpu:{device}" for device in range(4)}
 MESH = MeshRecord(

@@ -10,14 +10,8 @@ import workbench as wb
 from workbench.errors import EngineError, MeasureError
 from workbench.measurement import DeviceEvent, Profile, ReadingOptions, join_profile, measure_compiled
 from workbench.measurement._measure import _kept, _stage_runs
-from workbench.records import (
-    CollectiveRecord,
-    EventRecord,
-    InstructionRecord,
-    MemoryRecord,
-    ModuleRecord,
-    StagePartRecord,
-)
+from workbench.records.compiled import CollectiveRecord, InstructionRecord, MemoryRecord, ModuleRecord, StagePartRecord
+from workbench.records.run import EventRecord
 
 STEPS = [3, 1, 2, 5, 0, 4, 7, 1, 1, 6, 2, 2, 3, 8, 1, 2, 4, 0, 5, 1, 9, 2, 3, 1]
 

@@ -10,7 +10,7 @@ import pytest
 import workbench as wb
 from workbench.inspection import inspect_mesh, inspect_module, place_clients
 from workbench.measurement import ReadingOptions, lockstep_waste, measure_compiled
-from workbench.records import PlacementRecord
+from workbench.records.program import PlacementRecord
 
 CLIENTS = 24
 STEPS = np.random.default_rng(0).integers(0, 7, CLIENTS).astype(np.int32)

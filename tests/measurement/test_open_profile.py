@@ -18,7 +18,7 @@ from workbench.cost._accuracy import ACCURACY
 from workbench.errors import ProfileError
 from workbench.measurement import open_profile
 from workbench.measurement._profile_reader import ThinnedLine
-from workbench.records import ProfileRecord
+from workbench.records.profile import ProfileRecord
 from workbench.render import render_text
 
 RECORDED = Path(__file__).parents[1] / "recorded"

@@ -18,7 +18,7 @@ import workbench as wb
 from workbench.cli import main
 from workbench.errors import DataError, MeasureError, MissingDependencyError, RoundError
 from workbench.measurement import MlflowLog, RunFolder, TensorBoardLog, TrackioLog, WandbLog, list_runs
-from workbench.records import RoundRecord
+from workbench.records.live import RoundRecord
 
 
 def step(state: Any, batch: Any, key: Any) -> Any:

@@ -17,7 +17,7 @@ from flax import nnx
 import workbench as wb
 from workbench.errors import MeasureError
 from workbench.measurement import Watch, _watch_core
-from workbench.records import WatchRecord
+from workbench.records.live import WatchRecord
 
 
 @pytest.fixture(autouse=True)

@@ -18,7 +18,7 @@ import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import workbench as wb
-from workbench.records import WhyCollectiveRecord
+from workbench.records.sharding import WhyCollectiveRecord
 
 
 @dataclasses.dataclass(frozen=True)

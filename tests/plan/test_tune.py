@@ -9,7 +9,7 @@ import workbench as wb
 from workbench.errors import ProgramError
 from workbench.plan import LoopForm, _tune, trace
 from workbench.plan._tune import candidate_sizes
-from workbench.records import PlanChoiceRecord
+from workbench.records.program import PlanChoiceRecord
 
 CLIENTS = 12
 

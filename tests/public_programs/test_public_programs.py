@@ -8,7 +8,7 @@ import pytest
 
 import workbench as wb
 from tests.public_programs.programs import PROGRAMS
-from workbench.records import ProgramRecord
+from workbench.records.compiled import ProgramRecord
 
 pytestmark = pytest.mark.slow
 

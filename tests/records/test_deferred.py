@@ -6,7 +6,8 @@ import pickle
 
 import pytest
 
-from workbench.records import Record, StageRecord, deferred
+from workbench.records import Record, deferred
+from workbench.records.program import StageRecord
 
 
 @pytest.fixture

@@ -12,15 +12,15 @@ import pytest
 import records_examples as examples
 import records_parts as parts
 from hypothesis import HealthCheck, given, settings, strategies as st
+from records_parts import RECORD_CLASSES
 
 from workbench import records
 from workbench.errors import RecordError
-from workbench.records import PlacementRecord, PlanRecord, Record, RoundRecord, RunRecord, SourceLine, StageRecord
+from workbench.records import Record
+from workbench.records.live import RoundRecord
+from workbench.records.program import PlacementRecord, PlanRecord, SourceLine, StageRecord
+from workbench.records.run import RunRecord
 
-CLASSES = sorted(
-    (c for c in vars(records).values() if isinstance(c, type) and issubclass(c, Record) and c is not Record),
-    key=lambda c: c.__name__,
-)
 NUMBERS = st.floats(allow_nan=False) | st.integers(-(2**60), 2**60)
 
 
@@ -54,7 +54,7 @@ def records_of(cls: type[Record], depth: int = 2) -> st.SearchStrategy[Any]:
     return st.builds(cls, **{name: each for name, each in fields.items() if name not in optional})
 
 
-@pytest.mark.parametrize("cls", CLASSES, ids=lambda c: c.__name__)
+@pytest.mark.parametrize("cls", RECORD_CLASSES, ids=lambda c: c.__name__)
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_every_record_reads_back(cls: type[Record], data: st.DataObject):

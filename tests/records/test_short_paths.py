@@ -7,7 +7,8 @@ import jax
 import pytest
 from records_examples import fedavg_record
 
-from workbench.records import ProgramRecord, folders_pattern, shorten_paths
+from workbench.records import folders_pattern, shorten_paths
+from workbench.records.compiled import ProgramRecord
 
 
 def test_files_below_the_working_folder_are_relative_to_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,7 +23,7 @@ def test_files_that_python_imports_are_relative_to_where_it_found_them() -> None
 
 def test_files_elsewhere_in_the_home_folder_begin_with_a_tilde(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/opt/Ada Lovelace")
-    monkeypatch.setattr("workbench.records._short_paths._patterns", _uncached())
+    monkeypatch.setattr("workbench.records._source._patterns", _uncached())
     assert shorten_paths('"/opt/Ada Lovelace/engine/train.py"') == '"~/engine/train.py"'
 
 
@@ -61,9 +62,9 @@ def test_record_for_others_names_no_folder_and_reads_back() -> None:
 
 
 def _uncached() -> object:
-    from workbench.records import _short_paths
+    from workbench.records import _source
 
-    return _short_paths._patterns.__wrapped__
+    return _source._patterns.__wrapped__
 
 
 def test_names_are_shortened_where_the_working_folder_is_gone(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.records import _source_text, read_source_line, read_source_lines
+from workbench.records import _source, read_source_line, read_source_lines
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_file_that_a_traceback_has_shown_is_not_read(here: Path):
 
 
 def test_line_of_an_imported_module():
-    assert read_source_line(_source_text.__file__, 1).startswith('"""The text behind')
+    assert read_source_line(_source.__file__, 1).startswith('"""Source files')
 
 
 def test_line_of_a_notebook_cell(here: Path):

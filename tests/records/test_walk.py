@@ -1,6 +1,6 @@
 """The one walk over the stages of a plan."""
 
-from workbench.records import PlanRecord, StageRecord
+from workbench.records.program import PlanRecord, StageRecord
 
 
 def stage(path: str, kind="server", *body: StageRecord) -> StageRecord:

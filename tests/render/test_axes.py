@@ -6,7 +6,8 @@ from records_examples import fedavg_record
 from records_parts import cost_record, module_record
 
 from workbench import render
-from workbench.records import EventRecord, RoundRecord, RunRecord
+from workbench.records.live import RoundRecord
+from workbench.records.run import EventRecord, RunRecord
 
 HISTORY = [RoundRecord(round=n, seconds=0.5, metrics={"loss": (3.0, 1.0), "accuracy": 0.5}) for n in range(3)]
 

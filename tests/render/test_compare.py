@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from workbench.records import ComparedRecord, ComparisonRecord
+from workbench.records.advice import ComparedRecord, ComparisonRecord
 from workbench.render import amount_text, display_record, render_text, to_pandas
 
 COMPARISON = ComparisonRecord(

@@ -3,12 +3,7 @@
 import pytest
 from records_parts import TOY_CHIP, toy_module
 
-from workbench.records import (
-    ClientCostRecord,
-    CollectiveRecord,
-    CostRecord,
-    StageCostRecord,
-)
+from workbench.records.compiled import ClientCostRecord, CollectiveRecord, CostRecord, StageCostRecord
 from workbench.render import plot_collectives, plot_roofline, plot_timeline, render_text
 from workbench.render._cost import collective_bytes
 

@@ -5,7 +5,8 @@ import xml.etree.ElementTree as ET
 import records_examples as examples
 from workbench_widgets._program import overview
 
-from workbench.records import DisclosedRecord, RunRecord
+from workbench.records.program import DisclosedRecord
+from workbench.records.run import RunRecord
 from workbench.render import disclosed_blocks, render_program_svg, render_text, stage_details
 from workbench.render._disclosure import describe_disclosed
 from workbench.render._program_layout import lay_out

@@ -13,15 +13,19 @@ import numpy as np
 import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from records_examples import fedavg_record, pods_record, rounds_record
-from records_parts import cost_record, mesh_record, module_record, sharding_record
+from records_parts import RECORD_CLASSES, cost_record, mesh_record, module_record, sharding_record
 
-from workbench import records, trace
+from workbench import trace
 from workbench.measurement import History
-from workbench.records import CallTreeRecord, MeshRecord, Record, RoundRecord, RunRecord, StageRecord, deferred
+from workbench.records import Record, deferred
+from workbench.records.call_tree import CallTreeRecord
+from workbench.records.hardware import MeshRecord
+from workbench.records.live import RoundRecord
+from workbench.records.program import StageRecord
+from workbench.records.run import RunRecord
 from workbench.render import display_object, render_text
 from workbench.render._card import TEXT_LINES
 
-CLASSES = [c for c in vars(records).values() if isinstance(c, type) and issubclass(c, Record) and c is not Record]
 BIG = [fedavg_record(), rounds_record(), pods_record(), module_record(), cost_record(), mesh_record()]
 BIG += [sharding_record(), fedavg_record().plan, module_record().memory, sharding_record().leaves[0]]
 VOID = {"img", "br"}
@@ -85,7 +89,7 @@ def check(shell, x):
     return shown
 
 
-@pytest.mark.parametrize("cls", CLASSES, ids=lambda c: c.__name__)
+@pytest.mark.parametrize("cls", RECORD_CLASSES, ids=lambda c: c.__name__)
 def test_every_record_class_is_one_line_a_text_and_a_card(shell, cls):
     shown = check(shell, example_of(cls))
     # The parts of these two refer to one another, which made-up values do not; real ones are below.

@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
-from workbench.records import EdgeRecord, LaunchedRecord, NodeRecord, NodeStateRecord, ProgramGraphRecord
+from workbench.records.launch import EdgeRecord, LaunchedRecord, NodeRecord, NodeStateRecord, ProgramGraphRecord
 from workbench.render import (
     STATE_HUES,
     STATE_SIGNS,

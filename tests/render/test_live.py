@@ -2,19 +2,16 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from workbench.records import (
+from workbench.records.compiled import CostRecord, StageCostRecord
+from workbench.records.live import (
     ClientOutcomeRecord,
-    CostRecord,
     DeviceSampleRecord,
-    EventRecord,
     HostSampleRecord,
-    RunRecord,
     SampleRecord,
     SpanRecord,
-    StageCostRecord,
-    StageRunRecord,
     TimelineRecord,
 )
+from workbench.records.run import EventRecord, RunRecord, StageRunRecord
 from workbench.render import (
     describe_run,
     describe_samples,

@@ -2,15 +2,10 @@
 
 import pytest
 
-from workbench.records import (
-    BufferRecord,
-    DeviceRecord,
-    LeafShardingRecord,
-    MemoryRecord,
-    MeshRecord,
-    ShardRecord,
-    SourceLine,
-)
+from workbench.records.compiled import BufferRecord, MemoryRecord
+from workbench.records.hardware import DeviceRecord, MeshRecord
+from workbench.records.program import SourceLine
+from workbench.records.sharding import LeafShardingRecord, ShardRecord
 from workbench.render import plot_memory, plot_memory_timeline, render_text
 
 MEMORY = MemoryRecord(

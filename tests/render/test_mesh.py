@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from workbench.records import AxisRecord, ClientRange, DeviceRecord, MeshRecord
+from workbench.records.hardware import AxisRecord, ClientRange, DeviceRecord, MeshRecord
 from workbench.render import describe_mesh, render_mesh_svg, render_text
 
 NS = {"svg": "http://www.w3.org/2000/svg"}

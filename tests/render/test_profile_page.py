@@ -8,7 +8,7 @@ from urllib.parse import unquote
 import pytest
 
 from workbench.measurement import open_profile
-from workbench.records import ProfileRecord
+from workbench.records.profile import ProfileRecord
 from workbench.render import render_profile_html
 
 RECORDED = Path(__file__).parents[1] / "recorded"

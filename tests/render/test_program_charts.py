@@ -3,7 +3,7 @@ import xml.etree.ElementTree as ET
 import records_examples as examples
 from records_parts import cost_record
 
-from workbench.records import MemoryRecord
+from workbench.records.compiled import MemoryRecord
 from workbench.render import render_roofline_svg, render_schedule_memory_svg
 
 

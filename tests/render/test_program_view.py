@@ -8,7 +8,8 @@ import records_examples as examples
 from records_parts import PARAMETER_BYTES
 
 from workbench import inspect
-from workbench.records import PlanRecord, ProgramRecord, StageRecord
+from workbench.records.compiled import ProgramRecord
+from workbench.records.program import PlanRecord, StageRecord
 from workbench.render import describe_program, render_program_svg, render_text, stage_details
 from workbench.render._program_layout import lay_out
 

@@ -6,17 +6,16 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
-from workbench.records import (
+from workbench.records.live import (
     ClientOutcomeRecord,
     RoundRecord,
-    RunRecord,
-    SourceLine,
     SpanRecord,
-    StageRunRecord,
     TappedValueRecord,
     TapRecord,
     TimelineRecord,
 )
+from workbench.records.program import SourceLine
+from workbench.records.run import RunRecord, StageRunRecord
 from workbench.render import (
     describe_rounds,
     plot_clients_over_rounds,

@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from workbench.records import (
+from workbench.records.sharding import (
     LeafShardingRecord,
     PlannedCollectiveRecord,
     PlannedValueRecord,

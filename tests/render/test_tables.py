@@ -4,21 +4,10 @@ import pytest
 from records_examples import fedavg_record
 from records_parts import TOY_CHIP, cost_record, mesh_record, module_record, sharding_record
 
-from workbench.records import (
-    BufferRecord,
-    CollectiveRecord,
-    InstructionRecord,
-    MemoryRecord,
-    PlannedCollectiveRecord,
-    PlannedValueRecord,
-    PropagationRecord,
-    RunRecord,
-    ShardRecord,
-    SourceLine,
-    StageCostRecord,
-    StageRecord,
-    StageRunRecord,
-)
+from workbench.records.compiled import BufferRecord, CollectiveRecord, InstructionRecord, MemoryRecord, StageCostRecord
+from workbench.records.program import SourceLine, StageRecord
+from workbench.records.run import RunRecord, StageRunRecord
+from workbench.records.sharding import PlannedCollectiveRecord, PlannedValueRecord, PropagationRecord, ShardRecord
 from workbench.render import to_pandas
 
 

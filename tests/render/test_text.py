@@ -8,7 +8,10 @@ import pytest
 from records_examples import fedavg_record, pods_record, rounds_record
 from records_parts import TOY_CHIP, cost_record, mesh_record, module_record, sharding_record
 
-from workbench.records import ClientRange, PropagationRecord, Record, RunRecord
+from workbench.records import Record
+from workbench.records.hardware import ClientRange
+from workbench.records.run import RunRecord
+from workbench.records.sharding import PropagationRecord
 from workbench.render import render_text
 
 

@@ -9,7 +9,7 @@ from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 from records_parts import mesh_record, sharding_record
 
 from workbench.inspection import inspect_mesh, inspect_sharding
-from workbench.records import RunRecord
+from workbench.records.run import RunRecord
 from workbench.render import render_sharding_svg, render_text
 
 

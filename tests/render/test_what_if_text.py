@@ -5,7 +5,7 @@ import json
 import records_examples as examples
 import records_parts as parts
 
-from workbench.records import TrafficRecord, WhatIfRecord
+from workbench.records.compiled import TrafficRecord, WhatIfRecord
 from workbench.render import render_text, what_if_amounts
 
 

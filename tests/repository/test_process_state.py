@@ -20,7 +20,7 @@ ASSIGNED = {"os.environ", "threading.excepthook", "sys.excepthook", "sys.stdout"
 
 ALLOWED = {
     "workbench/_processes/_shared_change.py": "a filter that is added and removed under a lock",
-    "workbench/records/_in_bulk.py": "through SharedChange",
+    "workbench/records/_base.py": "through SharedChange",
     "workbench/mesh/_simulate.py": "the user asks for simulated devices; documented",
     "workbench/engines/_artifact_check.py": "in a child process",
     "workbench/engines/beam/_child.py": "in a child process",

@@ -10,7 +10,7 @@ import workbench_widgets
 from workbench_widgets._advice_state import advice_state
 
 import workbench as wb
-from workbench.records import AdviceRecord, FindingRecord, GainRecord
+from workbench.records.advice import AdviceRecord, FindingRecord, GainRecord
 
 GAIN = GainRecord(quantity="peak bytes", before=2048.0, after=1024.0, verified=True, how="compiled")
 FINDING = FindingRecord(

@@ -1,7 +1,7 @@
 import numpy as np
 from workbench_widgets._compare_tree import compare_tree_state
 
-from workbench.records import CallFiguresRecord, CallNodeRecord, CallTreeRecord
+from workbench.records.call_tree import CallFiguresRecord, CallNodeRecord, CallTreeRecord
 
 
 def tree(*nodes: tuple[int | None, str, str, float]) -> CallTreeRecord:

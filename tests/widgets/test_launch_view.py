@@ -10,7 +10,7 @@ import pytest
 import workbench_widgets
 from launch_examples import FakeLaunched, graph, node_state
 
-from workbench.records import LaunchedRecord
+from workbench.records.launch import LaunchedRecord
 
 
 @pytest.fixture(autouse=True)

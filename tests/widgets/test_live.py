@@ -13,15 +13,8 @@ from workbench_widgets._clients_controller import MOST_ROUNDS as MOST_KEPT, Clie
 from workbench_widgets._devices import devices_state
 from workbench_widgets._run import MOST_COLUMNS, MOST_POINTS, MergedMap, RunDigest
 
-from workbench.records import (
-    ClientOutcomeRecord,
-    ClientRunRecord,
-    RoundRecord,
-    RunRecord,
-    TappedValueRecord,
-    TapRecord,
-    TimelineRecord,
-)
+from workbench.records.live import ClientOutcomeRecord, RoundRecord, TappedValueRecord, TapRecord, TimelineRecord
+from workbench.records.run import ClientRunRecord, RunRecord
 
 
 def numbers(made: bytes) -> np.ndarray:

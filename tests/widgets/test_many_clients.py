@@ -11,7 +11,7 @@ from workbench_widgets._clients_state import MOST_DRAWN, clients_state, group_me
 
 import workbench as wb
 from workbench.cost import estimate_cost
-from workbench.records import ClientCostRecord
+from workbench.records.compiled import ClientCostRecord
 
 MANY = 10**7
 

@@ -7,7 +7,8 @@ from workbench_widgets._memory import memory_state
 from workbench_widgets._memory_tree import buffer_tree
 
 from workbench import inspect
-from workbench.records import BufferRecord, SourceLine
+from workbench.records.compiled import BufferRecord
+from workbench.records.program import SourceLine
 
 
 def buffer(name: str, size: int, op_name: str = "", line: int | None = None) -> BufferRecord:

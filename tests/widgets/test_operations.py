@@ -7,14 +7,9 @@ from workbench_widgets._headline import group_collectives, headline
 from workbench_widgets._hlo import hlo_state
 from workbench_widgets._operations import operations_state, with_measured
 
-from workbench.records import (
-    CallCollectiveRecord,
-    CallFiguresRecord,
-    CallNodeRecord,
-    CallTreeRecord,
-    RunRecord,
-    SourceLine,
-)
+from workbench.records.call_tree import CallCollectiveRecord, CallFiguresRecord, CallNodeRecord, CallTreeRecord
+from workbench.records.program import SourceLine
+from workbench.records.run import RunRecord
 
 
 def figures(flops: float, sent: float = 0.0) -> CallFiguresRecord:

@@ -8,7 +8,7 @@ import workbench_widgets
 from workbench_widgets._profile import join_trees, profile_state
 
 from workbench.measurement import open_profile
-from workbench.records import ProfiledDeviceRecord, ProfileRecord
+from workbench.records.profile import ProfiledDeviceRecord, ProfileRecord
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 

@@ -3,7 +3,8 @@ import records_parts as parts
 from workbench_widgets._roofline_state import roofline_state
 
 from workbench.cost import known_chip
-from workbench.records import InstructionRecord, ModuleRecord, SourceLine
+from workbench.records.compiled import InstructionRecord, ModuleRecord
+from workbench.records.program import SourceLine
 
 PLACE = SourceLine(file="model.py", line=3)
 DOT = InstructionRecord(

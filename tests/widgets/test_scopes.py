@@ -2,7 +2,8 @@ import records_examples as examples
 from records_parts import instructions
 from workbench_widgets._scopes import LEFT_OUT, OUTSIDE, ROOT, read_call_groups, read_edges, read_scopes
 
-from workbench.records import CallNodeRecord, CallTreeRecord, InstructionRecord
+from workbench.records.call_tree import CallNodeRecord, CallTreeRecord
+from workbench.records.compiled import InstructionRecord
 
 
 def made(name: str, op_name: str = "", **fields: object) -> InstructionRecord:

@@ -14,7 +14,8 @@ from jax.sharding import Mesh
 from workbench_widgets._mesh_layout import arrangements
 
 import workbench as wb
-from workbench.records import PlannedValueRecord, PropagationRecord, WhatIfRecord
+from workbench.records.compiled import WhatIfRecord
+from workbench.records.sharding import PlannedValueRecord, PropagationRecord
 
 
 class Waiting:

@@ -3,7 +3,8 @@ import records_examples as examples
 import records_parts as parts
 import workbench_widgets
 
-from workbench.records import EventRecord, MemoryRecord, RunRecord
+from workbench.records.compiled import MemoryRecord
+from workbench.records.run import EventRecord, RunRecord
 
 EVENT = EventRecord(where="cpu:0", name="dot", start_seconds=0.0, seconds=0.5)
 

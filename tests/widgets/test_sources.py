@@ -9,7 +9,8 @@ from workbench_widgets._source import read_source
 
 import workbench as wb
 from workbench.inspection import inspect_module
-from workbench.records import ProgramRecord, SourceLine
+from workbench.records.compiled import ProgramRecord
+from workbench.records.program import SourceLine
 
 HLO = """HloModule evil, entry_computation_layout={(f32[4]{0})->f32[4]{0}}
 

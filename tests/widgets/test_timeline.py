@@ -2,15 +2,10 @@ import numpy as np
 from workbench_widgets import TimelineView
 from workbench_widgets._timeline import NOTHING, awaited, round_starts, timeline_state
 
-from workbench.records import (
-    CallNodeRecord,
-    CallTreeRecord,
-    EventRecord,
-    PlanRecord,
-    ProgramRecord,
-    RunRecord,
-    SourceLine,
-)
+from workbench.records.call_tree import CallNodeRecord, CallTreeRecord
+from workbench.records.compiled import ProgramRecord
+from workbench.records.program import PlanRecord, SourceLine
+from workbench.records.run import EventRecord, RunRecord
 
 
 def span(where: str, name: str, start: float, seconds: float, kind: str = "compute", **more) -> EventRecord:

@@ -7,7 +7,9 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Protocol
 
-from workbench.records import AdviceRecord, CallTreeRecord, Record, SearchRecord
+from workbench.records import Record
+from workbench.records.advice import AdviceRecord, SearchRecord
+from workbench.records.call_tree import CallTreeRecord
 from workbench_widgets._advice_state import advice_state, search_state
 from workbench_widgets._base import WorkbenchWidget, problem
 

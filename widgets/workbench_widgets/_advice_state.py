@@ -3,7 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.records import AdviceRecord, CallTreeRecord, FindingRecord, GainRecord, SearchRecord
+from workbench.records.advice import AdviceRecord, FindingRecord, GainRecord, SearchRecord
+from workbench.records.call_tree import CallTreeRecord
 from workbench.render import (
     amount_writer,
     bytes_text,

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from workbench.records import ProgramRecord, cell_name, read_source_lines
+from workbench.records import cell_name, read_source_lines
+from workbench.records.compiled import ProgramRecord
 
 MOST_BYTES = 200_000  # of one file
 

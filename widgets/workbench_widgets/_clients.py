@@ -5,7 +5,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from workbench.records import ProgramRecord, RunRecord, TimelineRecord
+from workbench.records.compiled import ProgramRecord
+from workbench.records.live import TimelineRecord
+from workbench.records.run import RunRecord
 from workbench.render import GLOSSARY, Markup, count_text, render_clients_svg, seconds_text
 from workbench_widgets._clients_controller import ClientCourses, ClientsController, Tap
 from workbench_widgets._clients_state import Arrays, client_stage, clients_state, floats, group_means

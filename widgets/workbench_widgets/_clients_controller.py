@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from workbench.records import RoundRecord, TapRecord
+from workbench.records.live import RoundRecord, TapRecord
 from workbench.render import render_tap_html, render_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import floats

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.records import ClientCostRecord, ProgramRecord, StageRecord
+from workbench.records.compiled import ClientCostRecord, ProgramRecord
+from workbench.records.program import StageRecord
 from workbench.render import bytes_text, device_groups, shape_text
 
 Arrays = dict[str, bytes]

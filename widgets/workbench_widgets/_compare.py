@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from workbench.records import ComparisonRecord
+from workbench.records.advice import ComparisonRecord
 from workbench.render import GLOSSARY, display_record, render_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._compare_tree import compare_tree_state

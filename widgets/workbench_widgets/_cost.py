@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from workbench.records import ProgramRecord
+from workbench.records.compiled import ProgramRecord
 from workbench.render import GLOSSARY, Markup, bytes_text, render_roofline_svg, seconds_text, work_text
 from workbench_widgets._cost_controller import CompileFor, CostController
 from workbench_widgets._cost_state import cost_state

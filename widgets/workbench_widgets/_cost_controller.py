@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
 from workbench.cost import CHIPS, estimate_scaled
-from workbench.records import ProgramRecord
+from workbench.records.compiled import ProgramRecord
 from workbench_widgets._base import WorkbenchWidget, problem
 from workbench_widgets._cost_state import stage_rows, target_state
 from workbench_widgets._scaling_state import scaled_state

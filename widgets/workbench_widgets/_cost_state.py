@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from workbench.aot import targets_for
-from workbench.records import CostRecord, MemoryRecord, ProgramRecord
+from workbench.records.compiled import CostRecord, MemoryRecord, ProgramRecord
 from workbench.render import (
     bytes_text,
     render_roofline_svg,

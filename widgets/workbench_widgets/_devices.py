@@ -6,7 +6,8 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from workbench.records import RunRecord, SampleRecord
+from workbench.records.live import SampleRecord
+from workbench.records.run import RunRecord
 from workbench.render import (
     GLOSSARY,
     Markup,

@@ -4,14 +4,10 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from workbench.records import (
-    PlayRecord,
-    ProgramRecord,
-    RunOverlayRecord,
-    RunRecord,
-    TimelineRecord,
-    without_collections,
-)
+from workbench.records import without_collections
+from workbench.records.compiled import ProgramRecord
+from workbench.records.live import TimelineRecord
+from workbench.records.run import PlayRecord, RunOverlayRecord, RunRecord
 from workbench.render import GLOSSARY, Markup, describe_program, display_record, render_program_svg, render_text
 from workbench_widgets._advice_controller import AdviceController, Advises, Searches
 from workbench_widgets._base import require_dock

@@ -4,7 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from workbench.records import CallTreeRecord, CollectiveRecord, ProgramRecord, RunRecord, SourceLine
+from workbench.records.call_tree import CallTreeRecord
+from workbench.records.compiled import CollectiveRecord, ProgramRecord
+from workbench.records.program import SourceLine
+from workbench.records.run import RunRecord
 from workbench.render import (
     axes_text,
     bytes_text,

@@ -6,15 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from workbench import records
-from workbench.records import (
-    CollectiveRecord,
-    InstructionRecord,
-    ModuleRecord,
-    ProgramRecord,
-    SourceLine,
-    read_source_line,
-    read_source_lines,
-)
+from workbench.records import read_source_line, read_source_lines
+from workbench.records.compiled import CollectiveRecord, InstructionRecord, ModuleRecord, ProgramRecord
+from workbench.records.program import SourceLine
 from workbench.render import (
     GLOSSARY,
     Markup,

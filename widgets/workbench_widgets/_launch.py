@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
-from workbench.records import LaunchedRecord, NodeStateRecord, ProgramGraphRecord
+from workbench.records.launch import LaunchedRecord, NodeStateRecord, ProgramGraphRecord
 from workbench.render import (
     GLOSSARY,
     NODE_KINDS,

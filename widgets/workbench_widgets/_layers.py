@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from workbench.records import CallNodeRecord
+from workbench.records.call_tree import CallNodeRecord
 
 FEWEST = 3  # siblings that are folded
 _NUMBER = re.compile(r"\d+(?!.*\d)")  # the last number of a name

@@ -1,6 +1,6 @@
 """The memory view: bytes alive over the schedule, what is alive at the peak, and whether it fits."""
 
-from workbench.records import MemoryRecord, ProgramRecord
+from workbench.records.compiled import MemoryRecord, ProgramRecord
 from workbench.render import (
     GLOSSARY,
     Markup,

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Sequence, Set as AbstractSet
 
-from workbench.records import BufferRecord
+from workbench.records.compiled import BufferRecord
 from workbench.render import count_text, source_text
 from workbench_widgets.states import MemoryRow
 

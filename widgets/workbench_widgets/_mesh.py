@@ -5,15 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from workbench.records import (
-    AxisRecord,
-    CollectiveRecord,
-    CostRecord,
-    DeviceRecord,
-    LeafShardingRecord,
-    MeshRecord,
-    ShardingRecord,
-)
+from workbench.records.compiled import CollectiveRecord, CostRecord
+from workbench.records.hardware import AxisRecord, DeviceRecord, MeshRecord
+from workbench.records.sharding import LeafShardingRecord, ShardingRecord
 from workbench.render import GLOSSARY, Markup, describe_mesh, render_mesh_svg, render_text, shape_text, spec_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats

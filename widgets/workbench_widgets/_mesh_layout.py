@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.records import DeviceRecord, MeshRecord
+from workbench.records.hardware import DeviceRecord, MeshRecord
 from workbench.render import arrange_devices
 
 FEW = 128  # devices that are drawn as cards with words on them

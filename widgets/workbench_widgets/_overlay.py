@@ -6,7 +6,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from workbench.records import Record, RunOverlayRecord
+from workbench.records import Record
+from workbench.records.run import RunOverlayRecord
 from workbench.render import GLOSSARY, Markup, describe_overlay, render_overlay_svg, render_text
 from workbench_widgets._base import WorkbenchWidget
 

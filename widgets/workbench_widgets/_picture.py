@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from workbench.records import RunRecord, TimelineRecord
+from workbench.records.live import TimelineRecord
+from workbench.records.run import RunRecord
 from workbench.render import (
     Markup,
     describe_run,

@@ -2,7 +2,9 @@
 
 from typing import Any, ClassVar
 
-from workbench.records import CollectiveRecord, MeshRecord, PlayedStageRecord, PlayRecord, ProgramRecord
+from workbench.records.compiled import CollectiveRecord, ProgramRecord
+from workbench.records.hardware import MeshRecord
+from workbench.records.run import PlayedStageRecord, PlayRecord
 from workbench.render import GLOSSARY, bytes_text, source_text
 from workbench_widgets._base import WorkbenchWidget
 

@@ -6,13 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from workbench.records import (
-    CallFiguresRecord,
-    CallNodeRecord,
-    CallTreeRecord,
-    ProfiledDeviceRecord,
-    ProfileRecord,
-)
+from workbench.records.call_tree import CallFiguresRecord, CallNodeRecord, CallTreeRecord
+from workbench.records.profile import ProfiledDeviceRecord, ProfileRecord
 from workbench.render import (
     GLOSSARY,
     Markup,

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.records import ProgramRecord
+from workbench.records.compiled import ProgramRecord
 from workbench.render import (
     GLOSSARY,
     Markup,

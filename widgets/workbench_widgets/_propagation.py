@@ -2,7 +2,7 @@
 
 from typing import Any, ClassVar
 
-from workbench.records import PlannedValueRecord, PropagationRecord
+from workbench.records.sharding import PlannedValueRecord, PropagationRecord
 from workbench.render import (
     GLOSSARY,
     ROWS_AT_MOST as PAGE,

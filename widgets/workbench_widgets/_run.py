@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from workbench.records import RoundRecord, SampleRecord, TimelineRecord
+from workbench.records.live import RoundRecord, SampleRecord, TimelineRecord
 from workbench.render import (
     GLOSSARY,
     Markup,

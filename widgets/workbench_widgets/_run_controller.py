@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
-from workbench.records import ProblemRecord, RoundRecord
+from workbench.records.live import ProblemRecord, RoundRecord
 from workbench_widgets._base import WorkbenchWidget
 
 LOOK_SECONDS = 0.25

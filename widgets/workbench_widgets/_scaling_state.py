@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from workbench.cost import CHIPS, scaled_placement
-from workbench.records import ProgramRecord, ScaledCostRecord
+from workbench.records.compiled import ProgramRecord, ScaledCostRecord
 from workbench.render import render_roofline_svg
 
 MODEL = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)

@@ -8,7 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from workbench.records import CallTreeRecord, InstructionRecord, PlanRecord
+from workbench.records.call_tree import CallTreeRecord
+from workbench.records.compiled import InstructionRecord
+from workbench.records.program import PlanRecord
 from workbench_widgets._operations import visible_nodes
 
 ROOT, LEFT_OUT = -1, -2

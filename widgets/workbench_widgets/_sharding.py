@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
-from workbench.records import LeafShardingRecord, PropagationRecord, ShardingRecord
+from workbench.records.sharding import LeafShardingRecord, PropagationRecord, ShardingRecord
 from workbench.render import (
     GLOSSARY,
     Markup,

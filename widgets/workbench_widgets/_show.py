@@ -4,24 +4,16 @@ import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from workbench.records import (
-    ComparisonRecord,
-    LaunchedRecord,
-    LeafShardingRecord,
-    MeshRecord,
-    PlanRecord,
-    PlayRecord,
-    ProfileRecord,
-    ProgramGraphRecord,
-    ProgramRecord,
-    PropagationRecord,
-    Record,
-    RunOverlayRecord,
-    RunRecord,
-    ShardingRecord,
-    TimelineRecord,
-    WhatIfRecord,
-)
+from workbench.records import Record
+from workbench.records.advice import ComparisonRecord
+from workbench.records.compiled import ProgramRecord, WhatIfRecord
+from workbench.records.hardware import MeshRecord
+from workbench.records.launch import LaunchedRecord, ProgramGraphRecord
+from workbench.records.live import TimelineRecord
+from workbench.records.profile import ProfileRecord
+from workbench.records.program import PlanRecord
+from workbench.records.run import PlayRecord, RunOverlayRecord, RunRecord
+from workbench.records.sharding import LeafShardingRecord, PropagationRecord, ShardingRecord
 from workbench_widgets._advice_controller import Advises, Searches
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients import ClientsView
@@ -111,7 +103,7 @@ def show_record(
         ValueError: there is no such view of it, or the record lacks what the view would show.
 
     Example:
-        >>> from workbench.records import AxisRecord, DeviceRecord, MeshRecord
+        >>> from workbench.records.hardware import AxisRecord, DeviceRecord, MeshRecord
         >>> device = DeviceRecord(id=0, position=(0,), platform="cpu")
         >>> show_record(MeshRecord(axes=(AxisRecord(name="clients", size=1),), devices=(device,))).close()
     """

@@ -3,7 +3,8 @@
 import re
 import sys
 
-from workbench.records import SourceLine, read_source_lines
+from workbench.records import read_source_lines
+from workbench.records.program import SourceLine
 
 AROUND = 3
 MOST = 40

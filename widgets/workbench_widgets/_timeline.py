@@ -6,7 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from workbench.records import CallTreeRecord, EventRecord, PlanRecord, ProgramRecord, RunRecord, StageRecord
+from workbench.records.call_tree import CallTreeRecord
+from workbench.records.compiled import ProgramRecord
+from workbench.records.program import PlanRecord, StageRecord
+from workbench.records.run import EventRecord, RunRecord
 from workbench.render import GLOSSARY, Markup, describe_run, render_run_svg
 from workbench_widgets._base import WorkbenchWidget
 

@@ -6,7 +6,7 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
-from workbench.records import TrafficRecord, WhatIfRecord
+from workbench.records.compiled import TrafficRecord, WhatIfRecord
 from workbench.render import (
     bytes_text,
     change_sign,

@@ -34,7 +34,8 @@ from workbench.advice._verify import Recompile, Variants, count_traces, is_gradi
 from workbench.advice.search import SearchProgram
 from workbench.errors import InspectionError
 from workbench.plan import ChunkSize
-from workbench.records import AdviceRecord, FindingRecord, ProgramRecord
+from workbench.records.advice import AdviceRecord, FindingRecord
+from workbench.records.compiled import ProgramRecord
 
 Rule = Callable[[Compiled], Iterator[FindingRecord]]
 RULES: tuple[Rule, ...] = (

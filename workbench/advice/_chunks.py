@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from workbench.advice._module import Compiled
 from workbench.advice._verify import compared
 from workbench.errors import WorkbenchError
-from workbench.records import FindingRecord, GainRecord, ProgramRecord
+from workbench.records.advice import FindingRecord, GainRecord
+from workbench.records.compiled import ProgramRecord
 from workbench.render import bytes_text
 
 _WORTH = 0.2  # of the peak

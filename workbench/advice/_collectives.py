@@ -5,7 +5,9 @@ from collections.abc import Iterator
 
 from workbench.advice._module import Compiled, dtype_of, estimated, sent
 from workbench.advice.search import promoted_sums
-from workbench.records import CollectiveKind, CollectiveRecord, FindingRecord, InstructionRecord
+from workbench.records.advice import FindingRecord
+from workbench.records.compiled import CollectiveRecord, InstructionRecord
+from workbench.records.sharding import CollectiveKind
 from workbench.render import bytes_text, spec_code
 
 _HALVED = {"bf16", "f16"}

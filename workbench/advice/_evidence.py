@@ -5,7 +5,9 @@ import re
 from workbench.advice._module import Compiled, sent
 from workbench.advice.search import pattern_of
 from workbench.cost import seconds_of_collective
-from workbench.records import CallNodeRecord, FindingRecord, ProgramRecord
+from workbench.records.advice import FindingRecord
+from workbench.records.call_tree import CallNodeRecord
+from workbench.records.compiled import ProgramRecord
 from workbench.render import placement_code
 
 _MOST_NODES = 8

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from workbench.advice._module import Compiled
-from workbench.records import FindingRecord
+from workbench.records.advice import FindingRecord
 
 _MANY_TRACES = 4
 _TARGETS = ("callback", "CallbackTo", "MoveToHost", "MoveToDevice")

@@ -6,7 +6,9 @@ import numpy as np
 
 from workbench.advice._module import Compiled, estimated, sent
 from workbench.inspection import link_distances, order_of_jax
-from workbench.records import CollectiveRecord, FindingRecord, MeshRecord
+from workbench.records.advice import FindingRecord
+from workbench.records.compiled import CollectiveRecord
+from workbench.records.hardware import MeshRecord
 from workbench.render import bytes_text
 
 

@@ -5,7 +5,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from workbench.advice._module import CALLING, WORKLESS, Compiled
-from workbench.records import FindingRecord, InstructionRecord, SourceLine
+from workbench.records.advice import FindingRecord
+from workbench.records.compiled import InstructionRecord
+from workbench.records.program import SourceLine
 from workbench.render import bytes_text, flops_text
 
 _SMALL_BYTES = 1 << 15  # read and written by one instruction, or by one iteration

@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 
 from workbench.advice._module import Compiled, estimated
-from workbench.records import FindingRecord, ShardingRecord
+from workbench.records.advice import FindingRecord
+from workbench.records.sharding import ShardingRecord
 from workbench.render import bytes_text
 
 _ROOT = re.compile(r"ROOT %?([^ ]+) = .*")

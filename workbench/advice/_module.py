@@ -9,15 +9,9 @@ from typing import TYPE_CHECKING
 
 from workbench.inspection import explain_program
 from workbench.plan import ChunkSize
-from workbench.records import (
-    CollectiveRecord,
-    GainRecord,
-    InstructionRecord,
-    ModuleRecord,
-    ProgramRecord,
-    Quantity,
-    WhyRecord,
-)
+from workbench.records.advice import GainRecord, Quantity
+from workbench.records.compiled import CollectiveRecord, InstructionRecord, ModuleRecord, ProgramRecord
+from workbench.records.sharding import WhyRecord
 
 if TYPE_CHECKING:
     from workbench.advice.search import SearchProgram

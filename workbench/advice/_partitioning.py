@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from workbench.advice._collectives import evidence_of, is_runtime_shift, share
 from workbench.advice._module import Compiled, estimated, sent
 from workbench.advice._rewrite import RECOMPUTED
-from workbench.records import CollectiveRecord, FindingRecord, PlannedValueRecord, WhyCollectiveRecord
+from workbench.records.advice import FindingRecord
+from workbench.records.compiled import CollectiveRecord
+from workbench.records.sharding import PlannedValueRecord, WhyCollectiveRecord
 from workbench.render import bytes_text
 
 # Steps of JAX's older generator: it numbers all rows, cuts the list in two halves, mixes them and joins the results.

@@ -5,7 +5,9 @@ from collections.abc import Iterator, Sequence
 
 from workbench.advice._module import Compiled
 from workbench.advice.search import ArgumentLeaf, group_leaves
-from workbench.records import FindingRecord, LeafShardingRecord, PlannedValueRecord, ProgramRecord
+from workbench.records.advice import FindingRecord
+from workbench.records.compiled import ProgramRecord
+from workbench.records.sharding import LeafShardingRecord, PlannedValueRecord
 from workbench.render import bytes_text, spec_code
 
 _LARGE = 0.1  # of the arguments of one device

@@ -8,7 +8,8 @@ from workbench.advice._module import Compiled, estimated
 from workbench.advice._sharding import all_of, best_spec, named
 from workbench.advice.search import Priced, SearchProgram
 from workbench.errors import WorkbenchError
-from workbench.records import FindingRecord, SourceLine
+from workbench.records.advice import FindingRecord
+from workbench.records.program import SourceLine
 from workbench.render import bytes_text, spec_code
 
 _LESS = 0.9  # of the bytes sent: a change that saves less is no finding

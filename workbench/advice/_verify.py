@@ -27,7 +27,9 @@ from workbench.errors import WorkbenchError
 from workbench.inspection import LoweredCall, TracedCall, current_mesh, inspect_call, mesh_of_values, trace_call
 from workbench.inspection.what_if import WhatIf
 from workbench.plan import ChunkSize
-from workbench.records import FindingRecord, GainRecord, ProgramRecord, SourceLine
+from workbench.records.advice import FindingRecord, GainRecord
+from workbench.records.compiled import ProgramRecord
+from workbench.records.program import SourceLine
 from workbench.render import bytes_text, spec_code
 
 Recompile = Callable[..., ProgramRecord]

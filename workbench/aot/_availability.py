@@ -7,7 +7,7 @@ from workbench.aot._axes import fit_axes
 from workbench.aot._chips import FAMILIES
 from workbench.aot._parse import parse_target
 from workbench.errors import MeshError, MissingDependencyError
-from workbench.records import TargetAvailability, TargetRecord
+from workbench.records.compiled import TargetAvailability, TargetRecord
 
 _DISTRIBUTIONS = {"tpu": ("libtpu",), "cuda": ("jax-cuda12-pjrt", "jax-cuda13-pjrt")}
 _EXTRAS = {"tpu": "tpu-aot", "cuda": "gpu-aot"}

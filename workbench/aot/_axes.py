@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from workbench.aot._parse import parse_target
 from workbench.errors import MeshError
-from workbench.records import TargetRecord
+from workbench.records.compiled import TargetRecord
 
 
 def fit_axes(

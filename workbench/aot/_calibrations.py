@@ -6,7 +6,7 @@ from pathlib import Path
 
 from workbench._cache import DiskCache, cache_directory
 from workbench.errors import MeshError, RecordError
-from workbench.records import ChipRecord
+from workbench.records.hardware import ChipRecord
 
 HERE = "here"
 _LIMIT_BYTES = 16 * 2**20

@@ -13,7 +13,7 @@ import re
 from workbench.aot._calibrations import named_calibration
 from workbench.aot._networks import with_network
 from workbench.errors import MeshError
-from workbench.records import ChipRecord
+from workbench.records.hardware import ChipRecord
 
 _GIB = 2**30
 _GB = 10**9

@@ -17,7 +17,8 @@ from workbench.aot._memory import memory_record
 from workbench.aot._parse import parse_target
 from workbench.aot._process import Worker, shared_worker
 from workbench.errors import MeshError
-from workbench.records import DeviceRecord, MeshRecord, TargetCompilation, TargetRecord
+from workbench.records.compiled import TargetCompilation, TargetRecord
+from workbench.records.hardware import DeviceRecord, MeshRecord
 
 _LOG = logging.getLogger("workbench.aot")
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from workbench.aot._locations import hide_cells, show_cells
 from workbench.aot._process import shared_worker
-from workbench.records import MemoryRecord
+from workbench.records.compiled import MemoryRecord
 
 
 def compile_for_cpu(

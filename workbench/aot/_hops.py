@@ -3,7 +3,8 @@
 import math
 from collections.abc import Sequence
 
-from workbench.records import AxisRecord, DeviceRecord, TargetRecord
+from workbench.records.compiled import TargetRecord
+from workbench.records.hardware import AxisRecord, DeviceRecord
 
 # Length of a torus dimension at which its ends are wired together (Google Cloud's TPU system pages).
 _WRAP_AT = {"v2": 16, "v3": 32, "v5e": 16, "v6e": 16}

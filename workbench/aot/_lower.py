@@ -12,7 +12,7 @@ from workbench._types import Argument, KeyPath
 from workbench.aot._locations import drop_callers
 from workbench.aot._parse import parse_target
 from workbench.errors import MeshError, ProgramError
-from workbench.records import TargetRecord
+from workbench.records.compiled import TargetRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from workbench.records import BufferRecord, MemoryRecord, SourceLine
+from workbench.records.compiled import BufferRecord, MemoryRecord
+from workbench.records.program import SourceLine
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40, "P": 2**50}
 _AMOUNT = r"([\d.]+)([KMGTP]?)i?B?"

@@ -4,7 +4,7 @@ import difflib
 import re
 
 from workbench.errors import MeshError
-from workbench.records import ChipRecord
+from workbench.records.hardware import ChipRecord
 
 # Gbit/s per chip, one way, as vendors and clouds print it. From memory: no page was opened.
 NETWORKS: dict[str, float] = {

@@ -6,7 +6,7 @@ import re
 
 from workbench.aot._chips import ALIASES, FAMILIES, ChipFamily
 from workbench.errors import MeshError
-from workbench.records import TargetRecord
+from workbench.records.compiled import TargetRecord
 
 _SHAPE = re.compile(r"(?P<chip>[^:]+):(?P<topology>\d{1,6}(?:x\d{1,6})*)(?:\*(?P<slices>\d{1,6}))?")
 _SLICE = re.compile(r"(?P<chip>\w+)-(?P<count>\d{1,6})(?:\*(?P<slices>\d{1,6}))?")

@@ -7,7 +7,7 @@ from workbench.api._things import is_program, record_of_thing
 from workbench.errors import InspectionError, ProgramError
 from workbench.inspection import compare as compare_records
 from workbench.measurement import History, Results, Run, RunComparison, StoredRun, compare_runs, is_runs, named_runs
-from workbench.records import ComparisonRecord
+from workbench.records.advice import ComparisonRecord
 
 Runs = Run | StoredRun | History
 

@@ -13,7 +13,8 @@ from workbench.inspection import Inspection, LoweredCall, TracedCall, compile_no
 from workbench.measurement import ReadingOptions, measure_compiled
 from workbench.plan import ChunkSize
 from workbench.primitives import CallbackErrors
-from workbench.records import PlanRecord, RunRecord
+from workbench.records.program import PlanRecord
+from workbench.records.run import RunRecord
 
 
 def measure_program(

@@ -9,7 +9,9 @@ from workbench.errors import ProgramError
 from workbench.inspection import On, machine_of
 from workbench.measurement import DeviceMonitor, Run
 from workbench.plan import ChunkSize
-from workbench.records import ProgramRecord, RunRecord, TimelineRecord
+from workbench.records.compiled import ProgramRecord
+from workbench.records.live import TimelineRecord
+from workbench.records.run import RunRecord
 
 Layout: TypeAlias = Any  # an `ipywidgets.Layout`, whose package carries no types, or a mapping of its fields
 

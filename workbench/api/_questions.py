@@ -8,7 +8,9 @@ from workbench.api._things import record_of_thing, refuse_options
 from workbench.api._traced import Traced
 from workbench.errors import InspectionError
 from workbench.inspection import explain_program
-from workbench.records import AdviceRecord, ProgramRecord, WhyRecord
+from workbench.records.advice import AdviceRecord
+from workbench.records.compiled import ProgramRecord
+from workbench.records.sharding import WhyRecord
 
 
 def _explained(x: object, *, large_bytes: int | None = None, **options: Option) -> WhyRecord:

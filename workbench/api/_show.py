@@ -22,17 +22,12 @@ from workbench.errors import InspectionError, MeshError, ProgramError, Workbench
 from workbench.inspection import LoweredCall, On, current_mesh, inspect_call, machine_of, mesh_of_values
 from workbench.inspection.what_if import WhatIf
 from workbench.measurement import DeviceMonitor, Run, Watch, is_runs, overlay_runs
-from workbench.records import (
-    AdviceRecord,
-    Live,
-    PlayRecord,
-    ProgramRecord,
-    Record,
-    RunRecord,
-    SearchRecord,
-    TapRecord,
-    TimelineRecord,
-)
+from workbench.records import Record
+from workbench.records.advice import AdviceRecord, SearchRecord
+from workbench.records.compiled import ProgramRecord
+from workbench.records.launch import Live
+from workbench.records.live import TapRecord, TimelineRecord
+from workbench.records.run import PlayRecord, RunRecord
 
 if TYPE_CHECKING:
     from workbench_widgets import PlayerView, WorkbenchWidget

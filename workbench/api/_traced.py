@@ -35,19 +35,13 @@ from workbench.inspection import (
 from workbench.inspection.what_if import WhatIf
 from workbench.measurement import DeviceMonitor, Run, Watch
 from workbench.plan import ChunkSize, check_call
-from workbench.records import (
-    AdviceRecord,
-    CallTreeRecord,
-    PlanChoiceRecord,
-    PlanRecord,
-    ProgramRecord,
-    RunRecord,
-    SearchRecord,
-    TapRecord,
-    TimelineRecord,
-    WhatIfRecord,
-    WhyRecord,
-)
+from workbench.records.advice import AdviceRecord, SearchRecord
+from workbench.records.call_tree import CallTreeRecord
+from workbench.records.compiled import ProgramRecord, WhatIfRecord
+from workbench.records.live import TapRecord, TimelineRecord
+from workbench.records.program import PlanChoiceRecord, PlanRecord
+from workbench.records.run import RunRecord
+from workbench.records.sharding import WhyRecord
 
 if TYPE_CHECKING:
     from workbench_widgets import PlayerView, WorkbenchWidget

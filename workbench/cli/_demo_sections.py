@@ -4,7 +4,10 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from workbench.records import ClientDataRecord, ClientRange, MeshRecord, ProgramRecord, ShardingRecord, StageRecord
+from workbench.records.compiled import ProgramRecord
+from workbench.records.hardware import ClientRange, MeshRecord
+from workbench.records.program import ClientDataRecord, StageRecord
+from workbench.records.sharding import ShardingRecord
 from workbench.render import (
     ReportCode,
     ReportImage,

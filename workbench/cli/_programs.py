@@ -29,7 +29,7 @@ def add_program_commands(commands: "argparse._SubParsersAction[Any]") -> None:
 def _start_inspect(arguments: argparse.Namespace) -> int:
     from workbench import api, render
     from workbench.cli._absent_tpu import choose_platform
-    from workbench.records import ProgramRecord
+    from workbench.records.compiled import ProgramRecord
 
     choose_platform()
     source = _source(arguments.file)

@@ -18,7 +18,7 @@ from workbench.aot import calibration_of_devices
 from workbench.errors import CommandError, ProfileError, WorkbenchError
 from workbench.inspection import inspect_module
 from workbench.measurement import measure_compiled, open_profile, trim_profile, watch_devices
-from workbench.records import ProfileRecord
+from workbench.records.profile import ProfileRecord
 
 _CALLS = 5
 _README = """A recording made by `workbench record`.

@@ -7,7 +7,7 @@
 from typing import Literal, NamedTuple
 
 from workbench.cost._rates import Family, family_of
-from workbench.records import ChipRecord
+from workbench.records.hardware import ChipRecord
 
 ProgramClass = Literal["matrix product", "memory", "layout", "collective", "training step", "operation of a profile"]
 

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from workbench.errors import InspectionError
-from workbench.records import ClientCostRecord, MeshRecord, PlanRecord, StageRecord
+from workbench.records.compiled import ClientCostRecord
+from workbench.records.hardware import MeshRecord
+from workbench.records.program import PlanRecord, StageRecord
 
 Waste = float | None
 MOST_CLIENTS = 100_000  # of which each has a record of its own

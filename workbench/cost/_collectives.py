@@ -5,7 +5,8 @@ from collections.abc import Sequence
 
 from workbench.cost._operations import interpolate
 from workbench.cost._rates import LARGE_BYTES, rates_of
-from workbench.records import ChipRecord, CollectiveRecord, RateRecord
+from workbench.records.compiled import CollectiveRecord
+from workbench.records.hardware import ChipRecord, RateRecord
 
 Torus = Sequence[tuple[int, bool]]  # chips along each dimension that a group fills, and whether its ends are joined
 

@@ -12,17 +12,9 @@ from workbench.cost._operations import nearest_dtype, product_peak
 from workbench.cost._rates import family_of, rates_of
 from workbench.cost._timeline import InstructionTime, time_module
 from workbench.errors import InspectionError
-from workbench.records import (
-    ChipRecord,
-    CollectiveRecord,
-    CostRecord,
-    MeshRecord,
-    ModuleRecord,
-    PlanRecord,
-    StageCostRecord,
-    StageKind,
-    StageRecord,
-)
+from workbench.records.compiled import CollectiveRecord, CostRecord, ModuleRecord, StageCostRecord
+from workbench.records.hardware import ChipRecord, MeshRecord
+from workbench.records.program import PlanRecord, StageKind, StageRecord
 
 OUTSIDE = "outside"
 UNNAMED = "unnamed"

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Literal, NamedTuple
 
 from workbench.cost._rates import OperationClass, family_of, rates_of
-from workbench.records import ChipRecord, InstructionRecord, RateKind, RateRecord
+from workbench.records.compiled import InstructionRecord
+from workbench.records.hardware import ChipRecord, RateKind, RateRecord
 
 Bound = Literal["compute", "memory", "overhead"]
 

@@ -7,7 +7,7 @@ to the recordings in `tests/recorded` (AMD). The other half of the points judges
 import re
 from typing import Literal, NamedTuple
 
-from workbench.records import ChipRecord
+from workbench.records.hardware import ChipRecord
 
 OperationClass = Literal["matrix product", "convolution", "elementwise", "reduction or transpose", "other"]
 Family = Literal["TPU", "NVIDIA", "AMD", "CPU", "other"]

@@ -8,19 +8,16 @@ from workbench.cost._collectives import sent_bytes
 from workbench.cost._estimate import Sent, compiled_stages, largest_dtype, peak_of, planned_stages, priced
 from workbench.cost._timeline import time_module
 from workbench.errors import InspectionError
-from workbench.records import (
-    ChipRecord,
+from workbench.records.compiled import (
     CollectiveRecord,
     CostRecord,
     MemoryRecord,
-    MeshRecord,
-    PlacementRecord,
-    PlanRecord,
     ProgramRecord,
     ScaledCostRecord,
     StageCostRecord,
-    StageRecord,
 )
+from workbench.records.hardware import ChipRecord, MeshRecord
+from workbench.records.program import PlacementRecord, PlanRecord, StageRecord
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from workbench.cost._collectives import seconds_of_collective, why_unpriced
 from workbench.cost._operations import OperationTime, predict_instruction
 from workbench.cost._rates import family_of
-from workbench.records import ChipRecord, CollectiveRecord, InstructionRecord, ModuleRecord
+from workbench.records.compiled import CollectiveRecord, InstructionRecord, ModuleRecord
+from workbench.records.hardware import ChipRecord
 
 _COPY_STARTS = ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-update-slice-start")
 

@@ -11,7 +11,8 @@ import numpy as np
 from workbench._types import Argument
 from workbench.api import inspect, trace
 from workbench.errors import WorkbenchError, WrongAnswerError
-from workbench.records import CollectiveRecord, PlanRecord, ProgramRecord, StageRecord, ValueRecord
+from workbench.records.compiled import CollectiveRecord, ProgramRecord
+from workbench.records.program import PlanRecord, StageRecord, ValueRecord
 
 Grader = Callable[..., str]
 

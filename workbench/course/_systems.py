@@ -24,7 +24,8 @@ from workbench.course._grading import (
 )
 from workbench.errors import WrongAnswerError
 from workbench.mesh import make_mesh
-from workbench.records import ProgramRecord, TimelineRecord
+from workbench.records.compiled import ProgramRecord
+from workbench.records.live import TimelineRecord
 from workbench.replicate import Replicator
 
 

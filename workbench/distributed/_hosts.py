@@ -21,7 +21,7 @@ from workbench.distributed._merge import merge_runs
 from workbench.distributed._synchronize import TIMEOUT_SECONDS
 from workbench.errors import EngineError, MeshError, MissingDependencyError, needs_library
 from workbench.mesh import simulate_devices
-from workbench.records import RunRecord
+from workbench.records.run import RunRecord
 
 with needs_library("psutil", needed_for="`start_hosts`"):
     import psutil

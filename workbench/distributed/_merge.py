@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from workbench.errors import InspectionError
-from workbench.records import RunRecord
+from workbench.records.run import RunRecord
 
 
 def merge_runs(runs: Sequence[RunRecord]) -> RunRecord:

@@ -15,7 +15,7 @@ from workbench.engines._stage import dtype_of, from_edge, to_edge
 from workbench.errors import EngineError
 from workbench.plan import REDUCTION_OF, InnerCall, PythonInterpreter, Scan, While, bind_here, source_line
 from workbench.primitives import map_p
-from workbench.records import SourceLine
+from workbench.records.program import SourceLine
 
 
 @dataclasses.dataclass(frozen=True)

@@ -39,7 +39,7 @@ from workbench.plan import (
     trace_listening,
 )
 from workbench.primitives import show_static
-from workbench.records import RunRecord
+from workbench.records.run import RunRecord
 
 KEPT_PLANS = 8
 

@@ -18,7 +18,7 @@ from workbench.engines._run_recorder import Progress, RunRecorder, brief
 from workbench.engines._stream import StreamedPass, stream
 from workbench.errors import EngineError, ProgramError, WorkbenchError
 from workbench.plan import ChunkSize, check_call, jit, listeners
-from workbench.records import RunRecord
+from workbench.records.run import RunRecord
 
 
 class MeshEngine(Engine):

@@ -12,7 +12,8 @@ from workbench._types import AnyArray, Atom, PyTree
 from workbench.engines._stage import dtype_of, is_key
 from workbench.errors import InspectionError
 from workbench.plan import Plan, PlannedCall, Step, bind_here, describe_plan, trace_listening
-from workbench.records import PlayedCourseRecord, PlayedStageRecord, PlayedValueRecord, PlayRecord, StageRecord
+from workbench.records.program import StageRecord
+from workbench.records.run import PlayedCourseRecord, PlayedStageRecord, PlayedValueRecord, PlayRecord
 
 MOST_PICTURED = 64  # clients whose values are in the pictures
 PICTURE = 8  # rows and columns of a picture at most

@@ -11,7 +11,8 @@ import numpy as np
 from workbench._open_types import Progress
 from workbench._types import ArrayLikeType
 from workbench.errors import EngineError
-from workbench.records import ClientRunRecord, DisclosedRecord, RunRecord, StageRunRecord
+from workbench.records.program import DisclosedRecord
+from workbench.records.run import ClientRunRecord, RunRecord, StageRunRecord
 
 
 class RunRecorder:

@@ -23,7 +23,7 @@ from workbench.engines._stage import is_key
 from workbench.errors import InspectionError
 from workbench.plan import PlannedCall, source_line, trace
 from workbench.primitives import take_dropped_emissions
-from workbench.records import TappedValueRecord, TapRecord
+from workbench.records.live import TappedValueRecord, TapRecord
 
 _TOGETHER = 256  # other clients than the tapped one that are computed at once
 _EMIT = "emit"

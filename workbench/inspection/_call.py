@@ -39,7 +39,7 @@ from workbench.plan import (
     plan_jaxpr,
     retarget,
 )
-from workbench.records import PlanChoiceRecord
+from workbench.records.program import PlanChoiceRecord
 
 Stage: TypeAlias = Any  # `jax.stages.Traced`, which is generic in types that JAX does not export
 _NO_MESH = AbstractMesh((), ())

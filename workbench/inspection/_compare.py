@@ -9,23 +9,13 @@ from typing import Any
 from workbench.errors import InspectionError
 from workbench.inspection._compare_measured import compare_measured
 from workbench.inspection._compare_profiles import compare_profiles
-from workbench.records import (
-    CallTreeRecord,
-    ComparedRecord,
-    ComparisonRecord,
-    Group,
-    MemoryRecord,
-    ModuleRecord,
-    PlanRecord,
-    ProfileRecord,
-    ProgramRecord,
-    RunRecord,
-    StageRecord,
-    Status,
-    Unit,
-    ValueRecord,
-    WatchRecord,
-)
+from workbench.records.advice import ComparedRecord, ComparisonRecord, Group, Status, Unit
+from workbench.records.call_tree import CallTreeRecord
+from workbench.records.compiled import MemoryRecord, ModuleRecord, ProgramRecord
+from workbench.records.live import WatchRecord
+from workbench.records.profile import ProfileRecord
+from workbench.records.program import PlanRecord, StageRecord, ValueRecord
+from workbench.records.run import RunRecord
 
 Values = tuple[float | str | None, ...]
 
@@ -51,7 +41,7 @@ def compare(*records: ProgramRecord | ProfileRecord | RunRecord | WatchRecord) -
         InspectionError: if fewer than two records were given, or something else than a `ProgramRecord`.
 
     Example:
-        >>> from workbench.records import PlanRecord
+        >>> from workbench.records.program import PlanRecord
         >>> plan = PlanRecord(name="f", placements=(), stages=())
         >>> compare(*[ProgramRecord(name="f", target=t, plan=plan) for t in ("here", "v5e:2x4")]).differences[0].values
         ('here', 'v5e:2x4')

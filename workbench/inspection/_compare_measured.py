@@ -4,16 +4,10 @@ import statistics
 from collections.abc import Sequence
 from pathlib import PurePath
 
-from workbench.records import (
-    CallTreeRecord,
-    ComparedRecord,
-    ComparisonRecord,
-    Group,
-    RunRecord,
-    Status,
-    Unit,
-    WatchRecord,
-)
+from workbench.records.advice import ComparedRecord, ComparisonRecord, Group, Status, Unit
+from workbench.records.call_tree import CallTreeRecord
+from workbench.records.live import WatchRecord
+from workbench.records.run import RunRecord
 
 Measured = RunRecord | WatchRecord
 

@@ -18,7 +18,10 @@ from workbench.inspection._call import LoweredCall, call_of_traced
 from workbench.inspection._program import inspect_call, inspect_lowered, planned_target
 from workbench.inspection.hlo import inspect_module
 from workbench.inspection.sharding import inspect_mesh, propagate_shardings
-from workbench.records import MeshRecord, ModuleRecord, PlanRecord, ProgramRecord, Record
+from workbench.records import Record
+from workbench.records.compiled import ModuleRecord, ProgramRecord
+from workbench.records.hardware import MeshRecord
+from workbench.records.program import PlanRecord
 
 _MESH = re.compile(r"sdy\.mesh @[\w.]+ = <\[(?P<axes>[^\]]*)\]")
 _AXIS = re.compile(r'"(?P<name>[^"]+)"=(?P<size>\d+)')

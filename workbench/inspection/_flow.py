@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from workbench.records import InstructionRecord, PlannedValueRecord
+from workbench.records.compiled import InstructionRecord
+from workbench.records.sharding import PlannedValueRecord
 
 _REARRANGING = frozenset(
     "copy convert bitcast bitcast-convert reshape transpose get-tuple-element copy-start copy-done opt-barrier "

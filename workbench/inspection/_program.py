@@ -47,24 +47,19 @@ from workbench.plan import (
     resolve_choice,
     resolve_chunk_size,
 )
-from workbench.records import (
-    CallTreeRecord,
-    ChipRecord,
+from workbench.records import without_collections
+from workbench.records.call_tree import CallTreeRecord
+from workbench.records.compiled import (
     CollectiveRecord,
     CostRecord,
     MemoryRecord,
-    MeshRecord,
     ModuleRecord,
-    PlanChoiceRecord,
-    PlannedValueRecord,
-    PlanRecord,
     ProgramRecord,
-    PropagationRecord,
-    ShardingRecord,
-    SourceLine,
     TargetCompilation,
-    without_collections,
 )
+from workbench.records.hardware import ChipRecord, MeshRecord
+from workbench.records.program import PlanChoiceRecord, PlanRecord, SourceLine
+from workbench.records.sharding import PlannedValueRecord, PropagationRecord, ShardingRecord
 
 
 def planned_target(devices: int) -> str:

@@ -9,15 +9,13 @@ from pathlib import Path
 from workbench.inspection._flow import CompiledFlow, Origins, likeness, planned_origins
 from workbench.inspection._why_causes import find_causes
 from workbench.inspection.call_tree import shown_file
-from workbench.records import (
-    CollectiveRecord,
-    InstructionRecord,
+from workbench.records.compiled import CollectiveRecord, InstructionRecord, ProgramRecord
+from workbench.records.program import SourceLine
+from workbench.records.sharding import (
     PlannedCollectiveRecord,
     PlannedValueRecord,
-    ProgramRecord,
     PropagationRecord,
     Reason,
-    SourceLine,
     WhyArrayRecord,
     WhyCollectiveRecord,
     WhyOperandRecord,

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 
-from workbench.records import PlannedValueRecord, WhyCauseRecord, WhyCollectiveRecord
+from workbench.records.sharding import PlannedValueRecord, WhyCauseRecord, WhyCollectiveRecord
 
 _LEAST_COLLECTIVES = 2  # fewer are told one by one
 

@@ -13,7 +13,7 @@ from workbench.launch._launched import Launched
 from workbench.launch._program import Program
 
 if TYPE_CHECKING:  # spawned processes need no records
-    from workbench.records import NodeStateRecord
+    from workbench.records.launch import NodeStateRecord
 
 
 @contextlib.contextmanager

@@ -21,7 +21,7 @@ from workbench.launch._processes import exit_text
 from workbench.launch._program import Program
 from workbench.launch._runner import Emit
 from workbench.launch._values import Value
-from workbench.records import LaunchedRecord, LaunchStatus, Live, NodeStateName, NodeStateRecord
+from workbench.records.launch import LaunchedRecord, LaunchStatus, Live, NodeStateName, NodeStateRecord
 from workbench.render import describe_graph, describe_launched, display_object, render_graph_svg
 
 _TICK_SECONDS = 0.25

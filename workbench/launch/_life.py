@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 from workbench.launch._engine import Host
 from workbench.launch._nodes import NodeSpec
-from workbench.records import NodeStateName
+from workbench.records.launch import NodeStateName
 
 _RATE_SECONDS = 2.0  # calls and processor time are averaged over so long
 

@@ -11,7 +11,7 @@ from workbench.errors import ProgramError
 from workbench.launch._values import Value
 
 if TYPE_CHECKING:  # spawned processes need no records
-    from workbench.records import NodeKind
+    from workbench.records.launch import NodeKind
 
 RESERVED = ("futures", "within")  # what every client offers itself
 

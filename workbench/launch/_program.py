@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from workbench.errors import ProgramError
 from workbench.launch._nodes import Handle, Node, NodeSpec, Restart, handles_in
-from workbench.records import EdgeRecord, NodeRecord, ProgramGraphRecord
+from workbench.records.launch import EdgeRecord, NodeRecord, ProgramGraphRecord
 from workbench.render import describe_graph, display_object, render_graph_svg
 
 

@@ -17,7 +17,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from workbench.aot import known_chip, store_calibration
 from workbench.errors import MeshError
-from workbench.records import ChipRecord, RateKind, RateRecord
+from workbench.records.hardware import ChipRecord, RateKind, RateRecord
 
 _LEAST_SECONDS = 2e-3  # of one run of a program: it repeats its operation until it takes that long
 _SLOWEST_SECONDS = 0.25  # of one operation: larger sizes are left out

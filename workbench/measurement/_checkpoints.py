@@ -19,7 +19,7 @@ from workbench.errors import DataError, MeasureError, needs_library
 from workbench.measurement._history import History
 from workbench.measurement._history_file import HistoryFile
 from workbench.measurement._state_check import changed_leaves, describe_state, misfits
-from workbench.records import RoundRecord
+from workbench.records.live import RoundRecord
 
 _LOCK = "run.lock"
 

@@ -10,7 +10,7 @@ from numpy import ndarray
 from numpy.typing import ArrayLike
 
 from workbench.errors import MeasureError, needs_library
-from workbench.records import ClientProfileRecord
+from workbench.records.live import ClientProfileRecord
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,7 +5,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence, Set
 
 from workbench.measurement._join import JoinedEvent, JoinedProfile
-from workbench.records import ClientRunRecord, ModuleRecord
+from workbench.records.compiled import ModuleRecord
+from workbench.records.run import ClientRunRecord
 
 
 def client_runs(

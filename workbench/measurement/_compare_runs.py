@@ -14,7 +14,7 @@ from workbench.measurement._run_figures import plot_comparison
 from workbench.measurement._run_overlay import record_of
 from workbench.measurement._run_store import StoredRun
 from workbench.measurement._run_tables import RunTables, values_of
-from workbench.records import RunOverlayRecord
+from workbench.records.run import RunOverlayRecord
 from workbench.render import display_object
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def compare_runs(
         DataError: a result is of another kind, or nothing has the metric.
 
     Example:
-        >>> from workbench.records import RoundRecord
+        >>> from workbench.records.live import RoundRecord
         >>> def run(*losses):
         ...     return History([RoundRecord(round=r, seconds=1.0, metrics={"loss": x}) for r, x in enumerate(losses)])
         >>> compared = compare_runs({"a": [run(3.0, 1.0), run(3.0, 2.0)], "b": [run(3.0, 2.0), run(3.0, 3.0)]},
@@ -164,7 +164,7 @@ def overlay_runs(results: object, *, metric: str | None = None, minimize: bool =
         DataError: these are no runs, or none of them has finished a round.
 
     Example:
-        >>> from workbench.records import RoundRecord
+        >>> from workbench.records.live import RoundRecord
         >>> def run(*losses):
         ...     return History([RoundRecord(round=r, seconds=1.0, metrics={"loss": x}) for r, x in enumerate(losses)])
         >>> drawn = overlay_runs({"a": [run(3.0, 1.0), run(3.0, 2.0)], "b": [run(3.0, 2.0)]})

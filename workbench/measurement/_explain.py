@@ -21,7 +21,7 @@ from workbench._jax_compat.profiler import user_frame_of
 from workbench._processes import SharedChange
 from workbench.measurement._memory import bytes_per_device, own_arrays
 from workbench.plan import is_user_file
-from workbench.records import (
+from workbench.records.live import (
     CompilationRecord,
     ExplanationRecord,
     LiveArrayRecord,

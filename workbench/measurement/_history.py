@@ -12,7 +12,8 @@ import numpy as np
 
 from workbench.errors import DataError, MissingDependencyError, ProgramError, needs_library
 from workbench.mesh import read_here
-from workbench.records import ProblemRecord, RoundRecord, write_whole
+from workbench.records import write_whole
+from workbench.records.live import ProblemRecord, RoundRecord
 from workbench.render import display_object
 
 if TYPE_CHECKING:

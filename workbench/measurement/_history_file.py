@@ -9,7 +9,7 @@ from typing import Any
 
 from workbench.errors import DataError
 from workbench.measurement._history import History, line_of, round_of
-from workbench.records import RoundRecord
+from workbench.records.live import RoundRecord
 
 NAME = "history.jsonl"
 

@@ -7,7 +7,9 @@ from typing import Literal, NamedTuple
 
 from workbench.measurement._device_events import DeviceEvent, execution_shares
 from workbench.measurement._profile import Profile, describe_others
-from workbench.records import CollectiveRecord, EventRecord, InstructionRecord, MeshRecord, ModuleRecord
+from workbench.records.compiled import CollectiveRecord, InstructionRecord, ModuleRecord
+from workbench.records.hardware import MeshRecord
+from workbench.records.run import EventRecord
 
 Kind = Literal["compute", "collective"]
 

@@ -22,17 +22,10 @@ from workbench.measurement._join import JoinedEvent, JoinedProfile, event_record
 from workbench.measurement._memory import device_label, live_bytes, read_memory
 from workbench.measurement._profile import capture_profile
 from workbench.mesh import is_here
-from workbench.records import (
-    CallTreeRecord,
-    ChipRecord,
-    ClientRange,
-    ClientRunRecord,
-    EventRecord,
-    MeshRecord,
-    ModuleRecord,
-    RunRecord,
-    StageRunRecord,
-)
+from workbench.records.call_tree import CallTreeRecord
+from workbench.records.compiled import ModuleRecord
+from workbench.records.hardware import ChipRecord, ClientRange, MeshRecord
+from workbench.records.run import ClientRunRecord, EventRecord, RunRecord, StageRunRecord
 
 _JOINED_WELL = 0.99
 COMMAND_BUFFER_NOTE = (

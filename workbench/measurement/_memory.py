@@ -9,7 +9,8 @@ import jax
 from workbench._jax_compat.profiler import user_frame_of
 from workbench._types import Device
 from workbench.mesh import is_here
-from workbench.records import ArrayRecord, SourceLine
+from workbench.records.live import ArrayRecord
+from workbench.records.program import SourceLine
 
 
 class DeviceMemory(NamedTuple):

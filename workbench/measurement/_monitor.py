@@ -11,7 +11,7 @@ import jax
 
 from workbench.errors import MeasureError, needs_library
 from workbench.measurement._sampling import Sampler
-from workbench.records import SampleRecord
+from workbench.records.live import SampleRecord
 from workbench.render import display_object
 
 if TYPE_CHECKING:

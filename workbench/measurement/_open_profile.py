@@ -28,12 +28,10 @@ from workbench.measurement._operation_facts import (
 )
 from workbench.measurement._profile_reader import MeasuredSum, ProfileReader
 from workbench.measurement._profile_tree import measured_tree, tree_of_names
-from workbench.records import (
-    CallTreeRecord,
-    ChipRecord,
-    EventRecord,
-    InstructionRecord,
-    ModuleRecord,
+from workbench.records.call_tree import CallTreeRecord
+from workbench.records.compiled import InstructionRecord, ModuleRecord
+from workbench.records.hardware import ChipRecord
+from workbench.records.profile import (
     ProfiledDeviceRecord,
     ProfiledMemoryRecord,
     ProfiledOperationRecord,
@@ -41,6 +39,7 @@ from workbench.records import (
     ProfileRecord,
     UnjoinedRecord,
 )
+from workbench.records.run import EventRecord
 
 _TRACES = ("*.trace.json.gz", "*.trace.json", "trace.json.gz", "trace.json")
 _GROUPS = re.compile(r"replica_groups=(?:\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|\{\{[\d,{}]*\}\})")

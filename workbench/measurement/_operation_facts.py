@@ -4,7 +4,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from workbench.records import InstructionRecord, ModuleRecord, SourceLine
+from workbench.records.compiled import InstructionRecord, ModuleRecord
+from workbench.records.program import SourceLine
 
 _PROGRAM = re.compile(r"(.+)\((\d+)\)$")
 _SOURCE = re.compile(r"(.+):(\d+)$")

@@ -22,7 +22,9 @@ from workbench.measurement._device_events import (
 from workbench.measurement._operation_facts import COLLECTIVES, program_name
 from workbench.measurement._trace_json import read_trace
 from workbench.measurement._xplane import Plane, WireError, read_space
-from workbench.records import ChipRecord, EventRecord, ModuleRecord
+from workbench.records.compiled import ModuleRecord
+from workbench.records.hardware import ChipRecord
+from workbench.records.run import EventRecord
 
 _MOST_NAMES = 200
 

@@ -3,13 +3,9 @@
 import re
 from collections.abc import Iterable, Mapping
 
-from workbench.records import (
-    CallFiguresRecord,
-    CallNodeRecord,
-    CallTreeRecord,
-    ModuleRecord,
-    ProfiledOperationRecord,
-)
+from workbench.records.call_tree import CallFiguresRecord, CallNodeRecord, CallTreeRecord
+from workbench.records.compiled import ModuleRecord
+from workbench.records.profile import ProfiledOperationRecord
 
 _COPY = re.compile(r".*-(start|done)(\.\d+)?$")
 _HOPS = 3

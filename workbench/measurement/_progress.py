@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from workbench.errors import needs_library
-from workbench.records import RoundRecord
+from workbench.records.live import RoundRecord
 
 if TYPE_CHECKING:
     from tqdm import std

@@ -26,7 +26,8 @@ from workbench.measurement._history import History, read_metrics, without_client
 from workbench.measurement._progress import Progress
 from workbench.measurement._run_log import Tracker, describe_run, trackers_of
 from workbench.measurement._run_store import StoredRun, load_run
-from workbench.records import ProblemRecord, RoundRecord, RunRecord
+from workbench.records.live import ProblemRecord, RoundRecord
+from workbench.records.run import RunRecord
 from workbench.render import display_object, render_rounds_svg
 
 Status = Literal["ready", "running", "paused", "finished", "stopped", "interrupted", "failed"]

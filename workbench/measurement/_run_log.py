@@ -23,7 +23,8 @@ from workbench._types import PyTree
 from workbench.errors import MeasureError
 from workbench.measurement._history import line_of
 from workbench.measurement._state_check import describe_state
-from workbench.records import RoundRecord, write_whole
+from workbench.records import write_whole
+from workbench.records.live import RoundRecord
 
 ABOUT, HISTORY, PROGRAM = "run.json", "history.jsonl", "program.pkl"
 _VERSIONS = ("jax", "jaxlib", "numpy", "optax", "flax", "equinox", "dm-haiku", "mapreduce-workbench")

@@ -8,7 +8,7 @@ import numpy as np
 from workbench.measurement._history import History
 from workbench.measurement._intervals import mean_interval
 from workbench.measurement._run_tables import RunTables, values_of
-from workbench.records import OverlaidMetricRecord, OverlaidResultRecord, ResultPairRecord, RunOverlayRecord
+from workbench.records.run import OverlaidMetricRecord, OverlaidResultRecord, ResultPairRecord, RunOverlayRecord
 
 MOST_POINTS = 300  # of one curve
 MOST_TESTED = 12  # results of which every pair is tested

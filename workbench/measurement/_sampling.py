@@ -14,7 +14,7 @@ from workbench.measurement._amdsmi import AmdSmiReader
 from workbench.measurement._memory import device_label, largest_arrays, live_bytes, read_memory
 from workbench.measurement._nvml import GpuFigures, NvmlReader
 from workbench.measurement._tpu_metrics import TpuMetrics
-from workbench.records import DeviceSampleRecord, HostSampleRecord, SampleRecord
+from workbench.records.live import DeviceSampleRecord, HostSampleRecord, SampleRecord
 
 _AMD = re.compile(r"\brocm\b|\bAMD\b|\bMI\d{2,3}|\bgfx\d", re.IGNORECASE)
 _TWO_CORES = re.compile(r"TPU v[23]")

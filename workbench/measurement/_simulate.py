@@ -9,7 +9,7 @@ from numpy.typing import ArrayLike
 
 from workbench.errors import MeasureError
 from workbench.measurement._client_profiles import ClientProfiles
-from workbench.records import ClientOutcomeRecord, SpanRecord, TimelineRecord
+from workbench.records.live import ClientOutcomeRecord, SpanRecord, TimelineRecord
 
 _PHASES: tuple[Literal["download", "compute", "upload"], ...] = ("download", "compute", "upload")
 _Status = Literal["finished", "late", "dropped", "surplus"]

@@ -11,7 +11,7 @@ import numpy as np
 
 from workbench._open_types import Foreign
 from workbench.errors import needs_library
-from workbench.records import RoundRecord
+from workbench.records.live import RoundRecord
 
 _TEXTS = ("code_sha256", "data_sha256", "state_sha256")
 

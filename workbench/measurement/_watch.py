@@ -25,7 +25,8 @@ from workbench.measurement._progress import Progress
 from workbench.measurement._run_log import Tracker, describe_run, trackers_of
 from workbench.measurement._watch_core import Core, WatchedStep, WatchStatus, copy_of
 from workbench.measurement._watch_outputs import Reader, Wanted, WatchedCall, arrays_of, outputs_by_name
-from workbench.records import ProblemRecord, ProgramRecord, WatchRecord
+from workbench.records.compiled import ProgramRecord
+from workbench.records.live import ProblemRecord, WatchRecord
 from workbench.render import display_object, render_rounds_svg
 
 if TYPE_CHECKING:

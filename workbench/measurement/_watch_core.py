@@ -28,16 +28,9 @@ from workbench.measurement._profile import RunningProfile
 from workbench.measurement._progress import Progress
 from workbench.measurement._run_log import Tracker
 from workbench.mesh import read_here
-from workbench.records import (
-    CallTreeRecord,
-    CollectiveRecord,
-    CompilationRecord,
-    ProblemRecord,
-    ProgramRecord,
-    RetraceRecord,
-    RoundRecord,
-    WatchRecord,
-)
+from workbench.records.call_tree import CallTreeRecord
+from workbench.records.compiled import CollectiveRecord, ProgramRecord
+from workbench.records.live import CompilationRecord, ProblemRecord, RetraceRecord, RoundRecord, WatchRecord
 from workbench.render import amount_text
 
 WatchStatus = Literal["ready", "running", "paused", "finished", "failed"]

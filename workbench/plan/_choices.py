@@ -16,7 +16,7 @@ from workbench.errors import MissingDependencyError, RecordError
 from workbench.plan._chunk_size import usable_cores
 from workbench.plan._loop_form import LoopForm
 from workbench.plan._plan import Plan
-from workbench.records import PlanChoiceRecord
+from workbench.records.program import PlanChoiceRecord
 
 _LIMIT_BYTES = 4 << 20
 

@@ -10,7 +10,7 @@ from workbench.plan._evaluate import ChunkSize, form_of
 from workbench.plan._jit import Jitted
 from workbench.plan._loop_form import LoopForm, Spread
 from workbench.plan._tune import TunedJitted
-from workbench.records import PlanChoiceRecord
+from workbench.records.program import PlanChoiceRecord
 
 Choice: TypeAlias = ChunkSize | Literal["tune"]
 
@@ -115,7 +115,7 @@ def jit(
         message = (
             f"`jit` received a {type(plan).__name__} as `plan`, with chunk_size={chunk_size!r} and spread={spread!r}. "
             "A plan is the `plan_choice` of a tuned program, and holds the other two: pass it alone, "
-            "or read one from JSON with `workbench.records.PlanChoiceRecord.from_json`."
+            "or read one from JSON with `workbench.records.program.PlanChoiceRecord.from_json`."
         )
         raise ProgramError(message)
     if fn is None:

@@ -20,7 +20,8 @@ from workbench.plan._inline import uses_primitives
 from workbench.plan._interpreter import control_flow
 from workbench.plan._phases import find_phases
 from workbench.plan._plan import Plan, Stage, loop_bodies, operation_name, plan_jaxpr, source_stack
-from workbench.records import PlacementRecord, PlanRecord, SourceLine, StageRecord, ValueRecord, deferred
+from workbench.records import deferred
+from workbench.records.program import PlacementRecord, PlanRecord, SourceLine, StageRecord, ValueRecord
 
 _MOST_EQUATIONS = 100  # of a stage's text: nobody reads more, and printing 6,000 takes as long as reading their module
 

@@ -11,7 +11,7 @@ from workbench.plan._interpreter import Scan, While, control_flow
 from workbench.plan._plan import Plan, Step, plan_jaxpr
 from workbench.plan._reductions import accumulator_of
 from workbench.plan._single_client import single_client
-from workbench.records import DisclosedRecord, ValueRecord
+from workbench.records.program import DisclosedRecord, ValueRecord
 
 Records = dict[tuple[str, int, int], DisclosedRecord]
 

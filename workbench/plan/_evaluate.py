@@ -20,7 +20,7 @@ from workbench.plan._interpreter import ControlFlow, Interpreter, control_flow
 from workbench.plan._loop_form import LoopForm
 from workbench.plan._phases import Phase, find_phases
 from workbench.plan._plan import Plan, Step, plan_jaxpr
-from workbench.records import PlanChoiceRecord
+from workbench.records.program import PlanChoiceRecord
 
 ChunkSize: TypeAlias = int | OneOf["auto"] | Callable[[Phase, int], int] | None
 

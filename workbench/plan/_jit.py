@@ -17,7 +17,7 @@ from workbench.plan._listen import Emitted, deliver, listeners
 from workbench.plan._loop_form import LoopForm
 from workbench.plan._plan import plan_jaxpr
 from workbench.primitives import CallbackErrors, hide_static, is_array, refuse_deleted, show_static
-from workbench.records import PlanChoiceRecord
+from workbench.records.program import PlanChoiceRecord
 
 
 def trace(fn: Callable, *args: Argument, **kwargs: Argument) -> PlannedCall:

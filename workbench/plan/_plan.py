@@ -13,7 +13,8 @@ from workbench.mesh import Placement
 from workbench.plan._inline import ROWWISE, holds_clients, inline_calls, uses_primitives
 from workbench.plan._interpreter import control_flow
 from workbench.primitives import REDUCTIONS, broadcast_p, map_p
-from workbench.records import SourceLine, package_of
+from workbench.records import package_of
+from workbench.records.program import SourceLine
 
 _LOOPS = {"scan": "loop", "while": "loop", "cond": "branch"}
 

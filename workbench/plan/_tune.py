@@ -21,7 +21,7 @@ from workbench.plan._loop_form import KEPT_BYTES, LoopForm
 from workbench.plan._phases import Phase, find_phases, waiting_bytes
 from workbench.plan._plan import Plan
 from workbench.plan._spread import choose_spread
-from workbench.records import PlanCandidateRecord, PlanChoiceRecord
+from workbench.records.program import PlanCandidateRecord, PlanChoiceRecord
 
 Size: TypeAlias = int | Literal["auto"] | None
 

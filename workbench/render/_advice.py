@@ -2,7 +2,8 @@
 
 from collections.abc import Callable
 
-from workbench.records import AdviceRecord, FindingRecord, GainRecord, shorten_paths
+from workbench.records import shorten_paths
+from workbench.records.advice import AdviceRecord, FindingRecord, GainRecord
 from workbench.render._svg import bytes_text, flops_text, seconds_text
 
 

@@ -4,7 +4,7 @@ import difflib
 import re
 
 from workbench.errors import InspectionError
-from workbench.records import AxisArrivalRecord, PlannedValueRecord, PropagationEdge, PropagationRecord
+from workbench.records.sharding import AxisArrivalRecord, PlannedValueRecord, PropagationEdge, PropagationRecord
 from workbench.render._svg import source_text
 
 _MANUAL = re.compile(r"mc_\d+_(?P<what>input|output): (?P<number>\d+)")

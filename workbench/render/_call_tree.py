@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from workbench.records import CallCollectiveRecord, CallFiguresRecord, CallNodeRecord, CallTreeRecord
+from workbench.records.call_tree import CallCollectiveRecord, CallFiguresRecord, CallNodeRecord, CallTreeRecord
 from workbench.render._svg import (
     Markup,
     bytes_text,

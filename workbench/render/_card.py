@@ -7,14 +7,12 @@ follows every front end, light and dark, and stays a readable table where a host
 import functools
 from collections.abc import Iterable, Mapping, Sequence
 
-from workbench.records import (
-    ComparisonRecord,
-    MemoryRecord,
-    Record,
-    RunRecord,
-    ShardingRecord,
-    SourceLine,
-)
+from workbench.records import Record
+from workbench.records.advice import ComparisonRecord
+from workbench.records.compiled import MemoryRecord
+from workbench.records.program import SourceLine
+from workbench.records.run import RunRecord
+from workbench.records.sharding import ShardingRecord
 from workbench.render._compare import amount_text
 from workbench.render._sharding import spec_text
 from workbench.render._svg import Markup, count_text, data_uri, element, shape_text
@@ -42,7 +40,7 @@ def display_record(record: Record) -> dict[str, str]:
     """A record as the result of a cell, by type of content.
 
     Example:
-        >>> from workbench.records import MeshRecord
+        >>> from workbench.records.hardware import MeshRecord
         >>> sorted(display_record(MeshRecord(axes=(), devices=())))
         ['text/html', 'text/plain']
     """

@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from workbench.records import ChipRecord, CostRecord, MemoryRecord, StageCostRecord
+from workbench.records.compiled import CostRecord, MemoryRecord, StageCostRecord
+from workbench.records.hardware import ChipRecord
 from workbench.render._svg import (
     Markup,
     bytes_text,

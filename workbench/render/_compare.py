@@ -1,6 +1,6 @@
 """Several programs side by side, as text."""
 
-from workbench.records import ComparedRecord, ComparisonRecord
+from workbench.records.advice import ComparedRecord, ComparisonRecord
 from workbench.render._svg import bytes_text, count_text, flops_text, seconds_text
 
 _SIGNS = {"same": "=", "changed": "≠", "added": "+", "removed": "−", "unknown": "?"}

@@ -3,7 +3,7 @@
 import math
 from typing import TYPE_CHECKING
 
-from workbench.records import CostRecord, ModuleRecord, StageCostRecord
+from workbench.records.compiled import CostRecord, ModuleRecord, StageCostRecord
 from workbench.render._svg import (
     bytes_text,
     count_text,

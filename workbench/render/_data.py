@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from workbench.errors import needs_library
-from workbench.records import ClientDataRecord
+from workbench.records.program import ClientDataRecord
 from workbench.render._theme import palette, sequential
 
 if TYPE_CHECKING:

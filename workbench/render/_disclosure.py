@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from workbench.records import DisclosedRecord, PlanRecord, RunRecord, ValueRecord
+from workbench.records.program import DisclosedRecord, PlanRecord, ValueRecord
+from workbench.records.run import RunRecord
 from workbench.render._program_layout import Box, ProgramLayout
 from workbench.render._svg import (
     Markup,

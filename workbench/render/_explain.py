@@ -1,6 +1,6 @@
 """Events in a block of code, as a short table."""
 
-from workbench.records import ExplanationRecord, OutOfMemoryRecord
+from workbench.records.live import ExplanationRecord, OutOfMemoryRecord
 from workbench.render._svg import bytes_text, count_text
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from workbench.records import NodeRecord, NodeStateRecord, ProgramGraphRecord
+from workbench.records.launch import NodeRecord, NodeStateRecord, ProgramGraphRecord
 from workbench.render._launch import (
     NODE_KINDS,
     STATE_HUES,
@@ -85,7 +85,7 @@ def render_graph_svg(
         live: For a view that changes it: without colours of its own.
 
     Example:
-        >>> from workbench.records import NodeRecord, ProgramGraphRecord
+        >>> from workbench.records.launch import NodeRecord, ProgramGraphRecord
         >>> node = NodeRecord(label="main/0", group="main", kind="function", target="train")
         >>> "main" in render_graph_svg(ProgramGraphRecord(name="p", nodes=(node,)))
         True

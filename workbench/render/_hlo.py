@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from workbench.records import CollectiveRecord, InstructionRecord, ModuleRecord
+from workbench.records.compiled import CollectiveRecord, InstructionRecord, ModuleRecord
 from workbench.render._charts import render_schedule_memory_svg
 from workbench.render._program import axes_text
 from workbench.render._svg import (
@@ -78,7 +78,7 @@ def describe_hlo(module: ModuleRecord) -> str:
     """One sentence: how large the module is, and its largest collective with its line.
 
     Example:
-        >>> from workbench.records import MemoryRecord
+        >>> from workbench.records.compiled import MemoryRecord
         >>> empty = ModuleRecord(
         ...     name="jit_f", platform="cpu", devices=1, instructions=(), collectives=(), flops=0.0,
         ...     accessed_bytes=0.0, memory=MemoryRecord(), attributed_instructions=1.0, attributed_flops=1.0,

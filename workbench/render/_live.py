@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from workbench.errors import needs_library
-from workbench.records import CostRecord, RunRecord, StageRunRecord
+from workbench.records.compiled import CostRecord
+from workbench.records.run import RunRecord, StageRunRecord
 from workbench.render._disclosure import run_disclosed_lines
 from workbench.render._svg import Markup, group, join, line, number, path, rect, seconds_text, svg, text, text_width
 from workbench.render._theme import hatches, svg_style
@@ -39,7 +40,7 @@ def render_run_svg(run: RunRecord, *, width: float = 880, dark: bool | None = No
         dark: For a dark page; None follows the reader's system.
 
     Example:
-        >>> from workbench.records import EventRecord
+        >>> from workbench.records.run import EventRecord
         >>> event = EventRecord(where="cpu:0", name="dot.1", start_seconds=0.0, seconds=0.5)
         >>> "cpu:0" in render_run_svg(RunRecord(name="round", engine="cpu x 1", seconds=0.5, events=(event,)))
         True
@@ -118,7 +119,7 @@ def compare_with_prediction(run: RunRecord, cost: CostRecord) -> "pd.DataFrame":
 
     Example:
         >>> stage = StageRunRecord(stage="1", where="gpu:0", compute_seconds=0.3)
-        >>> from workbench.records import StageCostRecord
+        >>> from workbench.records.compiled import StageCostRecord
         >>> cost = StageCostRecord(stage="1", kind="clients", name="train", flops=1.0, accessed_bytes=1.0,
         ...                        collective_bytes={}, compute_seconds=0.2, memory_seconds=0.1,
         ...                        collective_seconds=0.0)

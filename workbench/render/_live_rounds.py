@@ -3,7 +3,7 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from workbench.records import ClientOutcomeRecord, SampleRecord, TimelineRecord
+from workbench.records.live import ClientOutcomeRecord, SampleRecord, TimelineRecord
 from workbench.render._live import Chart, Interval, natural, ticks
 from workbench.render._svg import Markup, bytes_text, group, join, line, path, rect, seconds_text, svg, text, text_width
 from workbench.render._theme import series, svg_style

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from workbench.records import BufferRecord, MemoryRecord
+from workbench.records.compiled import BufferRecord, MemoryRecord
 from workbench.render._svg import bytes_text, count_text, line_text
 
 if TYPE_CHECKING:

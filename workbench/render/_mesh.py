@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from workbench.records import ClientRange, DeviceRecord, MeshRecord
+from workbench.records.hardware import ClientRange, DeviceRecord, MeshRecord
 from workbench.render._grids import CellGrid, lay_out_grid
 from workbench.render._svg import Markup, count_text, escape, fit_text, group, join, rect, svg, text, text_width
 from workbench.render._theme import OKABE_ITO, ink_on, sequential, svg_style
@@ -69,7 +69,7 @@ def describe_mesh(mesh: MeshRecord) -> str:
     """One sentence: axes with types, devices, hosts.
 
     Example:
-        >>> from workbench.records import AxisRecord
+        >>> from workbench.records.hardware import AxisRecord
         >>> describe_mesh(MeshRecord(axes=(AxisRecord(name="clients", size=1, type="auto"),), devices=()))
         'Mesh clients=1 (auto): 0 devices'
     """

@@ -3,7 +3,7 @@
 import math
 from collections.abc import Callable, Sequence
 
-from workbench.records import OverlaidMetricRecord, OverlaidResultRecord, RunOverlayRecord
+from workbench.records.run import OverlaidMetricRecord, OverlaidResultRecord, RunOverlayRecord
 from workbench.render._svg import Markup, count_text, group, join, path, rect, svg, text
 from workbench.render._theme import series, svg_style
 

@@ -1,6 +1,8 @@
 """A recorded profile as text: where the seconds went, by device, category, operation and line."""
 
-from workbench.records import CallNodeRecord, CallTreeRecord, ProfileRecord, shorten_paths
+from workbench.records import shorten_paths
+from workbench.records.call_tree import CallNodeRecord, CallTreeRecord
+from workbench.records.profile import ProfileRecord
 from workbench.render._svg import bytes_text, count_text, flops_text, seconds_text
 
 _OPERATIONS = 10

@@ -2,7 +2,8 @@
 
 import math
 
-from workbench.records import ProfileRecord, SourceLine
+from workbench.records.profile import ProfileRecord
+from workbench.records.program import SourceLine
 from workbench.render._call_tree import render_call_tree_svg
 from workbench.render._charts import MeasuredPoint, render_measured_roofline_svg
 from workbench.render._html import figure, page, section

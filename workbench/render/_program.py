@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from workbench.records import ProgramRecord, StageRecord
+from workbench.records.compiled import ProgramRecord
+from workbench.records.program import StageRecord
 from workbench.render._call_tree import collective_lines, describe_call_tree, tree_lines
 from workbench.render._disclosure import describe_disclosed, draw_marks, draw_summary
 from workbench.render._memory import describe_memory, memory_parts

@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from workbench.records import CollectiveRecord, CostRecord, ProgramRecord, SourceLine, StageRecord, ValueRecord
+from workbench.records.compiled import CollectiveRecord, CostRecord, ProgramRecord
+from workbench.records.program import SourceLine, StageRecord, ValueRecord
 from workbench.render._disclosure import disclosed_fact
 from workbench.render._hlo import sent_bytes
 from workbench.render._program import axes_text

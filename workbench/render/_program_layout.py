@@ -10,7 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from workbench.records import ClientRange, MeshRecord, PlanRecord, StageRecord, ValueRecord
+from workbench.records.hardware import ClientRange, MeshRecord
+from workbench.records.program import PlanRecord, StageRecord, ValueRecord
 from workbench.render._svg import bytes_text, count_text, source_text, work_text
 from workbench.render._wires import Wire, route
 

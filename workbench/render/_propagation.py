@@ -5,7 +5,7 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from workbench.records import AxisArrivalRecord, PlannedValueRecord, PropagationRecord
+from workbench.records.sharding import AxisArrivalRecord, PlannedValueRecord, PropagationRecord
 from workbench.render._svg import Markup, count_text, group, path, rect, source_text, svg, text, text_width
 from workbench.render._theme import svg_style
 

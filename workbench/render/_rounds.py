@@ -3,7 +3,7 @@
 import math
 from collections.abc import Sequence
 
-from workbench.records import RoundRecord
+from workbench.records.live import RoundRecord
 from workbench.render._svg import (
     Markup,
     bytes_text,

@@ -4,7 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from workbench.records import RoundRecord, RunRecord, TimelineRecord
+from workbench.records.live import RoundRecord, TimelineRecord
+from workbench.records.run import RunRecord
 from workbench.render._rounds import curves
 
 if TYPE_CHECKING:

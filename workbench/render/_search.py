@@ -5,7 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from workbench.records import AxisRecord, SearchRecord, ShardingChoiceRecord, SliceRecord
+from workbench.records.advice import SearchRecord, ShardingChoiceRecord, SliceRecord
+from workbench.records.hardware import AxisRecord
 from workbench.render._svg import bytes_text, seconds_text
 
 _SHOWN = 8

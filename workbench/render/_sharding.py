@@ -5,12 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from workbench.records import (
-    LeafShardingRecord,
-    PlannedValueRecord,
-    PropagationRecord,
-    ShardingRecord,
-)
+from workbench.records.sharding import LeafShardingRecord, PlannedValueRecord, PropagationRecord, ShardingRecord
 from workbench.render._grids import CellGrid, lay_out_grid
 from workbench.render._mesh import cell_svg, describe_mesh
 from workbench.render._svg import (

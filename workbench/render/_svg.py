@@ -10,7 +10,8 @@ import math
 import re
 from collections.abc import Iterable
 
-from workbench.records import SourceLine, cell_name
+from workbench.records import cell_name
+from workbench.records.program import SourceLine
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9:-]*")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")

@@ -6,24 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from workbench.errors import needs_library
-from workbench.records import (
-    ComparisonRecord,
-    CostRecord,
-    LeafShardingRecord,
-    MemoryRecord,
-    MeshRecord,
-    ModuleRecord,
-    PlannedValueRecord,
-    PlanRecord,
-    ProgramRecord,
-    PropagationRecord,
-    Record,
-    RunOverlayRecord,
-    RunRecord,
-    ShardingRecord,
-    SourceLine,
-    StageRecord,
-)
+from workbench.records import Record
+from workbench.records.advice import ComparisonRecord
+from workbench.records.compiled import CostRecord, MemoryRecord, ModuleRecord, ProgramRecord
+from workbench.records.hardware import MeshRecord
+from workbench.records.program import PlanRecord, SourceLine, StageRecord
+from workbench.records.run import RunOverlayRecord, RunRecord
+from workbench.records.sharding import LeafShardingRecord, PlannedValueRecord, PropagationRecord, ShardingRecord
 from workbench.render._sharding import spec_text
 from workbench.render._svg import shape_text
 

@@ -4,32 +4,17 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 
-from workbench.records import (
-    AdviceRecord,
-    CallTreeRecord,
-    ComparisonRecord,
-    CostRecord,
-    ExplanationRecord,
-    LaunchedRecord,
-    LeafShardingRecord,
-    MemoryRecord,
-    MeshRecord,
-    ModuleRecord,
-    PlanRecord,
-    ProfileRecord,
-    ProgramGraphRecord,
-    ProgramRecord,
-    PropagationRecord,
-    Record,
-    RunOverlayRecord,
-    RunRecord,
-    SearchRecord,
-    ShardingRecord,
-    TapRecord,
-    WatchRecord,
-    WhatIfRecord,
-    WhyRecord,
-)
+from workbench.records import Record
+from workbench.records.advice import AdviceRecord, ComparisonRecord, SearchRecord
+from workbench.records.call_tree import CallTreeRecord
+from workbench.records.compiled import CostRecord, MemoryRecord, ModuleRecord, ProgramRecord, WhatIfRecord
+from workbench.records.hardware import MeshRecord
+from workbench.records.launch import LaunchedRecord, ProgramGraphRecord
+from workbench.records.live import ExplanationRecord, TapRecord, WatchRecord
+from workbench.records.profile import ProfileRecord
+from workbench.records.program import PlanRecord
+from workbench.records.run import RunOverlayRecord, RunRecord
+from workbench.records.sharding import LeafShardingRecord, PropagationRecord, ShardingRecord, WhyRecord
 from workbench.render._advice import render_advice_text
 from workbench.render._call_tree import render_call_tree_text
 from workbench.render._compare import render_comparison_text

@@ -5,7 +5,10 @@ import importlib.util
 from collections.abc import Callable
 
 from workbench._open_types import Foreign
-from workbench.records import LeafShardingRecord, MeshRecord, Record, ShardingRecord, TapRecord
+from workbench.records import Record
+from workbench.records.hardware import MeshRecord
+from workbench.records.live import TapRecord
+from workbench.records.sharding import LeafShardingRecord, ShardingRecord
 from workbench.render._mesh import render_mesh_svg
 from workbench.render._sharding import render_sharding_svg
 from workbench.render._svg import Markup, escape, source_text
@@ -63,7 +66,7 @@ def render_tap_text(tap: TapRecord) -> str:
     """The values of a client as lines: stage, round, step, name, type and range.
 
     Example:
-        >>> from workbench.records import TappedValueRecord
+        >>> from workbench.records.live import TappedValueRecord
         >>> value = TappedValueRecord(stage="1", name="loss", operation="div", shape=(), dtype="float32", mean=0.5)
         >>> print(render_tap_text(TapRecord(name="round", client=(3,), stages={"1": "train"}, values=(value,))))
         Values of client 3 in round: 1, all of them finite.

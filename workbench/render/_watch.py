@@ -2,7 +2,7 @@
 
 import math
 
-from workbench.records import RoundRecord, WatchRecord
+from workbench.records.live import RoundRecord, WatchRecord
 from workbench.render._svg import bytes_text, count_text, flops_text, seconds_text
 
 _SHOWN_PROBLEMS = 8

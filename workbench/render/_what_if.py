@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from workbench.records import ProgramRecord, TrafficRecord, WhatIfRecord
+from workbench.records.compiled import ProgramRecord, TrafficRecord, WhatIfRecord
 from workbench.render._program import axes_text
 from workbench.render._sharding import spec_text
 from workbench.render._svg import bytes_text, count_text, flops_text
@@ -15,7 +15,7 @@ def describe_what_if(record: WhatIfRecord) -> str:
     """One sentence: what was tried, and how its collectives differ.
 
     Example:
-        >>> from workbench.records import PlanRecord
+        >>> from workbench.records.program import PlanRecord
         >>> plan = PlanRecord(name="f", placements=(), stages=())
         >>> same = ProgramRecord(name="f", target="here", plan=plan)
         >>> describe_what_if(WhatIfRecord(specs={"w": (("model",), ())}, before=same, after=same))

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from workbench.records import WhyCollectiveRecord, WhyOperandRecord, WhyRecord
+from workbench.records.sharding import WhyCollectiveRecord, WhyOperandRecord, WhyRecord
 from workbench.render._program import axes_text
 from workbench.render._sharding import spec_text
 from workbench.render._svg import bytes_text, count_text, line_text

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from workbench.records import StageRecord, ValueRecord
+from workbench.records.program import StageRecord, ValueRecord
 from workbench.render._svg import bytes_text, number
 
 STEP = 12.0

@@ -7,7 +7,7 @@ import pytest
 
 import workbench as wb
 from workbench.advice.search import SearchProgram
-from workbench.records import SearchRecord
+from workbench.records.advice import SearchRecord
 
 
 def shape(*sizes, dtype="bfloat16"):

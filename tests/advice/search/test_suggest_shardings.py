@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
 
 import workbench as wb
-from workbench.records import SearchRecord
+from workbench.records.advice import SearchRecord
 
 optax = pytest.importorskip("optax")
 

@@ -3,7 +3,7 @@ import pytest
 from matplotlib.colors import to_hex
 
 from workbench.federated import data as wd
-from workbench.records import ClientDataRecord
+from workbench.records.program import ClientDataRecord
 from workbench.render import palette, render_label_skew
 from workbench.render._data import tabulate_clients
 

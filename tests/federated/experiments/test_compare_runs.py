@@ -11,7 +11,7 @@ from workbench import compare
 from workbench.errors import DataError
 from workbench.measurement import History
 from workbench.measurement._intervals import mean_interval
-from workbench.records import RoundRecord
+from workbench.records.live import RoundRecord
 
 
 def run(*values: Any, seconds: float = 2.0) -> History:

@@ -13,7 +13,8 @@ from workbench.errors import DataError, InspectionError
 from workbench.federated import algorithms
 from workbench.federated.experiments import sweep
 from workbench.measurement import History, overlay_runs
-from workbench.records import RoundRecord, RunOverlayRecord
+from workbench.records.live import RoundRecord
+from workbench.records.run import RunOverlayRecord
 
 
 def run(*losses: float, name: str = "loss") -> History:

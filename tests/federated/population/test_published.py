@@ -11,7 +11,7 @@ import pytest
 from scipy import integrate, special, stats
 
 from workbench.federated.population import PHONES, Always, Buffered, Population, RecordedDevices, Synchronous, simulate
-from workbench.records import WorkRecord
+from workbench.records.run import WorkRecord
 
 SECONDS = 100.0  # of the mean client
 WORK = WorkRecord(flops=1e11, download_bytes=1e-6, upload_bytes=1e-6)

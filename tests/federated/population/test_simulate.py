@@ -20,7 +20,8 @@ from workbench.federated.population import (
 from workbench.federated.population._buffered import _AT, _Chains
 from workbench.federated.population._draws import Permutation, key_of
 from workbench.federated.population._selection import load_of
-from workbench.records import ProtocolCostRecord, ProtocolRoundRecord, Record, WorkRecord
+from workbench.records import Record
+from workbench.records.run import ProtocolCostRecord, ProtocolRoundRecord, WorkRecord
 
 WORK = WorkRecord(flops=3e11, download_bytes=5e6, upload_bytes=5e6, spread=0.3)
 LATENCY = 0.1

@@ -16,7 +16,7 @@ from workbench.federated.population import (
     read_sessions,
     simulate,
 )
-from workbench.records import WorkRecord
+from workbench.records.run import WorkRecord
 
 CAPACITY = {n: {"computation": 50.0 + n, "communication": 4000.0 * (1 + n)} for n in range(5)}
 BEHAVIOUR = {

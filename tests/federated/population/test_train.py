@@ -8,7 +8,7 @@ import pytest
 from workbench.errors import ProgramError
 from workbench.federated import algorithms
 from workbench.federated.population import Always, Buffered, Population, Synchronous, plot_costs, simulate, train
-from workbench.records import WorkRecord
+from workbench.records.run import WorkRecord
 
 PEOPLE = Population(10**6, availability=[Always()])
 WORK = WorkRecord(flops=1e10, download_bytes=1e5, upload_bytes=1e5)

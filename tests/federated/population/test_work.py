@@ -11,7 +11,7 @@ from workbench.errors import ProgramError
 from workbench.federated import algorithms
 from workbench.federated.population import Population, work_of
 from workbench.federated.population._selection import load_of, seconds_of
-from workbench.records import WorkRecord
+from workbench.records.run import WorkRecord
 
 PRODUCTS = WorkRecord(flops=3e11, download_bytes=1.0, upload_bytes=1.0)
 

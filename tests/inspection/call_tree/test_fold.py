@@ -8,7 +8,7 @@ import optax
 import pytest
 
 import workbench as wb
-from workbench.records import CallTreeRecord
+from workbench.records.call_tree import CallTreeRecord
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from workbench.advice.search._chunk_sizes import chunk_candidates, chunk_penalty
 from workbench.advice.search._groups import Spec
 from workbench.advice.search._search import Search, pareto
 from workbench.errors import WorkbenchError
-from workbench.records import SearchRecord, ShardingChoiceRecord
+from workbench.records.advice import SearchRecord, ShardingChoiceRecord
 
 _REHEARSED = 16  # choices at most
 _HOW = ("compiled", "rehearsed", "planned")

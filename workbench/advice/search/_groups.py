@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from workbench.records import SpecGroupRecord
+from workbench.records.advice import SpecGroupRecord
 
 Spec = tuple[tuple[str, ...], ...]
 _TOKENS = re.compile(r"[A-Za-z_]+|\d+")

@@ -16,12 +16,8 @@ from workbench.advice.search._suggest import lock_patterns
 from workbench.aot import list_targets, parse_target
 from workbench.errors import MeshError, WorkbenchError
 from workbench.inspection import TracedCall, current_mesh, plan_call
-from workbench.records import (
-    SearchRecord,
-    ShardingChoiceRecord,
-    SliceRecord,
-    TargetRecord,
-)
+from workbench.records.advice import SearchRecord, ShardingChoiceRecord, SliceRecord
+from workbench.records.compiled import TargetRecord
 from workbench.render import bytes_text
 
 _COMPILED = 3  # of the best choices over all meshes and chunk sizes

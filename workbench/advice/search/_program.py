@@ -29,7 +29,8 @@ from workbench.cost import (
 from workbench.errors import InspectionError
 from workbench.inspection import TracedCall, inspect_mesh, inspect_module, on_mesh, plan_call
 from workbench.plan import ChunkSize, choose_chunk_size, main_product
-from workbench.records import ChipRecord, CostRecord, MemoryRecord, TargetRecord
+from workbench.records.compiled import CostRecord, MemoryRecord, TargetRecord
+from workbench.records.hardware import ChipRecord
 
 Assignment = tuple[Spec | None, ...]  # one spec per group; None leaves it to propagation
 

@@ -10,7 +10,7 @@ from workbench.advice.search._suggest import search_shardings
 from workbench.aot import parse_target
 from workbench.errors import ProgramError
 from workbench.inspection import On, TracedCall, is_target, machine_of, parts_of
-from workbench.records import SearchRecord
+from workbench.records.advice import SearchRecord
 
 
 def search_call(

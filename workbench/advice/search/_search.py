@@ -14,7 +14,7 @@ from workbench._open_types import Progress
 from workbench.advice.search._groups import Spec, SpecGroup, candidates, pattern_argument
 from workbench.advice.search._program import Assignment, Priced, SearchProgram
 from workbench.errors import WorkbenchError
-from workbench.records import SearchRecord, ShardingChoiceRecord
+from workbench.records.advice import SearchRecord, ShardingChoiceRecord
 
 Found = Callable[[SearchRecord], None]
 _SMALL_SHARE = 0.002  # groups below this share of all bytes follow by propagation

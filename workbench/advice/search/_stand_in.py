@@ -7,7 +7,7 @@ which every device reads a slice (others make a reduce-scatter of the pair), and
 import re
 from collections import defaultdict
 
-from workbench.records import CollectiveRecord, InstructionRecord, ModuleRecord
+from workbench.records.compiled import CollectiveRecord, InstructionRecord, ModuleRecord
 
 _PASSED = {"bitcast", "copy", "reshape", "transpose", "get-tuple-element", "tuple"}
 _PROMOTED = re.compile(r"%?([\w.\-]+) = .*\ball-reduce(?:-start)?\(.*to_apply=%?[\w.\-]*_promoted")

@@ -15,7 +15,8 @@ from workbench.advice.search._program import SearchProgram
 from workbench.advice.search._search import Found, Progress, Search
 from workbench.errors import MeshError
 from workbench.inspection import TracedCall, current_mesh, mesh_of_values
-from workbench.records import SearchRecord, TargetRecord
+from workbench.records.advice import SearchRecord
+from workbench.records.compiled import TargetRecord
 
 DEFAULT_CHIP = "v5e"
 _FOR_SPECS = 0.6  # of the time, where chunk sizes are searched as well

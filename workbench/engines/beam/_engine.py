@@ -28,7 +28,7 @@ from workbench.engines.beam._files import ClientFiles, read_clients, save_rows
 from workbench.errors import EngineError, MissingDependencyError, ProgramError
 from workbench.plan import REDUCTION_OF
 from workbench.primitives import by_key_p
-from workbench.records import RunRecord
+from workbench.records.run import RunRecord
 
 IN_PROCESS = "apache_beam.runners.portability.fn_api_runner.FnApiRunner"
 _MERGE_NAMES: dict[Any, str] = {jnp.add: "add", jnp.maximum: "maximum", jnp.minimum: "minimum"}

@@ -27,7 +27,7 @@ from workbench.engines.flower._export import export_app
 from workbench.engines.flower._runtime import Deployment, FlowerSimulation, Runtime, check_users
 from workbench.errors import EngineError, MissingDependencyError, ProgramError
 from workbench.plan import Plan, loop_bodies, plan_jaxpr
-from workbench.records import RunRecord
+from workbench.records.run import RunRecord
 
 
 class Flower(Engine):

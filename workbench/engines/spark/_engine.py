@@ -37,7 +37,7 @@ from workbench.engines.spark import _session
 from workbench.errors import EngineError, ProgramError
 from workbench.plan import REDUCTION_OF, Plan
 from workbench.primitives import by_key_p
-from workbench.records import RunRecord
+from workbench.records.run import RunRecord
 
 Result = TypeVar("Result")
 

@@ -3,7 +3,7 @@
 import math
 
 from workbench.errors import ProgramError
-from workbench.records import ProtocolCostRecord, ProtocolRoundRecord
+from workbench.records.run import ProtocolCostRecord, ProtocolRoundRecord
 
 PUBLIC_KEY_BYTES = 32  # X25519
 SHARE_BYTES = 33  # of a secret of 32 bytes

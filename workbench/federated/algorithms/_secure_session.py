@@ -10,7 +10,7 @@ from jaxtyping import Bool, UInt32
 from workbench.errors import EngineError, ProgramError, needs_library
 from workbench.federated.algorithms._secure_cost import SHARE_BYTES, secure_aggregation_cost
 from workbench.federated.algorithms._shamir import recover_secret, share_secret
-from workbench.records import ProtocolCostRecord
+from workbench.records.run import ProtocolCostRecord
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305

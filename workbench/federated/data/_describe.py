@@ -3,7 +3,7 @@
 import numpy as np
 
 from workbench.federated.data._client_data import ClientData
-from workbench.records import ClientDataRecord, FieldRecord
+from workbench.records.program import ClientDataRecord, FieldRecord
 
 
 def describe(data: ClientData) -> ClientDataRecord:

@@ -17,7 +17,7 @@ from workbench.inspection import plan_program
 from workbench.measurement import Run
 from workbench.plan import jit
 from workbench.primitives import broadcast, map_fn, program
-from workbench.records import PlanRecord
+from workbench.records.program import PlanRecord
 
 BATCH, HIDDEN = 16, 32
 DELTA = 1e-5

@@ -14,7 +14,7 @@ from workbench.errors import DataError, needs_library
 from workbench.federated.experiments._space import Setting
 from workbench.federated.experiments._sweep_store import Member, SweepStore
 from workbench.measurement import History, Results
-from workbench.records import RoundRecord
+from workbench.records.live import RoundRecord
 from workbench.render import display_object
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from workbench.federated.population._rounds import ServerStep, check_able, spent
 from workbench.federated.population._schedules import Buffered
 from workbench.federated.population._selection import Load, ask, draw_available
 from workbench.federated.population._servers import Servers
-from workbench.records import SimulatedRoundRecord
+from workbench.records.run import SimulatedRoundRecord
 
 _LOOKS = 8  # clients that are looked at together for one slot
 _PAUSE_SECONDS = 10.0  # until a slot looks again, if none of them is available

@@ -13,7 +13,7 @@ from jaxtyping import Float, Integer
 from workbench.errors import ProgramError, needs_library
 from workbench.federated.population._availability import Availability, Sessions, remaining_of_all
 from workbench.federated.population._draws import draw_bits, draw_normal, draw_uniform, key_of
-from workbench.records import DeviceClassRecord
+from workbench.records.run import DeviceClassRecord
 
 if TYPE_CHECKING:
     import pandas as pd

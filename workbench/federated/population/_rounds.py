@@ -13,7 +13,7 @@ from workbench.federated.population._draws import draw_bits, key_of
 from workbench.federated.population._schedules import Synchronous
 from workbench.federated.population._selection import Asked, Load, eligible, select
 from workbench.federated.population._servers import Servers
-from workbench.records import ProtocolCostRecord, SimulatedRoundRecord
+from workbench.records.run import ProtocolCostRecord, SimulatedRoundRecord
 
 _FIRST_WAIT, _LONGEST_WAIT, _PATIENCE = 60.0, 3600.0, 2 * 86_400.0
 

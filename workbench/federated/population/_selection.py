@@ -7,7 +7,7 @@ from jaxtyping import Bool, Float, Integer
 
 from workbench.federated.population._devices import Devices, Population
 from workbench.federated.population._draws import Permutation, draw_bits, key_of
-from workbench.records import ProtocolCostRecord, WorkRecord
+from workbench.records.run import ProtocolCostRecord, WorkRecord
 
 _SCANNED = 4_000_000  # clients looked at for one round; a population without enough available ones makes it wait
 _MASK_OPERATIONS = 16.0  # integer operations per word of a mask: a ChaCha20 block is 320 of them for 16 words

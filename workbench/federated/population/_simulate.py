@@ -15,7 +15,7 @@ from workbench.federated.population._rounds import ServerStep, synchronous_steps
 from workbench.federated.population._schedules import Buffered, Synchronous
 from workbench.federated.population._selection import load_of
 from workbench.federated.population._servers import Servers
-from workbench.records import PopulationRunRecord, ProtocolCostRecord, WorkRecord
+from workbench.records.run import PopulationRunRecord, ProtocolCostRecord, WorkRecord
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -100,7 +100,7 @@ def simulate(
         ProgramError: if no device can do the work, too few are ever available, or a protocol does not fit the schedule.
 
     Example:
-        >>> from workbench.records import WorkRecord
+        >>> from workbench.records.run import WorkRecord
         >>> work = WorkRecord(flops=1e11, download_bytes=5e6, upload_bytes=5e6)
         >>> simulation = simulate(Population(100_000_000), work, Synchronous(cohort=1000), rounds=3)
         >>> [each.used for each in simulation.record.rounds]

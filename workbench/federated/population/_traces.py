@@ -13,7 +13,7 @@ import numpy as np
 from workbench.errors import DataError, needs_library
 from workbench.federated.population._availability import RecordedSessions
 from workbench.federated.population._devices import PHONES, RecordedDevices
-from workbench.records import DeviceClassRecord
+from workbench.records.run import DeviceClassRecord
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -3,7 +3,8 @@
 import operator
 
 from workbench.errors import ProgramError
-from workbench.records import PlanRecord, StageRecord, ValueRecord, WorkRecord
+from workbench.records.program import PlanRecord, StageRecord, ValueRecord
+from workbench.records.run import WorkRecord
 
 
 def work_of(program: object, *, spread: float = 0.0) -> WorkRecord:

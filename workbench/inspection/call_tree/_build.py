@@ -8,12 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 from workbench.inspection.call_tree._frames import Frame, layer_of, shown_file
 from workbench.inspection.call_tree._items import Amounts, Item, Scope, figures
-from workbench.records import (
-    CallKind,
-    CallNodeRecord,
-    CallPass,
-    CallTreeRecord,
-)
+from workbench.records.call_tree import CallKind, CallNodeRecord, CallPass, CallTreeRecord
 
 
 @dataclass(slots=True, eq=False)

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from workbench.inspection.call_tree._frames import Frame
-from workbench.records import CallCollectiveRecord, CallFiguresRecord, CallPass, CollectiveKind
+from workbench.records.call_tree import CallCollectiveRecord, CallFiguresRecord, CallPass
+from workbench.records.sharding import CollectiveKind
 
 
 class Scope(NamedTuple):

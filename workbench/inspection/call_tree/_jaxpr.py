@@ -13,7 +13,8 @@ from workbench.inspection.call_tree._frames import Frame, split_stack, trim
 from workbench.inspection.call_tree._items import Amounts, Item, Scope
 from workbench.inspection.call_tree._op_names import pass_of, read_op_name
 from workbench.plan import EquationWork, walk_jaxpr_work
-from workbench.records import CallTreeRecord, CollectiveKind
+from workbench.records.call_tree import CallTreeRecord
+from workbench.records.sharding import CollectiveKind
 
 _LOOPS = frozenset(("scan", "while", "cond"))
 _MARKED = frozenset(("shard_map", "pallas_call", "custom_vjp_call", "custom_vjp_call_jaxpr"))

@@ -4,7 +4,7 @@ import functools
 import re
 from typing import NamedTuple
 
-from workbench.records import CallPass
+from workbench.records.call_tree import CallPass
 
 _TRANSFORM = re.compile(r"^(jvp|transpose|vmap|vjp|linearize|pmap|checkpoint|remat|mask|shmap)\((.*)\)$")
 _CALL = re.compile(r"^(p?jit(\(.*\))?|xla_call|core_call|(core_)?closed_call|checkpoint|remat2?|body|cond)$")

@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 
 from workbench.cost import time_module
-from workbench.records import CallFiguresRecord, CallNodeRecord, CallTreeRecord, ChipRecord, ModuleRecord
+from workbench.records.call_tree import CallFiguresRecord, CallNodeRecord, CallTreeRecord
+from workbench.records.compiled import ModuleRecord
+from workbench.records.hardware import ChipRecord
 
 
 def predict_seconds(tree: CallTreeRecord, module: ModuleRecord, chip: ChipRecord, dtype: str) -> CallTreeRecord:
@@ -66,7 +68,7 @@ def measured_tree(tree: CallTreeRecord, seconds: Mapping[str, Mapping[str, float
         that are on no node get a node of their own.
 
     Example:
-        >>> from workbench.records import CallNodeRecord
+        >>> from workbench.records.call_tree import CallNodeRecord
         >>> root = CallNodeRecord(id=0, parent=None, kind="root", name="step")
         >>> dot = CallNodeRecord(id=1, parent=0, kind="operation", name="dot_general", instructions={"dot.1": 1.0})
         >>> tree = measured_tree(CallTreeRecord(made_from="compiled", nodes=(root, dot)), {"dot.1": {"cpu:0": 0.25}})

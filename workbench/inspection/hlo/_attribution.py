@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from workbench.inspection.hlo._executions import Runs
 from workbench.inspection.hlo._text import Computation, Hlo, Instruction
-from workbench.records import StageKind
+from workbench.records.program import StageKind
 
 _PATH = r"\d+(?:\[\d+\])?(?:\.\d+(?:\[\d+\])?)*"  # "2.0", and "2[1].0" in the second branch of a conditional
 _STAGE = re.compile(rf"\bwb:({_PATH}):([a-z]+)")

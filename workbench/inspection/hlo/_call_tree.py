@@ -33,7 +33,9 @@ from workbench.inspection.hlo._places import Place, Places
 from workbench.inspection.hlo._shapes import parse_shape
 from workbench.inspection.hlo._text import Hlo, Instruction
 from workbench.inspection.hlo._traffic import Traffic
-from workbench.records import CallTreeRecord, CollectiveRecord, PlanRecord, StageRecord
+from workbench.records.call_tree import CallTreeRecord
+from workbench.records.compiled import CollectiveRecord
+from workbench.records.program import PlanRecord, StageRecord
 
 UNNAMED = "unnamed"  # as `workbench.cost` calls bytes over a group that is no product of mesh axes
 _NAME = re.compile(r"^p?jit_(.*)$")

@@ -11,7 +11,9 @@ from workbench.inspection.hlo._frames import Frames
 from workbench.inspection.hlo._groups import Axes, Groups, group_axes, pair_axes, parse_groups
 from workbench.inspection.hlo._shapes import Shape
 from workbench.inspection.hlo._text import Computation, Hlo, Instruction
-from workbench.records import CollectiveKind, CollectiveRecord, SourceLine
+from workbench.records.compiled import CollectiveRecord
+from workbench.records.program import SourceLine
+from workbench.records.sharding import CollectiveKind
 
 _KINDS: tuple[CollectiveKind, ...] = (
     "all-reduce", "all-gather", "reduce-scatter", "all-to-all", "ragged-all-to-all", "collective-permute",

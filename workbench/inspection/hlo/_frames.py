@@ -4,7 +4,7 @@ import re
 
 from workbench.inspection.call_tree import Frame, package_of
 from workbench.inspection.hlo._text import Hlo, Instruction
-from workbench.records import SourceLine
+from workbench.records.program import SourceLine
 
 _FIELD = re.compile(r"(\w+)=(\d+)")
 _QUOTED = re.compile(r'^\s*(\d+) "(.*)"$')

@@ -5,7 +5,7 @@ from workbench.inspection.hlo._elementwise import ElementwiseCounter
 from workbench.inspection.hlo._flops import FlopCounter
 from workbench.inspection.hlo._text import Hlo, Instruction
 from workbench.inspection.hlo._traffic import Traffic
-from workbench.records import StagePartRecord
+from workbench.records.compiled import StagePartRecord
 
 _MOST_PARTS = 100_000
 

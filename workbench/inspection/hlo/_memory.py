@@ -5,7 +5,8 @@ from typing import NamedTuple
 
 from workbench.inspection.hlo._shapes import ArrayShape, parse_shape, tuple_widths
 from workbench.inspection.hlo._text import Computation, Hlo, Instruction
-from workbench.records import BufferRecord, MemoryRecord, SourceLine
+from workbench.records.compiled import BufferRecord, MemoryRecord
+from workbench.records.program import SourceLine
 
 _LISTED = 4096  # buffers: more than a program has at its peak, unless a text was made to have more
 _SAME_PEAK = 0.1

@@ -22,15 +22,11 @@ from workbench.inspection.hlo._memory import read_memory
 from workbench.inspection.hlo._opcodes import note_on_opcode
 from workbench.inspection.hlo._text import Hlo, Instruction, parse_hlo, unreadable
 from workbench.inspection.hlo._traffic import Traffic
-from workbench.records import (
-    CallTreeRecord,
-    CollectiveRecord,
-    InstructionRecord,
-    MeshRecord,
-    ModuleRecord,
-    PlanRecord,
-    without_collections,
-)
+from workbench.records import without_collections
+from workbench.records.call_tree import CallTreeRecord
+from workbench.records.compiled import CollectiveRecord, InstructionRecord, ModuleRecord
+from workbench.records.hardware import MeshRecord
+from workbench.records.program import PlanRecord
 
 # They name or pass on values and do no work of their own, so that no stage is asked of them.
 _STRUCTURE = frozenset(("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"))

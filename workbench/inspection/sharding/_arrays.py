@@ -13,7 +13,8 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec, Shard
 from workbench._types import Argument
 from workbench.errors import InspectionError
 from workbench.inspection.sharding._mesh import inspect_mesh
-from workbench.records import LeafShardingRecord, MeshRecord, ShardingKind, ShardingRecord, ShardRecord
+from workbench.records.hardware import MeshRecord
+from workbench.records.sharding import LeafShardingRecord, ShardingKind, ShardingRecord, ShardRecord
 
 SHARDS_LISTED = 20_000
 

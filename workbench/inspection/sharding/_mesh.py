@@ -11,7 +11,8 @@ from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from workbench._types import Device
 from workbench.errors import InspectionError, MeshError
-from workbench.records import AxisRecord, ClientRange, DeviceRecord, MeshRecord, PlacementRecord
+from workbench.records.hardware import AxisRecord, ClientRange, DeviceRecord, MeshRecord
+from workbench.records.program import PlacementRecord
 
 # Length of a torus dimension at which its ends are wired together, per generation (Google Cloud's TPU system pages).
 _WRAP_EVERY_4 = ("v4", "v5", "v5p", "7x", "v7x")

@@ -10,13 +10,13 @@ from typing import Any, Literal, cast
 from workbench._jax_compat import shardy as _shardy
 from workbench._jax_compat.shardy_read import ShardyCollective
 from workbench.inspection.hlo import group_axes, pair_axes
-from workbench.records import (
+from workbench.records.program import SourceLine
+from workbench.records.sharding import (
     PlannedCollectiveKind,
     PlannedCollectiveRecord,
     PlannedValueRecord,
     PropagationEdge,
     PropagationRecord,
-    SourceLine,
 )
 
 _STAGE = re.compile(r"wb:([0-9.]+):\w+")

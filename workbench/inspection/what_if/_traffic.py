@@ -4,13 +4,9 @@ import collections
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from workbench.records import (
-    CollectiveRecord,
-    PlannedCollectiveKind,
-    PlannedCollectiveRecord,
-    SourceLine,
-    TrafficRecord,
-)
+from workbench.records.compiled import CollectiveRecord, TrafficRecord
+from workbench.records.program import SourceLine
+from workbench.records.sharding import PlannedCollectiveKind, PlannedCollectiveRecord
 
 Key = tuple[PlannedCollectiveKind, tuple[str, ...], str | None]
 

@@ -28,7 +28,7 @@ from workbench.inspection.sharding import inspect_sharding, propagate_shardings
 from workbench.inspection.what_if._specs import Leaves, Spec, shape_of
 from workbench.inspection.what_if._traffic import compare_compiled, compare_planned
 from workbench.plan import ChunkSize, choose_chunk_size
-from workbench.records import ModuleRecord, ProgramRecord, WhatIfRecord
+from workbench.records.compiled import ModuleRecord, ProgramRecord, WhatIfRecord
 
 _PRESENT = "the present shardings"
 _MEMORY = ("argument_bytes", "output_bytes", "temporary_bytes", "alias_bytes", "peak_bytes", "available_bytes", "fits")

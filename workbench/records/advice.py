@@ -1,4 +1,4 @@
-"""Records of a search for shardings, meshes and the smallest slices that a program fits on."""
+"""Records of findings about a program, of searches, and of several programs side by side."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -7,11 +7,88 @@ from typing import TYPE_CHECKING, Literal
 
 from workbench.errors import needs_library
 from workbench.records._base import Record, renderer
+from workbench.records.call_tree import CallTreeRecord
+from workbench.records.program import SourceLine
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Spec = tuple[tuple[str, ...], ...]
+Quantity = Literal[
+    "bytes sent",
+    "bytes sent x links",
+    "peak bytes",
+    "argument bytes",
+    "seconds",
+    "FLOPs",
+    "elementwise FLOPs",
+    "instructions started",
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GainRecord(Record):
+    """Saving of a change on one device in one call; `verified`: the changed program was compiled."""
+
+    quantity: Quantity
+    before: float
+    after: float
+    verified: bool
+    how: str = ""  # how it was verified, or why it could not be
+
+    @property
+    def saved_share(self) -> float:
+        """The share of `before` that is saved, 0..1; 0 where there was nothing."""
+        return 0.0 if not self.before else 1 - self.after / self.before
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FindingRecord(Record):
+    """One finding: what was seen, why it happens, what to change, and what that gains."""
+
+    rule: str
+    what: str  # one sentence: the title
+    why: str
+    change: str  # what to do, in words, with the user's names
+    evidence: tuple[str, ...]
+    weight: float  # share of the program's figure that it concerns, 0..1: findings are ranked by it
+    code: str = ""  # of the change, to paste; empty where the rule cannot write it
+    instructions: tuple[str, ...] = ()  # of the compiled module
+    nodes: tuple[int, ...] = ()  # of the call tree: `CallNodeRecord.id`
+    leaves: tuple[str, ...] = ()  # arguments, by the path that `inspect().inputs` calls them
+    axes: tuple[str, ...] = ()  # of the mesh
+    size_bytes: float | None = None  # what it concerns: sent, or in memory, on one device in one call
+    seconds: float | None = None  # predicted, of the instructions; None without a chip
+    sources: tuple[SourceLine, ...] = ()
+    gain: GainRecord | None = None
+    specs: dict[str, Spec] = field(default_factory=dict)  # by path, as `what_if` takes them: what it advises
+    compared: tuple[GainRecord, ...] = ()  # other figures of the program before and after the change, once compiled
+
+    @property
+    def is_verified(self) -> bool:
+        """True if the changed program was compiled."""
+        return self.gain is not None and self.gain.verified
+
+    @property
+    def costs(self) -> tuple[GainRecord, ...]:
+        """The figures that the compiled change makes worse by more than 5 %; elementwise work apart."""
+        return tuple(g for g in self.compared if g.quantity != "elementwise FLOPs" and g.after > 1.05 * g.before)
+
+    @property
+    def saved_seconds(self) -> float | None:
+        """The share of the predicted seconds that the compiled change saves; None where no chip is known."""
+        return next((each.saved_share for each in self.compared if each.quantity == "seconds"), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdviceRecord(Record):
+    """Findings about one program, the most important first, and the rules that were checked."""
+
+    name: str
+    target: str
+    findings: tuple[FindingRecord, ...]
+    checked: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,3 +215,58 @@ class SearchRecord(Record):
             for each in self.choices
         ]
         return pd.DataFrame(rows)
+
+
+Unit = Literal["", "count", "bytes", "flops", "seconds"]
+Group = Literal[
+    "program",
+    "stages",
+    "collectives",
+    "collective bytes",
+    "collective strategy",
+    "planned collectives",
+    "per device",
+    "profile",
+    "seconds per category",
+    "seconds per call path",
+    "seconds per program",
+    "measured",
+    "seconds per stage",
+    "seconds per line",
+]
+Status = Literal["same", "changed", "added", "removed", "unknown"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedRecord(Record):
+    """One quantity in each of the compared programs; None where a program lacks it or it is not known."""
+
+    group: Group
+    name: str
+    values: tuple[float | str | None, ...]
+    unit: Unit = ""
+    status: Status = "same"  # of the last program against the first; "unknown": known in some only
+
+    @property
+    def ratio(self) -> float | None:
+        """The last value as a multiple of the first, where both are numbers and the first is not zero."""
+        first, last = self.values[0], self.values[-1]
+        if isinstance(first, str) or isinstance(last, str) or first is None or last is None or first == 0:
+            return None
+        return last / first
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparisonRecord(Record):
+    """Several programs side by side, in the order they were given."""
+
+    names: tuple[str, ...]
+    targets: tuple[str, ...]
+    rows: tuple[ComparedRecord, ...]
+    notes: tuple[str, ...] = ()
+    trees: tuple[CallTreeRecord, ...] = ()  # of the programs, where all of them have one
+
+    @property
+    def differences(self) -> tuple[ComparedRecord, ...]:
+        """The rows that are not the same everywhere."""
+        return tuple(row for row in self.rows if row.status != "same")

@@ -1,13 +1,13 @@
-"""Records of a compiled module: instructions, collectives, memory, cost."""
+"""Records of a compiled module: instructions, collectives, memory, cost, targets and other shardings."""
 
 from dataclasses import dataclass, field
 from typing import Literal
 
 from workbench.records._base import Record
-from workbench.records._call_tree import CallTreeRecord
-from workbench.records._hardware import ChipRecord, MeshRecord
-from workbench.records._program import PlanRecord, SourceLine, StageKind
-from workbench.records._sharding import CollectiveKind, PropagationRecord, ShardingRecord
+from workbench.records.call_tree import CallTreeRecord
+from workbench.records.hardware import ChipRecord, MeshRecord
+from workbench.records.program import PlanRecord, SourceLine, StageKind
+from workbench.records.sharding import CollectiveKind, PlannedCollectiveKind, PropagationRecord, ShardingRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,3 +260,131 @@ class ProgramRecord(Record):
         """Every figure on the user's functions, modules and lines: of the compiled module, else of the jaxpr."""
         compiled = None if self.module is None else self.module.call_tree
         return self.traced_call_tree if compiled is None else compiled
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetRecord(Record):
+    """A machine named by the user, such as `v5e:16x16*4`; counts are over all slices.
+
+    `topology` is `16x16` (chips along the axes of one slice's torus) or `4x8` (hosts x GPUs of one slice).
+    """
+
+    name: str  # canonical: "v5e:16x16*4", "h100:1x8"
+    chip: str  # "v5e", "h100"
+    platform: Literal["tpu", "cuda"]
+    topology: str
+    slices: int
+    hosts: int
+    chips: int
+    devices: int  # JAX devices: two per chip on v2, v3 and tpu7x
+    available_bytes: int  # HBM that one device leaves to a program
+    seen: bool = True  # this topology was compiled for when this version of the workbench was made
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetAvailability(Record):
+    """One kind of chip: whether its compiler is installed here, and the line that installs it where it is not."""
+
+    chip: str
+    platform: Literal["tpu", "cuda"]
+    description: str
+    topologies: tuple[str, ...]  # seen working, smallest first
+    installed: bool
+    compiler: str  # "libtpu 0.0.42.1"; "" where it is not installed
+    install: str  # "" where it is installed
+    terms: str  # whose terms the compiler comes under
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TargetCompilation(Record):
+    """Compilation of one program for absent hardware; no figure in it was measured on that hardware.
+
+    A program that does not fit has `memory.fits` False, `error` with the compiler's own words, and the HLO as far as
+    the compiler came (scheduled and with buffers assigned, before code was generated).
+    """
+
+    target: TargetRecord
+    hlo: str
+    memory: MemoryRecord
+    mesh: MeshRecord
+    order: Literal["topology", "naive"]
+    seconds: float  # that the compiler took, here, whenever that was
+    cached: bool
+    cost_analysis: dict[str, float] = field(
+        default_factory=dict
+    )  # XLA's own: loop bodies once, -1 where it does not know
+    needed_bytes: int | None = None  # per device, where it does not fit
+    error: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScaledCostRecord(Record):
+    """Estimated cost of a program with other numbers of clients, parameters and devices; nothing is compiled.
+
+    `cost.assumptions` says what the estimate rests on.
+    """
+
+    cost: CostRecord
+    memory: MemoryRecord | None  # totals alone; None where the compiler's are not known
+    clients: int
+    clients_per_device: int  # of the fullest device
+    chunk_size: int
+    devices: int
+    idle_devices: int  # have no client at all
+    model: float  # times the parameters
+
+
+Change = Literal["added", "removed", "more", "less", "same"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrafficRecord(Record):
+    """The collectives of one kind over the same mesh axes in one stage, in two versions of a program.
+
+    Runs and bytes are of one call of the program, all iterations of loops included, and zero where there are none;
+    `_bytes` is the sum of one device's operands. They are None where a loop of unknown length holds some.
+    """
+
+    kind: PlannedCollectiveKind
+    axes: tuple[str, ...]
+    stage: str | None
+    stage_name: str = ""
+    runs_before: float | None = 0.0
+    runs_after: float | None = 0.0
+    before_bytes: float | None = 0.0
+    after_bytes: float | None = 0.0
+    source: SourceLine | None = None
+
+    @property
+    def change(self) -> Change:
+        """Change of the figures."""
+        if self.runs_before == 0 and self.runs_after != 0:
+            return "added"
+        if self.runs_after == 0 and self.runs_before != 0:
+            return "removed"
+        before, after = self.before_bytes or 0.0, self.after_bytes or 0.0
+        return "same" if before == after else "more" if after > before else "less"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WhatIfRecord(Record):
+    """A program with some arguments sharded differently, next to the program as it is; nothing was run.
+
+    `planned` compares what Shardy asks for (sites in the program, a loop's counted once), `compiled` what the
+    compiler made of it (None: not compiled). The two are never mixed.
+    """
+
+    specs: dict[str, tuple[tuple[str, ...], ...]]  # what was asked for: leaf -> mesh axes per dimension
+    before: ProgramRecord
+    after: ProgramRecord
+    planned: tuple[TrafficRecord, ...] = ()
+    compiled: tuple[TrafficRecord, ...] | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def traffic(self) -> tuple[TrafficRecord, ...]:
+        """The compiled comparison where there is one, else the planned one."""
+        return self.planned if self.compiled is None else self.compiled

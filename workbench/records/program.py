@@ -1,4 +1,4 @@
-"""Records of a program's plan: stages, the values they exchange, and where the user wrote them."""
+"""Records of a plan: stages, the values they exchange, where the user wrote them, and the data of clients."""
 
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
@@ -202,3 +202,77 @@ def _moved_inside(stage: StageRecord) -> float | None:
             return once
         return None if stage.trip_count is None else once * stage.trip_count
     return None if once is None else once * stage.clients
+
+
+Spread = Literal["auto", "shard_map", "vmap"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanCandidateRecord(Record):
+    """One way to compute the clients of a device that was tried, and how long the program took with it."""
+
+    chunk_size: int | Literal["auto"] | None  # "auto": by the rule; None: all clients of a device together
+    spread: Spread = "auto"  # how clients are spread over a mesh
+    kept_bytes: int | None = None  # rows that a later pass reads are kept up to so many bytes; None: always
+    unroll: int = 1  # chunks that one iteration of the loop computes
+    runs: int
+    ratio: float  # median, over its runs, of its seconds by those of the rule's choice in the run next to it
+    median_seconds: float
+    fastest_seconds: float
+    slowest_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanChoiceRecord(Record):
+    """Configuration of a program's client loop, for one set of shapes on one set of devices.
+
+    Given to `workbench.jit` as `plan` it makes the same plan again, on any machine.
+    """
+
+    program: str
+    chunk_size: int | Literal["auto"] | None
+    spread: Spread = "auto"
+    kept_bytes: int | None = None
+    unroll: int = 1
+    source: Literal["measured", "cache", "given", "rule"]
+    why: str  # in a sentence
+    candidates: tuple[PlanCandidateRecord, ...] = ()
+    tuning_seconds: float = 0.0  # compilations included
+
+    def chose(self, candidate: PlanCandidateRecord) -> bool:
+        """Returns whether a candidate is the choice."""
+        fields = ("chunk_size", "spread", "kept_bytes", "unroll")
+        return all(getattr(self, name) == getattr(candidate, name) for name in fields)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldRecord(Record):
+    """A field of client data: the shape is of one example."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] = ()
+    bytes: int = 0  # at all clients together
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClientDataRecord(Record):
+    """Counts of each client's data; per-client tuples follow the order of `clients`."""
+
+    name: str = ""
+    clients: tuple[str, ...] = ()
+    examples: tuple[int, ...] = ()
+    bytes: tuple[int, ...] = ()
+    fields: tuple[FieldRecord, ...] = ()
+    label: str | None = None
+    classes: tuple[str, ...] = ()
+    label_counts: tuple[tuple[int, ...], ...] = ()  # [clients][classes]; empty without a label
+    total_variation: tuple[float, ...] = ()  # of each client's label shares to the global ones, 0 to 1
+    mean_total_variation: float | None = None  # every client alike; clients without examples left out
+    weighted_total_variation: float | None = None  # each client counted by its examples
+    size_variation: float = 0.0  # standard deviation of the numbers of examples over their mean
+
+    @property
+    def total_examples(self) -> int:
+        """Examples of all clients together."""
+        return sum(self.examples)

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from workbench.records._base import Record
-from workbench.records._call_tree import CallTreeRecord
-from workbench.records._hardware import ChipRecord
-from workbench.records._program import SourceLine
-from workbench.records._run import EventRecord, RunRecord, StageRunRecord
+from workbench.records.call_tree import CallTreeRecord
+from workbench.records.hardware import ChipRecord
+from workbench.records.program import SourceLine
+from workbench.records.run import EventRecord, RunRecord, StageRunRecord
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

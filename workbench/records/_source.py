@@ -1,4 +1,4 @@
-"""The text behind a `SourceLine`, where reading it is safe.
+"""Source files: the text behind a `SourceLine`, where reading it is safe; short names of files; and their libraries.
 
 File names come out of compiled modules and loaded artifacts, so that whoever wrote those chooses them. What is read
 ends up in pages that people share. Only modules that this process has imported and cells of its notebook are read:
@@ -10,11 +10,15 @@ import functools
 import linecache
 import os
 import re
+import site
 import stat
 import sys
+import sysconfig
 import tokenize
+from collections.abc import Mapping
 from io import BytesIO
-from pathlib import PurePath
+from pathlib import Path, PurePath
+from typing import TypeVar, cast
 
 _MOST_BYTES = 4 * 2**20
 _SUFFIX = ".py"
@@ -126,3 +130,113 @@ def cell_name(file: str) -> str | None:
     described = describe(file) if describe is not None else None
     number = re.search(r"\d+", described[1]) if described else None
     return f"In [{number[0]}]" if number else None
+
+
+Value = TypeVar("Value")
+
+_REST = r"(?=[^\"'\n<>]*?\.pyi?\b)"  # of a source file's name
+_ABSOLUTE = re.compile(
+    r"(?<![\w.~\\/-])(?:[A-Za-z]:)?[\\/](?:[^\s\"'<>:|*?\\/]+[\\/])*?"
+    r"((?:ipykernel_\d+[\\/])?[^\s\"'<>:|*?\\/]+\.pyi?)(?![\w\\/])"
+)
+
+
+def shorten_paths(value: Value) -> Value:
+    """The value with the names of Python files as somebody else may read them.
+
+    Args:
+        value: Text, or mappings, lists and tuples of it; keys are shortened too, anything else is kept.
+
+    Returns:
+        Text in which absolute names of `.py` files are relative to the working folder, to a folder that Python imports
+        from, or to the home folder (`~/`), whichever is the nearest; of other files the name without folders is left.
+
+    Example:
+        >>> shorten_paths({"line": "/opt/secret/project/train.py:12"})
+        {'line': 'train.py:12'}
+    """
+    return cast(
+        Value,
+        _shorten(value, *_patterns(_working_folder(), tuple(entry for entry in sys.path if isinstance(entry, str)))),
+    )
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()  # noqa: PTH109
+    except FileNotFoundError:  # somebody has removed it
+        return ""
+
+
+def folders_pattern() -> str:
+    """A regular expression of what `shorten_paths` takes away from the beginning of a file's name."""
+    folders = _folders(_working_folder(), tuple(entry for entry in sys.path if isinstance(entry, str)))
+    known = "|".join(re.escape(folder) for folder in [*folders, _home()] if folder)
+    return rf"^(?:{known})[\\/]|^.*[\\/](?=ipykernel_\d+[\\/])|^(?![^\\/]*ipykernel_\d+[\\/]).*[\\/]"
+
+
+def _shorten(value: object, known: "re.Pattern[str]", home: "re.Pattern[str] | None") -> object:
+    if isinstance(value, str):
+        if ".py" not in value or ("/" not in value and "\\" not in value):
+            return value
+        value = known.sub("", value)
+        if home is not None:
+            value = home.sub("~/", value)
+        return _ABSOLUTE.sub(r"\1", value)
+    if isinstance(value, Mapping):
+        return {_shorten(key, known, home): _shorten(item, known, home) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_shorten(item, known, home) for item in value]
+    return value
+
+
+@functools.lru_cache(8)
+def _patterns(here: str, path: tuple[str, ...]) -> tuple["re.Pattern[str]", "re.Pattern[str] | None"]:
+    known = "|".join(re.escape(folder) for folder in _folders(here, path))
+    home = _home()
+    return (
+        re.compile(rf"(?:{known})[\\/]+{_REST}"),
+        re.compile(rf"{re.escape(home)}[\\/]+{_REST}") if home else None,
+    )
+
+
+def _folders(here: str, path: tuple[str, ...]) -> list[str]:
+    """Folders whose files are named without them, the deepest first, each also as a real path."""
+    found = {here, *path, *sysconfig.get_paths().values(), *site.getsitepackages(), site.getusersitepackages()}
+    found |= {os.path.realpath(folder) for folder in found if os.path.isabs(folder) or here}  # noqa: PTH117
+    absolute = {folder.rstrip("\\/") for folder in found if os.path.isabs(folder)}  # noqa: PTH117
+    return sorted((folder for folder in absolute if len(folder) > 1), key=len, reverse=True)
+
+
+def _home() -> str:
+    try:
+        home = str(Path.home())
+    except RuntimeError:  # a user without one, as in some containers
+        return ""
+    return home if len(home) > 1 else ""
+
+
+_PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/]+)")
+_OURS = str(Path(__file__).resolve().parents[1]) + "/"
+_TAUGHT = (_OURS + "federated/", _OURS + "cli/")  # programs that come with the package are a user's programs
+_STANDARD = tuple({sysconfig.get_path("stdlib") + "/", sysconfig.get_path("platstdlib") + "/"})
+
+
+@functools.lru_cache(maxsize=4096)
+def package_of(file: str) -> str | None:
+    """The library that a file belongs to; None for the user's own files.
+
+    Example:
+        >>> package_of("/venv/lib/python3.11/site-packages/optax/_src/base.py"), package_of("/home/me/train.py")
+        ('optax', None)
+    """
+    match = _PACKAGE.search(file)
+    if match is not None:
+        return match[1]
+    if file.startswith(_TAUGHT):
+        return None
+    if file.startswith(_OURS):
+        return "workbench"
+    if file.startswith(_STANDARD) or file.startswith("<frozen "):
+        return "python"
+    return None
