@@ -30,7 +30,7 @@ from workbench.advice._partitioning import (
 )
 from workbench.advice._sharding import empty_slots, large_replicated, unbalanced_clients, uneven_shards, unused_axis
 from workbench.advice._specs import costly_constraint, misplaced_spec, partly_sharded
-from workbench.advice._verify import Recompile, Variants, count_traces, is_gradient, verified, wrapper_of
+from workbench.advice._verify import Recompile, Trials, Variants, count_traces, is_gradient, verified, wrapper_of
 from workbench.advice.search import SearchProgram
 from workbench.errors import InspectionError
 from workbench.plan import ChunkSize
@@ -81,6 +81,7 @@ def advise_record(
     fn: Callable | None = None,
     chunk_size: ChunkSize = "auto",
     at_most: int = 20,
+    trials: Trials | None = None,
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
 ) -> AdviceRecord:
@@ -94,6 +95,7 @@ def advise_record(
         fn: The function itself: what compiles it (`jax.jit`, `nnx.jit`), and how often it did so here.
         chunk_size: The chunk size that it was compiled with, as the user gave it.
         at_most: Findings to keep.
+        trials: Runs the program before and after each verified change; needs `recompile`.
         progress: Called with what is done now and the seconds so far.
         cancel: Ends the verification once it is set; findings that were not verified by then are kept as estimates.
 
@@ -142,7 +144,11 @@ def advise_record(
                 notes.append("stopped before every change was compiled")
                 break
             report(f"compiling change {number + 1} of {len(findings)}: {finding.rule}")
-            findings[number] = verified(finding, program, recompile)
+            findings[number] = verified(finding, program, recompile if trials is None else trials.recompile)
+            if trials is not None:
+                report(f"running change {number + 1} of {len(findings)}: {finding.rule}")
+                findings[number] = trials.measured(findings[number], program)
+                notes += [trials.problem] if trials.problem else []
     # A change that was compiled and gains nothing is no advice.
     kept = [f for f in findings if f.gain is None or not f.gain.verified or f.gain.saved_share > 0.01]
     kept = [f for f in kept if not _is_too_large(f, program)]
@@ -161,16 +167,29 @@ def advise_call(
     variants: Variants,
     *,
     verify: bool = True,
+    measure: bool = False,
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
 ) -> AdviceRecord:
-    """Ranked findings about a traced call and its record; with `verify` changes are compiled."""
+    """Ranked findings about a traced call and its record; changes are compiled, with `measure` also run.
+
+    Raises:
+        InspectionError: for `measure` without `verify`, or for a target that is not attached.
+    """
+    if measure and (not verify or variants.options.get("target") is not None):
+        message = (
+            f"`advise` was given measure=True for {record.name} with "
+            f"{'verify=False' if not verify else 'the target ' + record.target}. A measured gain needs the changed "
+            "program, compiled for attached devices: leave this option out."
+        )
+        raise InspectionError(message)
     return advise_record(
         record,
         recompile=variants.recompile if verify else None,
         planner=variants.planner(),
         fn=variants.fn,
         chunk_size=variants.chunk_size,
+        trials=Trials(variants, cancel) if measure else None,
         progress=progress,
         cancel=cancel,
     )

@@ -6,12 +6,14 @@ import functools
 import re
 import sys
 import textwrap
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import jax
 from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.sharding import Mesh
 
 from workbench._jax_compat import checkpoints_with, is_pmapped, jit_cache_size
 from workbench._open_types import AS_GIVEN, AsGiven, Foreign, Option
@@ -22,9 +24,24 @@ from workbench.advice._module import Compiled
 from workbench.advice._narrow import narrowed
 from workbench.advice._rewrite import unconstrained, with_constraints, with_own_shards, with_written_gathers
 from workbench.advice._sharding import best_spec
-from workbench.advice.search import SearchProgram, as_accelerator
-from workbench.errors import WorkbenchError
-from workbench.inspection import LoweredCall, TracedCall, current_mesh, inspect_call, mesh_of_values, trace_call
+from workbench.advice.search import (
+    Runnable,
+    SearchProgram,
+    as_accelerator,
+    median_interval,
+    run_interleaved,
+    with_specs,
+)
+from workbench.errors import EngineError, WorkbenchError
+from workbench.inspection import (
+    Inspection,
+    LoweredCall,
+    TracedCall,
+    current_mesh,
+    inspect_call,
+    mesh_of_values,
+    trace_call,
+)
 from workbench.inspection.what_if import WhatIf
 from workbench.plan import ChunkSize
 from workbench.records.advice import FindingRecord, GainRecord
@@ -252,6 +269,56 @@ _CHECKS: dict[str, Check] = {
 }
 
 
+class Trials:
+    """Variants that are compiled for one finding after the other, and run once it is verified.
+
+    Attributes:
+        problem: Why the last finding was not run; "" if it was, or nothing was compiled for it.
+    """
+
+    def __init__(self, variants: "Variants", cancel: threading.Event | None) -> None:
+        self._variants, self._cancel = variants, cancel
+        self._made: list[tuple[ProgramRecord, dict[str, Any]]] = []
+        self.problem: str = ""
+
+    def recompile(self, **change: Any) -> ProgramRecord:
+        """Compiles a variant, and remembers the change that made it."""
+        record = self._variants.recompile(**change)
+        self._made.append((record, change))
+        return record
+
+    def measured(self, finding: FindingRecord, program: Compiled) -> FindingRecord:
+        """The finding with the measured seconds of the program before and after its change."""
+        made, self._made, self.problem = self._made, [], ""
+        if not finding.is_verified or not made:
+            return finding
+        alike = [change for record, change in made if compared(program, record) == finding.compared]
+        change = alike[-1] if alike else made[-1][1]
+        # Policies are compiled from the function as it is written anew: so is what they are compared with.
+        base = {"policy": AS_GIVEN} if "policy" in change else {}
+        try:
+            both = [self._variants.runnable(**base), self._variants.runnable(**change)]
+            before, after = run_interleaved(both, self._cancel)
+        except (WorkbenchError, ValueError, TypeError, RuntimeError) as error:
+            self.problem = f"{finding.rule} was not measured: {textwrap.shorten(str(error), 300)}"
+            return finding
+        saved = median_interval([1 - new / old for old, new in zip(before, after, strict=True)])
+        certain = "" if saved.low > 0 or saved.high < 0 else ", no difference is certain"
+        how = (
+            f"{len(before)} calls each, interleaved: {100 * saved.median:.1f} % saved, interval of 95 % "
+            f"{100 * saved.low:.1f} % to {100 * saved.high:.1f} %{certain}"
+        )
+        row = GainRecord(
+            quantity="measured seconds",
+            before=median_interval(before).median,
+            after=median_interval(after).median,
+            verified=True,
+            how=how,
+            saved_interval=(saved.low, saved.high),
+        )
+        return finding.replace(compared=(*finding.compared, row))
+
+
 def compared(program: Compiled, after: ProgramRecord) -> tuple[GainRecord, ...]:
     """Peak, bytes sent, FLOPs and predicted seconds of the program before and after a change that was compiled."""
     assert after.module is not None
@@ -425,27 +492,49 @@ class Variants:
         except Exception:  # whatever JAX or Shardy refuses, the other rules still hold
             return None
 
-    def recompile(
+    def recompile(self, **change: Any) -> ProgramRecord:
+        """Inspects the call with one change, an option of `_changed`."""
+        if change.get("specs") is not None:
+            tried = WhatIf(self.traced, mesh=self.options.get("mesh"), target=self.options.get("target"))
+            return tried.compile(tried.plan(_as_written(change["specs"], self.traced.names))).after
+        return self._changed(self._inspect, **change)
+
+    def runnable(self, **change: Any) -> Runnable:
+        """Compiles the call with one change, or as it is, for the devices of this process.
+
+        Raises:
+            ValueError: for a call of which only the lowered text is known.
+            EngineError: for specs of a call with keyword arguments, or without devices.
+        """
+        if change.get("specs") is not None:
+            mesh = self.mesh
+            if not isinstance(mesh, Mesh):
+                message = "Specs need a mesh of attached devices to run on: set one with `jax.set_mesh`."
+                raise EngineError(message)
+            return with_specs(self.traced, mesh, _as_written(change["specs"], self.traced.names), self.chunk_size)
+        return self._changed(self._compile, **change)
+
+    def _changed(
         self,
+        finish: Callable[..., Any],
         *,
         donate: int | tuple[int, ...] | str = (),
-        specs: dict[str, Any] | None = None,
         chunk_size: ChunkSize | AsGiven = AS_GIVEN,
         policy: Callable[..., object] | AsGiven | None = None,
         rewrite: Callable[[ClosedJaxpr, Any], tuple[ClosedJaxpr, int]] | None = None,
         static: bool = False,
         partitionable: bool = False,
         ordered: bool = False,
-    ) -> ProgramRecord:
-        """Compiles the call with one change."""
+    ) -> Any:
+        """Makes one change and hands the changed call to `finish`, within what the change needs."""
         if partitionable:
             with jax.threefry_partitionable(True):
-                return self._inspect(self._trace(self.fn, self.args, self.kwargs))
+                return finish(self._trace(self.fn, self.args, self.kwargs))
         if ordered:
-            return self._in_order_of_jax()
+            return self._in_order_of_jax(finish)
         if static:
             fn, kept = _with_static_numbers(self)
-            return self._inspect(self._trace(fn, kept, self.kwargs))
+            return finish(self._trace(fn, kept, self.kwargs))
         if rewrite is not None:
             call = self.traced
             mesh = self.options.get("mesh") or call.mesh or mesh_of_values(call.leaves) or current_mesh()
@@ -453,24 +542,22 @@ class Variants:
             if not count:
                 message = "the traced program has no operation that could be changed there"
                 raise ValueError(message)
-            return self._inspect(call.rewritten(closed))
+            return finish(call.rewritten(closed))
         if policy is not None:
             fn = _written_again(self.fn)
             with contextlib.nullcontext() if policy is AS_GIVEN else checkpoints_with(policy):
-                return self._inspect(self._trace(fn, self.args, self.kwargs))
+                return finish(self._trace(fn, self.args, self.kwargs))
         if chunk_size is not AS_GIVEN:
-            return self._inspect(self.call, chunk_size=(chunk_size,))
-        if specs is not None:
-            call = self.traced
-            tried = WhatIf(call, mesh=self.options.get("mesh"), target=self.options.get("target"))
-            return tried.compile(tried.plan(_as_written(specs, call.names))).after
+            return finish(self.call, chunk_size=(chunk_size,))
+        if donate == ():
+            return finish(self.call)
         fn, args, kwargs = self.fn, self.args, self.kwargs
         if isinstance(donate, str):
             (fn, args), kwargs = _donating_arrays(self.traced, donate), {}
         else:
             fn = _donating(fn, donate)
         with UNUSED_DONATIONS_ARE_FINE:  # what cannot be donated is seen in the memory of the compiled module
-            return self._inspect(self._trace(fn, args, kwargs))
+            return finish(self._trace(fn, args, kwargs))
 
     def _trace(self, fn: Callable, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> TracedCall | LoweredCall:
         return trace_call(fn, args, kwargs, self.options.get("mesh"))
@@ -478,10 +565,22 @@ class Variants:
     def _inspect(self, call: TracedCall | LoweredCall, **changed: Option) -> ProgramRecord:
         return inspect_call(call, **{**self.options, **changed})
 
-    def _in_order_of_jax(self) -> ProgramRecord:
+    def _compile(self, call: TracedCall | LoweredCall, **changed: Any) -> Runnable:
+        if not isinstance(call, TracedCall):
+            message = "the program is known as lowered text alone, which has no arguments to run with"
+            raise TypeError(message)
+        options = {**self.options, **changed}
+        chunk_size = options.get("chunk_size")
+        made = Inspection(call, call.chunk_size if chunk_size is None else chunk_size[0]).compile(options.get("mesh"))
+        if made.compiled is None:
+            message = "The program is planned on an abstract mesh: a measured gain needs attached devices."
+            raise EngineError(message)
+        return Runnable(made.compiled, made.args, made.kwargs)
+
+    def _in_order_of_jax(self, finish: Callable[..., Any]) -> Any:
         """The call compiled for the same devices in the order of `jax.make_mesh`."""
         if self.options.get("target") is not None:
-            return self._inspect(self.call, order="topology")
+            return finish(self.call, order="topology")
         mesh = self.options.get("mesh") or current_mesh() or self.traced.mesh
         if not isinstance(mesh, jax.sharding.Mesh):
             message = "the mesh has no devices to order"
@@ -489,4 +588,4 @@ class Variants:
         other = jax.make_mesh(
             mesh.axis_sizes, mesh.axis_names, axis_types=mesh.axis_types, devices=list(mesh.devices.flat)
         )
-        return self._inspect(self.call, mesh=other)
+        return finish(self.call, mesh=other)

@@ -399,14 +399,17 @@ class Traced(Inspected):
         planned = made.plan(specs)
         return made.compile(planned, progress=progress, cancel=cancel) if compiled else planned
 
-    def advise(self, *, verify: bool = True, **options: Unpack[InspectOptions]) -> AdviceRecord:
+    def advise(self, *, verify: bool = True, measure: bool = False, **options: Unpack[InspectOptions]) -> AdviceRecord:
         """Ranked findings: what to change, why, with which evidence, and what it gains.
 
         Inspects the program once; with `verify` every change that can be applied from outside (donation, shardings)
-        is compiled, and those that gain nothing are left out. Nothing runs.
+        is compiled, and those that gain nothing are left out. Nothing runs, except with `measure`.
 
         Args:
             verify: Whether to compile the changes.
+            measure: Whether to run the program before and after each compiled change, interleaved, on the attached
+                devices: with the arguments, or with zeros where these are shapes. Runs only what fits in free memory.
+                `cancel` stops the runs.
             **options: Options of `inspect`.
 
         Returns:
@@ -424,7 +427,12 @@ class Traced(Inspected):
         record = self.inspect(**options)
         variants = self._variants(inspect_options("advise", **options))
         return advise_call(
-            record, variants, verify=verify, progress=options.get("progress"), cancel=options.get("cancel")
+            record,
+            variants,
+            verify=verify,
+            measure=measure,
+            progress=options.get("progress"),
+            cancel=options.get("cancel"),
         )
 
     def search(
@@ -440,8 +448,11 @@ class Traced(Inspected):
         progress: Progress | None = None,
         cancel: threading.Event | None = None,
         found: Callable[[SearchRecord], None] | None = None,
+        measure: bool = False,
     ) -> SearchRecord:
-        """Searches shardings, and with them meshes or the smallest slice: the fastest choices that fit. Nothing runs.
+        """Searches shardings, and with them meshes or the smallest slice: the fastest choices that fit.
+
+        Nothing runs, except with `measure`.
 
         `on` decides what is free:
 
@@ -472,6 +483,8 @@ class Traced(Inspected):
             progress: Called with what is done now and the seconds so far.
             cancel: Ends the search once it is set, from any thread; what was found by then is returned.
             found: With a mesh: called with the record so far whenever a better choice is known.
+            measure: With a mesh of attached devices: whether to run the best three choices, interleaved, with the
+                arguments or with zeros of their shapes. Runs only what fits in free memory; `cancel` stops it.
 
         Returns:
             The choices, the fastest that fits first: `.best.specs`, `.best.mesh`, `.best.chunk_size`, `.code()`,
@@ -509,6 +522,7 @@ class Traced(Inspected):
             progress=progress,
             cancel=cancel,
             found=found,
+            measure=measure,
         )
 
     def export(

@@ -228,15 +228,18 @@ def rows_of(chip: ChipRecord, kind: str, dtype: str | None = None) -> list[RateR
 def interpolate(rows: Iterable[RateRecord], amount: float) -> float | None:
     """Seconds of an amount between measured ones, straight in logarithms; None without rows.
 
-    Below the smallest amount the seconds are those of the smallest, above the largest they grow with the amount.
+    Below the smallest amount the seconds are those of the smallest, above the largest they grow with the amount. An
+    amount takes no longer than a larger one: what was measured longer was disturbed.
     """
     rows = list(rows)
     if not rows:
         return None
-    if amount <= rows[0].amount:
-        return rows[0].seconds
-    for low, high in itertools.pairwise(rows):
-        if amount <= high.amount and high.amount > low.amount:
-            part = math.log(amount / low.amount) / math.log(high.amount / low.amount)
-            return low.seconds * (high.seconds / low.seconds) ** part
-    return rows[-1].seconds * amount / rows[-1].amount
+    seconds = [row.seconds for row in rows]
+    least = list(itertools.accumulate(reversed(seconds), min))[::-1]
+    points = [(row.amount, each) for row, each in zip(rows, least, strict=True)]
+    if amount <= points[0][0]:
+        return points[0][1]
+    for (low, quick), (high, slow) in itertools.pairwise(points):
+        if amount <= high and high > low:
+            return quick * (slow / quick) ** (math.log(amount / low) / math.log(high / low))
+    return points[-1][1] * amount / points[-1][0]

@@ -347,7 +347,8 @@ class Inspection:
             args = (*call.args, *call.kwargs.values())
             jitted = _positional(jitted, len(call.args), tuple(call.kwargs))
         text = lower_for_target(jitted, args, there)
-        compilation = compile_for_target(text, machine, mesh_axes=there.axes, order=order, **waiting)
+        options = _jax_compat.jit_options(call.stage)["compiler_options"]
+        compilation = compile_for_target(text, machine, mesh_axes=there.axes, order=order, options=options, **waiting)
         placed = _place_all(compilation.mesh, described)
         propagation = _named_by(call, propagate_shardings(text))
         inputs = _as_propagated(_inputs(call), propagation, there.abstract) or inspect_sharding(_inputs(call))

@@ -23,8 +23,16 @@ from workbench.measurement._join import (
     event_records as event_records,
     join_profile as join_profile,
 )
-from workbench.measurement._measure import ReadingOptions as ReadingOptions, measure_compiled as measure_compiled
-from workbench.measurement._memory import largest_arrays as largest_arrays, live_bytes as live_bytes
+from workbench.measurement._measure import (
+    ReadingOptions as ReadingOptions,
+    caller_of as caller_of,
+    measure_compiled as measure_compiled,
+)
+from workbench.measurement._memory import (
+    free_bytes as free_bytes,
+    largest_arrays as largest_arrays,
+    live_bytes as live_bytes,
+)
 from workbench.measurement._monitor import DeviceMonitor as DeviceMonitor, watch_devices as watch_devices
 from workbench.measurement._open_profile import open_profile as open_profile
 from workbench.measurement._profile import Profile as Profile, capture_profile as capture_profile

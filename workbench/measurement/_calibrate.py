@@ -26,6 +26,7 @@ _FEWEST_RUNS, _MOST_RUNS = 5, 30
 _SMALL_SPREAD = 0.05
 _OPERATIONS = 16  # in one repetition of the program for the cost of one more operation
 _COLLECTIVES: tuple[RateKind, ...] = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
+_CALLS: tuple[RateKind, ...] = ("call", "upload", "download")  # that nothing is repeated in
 _FAST_BYTES = (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 28)
 _SLOW_BYTES = (1 << 12, 1 << 17, 1 << 21, 1 << 24)
 
@@ -158,20 +159,25 @@ def _warm(trial: _Trial) -> bool:
     except (jax.errors.JaxRuntimeError, TypeError, ValueError, NotImplementedError):
         return False
     while True:
-        whole = _timed(trial) * trial.repeats * trial.operations
-        whole = _agreed(whole)
+        # Of three, as one hiccup of the host would end the search with too few repeats.
+        whole = _agreed(min(_timed(trial) for _ in range(3)) * trial.repeats * trial.operations)
         if whole / trial.repeats > _SLOWEST_SECONDS:
             return False
-        if whole >= _LEAST_SECONDS or trial.repeats >= _MOST_REPEATS or trial.kind in ("call", "upload", "download"):
+        if whole >= _LEAST_SECONDS or trial.repeats >= _MOST_REPEATS or trial.kind in _CALLS:
             return True
         trial.repeats *= max(2, min(16, int(_LEAST_SECONDS / max(whole, 1e-7))))
 
 
 def _timed(trial: _Trial) -> float:
-    """Seconds of one operation."""
+    """Seconds of one operation: without those of the call, where it is repeated in one."""
+    call = 0.0
+    if trial.kind not in _CALLS:
+        start = time.perf_counter()
+        trial.run(0)
+        call = time.perf_counter() - start
     start = time.perf_counter()
     trial.run(trial.repeats)
-    return (time.perf_counter() - start) / trial.repeats / trial.operations
+    return max(1e-9, time.perf_counter() - start - call) / trial.repeats / trial.operations
 
 
 def _agreed(value: float) -> float:

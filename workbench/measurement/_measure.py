@@ -109,7 +109,7 @@ def measure_compiled(
         )
         raise MeasureError(msg)
     devices = _devices_of(compiled)
-    call = _caller(compiled, args, module)
+    call = caller_of(compiled, args, module)
     started = time.perf_counter()
     for _ in range(warmup):
         call([])
@@ -180,10 +180,18 @@ def _measured_tree(
     return measured_tree(module.call_tree, seconds)
 
 
-def _caller(compiled: Foreign, args: Sequence[Any], module: ModuleRecord) -> Callable[[list[float]], Any]:
-    leaves, tree = jax.tree.flatten(tuple(args))
-    donated = [info.donated for info in jax.tree.leaves(compiled.args_info[0])]
-    shardings = jax.tree.leaves(compiled.input_shardings[0], is_leaf=lambda leaf: leaf is None)
+def caller_of(
+    compiled: Foreign, args: Sequence[Any], module: ModuleRecord, kwargs: Mapping[str, Any] | None = None
+) -> Callable[[list[float]], Any]:
+    """Returns the function that calls a compiled program, waits, and appends the wall seconds to a list.
+
+    Arguments are moved once to where the program wants them; those that it takes over are copied before each call.
+    """
+    whole = bool(kwargs)
+    leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs or {})))
+    infos, wanted = (each if whole else each[0] for each in (compiled.args_info, compiled.input_shardings))
+    donated = [info.donated for info in jax.tree.leaves(infos)]
+    shardings = jax.tree.leaves(wanted, is_leaf=lambda leaf: leaf is None)
     if len(shardings) == len(leaves):
         leaves = [_placed(leaf, sharding) for leaf, sharding in zip(leaves, shardings, strict=True)]
 
@@ -199,7 +207,7 @@ def _caller(compiled: Foreign, args: Sequence[Any], module: ModuleRecord) -> Cal
         fresh = [jnp.copy(leaf) if gone else leaf for leaf, gone in zip(leaves, donated, strict=True)]
         own = jax.block_until_ready(tree.unflatten(fresh))
         started = time.perf_counter()
-        result = jax.block_until_ready(compiled(*own))
+        result = jax.block_until_ready(compiled(*own[0], **own[1]))
         walls.append(time.perf_counter() - started)
         return result
 

@@ -1,6 +1,7 @@
 """Current contents of the devices' memory."""
 
 import contextlib
+import pathlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -48,6 +49,23 @@ def read_memory(device: Device, live: dict[int, int] | None = None) -> DeviceMem
         return DeviceMemory(stats.get("bytes_in_use"), peak, stats.get("bytes_limit"), "memory_stats")
     live = live_bytes() if live is None else live
     return DeviceMemory(live.get(device.id, 0), None, None, "live_arrays")
+
+
+def free_bytes(devices: Sequence[Device]) -> int | None:
+    """Bytes that are free on the fullest of these devices; None where neither backend nor host says.
+
+    Devices without memory figures are CPU devices, which share what the host has.
+    """
+    known = [read_memory(device, {}) for device in devices]
+    free = [each.limit - each.in_use for each in known if each.limit is not None and each.in_use is not None]
+    if free:
+        return min(free)
+    try:
+        with pathlib.Path("/proc/meminfo").open(encoding="ascii") as file:
+            lines = dict(line.split(":", 1) for line in file)
+        return int(lines["MemAvailable"].split()[0]) * 1024 // max(1, len(devices))
+    except (OSError, KeyError, ValueError):
+        return None
 
 
 def _with_programs(peak: int | None, stats: Mapping[str, int]) -> int | None:

@@ -20,6 +20,7 @@ Quantity = Literal[
     "peak bytes",
     "argument bytes",
     "seconds",
+    "measured seconds",
     "FLOPs",
     "elementwise FLOPs",
     "instructions started",
@@ -35,6 +36,7 @@ class GainRecord(Record):
     after: float
     verified: bool
     how: str = ""  # how it was verified, or why it could not be
+    saved_interval: tuple[float, float] | None = None  # of 95 %, of the saved share; measured seconds have one
 
     @property
     def saved_share(self) -> float:
@@ -71,13 +73,20 @@ class FindingRecord(Record):
 
     @property
     def costs(self) -> tuple[GainRecord, ...]:
-        """The figures that the compiled change makes worse by more than 5 %; elementwise work apart."""
-        return tuple(g for g in self.compared if g.quantity != "elementwise FLOPs" and g.after > 1.05 * g.before)
+        """The figures that the compiled change makes worse by more than 5 %; elementwise work and runs apart."""
+        apart = ("elementwise FLOPs", "measured seconds")
+        return tuple(g for g in self.compared if g.quantity not in apart and g.after > 1.05 * g.before)
+
+    @property
+    def run_gain(self) -> GainRecord | None:
+        """The seconds of the program before and after the change, as both were run; None where they were not."""
+        return next((each for each in self.compared if each.quantity == "measured seconds"), None)
 
     @property
     def saved_seconds(self) -> float | None:
-        """The share of the predicted seconds that the compiled change saves; None where no chip is known."""
-        return next((each.saved_share for each in self.compared if each.quantity == "seconds"), None)
+        """The share of the seconds that the compiled change saves: measured, else predicted; None without a chip."""
+        shares = {each.quantity: each.saved_share for each in self.compared}
+        return shares.get("measured seconds", shares.get("seconds"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,7 +114,7 @@ class SpecGroupRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingChoiceRecord(Record):
-    """One choice of specs and what it costs one device in one call, predicted."""
+    """One choice of specs and what it costs one device in one call: predicted, and measured where it was run."""
 
     name: str  # "as given", "data parallel over data", "found 1"
     mesh: dict[str, int]  # axes of the mesh, in order
@@ -119,6 +128,8 @@ class ShardingChoiceRecord(Record):
     pareto: bool = False  # no other choice is both faster and smaller
     note: str = ""
     chunk_size: int | None = None  # clients that a device computes together; None: all, or a program without clients
+    measured_seconds: float | None = None  # median wall time of a call; None: not run
+    measured_interval: tuple[float, float] | None = None  # of 95 %, of this median
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,6 +216,7 @@ class SearchRecord(Record):
                 "mesh": "x".join(f"{name}={size}" for name, size in each.mesh.items()),
                 "chunk_size": each.chunk_size,
                 "seconds": each.seconds,
+                "measured_seconds": each.measured_seconds,
                 "peak_bytes": each.peak_bytes,
                 "argument_bytes": each.argument_bytes,
                 **{f"sent_{axis}": each.sent_bytes.get(axis, 0.0) for axis in axes},

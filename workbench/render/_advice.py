@@ -24,10 +24,14 @@ def render_advice_text(advice: AdviceRecord) -> str:
         if finding.gain is not None:
             lines.append(f"   Gain: {gain_text(finding.gain)}")
             lines += [f"   Price: {price_text(finding)}"] if finding.costs else []
+            if finding.run_gain is not None:
+                before, after = map(seconds_text, (finding.run_gain.before, finding.run_gain.after))
+                lines.append(f"   Measured: {before} -> {after} ({finding.run_gain.how})")
             lines += [f"   Other figures: {others}"] if (others := _other_figures(finding)) else []
         else:
             lines.append("   Gain: could not be verified, since the change cannot be applied from outside")
         lines += [f"   Evidence: {'; '.join(finding.evidence)}", *_lines(finding)]
+    lines += ["", *(f"Note: {note}" for note in advice.notes)] if advice.notes else []
     return "\n".join(lines)
 
 
@@ -35,6 +39,7 @@ def amount_writer(quantity: str) -> Callable[[float], str]:
     """Returns the function that writes an amount of a quantity, with its unit."""
     writers: dict[str, Callable[[float], str]] = {
         "seconds": seconds_text,
+        "measured seconds": seconds_text,
         "FLOPs": flops_text,
         "elementwise FLOPs": flops_text,
         "instructions started": "{:,.0f}".format,
@@ -66,7 +71,7 @@ def _other_figures(finding: FindingRecord) -> str:
     named = {each.quantity for each in finding.costs} | {finding.gain.quantity if finding.gain is not None else ""}
     texts = []
     for figure in finding.compared:
-        if figure.quantity in named or not (figure.before or figure.after):
+        if figure.quantity in (*named, "measured seconds") or not (figure.before or figure.after):
             continue
         before, after = map(amount_writer(figure.quantity), (figure.before, figure.after))
         texts.append(

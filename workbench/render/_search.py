@@ -23,7 +23,9 @@ def render_search_text(search: SearchRecord) -> str:
         + {"complete": ".", "time": "; the time was over.", "stopped": "; stopped."}[search.ended]
     )
     chunked = any(each.chunk_size for each in search.choices)
-    rows = [("", "choice", "mesh", *(("chunk",) if chunked else ()), "seconds", "peak", "sent by one device", "how")]
+    ran = any(each.measured_seconds is not None for each in search.choices)
+    optional = (*(("chunk",) if chunked else ()), "seconds", *(("measured",) if ran else ()))
+    rows: list[tuple[str, ...]] = [("", "choice", "mesh", *optional, "peak", "sent by one device", "how")]
     for each in search.choices[:_SHOWN]:
         sent = ", ".join(f"{bytes_text(n)} over {axis}" for axis, n in each.sent_bytes.items() if n >= 1) or "nothing"
         rows.append(
@@ -33,6 +35,7 @@ def render_search_text(search: SearchRecord) -> str:
                 " x ".join(f"{name}={size}" for name, size in each.mesh.items()),
                 *((str(each.chunk_size or "all"),) if chunked else ()),
                 "unknown" if each.seconds is None else seconds_text(each.seconds),
+                *((_measured_text(each),) if ran else ()),
                 ("unknown" if each.peak_bytes is None else bytes_text(each.peak_bytes))
                 + (" (does not fit)" if each.fits is False else ""),
                 sent,
@@ -56,6 +59,13 @@ def render_search_text(search: SearchRecord) -> str:
             *notes,
         ]
     )
+
+
+def _measured_text(choice: ShardingChoiceRecord) -> str:
+    if choice.measured_seconds is None or choice.measured_interval is None:
+        return "not run"
+    low, high = map(seconds_text, choice.measured_interval)
+    return f"{seconds_text(choice.measured_seconds)} ({low} to {high})"
 
 
 def _slices_text(search: SearchRecord) -> str:

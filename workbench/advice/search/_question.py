@@ -26,6 +26,7 @@ def search_call(
     progress: Callable[[str, float], None] | None = None,
     cancel: threading.Event | None = None,
     found: Callable[[SearchRecord], None] | None = None,
+    measure: bool = False,
 ) -> SearchRecord:
     """Searches shardings on a mesh, meshes of a target, or slices of families; see `Traced.search`.
 
@@ -41,11 +42,11 @@ def search_call(
         target = None if machine.target is None else parse_target(machine.target)
         return search_shardings(
             call, mesh=machine.mesh, chip=machine.chip, target=target, lock=lock, compiler=compiler,
-            memory_bytes=memory_bytes, found=found, **common,
+            memory_bytes=memory_bytes, found=found, measure=measure, **common,
         )  # fmt: skip
     names = [str(part) for part in parts]
     if isinstance(on, str) and is_target(on):
-        _refuse("meshes of one target", found=found is not None)
+        _refuse("meshes of one target", found=found is not None, measure=measure)
         return search_meshes(
             call, target=on, axes=axes, lock=lock, compiler=compiler, memory_bytes=memory_bytes, **common
         )
@@ -55,6 +56,7 @@ def search_call(
         compiler=compiler != "auto",
         memory_bytes=memory_bytes is not None,
         found=found is not None,
+        measure=measure,
     )
     return search_slices(call, targets=names, axes=axes, **common)
 

@@ -12,8 +12,9 @@ from jax.sharding import AbstractMesh, Mesh
 from workbench.advice.search._chunked import compile_best, joined_record, with_chunk_sizes
 from workbench.advice.search._groups import SpecGroup, fits
 from workbench.advice.search._program import SearchProgram
+from workbench.advice.search._run import median_interval, run_interleaved, with_specs
 from workbench.advice.search._search import Found, Progress, Search
-from workbench.errors import MeshError
+from workbench.errors import MeshError, WorkbenchError
 from workbench.inspection import TracedCall, current_mesh, mesh_of_values
 from workbench.records.advice import SearchRecord
 from workbench.records.compiled import TargetRecord
@@ -37,6 +38,7 @@ def search_shardings(
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
     found: Found | None = None,
+    measure: bool = False,
 ) -> SearchRecord:
     """Searches the specs of a traced call's arguments on one mesh; see `Traced.search`."""
     mesh = mesh if mesh is not None else current_mesh() or call.mesh or mesh_of_values(call.leaves)
@@ -45,6 +47,12 @@ def search_shardings(
             f"`search` was given `{call.name}` without a mesh of several devices. Specs name axes of a mesh: pass "
             "`on=jax.sharding.AbstractMesh((4, 2), ('data', 'model'))`, which needs no devices, or set a mesh with "
             '`jax.set_mesh`. A target such as `on="v5e:4x4"` searches the mesh too.'
+        )
+        raise MeshError(message)
+    if measure and not isinstance(mesh, Mesh):
+        message = (
+            f"`search` was given measure=True for `{call.name}` and an abstract mesh. The best choices are run on "
+            "attached devices: pass a mesh of these, or leave the option out."
         )
         raise MeshError(message)
     if target is not None and target.devices != mesh.size:
@@ -67,7 +75,35 @@ def search_shardings(
     if chip is None:
         note = f"no chip was named: seconds are those of a {DEFAULT_CHIP}"
         record = record.replace(notes=(note, *record.notes))
+    if measure and isinstance(mesh, Mesh):
+        if progress is not None:
+            progress(f"running the best {_BEST}", time.monotonic() - began)
+        record = _measured(record, call, mesh, cancel)
     return record
+
+
+def _measured(record: SearchRecord, call: TracedCall, mesh: Mesh, cancel: threading.Event | None) -> SearchRecord:
+    """The record with the measured seconds of its best choices, the fastest of them first."""
+    best = [each for each in record.choices if each.fits is not False][:_BEST]
+    try:
+        programs = []
+        for each in best:
+            specs = {leaf: each.specs[g.pattern] for g in record.groups for leaf in g.leaves if g.pattern in each.specs}
+            specs |= {leaf: () for g in record.groups for leaf in g.leaves if g.pattern not in each.specs}
+            size = call.chunk_size if each.chunk_size is None else each.chunk_size
+            programs.append(with_specs(call, mesh, specs, size))
+        walls = run_interleaved(programs, cancel)
+    except (WorkbenchError, ValueError, TypeError, RuntimeError) as error:
+        return record.replace(notes=(*record.notes, f"the best choices were not run: {str(error)[:300]}"))
+    times = [median_interval(own) for own in walls]
+    ran = [
+        each.replace(measured_seconds=time.median, measured_interval=(time.low, time.high))
+        for each, time in zip(best, times, strict=True)
+    ]
+    ran.sort(key=lambda each: each.measured_seconds or 0.0)
+    note = f"the best {len(ran)} were run, {len(walls[0])} calls of each in turn; measured with the interval of 95 %"
+    others = [each for each in record.choices if each not in best]
+    return record.replace(choices=(*ran, *others), notes=(*record.notes, note))
 
 
 def _chunked(
