@@ -1,6 +1,7 @@
 // All views of one program as tabs of one widget, in places; what is chosen in one is chosen in all.
 import { onReport } from "./lib/badges";
 import { button, type Child, h, replace } from "./lib/dom";
+import { finder } from "./lib/finder";
 import { createContext, type Requests, type Shared } from "./lib/model";
 import { askNotebook, hasLabextension, placeOf } from "./lib/notebook";
 import { describeChosen, entries } from "./lib/selection";
@@ -10,6 +11,8 @@ import type { HeadlineFigure, TabState } from "./lib/states";
 import { createTabs } from "./lib/tabs";
 import type { ViewContext } from "./lib/view";
 import { VIEWS } from "./views";
+
+const ROOMY = 1040; // pixels from which the tabs leave room for the search
 
 /** What matters first: the largest collective, memory per device, does it fit; each opens its view. */
 function headline(context: ViewContext): Child {
@@ -105,9 +108,10 @@ export function explorer(shell: Shell, shared: Shared, requests: Requests): void
   );
   const figures = h("div", { class: "wb-headline", role: "group", "aria-label": "In short" });
   replace(figures, headline(context));
+  const tabbar = h("div", { class: "wb-tabbar" }, made.places, made.bar, made.more);
   shell.head.append(
     h("div", { class: "wb-titlebar" }, name, figures, dockButton(context, context.state<string>("title"), shell.head)),
-    h("div", { class: "wb-tabbar" }, made.places, made.bar, made.more),
+    tabbar,
   );
   shell.body.append(made.panes);
   const turn = (by: 1 | -1) => {
@@ -115,7 +119,16 @@ export function explorer(shell: Shell, shared: Shared, requests: Requests): void
     if (next) shared.open(next.key);
   };
   const onStage = stageButton(shell.body, { signal: shared.signal, say: shell.say, step: turn });
-  shell.body.after(h("div", { class: "wb-foot wb-row" }, chosenBar(context), onStage));
+  const foot = h("div", { class: "wb-foot wb-row" }, chosenBar(context), onStage);
+  shell.body.after(foot);
+  const find = finder(context, shell.root);
+  // Beside the tabs where there is room for both, else in the row of what is selected.
+  const room = new ResizeObserver(() => {
+    if (shell.root.clientWidth >= ROOMY) tabbar.append(find);
+    else onStage.before(find);
+  });
+  room.observe(shell.root);
+  shared.signal.addEventListener("abort", () => room.disconnect());
   context.onSettings(() => {
     const wanted = context.setting("view", made.present);
     if (wanted === made.present) return;

@@ -123,8 +123,9 @@ def _communication(record: ProgramRecord) -> list[HeadlineFigure]:
         return [_figure("no collectives", "The devices do not communicate.", "hlo")]
     first, total = groups[0], sum(group.sent_bytes for group in groups)
     least = "at least " if any(group.executions is None for group in groups) else ""
-    of = f" of {bytes_text(total)}" if len(groups) > 1 else ""
-    text = f"{first.count} over {axes_text(first.axes)}: {least}{bytes_text(first.sent_bytes)}{of} sent, {first.places}"
+    sent, most = bytes_text(first.sent_bytes), bytes_text(total)
+    of = f" of {most}" if most != sent else ""
+    text = f"{first.count} over {axes_text(first.axes)}: {least}{sent}{of} sent, {first.places}"
     line = next((f"{source.file}:{source.line}" for source in first.lines), None)
     tip = (
         "The collectives that send most, with the payload of each and their line; the bytes that one device sends for "

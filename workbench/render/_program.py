@@ -116,9 +116,12 @@ def _describe_ordinary(record: ProgramRecord) -> str:
     said = f"Program {record.name} on {record.target}"
     module, tree = record.module, record.call_tree
     if module is not None:
+        flops, traffic, least = module.flops, module.accessed_bytes, ""
+        if tree is not None and tree.root.at_least:  # of loops of unknown length, one iteration is counted
+            flops, traffic, least = tree.root.total.flops_matmul, tree.root.total.traffic_bytes, "at least "
         elementwise = f" and {flops_text(tree.root.total.flops_elementwise)} elementwise" if tree else ""
         return (
-            f"{said}: {flops_text(module.flops)} in matrix products{elementwise}, {bytes_text(module.accessed_bytes)} "
+            f"{said}: {least}{flops_text(flops)} in matrix products{elementwise}, {least}{bytes_text(traffic)} "
             "of memory traffic, per device and call"
         )
     return f"{said}: {describe_call_tree(tree)}" if tree is not None else said

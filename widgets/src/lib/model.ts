@@ -155,8 +155,14 @@ export function createContext(root: HTMLElement, key: string, shared: Shared, re
       const whole = part("data");
       return (key ? (whole[key] as Named) : whole)?.[name] as T;
     },
-    stateOf<T>(view: string, name: string) {
-      return (part("data")[view] as Named | undefined)?.[name] as T | undefined;
+    of(view) {
+      const sent = view ? (part("data")[view] as Named | undefined) : part("data");
+      if (!sent) return null;
+      const place = view ? `${view}/` : "";
+      return {
+        state: <T>(name: string) => sent[name] as T,
+        array: (name) => floats(part("arrays")[place + name] as Bytes),
+      };
     },
     onState: (callback) => listen(["change:data", "change:arrays"], callback),
     array: (name) => floats(part("arrays")[prefix + name] as Bytes),

@@ -32,6 +32,9 @@ export interface Theme {
   onChange(callback: () => void): void;
 }
 
+/** What Python sent for one view. */
+export type Reader = Pick<ViewContext, "state" | "array">;
+
 export interface ViewContext {
   /** The part of the widget that this view shows, e.g. "hlo"; empty for a view that stands alone. */
   readonly key: string;
@@ -46,8 +49,8 @@ export interface ViewContext {
 
   /** A named part of what Python sent for this view. */
   state<T>(name: string): T;
-  /** The same of another view of this widget. */
-  stateOf<T>(view: string, name: string): T | undefined;
+  /** What Python sent for another view of this widget, or (with "") for all of them; null where nothing. */
+  of(view: string): Reader | null;
   onState(callback: () => void): void;
   /** A column of numbers that Python sent as bytes. */
   array(name: string): Float32Array;

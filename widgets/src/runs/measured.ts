@@ -216,8 +216,9 @@ class Measured {
     ];
     const blocks: Block[] = [{ form: "facts", title: "", rows: rows.filter(([, text]) => text) }];
     const text = of("hlo");
-    if (text) blocks.push({ form: "code", title: "HLO", lines: [[null, text, false]] });
-    showDetails(context, this.facts, { title: this.names[i], kind: "clients", subtitle: "measured operation", blocks });
+    const extra = text ? [h("h4", {}, "HLO"), h("pre", { class: "wb-hlotext" }, text)] : [];
+    const title = this.names[i];
+    showDetails(context, this.facts, { title, kind: "clients", subtitle: "measured operation", blocks, extra });
   }
 }
 

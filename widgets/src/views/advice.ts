@@ -185,7 +185,7 @@ class Advice {
     const link = (text: string, act: () => void) => button(text, act, { class: "wb-link" });
     const made = [
       ...finding.nodes.slice(0, MOST_LINKS).map((node) => {
-        const name = context.stateOf<string[]>("operations", "names")?.[node] ?? `row ${node}`;
+        const name = context.of("operations")?.state<string[]>("names")[node] ?? `row ${node}`;
         return link(`${name} in the call tree`, go("operations", { node: String(node), instruction: null }));
       }),
       ...finding.lines

@@ -1,5 +1,5 @@
 // A compiled module as columns: what instructions are called, what they cost, which line they are from.
-import type { ViewContext } from "../lib/view";
+import type { Reader } from "../lib/view";
 
 export interface Collective {
   name: string;
@@ -33,8 +33,6 @@ export interface LineCost {
   sent: number;
 }
 
-type Reader = Pick<ViewContext, "state" | "array">;
-
 export class Module {
   readonly count: number;
   readonly names: readonly string[];
@@ -58,8 +56,11 @@ export class Module {
   private readonly sources: readonly [string, number, string][];
   private readonly number: Map<string, number>;
   private haystack: string[] | undefined;
+  private listing: readonly string[] | undefined;
+  private defined: Map<string, number> | undefined;
 
-  constructor(context: Reader) {
+  constructor(readonly reader: Reader) {
+    const context = reader;
     const lines = (name: string) => context.state<string>(name).split("\n");
     this.count = context.state("count");
     this.names = lines("names");
@@ -115,6 +116,24 @@ export class Module {
 
   sentBy(i: number): number {
     return this.jointOf(i)?.sent ?? 0;
+  }
+
+  /** The line of the compiled listing that defines an instruction, from 1 on; 0 where the listing lacks it. */
+  lineDefining(name: string): number {
+    this.listing ??= this.reader.state<string>("compiled").split("\n");
+    this.defined ??= new Map(
+      this.listing.flatMap((text, i): [string, number][] => {
+        const defined = definedName(text);
+        return defined === null ? [] : [[defined, i + 1]];
+      }),
+    );
+    return this.defined.get(name) ?? 0;
+  }
+
+  /** An instruction as the compiler wrote it. */
+  textOf(i: number): string | undefined {
+    const line = this.lineDefining(this.names[i]);
+    return line ? this.listing?.[line - 1].trim() : undefined;
   }
 
   ofLine(key: string): number[] {

@@ -42,7 +42,6 @@ export class Listings {
   private readonly stable: string;
   private readonly compiled: string;
   private readonly costs: Map<string, LineCost>;
-  private lineOfInstruction: Map<string, number> | undefined;
   private file = 0;
   private figure: keyof LineCost | undefined; // of the column next to the code
   private language: "stable" | "compiled";
@@ -222,14 +221,6 @@ export class Listings {
     if (i >= 0) this.context.select({ instruction: this.module.names[i], line: this.module.lineOf(i) || null });
   }
 
-  private lineDefining(name: string): number {
-    if (!this.lineOfInstruction) {
-      const named = this.compiled.split("\n").map((text, i) => [definedName(text), i + 1] as const);
-      this.lineOfInstruction = new Map(named.filter((pair): pair is [string, number] => pair[0] !== null));
-    }
-    return this.lineOfInstruction.get(name) ?? 0;
-  }
-
   /** Marks the chosen line on both sides. */
   follow(): void {
     const { line, instruction } = this.context.selection;
@@ -256,9 +247,9 @@ export class Listings {
 
   private compiledMarks(line: string | undefined, instruction: string | undefined): Mark[] {
     const linked = line
-      ? this.module.ofLine(line).map((i): Mark => [this.lineDefining(this.module.names[i]), LINKED])
+      ? this.module.ofLine(line).map((i): Mark => [this.module.lineDefining(this.module.names[i]), LINKED])
       : [];
-    const at = instruction ? this.lineDefining(instruction) : 0;
+    const at = instruction ? this.module.lineDefining(instruction) : 0;
     const others = linked.filter(([number]) => number > 0 && number !== at);
     return at ? [...others, [at, CHOSEN]] : others;
   }

@@ -6,9 +6,10 @@ import { formatBytes, formatCount, formatFlops } from "../lib/format";
 import { split } from "../lib/split";
 import type { RenderView, ViewContext } from "../lib/view";
 import { type CollectivesTable, collectivesTable } from "./hlo-collectives";
-import { type CollectiveGroup, Module } from "./hlo-data";
+import { Module } from "./hlo-data";
 import { Instructions } from "./hlo-instructions";
 import { Listings } from "./hlo-listings";
+import { Inspector } from "./inspector";
 
 type Face = "collectives" | "source" | "instructions" | "graph";
 const ORDER: Face[] = ["collectives", "source", "instructions", "graph"];
@@ -20,6 +21,7 @@ class Hlo {
   private readonly listings: Listings;
   private readonly graphPlace = h("div", { class: "wb-graphpane" });
   private readonly detail: HTMLElement;
+  private readonly inspector: Inspector;
   private readonly faces: Map<Face, { button: HTMLElement; node: HTMLElement }>;
   private graph: GraphPane | null = null;
 
@@ -30,6 +32,7 @@ class Hlo {
     this.module = new Module(context);
     const { node, main, detail } = split(context, "Details of the selected instruction or line", 0.68);
     this.detail = detail;
+    this.inspector = new Inspector(context, detail, { module: this.module });
     this.collectives = collectivesTable(context, this.module, (name, line) =>
       this.choose(this.module.find(name), line),
     );
@@ -123,9 +126,7 @@ class Hlo {
     this.instructions.select(i);
     if (!this.listings.node.hidden) this.listings.follow();
     this.graph?.mark(i >= 0 ? [i] : this.marks(), i);
-    if (i >= 0) this.describe(i);
-    else if (line) this.describeLine(line);
-    else this.overview();
+    if (!this.inspector.show()) this.overview();
   }
 
   /** What a chosen line, axis or stage means in instructions. */
@@ -170,93 +171,6 @@ class Hlo {
     const [title, ...rest] = this.context.state<string>("sentence").split(": ");
     showDetails(this.context, this.detail, { title, kind: "server", subtitle: rest.join(": "), blocks });
   }
-
-  private describe(i: number): void {
-    const { module } = this;
-    const joint = module.jointOf(i);
-    const rows: [string, string][] = [
-      ["source", module.placeOf(i) || "unknown"],
-      ["opcode", module.opcodes[module.opcode[i]]],
-      ["shape", module.shapes[i]],
-      ["stage", this.stageOf(i) ?? "none"],
-      ["FLOPs", formatFlops(module.flops[i])],
-      ["elementwise", formatFlops(module.elementwise[i])],
-      ["memory traffic", formatBytes(module.traffic[i])],
-      ["size", formatBytes(module.size[i])],
-      ["executions", Number.isFinite(module.times[i]) ? formatCount(module.times[i]) : "unknown"],
-      ["computation", module.computations[module.computation[i]]],
-      ["operands", module.operands[i] || "none"],
-      ["op_name", module.opNames[i] || "none"],
-    ];
-    const said = new Set(joint?.rows.map(([name]) => name));
-    const blocks: Block[] = [
-      {
-        form: "facts",
-        title: "",
-        rows: rows.filter(([name, text]) => text !== "0 FLOP" && text !== "none" && !said.has(name)),
-      },
-    ];
-    if (joint) blocks.unshift({ form: "facts", title: "collective", rows: joint.rows });
-    const group = joint
-      ? this.context
-          .state<CollectiveGroup[]>("groups")
-          .find(({ members }) => members.some((m) => module.collectives[m] === joint))
-      : undefined;
-    if (group) blocks.push(...linesOf(group));
-    const kind = joint ? "reduce" : "server";
-    showDetails(this.context, this.detail, {
-      title: module.names[i],
-      kind,
-      subtitle: "instruction of one device",
-      blocks,
-    });
-  }
-
-  private describeLine(line: string): void {
-    const { module } = this;
-    const all = module.ofLine(line);
-    const cost = module.costOfLines().get(line);
-    const rows: [string, string][] = [
-      ["instructions", formatCount(all.length)],
-      ["FLOPs", formatFlops(cost?.flops ?? 0)],
-      ["elementwise", formatFlops(cost?.elementwise ?? 0)],
-      ["memory traffic", formatBytes(cost?.traffic ?? 0)],
-      ["sent", formatBytes(cost?.sent ?? 0)],
-    ];
-    const blocks: Block[] = [{ form: "facts", title: "", rows }];
-    const groups = this.context
-      .state<CollectiveGroup[]>("groups")
-      .filter(({ lines }) => lines.some(([key]) => key === line));
-    const joint = groups.map((group) => [group.kind, group.axes, formatBytes(group.payload), formatBytes(group.sent)]);
-    if (joint.length)
-      blocks.push({
-        form: "table",
-        title: "Collectives",
-        columns: ["collective", "mesh axis", "payload", "sent"],
-        rows: joint,
-      });
-    showDetails(this.context, this.detail, {
-      title: module.placeOfKey(line),
-      kind: "server",
-      subtitle: "what this line became",
-      blocks,
-    });
-  }
-}
-
-/** The code of every line that a collective serves. */
-function linesOf(group: CollectiveGroup): Block[] {
-  const rows = group.lines.map(([, place, code]) => [place, code]);
-  return rows.length
-    ? [
-        {
-          form: "table",
-          title: rows.length > 1 ? "The compiler combined these lines" : "Line",
-          columns: ["source", "code"],
-          rows,
-        },
-      ]
-    : [];
 }
 
 export const hlo: RenderView = (host, context) => {

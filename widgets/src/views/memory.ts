@@ -9,6 +9,7 @@ import { placeIn } from "../lib/stage";
 import type { MemoryRow, MemoryState } from "../lib/states";
 import { treeTable } from "../lib/tree-table";
 import type { RenderView, ViewContext } from "../lib/view";
+import { Inspector } from "./inspector";
 import { bufferTreemap } from "./treemap";
 
 const EDGE = { left: 70, right: 16, top: 24, bottom: 26 };
@@ -54,6 +55,7 @@ class Memory {
   private readonly canvas: HTMLCanvasElement;
   private readonly status = h("p", { class: "wb-note", role: "status" });
   private readonly detail: HTMLElement;
+  private readonly inspector: Inspector;
   private readonly redraw: () => void;
   private readonly table;
 
@@ -69,6 +71,7 @@ class Memory {
     this.peak = this.at = peakOf(this.live);
     const { node, main, detail } = split(context, "Memory of one device", 0.66);
     this.detail = detail;
+    this.inspector = new Inspector(context, detail);
     this.canvas = h("canvas", {
       class: "wb-memory",
       tabindex: 0,
@@ -229,17 +232,12 @@ class Memory {
     if (instruction && this.marked.size) this.go([...this.marked][0]);
     this.table.draw();
     this.redraw();
-    const blocks: Block[] = [{ form: "facts", title: "", rows: this.context.state("facts") }];
     const here = this.buffers.filter(({ key }) => key && key === line);
-    if (here.length) {
-      const rows = here.map((each) => [each.name, formatBytes(each.bytes), each.shape]);
-      blocks.unshift({
-        form: "table",
-        title: "Buffers of the selected line at the peak",
-        columns: ["buffer", "bytes", "shape"],
-        rows,
-      });
-    }
+    const rows = here.map((each) => [each.name, formatBytes(each.bytes), each.shape]);
+    const title = "Buffers of the selected line at the peak";
+    const table: Block = { form: "table", title, columns: ["buffer", "bytes", "shape"], rows };
+    if (this.inspector.show(here.length ? [table] : [])) return;
+    const blocks: Block[] = [{ form: "facts", title: "", rows: this.context.state("facts") }];
     for (const text of this.context.state<string[]>("notes")) blocks.push({ form: "note", title: "", text });
     showDetails(this.context, this.detail, {
       title: "Memory of one device",

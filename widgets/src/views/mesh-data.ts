@@ -1,5 +1,5 @@
 // Devices of a mesh: places, groups along an axis, who holds what.
-import type { ViewContext } from "../lib/view";
+import type { Reader } from "../lib/view";
 
 export interface MeshAxis {
   name: string;
@@ -29,8 +29,6 @@ export interface MeshLeaf {
 }
 /** Placement, first member, last + 1, padding. */
 export type Held = readonly [string, number, number, number];
-
-type Reader = Pick<ViewContext, "state" | "array">;
 
 const span = (start: number, stop: number) => (stop - start === 1 ? String(start) : `${start}–${stop - 1}`);
 

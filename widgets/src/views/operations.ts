@@ -1,17 +1,19 @@
 // Every figure of the program on the user's functions, modules and lines: a tree table, an icicle, the code of a node.
 
 import { badge, onReport } from "../lib/badges";
-import { type Block, facts, showDetails } from "../lib/details";
+import { facts } from "../lib/details";
 import { button, type Child, h, menu, type Option, replace, setTabIndex } from "../lib/dom";
 import { formatAs, formatCount } from "../lib/format";
 import { consume } from "../lib/keyboard";
 import { shortened, wordsOf } from "../lib/matches";
 import { split } from "../lib/split";
-import type { FigureColumn, OperationsState } from "../lib/states";
+import type { OperationsState } from "../lib/states";
 import { type Column, type TreeTable, treeTable } from "../lib/tree-table";
 import type { RenderView, ViewContext } from "../lib/view";
-import { icicleBars, skipChain, type Tree, treeFrom } from "./icicle";
-import { extremes, sparkHeights } from "./layers";
+import { Calls } from "./calls";
+import { icicleBars, skipChain } from "./icicle";
+import { Inspector } from "./inspector";
+import { sparkHeights } from "./layers";
 
 const LESSER = new Set(["matmul", "constants"]); // figures that go first where there is no room for all
 const FIRST_ROWS = 24;
@@ -27,27 +29,10 @@ const GLYPHS: Record<string, string> = {
   operation: "·",
   unattributed: "?",
 };
-const WHOLE = new Set(["measured", "peak", "constants"]); // what a loop of unknown length leaves whole
-const PASS_WORDS: Record<string, string> = { transpose: "backward", remat: "recomputed", mixed: "" };
-
-/** A table without the columns that say 1 in every row. */
-function telling(columns: readonly string[], rows: readonly (readonly string[])[]) {
-  const kept = columns.map((_, i) => i).filter((i) => rows.some((row) => row[i] !== "1"));
-  return { columns: kept.map((i) => columns[i]), rows: rows.map((row) => kept.map((i) => row[i])) };
-}
 
 class Operations {
-  private readonly names: OperationsState["names"];
-  private readonly keys: OperationsState["keys"];
-  private readonly places: OperationsState["places"];
-  private readonly kinds: string[];
-  private readonly passes: string[];
-  private readonly tree: Tree;
-  private readonly totals: Float32Array[];
-  private readonly own: Float32Array[];
-  private readonly columns: readonly FigureColumn[];
-  private readonly layers: OperationsState["layers"]; // rows of several equal layers
-  private readonly atLeast: ReadonlySet<number>; // of an unknown number of iterations one is counted
+  private readonly calls: Calls;
+  private readonly inspector: Inspector;
   private readonly table: TreeTable;
   private readonly icicle = h("div", {
     class: "wb-icicle",
@@ -67,20 +52,7 @@ class Operations {
     host: HTMLElement,
     private readonly context: ViewContext,
   ) {
-    this.names = context.state("names");
-    this.keys = context.state("keys");
-    this.places = context.state("places");
-    const kinds = context.state<string[]>("kinds");
-    const passes = context.state<string[]>("passes");
-    this.kinds = Array.from(context.array("tree.kind"), (i) => kinds[i]);
-    this.passes = Array.from(context.array("tree.pass"), (i) => passes[i]);
-    const parent = context.array("tree.parent");
-    this.tree = treeFrom(parent);
-    this.columns = context.state("columns");
-    this.layers = context.state<OperationsState["layers"] | undefined>("layers") ?? {};
-    this.atLeast = new Set(context.state<number[] | undefined>("at_least") ?? []);
-    this.totals = this.columns.map(({ key }) => context.array(`tree.${key}`));
-    this.own = this.columns.map(({ key }) => context.array(`tree.${key}.own`));
+    this.calls = new Calls(context);
     this.search = h("input", {
       type: "search",
       class: "wb-search",
@@ -88,16 +60,17 @@ class Operations {
       "aria-label": "Search operations",
     });
     const { node, main, detail } = split(context, "Details of the selected node", 0.62);
-    this.table = this.makeTable(parent);
+    this.table = this.makeTable();
     main.append(this.tools(), this.table.node);
     replace(detail, this.metricMenu(), this.icicle, this.facts);
+    this.inspector = new Inspector(context, this.facts, { calls: this.calls });
     host.append(node);
     this.table.expandTo(
       FIRST_ROWS,
       (i) => this.value(i),
-      (i) => i in this.layers,
+      (i) => i in this.calls.layers,
     );
-    this.zoom = skipChain(this.tree, 0, (i) => this.value(i));
+    this.zoom = skipChain(this.calls.tree, 0, (i) => this.value(i));
     context.onSelection(() => this.follow());
     onReport(context, () => this.table.draw());
     this.filter();
@@ -106,36 +79,41 @@ class Operations {
   }
 
   private value(node: number): number {
-    return this.totals[this.metric]?.[node] || 0;
+    return this.calls.value(this.metric, node);
   }
 
-  private makeTable(parent: Float32Array): TreeTable {
-    const columns: Column[] = this.columns.map(({ key, title, unit, tip }, i) => ({
+  private makeTable(): TreeTable {
+    const { calls } = this;
+    const columns: Column[] = this.calls.columns.map(({ key, title, unit, tip }, i) => ({
       key,
       title,
       unit,
       tip,
-      value: (node) => (Number.isNaN(this.totals[i][node]) ? null : this.totals[i][node]),
-      atLeast: (node) => !WHOLE.has(key) && this.atLeast.has(node),
-      full: this.totals[i][0] || undefined,
+      value: (node) => (Number.isNaN(this.calls.totals[i][node]) ? null : this.calls.totals[i][node]),
+      atLeast: (node) => calls.isLeast(i, node),
+      full: this.calls.totals[i][0] || undefined,
       width: `${Math.max(104, 30 + 7.4 * title.length)}px`,
       lesser: LESSER.has(key),
     }));
     const place: Column = {
       key: "place",
       title: "source",
-      text: (node) => this.places[node],
+      text: (node) => this.calls.places[node],
       width: "150px",
       lesser: true,
     };
     return treeTable({
       label: "Operations by function, module and line",
-      parent,
+      parent: calls.tree.parent,
       title: "function, line, operation",
       nameWidth: 340,
-      name: (node) => this.title(node),
+      name: (node) => this.calls.title(node),
       mark: (node) => [
-        h("span", { class: `wb-glyph wb-glyph-${this.kinds[node]}`, "aria-hidden": "true" }, GLYPHS[this.kinds[node]]),
+        h(
+          "span",
+          { class: `wb-glyph wb-glyph-${this.calls.kinds[node]}`, "aria-hidden": "true" },
+          GLYPHS[this.calls.kinds[node]],
+        ),
         badge(this.context, "nodes", node),
       ],
       after: (node) => this.spark(node),
@@ -147,21 +125,13 @@ class Operations {
     });
   }
 
-  private title(node: number): string {
-    const pass = PASS_WORDS[this.passes[node]];
-    const iterations = this.context.state<OperationsState["iterations"]>("iterations")[node];
-    const parent = this.tree.parent[node];
-    const said = pass && (parent < 0 || this.passes[parent] !== this.passes[node]) ? ` (${pass})` : "";
-    return `${this.names[node]}${iterations === undefined ? "" : ` × ${formatCount(iterations)}`}${said}`;
-  }
-
   /** The figure of every one of equal layers, as small bars in the order of the layers. */
   private spark(node: number): Child {
-    const members = this.layers[node];
+    const members = this.calls.layers[node];
     if (!members) return null;
     const bars = sparkHeights(members.map((member) => this.value(member)));
-    const column = this.columns[this.metric];
-    const tip = `${column.title} of each: ${this.spread(this.metric, members)}`;
+    const column = this.calls.columns[this.metric];
+    const tip = `${column.title} of each: ${this.calls.spread(this.metric, members)}`;
     const drawn = bars.map((height) => {
       const bar = h("i", {});
       bar.style.height = `${height}%`;
@@ -170,16 +140,8 @@ class Operations {
     return h("span", { class: "wb-spark", role: "img", "aria-label": tip, "data-tip": tip }, drawn);
   }
 
-  /** Least and most of a figure over equal layers, and which layer has the most, where they differ. */
-  private spread(column: number, members: readonly number[]): string {
-    const [least, most] = extremes(members.map((member) => this.totals[column][member]));
-    const text = (at: number) => formatAs(this.columns[column].unit, this.totals[column][members[at]]);
-    if (text(least) === text(most)) return `${text(least)}, all equal`;
-    return `${text(least)} in ${this.names[members[least]]} to ${text(most)} in ${this.names[members[most]]}`;
-  }
-
   private tools(): HTMLElement {
-    const axes = this.columns
+    const axes = this.calls.columns
       .filter(({ key }) => key.startsWith("sent/"))
       .map(({ key, title }): Option<string> => [key, title]);
     const only = menu("Only operations", [["", "everything"], ["*", "collectives"], ...axes], "", (value) => {
@@ -212,7 +174,7 @@ class Operations {
       { class: "wb-tools" },
       this.search,
       only,
-      new Set(this.passes).size > 1 ? pass : null,
+      new Set(this.calls.passes).size > 1 ? pass : null,
       open,
       close,
       this.status,
@@ -220,10 +182,10 @@ class Operations {
   }
 
   private metricMenu(): HTMLElement {
-    const options = this.columns.map(({ title }, i): Option<number> => [i, title]);
+    const options = this.calls.columns.map(({ title }, i): Option<number> => [i, title]);
     const choose = menu("Figure of the nested bars", options, this.metric, (i) => {
       this.metric = i;
-      this.zoom = skipChain(this.tree, 0, (node) => this.value(node));
+      this.zoom = skipChain(this.calls.tree, 0, (node) => this.value(node));
       this.drawIcicle();
     });
     return h(
@@ -235,16 +197,16 @@ class Operations {
   }
 
   private passesFilter(node: number): boolean {
-    if (this.pass && this.passes[node] !== this.pass) return false;
+    if (this.pass && this.calls.passes[node] !== this.pass) return false;
     if (
       this.only === "*" &&
-      (this.tree.children[node].length || !Object.hasOwn(this.context.state<object>("collectives"), node))
+      (this.calls.tree.children[node].length || !Object.hasOwn(this.context.state<object>("collectives"), node))
     )
       return false;
-    const sent = this.only.startsWith("sent/") ? this.columns.findIndex(({ key }) => key === this.only) : -1;
-    if (sent >= 0 && (this.tree.children[node].length || !(this.totals[sent][node] > 0))) return false;
+    const sent = this.only.startsWith("sent/") ? this.calls.columns.findIndex(({ key }) => key === this.only) : -1;
+    if (sent >= 0 && (this.calls.tree.children[node].length || !(this.calls.totals[sent][node] > 0))) return false;
     const text =
-      `${this.names[node]} ${this.places[node]} ${this.context.state<string[]>("scopes")[node]}`.toLowerCase();
+      `${this.calls.names[node]} ${this.calls.places[node]} ${this.context.state<string[]>("scopes")[node]}`.toLowerCase();
     return this.words.every((word) => text.includes(word));
   }
 
@@ -254,88 +216,29 @@ class Operations {
     const all = this.context.state<string>("made_from") === "jaxpr";
     const known = this.context.state<string | null>("counted");
     const note = known ?? (all ? "not compiled: figures of all devices together" : "one device, one call");
-    this.status.textContent = on ? `${formatCount(count)} of ${formatCount(this.names.length)} · ${note}` : note;
+    this.status.textContent = on ? `${formatCount(count)} of ${formatCount(this.calls.names.length)} · ${note}` : note;
   }
 
   private choose(node: number): void {
     const instructions = this.context.state<OperationsState["instructions"]>("instructions")[node];
-    this.context.select({ node: String(node), line: this.keys[node] || null, instruction: instructions?.[0] ?? null });
+    this.context.select({
+      node: String(node),
+      line: this.calls.keys[node] || null,
+      instruction: instructions?.[0] ?? null,
+    });
   }
 
   private isKin(node: number): boolean {
     const { line, node: chosen } = this.context.selection;
-    return Boolean(line) && this.keys[node] === line && String(node) !== chosen;
-  }
-
-  /** The chosen node; else the one of a line or an instruction that was chosen in another view. */
-  private chosen(): number | null {
-    const { node, line, instruction } = this.context.selection;
-    if (node !== undefined && Number(node) < this.names.length) return Number(node);
-    const known = Object.entries(this.context.state<OperationsState["instructions"]>("instructions"));
-    const holding = instruction ? known.find(([, names]) => names.includes(instruction)) : undefined;
-    if (holding) return Number(holding[0]);
-    if (!line) return null;
-    const same = this.keys.map((_, i) => i).filter((i) => this.keys[i] === line);
-    return same.sort((a, b) => this.value(b) - this.value(a))[0] ?? null;
+    return Boolean(line) && this.calls.keys[node] === line && String(node) !== chosen;
   }
 
   private follow(): void {
-    const node = this.chosen();
+    const node = this.calls.chosen(this.context.selection);
     this.table.select(node);
     for (const bar of this.icicle.querySelectorAll<HTMLElement>("[data-node]"))
       bar.classList.toggle("wb-selected", (bar.dataset.nodes ?? "").split(" ").includes(String(node)));
-    this.describe(node ?? 0);
-  }
-
-  private describe(node: number): void {
-    const rows = this.columns.map(({ title, unit }, i): [string, string] => {
-      const [total, own] = [this.totals[i][node], this.own[i][node]];
-      const share = node > 0 && this.totals[i][0] > 0 ? ` · ${((100 * total) / this.totals[i][0]).toFixed(1)} %` : "";
-      const itself = this.tree.children[node].length && own > 0 ? `, ${formatAs(unit, own)} of it directly here` : "";
-      const least = this.atLeast.has(node) && !WHOLE.has(this.columns[i].key) ? "≥ " : "";
-      return [title, `${least}${formatAs(unit, total)}${share}${itself}`];
-    });
-    const blocks: Block[] = [
-      { form: "facts", title: "", rows: rows.filter(([, text]) => !/^(≥ )?(0 |unknown)/.test(text)) },
-    ];
-    const members = this.layers[node];
-    if (members)
-      blocks.push({
-        form: "facts",
-        title: "Each of these layers",
-        rows: this.columns.map(({ title }, i): [string, string] => [title, this.spread(i, members)]),
-      });
-    const collectives = this.context.state<OperationsState["collectives"]>("collectives")[node];
-    if (collectives)
-      blocks.push({
-        form: "table",
-        title: "Collectives",
-        ...telling(["collective", "mesh axis", "count", "executions", "payload", "sent"], collectives),
-      });
-    const code = this.context.state<OperationsState["code"]>("code")[this.keys[node]];
-    if (code) blocks.push({ form: "code", title: this.places[node], lines: code });
-    for (const text of this.notesOf(node)) blocks.push({ form: "note", title: "", text });
-    const subtitle = [this.kinds[node], this.context.state<string[]>("scopes")[node], this.places[node]]
-      .filter(Boolean)
-      .join(" · ");
-    showDetails(this.context, this.facts, {
-      title: this.title(node),
-      kind: collectives ? "reduce" : "clients",
-      subtitle,
-      blocks,
-    });
-  }
-
-  private notesOf(node: number): string[] {
-    const has = (name: string) => this.context.state<number[]>(name).includes(node);
-    const notes = node === 0 ? this.context.state<string[]>("notes") : [];
-    return [
-      ...(has("shared")
-        ? ["The compiler fused or combined instructions of several lines: this node has its share of them."]
-        : []),
-      ...(has("at_least") ? ["A loop of unknown length is inside; one iteration is counted."] : []),
-      ...notes,
-    ];
+    if (!this.inspector.show()) this.inspector.showRoot();
   }
 
   private zoomTo(node: number): void {
@@ -344,22 +247,22 @@ class Operations {
   }
 
   private drawIcicle(): void {
-    const bars = icicleBars(this.tree, this.zoom, (node) => this.value(node), LEVELS, LEAST_WIDTH, {
-      layers: (node) => node in this.layers,
-      name: (node) => `${this.names[node]}/${this.places[node]}/${this.passes[node]}`,
+    const bars = icicleBars(this.calls.tree, this.zoom, (node) => this.value(node), LEVELS, LEAST_WIDTH, {
+      layers: (node) => node in this.calls.layers,
+      name: (node) => `${this.calls.names[node]}/${this.calls.places[node]}/${this.calls.passes[node]}`,
     });
-    const unit = this.columns[this.metric]?.unit ?? "count";
+    const unit = this.calls.columns[this.metric]?.unit ?? "count";
     const depth = Math.max(0, ...bars.map((bar) => bar.depth)) + 1;
     this.icicle.style.height = `${depth * 22}px`;
     replace(
       this.icicle,
       bars.map(({ node, nodes, value, depth: level, x, width }) => {
-        const title = nodes.length > 1 ? `${nodes.length} × ${this.title(node)}` : this.title(node);
+        const title = nodes.length > 1 ? `${nodes.length} × ${this.calls.title(node)}` : this.calls.title(node);
         const words = `${title}: ${formatAs(unit, value)}`;
         const bar = h(
           "div",
           {
-            class: `wb-icebar wb-ice-${this.kinds[node]}`,
+            class: `wb-icebar wb-ice-${this.calls.kinds[node]}`,
             role: "button",
             "data-node": node,
             "data-nodes": nodes.join(" "),
