@@ -8,7 +8,7 @@ import workbench_widgets
 from accessibility import nameless, weak_contrasts
 from harness import Harness
 from playwright.sync_api import expect
-from visitor import open_every_tab, open_tab
+from visitor import open_tab
 
 from workbench.records.run import ClientRunRecord, EventRecord, RunRecord
 
@@ -257,21 +257,3 @@ def test_tabs_that_do_not_fit_are_in_a_menu_and_the_present_one_is_in_view(harne
     assert tab["x"] + tab["width"] <= bar["x"] + bar["width"] + 1
     harness.page.set_viewport_size({"width": 1400, "height": 800})
     expect(more).to_be_hidden()
-
-
-@pytest.mark.parametrize("width", [1400, 1000, 800])
-def test_every_view_draws_something_where_it_says_so(harness: Harness, width: int):
-    harness.page.set_viewport_size({"width": width, "height": 900})
-    view = harness.mount(workbench_widgets.Explorer(examples.fedavg_record()))
-    for name in open_every_tab(view):
-        panel = view.get_by_role("tabpanel")
-        expect(panel).to_be_visible()
-        empty = """panel => [...panel.querySelectorAll("canvas, svg, [role=treegrid], table, .wb-detail")]
-          .filter(e => e.checkVisibility() && !e.closest("[aria-hidden=true]"))
-          .filter(e => { const b = e.getBoundingClientRect(); return b.width < 8 || b.height < 8; })
-          .map(e => `${e.tagName}.${e.getAttribute("class")}`)"""
-        assert panel.evaluate(empty) == [], name
-        for table in panel.get_by_role("treegrid").all():
-            if table.is_visible():
-                first = table.get_by_role("row").nth(1)
-                expect(first).to_be_in_viewport()

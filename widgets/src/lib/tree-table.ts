@@ -120,6 +120,7 @@ class Table implements TreeTable {
     this.body.addEventListener("click", (event) => this.onClick(event));
     const watch = new ResizeObserver(() => {
       this.fit();
+      if (this.rows[this.active]?.node === this.chosen) this.moveTo(this.active); // still in sight
       this.later();
     });
     watch.observe(this.node);

@@ -1,0 +1,71 @@
+"""Every view at three widths, in JupyterLab and as an exported page: drawn, whole, and reachable."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from lab import open_notebook, run_all, write_notebook
+from pixels import faults
+from playwright.sync_api import Browser, Locator, Page
+from visitor import open_every_tab
+
+pytestmark = [pytest.mark.browser, pytest.mark.lab]
+
+WIDTHS = (1400, 1000, 800)
+CELL = """from every_view import VIEWS, EVENTS, finished_run
+import records_examples as examples, workbench_widgets
+from live_examples import FakeMonitor, sample
+from workbench.records import RunRecord
+explorer = workbench_widgets.Explorer(
+    examples.fedavg_record(), monitor=FakeMonitor(sample(0, 1024, 2048), sample(1, 2048, 4096)), rounds=finished_run(),
+    run=RunRecord(name="round", engine="mesh", seconds=1.0, events=EVENTS))
+runs, compare = VIEWS["runs"](), VIEWS["compare"]()
+_ = [each.to_html(f"{name}.html") for name, each in {"explorer": explorer, "runs": runs, "compare": compare}.items()]
+display(explorer, runs, compare)"""
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, lab: str, lab_root: Path) -> Iterator[Page]:
+    page = browser.new_page(viewport={"width": WIDTHS[0], "height": 900})
+    open_notebook(page, lab, write_notebook(lab_root, "pixels.ipynb", "import sys; sys.path += ['.']", CELL))
+    assert run_all(page) == []
+    page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
+    yield page
+    page.close()
+
+
+def look(page: Page, view: Locator) -> list[str]:
+    """The faults of a view with all of its tabs at each width."""
+    found = []
+    for width in WIDTHS:
+        page.set_viewport_size({"width": width, "height": 900})
+        view.scroll_into_view_if_needed()
+        for tab in open_every_tab(view) if view.get_by_role("tab").count() else ("",):
+            view.locator("canvas, svg, table, [role=treegrid]").locator("visible=true").first.wait_for()
+            page.wait_for_timeout(150)  # for what is drawn in the next frame
+            found += [f"{width} {tab}: {each}" for each in faults(view)]
+    return found
+
+
+def test_views_in_jupyterlab_are_drawn_and_reachable(page: Page):
+    views = page.locator("section.wb")
+    assert [fault for number in range(3) for fault in look(page, views.nth(number))] == []
+
+
+def test_exported_views_are_drawn_and_reachable(page: Page, browser: Browser, lab_root: Path):
+    alone = browser.new_page()
+    for name in ("explorer", "runs", "compare"):
+        alone.goto((lab_root / f"{name}.html").as_uri())
+        assert look(alone, alone.locator("section.wb")) == [], name
+    alone.close()
+
+
+def test_faults_are_seen(browser: Browser):
+    page = browser.new_page()
+    page.set_content(
+        "<main><svg style='width:2px;height:9px'></svg><canvas></canvas><div style='height:9px;overflow:auto'><p "
+        "style='height:8px;overflow:auto'>a<br>b</p></div><p style='height:9px;overflow:hidden'>a<br>b</p></main>"
+    )
+    kinds = [fault.split(":")[0] for fault in faults(page.locator("main"))]
+    assert kinds == ["no box", "nothing drawn", "scrolls in what scrolls", "cut off"]
+    page.close()
