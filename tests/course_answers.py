@@ -637,6 +637,21 @@ def without_maximum(m, total, o):
     return (jnp.exp(m)[:, None] * o).sum(0) / (jnp.exp(m) * total).sum()
 
 
+def factor_covariance(a, b):
+    mean = jnp.mean(a @ b, axis=0)
+    centred = (a - a.mean(0, keepdims=True)) @ (b - b.mean(0, keepdims=True))
+    return jnp.linalg.norm(centred.mean(0)) / jnp.linalg.norm(mean)
+
+
+def side_by_side(a, b):
+    count, n, rank = a.shape
+    return jnp.moveaxis(a, 0, 1).reshape(n, count * rank) / count, b.reshape(count * rank, -1)
+
+
+def means_of_factors(a, b):
+    return a.mean(0), b.mean(0)
+
+
 # exercise -> right answers
 RIGHT = {
     "00.1": [squared, lambda tree: sum(float((leaf**2).sum()) for leaf in jax.tree.leaves(tree))],
@@ -743,6 +758,10 @@ RIGHT = {
     ],
     "30.2": [8, 8.0],
     "30.3": [2189],
+    "31.1": [128],
+    "31.2": [factor_covariance],
+    "31.3": [side_by_side],
+    "31.4": [(32_768, 262_144)],
 }
 
 # exercise -> (what a student would plausibly hand in, a fact of the message)
@@ -916,6 +935,16 @@ WRONG = {
     ],
     "30.2": [(5.66, "2 n F"), (64, "n devices")],
     "30.3": [(4378, "3 w numbers of 2 bytes"), (1095, "solve for t")],
+    "31.1": [(256, "r · "), (1 / 128, "in place of")],
+    "31.2": [
+        (lambda a, b: jnp.linalg.norm((a @ b).mean(0) - a.mean(0) @ b.mean(0)), "divide by the norm"),
+        (lambda a, b: 0.0, "drawn by chance"),
+    ],
+    "31.3": [
+        (means_of_factors, "side by side"),
+        (lambda a, b: (side_by_side(a, b)[0] * 3, side_by_side(a, b)[1]), "number of clients"),
+    ],
+    "31.4": [((32_768, 32_768), "all eight"), ((65_536, 262_144), "One pair")],
 }
 
 # Right values, computed by the server from the raw data of all clients.

@@ -24,6 +24,7 @@ _GROUPS = (
     "_decentralised",
     "_inference",
     "_axes",
+    "_adapters",
 )
 
 

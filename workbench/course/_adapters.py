@@ -1,0 +1,49 @@
+"""Exercises of notebook 31: low-rank adapters in a federation."""
+
+import jax.numpy as jnp
+import numpy as np
+
+from workbench.course._grading import called, exercise, expect_number, expect_values, several, wrong
+
+
+@exercise("31.1", "numbers that an adapter saves")
+def saved_numbers(answer: object) -> str:
+    expect_number(answer, 128, "n · m numbers in place of r · (n + m).")
+    return "128 times fewer."
+
+
+@exercise("31.2", "the gap between the mean of products and the product of means")
+def gap_of_factors(answer: object) -> str:
+    random = np.random.default_rng(0)
+    a, b = random.normal(size=(5, 4, 2)), random.normal(size=(5, 2, 3))
+    mean = (a @ b).mean(0)
+    expected = np.linalg.norm(mean - a.mean(0) @ b.mean(0)) / np.linalg.norm(mean)
+    hint = f"For five clients drawn by chance it is {expected:.4g}: divide by the norm of the mean of the products."
+    expect_number(called(answer, jnp.asarray(a), jnp.asarray(b)), float(expected), hint, what="the gap")
+    equal = float(called(answer, jnp.asarray(np.repeat(a[:1], 5, 0)), jnp.asarray(b)))
+    if abs(equal) > 1e-5:
+        wrong(f"the gap is {equal:g} where all clients have the same a; it should be 0.")
+    return "zero where all clients share one factor."
+
+
+@exercise("31.3", "factors of the mean of products")
+def exact_factors(answer: object) -> str:
+    random = np.random.default_rng(0)
+    a, b = random.normal(size=(3, 7, 2)), random.normal(size=(3, 2, 9))
+    wide, tall = several(called(answer, jnp.asarray(a), jnp.asarray(b)), 2, "the two factors")
+    if np.shape(wide) != (7, 6) or np.shape(tall) != (6, 9):
+        wrong(
+            f"the factors have the shapes {np.shape(wide)} and {np.shape(tall)}. Three clients of rank 2 need rank 6: "
+            "put the factors side by side."
+        )
+    hint = "Put all a side by side, all b on top of each other, and divide one of the two by the number of clients."
+    expect_values(np.asarray(wide) @ np.asarray(tall), (a @ b).mean(0), hint)
+    return "exact, at a rank of clients times r."
+
+
+@exercise("31.4", "numbers that the server sends down")
+def numbers_down(answer: object) -> str:
+    plain, exact = several(answer, 2, "numbers with plain averaging, numbers with exact aggregation")
+    expect_number(plain, 32_768, "One pair of factors: r · (n + m).", what="the first number")
+    expect_number(exact, 262_144, "Factors of all eight clients.", what="the second number")
+    return "eight times as many, still far fewer than the matrix has."
