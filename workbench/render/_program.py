@@ -7,6 +7,7 @@ from workbench.records.program import StageRecord
 from workbench.render._call_tree import collective_lines, describe_call_tree, tree_lines
 from workbench.render._disclosure import describe_disclosed, draw_marks, draw_summary
 from workbench.render._memory import describe_memory, memory_parts
+from workbench.render._mesh import describe_mesh
 from workbench.render._program_layout import Box, ClientBlock, Lane, ProgramLayout, lay_out
 from workbench.render._sharding import describe_sharding, sharding_tree_lines
 from workbench.render._svg import (
@@ -21,6 +22,7 @@ from workbench.render._svg import (
     number,
     path,
     rect,
+    seconds_text,
     shape_text,
     source_text,
     svg,
@@ -75,9 +77,9 @@ def describe_program(record: ProgramRecord) -> str:
 
 def render_program_text(record: ProgramRecord) -> str:
     """The program as indented lines, for terminals and screen readers."""
+    lines = [describe_program(record) + ".", *_answers(record)]
     if is_ordinary(record):
-        return "\n".join([describe_program(record) + ".", *_ordinary_lines(record)])
-    lines = [describe_program(record) + "."]
+        return "\n".join([*lines, *_ordinary_lines(record)])
     lines += _stage_lines(record.plan.stages, record, 1)
     lines += [said] if (said := describe_disclosed(record.plan)) else []
     if record.module is not None:
@@ -127,11 +129,23 @@ def _describe_ordinary(record: ProgramRecord) -> str:
     return f"{said}: {describe_call_tree(tree)}" if tree is not None else said
 
 
+def _answers(record: ProgramRecord) -> list[str]:
+    """The mesh, the predicted seconds and the peak of memory: the first questions to a program."""
+    lines, cost = [], record.cost
+    if record.mesh is not None and record.mesh.axes:
+        lines.append(describe_mesh(record.mesh) + ".")
+    if cost is not None and cost.seconds is not None and cost.chip is not None:
+        longest = max(cost.stages, key=lambda stage: stage.seconds or 0.0, default=None)
+        bound = "" if longest is None or longest.bound == "unknown" else f", {longest.bound}-bound"
+        lines.append(f"Predicted {seconds_text(cost.seconds)} per call on {cost.chip.name}{bound}.")
+    if record.module is not None:
+        lines += [describe_memory(record.module.memory) + ".", *memory_parts(record.module.memory)]
+    return lines
+
+
 def _ordinary_lines(record: ProgramRecord) -> list[str]:
-    """Memory, the tree, collectives and large unsharded arrays of a program without clients."""
+    """The tree, collectives and large unsharded arrays of a program without clients."""
     lines, module, tree = [], record.module, record.call_tree
-    if module is not None:
-        lines += [describe_memory(module.memory) + ".", *memory_parts(module.memory)]
     if tree is not None:
         lines += ["Share of the program on its own functions and lines:", *tree_lines(tree)]
     if module is not None:
