@@ -519,7 +519,7 @@ def baselines() -> dict:
             "FedAdam": (_server(clients, _adam), _pairs(rates, (0.03, 0.1, 0.3, 1.0))),
             "FedProx": (
                 lambda rate, mu, clients=clients: algorithms.fedprox(
-                    _loss, clients=clients, client_optimizer=optax.sgd(rate), mu=mu
+                    _loss, clients=clients, client_optimizer=optax.sgd(rate), proximal=mu
                 ),
                 _pairs(rates, (0.0, 0.001, 0.01, 0.1)),
             ),

@@ -62,7 +62,7 @@ def _stale(batches: Any) -> Any:
 
 ALGORITHMS: dict[str, Case] = {
     "fedavg": _of("fedavg", client_optimizer=SGD),
-    "fedprox": _of("fedprox", client_optimizer=SGD, mu=0.1),
+    "fedprox": _of("fedprox", client_optimizer=SGD, proximal=0.1),
     "fedopt": _of("fedopt", client_optimizer=SGD, server_optimizer=ADAM),
     "buffered_fedavg": _of("buffered_fedavg", client_optimizer=SGD, versions=3)._replace(batches=_stale),
     "scaffold": _of("scaffold", learning_rate=0.05),

@@ -23,9 +23,11 @@ from workbench.inspection import compare as _compare, inspect_source, inspect_st
 from workbench.measurement import watch_compilations
 from workbench.records import Record
 from workbench.records.compiled import CollectiveRecord, ModuleRecord, ProgramRecord
+from workbench.render import amount_text
 
 UPDATE = "WORKBENCH_UPDATE_SNAPSHOTS"
 _MOST_LINES = 60
+_MOST_FIGURES = 20
 # What differs with every release of XLA and says nothing that the figures do not: left out of snapshots.
 _LEFT_OUT = {"text": "", "stablehlo": "", "jaxpr": "", "instructions": (), "edges": (), "values": (), "timeline": ()}
 
@@ -241,11 +243,11 @@ def assert_snapshot(record: Record, path: str | os.PathLike[str], *, update: boo
     kept = path.read_text()
     if json.loads(kept) == json.loads(text):
         return
-    lines = list(difflib.unified_diff(kept.splitlines(), text.splitlines(), f"{path.name} (kept)", "now", lineterm=""))
+    rows, lines = snapshot_differences(kept, text)
     more = [f"… {len(lines) - _MOST_LINES} more lines"] if len(lines) > _MOST_LINES else []
     said = [
         f"The {type(record).__name__} differs from {path}.",
-        *_figures(kept, short),
+        *(f"  {name}: {before} → {now}" for name, before, now in rows),
         *lines[:_MOST_LINES],
         *more,
         f"If it is meant to: `pytest --workbench-update`, or set {UPDATE}=1.",
@@ -253,15 +255,26 @@ def assert_snapshot(record: Record, path: str | os.PathLike[str], *, update: boo
     raise AssertionError("\n".join(said))
 
 
-def _figures(kept: str, now: Record) -> list[str]:
-    """Differences between two programs, in the words of `compare`."""
-    if not isinstance(now, ProgramRecord):
-        return []
+def snapshot_differences(kept: str, now: str) -> tuple[list[tuple[str, str, str]], list[str]]:
+    """Differences between two texts of snapshots: figures in the words of `compare`, and lines.
+
+    Args:
+        kept: JSON of a record, from `assert_snapshot`.
+        now: The same of the record as it is now.
+
+    Returns:
+        Name, old and new value of each figure of programs; the lines of a unified difference.
+    """
+    lines = list(difflib.unified_diff(kept.splitlines(), now.splitlines(), "kept", "now", lineterm=""))
     try:
-        rows = _compare(ProgramRecord.from_json(kept), now).differences
-    except (ValueError, InspectionError):  # a snapshot of another version still has its lines
-        return []
-    return [f"  {row.group}: {row.name}: {row.values[0]} -> {row.values[1]} {row.unit}".rstrip() for row in rows[:20]]
+        differences = _compare(ProgramRecord.from_json(kept), ProgramRecord.from_json(now)).differences
+    except (ValueError, InspectionError):  # another record, or one of another version: the lines are left
+        return [], lines
+    rows = [
+        (f"{row.group}: {row.name}", amount_text(row.values[0], row.unit), amount_text(row.values[-1], row.unit))
+        for row in differences[:_MOST_FIGURES]
+    ]
+    return rows, lines
 
 
 def shortened(record: Record) -> Record:

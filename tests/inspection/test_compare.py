@@ -2,8 +2,12 @@
 
 import json
 
+import jax
+import jax.numpy as jnp
 import pytest
+from flax import nnx
 
+import workbench as wb
 from workbench import errors
 from workbench.inspection import compare
 from workbench.records.compiled import CollectiveRecord, CostRecord, MemoryRecord, ModuleRecord, ProgramRecord
@@ -188,3 +192,59 @@ def test_several_programs_make_one_table():
 def test_what_cannot_be_compared_is_named(given, said):
     with pytest.raises(errors.InspectionError, match=said):
         compare(*given)
+
+
+def _before(x):
+    h = x @ x
+    return jnp.tanh(h).sum()
+
+
+def _after(x):
+    # A comment moves the lines.
+    h = x @ x
+    h = h @ x
+    return jnp.tanh(h).sum()
+
+
+def _wider(x):
+    h = x @ jnp.concatenate([x, x], axis=1)
+    return jnp.tanh(h).sum()
+
+
+def _flops_of_lines(record):
+    return {
+        row.name.partition("`")[2].strip("`"): (row.values, row.status)
+        for row in record.rows
+        if row.group == "FLOPs per line"
+    }
+
+
+def test_functions_are_compared_with_their_arguments_line_by_line():
+    found = _flops_of_lines(wb.compare(_before, jax.jit(_after))(jnp.ones((8, 8))))
+    assert found["h = x @ x"] == ((1024, 1024), "same")
+    assert found["h = h @ x"] == ((None, 1024), "added")
+
+
+def test_a_line_is_compared_with_the_line_that_replaced_it():
+    found = _flops_of_lines(wb.compare(_before, _wider)(jnp.ones((8, 8))))
+    assert found["h = x @ jnp.concatenate([x, x], axis=1)"] == ((1024, 2048), "changed")
+
+
+def test_lines_add_up_to_the_program():
+    record = wb.compare(_before, _after)(jnp.ones((8, 8)))
+    per_line = [row.values for row in record.rows if row.group == "memory traffic per line"]
+    (whole,) = [row.values for row in record.rows if row.name == "bytes accessed"]
+    assert tuple(sum(values[side] or 0 for values in per_line) for side in (0, 1)) == pytest.approx(whole)
+
+
+def test_modules_are_called_and_options_are_those_of_inspect():
+    small, large = (nnx.Linear(4, n, rngs=nnx.Rngs(0)) for n in (4, 8))
+    record = wb.compare(small, large, on="v5e")(jnp.ones((2, 4)))
+    rows = {row.name: row.values for row in record.rows if row.group == "per device"}
+    assert rows["FLOPs"] == (64, 128)
+    assert None not in rows["predicted seconds"]
+
+
+def test_functions_are_not_mixed_with_records():
+    with pytest.raises(errors.InspectionError, match=r"together with other things.*compare\(f, g\)\(\*args\)"):
+        wb.compare(_before, wb.inspect(_after)(jnp.ones((8, 8))))

@@ -1,8 +1,12 @@
-"""`compare`: programs, profiles, runs and sweeps side by side."""
+"""`compare`: functions, programs, profiles, runs and sweeps side by side."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
+import jax
+
+from workbench._types import Argument
+from workbench.api._questions import inspect
 from workbench.api._things import is_program, record_of_thing
 from workbench.errors import InspectionError, ProgramError
 from workbench.inspection import compare as compare_records
@@ -17,14 +21,21 @@ def compare(
     *things: Results | Mapping[str, Any] | Runs | Sequence[Runs], metric: str | None = None, **options: Any
 ) -> RunComparison: ...
 @overload
+def compare(
+    first: Callable[..., Any], second: Callable[..., Any], /, *more: Callable[..., Any], **options: Any
+) -> Callable[..., ComparisonRecord]: ...
+@overload
 def compare(*things: object) -> ComparisonRecord: ...
-def compare(*things: object, metric: str | None = None, **options: Any) -> ComparisonRecord | RunComparison:
-    """Compares programs, profiles, or runs.
+def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
+    """Compares functions, programs, profiles, or runs.
+
+    **Functions:** `compare(before, after)(*args)` inspects each with the same arguments and compares the programs.
+    Modules of NNX and Equinox are called like functions.
 
     **Programs:** before and after an edit, on two meshes, with and without annotations, with the gradient. Stages are
     matched by kind and name, in order (the second `broadcast` with the second `broadcast`). Collectives are counted
     per call by kind and mesh axes, all iterations of loops included. Planned collectives are never compared with
-    compiled ones.
+    compiled ones. Lines are matched by their function and code.
 
     **Measured runs and watched loops:** figures of one call, per stage and line. Seconds of calls whose ranges overlap
     count as equal.
@@ -34,18 +45,18 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Compa
     **Runs:** means over seeds with intervals, paired tests, cost to a target, fairness, figures.
 
     Args:
-        *things: Two or more programs (a `ProgramRecord`, or what `inspect` makes a record of without arguments:
-            `Traced`, `Lowered`, `Compiled`, exported programs, HLO and StableHLO text, files); two or more profiles,
-            from `open_profile`; two or more runs of `measure` or loops of `watch`; or runs: a sweep, a dictionary of
+        *things: Two or more functions or modules; programs (a `ProgramRecord`, or what `inspect` makes a record of
+            without arguments: `Traced`, `Lowered`, `Compiled`, exported programs, HLO and StableHLO text, files);
+            profiles, from `open_profile`; runs of `measure` or loops of `watch`; or runs: a sweep, a dictionary of
             runs by name, or several of `Run`, `StoredRun`, `History` and lists of these, one per seed.
         metric: With runs: the compared metric. Default: "loss" where there is one, else the first.
-        **options: With runs, `minimize` (default: True), `last` rounds whose mean is the final value (1),
-            `confidence` of intervals (0.95), `resamples` (2000), `test` ("permutation", "t" or "wilcoxon") and
-            `correction` ("holm" or "benjamini-hochberg").
+        **options: With functions, those of `inspect`. With runs, `minimize` (default: True), `last` rounds whose mean
+            is the final value (1), `confidence` of intervals (0.95), `resamples` (2000), `test` ("permutation", "t" or
+            "wilcoxon") and `correction` ("holm" or "benjamini-hochberg").
 
     Returns:
-        Of programs and profiles a record with one row per quantity; `differences` leaves out equal rows. Of runs a
-        comparison with `table()`, `tests()`, `figure(kind)` and more.
+        Of functions a function of their arguments. Of programs and profiles a record with one row per quantity;
+        `differences` leaves out equal rows. Of runs a comparison with `table()`, `tests()`, `figure(kind)` and more.
 
     Raises:
         InspectionError: if fewer than two programs were given, or an argument is neither a program nor runs.
@@ -53,10 +64,20 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Compa
         ProgramError: for options of runs that were given with programs.
 
     Example:
+        >>> print(compare(lambda x: x @ x, lambda x: (x @ x) @ x)(jnp.ones((4, 4))).differences[1].name)
+        FLOPs
         >>> once, twice = (jax.jit(lambda x: x @ x).lower(jnp.ones((n, n))).compile() for n in (4, 8))
         >>> [row.values for row in compare(once, twice).rows if row.name == "FLOPs"]
         [(128.0, 1024.0)]
     """
+    functions = [fn for x in things if (fn := _function_of(x)) is not None]
+    if len(functions) == len(things) > 1:
+
+        def compare_calls(*args: Argument, **keywords: Argument) -> ComparisonRecord:
+            """Compares the functions for one call."""
+            return compare_records(*[inspect(fn, **options)(*args, **keywords) for fn in functions])
+
+        return compare_calls
     runs = things[0] if len(things) == 1 else list(things)
     if isinstance(runs, Results | Mapping) or is_runs(runs):
         return compare_runs(named_runs(runs), metric=metric, **options)
@@ -67,14 +88,20 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Compa
             "options for runs: leave them out, or pass a sweep, runs by name or several runs."
         )
         raise ProgramError(message)
-    functions = [number for number, x in enumerate(things) if is_program(x, "compare")]
     if functions:
-        several = len(functions) > 1
         message = (
-            f"`compare` was given {'functions' if several else 'a function'} as argument{'s' * several} "
-            f"{' and '.join(map(str, functions))}. A program is a function with its arguments: pass "
+            "`compare` was given functions together with other things, or a function alone. A "
+            "function needs arguments, and a record has them already: pass functions alone, `compare(f, g)(*args)`, or "
             "`inspect(f)(*args)` for each."
         )
         raise InspectionError(message)
     records: list[Any] = [record_of_thing(x, "compare") for x in things]  # checked there
     return compare_records(*records)
+
+
+def _function_of(x: object) -> Callable[..., Any] | None:
+    """The function that is compared: a function, or the call of a module, which is a tree of arrays."""
+    if is_program(x, "compare"):
+        return x
+    is_module = callable(x) and not jax.tree_util.all_leaves([x])
+    return getattr(x, "__call__") if is_module else None  # noqa: B004, B009 -- a bound method

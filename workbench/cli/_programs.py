@@ -19,7 +19,10 @@ def add_program_commands(commands: "argparse._SubParsersAction[Any]") -> None:
     inspect.set_defaults(start=_start_inspect)
 
     compare = commands.add_parser("compare", help="compare programs, profiles, measured runs or watched loops in files")
-    compare.add_argument("files", nargs="+", help="files as for `workbench inspect`")
+    compare.add_argument("files", nargs="*", help="files as for `workbench inspect`")
+    compare.add_argument(
+        "--since", metavar="REF", help="compare snapshot files of `workbench.testing` with a commit, as Markdown"
+    )
     compare.add_argument("--all", action="store_true", help="also what is alike")
     compare.add_argument("--check", action="store_true", help="end with status 1 if something differs")
     compare.add_argument("--json", action="store_true", help="print the comparison as JSON")
@@ -56,6 +59,11 @@ def _start_compare(arguments: argparse.Namespace) -> int:
     from workbench.cli._absent_tpu import choose_platform
 
     choose_platform()
+    if arguments.since is not None:
+        from workbench.cli._snapshots import describe_since
+
+        print(describe_since(arguments.since, arguments.files))
+        return 0
     record = api.compare(*[_source(file) for file in arguments.files])
     if arguments.json:
         print(record.to_json(indent=1))

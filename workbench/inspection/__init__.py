@@ -10,6 +10,7 @@ from workbench.inspection._call import (
     trace_call as trace_call,
 )
 from workbench.inspection._compare import compare as compare
+from workbench.inspection._compare_lines import codes_of as codes_of
 from workbench.inspection._compare_measured import compare_measured as compare_measured
 from workbench.inspection._compile_once import compile_now as compile_now
 from workbench.inspection._files import (

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from workbench.errors import InspectionError
+from workbench.inspection._compare_lines import line_rows
 from workbench.inspection._compare_measured import compare_measured
 from workbench.inspection._compare_profiles import compare_profiles
 from workbench.records.advice import ComparedRecord, ComparisonRecord, Group, Status, Unit
@@ -60,12 +61,14 @@ def compare(*records: ProgramRecord | ProfileRecord | RunRecord | WatchRecord) -
         raise InspectionError(message)
     programs = [record for record in records if isinstance(record, ProgramRecord)]
     rows = [*_program_rows(programs), *_stage_rows(programs), *_collective_rows(programs), *_device_rows(programs)]
+    trees = _trees(programs)
+    rows += line_rows(trees)
     return ComparisonRecord(
         names=tuple(record.name for record in programs),
         targets=tuple(record.target for record in programs),
         rows=tuple(rows),
         notes=tuple(_notes(programs)),
-        trees=_trees(programs),
+        trees=trees,
     )
 
 

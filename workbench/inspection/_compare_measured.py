@@ -2,10 +2,9 @@
 
 import statistics
 from collections.abc import Sequence
-from pathlib import PurePath
 
+from workbench.inspection._compare_lines import Codes, line_rows
 from workbench.records.advice import ComparedRecord, ComparisonRecord, Group, Status, Unit
-from workbench.records.call_tree import CallTreeRecord
 from workbench.records.live import WatchRecord
 from workbench.records.run import RunRecord
 
@@ -15,13 +14,14 @@ _TIME_TOLERANCE = 0.03  # relative; two runs of one program differ by about as m
 _MOST_LINES = 100
 
 
-def compare_measured(records: Sequence[Measured]) -> ComparisonRecord:
+def compare_measured(records: Sequence[Measured], codes: Sequence[Codes] | None = None) -> ComparisonRecord:
     """Compares measured runs and watched loops; every figure is that of one call on one device.
 
     Seconds that differ by less than 3 % count as equal, and seconds of calls whose ranges overlap.
 
     Args:
         records: Two or more, in order.
+        codes: As for `line_rows`.
 
     Returns:
         One row per quantity, stage and line.
@@ -45,8 +45,9 @@ def compare_measured(records: Sequence[Measured]) -> ComparisonRecord:
     ]
     rows = [row for row in rows if any(value is not None for value in row.values)]
     rows += _table("seconds per stage", [_stages(record) for record in records])
-    rows += _table("seconds per line", [_lines(record.call_tree) for record in records])
     trees = tuple(record.call_tree for record in records if record.call_tree is not None)
+    if len(trees) == len(records):
+        rows += line_rows(trees, codes)
     return ComparisonRecord(
         names=tuple(record.name for record in records),
         targets=tuple(
@@ -95,17 +96,6 @@ def _stages(record: Measured) -> dict[str, float]:
         seconds = stage.compute_seconds + stage.collective_seconds + stage.wait_seconds
         by_stage.setdefault(stage.stage, []).append(seconds)
     return {f"stage {name}" if name else "no stage": statistics.fmean(seconds) for name, seconds in by_stage.items()}
-
-
-def _lines(tree: CallTreeRecord | None) -> dict[str, float]:
-    """Measured seconds by line, the mean over devices."""
-    found: dict[str, float] = {}
-    for node in tree.nodes if tree is not None else ():
-        seconds = node.total.measured_seconds
-        if node.kind == "line" and seconds and node.file:
-            name = f"{PurePath(node.file).name}:{node.line}"
-            found[name] = found.get(name, 0.0) + statistics.fmean(seconds.values())
-    return found
 
 
 def _table(group: Group, columns: list[dict[str, float]]) -> list[ComparedRecord]:

@@ -8,7 +8,7 @@ import statistics
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import jax
@@ -19,7 +19,7 @@ from workbench._open_types import Foreign
 from workbench._types import Device
 from workbench.cost import known_chip, largest_dtype, nearest_dtype
 from workbench.errors import MissingDependencyError
-from workbench.inspection import TracedCall, compare_measured, inspect_call, measured_tree
+from workbench.inspection import TracedCall, codes_of, compare_measured, inspect_call, measured_tree
 from workbench.measurement._explain import Heard, added_compilations, added_retraces
 from workbench.measurement._history import History
 from workbench.measurement._join import join_profile
@@ -39,6 +39,7 @@ RECENT = 1000  # steps that medians are taken over
 _TOGETHER = 10  # steps of one mean
 _KEPT, _WHOLE = 4096, 2048  # steps of the history, and how many of the latest are all kept
 _MOST_PROBLEMS = 100
+_MOST_CHANGED_LINES = 12
 _MOST_WAITING = 10_000  # calls whose results are not ready yet
 _NOTIFY_SECONDS = 0.25
 _MEMORY_SECONDS = 0.25
@@ -75,6 +76,7 @@ class Core:
         self.donated: set[str] = set()  # outputs that were donated before they could be read
         self.program: ProgramRecord | None = None
         self.call_tree: CallTreeRecord | None = None
+        self.codes: Mapping[tuple[str, int], str] = {}  # as it was when the step was compiled
         self.progress: Progress | None = None
         self._queue: queue.SimpleQueue[WatchedStep | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -340,8 +342,10 @@ class Core:
             self._history = [*self._history[: _KEPT - _WHOLE : 2], *self._history[_KEPT - _WHOLE :]]
 
     def _know(self, program: ProgramRecord, device: Device) -> None:
-        self.program = program
         module = program.module
+        if module is not None and module.call_tree is not None:
+            self.call_tree, self.codes = module.call_tree, codes_of(module.call_tree)
+        self.program = program
         if module is None:
             self.note("the cost is unknown: nothing was compiled on these devices")
             return
@@ -488,7 +492,8 @@ class Core:
         )
         if self.previous is None:
             return found
-        return found.replace(changes=changes_of(self.previous.record(history=False), found))
+        before = self.previous.record(history=False)
+        return found.replace(changes=changes_of(before, found, [self.previous.codes, self.codes]))
 
     def forget(self) -> None:
         """Drops the steps and earlier versions, once nobody can read them; the rest is for comparisons."""
@@ -511,16 +516,22 @@ def copy_of(leaf: jax.Array) -> jax.Array:
     return jnp.copy(leaf)
 
 
-def changes_of(old: WatchRecord, new: WatchRecord) -> tuple[str, ...]:
-    """Differences between two versions of a step, in words."""
-    found = []
-    for row in compare_measured([old, new]).differences:
-        before, now = row.values
+def changes_of(
+    old: WatchRecord, new: WatchRecord, codes: Sequence[Mapping[tuple[str, int], str]] | None = None
+) -> tuple[str, ...]:
+    """Differences between two versions of a step, in words: of the whole call, then of the lines that change most."""
+    whole, lines = [], []
+    for row in compare_measured([old, new], codes).differences:
+        before, now = (0.0 if value is None and row.status in ("added", "removed") else value for value in row.values)
         if before is None or now is None:
             continue
         ratio = "" if row.ratio is None else f" ({row.ratio - 1:+.0%})"
-        found.append(f"{row.name}: {amount_text(before, row.unit)} → {amount_text(now, row.unit)}{ratio}")
-    return tuple(found)
+        text = f"{amount_text(before, row.unit)} → {amount_text(now, row.unit)}{ratio}"
+        if row.group.endswith("per line"):
+            lines.append(f"{row.name}: {row.group.removesuffix(' per line')} {text}")
+        else:
+            whole.append(f"{row.name}: {text}")
+    return (*whole, *lines[:_MOST_CHANGED_LINES])
 
 
 def _median(values: Any) -> float | None:

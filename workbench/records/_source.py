@@ -52,6 +52,8 @@ def read_source_lines(file: str) -> tuple[str, ...]:
         The lines without their breaks; () for anything else: other files, files above 4 MiB, devices, pipes, folders,
         and modules in hidden folders.
     """
+    if (cell := _numbered_cell(file)) is not None:
+        return cell
     if _is_cell(file):
         return tuple(line.rstrip("\n") for line in linecache.getlines(file))
     try:
@@ -64,6 +66,16 @@ def read_source_lines(file: str) -> tuple[str, ...]:
     if not stat.S_ISREG(found.st_mode) or found.st_size > _MOST_BYTES:
         return ()
     return _read(path, found.st_mtime_ns, found.st_size)
+
+
+def _numbered_cell(file: str) -> tuple[str, ...] | None:
+    """The lines of a notebook's cell that is named by its number, "In [3]"; None for files."""
+    match = re.fullmatch(r"In \[(\d+)\]", file)
+    shell = sys.modules["IPython"].get_ipython() if match is not None and "IPython" in sys.modules else None
+    if match is None or shell is None:
+        return None
+    cells, number = shell.user_ns.get("In", []), int(match[1])
+    return tuple(cells[number].splitlines()) if number < len(cells) else None
 
 
 def _may_be_read(path: str) -> bool:

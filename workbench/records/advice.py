@@ -245,6 +245,11 @@ Group = Literal[
     "measured",
     "seconds per stage",
     "seconds per line",
+    "FLOPs per line",
+    "memory traffic per line",
+    "bytes sent per line",
+    "peak memory per line",
+    "predicted seconds per line",
 ]
 Status = Literal["same", "changed", "added", "removed", "unknown"]
 

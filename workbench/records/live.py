@@ -339,5 +339,5 @@ class WatchRecord(Record):
     retraces: tuple[RetraceRecord, ...] = ()
     changes: tuple[str, ...] = ()  # against the version that was watched before under this name
     problems: tuple[ProblemRecord, ...] = ()
-    call_tree: CallTreeRecord | None = None  # of the latest profile, with measured seconds
+    call_tree: CallTreeRecord | None = None  # of the compiled step, with the measured seconds of the latest profile
     notes: tuple[str, ...] = ()

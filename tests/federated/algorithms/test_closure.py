@@ -31,7 +31,7 @@ ALGORITHMS: dict[str, Callable[[int], algorithms.Algorithm]] = {
     "FedAvg, top k": _fedavg(algorithms.top_k_mean(0.5)),
     "FedAvg, private top k": _fedavg(algorithms.gaussian_mean(1.0, 1.0, of=algorithms.top_k_mean(0.5, memory=False))),
     "FedAvg, few bits": _fedavg(algorithms.quantized_mean(4)),
-    "FedProx": lambda n: algorithms.fedprox(squared, clients=n, client_optimizer=SGD, mu=0.5),
+    "FedProx": lambda n: algorithms.fedprox(squared, clients=n, client_optimizer=SGD, proximal=0.5),
     "FedAdam": lambda n: algorithms.fedopt(squared, clients=n, client_optimizer=SGD, server_optimizer=ADAM),
     "SCAFFOLD": lambda n: algorithms.scaffold(squared, clients=n, learning_rate=0.1),
     "Mime-lite": lambda n: algorithms.mime_lite(squared, clients=n, optimizer=optax.sgd(0.05, momentum=0.9)),

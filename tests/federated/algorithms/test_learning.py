@@ -83,7 +83,7 @@ def test_fedprox_without_a_pull_is_fedavg_and_more_pull_means_less_drift() -> No
     sgd = optax.sgd(ETA)
     runs = [rounds_of(algorithms.fedavg(quadratic, clients=3, client_optimizer=sgd), quadratics(), 2)]
     runs += [
-        rounds_of(algorithms.fedprox(quadratic, clients=3, client_optimizer=sgd, mu=mu), quadratics(), 2)
+        rounds_of(algorithms.fedprox(quadratic, clients=3, client_optimizer=sgd, proximal=mu), quadratics(), 2)
         for mu in (0.0, 1.0, 5.0)
     ]
     drift = [run.history.summary()["squared_drift"].iloc[0] for run in runs]
@@ -113,7 +113,7 @@ def test_steps_of_padding_change_nothing() -> None:
     longer = {name: jnp.concatenate([x, jnp.zeros_like(x)], axis=1) for name, x in batches.items() if name != "weight"}
     longer["weight"] = batches["weight"]
     for algorithm in (
-        algorithms.fedprox(squared, clients=3, client_optimizer=optax.adam(ETA), mu=1.0),
+        algorithms.fedprox(squared, clients=3, client_optimizer=optax.adam(ETA), proximal=1.0),
         algorithms.scaffold(squared, clients=3, learning_rate=ETA),
     ):
         state = algorithm.round(algorithm.init(jnp.ones(2)), batches)[0]  # so that controls are not 0

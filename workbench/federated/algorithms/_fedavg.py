@@ -28,7 +28,8 @@ def fedavg(
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: How many take part in a round.
-        client_optimizer: Of the clients; `optax.sgd` in the paper.
+        client_optimizer: Of the clients; `optax.sgd` in the paper. It starts again in every round, and so does a
+            schedule in it, with a warning.
         server_optimizer: Takes the mean update as a pseudo-gradient. Default: `optax.sgd(1.0)`, plain averaging.
         proximal: Strength μ of a pull towards the server's parameters; see `fedprox`.
         aggregator: How the updates become one: `median()`, `trimmed_mean(...)`, `gaussian_mean(...)`,
@@ -81,7 +82,7 @@ def fedprox(
     *,
     clients: int,
     client_optimizer: optax.GradientTransformation,
-    mu: float,
+    proximal: float,
     server_optimizer: optax.GradientTransformation | None = None,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
@@ -93,7 +94,7 @@ def fedprox(
         loss: `loss(params, batch)`, a scalar.
         clients: How many take part in a round.
         client_optimizer: Of the clients.
-        mu: Strength μ of the pull, at least 0; with 0 this is `fedavg`.
+        proximal: Strength μ of the pull, at least 0; with 0 this is `fedavg`.
         server_optimizer: As in `fedavg`.
         aggregator: As in `fedavg`.
 
@@ -101,7 +102,8 @@ def fedprox(
         The algorithm, with the round and metrics of `fedavg`.
 
     Example:
-        >>> algorithm = fedprox(lambda w, x: (w - x) ** 2, clients=1, client_optimizer=optax.sgd(0.25), mu=2.0)
+        >>> squares, sgd = lambda w, x: (w - x) ** 2, optax.sgd(0.25)
+        >>> algorithm = fedprox(squares, clients=1, client_optimizer=sgd, proximal=2.0)
         >>> state, _ = algorithm.round(algorithm.init(jax.numpy.float32(0)), jax.numpy.array([[1.0, 1.0]]))
         >>> float(state.params)  # 0.5, then 0.5 − 0.25 (2 (0.5 − 1) + 2 (0.5 − 0))
         0.5
@@ -114,7 +116,7 @@ def fedprox(
         clients=clients,
         client_optimizer=client_optimizer,
         server_optimizer=server_optimizer,
-        proximal=mu,
+        proximal=proximal,
         aggregator=aggregator,
     )
 

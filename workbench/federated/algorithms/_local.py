@@ -1,5 +1,6 @@
 """Local training: what one client does in a round."""
 
+import warnings
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
@@ -76,7 +77,7 @@ def train_locally(
         kept = jax.tree.map(lambda new, old: jnp.where(real, new, old), stepped, carry)
         return kept, (jnp.where(real, value, jnp.zeros_like(value)), real.astype(value.dtype))
 
-    started = optimizer.init(params) if optimizer_state is None else optimizer_state
+    started = _started(optimizer, params) if optimizer_state is None else optimizer_state
     (local, ended), (losses, real) = jax.lax.scan(step, (params, started), batches)
     steps = real.sum()
     update = jax.tree.map(jnp.subtract, local, params)
@@ -84,6 +85,23 @@ def train_locally(
     trained = Trained(update, losses.sum() / jnp.maximum(steps, jnp.ones_like(steps)), steps, handed_on)
     emit("client drift", jnp.sqrt(trained.squared_drift))
     return trained
+
+
+def _started(optimizer: optax.GradientTransformation, params: Params) -> PyTree[Array]:
+    """The state of an optimizer that starts again in every round."""
+    state = optimizer.init(params)
+    if any(map(_is_schedule, jax.tree.leaves(state, is_leaf=_is_schedule))):
+        warnings.warn(
+            "The optimizer of the clients holds a schedule. The optimizer starts again in every round, and so does the "
+            "schedule: it never gets past the steps of one round. For a rate that decays over rounds, make the "
+            "algorithm inside the round with the rate of that round, `optax.sgd(schedule(round))`.",
+            stacklevel=2,
+        )
+    return state
+
+
+def _is_schedule(state: object) -> bool:
+    return type(state).__name__.endswith("ScheduleState")
 
 
 def has_examples(batch: Batch) -> Bool[Array, ""]:

@@ -113,8 +113,8 @@ def _algorithm(settings: Settings) -> str:
     client = f"client_optimizer=optax.sgd({rate})"
     if settings.algorithm == "FedAdam":
         return f"algorithms.fedopt({clients}, {client}, server_optimizer=optax.adam({server}, eps=1e-3){given})"
-    name, mu = ("fedprox", "mu=0.1, ") if settings.algorithm == "FedProx" else ("fedavg", "")
-    return f"algorithms.{name}({clients}, {client}, {mu}server_optimizer=optax.sgd({server}){given})"
+    name, pull = ("fedprox", "proximal=0.1, ") if settings.algorithm == "FedProx" else ("fedavg", "")
+    return f"algorithms.{name}({clients}, {client}, {pull}server_optimizer=optax.sgd({server}){given})"
 
 
 def _aggregator(settings: Settings) -> str:

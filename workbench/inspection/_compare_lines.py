@@ -1,0 +1,134 @@
+"""Figures of the lines of several programs, side by side."""
+
+import difflib
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import PurePath
+
+from workbench.records import read_source_line
+from workbench.records.advice import ComparedRecord, Group, Status, Unit
+from workbench.records.call_tree import CallFiguresRecord, CallNodeRecord, CallTreeRecord
+
+Codes = Mapping[tuple[str, int], str]  # file and line -> the code there
+_MOST_LINES = 100  # of one figure
+_LONGEST = 60  # characters of a line's code
+_TIME_TOLERANCE = 0.03  # relative; two runs of one program differ by about as much
+_FIGURES: tuple[tuple[Group, Unit, Callable[[CallFiguresRecord], float | None]], ...] = (
+    ("seconds per line", "seconds", lambda f: statistics.fmean(f.measured_seconds.values() or (0.0,))),
+    ("FLOPs per line", "flops", lambda f: f.flops),
+    ("memory traffic per line", "bytes", lambda f: f.traffic_bytes),
+    ("bytes sent per line", "bytes", lambda f: f.sent),
+    ("peak memory per line", "bytes", lambda f: f.peak_bytes),
+    ("predicted seconds per line", "seconds", lambda f: f.predicted_seconds),
+)
+
+
+def line_rows(trees: Sequence[CallTreeRecord], codes: Sequence[Codes] | None = None) -> list[ComparedRecord]:
+    """Rows of the figures of each line, of one call on one device.
+
+    A line is known by its function and its code, since an edit above the line moves its number. A line that was
+    replaced by another is compared with that line.
+
+    Args:
+        trees: Of the programs, in order.
+        codes: The code of each program, where it may have been edited since. Default: as it is now.
+
+    Example:
+        >>> once, twice = (wb.trace(lambda x: x @ x)(jnp.ones((n, n))).call_tree for n in (4, 8))
+        >>> [(row.group, row.values) for row in line_rows([once, twice])][0]
+        ('FLOPs per line', (128.0, 1024.0))
+    """
+    known = [codes_of(tree) for tree in trees] if codes is None else codes
+    sides = [_lines(tree) for tree in trees]
+    keys = [_keys(side, code, sides[0], known[0]) for side, code in zip(sides, known, strict=True)]
+    columns: list[dict[tuple[str, int, str], list[CallFiguresRecord]]] = []
+    names: dict[tuple[str, int, str], str] = {}
+    for side, key_of, code in zip(sides, keys, known, strict=True):
+        column: dict[tuple[str, int, str], list[CallFiguresRecord]] = {}
+        for place, found in side.items():
+            column.setdefault(key_of[place], []).extend(found)
+            names[key_of[place]] = _name(place, code)
+        columns.append(column)
+    return [row for figure in _FIGURES for row in _table(*figure, columns, names)]
+
+
+def codes_of(tree: CallTreeRecord) -> Codes:
+    """The code of every line of a tree, as far as it may be read."""
+    return {
+        (node.file, node.line): read_source_line(node.file, node.line).strip()
+        for node in tree.nodes
+        if node.kind == "line" and node.file and node.line
+    }
+
+
+Place = tuple[str, str, int]  # function, file, line
+
+
+def _lines(tree: CallTreeRecord) -> dict[Place, list[CallFiguresRecord]]:
+    found: dict[Place, list[CallFiguresRecord]] = {}
+    for node in tree.nodes:
+        if node.kind == "line" and node.file and node.line:
+            found.setdefault((_function(tree, node), node.file, node.line), []).append(node.total)
+    return found
+
+
+def _function(tree: CallTreeRecord, node: CallNodeRecord) -> str:
+    """The function that a line is in; "" for that of the program, whose name may be another one."""
+    functions = [above.name.rpartition(".")[2] for above in tree.path(node) if above.kind == "function"]
+    return functions[-1] if len(functions) > 1 else ""
+
+
+def _keys(side: Mapping[Place, object], code: Codes, first: Mapping[Place, object], first_code: Codes) -> dict:
+    """A key of every line, the same for the same line of the first program."""
+    keys: dict[Place, tuple[str, int, str]] = {}
+    for function in dict.fromkeys(place[0] for place in side):
+        mine = sorted(place for place in side if place[0] == function)
+        theirs = sorted(place for place in first if place[0] == function)
+        texts, other = ([codes.get(place[1:]) or f"{place[2]}" for place in places]
+                        for places, codes in ((mine, code), (theirs, first_code)))  # fmt: skip
+        for kind, a, b, c, d in difflib.SequenceMatcher(None, other, texts, autojunk=False).get_opcodes():
+            alike = kind == "equal" or (kind == "replace" and b - a == d - c)
+            for offset in range(d - c):
+                place = mine[c + offset]
+                keys[place] = (function, a + offset, "") if alike else (function, -1, f"{place[1]}:{place[2]}")
+    return keys
+
+
+def _name(place: Place, code: Codes) -> str:
+    _, file, line = place
+    text = code.get((file, line), "")
+    text = text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    return f"{PurePath(file).name}:{line}" + (f" `{text}`" if text else "")
+
+
+def _table(
+    group: Group,
+    unit: Unit,
+    value: Callable[[CallFiguresRecord], float | None],
+    columns: Sequence[Mapping[tuple[str, int, str], list[CallFiguresRecord]]],
+    names: Mapping[tuple[str, int, str], str],
+) -> list[ComparedRecord]:
+    rows = []
+    for key, name in names.items():
+        values = tuple(_sum(value, column.get(key)) for column in columns)
+        if any(values):
+            status = _status(values, [key in column for column in columns], unit)
+            rows.append(ComparedRecord(group=group, name=name, values=values, unit=unit, status=status))
+    rows.sort(key=lambda row: -max(each or 0.0 for each in row.values))
+    return rows[:_MOST_LINES]
+
+
+def _sum(value: Callable[[CallFiguresRecord], float | None], found: list[CallFiguresRecord] | None) -> float | None:
+    amounts = [value(each) for each in found or ()]
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) if known and len(known) == len(amounts) else None
+
+
+def _status(values: Sequence[float | None], is_there: Sequence[bool], unit: Unit) -> Status:
+    if is_there[0] != is_there[-1]:
+        return "removed" if is_there[0] else "added"
+    known = [each for each in values if each is not None]
+    if len(known) < len(values):
+        return "unknown"
+    tolerance = _TIME_TOLERANCE if unit == "seconds" else 1e-9
+    return "same" if all(abs(each - known[0]) <= tolerance * abs(known[0]) for each in known) else "changed"
