@@ -15,22 +15,30 @@ import jax.numpy as jnp
 
 import workbench as wb
 
-WIDTHS, CALLS = (64, 512, 1024), 40  # of a product of square matrices, and calls of one turn
+WIDTHS, CALLS = (64, 512, 900), 40  # of a product of square matrices, and calls of one turn
 
 
 def main() -> None:
-    """Prints the table: milliseconds per step without and with the watch, blocking on the loss and not."""
+    """Prints the table: milliseconds per step, and the overhead as a median over turns with its quartiles."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--turns", type=int, default=15)
     parser.add_argument("--profile", action="store_true", help="print where the calling thread spends its time")
     arguments = parser.parse_args()
-    print(f"{'width':>6}{'loop':>14}{'plain ms':>12}{'watched ms':>12}{'overhead':>10}{'added µs':>10}")
+    print(
+        f"{'width':>6}{'loop':>14}{'plain ms':>10}{'watched ms':>12}{'overhead':>10}{'quartiles':>20}{'added µs':>10}"
+    )
     for width in WIDTHS:
         for blocking in (False, True):
-            plain, watched = interleaved(width, blocking=blocking, turns=arguments.turns)
+            pairs = interleaved(width, blocking=blocking, turns=arguments.turns)
+            plain, watched = (statistics.median(side) for side in zip(*pairs, strict=True))
+            low, middle, high = statistics.quantiles([with_it / without - 1 for without, with_it in pairs], n=4)
+            added = statistics.median(1e6 * (with_it - without) for without, with_it in pairs)
             kind = "waits" if blocking else "does not wait"
-            shares = f"{watched / plain - 1:>10.2%}{1e6 * (watched - plain):>10.1f}"
-            print(f"{width:>6}{kind:>14}{1e3 * plain:>12.3f}{1e3 * watched:>12.3f}{shares}")
+            spread = f"{low:.2%} to {high:.2%}"
+            print(
+                f"{width:>6}{kind:>14}{1e3 * plain:>10.3f}{1e3 * watched:>12.3f}{middle:>10.2%}{spread:>20}{added:>10.1f}",
+                flush=True,
+            )
     if arguments.profile:
         show_profile()
 
@@ -46,25 +54,27 @@ def make_step(width: int) -> tuple[Callable[..., tuple[jax.Array, jax.Array]], j
     return step, jnp.ones((width, width))
 
 
-def interleaved(width: int, *, blocking: bool, turns: int) -> tuple[float, float]:
-    """Median seconds per step without and with the watch."""
+def interleaved(width: int, *, blocking: bool, turns: int) -> list[tuple[float, float]]:
+    """Seconds per step without and with the watch in every turn; turns begin with either."""
     step, w = make_step(width)
     watched = wb.watch(step, show=False)
     for call in (step, watched):
         jax.block_until_ready(call(w))
     time.sleep(1.0)  # the compiled step is read in the background
-    seconds: dict[int, list[float]] = {0: [], 1: []}
-    for _ in range(turns):
-        for place, call in enumerate((step, watched)):
+    pairs = []
+    for turn in range(turns):
+        seconds: dict[int, float] = {}
+        for place, call in sorted(enumerate((step, watched)), reverse=turn % 2 == 1, key=lambda entry: entry[0]):
             began, state = time.perf_counter(), w
             for _ in range(CALLS):
                 state, loss = call(state)
                 if blocking:
                     float(loss)
             jax.block_until_ready(state)
-            seconds[place].append((time.perf_counter() - began) / CALLS)
+            seconds[place] = (time.perf_counter() - began) / CALLS
+        pairs.append((seconds[0], seconds[1]))
     watched.close()
-    return statistics.median(seconds[0]), statistics.median(seconds[1])
+    return pairs
 
 
 def show_profile() -> None:

@@ -74,6 +74,44 @@ def test_results_are_those_of_one_process(results: list[Any], number: int) -> No
             np.testing.assert_allclose(part[is_known], np.asarray(whole)[is_known], rtol=1e-5, atol=1e-5)
 
 
+def _watched() -> dict[str, Any]:
+    """Runs on a host: watches a training step whose rows lie on both hosts."""
+    import jax
+    import numpy as np
+
+    import workbench as wb
+    from workbench.distributed import from_local_clients
+
+    @jax.jit
+    def step(w: Any, x: Any) -> Any:
+        loss, gradient = jax.value_and_grad(lambda w: ((x @ w) ** 2).mean())(w)
+        return w - 0.1 * gradient, loss
+
+    step = wb.watch(step, show=False)
+    mesh = wb.make_mesh(clients=8)
+    with jax.set_mesh(mesh):
+        rows = from_local_clients(np.arange(8.0, dtype=np.float32).reshape(4, 2) / 8 + jax.process_index())
+        w = jax.device_put(np.ones((2, 3), np.float32), jax.NamedSharding(mesh, jax.P()))
+        for _ in range(4):
+            w, _ = step(w, rows)
+    step.close()
+    record = step.record
+    losses = [each.metrics["loss"] for each in record.history]
+    return {"losses": losses, "flops": record.flops, "collectives": record.collectives, "notes": record.notes}
+
+
+def test_a_watched_step_has_the_losses_of_all_hosts_on_each(hosts: Hosts) -> None:
+    rows = np.arange(8.0).reshape(4, 2) / 8
+    x, w, expected = np.concatenate([rows, rows + 1]), np.ones((2, 3)), []
+    for _ in range(4):
+        expected.append(np.mean((x @ w) ** 2))
+        w = w - 0.1 * 2 * x.T @ (x @ w) / (3 * len(x))
+    for found in hosts.run(_watched):
+        assert found["losses"] == pytest.approx(expected, rel=1e-5)
+        assert found["flops"] > 0
+        assert found["collectives"] > 0, found["notes"]
+
+
 def _looked_at() -> dict[str, Any]:
     """Runs on a host: shows, inspects, listens to and measures a program whose clients lie on both hosts."""
     import contextlib
