@@ -62,5 +62,5 @@ fails_with_one_line(
     'pip install "mapreduce-workbench[privacy]"',
 )
 fails_with_one_line(lambda: wb.render.to_pandas(record.plan), "pip install pandas")
-fails_with_one_line(lambda: wb.render.plot_roofline(record), "pip install matplotlib")
+fails_with_one_line(lambda: wb.render.plot(record), "pip install matplotlib")
 print("core: all of it runs")

@@ -13,9 +13,10 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 
+from workbench import render
 from workbench.inspection import inspect_mesh, inspect_sharding, place_clients, propagate_shardings
 from workbench.records.program import PlacementRecord
-from workbench.render import render_mesh_svg, render_sharding_svg, render_text, to_pandas
+from workbench.render import to_pandas
 
 MESH = AbstractMesh((1120, 8), ("clients", "model"))
 SMALL = AbstractMesh((4, 2), ("clients", "model"))
@@ -66,13 +67,13 @@ def main() -> None:
     lowered = jax.jit(train).trace(params, struct(MESH, (2240, 16, 64), "clients")).lower(lowering_platforms=("cpu",))
     cases: list[tuple[str, Callable[[], Any], float]] = [
         ("inspect a mesh of 8,960 abstract devices", lambda: inspect_mesh(MESH), 1.0),
-        ("draw it with its clients as SVG", lambda: render_mesh_svg(mesh), 1.0),
-        ("write it as text", lambda: render_text(mesh), 1.0),
+        ("draw it with its clients as SVG", lambda: render.svg(mesh), 1.0),
+        ("write it as text", lambda: render.text(mesh), 1.0),
         ("inspect a tree of 2,000 leaves on 8 devices", lambda: inspect_sharding(many), 1.0),
         ("inspect a tree of 2,000 leaves on 8,960 devices", lambda: inspect_sharding(huge), 1.0),
-        ("write 2,000 leaves as text", lambda: render_text(record), 1.0),
+        ("write 2,000 leaves as text", lambda: render.text(record), 1.0),
         ("write 2,000 leaves as a table", lambda: to_pandas(record), 1.0),
-        ("draw an array in 8,960 slices as SVG", lambda: render_sharding_svg(one), 1.0),
+        ("draw an array in 8,960 slices as SVG", lambda: render.svg(one), 1.0),
         ("propagate local SGD over 1120 × 8 in-process", lambda: propagate_shardings(lowered), 1.0),
     ]
     print(f"{'case':50} {'wall s':>8} {'processor s':>12} {'limit s':>8}")

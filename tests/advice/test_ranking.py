@@ -1,8 +1,8 @@
 """Findings rank by what the whole change does: a trade is no first advice."""
 
+from workbench import render
 from workbench.advice._advise import _rank
 from workbench.records.advice import AdviceRecord, FindingRecord, GainRecord
-from workbench.render import render_text
 
 
 def gain(quantity, before, after):
@@ -30,7 +30,7 @@ def test_predicted_seconds_decide_where_they_are_known():
 
 
 def test_the_text_states_every_side_of_a_trade():
-    text = render_text(AdviceRecord(name="step", target="here", findings=(TRADE, MEMORY), checked=("a",)))
+    text = render.text(AdviceRecord(name="step", target="here", findings=(TRADE, MEMORY), checked=("a",)))
     assert "Price: peak bytes 100 B -> 179 B (+79 %), FLOPs 100 FLOP -> 151 FLOP (+51 %)" in text
     assert text.count("Price:") == 1
 
@@ -49,7 +49,7 @@ def test_the_text_of_a_finding_has_every_figure_that_was_compiled():
     finding = FindingRecord(
         rule="r", what="w", why="y", change="c", evidence=(), weight=1.0, gain=compared[0], compared=compared
     )
-    text = render_text(AdviceRecord(name="f", target="t", findings=(finding,), checked=("r",)))
+    text = render.text(AdviceRecord(name="f", target="t", findings=(finding,), checked=("r",)))
     assert "Gain: peak bytes 4 KiB -> 2 KiB" in text
     assert "Price: bytes sent 1 KiB -> 2 KiB (+100 %)" in text
     assert "Other figures: FLOPs 1 MFLOP, as now, seconds 2 µs -> 1 µs" in text

@@ -1,8 +1,8 @@
 import pytest
 
+from workbench import render
 from workbench.aot._memory import largest_buffers, memory_record, out_of_memory_bytes
 from workbench.aot.worker import memory_warning
-from workbench.render import render_text
 
 TEMPORARIES = (
     "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory required for HLO temporaries (22.25G) exceeds "
@@ -157,7 +157,7 @@ def test_gpu_program_fits_when_its_peak_does(available, fits):
 @pytest.mark.parametrize(("temporaries", "lines"), [(111, 1), (112, 2)], ids=["within the peak", "above the peak"])
 def test_text_says_why_temporaries_exceed_the_peak(temporaries, lines):
     record = memory_record(reply(memory={"peak_bytes": 111, "temporary_bytes": temporaries}), available_bytes=200)
-    said = render_text(record)
+    said = render.text(record)
     assert len(said.splitlines()) == 1 + lines
     assert ("the peak decides what fits" in said) == (lines == 2)
 

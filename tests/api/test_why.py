@@ -6,9 +6,9 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import workbench as wb
+from workbench import render
 from workbench.errors import InspectionError
 from workbench.records.sharding import WhyCollectiveRecord, WhyRecord
-from workbench.render import render_why_text
 
 
 @pytest.fixture(scope="module")
@@ -55,8 +55,8 @@ def test_chain_leads_through_every_operation_back_to_the_argument(shape):
         "dot_general",
         "program",
     ]
-    assert chain[1] in render_why_text(found, details=True)
-    assert chain[1] not in render_why_text(found)
+    assert chain[1] in render.text(found, details=True)
+    assert chain[1] not in render.text(found)
 
 
 def loss_and_gradient(params, x):
@@ -136,9 +136,7 @@ def test_neighbours_with_the_same_reason_are_reported_once():
         sentence="It needs all.",
     )
     other = one.replace(sentence="It needs more.")
-    text = render_why_text(
-        WhyRecord(name="f", target="cpu x 8", collectives=(one, one.replace(payload_bytes=12), other))
-    )
+    text = render.text(WhyRecord(name="f", target="cpu x 8", collectives=(one, one.replace(payload_bytes=12), other)))
     assert text.splitlines()[1:] == [
         "1–2. 1 × all-gather over data, 24 B, 12 B per device",
         "   It needs all.",

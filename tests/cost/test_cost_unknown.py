@@ -5,9 +5,9 @@ import pytest
 from records_parts import toy_module
 
 import workbench as wb
+from workbench import render
 from workbench.cost import estimate_cost, known_chip, nearest_dtype
 from workbench.records.compiled import CollectiveRecord
-from workbench.render import render_text
 
 
 def module(**changes):
@@ -25,7 +25,7 @@ def seconds(chip, **changes):
 def reasons(chip, **changes):
     """Why seconds are not predicted, of every stage."""
     cost = estimate_cost(module(**changes), chip=known_chip(chip))
-    assert all(why in render_text(cost) for stage in cost.stages for why in stage.unknown_because)
+    assert all(why in render.text(cost) for stage in cost.stages for why in stage.unknown_because)
     return " ".join(why for stage in cost.stages for why in stage.unknown_because)
 
 

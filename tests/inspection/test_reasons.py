@@ -11,7 +11,7 @@ from jax.sharding import AxisType
 
 import workbench as wb
 from tests.oracles.reasons import MESHES, PARTS, Program, draw, faults, mesh_of
-from workbench.render import render_why_text
+from workbench import render
 
 
 @pytest.mark.parametrize("number", range(len(MESHES)))
@@ -307,7 +307,7 @@ def test_many_collectives_are_told_by_reason_and_all_of_them_with_details() -> N
     with jax.set_mesh(mesh):
         found = wb.why(layers)([shape((64, 64), "data") for _ in range(3)], shape((64, 64), "data"))
     assert len(found.collectives) > 15
-    text, whole = str(found), render_why_text(found, details=True)
+    text, whole = str(found), render.text(found, details=True)
     assert len(text.splitlines()) < 30 < len(whole.splitlines())
     counted = [int(number) for line in text.splitlines() for number in re.findall(r"(\d+) × (?:all-|coll)", line)]
     assert sum(counted) == len(found.collectives)

@@ -234,7 +234,7 @@ def test_failure_of_the_report_never_ends_the_block(monkeypatch, capsys):
     def fail(record):
         raise RuntimeError("no text")
 
-    monkeypatch.setitem(watch_compilations.__exit__.__globals__, "render_text", fail)
+    monkeypatch.setattr("workbench.render.text", fail)
     with watch_compilations():
         pass
     assert "cannot be shown" in capsys.readouterr().out

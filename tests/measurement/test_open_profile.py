@@ -13,13 +13,13 @@ import jax.numpy as jnp
 import pytest
 
 import workbench as wb
+from workbench import render
 from workbench.cost import family_of
 from workbench.cost._accuracy import ACCURACY
 from workbench.errors import ProfileError
 from workbench.measurement import open_profile
 from workbench.measurement._profile_reader import ThinnedLine
 from workbench.records.profile import ProfileRecord
-from workbench.render import render_text
 
 RECORDED = Path(__file__).parents[1] / "recorded"
 FILES = sorted(RECORDED.glob("*.xplane.pb"))
@@ -142,7 +142,7 @@ def test_run_of_the_explorer_keeps_copies_apart_from_computing(v6e):
         assert sum(stage.compute_seconds for stage in own) == pytest.approx(device.compute_seconds, rel=1e-9)
         assert sum(stage.copy_seconds for stage in own) == pytest.approx(device.copy_seconds, rel=1e-9)
     assert sum(device.copy_seconds for device in v6e.devices) > 0.9 * v6e.seconds
-    assert "copies" in render_text(v6e.as_run())
+    assert "copies" in render.text(v6e.as_run())
 
 
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])

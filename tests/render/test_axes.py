@@ -1,30 +1,23 @@
 """Every figure goes into a reader's own panel."""
 
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
-from records_examples import fedavg_record
-from records_parts import cost_record, module_record
+from records_parts import cost_record
 
 from workbench import render
 from workbench.records.live import RoundRecord
-from workbench.records.run import EventRecord, RunRecord
 
 HISTORY = [RoundRecord(round=n, seconds=0.5, metrics={"loss": (3.0, 1.0), "accuracy": 0.5}) for n in range(3)]
 
-RUN = RunRecord(
-    name="r", engine="mesh", seconds=1.0,
-    events=(EventRecord(where="cpu:0", name="dot", start_seconds=0.0, seconds=0.5, kind="compute"),),
-)  # fmt: skip
+COSTS = pd.DataFrame(
+    {"hours": [1.0, 2.0], "moved (GB)": [1.0, 2.0], "energy (kWh)": [1.0, 2.0], "accuracy": [0.5, 0.7]}
+)
 PLOTS = {
-    "roofline": lambda **ax: render.plot_roofline(cost_record(), **ax),
-    "timeline": lambda **ax: render.plot_timeline(cost_record(), **ax),
-    "collectives": lambda **ax: render.plot_collectives(module_record(), **ax),
-    "memory": lambda **ax: render.plot_memory(fedavg_record().module.memory, **ax),
-    "memory timeline": lambda **ax: render.plot_memory_timeline(fedavg_record().module.memory, **ax),
-    "rounds": lambda **ax: render.plot_rounds(HISTORY, **ax),
-    "no rounds": lambda **ax: render.plot_rounds([], **ax),
-    "clients": lambda **ax: render.plot_clients_over_rounds(HISTORY, "loss", **ax),
-    "run": lambda **ax: render.plot_run(RUN, **ax),
+    "roofline": lambda **ax: render.plot(cost_record(), **ax),
+    "rounds": lambda **ax: render.plot(HISTORY, **ax),
+    "no rounds": lambda **ax: render.plot([], **ax),
+    "costs": lambda **ax: render.plot({"FedAvg": COSTS}, **ax),
 }
 
 
@@ -45,4 +38,4 @@ def test_a_figure_is_drawn_in_the_place_of_a_panel(plot):
 def test_several_panels_need_a_grid():
     free = Figure().add_axes((0.1, 0.1, 0.8, 0.8))
     with pytest.raises(ValueError, match="stands free"):
-        PLOTS["memory"](ax=free)
+        PLOTS["rounds"](ax=free)

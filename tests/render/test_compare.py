@@ -4,8 +4,9 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from workbench import render
 from workbench.records.advice import ComparedRecord, ComparisonRecord
-from workbench.render import amount_text, display_record, render_text, to_pandas
+from workbench.render import amount_text, display_record, to_pandas
 
 COMPARISON = ComparisonRecord(
     names=("before", "after<br>"),
@@ -22,7 +23,7 @@ COMPARISON = ComparisonRecord(
 
 
 def test_text_lists_differences_by_group_and_counts_the_rest():
-    assert render_text(COMPARISON).splitlines() == [
+    assert render.text(COMPARISON).splitlines() == [
         "before on here | after<br> on here: 4 of 5 quantities differ.",
         "  stages",
         "    − clients train: 64 clients → –",

@@ -3,8 +3,8 @@
 import pytest
 from records_parts import TOY_CHIP, toy_module
 
+from workbench import render
 from workbench.records.compiled import ClientCostRecord, CollectiveRecord, CostRecord, StageCostRecord
-from workbench.render import plot_collectives, plot_roofline, plot_timeline, render_text
 from workbench.render._cost import collective_bytes
 
 CHIP = TOY_CHIP.replace(
@@ -90,7 +90,7 @@ def said(figure):
 
 
 def test_roof_bends_where_peak_meets_bandwidth_of_one_device():
-    (axes,) = plot_roofline(COST).axes
+    (axes,) = render.plot(COST).axes
     xs, ys = axes.lines[0].get_data()
     # Two devices share a chip: 50 FLOP/s and 5 bytes/s each, the ridge at 10 FLOP per byte.
     assert (xs[1], ys[1], ys[2]) == (10.0, 50.0, 50.0)
@@ -98,12 +98,12 @@ def test_roof_bends_where_peak_meets_bandwidth_of_one_device():
 
 
 def test_roofline_has_the_peak_of_the_asked_dtype():
-    (axes,) = plot_roofline(COST, dtype="int8").axes
+    (axes,) = render.plot(COST, dtype="int8").axes
     assert axes.lines[0].get_data()[1][2] == 100.0
 
 
 def test_stages_lie_at_their_intensity_and_predicted_speed():
-    (axes,) = plot_roofline(COST).axes
+    (axes,) = render.plot(COST).axes
     places = [tuple(point) for dots in axes.collections for point in dots.get_offsets()]
     assert places == [(20.0, 40.0), (0.5, 0.625)]  # 400/20 at 400/(8+2) FLOP/s; 5/10 at 5/(2+6)
 
@@ -114,24 +114,7 @@ def test_stages_lie_at_their_intensity_and_predicted_speed():
     ids=["no-chip", "no-stages"],
 )
 def test_roofline_without_data_says_why(cost, why):
-    assert said(plot_roofline(cost)) == [why]
-
-
-def test_time_line_puts_stages_one_after_another():
-    (axes,) = plot_timeline(COST).axes
-    spans = [(bar.get_x(), bar.get_width()) for bar in axes.patches]
-    # train: 8 s of compute, 2 s of collective; mean: 2 s of memory, 6 s of collective.
-    assert spans == [(0.0, 8.0), (8.0, 2.0), (10.0, 2.0), (12.0, 6.0)]
-    assert [entry.get_text() for entry in axes.get_legend().get_texts()] == [
-        "compute-bound",
-        "collective",
-        "memory-bound",
-    ]
-    assert axes.get_xlabel() == "predicted time from the start of a call"
-
-
-def test_time_line_without_seconds_asks_for_a_chip():
-    assert said(plot_timeline(NOWHERE)) == ["no stage has predicted seconds: choose a chip"]
+    assert said(render.plot(cost)) == [why]
 
 
 def test_collective_bytes_add_loop_iterations_and_leave_unknown_loops_out():
@@ -148,29 +131,13 @@ def test_combined_collective_is_shared_out_where_the_shares_are_known():
     assert collective_bytes(MODULE.replace(collectives=(combined,))) == {("1", "m"): 15.0, ("2", "m"): 5.0}
 
 
-def test_collective_bytes_of_a_cost_are_its_own():
-    assert collective_bytes(COST) == {("1", "model"): 3.0, ("2", "clients"): 6.0, ("2", "model"): 1.0}
-
-
-def test_collectives_are_stacked_by_axis_per_stage():
-    (axes,) = plot_collectives(COST).axes
-    assert [[bar.get_width() for bar in bars] for bars in axes.containers] == [[0.0, 6.0], [3.0, 1.0]]
-    assert [bars.get_label() for bars in axes.containers] == ["clients", "model"]
-    assert "bytes that one device sends per call" in axes.get_xlabel()
-
-
-def test_program_without_collectives_says_so():
-    assert said(plot_collectives(MODULE.replace(collectives=()))) == ["this program has no collectives"]
-
-
-@pytest.mark.parametrize("plot", [plot_roofline, plot_timeline, plot_collectives], ids=lambda plot: plot.__name__)
 @pytest.mark.parametrize("dark", [None, False, True], ids=["either", "light", "dark"])
-def test_figures_are_drawn_in_every_theme(plot, dark):
-    assert plot(COST, dark=dark).png().startswith(b"\x89PNG")
+def test_figures_are_drawn_in_every_theme(dark):
+    assert render.plot(COST, dark=dark).png().startswith(b"\x89PNG")
 
 
 def test_text_says_predicted_bounds_waste_and_assumptions():
-    assert render_text(COST).splitlines() == [
+    assert render.text(COST).splitlines() == [
         "Predicted cost per device on toy: 18 s per call.",
         "  1 clients train: 400 FLOP, 20 B of HBM, sends 3 B over model, 10 s (compute-bound)",
         "  2 reduce mean: 5 FLOP, 10 B of HBM, sends 6 B over clients, 1 B over model, 8 s (collective-bound)",
@@ -181,4 +148,4 @@ def test_text_says_predicted_bounds_waste_and_assumptions():
 
 
 def test_text_without_a_chip_has_no_seconds():
-    assert render_text(NOWHERE).startswith("Predicted cost per device (no chip chosen, so no seconds).")
+    assert render.text(NOWHERE).startswith("Predicted cost per device (no chip chosen, so no seconds).")

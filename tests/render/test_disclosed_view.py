@@ -5,9 +5,10 @@ import xml.etree.ElementTree as ET
 import records_examples as examples
 from workbench_widgets._program import overview
 
+from workbench import render
 from workbench.records.program import DisclosedRecord
 from workbench.records.run import RunRecord
-from workbench.render import disclosed_blocks, render_program_svg, render_text, stage_details
+from workbench.render import disclosed_blocks, stage_details
 from workbench.render._disclosure import describe_disclosed
 from workbench.render._program_layout import lay_out
 
@@ -15,7 +16,7 @@ ROW = DisclosedRecord(stage="1", name="train_locally[2]", shape=(), dtype="float
 
 
 def marks(record):
-    return ET.fromstring(render_program_svg(record)).findall(".//*[@data-disclosed]")
+    return ET.fromstring(render.svg(record)).findall(".//*[@data-disclosed]")
 
 
 def test_every_reduction_has_a_mark_where_a_share_leaves_the_clients():
@@ -50,7 +51,7 @@ def test_marks_are_on_the_clients_side_of_a_reduction():
 
 
 def test_lines_under_the_picture_lie_inside_of_it():
-    drawn = ET.fromstring(render_program_svg(examples.fedavg_record()))
+    drawn = ET.fromstring(render.svg(examples.fedavg_record()))
     words = next(group for group in drawn.iter() if group.attrib.get("class") == "wb-disclosed")
     said = "".join(words.itertext())
     assert "Disclosed to the server by each client" in said
@@ -63,8 +64,8 @@ def test_lines_under_the_picture_lie_inside_of_it():
 def test_program_that_lets_nothing_out_has_no_lines():
     record = examples.fedavg_record()
     alone = record.replace(plan=record.plan.replace(disclosed=(), kept_local=()))
-    assert "each client discloses" not in render_program_svg(alone).lower()
-    assert "discloses" not in render_text(alone)
+    assert "each client discloses" not in render.svg(alone).lower()
+    assert "discloses" not in render.text(alone)
     assert disclosed_blocks(alone.plan) == []
 
 
@@ -78,7 +79,7 @@ def test_sentence_counts_the_iterations_of_the_loop_around_a_stage():
 
 def test_text_holds_the_sentence():
     record = examples.fedavg_record()
-    assert describe_disclosed(record.plan) in render_text(record).splitlines()
+    assert describe_disclosed(record.plan) in render.text(record).splitlines()
 
 
 def test_panel_of_the_program_lists_what_leaves_and_what_stays():
@@ -99,7 +100,7 @@ def test_panel_of_a_stage_says_what_leaves_there():
 def test_text_of_a_run_says_what_left():
     share = examples.share("2", 3).replace(count=15, clients=4)
     run = RunRecord(name="rounds", engine="flower", seconds=1.0, disclosed=(share, ROW.replace(count=5)))
-    assert render_text(run).splitlines()[1:] == [
+    assert render.text(run).splitlines()[1:] == [
         "Disclosed by the clients:",
         "  stage 2: f32[3]; 15 partial results, each of up to 4 clients, 180 B in all",
         "  stage 1: train_locally, f32[]; 5 rows, 20 B in all",

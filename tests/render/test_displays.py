@@ -15,7 +15,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from records_examples import fedavg_record, pods_record, rounds_record
 from records_parts import RECORD_CLASSES, cost_record, mesh_record, module_record, sharding_record
 
-from workbench import trace
+from workbench import render, trace
 from workbench.measurement import History
 from workbench.records import Record, deferred
 from workbench.records.call_tree import CallTreeRecord
@@ -23,7 +23,7 @@ from workbench.records.hardware import MeshRecord
 from workbench.records.live import RoundRecord
 from workbench.records.program import StageRecord
 from workbench.records.run import RunRecord
-from workbench.render import display_object, render_text
+from workbench.render import display_object
 from workbench.render._card import TEXT_LINES
 
 BIG = [fedavg_record(), rounds_record(), pods_record(), module_record(), cost_record(), mesh_record()]
@@ -100,8 +100,8 @@ def test_every_record_class_is_one_line_a_text_and_a_card(shell, cls):
 def test_text_is_what_print_gives(shell, record):
     shown = check(shell, record)
     assert "not drawn" not in shown["text/plain"]
-    assert shown["text/plain"] == render_text(record) == str(record)
-    headline = render_text(record).splitlines()[0]
+    assert shown["text/plain"] == render.text(record) == str(record)
+    headline = render.text(record).splitlines()[0]
     assert headline in shown["text/html"].replace("&#x27;", "'").replace("&lt;", "<").replace("&gt;", ">")
 
 
@@ -133,7 +133,7 @@ def test_a_history_and_a_traced_call_have_cards(shell):
     traced = trace(lambda x: x * 2)(jnp.ones(3))
     assert "3 FLOP elementwise" in check(shell, traced)["text/html"]
     tree = traced.inspect().call_tree
-    assert check(shell, tree)["text/plain"] == render_text(tree)
+    assert check(shell, tree)["text/plain"] == render.text(tree)
 
 
 def test_treescope_draws_records_when_it_is_active(shell, monkeypatch):

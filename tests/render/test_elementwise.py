@@ -11,7 +11,8 @@ import pytest
 from records_parts import RECORD_CLASSES
 
 import workbench as wb
-from workbench.render import render_program_svg, render_text, stage_details, to_pandas
+from workbench import render
+from workbench.render import stage_details, to_pandas
 
 AMOUNT = re.compile(r"[1-9][\d.]* [kMGTPE]?FLOP\b(?!/s)")
 # Of chips and devices, not of programs; shares; what a roofline's matrix unit has to do; a sum of both kinds.
@@ -67,9 +68,9 @@ def strings(tree: Any) -> Iterator[str]:
     "text",
     [
         str,
-        lambda r: render_text(r.module),
-        lambda r: render_text(r.plan),
-        lambda r: render_text(r.cost),
+        lambda r: render.text(r.module),
+        lambda r: render.text(r.plan),
+        lambda r: render.text(r.cost),
     ],
     ids=["program", "module", "plan", "cost"],
 )
@@ -80,7 +81,7 @@ def test_lines_of_texts_state_both_kinds(program: Any, text: Any) -> None:
 
 
 def test_cards_and_frames_state_both_kinds(program: Any) -> None:
-    found = re.findall(r">([^<]*\d [kMGTPE]?FLOP\b[^<]*)<", str(render_program_svg(program)))
+    found = re.findall(r">([^<]*\d [kMGTPE]?FLOP\b[^<]*)<", str(render.svg(program)))
     assert any("in all" in text for text in found)
     assert any(text.startswith("4 × ") for text in found)
     assert [text for text in found if "elementwise" not in text] == []

@@ -4,17 +4,9 @@ import xml.etree.ElementTree as ElementTree
 
 import pytest
 
+from workbench import render
 from workbench.records.launch import EdgeRecord, LaunchedRecord, NodeRecord, NodeStateRecord, ProgramGraphRecord
-from workbench.render import (
-    STATE_HUES,
-    STATE_SIGNS,
-    describe_graph,
-    describe_launched,
-    load_text,
-    node_glyph,
-    render_graph_svg,
-    render_text,
-)
+from workbench.render import STATE_HUES, STATE_SIGNS, load_text, node_glyph
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -36,7 +28,7 @@ def chain():
 
 
 def parsed(graph, **options):
-    return ElementTree.fromstring(render_graph_svg(graph, **options))
+    return ElementTree.fromstring(render.svg(graph, **options))
 
 
 def words(root):
@@ -132,7 +124,7 @@ def test_memory_of_nodes_that_share_a_process_is_counted_once():
 
 
 def test_a_program_before_launch_is_shown_group_by_group():
-    assert render_text(chain()).splitlines() == [
+    assert render.text(chain()).splitlines() == [
         "Program chain: 8 nodes, not launched.",
         "  replay: 1 × Target (service)",
         "    .insert(), .sample()",
@@ -145,7 +137,7 @@ def test_a_program_before_launch_is_shown_group_by_group():
 
 
 def test_a_launched_program_is_shown_with_what_each_node_does_and_how_it_failed():
-    said = render_text(
+    said = render.text(
         launched(
             state("replay/0", "serving", calls=1200, heartbeat_age_seconds=0.25, log_tail=("old", "newest")),
             state("learner/0", "raised", error="Traceback\nValueError: no data\n", exit_code=1, restarts=2),
@@ -163,13 +155,13 @@ def test_a_launched_program_is_shown_with_what_each_node_does_and_how_it_failed(
 def test_long_groups_are_cut_but_failures_never():
     graph = ProgramGraphRecord(name="many", nodes=tuple(node(f"w/{i}") for i in range(50)))
     states = [state(f"w/{i}", "hung" if i == 40 else "running") for i in range(50)]
-    said = render_text(launched(*states, graph=graph))
+    said = render.text(launched(*states, graph=graph))
     assert "w/40: ✗ hung" in said
     assert said.splitlines()[-1].strip() == "… and 41 more"
 
 
 def test_a_program_that_ended_says_after_how_long():
-    assert describe_launched(launched(status="failed")) == "Program chain on processes: failed after 2 s, 8 nodes."
+    assert render.describe(launched(status="failed")) == "Program chain on processes: failed after 2 s, 8 nodes."
 
 
 def test_groups_in_a_ring_are_drawn_too():
@@ -197,4 +189,4 @@ def test_names_are_escaped_on_every_page(dark):
 def test_an_empty_program_is_an_empty_picture_with_a_name():
     empty = ProgramGraphRecord(name="p", nodes=())
     assert parsed(empty).get("aria-label") == "Program p: no nodes."
-    assert describe_graph(chain()).endswith("actors: 6 × Target (run loop), calls learner, replay.")
+    assert render.describe(chain()).endswith("actors: 6 × Target (run loop), calls learner, replay.")

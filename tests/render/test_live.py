@@ -2,6 +2,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from workbench import render
 from workbench.records.compiled import CostRecord, StageCostRecord
 from workbench.records.live import (
     ClientOutcomeRecord,
@@ -12,15 +13,7 @@ from workbench.records.live import (
     TimelineRecord,
 )
 from workbench.records.run import EventRecord, RunRecord, StageRunRecord
-from workbench.render import (
-    describe_run,
-    describe_samples,
-    describe_timeline,
-    render_gantt_svg,
-    render_run_svg,
-    render_samples_svg,
-    render_text,
-)
+from workbench.render import describe_samples, render_samples_svg
 from workbench.render._live import compare_with_prediction, ticks
 from workbench.render._svg import text_width
 
@@ -64,18 +57,18 @@ RUN = RunRecord(
 
 
 def test_time_line_has_a_row_per_device_in_the_order_of_their_numbers():
-    names = [text for text in texts(render_run_svg(RUN)) if text.startswith("cpu")]
+    names = [text for text in texts(render.svg(RUN)) if text.startswith("cpu")]
     assert names == ["cpu:9", "cpu:10"]
 
 
 def test_time_line_draws_each_kind_of_span_by_itself():
-    picture = render_run_svg(RUN)
+    picture = render.svg(RUN)
     assert [len(paths(picture, hue)) for hue in ("clients", "collective", "muted")] == [2, 2, 1]
     assert {"compute", "collective", "waiting for other devices"} <= set(texts(picture))
 
 
 def test_bar_is_where_its_seconds_are():
-    picture = render_run_svg(RUN, width=1000)
+    picture = render.svg(RUN, width=1000)
     starts = [float(path.get("d").split()[0][1:]) for path in paths(picture, "collective")]
     widths = [float(path.get("d").split("h")[1].split("v")[0]) for path in paths(picture, "clients")]
     assert starts[0] == starts[1]
@@ -84,7 +77,7 @@ def test_bar_is_where_its_seconds_are():
 
 @pytest.mark.parametrize("end", [0.4, 1.0, 3e-4], ids=["400 ms", "1 s", "300 µs"])
 def test_no_tick_is_cut_at_the_edge(end):
-    picture = parsed(render_run_svg(RUN.replace(events=(event("cpu:0", "compute", 0.0, end),)), width=400))
+    picture = parsed(render.svg(RUN.replace(events=(event("cpu:0", "compute", 0.0, end),)), width=400))
     for label in picture.iter(f"{SVG}text"):
         share = {"wb-middle": 0.5, "wb-end": 0.0}.get(label.get("class").split()[-1], 1.0)
         assert float(label.get("x")) + share * text_width(label.text, float(label.get("font-size"))) <= 400
@@ -92,19 +85,19 @@ def test_no_tick_is_cut_at_the_edge(end):
 
 def test_thousands_of_events_become_few_shapes():
     events = tuple(event("cpu:0", "compute", index * 1e-3, 0.9e-3) for index in range(10_000))
-    picture = render_run_svg(RUN.replace(events=events))
+    picture = render.svg(RUN.replace(events=events))
     assert len(picture) < 10_000
 
 
 def test_run_in_words_gives_shares_of_the_time():
-    assert describe_run(RUN) == (
+    assert render.describe(RUN) == (
         "Run of jit_round on cpu x 2: 1 call in 1 s. Of the devices' time: 40 % compute, 40 % collective, "
         "20 % waiting. 100.0 % of the events are instructions of the program, 97.5 % of the time has a stage."
     )
 
 
 def test_run_as_text_averages_over_the_devices():
-    assert render_text(RUN).splitlines()[-1].split() == ["1", "400", "ms", "400", "ms", "200", "ms"]
+    assert render.text(RUN).splitlines()[-1].split() == ["1", "400", "ms", "400", "ms", "200", "ms"]
 
 
 def test_measured_and_predicted_are_side_by_side_and_gaps_stay_empty():
@@ -132,7 +125,7 @@ def cost(stage, seconds):
 
 
 def test_run_without_events_says_so():
-    assert "No events were recorded in this run." in texts(render_run_svg(RUN.replace(events=())))
+    assert "No events were recorded in this run." in texts(render.svg(RUN.replace(events=())))
 
 
 def span(client, kind, start, seconds):
@@ -156,12 +149,12 @@ TIMELINE = TimelineRecord(
 
 
 def test_gantt_has_a_row_and_an_outcome_per_client():
-    shown = texts(render_gantt_svg(TIMELINE))
+    shown = texts(render.svg(TIMELINE))
     assert {"client 0", "client 5", "client 7", "✓ counts", "✗ late", "✗ dropped out", "deadline, 4 s"} <= set(shown)
 
 
 def test_gantt_draws_each_phase_of_each_client():
-    picture = render_gantt_svg(TIMELINE)
+    picture = render.svg(TIMELINE)
     assert [len(paths(picture, hue)) for hue in ("broadcast", "clients", "reduce")] == [3, 2, 1]
 
 
@@ -169,12 +162,12 @@ def test_gantt_of_many_clients_shows_the_slowest():
     outcomes = tuple(
         ClientOutcomeRecord(client=index, status="finished", needed_seconds=float(index)) for index in range(100)
     )
-    shown = [text for text in texts(render_gantt_svg(TIMELINE.replace(outcomes=outcomes))) if "client " in text]
+    shown = [text for text in texts(render.svg(TIMELINE.replace(outcomes=outcomes))) if "client " in text]
     assert shown == [f"client {index}" for index in range(52, 100)]
 
 
 def test_timeline_in_words_counts_the_outcomes():
-    assert describe_timeline(TIMELINE) == (
+    assert render.describe(TIMELINE) == (
         "Simulated round 4: 4 s, 3 clients: 1 finished, 1 late, 1 dropped. Clients were idle 33 % of the time."
     )  # 8 s of work in 3 x 4 s
 
@@ -211,8 +204,8 @@ def test_memory_in_words_names_the_peak_and_what_is_gone():
 @pytest.mark.parametrize(
     "draw",
     [
-        lambda dark: render_run_svg(RUN, dark=dark),
-        lambda dark: render_gantt_svg(TIMELINE, dark=dark),
+        lambda dark: render.svg(RUN, dark=dark),
+        lambda dark: render.svg(TIMELINE, dark=dark),
         lambda dark: render_samples_svg(SAMPLES, dark=dark),
         lambda dark: render_samples_svg([], dark=dark),
     ],
@@ -226,7 +219,7 @@ def test_picture_is_well_formed_named_and_escaped(draw, dark):
 
 def test_names_are_escaped():
     events = (event('<script>"', "compute", 0.0, 1.0),)
-    assert '<script>"' in texts(render_run_svg(RUN.replace(events=events)))
+    assert '<script>"' in texts(render.svg(RUN.replace(events=events)))
 
 
 @pytest.mark.parametrize(

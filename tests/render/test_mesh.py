@@ -4,8 +4,8 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from workbench import render
 from workbench.records.hardware import AxisRecord, ClientRange, DeviceRecord, MeshRecord
-from workbench.render import describe_mesh, render_mesh_svg, render_text
 
 NS = {"svg": "http://www.w3.org/2000/svg"}
 
@@ -40,23 +40,22 @@ def words(markup):
 @pytest.mark.parametrize("sizes", [(1,), (8,), (4, 2), (2, 3, 2), (1120, 8)], ids=str)
 def test_every_device_is_drawn_once_and_none_on_another(sizes):
     record = mesh(*sizes)
-    drawn = boxes(render_mesh_svg(record))
+    drawn = boxes(render.svg(record))
     assert sorted(drawn) == [device.id for device in record.devices]
     assert len({(r.attrib["x"], r.attrib["y"]) for r in drawn.values()}) == len(drawn)
 
 
 def test_picture_is_no_wider_than_asked():
-    root = ET.fromstring(render_mesh_svg(mesh(1120, 8), width=500))
+    root = ET.fromstring(render.svg(mesh(1120, 8), width=500))
     assert float(root.attrib["width"]) <= 500
     right = max(
-        float(r.attrib["x"]) + float(r.attrib["width"])
-        for r in boxes(render_mesh_svg(mesh(1120, 8), width=500)).values()
+        float(r.attrib["x"]) + float(r.attrib["width"]) for r in boxes(render.svg(mesh(1120, 8), width=500)).values()
     )
     assert right <= 500 - 24
 
 
 def test_rows_and_columns_are_the_last_two_axes_and_the_first_makes_panels():
-    markup = render_mesh_svg(mesh(2, 3, 2))
+    markup = render.svg(mesh(2, 3, 2))
     drawn = boxes(markup)
     assert drawn[0].attrib["y"] == drawn[1].attrib["y"]  # model runs across
     assert drawn[0].attrib["x"] == drawn[2].attrib["x"]  # clients run down
@@ -65,7 +64,7 @@ def test_rows_and_columns_are_the_last_two_axes_and_the_first_makes_panels():
 
 
 def test_clients_are_in_the_label_and_tooltip_with_their_empty_slots():
-    markup = render_mesh_svg(mesh(4, 2).replace(clients=HELD))
+    markup = render.svg(mesh(4, 2).replace(clients=HELD))
     assert {"0–2", "9 +2∅"} <= set(words(markup))
     (title,) = boxes(markup)[7].iterfind("svg:title", NS)
     assert title.text == "device 7, clients=3, model=1, clients: client 9, 2 empty"
@@ -74,34 +73,34 @@ def test_clients_are_in_the_label_and_tooltip_with_their_empty_slots():
 def test_torus_layout_follows_the_coordinates():
     # Mesh order is x fastest reversed: device 0 sits at x=1.
     record = mesh(4, coords=lambda place: (1 - place[0] % 2, place[0] // 2), platform="tpu", core_on_chip=0)
-    drawn = boxes(render_mesh_svg(record, layout="torus"))
+    drawn = boxes(render.svg(record, layout="torus"))
     assert float(drawn[1].attrib["x"]) < float(drawn[0].attrib["x"])
     assert drawn[0].attrib["y"] < drawn[2].attrib["y"]
 
 
 def test_torus_layout_without_coordinates_falls_back_to_the_mesh():
-    assert boxes(render_mesh_svg(mesh(4, 2), layout="torus")).keys() == boxes(render_mesh_svg(mesh(4, 2))).keys()
+    assert boxes(render.svg(mesh(4, 2), layout="torus")).keys() == boxes(render.svg(mesh(4, 2))).keys()
 
 
 def test_names_are_escaped():
     record = MeshRecord(
         axes=(AxisRecord(name="<b>&", size=1),), devices=(DeviceRecord(id=0, position=(0,), kind="</svg>"),)
     )
-    root = ET.fromstring(render_mesh_svg(record))
+    root = ET.fromstring(render.svg(record))
     assert root.attrib["aria-label"] == "Mesh <b>&=1 (auto): 1 device (</svg>)"
 
 
 def test_description_counts_hosts_and_slices():
     record = mesh(2, kind="TPU v4")
     record = record.replace(devices=tuple(d.replace(host=d.id, slice_index=d.id) for d in record.devices))
-    assert describe_mesh(record) == "Mesh model=2 (auto): 2 devices (TPU v4), 2 hosts, 2 slices"
+    assert render.describe(record) == "Mesh model=2 (auto): 2 devices (TPU v4), 2 hosts, 2 slices"
 
 
 def test_text_has_hops_and_clients_and_stays_short():
     axes = (AxisRecord(name="clients", size=100, mean_hops=1.25, max_hops=2),)
     devices = tuple(DeviceRecord(id=n, position=(n,)) for n in range(100))
     held = tuple(ClientRange(placement="clients", device_id=n, start=n, stop=n + 1) for n in range(100))
-    text = render_text(MeshRecord(axes=axes, devices=devices, clients=held))
+    text = render.text(MeshRecord(axes=axes, devices=devices, clients=held))
     assert "clients: 1.25 hops to the next device on average, 2 at most" in text
     assert "100 clients: up to 1 per device" in text
     assert text.endswith("… and 84 more devices")

@@ -7,10 +7,10 @@ import pytest
 import records_examples as examples
 from records_parts import PARAMETER_BYTES
 
-from workbench import inspect
+from workbench import inspect, render
 from workbench.records.compiled import ProgramRecord
 from workbench.records.program import PlanRecord, StageRecord
-from workbench.render import describe_program, render_program_svg, render_text, stage_details
+from workbench.render import stage_details
 from workbench.render._program_layout import lay_out
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -33,7 +33,7 @@ def stages_of(record: ProgramRecord) -> list[str]:
 
 @every_program
 def test_every_stage_is_drawn_once(make):
-    drawn = ET.fromstring(render_program_svg(make()))
+    drawn = ET.fromstring(render.svg(make()))
     assert sorted(each.attrib["data-stage"] for each in drawn.findall(".//*[@data-stage]")) == stages_of(make())
 
 
@@ -72,7 +72,7 @@ def test_no_wire_runs_through_a_card_of_its_own_lane(make):
 
 
 def test_up_to_64_clients_are_dots_grouped_by_the_devices_that_hold_them():
-    drawn = ET.fromstring(render_program_svg(examples.fedavg_record()))
+    drawn = ET.fromstring(render.svg(examples.fedavg_record()))
     dots = drawn.findall(".//*[@data-client]")
     blocks = drawn.findall(".//*[@data-first]")
     assert [int(dot.attrib["data-client"]) for dot in dots] == list(range(64))
@@ -82,13 +82,13 @@ def test_up_to_64_clients_are_dots_grouped_by_the_devices_that_hold_them():
 
 
 def test_thousands_of_clients_are_counted_instead_of_drawn():
-    drawn = ET.fromstring(render_program_svg(examples.fedavg_record(4096)))
+    drawn = ET.fromstring(render.svg(examples.fedavg_record(4096)))
     assert drawn.findall(".//*[@data-client]") == []
     assert "1,024" in "".join(drawn.itertext())
 
 
 def test_crossings_carry_the_bytes_that_move():
-    words = "".join(ET.fromstring(render_program_svg(examples.fedavg_record())).itertext())
+    words = "".join(ET.fromstring(render.svg(examples.fedavg_record())).itertext())
     assert f"64 × 2.54 KiB = {PARAMETER_BYTES * 64 / 1024:.0f} KiB" in words
 
 
@@ -104,15 +104,15 @@ def test_inner_stages_lie_inside_the_frame_of_their_loop():
 def test_names_are_escaped():
     record = examples.fedavg_record()
     stages = tuple(stage.replace(name="<script>&") for stage in record.plan.stages)
-    drawn = render_program_svg(record.replace(plan=record.plan.replace(stages=stages)))
+    drawn = render.svg(record.replace(plan=record.plan.replace(stages=stages)))
     assert "<script>" not in drawn
     ET.fromstring(drawn)
 
 
 def test_a_program_without_stages_still_has_a_picture():
     empty = ProgramRecord(name="nothing", target="here", plan=PlanRecord(name="nothing", placements=(), stages=()))
-    assert ET.fromstring(render_program_svg(empty)).tag == f"{SVG}svg"
-    assert describe_program(empty).startswith("Program nothing on here: no clients, 0 stages")
+    assert ET.fromstring(render.svg(empty)).tag == f"{SVG}svg"
+    assert render.describe(empty).startswith("Program nothing on here: no clients, 0 stages")
 
 
 def test_a_program_without_clients_is_one_stage_with_its_name_and_no_server():
@@ -127,8 +127,8 @@ def test_a_program_without_clients_is_one_stage_with_its_name_and_no_server():
         assert (stage.kind, stage.name) == ("program", "train_step")
         assert record.module is not None
         assert {part.kind for each in record.module.instructions for part in each.by_stage()} <= {"program", ""}
-        drawn = "".join(ET.fromstring(render_program_svg(record, live=True)).itertext())
-        shown = [drawn, render_text(record), repr(stage_details(record)), render_text(record.cost)]
+        drawn = "".join(ET.fromstring(render.svg(record, live=True)).itertext())
+        shown = [drawn, render.text(record), repr(stage_details(record)), render.text(record.cost)]
         assert [text for text in shown if re.search(r"\b(server|clients?)\b", text)] == []
         assert re.search("train_step", drawn)
 
@@ -137,11 +137,11 @@ def test_bytes_of_a_loop_count_every_iteration():
     # (64 broadcast + 64 reduced) copies of 2,600 bytes and 64 losses of 4 bytes, ten times: 3,330,560 bytes.
     moved = 10 * (2 * 64 * 2600 + 64 * 4)
     assert moved == 3_330_560
-    assert f"{moved / 2**20:.2f} MiB between server and clients" in describe_program(examples.rounds_record())
+    assert f"{moved / 2**20:.2f} MiB between server and clients" in render.describe(examples.rounds_record())
 
 
 def test_text_says_what_the_picture_says():
-    text = render_text(examples.rounds_record())
+    text = render.text(examples.rounds_record())
     assert re.search(r"^  0\. loop scan; 10 iterations", text, re.MULTILINE)
     assert re.search(r"^    0\.2\. reduce reduce_mean; 64 clients; moves 162 KiB", text, re.MULTILINE)
     assert "all-reduce over clients: 2.54 KiB per device, stage 0.2, 0.3" in text
@@ -173,4 +173,4 @@ def test_very_long_jaxprs_are_cut_and_say_so():
 
 
 def test_nested_placements_are_counted_by_level():
-    assert re.search(r"\b\d+ pods × \d+ clients, ", describe_program(examples.pods_record()))
+    assert re.search(r"\b\d+ pods × \d+ clients, ", render.describe(examples.pods_record()))

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
+from workbench import render
 from workbench.inspection import propagate_shardings
-from workbench.render import explain_axis, play_back, render_propagation_steps, render_propagation_svg, trace_axes
+from workbench.render import explain_axis, play_back, trace_axes
 
 SVG = "{http://www.w3.org/2000/svg}"
 MESH = AbstractMesh((4, 2), ("clients", "model"), axis_types=(AxisType.Auto,) * 2)
@@ -69,7 +70,7 @@ def test_arrivals_report_the_same_chain_as_explain_axis(record):
 
 
 def test_every_sharded_value_is_a_row_and_every_arrival_a_tag(playback):
-    root = ET.fromstring(render_propagation_svg(playback))
+    root = ET.fromstring(render.svg(playback))
     rows = [node.attrib["data-value"] for node in root.iter(f"{SVG}g") if "data-value" in node.attrib]
     assert rows == [value.name for value in playback.values]
     tags = [node for node in root.iter(f"{SVG}g") if node.attrib.get("class") == "wb-tag-axis"]
@@ -77,7 +78,7 @@ def test_every_sharded_value_is_a_row_and_every_arrival_a_tag(playback):
 
 
 def test_arrows_appear_at_the_frame_of_their_arrival(playback):
-    root = ET.fromstring(render_propagation_svg(playback))
+    root = ET.fromstring(render.svg(playback))
     arcs = [node.attrib for node in root.iter(f"{SVG}g") if node.attrib.get("class") == "wb-arc"]
     expected = {
         (arrival.from_value, arrival.value, arrival.axis): playback.frame_of(arrival)
@@ -90,7 +91,7 @@ def test_arrows_appear_at_the_frame_of_their_arrival(playback):
 
 def test_long_programs_are_turned_page_by_page(playback):
     count = len(playback.values)
-    pages = [render_propagation_svg(playback, first=first, rows_at_most=5) for first in range(0, count, 5)]
+    pages = [render.svg(playback, first=first, rows_at_most=5) for first in range(0, count, 5)]
     shown = [
         node.attrib["data-value"]
         for page in pages
@@ -101,7 +102,7 @@ def test_long_programs_are_turned_page_by_page(playback):
 
 
 def test_text_reports_the_steps_in_order(playback):
-    lines = render_propagation_steps(playback, arrivals_at_most=1000).splitlines()
+    lines = render.text(playback, arrivals_at_most=1000).splitlines()
     assert lines[0].startswith("Propagation: from 3 values to ")
     steps = [int(line.split("Step ")[1].split(":")[0]) for line in lines if "Step " in line]
     assert steps == sorted(steps)

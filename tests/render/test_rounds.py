@@ -6,26 +6,18 @@ import xml.etree.ElementTree as ElementTree
 import numpy as np
 import pytest
 
+from workbench import render
 from workbench.records.live import (
-    ClientOutcomeRecord,
     RoundRecord,
-    SpanRecord,
     TappedValueRecord,
     TapRecord,
-    TimelineRecord,
 )
 from workbench.records.program import SourceLine
-from workbench.records.run import RunRecord, StageRunRecord
 from workbench.render import (
     describe_rounds,
-    plot_clients_over_rounds,
-    plot_gantt,
-    plot_rounds,
-    plot_run,
     render_clients_svg,
     render_rounds_svg,
     render_tap_html,
-    render_text,
 )
 from workbench.render._rounds import curves
 
@@ -67,52 +59,11 @@ def test_clients_are_bars_or_beyond_what_fits_a_heat_map(clients, class_):
 
 
 def test_rounds_as_a_figure_have_a_panel_per_metric():
-    figure = plot_rounds(HISTORY)
+    figure = render.plot(HISTORY)
     assert [axes.get_title(loc="left") for axes in figure.axes] == ["loss", "accuracy"]
     assert figure.axes[0].lines[0].get_ydata().tolist() == [5.0, 2.0]
     assert figure.png().startswith(b"\x89PNG")
-    assert "no round has finished yet" in plot_rounds([]).axes[0].texts[0].get_text()
-
-
-def test_clients_over_rounds_are_rows_of_means_over_local_steps():
-    shown = plot_clients_over_rounds(HISTORY, "loss").axes[0].images[0].get_array()
-    np.testing.assert_allclose(np.ma.filled(shown, np.nan), [[3.0, 1.5], [7.0, np.nan]])
-
-
-def test_a_metric_without_clients_is_an_error_that_names_those_with():
-    with pytest.raises(
-        ValueError, match=r"metric='accuracy', but the metrics with a value per client are loss\. A heat"
-    ):
-        plot_clients_over_rounds(HISTORY, "accuracy")
-
-
-def test_gantt_as_a_figure_has_a_bar_per_span_and_says_who_is_late():
-    spans = (
-        SpanRecord(client=0, kind="download", start_seconds=0.0, seconds=1.0),
-        SpanRecord(client=0, kind="compute", start_seconds=1.0, seconds=1.0),
-        SpanRecord(client=1, kind="download", start_seconds=0.0, seconds=2.0, complete=False),
-    )
-    outcomes = (
-        ClientOutcomeRecord(client=0, status="finished", end_seconds=2.0, needed_seconds=2.0),
-        ClientOutcomeRecord(client=1, status="late", needed_seconds=9.0),
-    )
-    axes = plot_gantt(TimelineRecord(name="round", seconds=2.0, spans=spans, outcomes=outcomes)).axes[0]
-    assert len(axes.patches) == 3
-    assert [label.get_text() for label in axes.get_yticklabels()] == ["0 finished", "1 late"]
-    assert axes.get_title(loc="left") == "Simulated round: 1 of 2 clients count"
-
-
-def test_a_measured_run_as_a_figure_adds_the_stages_of_every_device():
-    stages = (
-        StageRunRecord(stage="1", where="cpu:0", compute_seconds=2.0),
-        StageRunRecord(stage="2", where="cpu:0", compute_seconds=1.0, wait_seconds=0.5),
-        StageRunRecord(stage="1", where="cpu:10", compute_seconds=4.0),
-    )
-    axes = plot_run(RunRecord(name="round", engine="cpu x 2", seconds=1.0, stages=stages)).axes[0]
-    assert [patch.get_width() for patch in axes.patches] == [3.0, 4.0, 0.0, 0.0, 0.5, 0.0]
-    assert (
-        "no measured stages" in plot_run(RunRecord(name="round", engine="x", seconds=1.0)).axes[0].texts[0].get_text()
-    )
+    assert "no round has finished yet" in render.plot([]).axes[0].texts[0].get_text()
 
 
 def tapped(**changes) -> TapRecord:
@@ -127,14 +78,14 @@ def tapped(**changes) -> TapRecord:
 
 
 def test_values_of_a_client_in_words_name_the_first_that_is_not_finite():
-    assert render_text(tapped()).splitlines() == [
+    assert render.text(tapped()).splitlines() == [
         "Values of client 3 in round: 2, the first that is not finite is x at train.py:7.",
         "stage 1: train, step 0",
         "  x: float32[2] from 1 to 2, mean 1.5",
         "stage 1: train, step 1",
         "  x: float32[2] from 1 to 1, mean 1, 1 not finite",
     ]
-    assert render_text(tapped()) == render_text(tapped())
+    assert render.text(tapped()) == render.text(tapped())
 
 
 def test_values_of_a_client_are_drawn_by_treescope():

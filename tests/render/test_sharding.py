@@ -5,6 +5,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
+from workbench import render
 from workbench.records.sharding import (
     LeafShardingRecord,
     PlannedCollectiveRecord,
@@ -13,7 +14,6 @@ from workbench.records.sharding import (
     ShardingRecord,
     ShardRecord,
 )
-from workbench.render import describe_leaf, render_sharding_svg, render_text
 
 NS = {"svg": "http://www.w3.org/2000/svg"}
 
@@ -74,23 +74,23 @@ def pieces(markup):
     ids=["scalar", "1d", "2d", "3d", "5d", "uneven"],
 )
 def test_every_slice_is_drawn_once(shape, counts):
-    drawn = pieces(render_sharding_svg(leaf(shape, counts)))
+    drawn = pieces(render.svg(leaf(shape, counts)))
     assert [devices for devices, _ in drawn] == [str(number) for number in range(_product(counts))]
 
 
 def test_a_slice_names_its_bounds_and_all_its_devices():
-    drawn = pieces(render_sharding_svg(leaf((8, 6), (2, 1), replicas=4)))
+    drawn = pieces(render.svg(leaf((8, 6), (2, 1), replicas=4)))
     assert drawn == [("0–3", "[0:4, 0:6] on devices 0–3"), ("4–7", "[4:8, 0:6] on devices 4–7")]
 
 
 def test_third_dimension_makes_small_multiples():
-    root = ET.fromstring(render_sharding_svg(leaf((8, 6, 4), (2, 2, 2))))
+    root = ET.fromstring(render.svg(leaf((8, 6, 4), (2, 2, 2))))
     words = [entry.text for entry in root.iterfind(".//svg:text", NS)]
     assert {"dim 0 by axis0=0", "dim 0 by axis0=1"} <= set(words)
 
 
 def test_summarised_leaf_is_drawn_from_its_shard_shape():
-    drawn = pieces(render_sharding_svg(leaf((8, 6), (4, 2), shards=())))
+    drawn = pieces(render.svg(leaf((8, 6), (4, 2), shards=())))
     assert [bounds for _, bounds in drawn][:2] == ["[0:2, 0:3]", "[0:2, 3:6]"]
     assert len(drawn) == 8
 
@@ -98,33 +98,33 @@ def test_summarised_leaf_is_drawn_from_its_shard_shape():
 def test_slices_that_are_no_product_of_cuts_are_listed():
     odd = (ShardRecord(device_id=0, start=(0, 0), stop=(4, 6)), ShardRecord(device_id=1, start=(4, 0), stop=(8, 3)),
            ShardRecord(device_id=2, start=(4, 3), stop=(8, 6)))  # fmt: skip
-    assert len(pieces(render_sharding_svg(leaf((8, 6), (2, 2), shards=odd, kind="positional")))) == 3
+    assert len(pieces(render.svg(leaf((8, 6), (2, 2), shards=odd, kind="positional")))) == 3
 
 
 def test_only_the_largest_arrays_are_drawn_and_the_rest_is_counted():
     leaves = tuple(leaf((size,), (2,), path=f"p{size}") for size in (2, 8, 4, 6))
-    markup = render_sharding_svg(ShardingRecord(leaves=leaves), leaves_at_most=2)
+    markup = render.svg(ShardingRecord(leaves=leaves), leaves_at_most=2)
     root = ET.fromstring(markup)
     assert [group.attrib["data-path"] for group in root.iterfind(".//svg:g[@data-path]", NS)] == ["p8", "p6"]
     assert "and 2 smaller arrays" in markup
 
 
 def test_paths_are_escaped():
-    root = ET.fromstring(render_sharding_svg(leaf((2,), (2,), path="['<script>&\"']")))
+    root = ET.fromstring(render.svg(leaf((2,), (2,), path="['<script>&\"']")))
     assert not list(root.iter("{http://www.w3.org/2000/svg}script"))
 
 
 def test_line_says_type_spec_shard_bytes_and_copies():
-    said = describe_leaf(leaf((8, 6), (4, 1), replicas=2))
+    said = render.describe(leaf((8, 6), (4, 1), replicas=2))
     assert said == "['w'] f32[8,6] P(axis0, -): f32[2,6] per device, 48 B, 2 copies"
     assert (
-        describe_leaf(leaf((3,), (1,), kind="host", shards=(), replication=0)) == "['w'] f32[3]: 12 B, in host memory"
+        render.describe(leaf((3,), (1,), kind="host", shards=(), replication=0)) == "['w'] f32[3]: 12 B, in host memory"
     )
 
 
 def test_text_counts_arrays_that_are_alike():
     leaves = tuple(leaf((8,), (2,), path=f"p{number}") for number in range(2000))
-    text = render_text(ShardingRecord(leaves=leaves, total_bytes=64_000, bytes_per_device=32_000))
+    text = render.text(ShardingRecord(leaves=leaves, total_bytes=64_000, bytes_per_device=32_000))
     assert text.splitlines() == [
         "2,000 arrays, 62.5 KiB in all, 31.2 KiB on the fullest device.",
         "  p0 f32[8] P(axis0): f32[4] per device, 16 B (and 1,999 alike, up to p1999)",
@@ -143,7 +143,7 @@ def test_propagation_text_has_values_origins_and_collectives():
     planned = PlannedCollectiveRecord(
         kind="all-reduce", axes=("model",), shape=(8, 4), dtype="f32", size_bytes=128, device_bytes=32, stage="1"
     )
-    text = render_text(PropagationRecord(values=(value,), collectives=(planned,), notes=("odd",)))
+    text = render.text(PropagationRecord(values=(value,), collectives=(planned,), notes=("odd",)))
     assert text.splitlines() == [
         "Shardy (in-process): values 1, sharded 1, planned collectives 1.",
         "         %0 dot_general f32[8,4] P(clients, -)  (clients from input: 0)",

@@ -8,9 +8,9 @@ import treescope
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 from records_parts import mesh_record, sharding_record
 
+from workbench import render
 from workbench.inspection import inspect_mesh, inspect_sharding
 from workbench.records.run import RunRecord
-from workbench.render import render_sharding_svg, render_text
 
 
 @pytest.mark.parametrize(
@@ -45,6 +45,6 @@ def test_large_explicit_array_is_shown_without_reading_it(spec):
         record = inspect_sharding({"w": array})
         assert "(5120, 5120)" in treescope.render_to_text(record)
         assert treescope.render_to_html(record)
-    assert render_sharding_svg(record).count("data-devices") == len({shard.start for shard in record.leaves[0].shards})
-    assert "f32[5120,5120]" in render_text(record)
+    assert render.svg(record).count("data-devices") == len({shard.start for shard in record.leaves[0].shards})
+    assert "f32[5120,5120]" in render.text(record)
     assert treescope.render_to_html(inspect_mesh(mesh))

@@ -5,8 +5,9 @@ import json
 import records_examples as examples
 import records_parts as parts
 
+from workbench import render
 from workbench.records.compiled import TrafficRecord, WhatIfRecord
-from workbench.render import render_text, what_if_amounts
+from workbench.render import what_if_amounts
 
 
 def row(
@@ -38,14 +39,14 @@ def test_change_is_read_from_runs_and_bytes():
 
 
 def test_text_holds_every_collective_with_before_and_after():
-    lines = render_text(what_if(*ROWS.values())).splitlines()
+    lines = render.text(what_if(*ROWS.values())).splitlines()
     assert lines[0] == "What if w were P(-, model)? Collectives: 1 added, 1 removed, 1 more, 1 less (planned)."
     assert "  + added: all-reduce over model, stage 1 train: 0 -> 2 runs, 0 B -> 4 KiB per device per call" in lines
     assert "  − removed: all-reduce over model, stage 1 train: 1 -> 0 runs, 512 B -> 0 B per device per call" in lines
 
 
 def test_loops_of_unknown_length_are_reported_as_unknown():
-    assert "? -> 1 runs, unknown -> 4 KiB" in render_text(what_if(row(None, 1.0, None, 4096.0)))
+    assert "? -> 1 runs, unknown -> 4 KiB" in render.text(what_if(row(None, 1.0, None, 4096.0)))
 
 
 def test_compiled_amounts_are_shown_only_once_something_is_compiled():

@@ -3,17 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
+from workbench import render
 from workbench.records.advice import AdviceRecord, FindingRecord, GainRecord, SearchRecord
 from workbench.records.call_tree import CallTreeRecord
-from workbench.render import (
-    amount_writer,
-    bytes_text,
-    gain_text,
-    render_text,
-    seconds_text,
-    source_text,
-    spec_code,
-)
+from workbench.render import amount_writer, bytes_text, gain_text, seconds_text, source_text, spec_code
 from workbench_widgets._operations import visible_rows
 
 
@@ -29,7 +22,7 @@ def advice_state(
     """
     rows = {} if tree is None else visible_rows(tree)
     return {
-        "sentence": render_text(advice).splitlines()[0],
+        "sentence": render.text(advice).splitlines()[0],
         "findings": [_finding(number, finding, rows, leaves or {}) for number, finding in enumerate(advice.findings)],
         "checked": list(advice.checked),
         "notes": list(advice.notes),
@@ -39,7 +32,7 @@ def advice_state(
 def search_state(search: SearchRecord) -> dict[str, Any]:
     """State of a search in the advice view: one row per choice, the chosen row first."""
     return {
-        "sentence": render_text(search).splitlines()[0],
+        "sentence": render.text(search).splitlines()[0],
         "rows": [_choice(search, number) for number in range(len(search.choices))],
         "chosen": 0,
         "groups": [group.pattern for group in search.groups],

@@ -120,7 +120,7 @@ class WorkbenchWidget(_Widget):
     def static_html(self) -> str:
         """HTML for a page without scripts: the picture with its caption."""
         picture = self.static_svg()
-        return str(figure(picture, self.describe())) if picture is not None else ""
+        return str(figure(picture, self.describe())) if picture else ""
 
     def text(self) -> str:
         """The view as plain text."""

@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from workbench import render
 from workbench.records.live import RoundRecord, TapRecord
-from workbench.render import render_tap_html, render_text
+from workbench.render import render_tap_html
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import floats
 
@@ -53,7 +54,7 @@ class ClientsController(WorkbenchWidget):
         follow("Evaluating the program, this client operation by operation")
         tapped = self._tap(client)
         follow("Drawing its values")
-        return {"html": render_tap_html(tapped), "text": render_text(tapped)[:LONGEST_TEXT]}
+        return {"html": render_tap_html(tapped), "text": render.text(tapped)[:LONGEST_TEXT]}
 
     def client_course(self, client: int) -> list[dict[str, Any]]:
         """A client's metrics over the rounds that are kept, and over the local steps of the last one."""

@@ -2,8 +2,9 @@
 
 from typing import Any
 
+from workbench import render
 from workbench.records.advice import ComparisonRecord
-from workbench.render import GLOSSARY, display_record, render_text
+from workbench.render import GLOSSARY, display_record
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._compare_tree import compare_tree_state
 
@@ -27,7 +28,7 @@ class CompareView(WorkbenchWidget):
 
     def text(self) -> str:
         """Every difference, one per line."""
-        return render_text(self.record)
+        return render.text(self.record)
 
     def static_html(self) -> str:
         """Table of the differences."""

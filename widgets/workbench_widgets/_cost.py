@@ -2,8 +2,9 @@
 
 from collections.abc import Sequence
 
+from workbench import render
 from workbench.records.compiled import ProgramRecord
-from workbench.render import GLOSSARY, Markup, bytes_text, render_roofline_svg, seconds_text, work_text
+from workbench.render import GLOSSARY, Markup, bytes_text, seconds_text, work_text
 from workbench_widgets._cost_controller import CompileFor, CostController
 from workbench_widgets._cost_state import cost_state
 
@@ -35,7 +36,7 @@ class CostView(CostController):
     def static_svg(self) -> Markup | None:
         """The roofline, where the cost is for a chip."""
         cost = self.records[0].cost
-        return None if cost is None else render_roofline_svg(cost)
+        return None if cost is None else render.svg(cost)
 
     def text(self) -> str:
         """One line per stage and target."""

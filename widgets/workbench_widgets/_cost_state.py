@@ -4,14 +4,10 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+from workbench import render
 from workbench.aot import targets_for
 from workbench.records.compiled import CostRecord, MemoryRecord, ProgramRecord
-from workbench.render import (
-    bytes_text,
-    render_roofline_svg,
-    seconds_text,
-    source_text,
-)
+from workbench.render import bytes_text, seconds_text, source_text
 from workbench_widgets._headline import work_per_device
 from workbench_widgets._roofline_state import roofline_state
 from workbench_widgets._scaling_state import scaling_choices
@@ -53,13 +49,13 @@ def _other_size(record: ProgramRecord) -> str:
 
 def target_state(record: ProgramRecord, cost: CostRecord) -> dict[str, Any]:
     """One program on one target."""
-    picture = render_roofline_svg(cost, width=400, live=True)  # as narrow as its column gets: never shrunk
+    picture = render.svg(cost, width=400, live=True)  # as narrow as its column gets: never shrunk
     memory = record.module.memory if record.module is not None else None
     return {
         "target": record.target,
         "chip": cost.chip.name if cost.chip is not None else "no chip",
         "seconds": cost.seconds,
-        "roofline": None if picture is None else str(picture),
+        "roofline": str(picture) or None,
         "lines": roofline_state(record.module, cost.chip),
         "assumptions": list(cost.assumptions),
         "notes": list(record.notes),

@@ -8,16 +8,7 @@ import numpy as np
 
 from workbench.records.live import SampleRecord
 from workbench.records.run import RunRecord
-from workbench.render import (
-    GLOSSARY,
-    Markup,
-    bytes_text,
-    describe_samples,
-    render_run_svg,
-    render_samples_svg,
-    shape_text,
-    source_text,
-)
+from workbench.render import GLOSSARY, Markup, bytes_text, describe_samples, render_samples_svg, shape_text, source_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import floats
 from workbench_widgets._picture import for_both_widths
@@ -50,7 +41,7 @@ class DevicesView(WorkbenchWidget):
 
     def __init__(self, monitor: Monitor, run: RunRecord | None = None, **values: object) -> None:
         self.monitor = monitor
-        timeline = None if run is None or not run.events else for_both_widths(render_run_svg, run)
+        timeline = None if run is None or not run.events else for_both_widths(run)
         data = {"timeline": timeline, "glossary": GLOSSARY}
         history = tuple(monitor.history())
         super().__init__(data=data, label=describe_samples(history), live=devices_state(history), **values)

@@ -4,11 +4,12 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, NamedTuple
 
+from workbench import render
 from workbench.records import without_collections
 from workbench.records.compiled import ProgramRecord
 from workbench.records.live import TimelineRecord
 from workbench.records.run import PlayRecord, RunOverlayRecord, RunRecord
-from workbench.render import GLOSSARY, Markup, describe_program, display_record, render_program_svg, render_text
+from workbench.render import GLOSSARY, Markup, display_record
 from workbench_widgets._advice_controller import AdviceController, Advises, Searches
 from workbench_widgets._base import require_dock
 from workbench_widgets._cells import cells_of, code_of, files_of
@@ -218,7 +219,7 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
             "headline": figures,
             "glossary": GLOSSARY,
         }
-        label = describe_program(record)
+        label = render.describe(record)
         super().__init__(
             advise=advise if record.module is not None else None,
             search=search,
@@ -283,7 +284,7 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
 
     def static_svg(self) -> Markup:
         """The stages as a picture."""
-        return render_program_svg(self.record)
+        return render.svg(self.record)
 
     def static_html(self) -> str:
         """The record's card, with its largest functions and lines; before it the stages of a program with clients."""
@@ -292,7 +293,7 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
 
     def text(self) -> str:
         """The stages as indented lines."""
-        return render_text(self.record)
+        return render.text(self.record)
 
 
 def _parts(

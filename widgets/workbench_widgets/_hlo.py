@@ -5,19 +5,11 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench import records
+from workbench import records, render
 from workbench.records import read_source_line, read_source_lines
 from workbench.records.compiled import CollectiveRecord, InstructionRecord, ModuleRecord, ProgramRecord
 from workbench.records.program import SourceLine
-from workbench.render import (
-    GLOSSARY,
-    Markup,
-    axes_text,
-    bytes_text,
-    count_text,
-    render_hlo_svg,
-    source_text,
-)
+from workbench.render import GLOSSARY, Markup, axes_text, bytes_text, count_text, source_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._headline import CollectiveGroup, group_collectives, sent_by, work_per_device
@@ -48,7 +40,7 @@ class HloView(WorkbenchWidget):
 
     def static_svg(self) -> Markup | None:
         """The collectives by the bytes that they send, the work of every stage, memory over the schedule."""
-        return None if self.record.module is None else render_hlo_svg(self.record.module)
+        return None if self.record.module is None else render.svg(self.record.module)
 
     def text(self) -> str:
         """The module in one line, its collectives below."""

@@ -7,6 +7,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
+from workbench import render
 from workbench.records.launch import LaunchedRecord, NodeStateRecord, ProgramGraphRecord
 from workbench.render import (
     GLOSSARY,
@@ -16,13 +17,9 @@ from workbench.render import (
     Markup,
     count_states,
     count_text,
-    describe_graph,
-    describe_launched,
     groups_of,
     load_text,
     node_glyph,
-    render_graph_svg,
-    render_text,
     worst_hue,
 )
 from workbench_widgets._base import WorkbenchWidget
@@ -75,7 +72,7 @@ class LaunchView(WorkbenchWidget):
         self._record = record
         self._history = _History()
         live = {} if isinstance(record, ProgramGraphRecord) else self._state(record)
-        label = describe_graph(self.graph) if isinstance(record, ProgramGraphRecord) else describe_launched(record)
+        label = render.describe(record)
         super().__init__(data=graph_state(self.graph, self._states()), label=label, live=live, **values)
         if self.launched is not None:
             self.observe(self._chosen, "selection")
@@ -105,11 +102,11 @@ class LaunchView(WorkbenchWidget):
 
     def static_svg(self) -> Markup:
         """The graph, with the states that were seen last."""
-        return render_graph_svg(self.graph, states=self._states())
+        return render.svg(self.graph, states=self._states())
 
     def text(self) -> str:
         """The program in words, group by group."""
-        return render_text(self._record)
+        return render.text(self._record)
 
     def _states(self) -> tuple[NodeStateRecord, ...]:
         return () if isinstance(self._record, ProgramGraphRecord) else self._record.states
@@ -169,7 +166,7 @@ class _History:
 
 def graph_state(graph: ProgramGraphRecord, states: Sequence[NodeStateRecord] = ()) -> dict[str, Any]:
     """State of the program's graph in the view."""
-    svg = render_graph_svg(graph, states=states, live=True)
+    svg = render.svg(graph, states=states, live=True)
     calls: dict[str, list[str]] = {}
     callers: dict[str, list[str]] = {}
     for edge in graph.edges:

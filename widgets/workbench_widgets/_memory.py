@@ -1,15 +1,8 @@
 """The memory view: bytes alive over the schedule, what is alive at the peak, and whether it fits."""
 
+from workbench import render
 from workbench.records.compiled import MemoryRecord, ProgramRecord
-from workbench.render import (
-    GLOSSARY,
-    Markup,
-    bytes_text,
-    describe_memory,
-    render_schedule_memory_svg,
-    render_text,
-    source_text,
-)
+from workbench.render import GLOSSARY, Markup, bytes_text, source_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._memory_tree import buffer_tree
@@ -35,11 +28,11 @@ class MemoryView(WorkbenchWidget):
 
     def static_svg(self) -> Markup | None:
         """Bytes alive over the schedule."""
-        return None if self.record.module is None else render_schedule_memory_svg(self.record.module.memory)
+        return None if self.record.module is None else render.svg(self.record.module.memory)
 
     def text(self) -> str:
         """Peak, parts and the largest buffers."""
-        return self.label if self.record.module is None else render_text(self.record.module.memory)
+        return self.label if self.record.module is None else render.text(self.record.module.memory)
 
 
 def memory_state(record: ProgramRecord) -> tuple[MemoryState, Arrays]:
@@ -60,7 +53,7 @@ def memory_state(record: ProgramRecord) -> tuple[MemoryState, Arrays]:
         "places": ["" if each is None else source_text(each.file, each.line) for each in places],
         "buffers": buffer_tree(memory.largest, parameters),
         "notes": _notes(memory),
-        "sentence": describe_memory(memory),
+        "sentence": render.describe(memory),
     }
     return state, {"memory.live": floats([size for _, size in memory.timeline])}
 

@@ -5,10 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from workbench import render
 from workbench.records.compiled import CollectiveRecord, CostRecord
 from workbench.records.hardware import AxisRecord, DeviceRecord, MeshRecord
 from workbench.records.sharding import LeafShardingRecord, ShardingRecord
-from workbench.render import GLOSSARY, Markup, describe_mesh, render_mesh_svg, render_text, shape_text, spec_text
+from workbench.render import GLOSSARY, Markup, shape_text, spec_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._mesh_layout import FEW, arrangements
@@ -42,15 +43,15 @@ class MeshView(WorkbenchWidget):
     ) -> None:
         self.record = record
         data, arrays = mesh_state(record, cost, sharding, names=names, collectives=collectives)
-        super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=describe_mesh(record), **values)
+        super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=render.describe(record), **values)
 
     def static_svg(self) -> Markup:
         """The devices as a picture."""
-        return render_mesh_svg(self.record)
+        return render.svg(self.record)
 
     def text(self) -> str:
         """The devices as lines."""
-        return render_text(self.record)
+        return render.text(self.record)
 
 
 def mesh_state(
@@ -112,7 +113,7 @@ def mesh_state(
         "collectives": _collectives(record, collectives),
         "held": {str(device): [[r[0], r[1], r[2], r[3]] for r in ranges] for device, ranges in held.items()},
         "leaves": leaves,
-        "sentence": describe_mesh(record),
+        "sentence": render.describe(record),
     }  # fmt: skip
     return state, arrays
 

@@ -6,9 +6,10 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
+from workbench import render
 from workbench.records import Record
 from workbench.records.run import RunOverlayRecord
-from workbench.render import GLOSSARY, Markup, describe_overlay, render_overlay_svg, render_text
+from workbench.render import GLOSSARY, Markup
 from workbench_widgets._base import WorkbenchWidget
 
 LOOK_SECONDS = 1.0
@@ -36,7 +37,7 @@ class RunsView(WorkbenchWidget):
         self.record: RunOverlayRecord = record
         self._again = again
         data = {**overlay_state(record), "glossary": GLOSSARY, "code": [list(pair) for pair in code or ()]}
-        super().__init__(data=data, label=describe_overlay(record), live={"running": record.running}, **values)
+        super().__init__(data=data, label=render.describe(record), live={"running": record.running}, **values)
         if again is not None and record.running:
             threading.Thread(target=_follow, args=(weakref.ref(self),), name="workbench-runs-view", daemon=True).start()
 
@@ -50,11 +51,11 @@ class RunsView(WorkbenchWidget):
 
     def static_svg(self) -> Markup | None:
         """The curves of the first metric."""
-        return render_overlay_svg(self.record)
+        return render.svg(self.record)
 
     def text(self) -> str:
         """One line per result, the best first."""
-        return render_text(self.record)
+        return render.text(self.record)
 
 
 def overlay_state(record: RunOverlayRecord) -> dict[str, Any]:
@@ -63,7 +64,7 @@ def overlay_state(record: RunOverlayRecord) -> dict[str, Any]:
         "metric": record.metric,
         "minimize": record.minimize,
         "confidence": record.confidence,
-        "sentence": describe_overlay(record),
+        "sentence": render.describe(record),
         "results": [_plain(result) for result in record.results],
         "pairs": [_plain(pair) for pair in record.pairs],
     }

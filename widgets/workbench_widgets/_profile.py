@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from workbench import render
 from workbench.records.call_tree import CallFiguresRecord, CallNodeRecord, CallTreeRecord
 from workbench.records.profile import ProfiledDeviceRecord, ProfileRecord
 from workbench.render import (
@@ -15,7 +16,6 @@ from workbench.render import (
     bytes_text,
     count_text,
     render_measured_roofline_svg,
-    render_text,
     seconds_text,
     source_text,
     work_text,
@@ -84,7 +84,7 @@ class ProfileView(WorkbenchWidget):
 
     def text(self) -> str:
         """The profile in words."""
-        return render_text(self.profile)
+        return render.text(self.profile)
 
 
 def profile_state(profile: ProfileRecord) -> tuple[dict[str, Any], Arrays]:

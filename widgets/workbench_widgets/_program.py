@@ -3,17 +3,15 @@
 from collections.abc import Mapping
 from typing import Any
 
+from workbench import render
 from workbench.records.compiled import ProgramRecord
 from workbench.render import (
     GLOSSARY,
     Markup,
     bytes_text,
     collectives_block,
-    describe_program,
     disclosed_blocks,
     facts,
-    render_program_svg,
-    render_text,
     seconds_text,
     stage_details,
     work_text,
@@ -39,16 +37,16 @@ class ProgramView(WorkbenchWidget):
         self.record: ProgramRecord = record
         self.gradient: ProgramRecord | None = gradient
         data, arrays = program_state(record, gradient)
-        super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=describe_program(record), **values)
+        super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=render.describe(record), **values)
 
     def static_svg(self) -> Markup:
         """The stages as a picture."""
-        return render_program_svg(self.record)
+        return render.svg(self.record)
 
     def text(self) -> str:
         """The stages as indented lines."""
         both = [self.record] if self.gradient is None else [self.record, self.gradient]
-        return "\n\n".join(render_text(record) for record in both)
+        return "\n\n".join(render.text(record) for record in both)
 
 
 def program_state(
@@ -61,7 +59,7 @@ def program_state(
     records = {"": record} if gradient is None else {"": record, "gradient/": gradient}
     for prefix, each in records.items():
         width = WIDTH if gradient is None else NARROW_WIDTH
-        svg = str(render_program_svg(each, width=width, live=True))
+        svg = str(render.svg(each, width=width, live=True))
         name = f"gradient: {each.name}" if prefix else each.name
         pictures.append({"svg": svg, "width": width, "name": name, "prefix": prefix})
         stages |= {prefix + path: made for path, made in stage_details(each, read_source).items()}

@@ -2,16 +2,14 @@
 
 from typing import Any, ClassVar
 
+from workbench import render
 from workbench.records.sharding import PlannedValueRecord, PropagationRecord
 from workbench.render import (
     GLOSSARY,
     ROWS_AT_MOST as PAGE,
     Markup,
     Playback,
-    describe_propagation,
     play_back,
-    render_propagation_steps,
-    render_propagation_svg,
     shape_text,
     source_text,
     spec_text,
@@ -34,7 +32,7 @@ class PropagationView(WorkbenchWidget):
         self.record = record
         self._playback = play_back(record, trace_axes(record))
         data = {**propagation_state(record, self._playback), "glossary": GLOSSARY}
-        super().__init__(data=data, label=describe_propagation(self._playback), **values)
+        super().__init__(data=data, label=render.describe(self._playback), **values)
 
     def page(self, first: int) -> str:
         """The picture of the values from number `first` on."""
@@ -42,11 +40,11 @@ class PropagationView(WorkbenchWidget):
 
     def static_svg(self) -> Markup:
         """All arrows and tags of the first values at once."""
-        return render_propagation_svg(self._playback, rows_at_most=40)
+        return render.svg(self._playback, rows_at_most=40)
 
     def text(self) -> str:
         """The steps in words."""
-        return render_propagation_steps(self._playback)
+        return render.text(self._playback)
 
 
 def propagation_state(record: PropagationRecord, playback: Playback | None = None) -> dict[str, Any]:
@@ -67,7 +65,7 @@ def propagation_state(record: PropagationRecord, playback: Playback | None = Non
         "why": why,
         "axes": list(playback.axes),
         "steps": list(playback.steps),
-        "sentence": describe_propagation(playback),
+        "sentence": render.describe(playback),
         "engine": record.engine,
         "notes": [*record.notes, *_left_out(record, playback)],
     }
@@ -81,7 +79,7 @@ def _left_out(record: PropagationRecord, playback: Playback) -> list[str]:
 
 def propagation_page(playback: Playback, first: int) -> str:
     """One page of values as a picture in the colours of the host."""
-    return str(render_propagation_svg(playback, first=first, live=True))
+    return str(render.svg(playback, first=first, live=True))
 
 
 def _value(value: PlannedValueRecord) -> dict[str, Any]:

@@ -7,16 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from workbench import render
 from workbench.records.live import RoundRecord, SampleRecord, TimelineRecord
-from workbench.render import (
-    GLOSSARY,
-    Markup,
-    describe_rounds,
-    describe_timeline,
-    render_gantt_svg,
-    render_rounds_svg,
-    seconds_text,
-)
+from workbench.render import GLOSSARY, Markup, describe_rounds, render_rounds_svg, seconds_text
 from workbench_widgets._clients_state import floats
 from workbench_widgets._devices import Monitor
 from workbench_widgets._picture import for_both_widths
@@ -87,7 +80,7 @@ def run_state(timeline: TimelineRecord | None) -> dict[str, Any]:
     """Fixed state of a run's view: the Gantt chart of a simulated round."""
     if timeline is None:
         return {"gantt": None}
-    return {"gantt": {"drawn": for_both_widths(render_gantt_svg, timeline), "sentence": describe_timeline(timeline)}}
+    return {"gantt": {"drawn": for_both_widths(timeline), "sentence": render.describe(timeline)}}
 
 
 def others_state(runs: Mapping[str, RunLike]) -> list[dict[str, Any]]:

@@ -3,9 +3,9 @@
 import math
 from typing import Any
 
+from workbench import render
 from workbench.cost import CHIPS, scaled_placement
 from workbench.records.compiled import ProgramRecord, ScaledCostRecord
-from workbench.render import render_roofline_svg
 
 MODEL = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 MOST_DEVICES = 16384
@@ -38,13 +38,13 @@ def scaling_choices(record: ProgramRecord) -> dict[str, Any] | None:
 
 def scaled_state(record: ProgramRecord, scaled: ScaledCostRecord, as_is: ScaledCostRecord) -> dict[str, Any]:
     """The estimate, as the view draws it, with the amounts of the program as it is."""
-    picture = render_roofline_svg(scaled.cost, live=True)
+    picture = render.svg(scaled.cost, live=True)
     return {
         **_amounts(scaled),
         "as_is": _amounts(as_is),
         "target": f"{record.name}, estimated",
         "chip": scaled.cost.chip.name if scaled.cost.chip is not None else "no chip",
-        "roofline": None if picture is None else str(picture),
+        "roofline": str(picture) or None,
         "assumptions": list(scaled.cost.assumptions),
         "available": None if scaled.memory is None else scaled.memory.available_bytes,
         "fits": None if scaled.memory is None else scaled.memory.fits,

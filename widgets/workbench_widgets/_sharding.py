@@ -4,21 +4,9 @@ import math
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
+from workbench import render
 from workbench.records.sharding import LeafShardingRecord, PropagationRecord, ShardingRecord
-from workbench.render import (
-    GLOSSARY,
-    Markup,
-    bytes_text,
-    count_text,
-    describe_leaf,
-    describe_sharding,
-    play_back,
-    render_sharding_svg,
-    render_text,
-    shape_text,
-    spec_text,
-    trace_axes,
-)
+from workbench.render import GLOSSARY, Markup, bytes_text, count_text, play_back, shape_text, spec_text, trace_axes
 from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._propagation import propagation_page, propagation_state
 from workbench_widgets._trial_controller import TrialController, TriesSpecs, tried_propagation
@@ -79,17 +67,17 @@ class ShardingView(ShardingController):
             what_if=what_if,
             data=data,
             arrays=arrays,
-            label=describe_sharding(record),
+            label=render.describe(record),
             **values,
         )
 
     def static_svg(self) -> Markup:
         """The shards as small pictures."""
-        return render_sharding_svg(self.record)
+        return render.svg(self.record)
 
     def text(self) -> str:
         """One line per array."""
-        return render_text(self.record)
+        return render.text(self.record)
 
 
 def sharding_state(
@@ -120,7 +108,7 @@ def sharding_state(
                 "rows": _facts(leaf, on_mesh=meshed),
                 "notes": list(leaf.notes),
                 "left_out": len(leaf.shards) - len(shards),
-                "sentence": describe_leaf(leaf),
+                "sentence": render.describe(leaf),
             }
         )
         corners = [
@@ -138,7 +126,7 @@ def sharding_state(
         "notes": list(record.notes),
         "can_try": can_try,
         "propagation": propagation_state(propagation) if propagation is not None and propagation.values else None,
-        "sentence": describe_sharding(record),
+        "sentence": render.describe(record),
     }
     return state, arrays
 

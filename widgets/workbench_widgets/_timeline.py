@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
+from workbench import render
 from workbench.records.call_tree import CallTreeRecord
 from workbench.records.compiled import ProgramRecord
 from workbench.records.program import PlanRecord, StageRecord
 from workbench.records.run import EventRecord, RunRecord
-from workbench.render import GLOSSARY, Markup, describe_run, render_run_svg
+from workbench.render import GLOSSARY, Markup
 from workbench_widgets._base import WorkbenchWidget
 
 KINDS = ("compute", "collective", "wait", "other", "copy")
@@ -33,11 +34,11 @@ class TimelineView(WorkbenchWidget):
     def __init__(self, run: RunRecord, program: ProgramRecord | None = None, **values: object) -> None:
         self.run = run
         data, arrays = timeline_state(run, program)
-        super().__init__(data=data | {"glossary": GLOSSARY}, arrays=arrays, label=describe_run(run), **values)
+        super().__init__(data=data | {"glossary": GLOSSARY}, arrays=arrays, label=render.describe(run), **values)
 
     def static_svg(self) -> Markup:
         """One row per device."""
-        return render_run_svg(self.run)
+        return render.svg(self.run)
 
 
 def timeline_state(
@@ -60,7 +61,7 @@ def timeline_state(
         "paths": paths,
         "rounds": [moment - begins for moment in round_starts(events, run.rounds)],
         "calls": run.rounds,
-        "sentence": describe_run(run),
+        "sentence": render.describe(run),
         "notes": list(run.notes),
     }
     columns = {

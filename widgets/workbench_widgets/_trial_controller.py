@@ -6,17 +6,9 @@ import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
+from workbench import render
 from workbench.records.compiled import TrafficRecord, WhatIfRecord
-from workbench.render import (
-    bytes_text,
-    change_sign,
-    count_text,
-    describe_what_if,
-    shape_text,
-    source_text,
-    spec_text,
-    what_if_amounts,
-)
+from workbench.render import bytes_text, change_sign, count_text, shape_text, source_text, spec_text, what_if_amounts
 from workbench_widgets._base import WorkbenchWidget, problem
 from workbench_widgets._propagation import propagation_state
 
@@ -154,7 +146,7 @@ def trial_state(tried: WhatIfRecord) -> dict[str, Any]:
     """State of a trial in the view."""
     after = () if tried.after.inputs is None else tried.after.inputs.leaves
     return {
-        "sentence": describe_what_if(tried),
+        "sentence": render.describe(tried),
         "specs": {leaf: spec_text(spec) for leaf, spec in tried.specs.items()},
         "how": "planned" if tried.compiled is None else "compiled",
         "amounts": [list(row) for row in what_if_amounts(tried)],

@@ -57,7 +57,7 @@ def show_thing(x: object, **options: Option) -> None:
         return
     record = record_of_thing(x, "show", **options)
     check_view("show", record, view)
-    print(render.render_text(record))
+    print(render.text(record))
 
 
 def show_program(traced: "Traced", **options: Option) -> None:
@@ -71,7 +71,7 @@ def show_program(traced: "Traced", **options: Option) -> None:
     record = _inspected(traced, options)
     check_view("show", record, view)
     _refuse_views("show", view, views)
-    print(render.render_text(record))
+    print(render.text(record))
 
 
 def _display_or_text(make: Callable[[], "WorkbenchWidget"], x: object) -> None:
@@ -85,7 +85,7 @@ def _display_or_text(make: Callable[[], "WorkbenchWidget"], x: object) -> None:
         if isinstance(shown, TapRecord):
             from IPython.display import display
 
-            display({"text/html": render.render_tap_html(shown), "text/plain": render.render_text(shown)}, raw=True)
+            display({"text/html": render.render_tap_html(shown), "text/plain": render.text(shown)}, raw=True)
             return
     except Exception as error:
         print(f"The live view could not be made ({type(error).__name__}: {error}).")

@@ -168,7 +168,7 @@ class Traced(Inspected):
         Returns:
             Per collective the line that needs it, the operands that met there with their shardings, and which argument
             or constraint each mesh axis came from; per large replicated array the reason. Printing it gives the words;
-            `workbench.render.render_why_text(record, details=True)` adds every step of the way.
+            `workbench.render.text(record, details=True)` adds every step of the way.
 
         Example:
             >>> mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -637,7 +637,7 @@ class Traced(Inspected):
         )
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        return render.display_object("Traced", render.render_text(self.plan))
+        return render.display_object("Traced", render.text(self.plan))
 
 
 class EngineCall:

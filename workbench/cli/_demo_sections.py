@@ -4,6 +4,7 @@ import io
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from workbench import render
 from workbench.records.compiled import ProgramRecord
 from workbench.records.hardware import ClientRange, MeshRecord
 from workbench.records.program import ClientDataRecord, StageRecord
@@ -18,12 +19,7 @@ from workbench.render import (
     axes_text,
     bytes_text,
     count_text,
-    describe_program,
     palette,
-    render_label_skew,
-    render_mesh_svg,
-    render_program_svg,
-    render_sharding_svg,
     seconds_text,
     work_text,
 )
@@ -43,7 +39,7 @@ def data_section(record: ClientDataRecord) -> ReportSection:
     caption = "Examples that each client holds; every colour is a digit."
     return ReportSection(
         heading="The data stay with their clients",
-        pieces=(ReportText(text=text), _image(caption, *(render_label_skew(record, dark=d) for d in (False, True)))),
+        pieces=(ReportText(text=text), _image(caption, *(render.plot(record, dark=d) for d in (False, True)))),
     )
 
 
@@ -68,7 +64,7 @@ def program_section(record: ProgramRecord, code: str) -> ReportSection:
             ReportText(text="These lines are all that says what happens at the clients and how it is combined:"),
             ReportCode(text=code),
             ReportText(text="They were traced once, and this is the plan that was read from the trace:"),
-            ReportPicture(svg=render_program_svg(record, width=760), caption=describe_program(record)),
+            ReportPicture(svg=render.svg(record, width=760), caption=render.describe(record)),
         ),
     )
 
@@ -99,9 +95,7 @@ def placement_section(mesh: MeshRecord) -> ReportSection:
     )
     rows = tuple((f"device {held.device_id}", held.placement, _clients(held)) for held in mesh.clients)
     table = ReportTable(caption="Clients by device", header=("device", "placement", "clients"), rows=rows)
-    picture = ReportPicture(
-        svg=render_mesh_svg(mesh), caption="Devices by their place in the mesh, each with its clients."
-    )
+    picture = ReportPicture(svg=render.svg(mesh), caption="Devices by their place in the mesh, each with its clients.")
     return ReportSection(heading="Placement", pieces=(ReportText(text=text), picture, table))
 
 
@@ -125,7 +119,7 @@ def sharding_section(record: ShardingRecord) -> ReportSection:
         ),
         rows=rows,
     )
-    picture = ReportPicture(svg=render_sharding_svg(record), caption="Which device holds which part of every array.")
+    picture = ReportPicture(svg=render.svg(record), caption="Which device holds which part of every array.")
     return ReportSection(heading="Sharding", pieces=(picture, table))
 
 
@@ -179,7 +173,7 @@ def derivative_section(record: ProgramRecord) -> ReportSection:
         "The derivative of the whole round with respect to the server's parameters, through every client's training, "
         f"is again a program of the same few primitives ({operations}), so it is planned, drawn and priced alike."
     )
-    picture = ReportPicture(svg=render_program_svg(record, width=760), caption=describe_program(record))
+    picture = ReportPicture(svg=render.svg(record, width=760), caption=render.describe(record))
     count = count_text(len(list(record.plan.walk())))
     return ReportSection(
         heading="Its derivative", pieces=(ReportText(text=text), picture, ReportText(text=f"It has {count} stages."))

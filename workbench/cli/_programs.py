@@ -42,11 +42,11 @@ def _start_inspect(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(record.to_json(indent=1))
     elif isinstance(record, ProgramRecord) and record.module is not None and not record.plan.stages:
-        print(render.render_text(record.module))
+        print(render.text(record.module))
         for note in record.notes:
             print(f"Note: {note}")
     else:
-        print(render.render_text(record))
+        print(render.text(record))
     return 0
 
 

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Generator
 from typing import Any, Literal, Self
 
+from workbench import render
 from workbench.errors import ProgramError
 from workbench.launch._client import CallQueue, Client
 from workbench.launch._engine import Host, LaunchEngine
@@ -22,7 +23,7 @@ from workbench.launch._program import Program
 from workbench.launch._runner import Emit
 from workbench.launch._values import Value
 from workbench.records.launch import LaunchedRecord, LaunchStatus, Live, NodeStateName, NodeStateRecord
-from workbench.render import describe_graph, describe_launched, display_object, render_graph_svg
+from workbench.render import display_object
 
 _TICK_SECONDS = 0.25
 _LOG = logging.getLogger("workbench.launch")
@@ -222,10 +223,8 @@ class Launched(Live):
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         record = self.record
-        picture = render_graph_svg(record.graph, states=record.states)
-        return display_object(
-            "Launched", f"{describe_launched(record)} {describe_graph(record.graph)}", picture=picture
-        )
+        picture = render.svg(record.graph, states=record.states)
+        return display_object("Launched", f"{render.describe(record)} {render.describe(record.graph)}", picture=picture)
 
     def _notify(self, label: str, event: str, detail: str | int | None) -> None:
         if event in ("running", "serving"):  # nothing to decide, so that the first answer waits for no other thread

@@ -4,10 +4,11 @@ import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
+from workbench import render
 from workbench.errors import ProgramError
 from workbench.launch._nodes import Handle, Node, NodeSpec, Restart, handles_in
 from workbench.records.launch import EdgeRecord, NodeRecord, ProgramGraphRecord
-from workbench.render import describe_graph, display_object, render_graph_svg
+from workbench.render import display_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,4 +239,4 @@ class Program:
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
         graph = self.graph()
-        return display_object("Program", describe_graph(graph), picture=render_graph_svg(graph))
+        return display_object("Program", render.describe(graph), picture=render.svg(graph))

@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import jax
 
+from workbench import render
 from workbench._jax_compat.profiler import user_frame_of
 from workbench._processes import SharedChange
 from workbench.measurement._memory import bytes_per_device, own_arrays
@@ -28,7 +29,6 @@ from workbench.records.live import (
     OutOfMemoryRecord,
     RetraceRecord,
 )
-from workbench.render import render_text
 
 _MISS = "TRACING CACHE MISS"
 _MISS_AT = re.compile(r"TRACING CACHE MISS at (?P<line>[^\n]*?)(?::\d+)? \((?P<function>[^)]*)\)")
@@ -102,7 +102,7 @@ class watch_compilations:
             self._inside.close()
             self.record = self._made(seconds, error, trace)
             if not self.quiet:
-                print(render_text(self.record))
+                print(render.text(self.record))
         except Exception as own:  # nothing here may end the block
             if not self.quiet:
                 print(f"watch_compilations: what was seen cannot be shown ({type(own).__name__}: {own})")

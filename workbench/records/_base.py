@@ -173,7 +173,7 @@ class Record:
         return cls.from_dict(plain)
 
     def __str__(self) -> str:
-        return renderer().render_text(self)
+        return renderer().text(self)
 
     def __repr__(self) -> str:
         return _one_line(self)

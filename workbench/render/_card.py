@@ -16,7 +16,7 @@ from workbench.records.sharding import ShardingRecord
 from workbench.render._compare import amount_text
 from workbench.render._sharding import spec_text
 from workbench.render._svg import Markup, count_text, data_uri, element, shape_text
-from workbench.render._text import field_text, render_text
+from workbench.render._text import field_text, text as words_of
 from workbench.render._treescope import picture_of
 
 TEXT_LINES = 40  # of a text in a cell, what a screen has room for
@@ -48,7 +48,7 @@ def display_record(record: Record) -> dict[str, str]:
     try:
         picture = picture_of(record)
         rows = None if picture is not None else _rows(record)
-        return display_object(kind, render_text(record), rows, picture)
+        return display_object(kind, words_of(record), rows, picture)
     except Exception as error:  # a display never ends the cell
         return display_object(kind, f"{record!r}\nNote: not drawn, {type(error).__name__}: {error}")
 

@@ -28,7 +28,7 @@ LEFT, RIGHT, TOP, BOTTOM = 80.0, 18.0, 16.0, 40.0
 
 def render_roofline_svg(
     cost: CostRecord, *, width: float = 560.0, height: float = 300.0, dark: bool | None = None, live: bool = False
-) -> Markup | None:
+) -> Markup:
     """The stages of a cost as points under the roof of its chip, both axes logarithmic.
 
     Args:
@@ -39,11 +39,11 @@ def render_roofline_svg(
         live: Leaves the colours to the page that the picture is put into.
 
     Returns:
-        The picture, or None without a chip or without a stage that both computes and moves memory.
+        The picture; empty without a chip or without a stage that both computes and moves memory.
     """
     chip, points = cost.chip, _points(cost)
     if chip is None or not points:
-        return None
+        return Markup("")
     peak, bandwidth = _peak(chip), chip.hbm_bytes_per_second / chip.devices_per_chip
     ridge = peak / bandwidth
     scale = _Scale.around(
@@ -235,11 +235,11 @@ def _point(
 
 def render_schedule_memory_svg(
     memory: MemoryRecord, *, width: float = 560.0, height: float = 190.0, dark: bool | None = None, live: bool = False
-) -> Markup | None:
-    """Live bytes of one device over the schedule of its module, the peak marked; None where it is not known."""
+) -> Markup:
+    """Live bytes of one device over the schedule of its module, the peak marked; empty where it is not known."""
     values = [size for _, size in memory.timeline]
     if len(values) < 2:
-        return None
+        return Markup("")
     most, at = max(values), values.index(max(values))
     wide, high = width - LEFT - RIGHT, height - TOP - BOTTOM
     step = max(1, len(values) // int(wide))

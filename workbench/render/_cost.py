@@ -75,65 +75,7 @@ def plot_roofline(
     return figure
 
 
-def plot_timeline(cost: CostRecord, *, ax: "Axes | None" = None, dark: bool | None = None) -> "Figure":
-    """The stages one after another in predicted seconds: work on the chip, then collectives, without overlap.
-
-    Example:
-        >>> record = wb.inspect(lambda x: x @ x, on="v5e")(jnp.ones((64, 64)))
-        >>> plot_timeline(record.cost).savefig("timeline.png")  # doctest: +SKIP
-    """
-    from workbench.render._figures import HATCHES, colour, grid, legend, new_figure, say_nothing, second_axis, title
-
-    timed = [stage for stage in cost.stages if stage.seconds is not None]
-    figure, axes = new_figure(7.2, 1.4 + 0.34 * max(len(timed), 2), dark=dark, ax=ax)
-    if not timed:
-        say_nothing(axes, dark, "no stage has predicted seconds: choose a chip")
-        return figure
-    clock, seen = 0.0, set()
-    for row, stage in enumerate(timed):
-        for name, seconds in _spans(stage):
-            index = _BOUNDS[name]
-            label = None if name in seen else name if name == "collective" else f"{name}-bound"
-            look = {"color": colour(index), "hatch": HATCHES[index % 4], "edgecolor": "#ffffff", "linewidth": 0.4}
-            axes.barh(row, seconds, left=clock, height=0.62, label=label, **look)
-            seen.add(name)
-            clock += seconds
-    axes.set_yticks(range(len(timed)), [f"{stage.stage} {stage.name}" for stage in timed])
-    axes.invert_yaxis()
-    second_axis(axes.xaxis)
-    axes.set_xlabel("predicted time from the start of a call")
-    axes.set_ylabel("stage")
-    title(axes, f"Predicted time line{f' on {cost.chip.name}' if cost.chip else ''}: {seconds_text(clock)}", dark)
-    grid(axes, dark, "x")
-    if seen:
-        legend(axes, dark, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return figure
-
-
-def plot_collectives(
-    record: ModuleRecord | CostRecord, *, ax: "Axes | None" = None, dark: bool | None = None
-) -> "Figure":
-    """Bytes that one device sends per call, by stage, stacked by the mesh axes that they cross."""
-    from workbench.render._figures import byte_axis, grid, legend, new_figure, say_nothing, stacked_bars, title
-
-    table = collective_bytes(record)
-    stages = list(dict.fromkeys(stage for stage, _ in table))
-    axes_names = sorted({name for _, name in table})
-    figure, axes = new_figure(7.2, 1.5 + 0.36 * max(len(stages), 2), dark=dark, ax=ax)
-    if not table:
-        say_nothing(axes, dark, "this program has no collectives")
-        return figure
-    parts = {name: [table.get((stage, name), 0.0) for stage in stages] for name in axes_names}
-    stacked_bars(axes, [f"stage {stage}" if stage != "unknown" else "no known stage" for stage in stages], parts, dark)
-    byte_axis(axes.xaxis)
-    axes.set_xlabel("bytes that one device sends per call (ring, predicted)")
-    title(axes, f"Collectives by stage and mesh axis: {bytes_text(sum(table.values()))}", dark)
-    grid(axes, dark, "x")
-    legend(axes, dark, title=None, loc="upper left", bbox_to_anchor=(1.0, 1.0))
-    return figure
-
-
-def collective_bytes(record: ModuleRecord | CostRecord) -> dict[tuple[str, str], float]:
+def collective_bytes(module: ModuleRecord) -> dict[tuple[str, str], float]:
     """Bytes sent by one device per call, by (stage, mesh axes).
 
     Collectives in loops of unknown length are left out; one that the compiler combined from several stages is
@@ -145,12 +87,7 @@ def collective_bytes(record: ModuleRecord | CostRecord) -> dict[tuple[str, str],
         {}
     """
     table: dict[tuple[str, str], float] = {}
-    if isinstance(record, CostRecord):
-        for stage in record.stages:
-            for axes, amount in stage.collective_bytes.items():
-                table[stage.stage, axes] = table.get((stage.stage, axes), 0.0) + amount
-        return {key: amount for key, amount in table.items() if amount}
-    for collective in record.collectives:
+    for collective in module.collectives:
         if collective.executions is not None and collective.wire_bytes is not None:
             axes = "+".join(collective.axes) or "no product of axes"
             for stage, share in (collective.stage_shares or {"+".join(collective.stages) or "unknown": 1.0}).items():
@@ -192,13 +129,6 @@ def render_cost_text(cost: CostRecord) -> str:
             lines.append(f"  wasted by {name}: {share:.1%}")
     lines += [f"Assumes: {assumption}" for assumption in cost.assumptions]
     return "\n".join(lines)
-
-
-def _spans(stage: StageCostRecord) -> list[tuple[str, float]]:
-    """Spans of a stage's time, in order."""
-    compute, memory = stage.compute_seconds or 0.0, stage.memory_seconds or 0.0
-    spans = [("compute" if compute >= memory else "memory", max(compute, memory))]
-    return [(name, s) for name, s in (*spans, ("collective", stage.collective_seconds or 0.0)) if s]
 
 
 def _roofline_point(stage: StageCostRecord) -> tuple[float, float] | None:

@@ -45,13 +45,13 @@ def render_label_skew(
         >>> render_label_skew(record).axes[0].get_ylabel()
         'examples held'
     """
-    with needs_library("matplotlib", needed_for="`render_label_skew`"):
+    with needs_library("matplotlib", needed_for="`plot`"):
         from matplotlib.backends.backend_agg import FigureCanvasAgg
 
     from workbench.render._figures import NotebookFigure
 
     if kind not in ("bars", "heatmap"):
-        message = f"`render_label_skew` was given kind={kind!r}. It draws 'bars' or 'heatmap': use one of these."
+        message = f"`plot` was given kind={kind!r}. It draws 'bars' or 'heatmap': use one of these."
         raise ValueError(message)
     colours = palette(dark)
     order = np.argsort([-n for n in record.examples], kind="stable") if sort else np.arange(len(record.clients))

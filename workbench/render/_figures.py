@@ -1,22 +1,16 @@
 """Shared parts of matplotlib figures: colours that read on light and dark pages, and no global state."""
 
 import io
-import math
-from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from workbench._open_types import Option
 from workbench.errors import needs_library
-from workbench.render._svg import bytes_text, seconds_text
 from workbench.render._theme import OKABE_ITO, palette
 
 with needs_library("matplotlib", needed_for="A figure"):
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure, SubFigure
-    from matplotlib.ticker import FuncFormatter, Locator
 
-HATCHES = ("", "///", "\\\\\\", "|||", "---", "+++", "xxx", "...")
 _BETWEEN = "#767676"  # 4.5:1 on white and 4.6:1 on black: the ink of figures that must read on both
 
 
@@ -138,55 +132,6 @@ def label_point(
     axes.annotate(
         words, at, xytext=offset, textcoords="offset points", fontsize=8.5, color=ink(dark), ha=align, va="bottom"
     )
-
-
-class _BinaryLocator(Locator):
-    """Ticks at multiples of a power of two, so that binary units read round."""
-
-    def __call__(self) -> list[float]:
-        assert self.axis is not None
-        return self.tick_values(*self.axis.get_view_interval())
-
-    def tick_values(self, vmin: float, vmax: float) -> list[float]:
-        low, high = sorted((vmin, vmax))
-        if not math.isfinite(high - low) or high <= low:
-            return [low]
-        step = 2.0 ** math.ceil(math.log2((high - low) / 6))
-        first = math.ceil(low / step)
-        return [at * step for at in range(first, math.floor(high / step) + 1)]
-
-
-def byte_axis(axis: Axis) -> None:
-    """Ticks in bytes with binary units."""
-    axis.set_major_locator(_BinaryLocator())
-    axis.set_major_formatter(FuncFormatter(lambda value, _: bytes_text(value)))
-
-
-def second_axis(axis: Axis) -> None:
-    """Ticks in seconds with the unit that suits them."""
-    axis.set_major_formatter(FuncFormatter(lambda value, _: seconds_text(value)))
-
-
-def stacked_bars(
-    axes: Axes, labels: Sequence[str], parts: Mapping[str, Sequence[float]], dark: bool | None, *, first: int = 0
-) -> None:
-    """Horizontal bars of several parts each, distinguished by colour and hatch."""
-    left = [0.0] * len(labels)
-    for index, (name, values) in enumerate(parts.items()):
-        axes.barh(
-            range(len(labels)),
-            values,
-            left=left,
-            height=0.62,
-            color=colour(first + index),
-            hatch=HATCHES[index % len(HATCHES)],
-            edgecolor="#ffffff" if dark is not True else palette(True)["bg"],
-            linewidth=0.5,
-            label=name,
-        )
-        left = [a + b for a, b in zip(left, values, strict=True)]
-    axes.set_yticks(range(len(labels)), labels)
-    axes.set_ylim(max(len(labels), 2) - 0.5, -0.5) if labels != [""] else None
 
 
 def say_nothing(axes: Axes, dark: bool | None, why: str) -> None:

@@ -56,7 +56,7 @@ def render_hlo_svg(module: ModuleRecord, *, width: float = 880.0, dark: bool | N
             parts.append(_bars(title, rows, y, width))
             y += _HEAD + _ROW * len(rows) + 10
     memory = render_schedule_memory_svg(module.memory, width=width - 2 * _MARGIN, live=True)
-    if memory is not None:
+    if memory:
         parts.append(text(_MARGIN, y + 14, "Memory of one device over the schedule", size=12, class_=_TITLE))
         parts.append(group(memory, transform=f"translate({_MARGIN} {y + 22})"))
         y += 22 + 190

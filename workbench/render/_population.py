@@ -46,7 +46,7 @@ def plot_costs(
         missing = [column for column in (metric, *against) if column not in frame]
         if missing:
             message = (
-                f"`plot_costs` received the table {name!r} without {', '.join(missing)}. It draws columns "
+                f"`plot` received the table {name!r} without {', '.join(missing)}. It draws columns "
                 f"of the table, which are {', '.join(map(str, frame.columns))}: choose from these."
             )
             raise ValueError(message)

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 
+from workbench._open_types import Option
 from workbench.records import Record
 from workbench.records.advice import AdviceRecord, ComparisonRecord, SearchRecord
 from workbench.records.call_tree import CallTreeRecord
@@ -27,6 +28,7 @@ from workbench.render._mesh import render_mesh_text
 from workbench.render._overlay import render_overlay_text
 from workbench.render._profile import render_profile_text
 from workbench.render._program import axes_text, render_program_text
+from workbench.render._propagation import Playback, render_propagation_steps
 from workbench.render._search import render_search_text
 from workbench.render._sharding import render_propagation_text, render_sharding_text
 from workbench.render._svg import (
@@ -46,11 +48,15 @@ _SHOWN = 12
 
 
 @functools.singledispatch
-def render_text(record: object) -> str:
+def text(record: object, **options: Option) -> str:
     """A record as a few lines with units; records without a text of their own list their fields.
 
+    Args:
+        record: Any record, or the playback of a propagation.
+        options: `details=True` writes every step of the answers of `why`.
+
     Example:
-        >>> print(render_text(MeshRecord(axes=(), devices=())))
+        >>> print(text(MeshRecord(axes=(), devices=())))
         Mesh without axes: 0 devices.
     """
     return "\n".join(_lines(record, 0))
@@ -111,6 +117,7 @@ for _kind, _writer in (
     (RunRecord, render_run_text),
     (ProgramGraphRecord, render_graph_text),
     (ProgramRecord, render_program_text),
+    (Playback, render_propagation_steps),
     (PropagationRecord, render_propagation_text),
     (ShardingRecord, render_sharding_text),
     (TapRecord, render_tap_text),
@@ -119,7 +126,7 @@ for _kind, _writer in (
     (ExplanationRecord, render_explanation_text),
     (WatchRecord, render_watch_text),
 ):
-    render_text.register(_kind, _writer)
+    text.register(_kind, _writer)
 
 
 def _lines(value: object, depth: int) -> list[str]:
@@ -152,8 +159,8 @@ def _field_lines(name: str, held: object, depth: int) -> list[str]:
 def field_text(name: str, value: object) -> str:
     """A value with the unit that its field's name says."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        text = str(value)
-        return text if len(text) <= 200 else text[:199] + "…"
+        words = str(value)
+        return words if len(words) <= 200 else words[:199] + "…"
     if name.endswith("bytes_per_second"):
         return f"{value / 1e9:,.4g} GB/s"
     if name.endswith("flops_per_second"):

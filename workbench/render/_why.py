@@ -52,7 +52,7 @@ def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
     if len(shown) < len(record.arrays):
         lines.append(f"  and {len(record.arrays) - len(shown)} smaller ones")
     if is_long:
-        lines.append("Every collective, with its operands: `wb.render.render_why_text(record, details=True)`.")
+        lines.append("Every collective, with its operands: `wb.render.text(record, details=True)`.")
     return "\n".join([*lines, *(f"Note: {note}" for note in record.notes)])
 
 

@@ -2,9 +2,10 @@ import numpy as np
 import pytest
 from matplotlib.colors import to_hex
 
+from workbench import render
 from workbench.federated import data as wd
 from workbench.records.program import ClientDataRecord
-from workbench.render import palette, render_label_skew
+from workbench.render import palette
 from workbench.render._data import tabulate_clients
 
 RECORD = ClientDataRecord(
@@ -25,7 +26,7 @@ def tick_labels(axis):
 
 
 def test_bars_stack_the_classes_of_each_client():
-    (axes,) = render_label_skew(RECORD).axes
+    (axes,) = render.plot(RECORD).axes
     zero, one = axes.containers
     assert [bar.get_height() for bar in zero] == [2, 0, 6]
     assert [bar.get_height() for bar in one] == [1, 1, 0]
@@ -34,7 +35,7 @@ def test_bars_stack_the_classes_of_each_client():
 
 
 def test_axes_legend_and_title_say_what_is_shown():
-    (axes,) = render_label_skew(RECORD).axes
+    (axes,) = render.plot(RECORD).axes
     assert (axes.get_xlabel(), axes.get_ylabel()) == ("client", "examples held")
     legend = axes.get_legend()
     assert legend.get_title().get_text() == "digit"
@@ -44,13 +45,13 @@ def test_axes_legend_and_title_say_what_is_shown():
 
 
 def test_sorting_puts_the_largest_client_first():
-    (axes,) = render_label_skew(RECORD, sort=True).axes
+    (axes,) = render.plot(RECORD, sort=True).axes
     assert tick_labels(axes.xaxis) == ["eve", "ann", "bob"]
     assert axes.get_xlabel() == "client, largest first"
 
 
 def test_the_heat_map_has_a_cell_per_client_and_class_and_blanks_for_none():
-    axes, bar = render_label_skew(RECORD, kind="heatmap").axes
+    axes, bar = render.plot(RECORD, kind="heatmap").axes
     cells = axes.collections[0].get_array()
     assert cells.shape == (2, 3)
     assert cells.mask.tolist() == [[False, True, False], [False, False, True]]
@@ -61,7 +62,7 @@ def test_the_heat_map_has_a_cell_per_client_and_class_and_blanks_for_none():
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("kind", ["bars", "heatmap"])
 def test_figures_take_the_colours_of_the_page(kind, dark):
-    figure = render_label_skew(RECORD, kind=kind, dark=dark)
+    figure = render.plot(RECORD, kind=kind, dark=dark)
     colours = palette(dark)
     assert to_hex(figure.get_facecolor()) == colours["bg"].lower()
     assert to_hex(figure.axes[0].yaxis.label.get_color()) == colours["fg"].lower()
@@ -69,13 +70,13 @@ def test_figures_take_the_colours_of_the_page(kind, dark):
 
 def test_more_than_eight_classes_are_distinguished_by_pattern():
     train = wd.digits(clients=6).train
-    (axes,) = render_label_skew(wd.describe(train)).axes
+    (axes,) = render.plot(wd.describe(train)).axes
     looks = {(to_hex(bars[0].get_facecolor()), bars[0].get_hatch()) for bars in axes.containers}
     assert len(looks) == 10
 
 
 def test_many_clients_are_numbered_not_named():
-    (axes,) = render_label_skew(wd.describe(wd.digits(clients=64).train)).axes
+    (axes,) = render.plot(wd.describe(wd.digits(clients=64).train)).axes
     assert axes.get_xlabel() == "client (position)"
     assert tick_labels(axes.xaxis)[:3] == ["0", "5", "10"]
 
@@ -83,14 +84,14 @@ def test_many_clients_are_numbered_not_named():
 @pytest.mark.parametrize("kind", ["bars", "heatmap"])
 def test_without_labels_there_are_plain_bars(kind):
     record = wd.describe(wd.ClientData(arrays={"a": {"x": np.zeros(4)}, "b": {"x": np.zeros(1)}}))
-    (axes,) = render_label_skew(record, kind=kind).axes
+    (axes,) = render.plot(record, kind=kind).axes
     assert [bar.get_height() for bar in axes.patches] == [4, 1]
     assert axes.get_legend() is None
 
 
 def test_an_unknown_kind_is_explained():
     with pytest.raises(ValueError, match=r"kind='pie'\. It draws 'bars' or 'heatmap'"):
-        render_label_skew(RECORD, kind="pie")
+        render.plot(RECORD, kind="pie")
 
 
 def test_the_table_has_a_row_per_client_and_a_column_per_class():

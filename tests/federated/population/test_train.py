@@ -5,9 +5,10 @@ import numpy as np
 import optax
 import pytest
 
+from workbench import render
 from workbench.errors import ProgramError
 from workbench.federated import algorithms
-from workbench.federated.population import Always, Buffered, Population, Synchronous, plot_costs, simulate, train
+from workbench.federated.population import Always, Buffered, Population, Synchronous, simulate, train
 from workbench.records.run import WorkRecord
 
 PEOPLE = Population(10**6, availability=[Always()])
@@ -94,8 +95,8 @@ def test_buffered_fedavg_without_staleness_is_fedavg():
 
 def test_figure_draws_one_panel_per_cost_and_one_line_per_table():
     frame = simulate(PEOPLE, WORK, Synchronous(cohort=10), rounds=3).frame().assign(accuracy=[0.1, np.nan, 0.3])
-    figure = plot_costs({"a": frame, "b": frame})
+    figure = render.plot({"a": frame, "b": frame})
     assert [axes.get_xlabel() for axes in figure.axes] == ["hours", "moved (GB)", "energy (kWh)"]
     assert [len(line.get_xdata()) for line in figure.axes[0].get_lines()] == [2, 2]
     with pytest.raises(ValueError, match="without loss"):
-        plot_costs({"a": frame}, "loss")
+        render.plot({"a": frame}, "loss")

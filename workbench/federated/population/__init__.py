@@ -23,4 +23,3 @@ from workbench.federated.population._traces import (
 from workbench.federated.population._train import train as train
 from workbench.federated.population._work import work_of as work_of
 from workbench.records.run import WorkRecord as WorkRecord
-from workbench.render import plot_costs as plot_costs

@@ -1,0 +1,127 @@
+"""Any record as one sentence, one picture for pages, or one figure for papers."""
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from workbench._open_types import Option
+from workbench.records.call_tree import CallTreeRecord
+from workbench.records.compiled import CostRecord, MemoryRecord, ModuleRecord, ProgramRecord, WhatIfRecord
+from workbench.records.hardware import MeshRecord
+from workbench.records.launch import LaunchedRecord, ProgramGraphRecord
+from workbench.records.live import TimelineRecord
+from workbench.records.program import ClientDataRecord
+from workbench.records.run import RunOverlayRecord, RunRecord
+from workbench.records.sharding import LeafShardingRecord, ShardingRecord
+from workbench.render._call_tree import describe_call_tree, render_call_tree_svg
+from workbench.render._charts import render_roofline_svg, render_schedule_memory_svg
+from workbench.render._cost import plot_roofline
+from workbench.render._data import render_label_skew
+from workbench.render._graph import render_graph_svg
+from workbench.render._hlo import describe_hlo, render_hlo_svg
+from workbench.render._launch import describe_graph, describe_launched
+from workbench.render._live import describe_run, render_run_svg
+from workbench.render._live_rounds import describe_timeline, render_gantt_svg
+from workbench.render._memory import describe_memory
+from workbench.render._mesh import describe_mesh, render_mesh_svg
+from workbench.render._overlay import describe_overlay, render_overlay_svg
+from workbench.render._population import plot_costs
+from workbench.render._program import describe_program, render_program_svg
+from workbench.render._propagation import Playback, describe_propagation, render_propagation_svg
+from workbench.render._rounds_figures import plot_rounds
+from workbench.render._sharding import describe_leaf, describe_sharding, render_sharding_svg
+from workbench.render._svg import Markup
+from workbench.render._text import text
+from workbench.render._what_if import describe_what_if
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@functools.singledispatch
+def describe(record: object) -> str:
+    """One sentence: the label of the record's picture, and the first line of its text.
+
+    Example:
+        >>> describe(MemoryRecord(peak_bytes=2**30, available_bytes=2**31, fits=True))
+        'Peak of 1 GiB per device, fits into 2 GiB'
+    """
+    return text(record).partition("\n")[0]
+
+
+@functools.singledispatch
+def svg(record: object, **options: Option) -> Markup:
+    """A picture of a record for pages and slides; empty where nothing in the record can be drawn.
+
+    Args:
+        record: A program, its module, memory, cost, call tree or plan; a mesh, a sharding; a run, a simulated round,
+            several runs; a graph of services.
+        options: `width` in pixels and `dark`, for most pictures; `None` follows the reader's system.
+
+    Raises:
+        TypeError: the record has no picture.
+
+    Example:
+        >>> svg(MeshRecord(axes=(), devices=()))[:4]
+        '<svg'
+    """
+    kinds = ", ".join(sorted(kind.__name__ for kind in svg.registry if kind is not object))
+    message = f"`svg` received a {type(record).__name__}. It draws {kinds}: pass one of these."
+    raise TypeError(message)
+
+
+@functools.singledispatch
+def plot(record: object, **options: Option) -> "Figure":
+    """A matplotlib figure of a record, for papers: without colours, on light and on dark pages.
+
+    Args:
+        record: A `CostRecord` (its roofline), finished rounds (`run.history`), tables of `population.train` by name
+            (costs of learning), or a `ClientDataRecord` (labels of each client).
+        options: `ax`, a panel of your own figure; `dark`; and those of the kind of figure: `dtype` of a roofline,
+            `metric` and `against` of costs, `kind` and `sort` of labels.
+
+    Raises:
+        TypeError: the record has no figure.
+
+    Example:
+        >>> record = wb.inspect(lambda x: x @ x, on="v5e")(jnp.ones((64, 64)))
+        >>> plot(record.cost).axes[0].get_xlabel()
+        'arithmetic intensity (FLOP per byte of HBM traffic)'
+    """
+    message = (
+        f"`plot` received a {type(record).__name__}. It draws costs, finished rounds, tables of costs and clients' "
+        "data: pass one of these, or use `svg(record)` for a picture and `to_pandas(record)` for the numbers."
+    )
+    raise TypeError(message)
+
+
+def _launched(record: LaunchedRecord, **options: Option) -> Markup:
+    return render_graph_svg(record.graph, states=record.states, **options)
+
+
+for _kind, _sentence, _draw in (
+    (CallTreeRecord, describe_call_tree, render_call_tree_svg),
+    (CostRecord, None, render_roofline_svg),
+    (LaunchedRecord, describe_launched, _launched),
+    (LeafShardingRecord, describe_leaf, render_sharding_svg),
+    (MemoryRecord, describe_memory, render_schedule_memory_svg),
+    (MeshRecord, describe_mesh, render_mesh_svg),
+    (ModuleRecord, describe_hlo, render_hlo_svg),
+    (Playback, describe_propagation, render_propagation_svg),
+    (ProgramGraphRecord, describe_graph, render_graph_svg),
+    (ProgramRecord, describe_program, render_program_svg),
+    (RunOverlayRecord, describe_overlay, render_overlay_svg),
+    (RunRecord, describe_run, render_run_svg),
+    (ShardingRecord, describe_sharding, render_sharding_svg),
+    (TimelineRecord, describe_timeline, render_gantt_svg),
+    (WhatIfRecord, describe_what_if, None),
+):
+    if _sentence is not None:
+        describe.register(_kind, _sentence)
+    if _draw is not None:
+        svg.register(_kind, _draw)
+
+plot.register(CostRecord, plot_roofline)
+plot.register(ClientDataRecord, render_label_skew)
+plot.register(Mapping, plot_costs)
+plot.register(Sequence, plot_rounds)
