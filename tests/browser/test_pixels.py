@@ -15,7 +15,7 @@ WIDTHS = (1400, 1000, 800)
 CELL = """from every_view import VIEWS, EVENTS, finished_run
 import records_examples as examples, workbench_widgets
 from live_examples import FakeMonitor, sample
-from workbench.records import RunRecord
+from workbench.records.run import RunRecord
 explorer = workbench_widgets.Explorer(
     examples.fedavg_record(), monitor=FakeMonitor(sample(0, 1024, 2048), sample(1, 2048, 4096)), rounds=finished_run(),
     run=RunRecord(name="round", engine="mesh", seconds=1.0, events=EVENTS))
