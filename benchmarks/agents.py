@@ -19,9 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from examples.agents import run_agent
+from examples.deep_q import deep_q_agent
 from workbench.launch import DaskEngine, RayEngine
-from workbench.launch.agents import run_agent
-from workbench.launch.deep_q import deep_q_agent
 
 PLACES = ("here", "threads", "processes", "dask", "ray")
 

@@ -1,7 +1,9 @@
 """Makes JAX strict and gives it eight CPU devices before anything imports it."""
 
 import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Generator, Iterator
 from typing import Any
 
@@ -42,6 +44,9 @@ COMPILING = (
 
 def pytest_configure(config: pytest.Config) -> None:
     """Without arguments, collects the quick tests; what is named by a path, `-k` or `-m` always runs."""
+    if os.environ.pop("PYTHONDONTWRITEBYTECODE", None):  # each child process would compile all sources again
+        os.environ["PYTHONPYCACHEPREFIX"] = folder = tempfile.mkdtemp(prefix="workbench-tests-bytecode-")
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
     named = config.args_source is pytest.Config.ArgsSource.ARGS  # by a path, and not by the value of an option
     if not (named or config.getoption("--everything") or config.option.keyword or config.option.markexpr):
         config.args = [str(config.rootpath / "tests" / name) for name in QUICK]

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from dask_library import dask_cluster
 
+from examples.agents import run_agent
+from examples.deep_q import deep_q_agent
 from workbench.errors import MissingDependencyError, ProgramError
 from workbench.launch import DaskEngine, RayEngine
-from workbench.launch.agents import run_agent
-from workbench.launch.deep_q import deep_q_agent
 
 OPTIONS = {"steps": 700, "batch": 64, "actors": 2, "samples_per_insert": 4.0, "evaluate_every": 100}
 

@@ -10,14 +10,14 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from workbench._types import AnyArray, PyTree
+from examples.agents import Agent
 from workbench.errors import ProgramError, needs_library
-from workbench.launch.agents import Agent
 
 if TYPE_CHECKING:
     from flax import nnx
 
-Params = dict[str, PyTree[jax.Array]]
+AnyArray: TypeAlias = jax.Array | np.ndarray
+Params = dict[str, Any]  # a tree of `jax.Array`
 
 
 Environment: TypeAlias = Any  # a `gymnasium.Env`, whose spaces differ in what they have

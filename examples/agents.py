@@ -6,12 +6,17 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
 from workbench.errors import NodeTimeoutError, ProgramError
-from workbench.launch._context import current_node
-from workbench.launch._engine import LaunchEngine
-from workbench.launch._launch import launch
-from workbench.launch._nodes import PyClassNode, ServiceNode
-from workbench.launch._program import Program
-from workbench.launch._replay import Replay, ReplayNode
+from workbench.launch import (
+    DaskEngine,
+    Program,
+    PyClassNode,
+    RayEngine,
+    Replay,
+    ReplayNode,
+    ServiceNode,
+    current_node,
+    launch,
+)
 
 Params = TypeVar("Params")  # what actors act with: any data that can be pickled
 Acted = TypeVar("Acted", contravariant=True)
@@ -71,7 +76,7 @@ class AgentRun(Generic[Params]):
 
 def run_agent(
     agent: Agent[Any, Params],
-    on: Literal["here", "threads", "processes"] | LaunchEngine = "here",
+    on: Literal["here", "threads", "processes"] | DaskEngine | RayEngine = "here",
     *,
     steps: int,
     actors: int = 1,

@@ -1,0 +1,1 @@
+"""Agents of reinforcement learning on `workbench.launch`, which the wheel does not contain."""
