@@ -5,7 +5,6 @@ between its start and its done, one at a time over the same mesh axes; what it s
 An asynchronous copy takes the bandwidth of main memory that the operations in between leave.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -198,21 +197,3 @@ class _Schedule:
             left = clock.copies.pop(start)
             clock.now += left
             self._found[start if start in self._found else each.name] = InstructionTime(left, left, 0.0, left)
-
-
-def total_seconds(module: ModuleRecord, times: Mapping[str, InstructionTime]) -> float | None:
-    """The seconds of one call of a module; None where a part of it is not known.
-
-    Args:
-        module: The module.
-        times: From `time_module`.
-    """
-    executions = {each.name: each.executions for each in module.instructions}
-    executions |= {each.name: each.executions for each in module.collectives}
-    total = 0.0
-    for name, time in times.items():
-        often = executions.get(name)
-        if time.seconds is None or (often is None and time.seconds):
-            return None
-        total += time.seconds * (often or 0.0)
-    return total
