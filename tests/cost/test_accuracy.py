@@ -7,8 +7,10 @@ from collections import defaultdict
 import pytest
 
 from benchmarks import predictions
-from workbench.cost import accuracy_of, accuracy_text, family_of, known_chip
+from workbench.cost import accuracy_of, accuracy_text, estimate_cost, family_of, known_chip
 from workbench.cost._accuracy import ACCURACY
+from workbench.cost._rates import rates_of
+from workbench.inspection import inspect_module
 
 RESULTS = json.loads(predictions.RESULTS.read_text())
 POINTS = {point.id: point for point in predictions.points()}
@@ -56,3 +58,37 @@ def test_errors_are_unknown_without_points():
     unlisted = known_chip("v5e").replace(name="unlisted")
     assert accuracy_of(unlisted, "memory") is None
     assert accuracy_text(unlisted) == "How far predicted seconds are off on unlisted is unknown."
+
+
+def _cost(text, platform="tpu"):
+    return estimate_cost(inspect_module(text, platform=platform), chip=known_chip("v5e"))
+
+
+PRODUCT = """HloModule m, is_scheduled=true
+ENTRY %main (a: bf16[4096,4096]) -> bf16[4096,4096] {
+  %a = bf16[4096,4096]{1,0} parameter(0)
+  ROOT %d = bf16[4096,4096]{1,0} dot(%a, %a), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+CHAIN = PRODUCT.replace("ROOT %d", "%d").replace("\n}", "\n  ROOT %e = bf16[4096,4096]{1,0} dot(%d, %d), "
+                                                   "lhs_contracting_dims={1}, rhs_contracting_dims={0}\n}")  # fmt: skip
+
+
+def test_a_program_carries_the_error_of_its_largest_operation_else_of_training_steps():
+    product, chain = accuracy_of(known_chip("v5e"), "matrix product"), accuracy_of(known_chip("v5e"), "training step")
+    assert product is not None
+    assert chain is not None
+    assert _cost(PRODUCT).error_bar == (
+        f"±{100 * product.median:.0f} % in the median of {product.points} matrix product points of TPU chips, at most "
+        f"{100 * product.largest:.0f} %"
+    )
+    assert _cost(CHAIN).error_bar.startswith(f"±{100 * chain.median:.0f} % in the median of {chain.points} training")
+
+
+def test_modules_of_the_cpus_compiler_have_no_fixed_costs_of_another_chip_and_an_unknown_error():
+    there, here = _cost(CHAIN), _cost(CHAIN, "cpu")
+    fixed = rates_of(known_chip("v5e")).operation_seconds
+    assert there.seconds - here.seconds == pytest.approx(2 * fixed)
+    assert here.error_bar == "error unknown: compiled for CPU devices, priced as v5e"
+    assert any("their fixed cost is left out" in each for each in here.assumptions)
+    assert here.error_bar in str(here)

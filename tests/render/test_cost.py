@@ -138,7 +138,7 @@ def test_figures_are_drawn_in_every_theme(dark):
 
 def test_text_says_predicted_bounds_waste_and_assumptions():
     assert render.text(COST).splitlines() == [
-        "Predicted cost per device on toy: 18 s per call.",
+        "Predicted cost per device on toy: 18 s per call (error unknown).",
         "  1 clients train: 400 FLOP, 20 B of HBM, sends 3 B over model, 10 s (compute-bound)",
         "  2 reduce mean: 5 FLOP, 10 B of HBM, sends 6 B over clients, 1 B over model, 8 s (collective-bound)",
         "  2 clients: 100 FLOP to 300 FLOP each, 200 FLOP on average",

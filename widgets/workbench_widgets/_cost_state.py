@@ -134,5 +134,6 @@ def _sentence(record: ProgramRecord) -> str:
     if record.cost is None:
         return f"No cost was predicted for {record.name}"
     chip = f" on {record.cost.chip.name}" if record.cost.chip is not None else ""
-    time = f": {seconds_text(record.cost.seconds)} per call" if record.cost.seconds is not None else ""
+    cost = record.cost
+    time = f": {seconds_text(cost.seconds)} per call ({cost.error_bar})" if cost.seconds is not None else ""
     return f"Predicted cost of {record.name}{chip}{time}"

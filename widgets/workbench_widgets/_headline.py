@@ -160,7 +160,7 @@ def _work(record: ProgramRecord) -> list[HeadlineFigure]:
         return [
             _figure(
                 f"{text}, predicted",
-                "Roofline estimate of stages, no overlap of communication; operations added up take at least as long.",
+                f"Predicted for the compiled schedule: {record.cost.error_bar}.",
                 "cost",
             )
         ]

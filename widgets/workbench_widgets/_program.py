@@ -89,7 +89,9 @@ def overview(record: ProgramRecord) -> Mapping[str, Any]:
             rows.append(("peak memory", f"{bytes_text(record.module.memory.peak_bytes)} per device"))
     if record.cost is not None and record.cost.seconds is not None:
         chip = f" on {record.cost.chip.name}" if record.cost.chip is not None else ""
-        rows.append(("time of one call", f"{seconds_text(record.cost.seconds)}{chip} (predicted)"))
+        rows.append(
+            ("time of one call", f"{seconds_text(record.cost.seconds)}{chip} (predicted, {record.cost.error_bar})")
+        )
     parts = "a stage or a client" if record.plan.placements else "the stage"
     notes = [*record.plan.notes, *record.notes, *(record.module.notes if record.module is not None else ())]
     blocks = [

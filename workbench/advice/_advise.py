@@ -159,6 +159,7 @@ def advise_record(
         findings=tuple(kept),
         checked=tuple((rule.__doc__ or rule.__name__).strip().splitlines()[0] for rule in RULES),
         notes=tuple(notes),
+        error_bar="" if record.cost is None or record.cost.seconds is None else record.cost.error_bar,
     )
 
 

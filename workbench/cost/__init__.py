@@ -1,7 +1,13 @@
 """Predicts what programs cost on which chip: records in, records out, nothing measured."""
 
 from workbench.aot import CHIPS as CHIPS, chip_of_gpu as chip_of_gpu, known_chip as known_chip
-from workbench.cost._accuracy import Accuracy as Accuracy, accuracy_of as accuracy_of, accuracy_text as accuracy_text
+from workbench.cost._accuracy import (
+    UNKNOWN as UNKNOWN,
+    Accuracy as Accuracy,
+    accuracy_of as accuracy_of,
+    accuracy_text as accuracy_text,
+    error_bar as error_bar,
+)
 from workbench.cost._collectives import (
     collective_seconds as collective_seconds,
     is_closed_ring as is_closed_ring,

@@ -4,10 +4,15 @@
 `tests/measurement/test_open_profile.py` computes those of recorded profiles again.
 """
 
+from collections.abc import Mapping
 from typing import Literal, NamedTuple
 
 from workbench.cost._rates import Family, family_of
+from workbench.cost._timeline import InstructionTime, is_compiled_elsewhere
+from workbench.records.compiled import ModuleRecord
 from workbench.records.hardware import ChipRecord
+
+_DOMINANT = 0.8  # share of a module's seconds with which one instruction gives its class
 
 ProgramClass = Literal["matrix product", "memory", "layout", "collective", "training step", "operation of a profile"]
 
@@ -48,6 +53,44 @@ def accuracy_of(chip: ChipRecord, kind: ProgramClass) -> Accuracy | None:
         kind: The class.
     """
     return None if chip.rates else ACCURACY.get((family_of(chip), kind))
+
+
+UNKNOWN = "error unknown"
+
+
+def error_bar(chip: ChipRecord, kind: ProgramClass) -> str:
+    """Error of predicted seconds of one class of programs, in a few words; "error unknown" without points.
+
+    Example:
+        >>> from workbench.aot import known_chip
+        >>> error_bar(known_chip("v5e").replace(name="unlisted"), "memory")
+        'error unknown'
+    """
+    row = accuracy_of(chip, kind)
+    if row is None:
+        return UNKNOWN
+    points = f"{row.points} {kind} point{'s' * (row.points != 1)} of {family_of(chip)} chips"
+    return f"±{100 * row.median:.0f} % in the median of {points}, at most {100 * row.largest:.0f} %"
+
+
+def error_bar_of_module(module: ModuleRecord, chip: ChipRecord, times: Mapping[str, InstructionTime]) -> str:
+    """Error of the predicted seconds of a compiled module.
+
+    The class is that of the instruction with four fifths of the seconds, else "training step".
+    """
+    if is_compiled_elsewhere(module, chip):
+        return f"{UNKNOWN}: compiled for CPU devices, priced as {chip.name}"
+    executions = {each.name: each.executions or 0.0 for each in (*module.instructions, *module.collectives)}
+    seconds = {name: (time.seconds or 0.0) * executions.get(name, 0.0) for name, time in times.items()}
+    largest = max(seconds, key=lambda name: seconds[name], default="")
+    if not largest or seconds[largest] < _DOMINANT * sum(seconds.values()):
+        return error_bar(chip, "training step")
+    if times[largest].is_collective:
+        return error_bar(chip, "collective")
+    instruction = next(each for each in module.instructions if each.name == largest)
+    if instruction.flops:
+        return error_bar(chip, "matrix product")
+    return error_bar(chip, "layout" if instruction.opcode in ("reverse", "transpose") else "memory")
 
 
 def accuracy_text(chip: ChipRecord) -> str:

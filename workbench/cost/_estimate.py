@@ -5,12 +5,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from workbench.cost._accuracy import accuracy_text
+from workbench.cost._accuracy import UNKNOWN, accuracy_text, error_bar_of_module
 from workbench.cost._clients import client_costs
 from workbench.cost._collectives import seconds_of_collective, why_unpriced
 from workbench.cost._operations import nearest_dtype, product_peak
 from workbench.cost._rates import family_of, rates_of
-from workbench.cost._timeline import InstructionTime, time_module
+from workbench.cost._timeline import InstructionTime, is_compiled_elsewhere, time_module
 from workbench.errors import InspectionError
 from workbench.records.compiled import CollectiveRecord, CostRecord, ModuleRecord, StageCostRecord
 from workbench.records.hardware import ChipRecord, MeshRecord
@@ -67,7 +67,11 @@ def estimate_cost(
         stages = list(planned_stages(plan.stages, plan, mesh)) if plan is not None else []
     costs = tuple(priced(stage, sent, chip, peak) for stage, sent in stages)
     clients, padding, lockstep, imbalance = client_costs(plan, mesh, examples_per_client)
+    error_bar = f"{UNKNOWN}: not compiled"
+    if module is not None:
+        error_bar = UNKNOWN if chip is None else error_bar_of_module(module, chip, times)
     return CostRecord(
+        error_bar=error_bar,
         stages=costs,
         clients=clients,
         chip=chip,
@@ -373,11 +377,17 @@ def _assumptions_of_seconds(module: ModuleRecord | None, chip: ChipRecord, dtype
     yield f"{chip.name}: {', '.join([*peaks, f'{bandwidth / 1e9:,.4g} GB/s of main memory'])} per device"
     yield f"{chip.name}, {kind}: {chip.source} (as of {chip.as_of})"
     rates = rates_of(chip)
+    elsewhere = module is not None and is_compiled_elsewhere(module, chip)
     if not chip.rates:
+        fixed = "" if elsewhere else f", and each costs {rates.operation_seconds * 1e6:.3g} µs"
         yield (
             f"operations reach {rates.matrix['matrix product']:.0%} of the matrix unit's peak and "
-            f"{rates.memory['elementwise']:.0%} of the bandwidth (chips of {family_of(chip)}), and each costs "
-            f"{rates.operation_seconds * 1e6:.3g} µs"
+            f"{rates.memory['elementwise']:.0%} of the bandwidth (chips of {family_of(chip)}){fixed}"
+        )
+    if elsewhere:
+        yield (
+            f"compiled for CPU devices, whose compiler leaves more operations than {chip.name}'s: their fixed cost is "
+            "left out"
         )
     if module is None:
         yield "a stage takes max(compute, memory) + collectives; nothing overlaps"

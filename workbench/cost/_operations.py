@@ -150,13 +150,16 @@ def predict_operation(
     return Prediction(found.seconds or 0.0, max(bounds, key=lambda bound: bounds[bound]))
 
 
-def predict_instruction(instruction: InstructionRecord, chip: ChipRecord, dtype: str = "bfloat16") -> OperationTime:
+def predict_instruction(
+    instruction: InstructionRecord, chip: ChipRecord, dtype: str = "bfloat16", *, fixed: bool = True
+) -> OperationTime:
     """Predicts the seconds of one execution of an instruction of a compiled module; not of a collective.
 
     Args:
         instruction: From `inspect_module`.
         chip: Gives the peaks.
         dtype: What kernels multiply that do not say so.
+        fixed: Whether to add the fixed cost of an operation.
 
     Returns:
         The time; zeros for instructions that only name or wait for values.
@@ -172,7 +175,7 @@ def predict_instruction(instruction: InstructionRecord, chip: ChipRecord, dtype:
     kind = classify_operation("", instruction.opcode, instruction.flops)
     if kind == "other" and instruction.opcode == "fusion":
         kind = "elementwise"
-    return _time(products, instruction.accessed_bytes, chip, kind, _measured_class(instruction))
+    return _time(products, instruction.accessed_bytes, chip, kind, _measured_class(instruction), fixed=fixed)
 
 
 def _works(instruction: InstructionRecord) -> bool:
@@ -181,8 +184,9 @@ def _works(instruction: InstructionRecord) -> bool:
 
 
 def _time(
-    products: Mapping[str, float], accessed_bytes: float, chip: ChipRecord, kind: OperationClass, measured: RateKind
-) -> OperationTime:
+    products: Mapping[str, float], accessed_bytes: float, chip: ChipRecord, kind: OperationClass, measured: RateKind,
+    *, fixed: bool = True,
+) -> OperationTime:  # fmt: skip
     rates = rates_of(chip)
     memory = interpolate(rows_of(chip, measured), accessed_bytes) if chip.rates and accessed_bytes else None
     if memory is None:
@@ -195,9 +199,9 @@ def _time(
             return OperationTime(None, None, memory, f"no peak of {chip.name} for products of {product} is known")
         compute += seconds
     if chip.rates:  # the measured rows hold the fixed cost already
-        fixed = next((row.seconds for row in chip.rates if row.kind == "operation"), 0.0)
-        return OperationTime(max(compute, memory, fixed), compute, memory)
-    return OperationTime(max(compute, memory) + rates.operation_seconds, compute, memory)
+        least = next((row.seconds for row in chip.rates if fixed and row.kind == "operation"), 0.0)
+        return OperationTime(max(compute, memory, least), compute, memory)
+    return OperationTime(max(compute, memory) + (rates.operation_seconds if fixed else 0.0), compute, memory)
 
 
 def _product_seconds(product: str, flops: float, chip: ChipRecord, share: float) -> float | None:

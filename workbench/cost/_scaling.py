@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from workbench.cost._accuracy import UNKNOWN
 from workbench.cost._collectives import sent_bytes
 from workbench.cost._estimate import Sent, compiled_stages, largest_dtype, peak_of, planned_stages, priced
 from workbench.cost._timeline import time_module
@@ -92,6 +93,7 @@ def estimate_scaled(
         cost=CostRecord(
             stages=costs,
             chip=chip,
+            error_bar=f"{UNKNOWN}: estimated for another number of clients or devices",
             seconds=sum(known) if chip is not None and len(known) == len(seconds) else None,
             assumptions=tuple(_assumptions(record, placement, before, after, model)),
         ),

@@ -68,6 +68,15 @@ def time_module(module: ModuleRecord, chip: ChipRecord, dtype: str = "bfloat16")
     return _Schedule(module, chip, dtype).times()
 
 
+def is_compiled_elsewhere(module: ModuleRecord, chip: ChipRecord) -> bool:
+    """Returns whether a module is that of the compiler for CPUs, and the chip is no CPU.
+
+    That compiler fuses less than those of accelerators and leaves more operations: such a module is priced without the
+    fixed cost of an operation.
+    """
+    return module.platform == "cpu" and family_of(chip) != "CPU"
+
+
 class _Schedule:
     def __init__(self, module: ModuleRecord, chip: ChipRecord, dtype: str) -> None:
         self._chip, self._dtype = chip, dtype
@@ -78,6 +87,7 @@ class _Schedule:
         self._runs = {name: body[0].executions for name, body in self._computations.items()}
         # XLA's CPU runs what it lists in any order, and nothing of it overlaps that shares cores.
         self._overlaps = module.platform != "cpu"
+        self._fixed = not is_compiled_elsewhere(module, chip)
         self._found: dict[str, InstructionTime] = {}
         self._seconds: dict[str, float] = {}
         asynchronous = {
@@ -125,7 +135,7 @@ class _Schedule:
                 )
 
     def _operation(self, each: InstructionRecord) -> OperationTime:
-        return predict_instruction(each, self._chip, self._dtype)
+        return predict_instruction(each, self._chip, self._dtype, fixed=self._fixed)
 
     def _times(self, caller: InstructionRecord, callee: str) -> float:
         """Executions of a computation per execution of its caller; one if a loop's length is unknown."""

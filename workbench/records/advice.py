@@ -98,6 +98,7 @@ class AdviceRecord(Record):
     findings: tuple[FindingRecord, ...]
     checked: tuple[str, ...]
     notes: tuple[str, ...] = ()
+    error_bar: str = ""  # error of the predicted seconds, with its points, or "error unknown"; "" without a chip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +166,7 @@ class SearchRecord(Record):
     compiled_count: int
     seconds_spent: float
     ended: Literal["complete", "time", "stopped"]
+    error_bar: str = ""  # error of the predicted seconds, with its points, or "error unknown"
     arguments: tuple[str, ...] = ()  # of the function, in order
     slices: tuple[SliceRecord, ...] = ()  # of a search for the smallest slice: one per chip, in the order given
     notes: tuple[str, ...] = ()

@@ -236,6 +236,9 @@ class CostRecord(Record):
     lockstep_waste: float | None = None  # how much longer chunks take than their clients' true work, minus 1
     imbalance_waste: float | None = None  # max/mean - 1 of the work of devices
     assumptions: tuple[str, ...] = ()
+    error_bar: str = (
+        "error unknown"  # error of `seconds`, with its points: "±21 % in the median of 3 …", or "error unknown"
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

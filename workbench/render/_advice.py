@@ -18,7 +18,8 @@ def render_advice_text(advice: AdviceRecord) -> str:
     if not advice.findings:
         return f"{head} nothing found; {len(advice.checked)} rules were checked."
     count = len(advice.findings)
-    lines = [f"{head} {count} finding{'s' * (count > 1)}; {len(advice.checked)} rules were checked."]
+    bar = f" Predicted seconds: {advice.error_bar}." if advice.error_bar else ""
+    lines = [f"{head} {count} finding{'s' * (count > 1)}; {len(advice.checked)} rules were checked.{bar}"]
     for number, finding in enumerate(advice.findings, 1):
         lines += ["", f"{number}. {finding.what}", f"   Why: {finding.why}", f"   Change: {finding.change}"]
         if finding.gain is not None:

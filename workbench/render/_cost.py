@@ -99,7 +99,7 @@ def collective_bytes(module: ModuleRecord) -> dict[tuple[str, str], float]:
 def render_cost_text(cost: CostRecord) -> str:
     """Every stage with its predicted cost, the waste, and what the prediction assumes."""
     where = f" on {cost.chip.name}" if cost.chip else " (no chip chosen, so no seconds)"
-    total = f": {seconds_text(cost.seconds)} per call" if cost.seconds is not None else ""
+    total = f": {seconds_text(cost.seconds)} per call ({cost.error_bar})" if cost.seconds is not None else ""
     lines = [f"Predicted cost per device{where}{total}."]
     for stage in cost.stages:
         sent = ", ".join(

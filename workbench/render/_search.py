@@ -17,8 +17,9 @@ def render_search_text(search: SearchRecord) -> str:
     """Writes the choices as a table, the fastest that fits first, with its specs; or the smallest slices."""
     if search.slices:
         return _slices_text(search)
+    bar = f" ({search.error_bar})" if search.error_bar else ""
     head = (
-        f"Shardings of {search.name}, seconds on {search.chip}: {search.planned_count} planned, "
+        f"Shardings of {search.name}, seconds on {search.chip}{bar}: {search.planned_count} planned, "
         f"{search.compiled_count} compiled for {search.target}"
         + {"complete": ".", "time": "; the time was over.", "stopped": "; stopped."}[search.ended]
     )
@@ -86,7 +87,8 @@ def _slices_text(search: SearchRecord) -> str:
         if row.fits:
             lines.append(f"    with {specs or 'every argument whole on every device'}")
         lines += [f"    not {reason}" for reason in row.tried if ": " in reason and not reason.startswith(_own(row))]
-    return "\n".join([*lines, *(f"Note: {note}" for note in search.notes)])
+    errors = [f"Predicted seconds: {search.error_bar}."] if search.error_bar else []
+    return "\n".join([*lines, *errors, *(f"Note: {note}" for note in search.notes)])
 
 
 def _own(row: SliceRecord) -> str:

@@ -8,6 +8,7 @@ from workbench._types import Spec
 from workbench.advice.search._mesh import search_meshes, search_slices
 from workbench.advice.search._suggest import search_shardings
 from workbench.aot import parse_target
+from workbench.cost import UNKNOWN, error_bar, known_chip
 from workbench.errors import ProgramError
 from workbench.inspection import On, TracedCall, is_target, machine_of, parts_of
 from workbench.records.advice import SearchRecord
@@ -33,6 +34,38 @@ def search_call(
     Raises:
         ProgramError: for options that the kind of search has no use for.
     """
+    record = _search(
+        call, on=on, axes=axes, lock=lock, seconds=seconds, compiled=compiled, compiler=compiler,
+        memory_bytes=memory_bytes, progress=progress, cancel=cancel, found=found, measure=measure,
+    )  # fmt: skip
+    return record.replace(error_bar=_error_bar(record))
+
+
+def _error_bar(record: SearchRecord) -> str:
+    """Error of the seconds of the choices that were compiled for their chip."""
+    rows = [(row.chip, row.how) for row in record.slices] or [(record.chip, record.best.how)]
+    if all(how != "compiled" for _, how in rows) or record.target.startswith("cpu"):
+        return f"{UNKNOWN}: not compiled for the chip"
+    known = {name: known_chip(name) for name, how in rows if how == "compiled"}
+    bars = {name: error_bar(chip, "training step") for name, chip in known.items() if chip is not None}
+    return "; ".join(f"{name}: {bar}" if len(bars) > 1 else bar for name, bar in bars.items()) or UNKNOWN
+
+
+def _search(
+    call: TracedCall,
+    *,
+    on: On,
+    axes: Sequence[str] | None,
+    lock: Mapping[str, Spec] | None,
+    seconds: float | None,
+    compiled: bool,
+    compiler: Literal["auto", "cpu"],
+    memory_bytes: int | None,
+    progress: Callable[[str, float], None] | None,
+    cancel: threading.Event | None,
+    found: Callable[[SearchRecord], None] | None,
+    measure: bool,
+) -> SearchRecord:
     parts = parts_of(on)
     common: dict[str, Any] = {"compiled": compiled, "progress": progress, "cancel": cancel}
     common |= {} if seconds is None else {"seconds": seconds}
