@@ -156,9 +156,9 @@ def test_program_that_does_not_fit_says_by_how_much_and_because_of_which_lines(c
 
 def test_gpu_compiler_says_itself_that_memory_is_not_enough(compiled):
     too_much = compiled(lambda mesh: lowered_too_large(mesh, 4 * 131072), "h100:8")
-    (said,) = (note for note in too_much.notes if "own words on memory" in note)
+    (said,) = (note for note in too_much.notes if "the compiler on memory" in note)
     assert re.search(r"Can't reduce memory use below [\d.]+GiB \(\d+ bytes\) by rematerialization", said)
-    assert not any("own words" in note for note in compiled(lowered_round, "h100:8").notes)
+    assert not any("the compiler on memory" in note for note in compiled(lowered_round, "h100:8").notes)
 
 
 def test_out_of_memory_errors_exact_bytes_agree_with_its_words(compiled):

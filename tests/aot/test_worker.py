@@ -102,7 +102,7 @@ def test_xla_flags_of_the_kernel_do_not_reach_the_compiler(compile_fake, worker,
 
 @pytest.mark.parametrize(
     ("name", "meaning"),
-    [("SIGFPE", "divided by zero"), ("SIGABRT", "gave up on a check")],
+    [("SIGFPE", "divided by zero"), ("SIGABRT", "an internal check")],
     ids=["fpe", "abort"],
 )
 def test_death_of_the_compiler_names_target_and_signal_and_the_next_request_works(compile_fake, worker, name, meaning):

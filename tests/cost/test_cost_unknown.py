@@ -45,7 +45,7 @@ def test_collective_beyond_the_fast_links_is_unknown_without_a_network():
 
 def test_transfer_between_slices_of_unknown_partners_makes_the_total_unknown():
     assert seconds("v5e", kind="send", group_size=0, groups=0, wire_bytes=None) is None
-    assert "no known syntax" in reasons("v5e", kind="send", group_size=0, groups=0, wire_bytes=None)
+    assert "an unknown syntax" in reasons("v5e", kind="send", group_size=0, groups=0, wire_bytes=None)
 
 
 def test_error_of_the_family_is_among_the_assumptions():

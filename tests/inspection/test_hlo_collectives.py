@@ -246,7 +246,7 @@ def test_groups_in_an_unknown_syntax_leave_the_bytes_on_the_wire_unknown():
     (unread,) = [c for c in inspect_module(text).collectives if c.name == "all"]
     assert (unread.axes, unread.wire_bytes) == ((), None)
     assert unread.payload_bytes == 64 * 128 * FLOAT
-    assert unread.notes == ("who takes part is not written in a known syntax",)
+    assert unread.notes == ("the participants are written in an unknown syntax",)
 
 
 def test_module_without_mesh_says_that_axes_cannot_be_named():

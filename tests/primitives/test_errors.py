@@ -173,7 +173,7 @@ def test_weights_of_the_wrong_length() -> None:
     assert text == (
         '`reduce_weighted_mean` was given `x` from 4 clients of "clients" but `weight` of shape (3,). Each client '
         "needs exactly "
-        "one weight: pass a `weight` of shape (4,), or use `reduce_mean(x)` to count every client alike."
+        "one weight: pass a `weight` of shape (4,), or use `reduce_mean(x)` to weight all clients equally."
     )
 
 

@@ -65,14 +65,14 @@ PARTS = {
         "Devices, mesh axes, and the collectives that join the devices",
     ),
     "clients": Part("Clients", "Every client: examples, FLOPs, bytes, seconds", "when"),
-    "timeline": Part("Time line", "Every measured span of every device; who waits for whom", "when"),
+    "timeline": Part("Time line", "Every measured span of every device, and which device waits for which", "when"),
     "run": Part("Run", "Progress, curves over clients, stragglers; pause and stop", "when"),
-    "devices": Part("Devices", "What the devices do now", "when"),
+    "devices": Part("Devices", "Activity of the devices now", "when"),
     "overlay": Part("Runs", "Several runs over one another, with bands over seeds and paired tests", "when"),
     "sharding": Part(
         "Sharding", "How every input is sharded over the devices, and what another spec would change", "what-if"
     ),
-    "advice": Part("Advice", "What to change, why, and what it gains", "what-if"),
+    "advice": Part("Advice", "Changes, their reasons, and their gains", "what-if"),
     "cost": Part("Cost", "Roofline, seconds per stage, bytes per mesh axis; other sizes and targets", "what-if"),
     "player": Part(
         "Play",

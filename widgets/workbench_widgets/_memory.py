@@ -87,5 +87,5 @@ def _two_peaks(memory: MemoryRecord) -> list[str]:
     return [
         f"Two peaks: the compiler reports {bytes_text(memory.peak_bytes)}, the memory that it assigns; the values "
         f"alive at one moment of the schedule add up to at most {bytes_text(alive)}. They differ because buffers are "
-        "shared, rounded up, or counted in only one of them. Whether the program fits is decided by the first."
+        "shared, rounded up, or counted in only one of them. The first one decides whether the program fits."
     ]

@@ -25,11 +25,11 @@ _FIELDS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
      {"low": 0.015625, "high": 4.0, "factor": 2}),
     ("dropout", "dropout", "Chance that a client that was asked does not answer.",
      {"low": 0.0, "high": 0.95, "step": 0.05}),
-    ("noise", "privacy noise (z)", "Noise on the sum over the clip; 0 for none. ε says what it is worth.",
+    ("noise", "privacy noise (z)", "Noise on the sum divided by the clip; 0 for none. ε states the privacy.",
      {"low": 0.0, "high": 4.0, "step": 0.1}),
     ("clip", "privacy clip", "The largest update of one client, where there is noise.",
      {"low": 0.0625, "high": 16.0, "factor": 2}),
-    ("compression", "compression", "What clients send of their update.", {"choices": "COMPRESSIONS"}),
+    ("compression", "compression", "The part of an update that clients send.", {"choices": "COMPRESSIONS"}),
     ("rounds", "rounds", "How many.", {"low": 5, "high": 320, "factor": 2}),
     ("seed", "seed", "Decides everything that is drawn.", {"low": 0, "high": 20, "step": 1}),
 )  # fmt: skip

@@ -35,7 +35,7 @@ TITLES: dict[str, tuple[str, str, Place]] = {
         "where",
     ),
     "allocators": ("Memory", "Bytes in use over time, as the allocators reported them", "where"),
-    "split": ("Devices", "What each device did: computing, collectives, copies, waiting, idle", "when"),
+    "split": ("Devices", "Time of each device: computing, collectives, copies, waiting, idle", "when"),
     "timeline": ("Time line", "Every span of every device that the profile keeps", "when"),
 }
 PARTS = ("compute", "collective", "copy", "other", "wait", "idle")

@@ -45,7 +45,7 @@ def chunk_size(program: Compiled) -> Iterator[FindingRecord]:
         rule="chunk size",
         what=f"With {now} computed together the program takes {bytes_text(gain.before)}; with {chunk} it takes "
         f"{bytes_text(gain.after)}.",
-        why="What a client keeps for its gradient is in memory once for every client that is computed with it.",
+        why="Values kept for a client's gradient are in memory once for each client of the chunk.",
         change=f"Compile with `wb.jit({program.record.name}, chunk_size={chunk})`"
         + (', or leave `chunk_size="auto"`, which chooses the same.' if tried[0] == "auto" else "."),
         code=f"{program.record.name} = wb.jit({program.record.name}, chunk_size={chunk})",

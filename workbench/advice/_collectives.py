@@ -135,7 +135,7 @@ def reduced_then_sliced(program: Compiled) -> Iterator[FindingRecord]:
             rule="all-reduce and slice",
             what=f"{_name(each)} gives every device the whole sum, and each keeps only its slice.",
             why="The result is wanted sharded, but the sum was made replicated first; a reduce-scatter sends half.",
-            change="Ask for the sharded result where it is made: `jax.lax.with_sharding_constraint(result, spec)`. "
+            change="Constrain the result to its final sharding: `jax.lax.with_sharding_constraint(result, spec)`. "
             "XLA's CPU compiler keeps the pair; those of TPUs and GPUs fuse it into a reduce-scatter.",
             evidence=evidence_of(each),
             weight=share(program, before / 2) * (0.2 if program.module.platform == "cpu" else 1.0),

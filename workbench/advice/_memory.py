@@ -74,7 +74,7 @@ def one_buffer_peak(program: Compiled) -> Iterator[FindingRecord]:
         rule="one buffer makes the peak",
         what=f"One temporary value of {bytes_text(largest.size_bytes)} is "
         f"{largest.size_bytes / memory.peak_bytes:.0%} of the peak of memory.",
-        why="A value lies in memory whole from where it is computed to where it is read for the last time.",
+        why="A value occupies memory from its computation to its last use.",
         change="Compute it in chunks (`jax.lax.map(..., batch_size=…)`, a scan over rows), recompute it "
         "(`jax.checkpoint`), or shard its largest dimension.",
         evidence=(f"{largest.name}: {largest.shape}", f"peak: {bytes_text(memory.peak_bytes)}"),

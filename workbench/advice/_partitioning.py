@@ -107,8 +107,8 @@ def runtime_shift(program: Compiled) -> Iterator[FindingRecord]:
             rule="shift known only when it runs",
             what=f"`jnp.roll` moves a sharded dimension by a distance that is an array: the {each.kind} of "
             f"{bytes_text(each.payload_bytes)} gives every device all of it.",
-            why="The compiled program has to be ready for any distance. With a number that is known when it is "
-            "compiled, each device sends its neighbour only the rows that cross (a collective-permute).",
+            why="The compiled program must handle any distance. With a static distance, each device sends its "
+            "neighbour only the rows that cross (a collective-permute).",
             change="Make the shift static: a Python number, or an argument named in `static_argnums`, compiled again "
             "for every new distance. For distances that change, write `jax.lax.ppermute` inside `jax.shard_map`.",
             code="roll = jax.jit(jnp.roll, static_argnums=1)",
@@ -133,7 +133,7 @@ def axis_without_name(program: Compiled) -> Iterator[FindingRecord]:
     name = f'"{axes[0]}"' if len(axes) == 1 else "(" + ", ".join(f'"{axis}"' for axis in axes) + ")"
     yield FindingRecord(
         rule="mapped axis that is not named",
-        what=f"A `shard_map` inside `jax.vmap` says nothing of {shown}: what enters it is gathered along {shown}.",
+        what=f"A `shard_map` inside `jax.vmap` does not name {shown}: what enters it is gathered along {shown}.",
         why=f"The mapped dimension is sharded over {shown}. A `shard_map` whose specs leave an axis out receives "
         "values that are whole along it, on every device.",
         change=f"Name the axis of the mapped dimension, `jax.vmap(fn, spmd_axis_name={name})`, and give the "

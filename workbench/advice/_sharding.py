@@ -129,7 +129,7 @@ def unbalanced_clients(program: Compiled) -> Iterator[FindingRecord]:
     changes = [
         "Cap a round's examples (`wb.data.pad_clients(..., examples=…)`), or group clients by size, so that few are "
         "padded to the size of the largest.",
-        "Order clients by size before placing them, so that those that run together are alike.",
+        "Order clients by size before placing them, so that clients of similar size run together.",
         "Deal clients out by size, the largest first and always to the device with the least work, so that devices "
         "finish together.",
     ]

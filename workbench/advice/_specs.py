@@ -130,7 +130,7 @@ def costly_constraint(program: Compiled) -> Iterator[FindingRecord]:
             rule="costly constraint",
             what=f"The constraint `{spec_code(value.spec)}` on a value of shape {list(value.shape)} makes the program "
             f"send {bytes_text(before)} instead of {bytes_text(after)}.",
-            why="The value is computed in another sharding than the constraint asks for, and has to be exchanged.",
+            why="The value is computed in one sharding and the constraint asks for another, so it is exchanged.",
             change="Leave the constraint out, or ask for the sharding in which the value is computed.",
             evidence=(
                 f"planned without it: one device sends {bytes_text(after)} per call",

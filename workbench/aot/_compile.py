@@ -194,14 +194,10 @@ def _devices(devices: list[dict[str, Any]], sizes: tuple[int, ...]) -> tuple[Dev
 def _notes(reply: dict[str, Any], target: TargetRecord) -> tuple[str, ...]:
     found = [*target.notes, *reply["notes"]]
     if reply["error"] and reply["hlo"]:
-        found.append("the HLO is that of a program which does not fit: as the compiler had it when it gave up")
+        found.append("the program does not fit: the HLO is the compiler's last state")
     if reply.get("said"):
-        found.append(f"the compiler's own words on memory: {reply['said']}")
+        found.append(f"the compiler on memory: {reply['said']}")
     if target.platform == "cuda":
-        found.append(
-            "compiled without a GPU: no autotuning, so kernels and their tiles may differ from those of a real run"
-        )
-        found.append(
-            "whether it fits compares the compiler's peak with the GPU's memory; CUDA and NCCL need some for themselves"
-        )
+        found.append("compiled without a GPU and without autotuning: kernels and tiles may differ from a real run")
+        found.append("the fit compares the compiler's peak with the GPU's memory; CUDA and NCCL need some of it too")
     return tuple(found)

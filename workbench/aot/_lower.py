@@ -151,7 +151,7 @@ def _on_mesh(args: Sequence[Any], mesh: AbstractMesh) -> tuple[Any, ...]:
         message = (
             "`lower_for_target` was given shardings over axes that the mesh "
             f"{dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))} has not: {listed}. Shardings are moved to the "
-            "target's mesh by the names of their axes: name the axes alike, or shard these arguments over others."
+            "target's mesh by the names of their axes: use the same names, or shard these arguments over others."
         )
         raise MeshError(message)
     if uneven:

@@ -40,7 +40,7 @@ _NOISE = re.compile(r"^\s*(@|PC:|\*\*\*|WARNING|[IW]\d{4} )|process_state|cudart
 _LOG = logging.getLogger("workbench.aot")
 _SIGNALS = {
     "SIGFPE": "the compiler divided by zero",
-    "SIGABRT": "the compiler gave up on a check of its own",
+    "SIGABRT": "an internal check of the compiler failed",
     "SIGSEGV": "the compiler read memory that is not its own",
     "SIGKILL": "it was killed from outside: by `stop_workers`, or because memory ran out",
 }
@@ -164,9 +164,9 @@ class Worker:
         _LOG.warning("compiler process %d %s while %s", started.process.pid, why, watch.phase)
         said = f" It last wrote: {words!r}." if words else ""
         message = (
-            f"{watch.what} failed while {watch.phase}: the worker process that holds the compiler {why}.{said} A "
-            "compiler that dies raises no error, which is why it runs in a separate process: this kernel is "
-            "unharmed, and the next request starts a new worker. Take a topology from `list_targets()`, a "
+            f"{watch.what} failed while {watch.phase}: the worker process that holds the compiler {why}.{said} The "
+            "compiler runs in a separate process: this kernel is unharmed, and the next request starts a new "
+            "worker. Take a topology from `list_targets()`, a "
             "smaller program, or other options."
         )
         raise CompilerDiedError(message, stage=watch.phase)
@@ -249,13 +249,13 @@ def _refused(frame: dict[str, Any], what: str) -> Exception:
     said = " ".join(str(frame["message"]).split())[:1500]
     if frame["type"] == "NoSuchTopologyError":
         message = (
-            f"{what} failed: the compiler does not know this topology. It said: {said!r}. A topology has to be one "
-            "that its chips can be wired to: take one from `list_targets()`."
+            f"{what} failed: the compiler does not know this topology. It said: {said!r}. Chips can be wired only "
+            "to certain topologies: take one from `list_targets()`."
         )
         return MeshError(message)
     message = (
-        f"{what} failed: the compiler refused with {frame['type']}: {said!r}. What is compiled is valid StableHLO that "
-        "fits the target's compiler, with options that it knows: check `options`, the dtypes and the custom calls of "
+        f"{what} failed: the compiler refused with {frame['type']}: {said!r}. The compiler takes valid StableHLO "
+        "for its target and options that it knows: check `options`, the dtypes and the custom calls of "
         "the program."
     )
     return EngineError(message, stage="compiling")

@@ -38,7 +38,7 @@ def explore_cell(source: str) -> Answer:
     called = [name for name, _ in _calls(tree) if callable(known.get(name)) and _is_users(known[name])]
     wanted = list(dict.fromkeys([*reversed(defined), *called]))
     if not wanted:
-        return Answer(message="The cell neither defines nor calls a function of yours: choose a cell that does.")
+        return Answer(message="The cell does not define or call one of your functions: choose a cell that does.")
     for name in wanted:
         if (arguments := _last_call(name, [tree, *_history()])) is not None:
             can_run = name in known and not _has_effects(arguments)

@@ -599,8 +599,8 @@ class Traced(Inspected):
         if isinstance(self._call, TracedCall):
             return self._call
         message = (
-            f"`{question}` was given `{self.name}`, a {type(self.fn).__name__} that shows what it lowers and not the "
-            "function that it traces. It needs the traced function: pass the function without this wrapper."
+            f"`{question}` was given `{self.name}`, a {type(self.fn).__name__} that does not expose the function "
+            "that it traces. It needs the traced function: pass the function without this wrapper."
         )
         raise InspectionError(message)
 

@@ -20,8 +20,8 @@ from workbench.render import ReportSection, render_report
 DEVICES = 8
 TITLE = "Federated averaging, looked at"
 LEAD = (
-    f"A small network learns real handwritten digits that {_training.CLIENTS} clients keep to themselves. Below is the "
-    "program, what became of it on its way to the devices, and what it learned. Every number was computed from the "
+    f"A small network learns real handwritten digits that {_training.CLIENTS} clients keep to themselves. Below are "
+    "the program, its way to the devices, and its results. Every number was computed from the "
     "program on this page when the page was made."
 )
 

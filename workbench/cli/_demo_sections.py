@@ -171,7 +171,7 @@ def derivative_section(record: ProgramRecord) -> ReportSection:
     operations = ", ".join(dict.fromkeys(f"{s.operation}" for s in record.plan.walk() if s.operation))
     text = (
         "The derivative of the whole round with respect to the server's parameters, through every client's training, "
-        f"is again a program of the same few primitives ({operations}), so it is planned, drawn and priced alike."
+        f"is a program of the same few primitives ({operations}), so it is planned, drawn and priced in the same way."
     )
     picture = ReportPicture(svg=render.svg(record, width=760), caption=render.describe(record))
     count = count_text(len(list(record.plan.walk())))

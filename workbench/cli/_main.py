@@ -42,8 +42,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         _forget_output()
         print(
-            f"workbench: {error}. What was to be written found no place on its disk; files that were there before are "
-            "unchanged. Free some space, and run the command again.",
+            f"workbench: {error}. The disk is full; existing files are unchanged. Free some space, and run the "
+            "command again.",
             file=sys.stderr,
         )
         return 1
@@ -179,13 +179,13 @@ def make_parser() -> argparse.ArgumentParser:
     engines.add_argument("--json", action="store_true", help="print the list as JSON")
     engines.set_defaults(start=_start_engines)
 
-    record = commands.add_parser("record", help="measure and profile the devices here, and write one file to hand on")
+    record = commands.add_parser("record", help="measure and profile the devices here, and write one file to share")
     record.add_argument("--out", type=Path, default=Path("recording.zip"), help="(default: recording.zip)")
     record.add_argument("--profile", type=Path, help="trim this profile of your own instead of running programs")
     record.set_defaults(start=_start_record)
 
     rates = commands.add_parser("calibrate", help="measure what the devices here reach, for predictions on them")
-    rates.add_argument("--out", type=Path, help="also write the rates to this JSON file, to hand on")
+    rates.add_argument("--out", type=Path, help="also write the rates to this JSON file")
     rates.add_argument("--seconds", type=_seconds, default=30.0, help="how long to measure (default: 30)")
     rates.set_defaults(start=_start_calibrate)
 

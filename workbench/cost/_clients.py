@@ -95,7 +95,7 @@ def _capacity(plan: PlanRecord, name: str, count: int, largest: int) -> int:
 def _refuse(fact: str, count: int) -> None:
     message = (
         f"`estimate_cost` was given {fact}. It needs one non-negative number of examples per client, some of them "
-        f"positive: pass {count} numbers, or leave `examples_per_client` out to count all clients alike."
+        f"positive: pass {count} numbers, or leave `examples_per_client` out to count all clients equally."
     )
     raise InspectionError(message)
 

@@ -55,7 +55,7 @@ def estimate_cost(
     """
     if module is None and plan is None:
         raise InspectionError(
-            "`estimate_cost` was given neither a module nor a plan, so that there is nothing to price. A cost needs "
+            "`estimate_cost` was given neither a module nor a plan, so there is nothing to price. A cost needs "
             "the stages of a program: pass the record of `inspect_module`, or a `PlanRecord`."
         )
     peak = peak_of(chip, dtype)
@@ -315,7 +315,7 @@ def _reasons(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None) -> Ite
         if _seconds(one, share, chip) is not None:
             continue
         if one.wire_bytes is None:
-            why = "who takes part is written in no known syntax"
+            why = "the participants are written in an unknown syntax"
         elif one.executions is None:
             why = "it is in a loop whose number of iterations is not known"
         else:
@@ -344,8 +344,8 @@ def _sum_or_none(amounts: Sequence[float | None]) -> float | None:
 def _assumptions(module: ModuleRecord | None, chip: ChipRecord | None, dtype: str, devices: int) -> Iterator[str]:
     yield "predicted, not measured"
     yield (
-        "FLOPs are those of dot products and convolutions, a multiply and an add being two; elementwise ones are "
-        "counted apart, one per element, and are in no seconds"
+        "FLOPs count dot products and convolutions, a multiply and an add as two; elementwise FLOPs are counted "
+        "apart, one per element, and add no seconds"
     )
     if module is None:
         yield "from the plan, before compilation: nothing is fused between stages"
@@ -354,7 +354,7 @@ def _assumptions(module: ModuleRecord | None, chip: ChipRecord | None, dtype: st
             "replicated over the other mesh axes"
         )
     else:
-        yield "bytes are those of main memory at the boundaries of fusions; caches are not modelled"
+        yield "bytes count main memory at the boundaries of fusions; caches are not modelled"
         if any(len(collective.stages) > 1 and not collective.stage_shares for collective in module.collectives):
             yield "a collective that was combined from several stages is shared evenly by them"
         unread = [collective.name for collective in module.collectives if collective.wire_bytes is None]

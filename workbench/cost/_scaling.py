@@ -354,7 +354,7 @@ def _assumptions(
     if after.clients % after.shares:
         yield (
             f"{after.clients} {placement.name} do not divide over {after.shares} devices: the program then also sends "
-            "rows to the devices that compute them; neither those bytes nor their copies in the peak are in here"
+            "rows to the devices that compute them; those bytes and their copies in the peak are not counted"
         )
     if after.shares != before.shares:
         axes = ", ".join(placement.mesh_axes)

@@ -184,7 +184,7 @@ class _Schedule:
     def _sent(self, collective: CollectiveRecord, seconds: float | None) -> InstructionTime:
         why = ""
         if seconds is None:
-            why = "who takes part is written in no known syntax"
+            why = "the participants are written in an unknown syntax"
             if collective.wire_bytes is not None:
                 why = why_unpriced(collective.group_size, self._chip, across_slices=collective.across_slices)
         return InstructionTime(seconds, seconds, is_collective=True, unknown=why)

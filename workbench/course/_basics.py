@@ -171,4 +171,4 @@ def gradient_by_hand(answer: object) -> str:
     counts = len(stages(plan, "broadcast")), len(stages(plan, "reduce"))
     if counts != (1, 1):
         wrong(f"the values are right, but there are {counts} broadcasts and reductions: one each is enough.")
-    return "one broadcast, one reduction: what `jax.grad` finds as well."
+    return "one broadcast, one reduction, as in the result of `jax.grad`."

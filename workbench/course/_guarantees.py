@@ -28,7 +28,7 @@ def clip_update(answer: object) -> str:
     found = called(answer, long, 1.0)
     expect_values([found["a"][0], found["b"][0]], [0.6, 0.8], "Scale by min(1, C / norm), the norm over all leaves.")
     found = called(answer, short, 1.0)
-    expect_values([found["a"][0], found["b"][0]], [0.3, 0.4], "An update that is shorter than C stays as it is.")
+    expect_values([found["a"][0], found["b"][0]], [0.3, 0.4], "An update shorter than C does not change.")
     traced = called(jax.jit(lambda update: called(answer, update, 1.0)), long)  # later cells clip inside programs
     expect_values([traced["a"][0], traced["b"][0]], [0.6, 0.8], "Under `jax.jit` the result is another one.")
     return "long updates are scaled down, short ones stay."
@@ -53,7 +53,7 @@ def packed_bits(answer: object) -> str:
 
 @exercise("12.4", "the Byzantine clients that a median of 32 tolerates")
 def tolerated(answer: object) -> str:
-    expect_number(answer, 15, "The median belongs to the honest while they are more than half.")
+    expect_number(answer, 15, "The median is between honest values while honest clients are more than half.")
     return "fewer than half; heterogeneity lowers it in practice."
 
 
@@ -100,7 +100,7 @@ def pair_off(answer: object) -> str:
 
 @exercise("13.3", "the workers that take part in the gradient of a coded product")
 def workers_in_gradient(answer: object) -> str:
-    expect_number(answer, 7, "Whose block of the result was used?")
+    expect_number(answer, 7, "Which holder's block of the result was used?")
     return "only the seven whose answers were used."
 
 
@@ -157,7 +157,7 @@ def pairwise_masks(answer: object) -> str:
     if drawn < 10 * 16:
         wrong(
             f"the sum is 0, but {drawn} random words are drawn; each of the 10 pairs of clients needs 16 words that "
-            "only these two know. Otherwise whoever draws the masks can take them off."
+            "only these two know. Otherwise the one who draws the masks can remove them."
         )
     return "every row looks random, and their sum is 0."
 

@@ -206,7 +206,7 @@ def staleness_bound(answer: object) -> str:
 
 @exercise("16.3", "the client that the asynchronous result leans to")
 def leaning(answer: object) -> str:
-    expect_number(answer, 5, "Who still works when all others have finished?")
+    expect_number(answer, 5, "Which worker still works when all others have finished?")
     return "the slow one, which works alone at the end."
 
 
@@ -244,7 +244,7 @@ def draw_by_priority(answer: object) -> str:
     return "the length of an item's part is its chance."
 
 
-@exercise("17.3", "may a batch leave the table?")
+@exercise("17.3", "when may a batch leave the table?")
 def may_sample(answer: object) -> str:
     cases = (
         (63, 0, 32, 64, 4.0, False),

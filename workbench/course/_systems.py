@@ -229,7 +229,7 @@ def partial_results(answer: object) -> str:
         if sent > w.nbytes + 16:
             wrong(f"a task of {size} clients replies with {sent} bytes: one sum over its clients and their number do.")
         found = several(called(combine, partials), 2, "the mean update, the mean loss")
-        hint = f"The tasks have {', '.join(str(len(task)) for task in tasks)} clients: weight every client alike."
+        hint = f"The tasks have {', '.join(str(len(task)) for task in tasks)} clients: weight all clients equally."
         for each, value in zip(found, expected, strict=True):
             expect_values(each, value, hint)
     return "one partial result per task, as large for seven clients as for one."
@@ -312,7 +312,7 @@ def stale_mean(answer: object) -> str:
 
 @exercise("20.2", "bytes that over-selection moves for nothing in a round")
 def wasted_bytes(answer: object) -> str:
-    expect_number(answer, 300 * 40e6, "Who is stopped has received the model, and sends nothing.")
+    expect_number(answer, 300 * 40e6, "A stopped client has received the model and sends nothing.")
     return "300 phones received 40 MB each; that is the price of not waiting for them."
 
 

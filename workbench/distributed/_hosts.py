@@ -286,8 +286,8 @@ def _raised(host: int, error: BaseException) -> EngineError:
     name, value = getattr(error, "ename", type(error).__name__), getattr(error, "evalue", str(error))
     trace = _COLOURS.sub("", str(getattr(error, "traceback", "")))
     message = (
-        f"host {host} raised {name}: {value}. Every host must get through the same steps: correct what it ran there; "
-        f"its own traceback follows.\n{trace}"
+        f"host {host} raised {name}: {value}. Every host must complete the same steps: correct the code of that "
+        f"host; its traceback follows.\n{trace}"
     )
     return EngineError(message.rstrip(), stage=f"host {host}")
 

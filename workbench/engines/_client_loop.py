@@ -318,7 +318,7 @@ def _what_to_do(error: BaseException) -> str:
         )
     if type(error).__name__ in _LOST_WORKERS:
         return (
-            "A worker process ended by itself or was killed, most often for want of memory: give a task fewer clients, "
+            "A worker process ended or was killed, most often because memory ran out: give a task fewer clients, "
             "or run the round again."
         )
     return (

@@ -53,8 +53,8 @@ class ClientReader:
         first = next(iter(self), None)
         if first is None:
             message = (
-                "`ClientReader` was given a source without any client. The shapes of one client's data are those of "
-                "its first: pass at least one `(client_id, data)` pair."
+                "`ClientReader` was given a source without any client. The first client gives the shapes of one "
+                "client's data: pass at least one `(client_id, data)` pair."
             )
             raise ProgramError(message)
         leaves, structure = jax.tree.flatten(first[1])

@@ -75,8 +75,8 @@ def from_drjax(fn: Callable) -> Callable:
         if not call.programs:
             name = getattr(plain, "__name__", type(plain).__name__)
             message = (
-                f"`{name}` entered no DrJAX program while it was traced. Either it calls none, or the ones that it "
-                "calls stand under a `jax.jit` of their own that had traced them before: pass functions decorated by "
+                f"`{name}` entered no DrJAX program while it was traced. Either it calls none, or `jax.jit` inside "
+                "the function had traced its programs before: pass functions decorated by "
                 "`drjax.program`, and compile the whole with `workbench.jit(from_drjax(fn))` instead."
             )
             raise ProgramError(message)

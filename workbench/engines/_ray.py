@@ -67,8 +67,8 @@ class Ray(Executor):
         ray = importlib.import_module("ray")
         if not ray.is_initialized():
             message = (
-                "`Ray()` was made before `ray.init`. It runs clients on the cluster that Ray is connected to, and "
-                "starts none of its own: call `ray.init()` for this machine, or `ray.init(address=...)`, before."
+                "`Ray()` was made before `ray.init`. It runs clients on the cluster that Ray is connected to and "
+                "starts no cluster: call `ray.init()` for this machine, or `ray.init(address=...)`, before."
             )
             raise ProgramError(message)
         end_ray_with_this_process()

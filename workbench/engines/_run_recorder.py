@@ -79,7 +79,7 @@ class RunRecorder:
         if self._cancel is not None and self._cancel.is_set():
             message = (
                 f"the run of `{self.name}` was cancelled in stage {stage}, {done:.0%} of it done. A cancelled run has "
-                "no results: what had finished is in this error's `run`; run it again without setting `cancel`."
+                "no results: finished rounds are in this error's `run`; run it again without setting `cancel`."
             )
             raise EngineError(message, stage=stage)
 

@@ -34,9 +34,9 @@ def check_survivable(stablehlo: str, name: str) -> None:
         compile_for_cpu(stablehlo, int(devices[1]) if devices else 1, what=f"Compiling {name}")
     except CompilerDiedError as died:
         message = (
-            f"`{name}` was not compiled here, since XLA ends its process over it: it was tried in one of its own. It "
+            f"`{name}` was not compiled here, because XLA ends its process over it (tried in a child process). It "
             f"enters a `shard_map` over {_listed(manual)} and leaves {_listed(others)} to the compiler, whose "
-            "partitioner fails on gathers, scatters and what is made of them (indexing, sorting, cross-entropy) over "
+            "partitioner fails on gathers and scatters (indexing, sorting, cross-entropy) over "
             "two or more such axes. `jax.jit` of it would end this kernel: make the `shard_map` manual over every axis "
             "of its mesh (leave out `axis_names`), or let `wb.map_fn` spread the clients, which takes another lowering "
             "there."

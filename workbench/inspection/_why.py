@@ -609,8 +609,8 @@ class _Reader:
                 if others or results:
                     sentence = (
                         f"At `{value.operation}`{_at(value)}, {self.named(operand)} has dimension {dim} by "
-                        f"{_by(tuple(sorted(here)))}, and {'; '.join([*others, *results])}: one of them has to be "
-                        "brought to the other's sharding."
+                        f"{_by(tuple(sorted(here)))}, and {'; '.join([*others, *results])}: one of them must be "
+                        "resharded."
                     )
                     return "disagreement", sentence, "Give both the same sharding, or constrain the smaller one."
         return self._without_rule(value, operands, wanted)
@@ -625,8 +625,8 @@ class _Reader:
             if value.operation not in _UNSPLIT:
                 place = "inside it" if value.operation in _CONTAINERS else "and moved or merged it"
                 sentence = (
-                    f"The exchange has the name of `{value.operation}`{_at(value)}, whose operands and result are "
-                    f"sharded alike: the compiler put it there, {place}; no reason was found."
+                    f"The exchange has the name of `{value.operation}`{_at(value)}, whose operands and result have "
+                    f"the same sharding: the compiler put it there, {place}; no reason was found."
                 )
                 return "unknown", sentence, ""
         if alike and len(alike) == len(sharded):
@@ -772,12 +772,12 @@ class _Reader:
                 for dim, factor in enumerate(dims):
                     there = set(_axes_of(operand.spec, dim)) - used
                     if there and factor in rule.summed:
-                        lost.append(f"{_listed(there)} of {self.named(operand)} lies on the summed dimension {dim}")
+                        lost.append(f"{_listed(there)} of {self.named(operand)} shards the summed dimension {dim}")
                     elif there:
                         lost.append(f"{_listed(there)} of {self.named(operand)} is on dimension {dim} and given up")
         if lost:
             return f"{'; '.join(lost)}. No operand brings {free} on a dimension that the result keeps."
-        return f"None of its operands is sharded over {free}, so nothing cuts it: constrain it, or shard an operand."
+        return f"No operand is sharded over {free}, so the result is not divided: constrain it, or shard an operand."
 
 
 _DEPARTED = "The propagated shardings alone do not ask for this exchange: the compiler chose other shardings there."

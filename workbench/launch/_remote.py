@@ -178,8 +178,8 @@ def _packed_error(label: str, method: str, error: Exception) -> bytes:
         pickle.loads(packed)  # some exceptions can be pickled and not be unpickled
     except Exception:  # a user's exception may raise anything here
         message = (
-            f"The call `{method}` of node {label!r} raised {type(error).__name__}: {error}. The exception itself "
-            "cannot be pickled, so this one stands for it: give it a constructor whose arguments all have defaults."
+            f"The call `{method}` of node {label!r} raised {type(error).__name__}: {error}. The exception cannot be "
+            "pickled, so this error replaces it: give its constructor defaults for all arguments."
         )
         packed = pickled((False, NodeError(message, stage=label), where))
     return packed

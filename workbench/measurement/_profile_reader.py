@@ -118,7 +118,7 @@ class ProfileReader:
             msg = f"`open_profile` cannot read `{file}` ({error.strerror}). Give a file that you may read."
             raise ProfileError(msg) from error
         if damage:
-            self.notes.append(f"{file.name} is damaged ({damage}); what comes before is read")
+            self.notes.append(f"{file.name} is damaged ({damage}); the part before it is read")
         host = host or (file.name.split(".")[0] if number is not None else "")
         if host:
             self.hosts.append(host)

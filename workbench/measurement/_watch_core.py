@@ -267,7 +267,7 @@ class Core:
 
     def _wait(self, step: WatchedStep) -> float:
         if step.probe is None:
-            self.note("the seconds are those of the calls alone: no array of the results could be waited for")
+            self.note("the seconds cover the calls alone: the results have no array to wait for")
             return step.returned
         if step.ready is None:
             try:

@@ -99,8 +99,8 @@ def _computations(plan: Plan, kept_bytes: float) -> dict[int, int]:
 
 def _repeated_note(stage: StageRecord) -> str:
     return (
-        f"each client computes stage {stage.path} (`{stage.name}`) {stage.computations} times: a later stage reads its "
-        "rows, and making them again takes less memory than keeping those of all clients"
+        f"each client computes stage {stage.path} (`{stage.name}`) {stage.computations} times: a later stage reads "
+        "its rows, and computing them again takes less memory than keeping the rows of all clients"
     )
 
 

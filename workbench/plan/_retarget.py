@@ -67,7 +67,7 @@ class _Elsewhere(MeshRewriting):
         if equation.primitive.name == "shard_map" and equation.params["mesh"].shape == self.mesh.shape:
             return {**equation.params, "mesh": self.mesh}  # the same axes over other devices; its function stays
         if equation.primitive.name in ("shard_map", "xla_pmap"):
-            message = f"it enters a `{equation.primitive.name}` over a mesh of its own."
+            message = f"it enters a `{equation.primitive.name}` over another mesh."
             raise RebaseError(message)
         params = super().params(equation)
         if "placement" in params and "layout" in params:
@@ -81,7 +81,7 @@ class _Elsewhere(MeshRewriting):
         sharding = getattr(aval, "sharding", None)
         known = sharding.mesh if isinstance(sharding, NamedSharding) else None
         if known is not None and (_explicit_axes(known) != _explicit_axes(self.mesh)):
-            message = "the types of its values are those of other Explicit axes."
+            message = "its values have types of other Explicit axes."
             raise RebaseError(message)
         return super().type(aval)
 

@@ -182,7 +182,7 @@ def _chances(weights: ArrayLike | None, placement: Placement) -> jax.Array | Non
         message = (
             f'`sample` was given `weights` of shape {weights.shape}, but the placement "{placement.name}" has '
             f"{placement.size} clients. Each client needs exactly one weight: pass a vector of shape "
-            f"({placement.size},), or leave `weights` out to draw all clients alike."
+            f"({placement.size},), or leave `weights` out to draw all clients with equal chance."
         )
         raise PlacementError(message)
     return weights if jnp.issubdtype(weights.dtype, jnp.floating) else weights.astype(jnp.result_type(float))

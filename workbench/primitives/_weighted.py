@@ -120,7 +120,7 @@ def _weights_of_leaves(x: object, weight: object, placement: Placement) -> list[
         message = (
             f'`reduce_weighted_mean` was given `x` from {placement.size} clients of "{placement.name}" but `weight` of '
             f"shape {', '.join(map(str, wrong))}. Each client needs exactly one weight: pass a `weight` of shape "
-            f"({placement.size},), or use `reduce_mean(x)` to count every client alike."
+            f"({placement.size},), or use `reduce_mean(x)` to weight all clients equally."
         )
         raise PlacementError(message)
     try:

@@ -89,7 +89,7 @@ class CollectiveRecord(Record):
     group_size: int
     groups: int
     payload_bytes: int
-    wire_bytes: float | None  # None: who takes part is written in no known syntax
+    wire_bytes: float | None  # None: the participants are written in an unknown syntax
     executions: float | None
     stages: tuple[str, ...] = ()  # more than one where the compiler combined several
     stage_shares: dict[str, float] = field(default_factory=dict)  # stage -> its share of the payload, where combined

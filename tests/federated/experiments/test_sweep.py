@@ -258,7 +258,7 @@ def _finished_rounds(file: Path) -> bool:
 
 def test_file_is_no_folder_of_a_sweep(tmp_path: Path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match=r"cannot be made a folder \(FileExistsError"):
+    with pytest.raises(DataError, match=r"cannot be created \(FileExistsError"):
         small(directory=tmp_path / "file")
 
 

@@ -158,8 +158,8 @@ class Search:
             notes.append(f"rehearsed: {said}")
         if any(priced.counts_plan for priced in self._on_cpu.values()):
             notes.append(
-                "compiled for CPU devices, whose compiler fuses less: memory traffic counts up to that of the plan; "
-                "`inspect` counts all of it"
+                "compiled for CPU devices, whose compiler fuses less: memory traffic is capped at the traffic of "
+                "the plan; `inspect` counts all of it"
             )
         return notes
 

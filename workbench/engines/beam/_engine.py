@@ -175,7 +175,7 @@ class Beam(Engine):
             if found is None:
                 message = (
                     f"stage {work.stage} (`{work.name}`) ended with its Beam pipeline on {self.name}: {brief(error)}. "
-                    "No worker said which clients it was computing: look at the runner's own log; finished rounds are "
+                    "No worker reported its clients: read the log of the runner; finished rounds are "
                     "in this error's `run`."
                 )
                 raise EngineError(message, stage=work.stage) from error

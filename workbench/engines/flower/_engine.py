@@ -84,8 +84,8 @@ class Flower(Engine):
         _check(runtime, {"nodes": nodes, "clients_per_node": clients_per_node, "workers": workers})
         if runtime == "deployment" and insecure:
             warnings.warn(
-                "Flower's SuperLink starts without a check of its users: whoever can log in on this machine can run "
-                "code as you while it is open. Leave out `insecure=True` to answer only your own user.",
+                "Flower's SuperLink starts without a check of its users: every user of this machine can run code as "
+                "you while it is open. Leave out `insecure=True` to answer only your own user.",
                 UserWarning,
                 stacklevel=2,
             )

@@ -117,9 +117,9 @@ def _inputs(
     if both:
         message = (
             f"`Flower.export` was given {_listed(both)}, whose rows the clients read and which a server stage (or the "
-            "caller) reads as a whole. What the clients own does not go to the server: do that work in the client "
-            "function (a cohort by `where=` of a reduction instead of `select`), or give the server an argument of "
-            "its own."
+            "caller) reads as a whole. Data of clients do not go to the server: do that work in the client "
+            "function (a cohort by `where=` of a reduction instead of `select`), or pass a separate argument to the "
+            "server."
         )
         raise ProgramError(message)
     own = [block.uses[v].clients for v in variables]

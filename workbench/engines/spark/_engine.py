@@ -463,7 +463,7 @@ class _Jobs:
             )
             message = (
                 f"stage {work.stage} (`{work.name}`) ended with its Spark job on {self.engine.name}: {brief(error)}. "
-                f"No executor said which clients it was computing.{retry} Look at Spark's own log, and whether the "
+                f"No executor reported its clients.{retry} Look at Spark's own log, and whether the "
                 "driver's JVM still runs; finished rounds are in this error's `run`."
             )
             raise EngineError(message, stage=work.stage) from error
@@ -860,7 +860,7 @@ def _check(session: Foreign, conf: Foreign, clients_per_batch: object) -> None:
         raise ProgramError(message)
     if conf is not None and not isinstance(session, str):
         message = (
-            f"`Spark` was given an existing session and conf={dict(conf)!r}. Settings are those of a session that is "
+            f"`Spark` was given an existing session and conf={dict(conf)!r}. Settings apply to a session that is "
             "started here: set them where you make yours, or pass its master instead of it."
         )
         raise ProgramError(message)

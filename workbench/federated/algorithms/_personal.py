@@ -156,7 +156,7 @@ def fedrep(
             names = ", ".join(jax.tree_util.keystr(path, simple=True, separator=".") for path, _ in found[:8])
             message = (
                 f"`fedrep` received an `is_personal` that chooses {sum(personal)} of {len(personal)} parameters "
-                f"({names}). Some are shared and some belong to the clients' heads: choose by these paths."
+                f"({names}). Choose some of these paths as the clients' heads; the server shares the rest."
             )
             raise ProgramError(message)
         shared = [leaf for (_, leaf), mine in zip(found, personal, strict=True) if not mine]

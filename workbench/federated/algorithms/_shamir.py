@@ -61,9 +61,9 @@ def recover_secret(shares: Mapping[int, int], *, threshold: int) -> bytes:
     secret %= PRIME
     if secret >= 2**256 or not _are_on_a_polynomial(shares, threshold):
         message = (
-            f"`recover_secret` received {len(shares)} shares that do not lie on one polynomial of degree "
-            f"{threshold - 1} with a secret of 32 bytes. All shares are of one secret: leave out those of another one, "
-            "or damaged ones."
+            f"`recover_secret` received {len(shares)} shares that are not points of one polynomial of degree "
+            f"{threshold - 1} with a secret of 32 bytes. All shares must be of one secret: leave out shares of "
+            "other secrets and damaged shares."
         )
         raise ProgramError(message)
     return secret.to_bytes(32, "little")

@@ -43,8 +43,8 @@ class ClientData:
         unknown = [client for client in self.metadata if client not in frozen]
         if unknown:
             message = (
-                f"`ClientData` was given metadata of {show_ids(unknown)}, which hold no arrays. Metadata belong to a "
-                f"client by its id: use ids among {show_ids(frozen)}, or leave these out."
+                f"`ClientData` was given metadata of {show_ids(unknown)}, which have no arrays. Metadata refer to "
+                f"clients by id: use ids among {show_ids(frozen)}, or leave these out."
             )
             raise DataError(message)
         fields = next(iter(frozen.values()))

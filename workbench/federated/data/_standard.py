@@ -187,7 +187,7 @@ def _existing(name: str, path: str | Path) -> Path:
 
 def _missing(name: str, path: Path) -> None:
     message = (
-        f"The loader of {name} found nothing at {path}. The workbench downloads nothing by itself. In a terminal with "
+        f"The loader of {name} found nothing at {path}. The workbench downloads nothing. In a terminal with "
         f"a network: {_WHERE[name]}"
     )
     raise DataError(message)

@@ -33,9 +33,9 @@ class SweepStore:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 message = (
-                    f"`sweep` received directory={str(directory)!r}, which cannot be made a folder "
-                    f"({type(error).__name__}: {error.strerror}). A sweep keeps its trials in a folder of its own: "
-                    "pass the path of a new folder, in a place where you may write."
+                    f"`sweep` received directory={str(directory)!r}, which cannot be created "
+                    f"({type(error).__name__}: {error.strerror}). A sweep keeps its trials in a separate folder: "
+                    "pass the path of a new folder, where you can write."
                 )
                 raise DataError(message) from error
         self._base = sqlite3.connect(":memory:" if self.path is None else self.path, timeout=0.5)

@@ -184,7 +184,7 @@ def _assumptions(population: Population, work: WorkRecord) -> tuple[str, ...]:
     """Assumptions of the result, without the caller's numbers."""
     found = [
         "a device has one speed and one bandwidth, whatever the hour",
-        "interruptions have no memory; a session ends when it ends",
+        "interruptions are independent of the past; sessions end at their own time",
         "computation takes a program's FLOPs at the device's sustained rate",
         *(["memory counts values that a client receives, holds and sends, no activations"] * bool(work.memory_bytes)),
         *(["device classes are the defaults, round numbers and no measurement"] * (population.devices is PHONES)),

@@ -25,7 +25,7 @@ _COLLECTIVES: dict[str, CollectiveKind] = {
     "ragged_all_to_all": "ragged-all-to-all",
 }  # fmt: skip
 _NOTES = (
-    "figures are those of the jaxpr on all devices together, before XLA optimizes, partitions and fuses it",
+    "figures come from the jaxpr, for all devices together, before XLA optimizes, partitions and fuses it",
     "peak memory is known of a compiled module only",
 )
 

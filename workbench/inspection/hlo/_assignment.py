@@ -71,7 +71,7 @@ def divide_peak(
     note = f"the schedule's peak of {reached:,} bytes is laid on the lines; the compiler states {peak_bytes:,}"
     if reached <= peak_bytes:
         rest = [HeldAtPeak(None, peak_bytes - reached)] if reached < peak_bytes else []
-        return (*alive, *rest), f"{note}, and what it reserves beyond is a node of its own"
+        return (*alive, *rest), f"{note}; memory reserved beyond it is a separate node"
     factor = peak_bytes / reached
     return tuple(HeldAtPeak(held.instruction, held.size_bytes * factor) for held in alive), (
         f"{note}: it shares memory between values, so that each counts {factor:.0%} of its bytes"

@@ -157,7 +157,7 @@ class CollectiveReader:
                 groups = tuple(zip(*self._members, strict=True))
                 return groups, group_axes(groups, self._mesh.names, self._mesh.sizes), ()
             if match is None:
-                return (), Axes((), "who takes part is not written in a known syntax"), ()
+                return (), Axes((), "the participants are written in an unknown syntax"), ()
             text = match[1]
         if text not in self._axes:
             self._axes[text] = self._named(text, is_pairs=pairs is not None)

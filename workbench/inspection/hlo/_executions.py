@@ -70,7 +70,9 @@ def _callees(
     if instruction.opcode == "while":
         trips = trip_count(hlo, instruction, callers)
         if trips is None:
-            note = f"the length of loop `{instruction.name}` is not known before it runs, nor is what happens inside"
+            note = (
+                f"the length of loop `{instruction.name}` is unknown before the run, and so are the figures of its body"
+            )
             notes.append((instruction.computation, note))
             return dict.fromkeys(instruction.calls(), math.nan)
         return {**dict.fromkeys(instruction.calls("condition"), trips + 1.0), instruction.calls("body")[0]: trips}
