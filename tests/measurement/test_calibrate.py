@@ -122,7 +122,7 @@ def test_inspection_takes_measured_rates(few):
 def test_stop_keeps_nothing(few, monkeypatch):
     calls = itertools.count()
 
-    def interrupted(trial):
+    def interrupted(trial, repeats):
         if next(calls) > 5:
             raise KeyboardInterrupt
         return 1e-3
@@ -134,7 +134,7 @@ def test_stop_keeps_nothing(few, monkeypatch):
 
 
 def test_measuring_ends_when_the_spread_is_small(few, monkeypatch):
-    monkeypatch.setattr(_calibrate, "_timed", lambda trial: 1e-3)
+    monkeypatch.setattr(_calibrate, "_timed", lambda trial, repeats: 1e-3)
     chip = wb.calibrate(seconds=math.inf, kinds=("call",), progress=False, store=False)
     assert {each.runs for each in chip.rates} == {_calibrate._FEWEST_RUNS}
 
@@ -149,3 +149,24 @@ def test_file_that_holds_no_calibration_is_refused(tmp_path, text):
 
 def test_calibration_survives_json():
     assert ChipRecord.from_json(MEASURED.to_json()) == MEASURED
+
+
+def test_seconds_of_an_operation_leave_out_the_call():
+    trial = _calibrate._Trial("sort", 1e3, lambda _: None, operations=2, repeats=100)
+    trial.calls, trial.walls = [1e-3, 9e-3, 1e-3], [3e-3, 3e-3, 0.5e-3]
+    # 2 ms for 200 operations; a run that was shorter than an empty call leaves a twentieth of itself
+    assert trial.seconds == pytest.approx([1e-5, 1e-5, 0.5e-3 / 20 / 200])
+
+
+def test_operation_is_repeated_until_a_run_takes_several_empty_calls(monkeypatch):
+    clock = itertools.count()
+    now = [0.0]
+    hiccups = {1: 1.0}  # the first run with repetitions is disturbed
+
+    def run(repeats):
+        now[0] += 1e-3 + repeats * 1e-6 + hiccups.get(next(clock), 0.0)
+
+    monkeypatch.setattr(_calibrate.time, "perf_counter", lambda: now[0])
+    trial = _calibrate._Trial("sort", 1e3, run)
+    assert _calibrate._warm(trial)
+    assert trial.repeats * 1e-6 >= 3e-3

@@ -20,6 +20,7 @@ from workbench.errors import MeshError
 from workbench.records.hardware import ChipRecord, RateKind, RateRecord
 
 _LEAST_SECONDS = 2e-3  # of one run of a program: it repeats its operation until it takes that long
+_CALLS_OF_A_RUN = 3  # times an empty call: the least of one run, so that taking the call off leaves figures
 _SLOWEST_SECONDS = 0.25  # of one operation: larger sizes are left out
 _MOST_REPEATS = 1 << 16
 _FEWEST_RUNS, _MOST_RUNS = 5, 30
@@ -45,7 +46,14 @@ class _Trial:
     group_size: int = 1
     operations: int = 1  # in one repetition
     repeats: int = 1
-    seconds: list[float] = field(default_factory=list)  # of one operation
+    calls: list[float] = field(default_factory=list)  # wall seconds of a call without repetitions
+    walls: list[float] = field(default_factory=list)  # wall seconds of a call with all repetitions
+
+    @property
+    def seconds(self) -> list[float]:
+        """Seconds of one operation: those of the call are taken off, and at least a twentieth is left."""
+        call = statistics.median(self.calls) if self.calls else 0.0
+        return [max(wall - call, wall / 20) / self.repeats / self.operations for wall in self.walls]
 
     @property
     def name(self) -> str:
@@ -54,23 +62,24 @@ class _Trial:
 
     @property
     def is_settled(self) -> bool:
-        if len(self.seconds) < _FEWEST_RUNS:
+        if len(self.walls) < _FEWEST_RUNS:
             return False
-        return self.rate().spread <= _SMALL_SPREAD or len(self.seconds) >= _MOST_RUNS
+        return self.rate().spread <= _SMALL_SPREAD or len(self.walls) >= _MOST_RUNS
 
     def rate(self) -> RateRecord:
+        seconds = self.seconds
         low, _, high = (
-            statistics.quantiles(self.seconds, n=4, method="inclusive")  # within the measured seconds, also of two runs
-            if len(self.seconds) > 1
-            else (self.seconds[0],) * 3
+            statistics.quantiles(seconds, n=4, method="inclusive")  # within the measured seconds, also of two runs
+            if len(seconds) > 1
+            else (seconds[0],) * 3
         )
         return RateRecord(
             kind=self.kind,
             amount=self.amount,
-            seconds=statistics.median(self.seconds),
+            seconds=statistics.median(seconds),
             low_seconds=low,
             high_seconds=high,
-            runs=len(self.seconds),
+            runs=len(seconds),
             dtype=self.dtype,
             axis=self.axis,
             group_size=self.group_size,
@@ -129,7 +138,9 @@ def calibrate(
                 break
             for trial in trials if jax.process_count() > 1 else left:
                 show(f"round {number}, {len(left)} of {len(trials)} programs left: {trial.name}")
-                trial.seconds.append(_timed(trial))
+                if trial.kind not in _CALLS:
+                    trial.calls.append(_timed(trial, 0))
+                trial.walls.append(_timed(trial, trial.repeats))
     finally:
         show("")
     chip = _chip(mesh, [trial.rate() for trial in trials])
@@ -160,24 +171,24 @@ def _warm(trial: _Trial) -> bool:
         return False
     while True:
         # Of three, as one hiccup of the host would end the search with too few repeats.
-        whole = _agreed(min(_timed(trial) for _ in range(3)) * trial.repeats * trial.operations)
+        call = 0.0 if trial.kind in _CALLS else _agreed(min(_timed(trial, 0) for _ in range(3)))
+        whole = _agreed(max(0.0, min(_timed(trial, trial.repeats) for _ in range(3)) - call))
         if whole / trial.repeats > _SLOWEST_SECONDS:
             return False
-        if whole >= _LEAST_SECONDS or trial.repeats >= _MOST_REPEATS or trial.kind in _CALLS:
+        if (
+            whole >= max(_LEAST_SECONDS, _CALLS_OF_A_RUN * call)
+            or trial.repeats >= _MOST_REPEATS
+            or trial.kind in _CALLS
+        ):
             return True
         trial.repeats *= max(2, min(16, int(_LEAST_SECONDS / max(whole, 1e-7))))
 
 
-def _timed(trial: _Trial) -> float:
-    """Seconds of one operation: without those of the call, where it is repeated in one."""
-    call = 0.0
-    if trial.kind not in _CALLS:
-        start = time.perf_counter()
-        trial.run(0)
-        call = time.perf_counter() - start
+def _timed(trial: _Trial, repeats: int) -> float:
+    """Wall seconds of one call with so many repetitions."""
     start = time.perf_counter()
-    trial.run(trial.repeats)
-    return max(1e-9, time.perf_counter() - start - call) / trial.repeats / trial.operations
+    trial.run(repeats)
+    return time.perf_counter() - start
 
 
 def _agreed(value: float) -> float:
