@@ -8,7 +8,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec as P
 
 import workbench as wb
-from workbench.advice import with_written_gathers
+from workbench.advice._rewrite import with_written_gathers
 
 
 def auto(shape, names):

@@ -5,7 +5,8 @@ import math
 import pytest
 from records_parts import TOY_CHIP
 
-from workbench.cost import CHIPS, collective_seconds, is_closed_ring, known_chip
+from workbench.cost import CHIPS, collective_seconds, known_chip
+from workbench.cost._collectives import is_closed_ring
 from workbench.errors import MeshError
 
 HOP = 1e-6

@@ -178,7 +178,7 @@ def test_views_are_shown_as_text(seen: list[dict[str, Any]]) -> None:
 
 
 def test_measured_runs_become_one_record_of_eight_devices(seen: list[dict[str, Any]]) -> None:
-    from workbench.distributed import merge_runs
+    from workbench.distributed._merge import merge_runs
 
     run = merge_runs([host["run"] for host in seen])
     assert len({event.where for event in run.events}) == 8

@@ -3,7 +3,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from workbench.distributed import from_local_clients, merge_runs, synchronized, wait_for
+from workbench.distributed import from_local_clients, synchronized, wait_for
+from workbench.distributed._merge import merge_runs
 from workbench.errors import EngineError, InspectionError, MeshError
 from workbench.records.run import ClientRunRecord, RunRecord, StageRunRecord
 

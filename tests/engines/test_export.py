@@ -17,8 +17,9 @@ from fuzz.targets import CORPUS, sign_body
 from jax.sharding import NamedSharding, PartitionSpec as P
 
 import workbench as wb
-from workbench.engines import BodyReader, pack, read_header, unpack_apart
+from workbench.engines import pack, read_header, unpack_apart
 from workbench.engines._artifact import MAGIC, unpack
+from workbench.engines._artifact_check import BodyReader
 from workbench.errors import InspectionError
 
 

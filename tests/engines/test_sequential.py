@@ -8,7 +8,8 @@ import pytest
 from engine_contract import CLIENTS, EngineContract, client_data, failing, fedavg, rounds, start
 
 import workbench as wb
-from workbench.engines import ClientReader, Engine, MeshEngine, Observed, Sequential
+from workbench.engines import ClientReader, Engine, MeshEngine, Sequential
+from workbench.engines._debug import Observed
 from workbench.errors import EngineError, ProgramError
 
 

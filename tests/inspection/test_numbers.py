@@ -466,7 +466,7 @@ def simulated_client_without_work():
 @repro
 def live_bytes_of_shards():
     "arrays made by x.addressable_shards share memory and are counted again"
-    from workbench.measurement import live_bytes
+    from workbench.measurement._memory import live_bytes
 
     x = jax.device_put(jnp.ones((8, 1000, 250)), NamedSharding(mesh_(8), P("clients")))
     a = live_bytes()[7]

@@ -8,7 +8,8 @@ from records_parts import TOY_CHIP
 
 import workbench as wb
 from workbench.errors import EngineError, MeasureError
-from workbench.measurement import DeviceEvent, Profile, ReadingOptions, join_profile, measure_compiled
+from workbench.measurement import Profile, ReadingOptions, join_profile, measure_compiled
+from workbench.measurement._device_events import DeviceEvent
 from workbench.measurement._measure import _kept, _stage_runs
 from workbench.records.compiled import CollectiveRecord, InstructionRecord, MemoryRecord, ModuleRecord, StagePartRecord
 from workbench.records.run import EventRecord

@@ -5,11 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from workbench.measurement import DeviceEvent, ModuleRun, OtherEvent, open_profile
+from workbench.measurement import open_profile
 from workbench.measurement._device_events import (
     COMMAND_BUFFERS,
     SPARSE_CORE,
     WAITING,
+    DeviceEvent,
+    ModuleRun,
+    OtherEvent,
     execution_shares,
     kernels_per_execution,
     read_plane,

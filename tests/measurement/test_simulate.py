@@ -3,7 +3,9 @@ import pandas as pd
 import pytest
 
 from workbench.errors import MeasureError
-from workbench.measurement import ClientProfiles, sample_profiles, simulate_round, simulate_rounds
+from workbench.measurement import ClientProfiles, simulate_round
+from workbench.measurement._client_profiles import sample_profiles
+from workbench.measurement._simulate import simulate_rounds
 
 # Work of 1e9 FLOP and 1 MB each way. Client 0: 1 s down + 1 s computing + 1 s up = 3 s; client 1 computes at half the
 # speed: 4 s; client 2 has twice the link down and half the link up: 0.5 + 1 + 2 = 3.5 s.

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import AxisType, PartitionSpec as P
 
-from workbench.plan import count_jaxpr, count_jaxpr_work, valid_positions
+from workbench.plan import valid_positions
+from workbench.plan._count import count_jaxpr, count_jaxpr_work
 from workbench.primitives import map_fn, program
 
 X = jnp.ones((8, 16))

@@ -2,7 +2,6 @@
 
 from workbench.advice._advise import advise_call as advise_call, advise_record as advise_record
 from workbench.advice._narrow import narrowed as narrowed
-from workbench.advice._rewrite import with_written_gathers as with_written_gathers
 from workbench.advice._verify import Variants as Variants
 from workbench.advice.search import search_call as search_call
 
@@ -12,5 +11,4 @@ __all__ = [
     "advise_record",
     "narrowed",
     "search_call",
-    "with_written_gathers",
 ]

@@ -1,7 +1,7 @@
 """First calls of a user: one trace of a program, and all questions about it."""
 
 from workbench.api._compare import compare as compare
-from workbench.api._export import ExportedProgram as ExportedProgram, LoadedProgram as LoadedProgram, load as load
+from workbench.api._export import load as load
 from workbench.api._lab import device_panel as device_panel, explore_cell as explore_cell
 from workbench.api._questions import (
     advise as advise,
@@ -13,6 +13,5 @@ from workbench.api._questions import (
     why as why,
 )
 from workbench.api._runs_page import write_runs_page as write_runs_page
-from workbench.api._show import in_notebook as in_notebook
 from workbench.api._traced import Traced as Traced, trace as trace
 from workbench.api._watch import watch as watch

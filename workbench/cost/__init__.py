@@ -10,7 +10,6 @@ from workbench.cost._accuracy import (
 )
 from workbench.cost._collectives import (
     collective_seconds as collective_seconds,
-    is_closed_ring as is_closed_ring,
     seconds_of_collective as seconds_of_collective,
 )
 from workbench.cost._estimate import estimate_cost as estimate_cost, largest_dtype as largest_dtype
@@ -21,8 +20,5 @@ from workbench.cost._operations import (
     product_peak as product_peak,
 )
 from workbench.cost._rates import family_of as family_of
-from workbench.cost._scaling import (
-    estimate_scaled as estimate_scaled,
-    scaled_placement as scaled_placement,
-)
+from workbench.cost._scaling import estimate_scaled as estimate_scaled, scaled_placement as scaled_placement
 from workbench.cost._timeline import InstructionTime as InstructionTime, time_module as time_module

@@ -5,17 +5,12 @@ raises `WrongAnswerError` (an `AssertionError`), so that the same line works in 
 """
 
 from workbench.course._check import (
-    Grade as Grade,
     check as check,
     check_solution as check_solution,
     exercises as exercises,
     right_answer as right_answer,
 )
-from workbench.course._marks import (
-    Submission as Submission,
-    grade_folder as grade_folder,
-    marks_as_csv as marks_as_csv,
-)
+from workbench.course._marks import grade_folder as grade_folder, marks_as_csv as marks_as_csv
 from workbench.course._notebooks import Title as Title, write_students as write_students
 from workbench.course._pages import write_site as write_site, write_slides as write_slides
 from workbench.course._parts import (

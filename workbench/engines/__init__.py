@@ -1,21 +1,12 @@
 """Runs a plan somewhere and returns what happened: client by client here, on executors, Beam, Spark, or the mesh."""
 
-from workbench.engines._artifact import (
-    pack as pack,
-    read_header as read_header,
-    unpack_apart as unpack_apart,
-)
-from workbench.engines._artifact_check import BodyReader as BodyReader
+from workbench.engines._artifact import pack as pack, read_header as read_header, unpack_apart as unpack_apart
 from workbench.engines._client_files import ArrayReader as ArrayReader, ParquetReader as ParquetReader
 from workbench.engines._clients import ClientReader as ClientReader
-from workbench.engines._debug import Observed as Observed
 from workbench.engines._drjax import from_drjax as from_drjax
 from workbench.engines._engine import Engine as Engine
 from workbench.engines._executor import Executor as Executor
-from workbench.engines._federated_language import (
-    FederatedComputation as FederatedComputation,
-    to_federated_language as to_federated_language,
-)
+from workbench.engines._federated_language import to_federated_language as to_federated_language
 from workbench.engines._mesh import MeshEngine as MeshEngine
 from workbench.engines._play import play as play
 from workbench.engines._ray import Ray as Ray

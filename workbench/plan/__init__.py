@@ -8,8 +8,6 @@ from workbench.plan._client_loop import ClientLoop as ClientLoop, ClientShard as
 from workbench.plan._compile import jit as jit
 from workbench.plan._count import (
     EquationWork as EquationWork,
-    count_jaxpr as count_jaxpr,
-    count_jaxpr_work as count_jaxpr_work,
     main_product as main_product,
     walk_jaxpr_work as walk_jaxpr_work,
 )
@@ -33,17 +31,8 @@ from workbench.plan._interpreter import (
     While as While,
     control_flow as control_flow,
 )
-from workbench.plan._jit import (
-    Jitted as Jitted,
-    trace as trace,
-    trace_listening as trace_listening,
-)
-from workbench.plan._listen import (
-    Emitted as Emitted,
-    deliver as deliver,
-    listen as listen,
-    listeners as listeners,
-)
+from workbench.plan._jit import Jitted as Jitted, trace as trace, trace_listening as trace_listening
+from workbench.plan._listen import Emitted as Emitted, deliver as deliver, listen as listen, listeners as listeners
 from workbench.plan._loop_form import LoopForm as LoopForm
 from workbench.plan._phases import Phase as Phase, find_phases as find_phases
 from workbench.plan._plan import (

@@ -7,8 +7,8 @@ References:
 """
 
 from workbench.replicate._batch_norm import batch_moments as batch_moments, sync_batch_norm as sync_batch_norm
-from workbench.replicate._context import InputContext as InputContext, ReplicaContext as ReplicaContext
+from workbench.replicate._context import InputContext as InputContext
 from workbench.replicate._optimizer import wrap_optimizer as wrap_optimizer
 from workbench.replicate._replicator import Replicator as Replicator
 
-__all__ = ["InputContext", "ReplicaContext", "Replicator", "batch_moments", "sync_batch_norm", "wrap_optimizer"]
+__all__ = ["InputContext", "Replicator", "batch_moments", "sync_batch_norm", "wrap_optimizer"]

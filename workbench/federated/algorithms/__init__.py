@@ -3,9 +3,7 @@
 from workbench.federated.algorithms._aggregate import Aggregator as Aggregator, weighted_mean as weighted_mean
 from workbench.federated.algorithms._algorithm import Algorithm as Algorithm
 from workbench.federated.algorithms._apfl import apfl as apfl
-from workbench.federated.algorithms._buffered_fedavg import (
-    buffered_fedavg as buffered_fedavg,
-)
+from workbench.federated.algorithms._buffered_fedavg import buffered_fedavg as buffered_fedavg
 from workbench.federated.algorithms._byzantine import (
     bulyan as bulyan,
     geometric_median as geometric_median,
@@ -25,10 +23,7 @@ from workbench.federated.algorithms._coded_shuffle import (
 )
 from workbench.federated.algorithms._cohorts import in_cohorts as in_cohorts
 from workbench.federated.algorithms._compression import quantized_mean as quantized_mean, top_k_mean as top_k_mean
-from workbench.federated.algorithms._diloco import (
-    diloco as diloco,
-    outer_nesterov as outer_nesterov,
-)
+from workbench.federated.algorithms._diloco import diloco as diloco, outer_nesterov as outer_nesterov
 from workbench.federated.algorithms._error_feedback import (
     Compressor as Compressor,
     compressed_mean as compressed_mean,
@@ -52,16 +47,9 @@ from workbench.federated.algorithms._lora import (
 from workbench.federated.algorithms._matmul import matmul_25d as matmul_25d, matmul_words as matmul_words
 from workbench.federated.algorithms._meta import fine_tuning as fine_tuning, maml as maml, reptile as reptile
 from workbench.federated.algorithms._mime import mime_lite as mime_lite
-from workbench.federated.algorithms._normalized import (
-    feddyn as feddyn,
-    fedlin as fedlin,
-    fednova as fednova,
-)
+from workbench.federated.algorithms._normalized import feddyn as feddyn, fedlin as fedlin, fednova as fednova
 from workbench.federated.algorithms._personal import ditto as ditto, fedrep as fedrep
-from workbench.federated.algorithms._population import (
-    branch_train_merge as branch_train_merge,
-    papa as papa,
-)
+from workbench.federated.algorithms._population import branch_train_merge as branch_train_merge, papa as papa
 from workbench.federated.algorithms._powersgd import power_sgd_mean as power_sgd_mean
 from workbench.federated.algorithms._privacy import epsilon as epsilon, gaussian_mean as gaussian_mean
 from workbench.federated.algorithms._private_trees import (
@@ -74,9 +62,7 @@ from workbench.federated.algorithms._scaffold import scaffold as scaffold
 from workbench.federated.algorithms._secure_cost import secure_aggregation_cost as secure_aggregation_cost
 from workbench.federated.algorithms._secure_mean import masked_sum as masked_sum, secure_mean as secure_mean
 from workbench.federated.algorithms._secure_noise import secure_epsilon as secure_epsilon
-from workbench.federated.algorithms._secure_session import (
-    SecureSession as SecureSession,
-)
+from workbench.federated.algorithms._secure_session import SecureSession as SecureSession
 from workbench.federated.algorithms._self_tuning import hypergradient as hypergradient, reweighted as reweighted
 from workbench.federated.algorithms._statistics import (
     histogram as histogram,
@@ -84,10 +70,5 @@ from workbench.federated.algorithms._statistics import (
     quantile as quantile,
     word_count as word_count,
 )
-from workbench.federated.algorithms._streaming import (
-    streaming_diloco as streaming_diloco,
-)
-from workbench.federated.algorithms._tensor_parallel import (
-    TensorParallel as TensorParallel,
-    tensor_parallel as tensor_parallel,
-)
+from workbench.federated.algorithms._streaming import streaming_diloco as streaming_diloco
+from workbench.federated.algorithms._tensor_parallel import tensor_parallel as tensor_parallel

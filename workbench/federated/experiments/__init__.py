@@ -1,9 +1,7 @@
 """Experiments in federated learning: sweeps, comparisons of runs, and one experiment from a handful of settings."""
 
 from workbench.federated.experiments._code import write_code as write_code
-from workbench.federated.experiments._experiment import (
-    Experiment as Experiment,
-)
+from workbench.federated.experiments._experiment import Experiment as Experiment
 from workbench.federated.experiments._hypergradient_search import HypergradientSearch as HypergradientSearch
 from workbench.federated.experiments._playground import playground as playground
 from workbench.federated.experiments._settings import (
@@ -17,4 +15,3 @@ from workbench.federated.experiments._space import (
     SuccessiveHalving as SuccessiveHalving,
 )
 from workbench.federated.experiments._sweep import sweep as sweep
-from workbench.federated.experiments._sweep_result import SweepResult as SweepResult

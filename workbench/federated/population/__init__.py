@@ -3,7 +3,6 @@
 from workbench.federated.population._availability import (
     Always as Always,
     Availability as Availability,
-    RecordedSessions as RecordedSessions,
     Sessions as Sessions,
 )
 from workbench.federated.population._devices import (
