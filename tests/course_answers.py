@@ -995,7 +995,7 @@ def _of_notebook_07():
     params = {"in": shaped(4096, 2**16, spec=P(None, "model")), "out": shaped(2**16, 16, spec=P("model", None))}
     data = shaped(32, 4, 16, 4096, spec=P("clients")), shaped(32, 4, 16, 16, spec=P("clients"))
     with jax.set_mesh(mesh):
-        record = wb.inspect(training_round, on="v5e", examples_per_client=[64] * 32)(params, data)
+        record = wb.inspect(training_round, on="v5e", examples_per_client=([64] * 32, 64))(params, data)
     speed, up = np.full(32, 1e12), np.full(32, 2e9)
     speed[11], up[23] = 5e10, 1.2e9
     profiles = measurement.ClientProfiles(flops_per_second=speed, down_bytes_per_second=2e9, up_bytes_per_second=up)

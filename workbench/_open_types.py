@@ -1,6 +1,6 @@
 """Names for what has no type that could be said; nothing here imports JAX, which some layers do without."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any, Final, TypeAlias
 
@@ -14,6 +14,10 @@ Option: TypeAlias = Any
 
 Progress: TypeAlias = Callable[[str, float], None]
 """Called with the phase of long work and the seconds so far."""
+
+
+Examples: TypeAlias = Sequence[int] | tuple[Sequence[int], int]
+"""True numbers of examples of the clients, alone or with the number that the arrays hold for each: `(counts, held)`."""
 
 
 class AsGiven(Enum):

@@ -210,7 +210,7 @@ def test_padding_of_clients_is_reported_with_its_share():
     def total(x):
         return wb.reduce_sum(wb.map_fn(lambda row: (row @ row.T).sum(), x))
 
-    advice = wb.advise(total, verify=False, examples_per_client=[1, 1, 1, 16])(jnp.ones((4, 16, 8)))
+    advice = wb.advise(total, verify=False, examples_per_client=([1, 1, 1, 16], 16))(jnp.ones((4, 16, 8)))
     assert "unbalanced clients" in rules(advice)
     assert "70% of the clients' work is padding" in advice.findings[0].what
 
@@ -602,7 +602,9 @@ def test_clients_that_wait_for_larger_ones_of_their_chunk_are_found(counts, is_f
     def total(x):
         return wb.reduce_sum(wb.map_fn(lambda row: (row @ row.T).sum(), x))
 
-    advice = wb.advise(wb.jit(total, chunk_size=8), verify=False, examples_per_client=counts)(jnp.ones((8, 64, 8)))
+    advice = wb.advise(wb.jit(total, chunk_size=8), verify=False, examples_per_client=(counts, 64))(
+        jnp.ones((8, 64, 8))
+    )
     assert ("unbalanced clients" in rules(advice)) == is_found
 
 

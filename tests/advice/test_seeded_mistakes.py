@@ -210,7 +210,7 @@ def fedavg_advice(mesh, examples):
         w = {name: jax.ShapeDtypeStruct(each.shape, each.dtype) for name, each in parameters(mesh, SPECS).items()}
         data = jax.ShapeDtypeStruct((8, BATCH, LENGTH, WIDTH), "float32")
         fn = wb.jit(fedavg, donate_argnums=0)
-        return wb.advise(fn, verify=False, examples_per_client=examples)(w, data).findings
+        return wb.advise(fn, verify=False, examples_per_client=(examples, BATCH))(w, data).findings
 
 
 def test_unbalanced_clients_are_the_top_finding(mesh):

@@ -188,7 +188,7 @@ def test_clients_without_examples_all_cost_the_same():
 
 def test_ragged_clients_cost_their_true_share():
     stages = plan(client_stage(elementwise_flops_per_client=20.0))
-    cost = estimate_cost(None, stages, examples_per_client=(10, 5, 5, 0))
+    cost = estimate_cost(None, stages, examples_per_client=((10, 5, 5, 0), 10))
     assert [c.elementwise_flops for c in cost.clients] == [20.0, 10.0, 10.0, 0.0]
     assert [c.flops for c in cost.clients] == [100.0, 50.0, 50.0, 0.0]
     assert {c.padded_examples for c in cost.clients} == {10}
@@ -197,7 +197,7 @@ def test_ragged_clients_cost_their_true_share():
 
 
 def test_lockstep_waits_for_the_largest_of_each_chunk():
-    cost = estimate_cost(None, plan(client_stage(), at_once=2), examples_per_client=(10, 10, 5, 5))
+    cost = estimate_cost(None, plan(client_stage(), at_once=2), examples_per_client=((10, 10, 5, 5), 10))
     assert cost.lockstep_waste == 0.0
 
 
@@ -205,7 +205,7 @@ def test_devices_wait_for_the_slowest_one():
     mesh = MESH.replace(
         clients=tuple(ClientRange(placement="clients", device_id=d, start=2 * d, stop=2 * d + 2) for d in range(2))
     )
-    cost = estimate_cost(None, plan(client_stage()), mesh=mesh, examples_per_client=(6, 6, 2, 2))
+    cost = estimate_cost(None, plan(client_stage()), mesh=mesh, examples_per_client=((6, 6, 2, 2), 6))
     assert [c.device_id for c in cost.clients] == [0, 0, 1, 1]
     assert cost.imbalance_waste == 0.5  # both devices take 12; 16 of 24 examples are work
 
@@ -234,6 +234,29 @@ def test_clients_in_a_loop_work_in_every_iteration_and_in_the_dearest_branch():
 def test_examples_that_do_not_fit_are_refused(examples, fact):
     with pytest.raises(InspectionError, match=fact + r".*pass 4 numbers"):
         estimate_cost(None, plan(client_stage()), examples_per_client=examples)
+
+
+@pytest.mark.parametrize(
+    ("examples", "fact"),
+    [
+        pytest.param((9, 9, 9, 9), r"nothing declares how many.*examples_per_client=\(counts, 9\)", id="undeclared"),
+        pytest.param(((1, 2, 9, 3), 8), r"has 9 examples for client 2, but the arrays hold 8", id="more than fit"),
+    ],
+)
+def test_examples_without_a_declared_number_that_fits_are_refused(examples, fact):
+    with pytest.raises(InspectionError, match=fact):
+        estimate_cost(None, plan(client_stage()), examples_per_client=examples)
+
+
+def test_a_mask_declares_the_examples_that_batched_arrays_hold():
+    inputs = [
+        ValueRecord(name=name, shape=shape, dtype=dtype, size_bytes=0)
+        for name, shape, dtype in (("d['mask']", (4, 16, 4), "bool"), ("d['x']", (4, 16, 4, 16), "float32"))
+    ]
+    masked = plan(client_stage()).replace(inputs=tuple(inputs))
+    cost = estimate_cost(None, masked, examples_per_client=(3, 5, 9, 12))
+    assert {c.padded_examples for c in cost.clients} == {64}
+    assert cost.padding_waste == pytest.approx(1 - 29 / 256)
 
 
 def test_examples_for_a_program_without_clients_are_refused():

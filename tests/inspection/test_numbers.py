@@ -267,7 +267,7 @@ def padding_of_pad_clients():
         batch_size=16,
     )
     p = wb.program(clients=4)(lambda w, x: wb.reduce_mean(wb.map_fn(lambda w, x: (x @ w).sum(), (wb.broadcast(w), x))))
-    r = look(p, jnp.ones((16, 16)), jnp.asarray(pd["x"]), examples_per_client=pd.counts.tolist())
+    r = look(p, jnp.ones((16, 16)), jnp.asarray(pd["x"]), examples_per_client=(pd.counts.tolist(), 32))
     true = 1 - float(pd.mask.mean())
     return r.cost.padding_waste, true, abs(r.cost.padding_waste - true) < 1e-6
 
@@ -275,7 +275,7 @@ def padding_of_pad_clients():
 @repro
 def lockstep_one_at_a_time():
     "with one client at once nothing runs together; the imbalance of devices is called lockstep"
-    r = look(linear(8), s(16, 16), s(8, 8, 16), on=mesh_(2), chunk_size=1, examples_per_client=[1] * 4 + [9] * 4)
+    r = look(linear(8), s(16, 16), s(8, 8, 16), on=mesh_(2), chunk_size=1, examples_per_client=([1] * 4 + [8] * 4, 8))
     from workbench_widgets._clients_state import clients_state
 
     return (

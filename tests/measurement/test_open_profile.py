@@ -145,6 +145,13 @@ def test_run_of_the_explorer_keeps_copies_apart_from_computing(v6e):
     assert "copies" in render.text(v6e.as_run())
 
 
+def test_call_tree_and_operations_name_the_waits_for_copies_alike(v6e):
+    ends = sum(each.seconds for each in v6e.operations if each.category == "copy-done")
+    nodes = [node for tree in v6e.trees.values() for node in tree.nodes if node.name.endswith("copy-done")]
+    assert {node.name for node in nodes} == {"copy-start and copy-done"}
+    assert sum(sum(node.own.measured_seconds.values()) for node in nodes) == pytest.approx(ends, rel=1e-3)
+
+
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
 def test_perfetto_trace_holds_every_event_of_the_time_line(v6e, tmp_path, name):
     path = v6e.to_perfetto(tmp_path / name)

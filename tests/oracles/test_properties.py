@@ -151,7 +151,7 @@ def test_padding_is_that_of_the_arrays(examples: list[int], batch: int):
     program = wb.program(clients=count)(
         lambda w, x: wb.reduce_mean(wb.map_fn(lambda w, x: (x @ w).sum(), (wb.broadcast(w), x)))
     )
-    inspect = wb.inspect(program, examples_per_client=examples)
+    inspect = wb.inspect(program, examples_per_client=(examples, held))
     record = inspect(_zeros(16, 16), _zeros(count, held // batch, batch, 16))
     assert record.cost.padding_waste == pytest.approx(oracle.padding_share(examples, held))
 

@@ -77,7 +77,7 @@ def test_wastes_of_many_unequal_clients_are_those_of_few(monkeypatch: pytest.Mon
     examples = [1, 7, 2, 2, 9, 1, 3, 3, 5, 4]
 
     def wastes():
-        cost = estimate_cost(found.module, found.plan, mesh=found.mesh, examples_per_client=examples)
+        cost = estimate_cost(found.module, found.plan, mesh=found.mesh, examples_per_client=(examples, 9))
         return len(cost.clients), cost.padding_waste, cost.lockstep_waste, cost.imbalance_waste
 
     listed = wastes()

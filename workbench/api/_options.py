@@ -1,10 +1,10 @@
 """Options of questions, with their types."""
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal, TypeAlias, TypedDict
 
-from workbench._open_types import AS_GIVEN, AsGiven, Progress
+from workbench._open_types import AS_GIVEN, AsGiven, Examples, Progress
 from workbench.errors import ProgramError
 from workbench.inspection import On, machine_of
 from workbench.measurement import DeviceMonitor, Run
@@ -21,7 +21,7 @@ class InspectOptions(TypedDict, total=False):
 
     on: On
     chunk_size: ChunkSize | AsGiven
-    examples_per_client: Sequence[int] | None
+    examples_per_client: Examples | None
     order: Literal["topology", "naive"]
     force: bool
     progress: Progress | None
@@ -48,7 +48,7 @@ def inspect_options(
     *,
     on: On = None,
     chunk_size: ChunkSize | AsGiven = AS_GIVEN,
-    examples_per_client: Sequence[int] | None = None,
+    examples_per_client: Examples | None = None,
     order: Literal["topology", "naive"] = "topology",
     force: bool = False,
     progress: Progress | None = None,

@@ -10,7 +10,7 @@ import jax
 from jax.sharding import AbstractMesh, Mesh
 
 from workbench import render
-from workbench._open_types import AS_GIVEN, AsGiven
+from workbench._open_types import AS_GIVEN, AsGiven, Examples
 from workbench._types import Argument, Spec
 from workbench.advice import Variants, advise_call, search_call
 from workbench.api import _export, _measure, _show
@@ -104,7 +104,7 @@ class Traced(Inspected):
         *,
         on: On = None,
         chunk_size: ChunkSize | AsGiven = AS_GIVEN,
-        examples_per_client: Sequence[int] | None = None,
+        examples_per_client: Examples | None = None,
         order: Literal["topology", "naive"] = "topology",
         force: bool = False,
         progress: Progress | None = None,
@@ -120,7 +120,8 @@ class Traced(Inspected):
                 `list_targets`); a chip such as "v5e", whose rates price the program; or a tuple with one of each. An
                 `AbstractMesh` is only planned. Without a target and a chip no seconds are estimated.
             chunk_size: As for `jit`. Default: that of `fn` if it came from `jit`, else "auto".
-            examples_per_client: The true number of examples of every client, to price padding and lockstep.
+            examples_per_client: The true number of examples of every client, to price padding and lockstep. Where no
+                argument is a `mask`, also the number that the arrays hold for each client: `(counts, 64)`.
             order: With a target: devices in the order that its topology prefers, or as they come ("naive").
             force: With a target: also a topology that was never tried.
             progress: With a target: called with the phase and the seconds so far.

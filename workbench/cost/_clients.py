@@ -1,10 +1,12 @@
 """Cost of each client by its number of examples, and the waste of padding and waiting."""
 
 import math
+import re
 from collections.abc import Sequence
 
 import numpy as np
 
+from workbench._open_types import Examples
 from workbench.errors import InspectionError
 from workbench.records.compiled import ClientCostRecord
 from workbench.records.hardware import MeshRecord
@@ -15,7 +17,7 @@ MOST_CLIENTS = 100_000  # of which each has a record of its own
 
 
 def client_costs(
-    plan: PlanRecord | None, mesh: MeshRecord | None, examples: Sequence[int] | None
+    plan: PlanRecord | None, mesh: MeshRecord | None, examples: Examples | None
 ) -> tuple[tuple[ClientCostRecord, ...], Waste, Waste, Waste]:
     """Work of every client of a plan's outermost placement.
 
@@ -26,7 +28,8 @@ def client_costs(
     Args:
         plan: The plan, or None.
         mesh: Says which device holds which clients.
-        examples: The true number of examples per client, or None when all are alike.
+        examples: The true number of examples per client, also with the number that the arrays hold, `(counts, held)`;
+            None when all are alike.
 
     Returns:
         One record per client, none above `MOST_CLIENTS`; the share of the computed work that is padding (of examples
@@ -34,8 +37,10 @@ def client_costs(
         longer the slowest device takes than the mean of all, minus 1 (both None without `examples`).
 
     Raises:
-        InspectionError: if `examples` does not fit the number of clients, or holds a negative or no positive number.
+        InspectionError: if `examples` does not fit the number of clients, holds a negative or no positive number, or
+            more than the arrays hold; or if neither `examples` nor a mask declares how many they hold.
     """
+    examples, largest = _declared(examples)
     placement = _placement(plan)
     if plan is None or placement is None:
         if examples is not None:
@@ -51,7 +56,9 @@ def client_costs(
         return (), None, None, None
     elementwise = _work(plan.stages, name, "elementwise_flops_per_client") or 0.0
     held = {client: device for device, part in _parts(mesh, name, min(count, MOST_CLIENTS)) for client in part}
-    largest = None if examples is None else _capacity(plan, name, count, max(examples))
+    if examples is not None:
+        largest = largest or _masked(plan, count)
+        _check_capacity(examples, largest)
     shares = np.ones(count) if examples is None or not largest else np.asarray(examples) / largest
     each = range(count) if count <= MOST_CLIENTS else ()
     clients = tuple(
@@ -72,24 +79,38 @@ def client_costs(
     return clients, padding, *_waiting(examples, _parts(mesh, name, count), plan.chunk_size)
 
 
-def _capacity(plan: PlanRecord, name: str, count: int, largest: int) -> int:
-    """Examples per client that the clients' arrays hold: what is computed, and often more than the largest has.
+def _declared(examples: Examples | None) -> tuple[Sequence[int] | None, int | None]:
+    """The true numbers, and the number that the arrays hold where it is declared."""
+    if examples is not None and len(examples) == 2 and isinstance(examples[0], Sequence | np.ndarray):
+        return examples[0], int(examples[1])  # pyright: ignore[reportReturnType, reportArgumentType]
+    return examples, None  # pyright: ignore[reportReturnType]
 
-    The arrays lead with clients, then with examples, which may be cut into batches.
-    """
-    read = {
-        value.name: value.shape
-        for stage in plan.walk()
-        if stage.kind == "clients" and stage.placement == name
-        for value in stage.inputs
-        if value.shape[:1] == (count,)
+
+def _masked(plan: PlanRecord, count: int) -> int | None:
+    """Examples per client that the arrays hold, by the mask that `pad_clients` makes; None without one."""
+    masks = {
+        math.prod(value.shape[1:])
+        for value in plan.inputs
+        if value.dtype == "bool" and value.shape[:1] == (count,) and re.search(r"\bmask\W*$", value.name)
     }
-    held = []
-    for value in plan.inputs:
-        if read.get(value.name) == value.shape:
-            products = [math.prod(value.shape[1:end]) for end in range(2, len(value.shape) + 1)]
-            held += [product for product in products if product >= largest][:1]
-    return min(held, default=largest)
+    return masks.pop() if len(masks) == 1 else None
+
+
+def _check_capacity(examples: Sequence[int], held: int | None) -> None:
+    if held is None:
+        message = (
+            "`examples_per_client` has the true number of examples of every client, but nothing declares how many the "
+            "arrays hold: a dimension may be examples, steps or features. Pass both numbers, as in "
+            f"`examples_per_client=(counts, {max(examples)})`, or the mask of `pad_clients` as an argument `mask`."
+        )
+        raise InspectionError(message)
+    if max(examples) > held:
+        client = max(range(len(examples)), key=lambda each: examples[each])
+        message = (
+            f"`examples_per_client` has {examples[client]:,} examples for client {client}, but the arrays hold "
+            f"{held:,} for each client. No client has more examples than its arrays: pass the counts of these arrays."
+        )
+        raise InspectionError(message)
 
 
 def _refuse(fact: str, count: int) -> None:

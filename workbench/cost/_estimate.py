@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+from workbench._open_types import Examples
 from workbench.cost._accuracy import UNKNOWN, accuracy_text, error_bar_of_module
 from workbench.cost._clients import client_costs
 from workbench.cost._collectives import seconds_of_collective, why_unpriced
@@ -28,7 +29,7 @@ def estimate_cost(
     chip: ChipRecord | None = None,
     mesh: MeshRecord | None = None,
     dtype: str = "bfloat16",
-    examples_per_client: Sequence[int] | None = None,
+    examples_per_client: Examples | None = None,
 ) -> CostRecord:
     """Predicts what one call costs per stage, mesh axis and client, and on a chip how long it takes.
 
@@ -43,8 +44,9 @@ def estimate_cost(
         mesh: The mesh; needed for the clients' devices, and without a module to share the work.
         dtype: Whose peak FLOP/s of the chip counts where a product does not say what it multiplies: in a plan, and in
             kernels of other compilers.
-        examples_per_client: The true number of examples of every client. A client stage is written for the largest
-            number; the rest is padding, and clients that run together wait for the largest.
+        examples_per_client: The true number of examples of every client, and the number that the arrays hold for each,
+            `(counts, held)`; a `mask` among the arguments declares the latter too. The rest is padding, and clients
+            that run together wait for the largest.
 
     Returns:
         The prediction. Work outside of all stages is in a stage called "outside".
@@ -397,13 +399,14 @@ def _assumptions_of_seconds(module: ModuleRecord | None, chip: ChipRecord, dtype
             "with what the schedule has between its start and its done"
         )
     if not chip.rates:
+        links = "their port" if chip.topology == "switch" else "every link of the torus that their groups fill"
         yield (
-            f"collectives take every link of the torus that their groups fill, at {rates.links['']:.0%} of its "
-            f"bandwidth, with {rates.collective_seconds * 1e6:.3g} µs to start and {rates.hop_seconds * 1e6:.3g} µs "
-            "per step; no contention"
+            f"collectives take {links}, at {rates.links['']:.0%} of its bandwidth, with "
+            f"{rates.collective_seconds * 1e6:.3g} µs to start and {rates.hop_seconds * 1e6:.3g} µs per step; no "
+            "contention"
         )
     yield accuracy_text(chip).rstrip(".")
-    if chip.domain is not None:
+    if chip.domain is not None and chip.domain > 1:
         speed = chip.dcn_bytes_per_second
         network = f"at {speed / 1e9:,.4g} GB/s per chip" if speed else "whose bandwidth is not published"
         yield (

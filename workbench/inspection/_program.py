@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal
 
 import jax
@@ -11,7 +11,7 @@ import numpy as np
 from jax.sharding import AbstractMesh, Mesh
 
 from workbench import _jax_compat
-from workbench._open_types import Option
+from workbench._open_types import Examples, Option
 from workbench._types import AnyMesh, PyTree
 from workbench.aot import compile_for_target, fit_axes, lower_for_target, parse_target, target_mesh
 from workbench.cost import estimate_cost, known_chip, largest_dtype, product_peak
@@ -111,7 +111,7 @@ def inspect_call(
     target: str | None = None,
     chip: str | None = None,
     chunk_size: tuple[ChunkSize] | None = None,
-    examples_per_client: Sequence[int] | None = None,
+    examples_per_client: Examples | None = None,
     order: Literal["topology", "naive"] = "topology",
     force: bool = False,
     waiting: Mapping[str, Any] | None = None,
@@ -240,9 +240,9 @@ class Compilation:
 class Inspection:
     """One traced call, to be looked at on one mesh or another."""
 
-    def __init__(self, call: TracedCall, chunk_size: ChunkSize, examples: Sequence[int] | None = None) -> None:
+    def __init__(self, call: TracedCall, chunk_size: ChunkSize, examples: Examples | None = None) -> None:
         self.call: TracedCall = call
-        self.examples: Sequence[int] | None = examples
+        self.examples: Examples | None = examples
         self.chunk_size: ChunkSize = chunk_size
 
     def compile(self, mesh: Mesh | AbstractMesh | None) -> Compilation:

@@ -32,6 +32,7 @@ def measured_tree(
             places.setdefault(name, []).append((node.id, share))
     own: dict[int, dict[str, float]] = {}
     lost: list[ProfiledOperationRecord] = []
+    ends: dict[int, str] = {}  # of operations whose start has a node, the kind whose seconds count there
     for operation in operations:
         found = places.get(operation.name, [])
         name = operation.name
@@ -46,6 +47,8 @@ def measured_tree(
             continue
         for number, share in found:
             _add(own.setdefault(number, {}), operation.seconds_by_device, share / total)
+            if operation.category.endswith("-done") and tree.nodes[number].name.endswith("-start"):
+                ends[number] = operation.category
     nodes = list(tree.nodes)
     nodes += _lost_nodes(lost, len(nodes), own)
     sums: dict[int, dict[str, float]] = {number: dict(seconds) for number, seconds in own.items()}
@@ -55,6 +58,7 @@ def measured_tree(
     return tree.replace(
         nodes=tuple(
             node.replace(
+                name=f"{node.name} and {ends[node.id]}" if node.id in ends else node.name,
                 own=node.own.replace(measured_seconds=own.get(node.id, {})),
                 total=node.total.replace(measured_seconds=sums.get(node.id, {})),
             )

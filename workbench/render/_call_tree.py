@@ -101,6 +101,8 @@ def collective_lines(tree: CallTreeRecord) -> list[str]:
     for node in tree.nodes:
         if node.own.collectives:
             place = _place(tree, node)
+            if any(each.kind == "loop" and each.trip_count is None for each in tree.path(node)):
+                place += ", counted once: in a loop of unknown length"
             for collective in node.own.collectives:
                 found.setdefault((collective.kind, collective.axes, place), []).append(collective)
     lines = []
@@ -221,11 +223,16 @@ def _share(part: float, whole: float) -> str:
 
 
 def _place(tree: CallTreeRecord, node: CallNodeRecord) -> str:
-    """The innermost line of the user's code above a node, its function and its module."""
-    path = [each for each in tree.path(node) if not each.hidden]
-    line = next((each for each in reversed(path) if each.kind in ("line", "call") and each.line is not None), None)
-    function = next((each.name for each in reversed(path) if each.kind == "function"), None)
-    if line is None or line.file is None or line.line is None:
+    """The innermost line of the user's code above a node, its function and module, and the line that calls them."""
+    function, calls = "", [("", "")]  # the function and the line of every call, the outermost first
+    for each in tree.path(node):
+        if each.kind == "function" and not each.hidden:
+            function = each.name
+        elif each.kind in ("line", "call") and not each.hidden and each.file and each.line is not None:
+            calls.append((function, source_text(each.file, each.line)))
+    inner, place = calls[-1]
+    if not place:
         return "at no known line" + (f", in {node.scope}" if node.scope else "")
-    inside = [part for part in (function, node.scope) if part]
-    return f"{source_text(line.file, line.line)}" + (f" in {', '.join(inside)}" if inside else "")
+    caller = next((line for outer, line in reversed(calls[:-1]) if line not in ("", place) and outer != inner), "")
+    inside = [part for part in (inner or function, node.scope) if part]
+    return place + (f" in {', '.join(inside)}" if inside else "") + (f", called at {caller}" if caller else "")

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from workbench.records.compiled import ProgramRecord
+from workbench.records.call_tree import CallTreeRecord
+from workbench.records.compiled import CostRecord, ProgramRecord
 from workbench.records.program import StageRecord
 from workbench.render._call_tree import collective_lines, describe_call_tree, tree_lines
 from workbench.render._disclosure import describe_disclosed, draw_marks, draw_summary
@@ -32,6 +33,8 @@ from workbench.render._svg import (
 )
 from workbench.render._theme import svg_style
 from workbench.render._wires import Wire, rounded
+
+_UNKNOWN = "predicted seconds are unknown: "  # how notes of call trees begin
 
 
 def render_program_svg(
@@ -118,13 +121,14 @@ def _describe_ordinary(record: ProgramRecord) -> str:
     said = f"Program {record.name} on {record.target}"
     module, tree = record.module, record.call_tree
     if module is not None:
-        flops, traffic, least = module.flops, module.accessed_bytes, ""
-        if tree is not None and tree.root.at_least:  # of loops of unknown length, one iteration is counted
+        flops, traffic, least, loop = module.flops, module.accessed_bytes, "", ""
+        if tree is not None and tree.root.at_least:
             flops, traffic, least = tree.root.total.flops_matmul, tree.root.total.traffic_bytes, "at least "
+            loop = f"; a loop of unknown length counts as one iteration ({_unknown_loop(tree)})"
         elementwise = f" and {flops_text(tree.root.total.flops_elementwise)} elementwise" if tree else ""
         return (
             f"{said}: {least}{flops_text(flops)} in matrix products{elementwise}, {least}{bytes_text(traffic)} "
-            "of memory traffic, per device and call"
+            f"of memory traffic, per device and call{loop}"
         )
     return f"{said}: {describe_call_tree(tree)}" if tree is not None else said
 
@@ -134,13 +138,34 @@ def _answers(record: ProgramRecord) -> list[str]:
     lines, cost = [], record.cost
     if record.mesh is not None and record.mesh.axes:
         lines.append(describe_mesh(record.mesh) + ".")
-    if cost is not None and cost.seconds is not None and cost.chip is not None:
-        longest = max(cost.stages, key=lambda stage: stage.seconds or 0.0, default=None)
-        bound = "" if longest is None or longest.bound == "unknown" else f", {longest.bound}-bound"
-        lines.append(f"Predicted {seconds_text(cost.seconds)} per call on {cost.chip.name}{bound}.")
+    if cost is not None and cost.chip is not None:
+        lines.append(_predicted(cost, record.call_tree, cost.chip.name))
     if record.module is not None:
         lines += [describe_memory(record.module.memory) + ".", *memory_parts(record.module.memory)]
     return lines
+
+
+def _predicted(cost: CostRecord, tree: CallTreeRecord | None, chip: str) -> str:
+    """The predicted seconds with their error, or the reason that they are unknown."""
+    if cost.seconds is not None:
+        longest = max(cost.stages, key=lambda stage: stage.seconds or 0.0, default=None)
+        bound = "" if longest is None or longest.bound == "unknown" else f", {longest.bound}-bound"
+        return f"Predicted {seconds_text(cost.seconds)} per call on {chip}{bound}. {cost.error}."
+    reason = next((note for note in (tree.notes if tree is not None else ()) if note.startswith(_UNKNOWN)), "")
+    least = tree.root.total.predicted_seconds if tree is not None and tree.root.at_least and not reason else None
+    if tree is not None and least:
+        return (
+            f"Predicted at least {seconds_text(least)} per call on {chip}, with one iteration of the loop at "
+            f"{_unknown_loop(tree)}. {cost.error}."
+        )
+    return f"Predicted seconds on {chip}: unknown{reason.replace(_UNKNOWN, ', as ')}."
+
+
+def _unknown_loop(tree: CallTreeRecord) -> str:
+    """The line of the first loop whose length is not known."""
+    loop = next((node for node in tree.nodes if node.kind == "loop" and node.trip_count is None), None)
+    above = [] if loop is None else [each for each in tree.path(loop) if each.file and each.line is not None]
+    return source_text(above[-1].file or "", above[-1].line or 0) if above else "at no known line"
 
 
 def _ordinary_lines(record: ProgramRecord) -> list[str]:
@@ -151,8 +176,9 @@ def _ordinary_lines(record: ProgramRecord) -> list[str]:
     if module is not None:
         count = len(module.collectives)
         sent = 0.0 if tree is None else tree.root.total.sent
+        least = "at least " if any(each.executions is None for each in module.collectives) else ""
         lines.append(
-            f"Collectives: {count_text(count)}" + (f", one device sends {bytes_text(sent)}:" if count else ".")
+            f"Collectives: {count_text(count)}" + (f", one device sends {least}{bytes_text(sent)}:" if count else ".")
         )
         lines += _collective_lines(record)
     for title, arrays in (("Inputs", record.inputs), ("Outputs", record.outputs)):
