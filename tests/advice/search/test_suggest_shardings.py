@@ -1,5 +1,6 @@
 """The search on programs whose best shardings are known, planned and not compiled."""
 
+import re
 import threading
 
 import jax
@@ -120,6 +121,10 @@ def test_present_specs_are_among_the_choices():
     assert next(each for each in found.choices if each.name == "as given").specs == {"x": (("data",), ())}
 
 
+def test_planned_memory_without_a_compiled_choice_has_an_unknown_error(searched):
+    assert "planned peaks were compared with no compiled one, so that their error is unknown" in searched.notes
+
+
 def test_record_survives_json(searched):
     assert SearchRecord.from_json(searched.to_json()) == searched
 
@@ -145,6 +150,7 @@ def test_best_choices_are_compiled_for_devices():
     )
     assert record.best.how == "compiled"
     assert record.compiled_count >= 1
+    assert any(re.match(r"planned peaks: \d\.\d\d .*× the compiled ones?", note) for note in record.notes)
 
 
 def test_choice_that_only_the_plan_ranks_first_is_not_chosen():

@@ -161,7 +161,22 @@ class Search:
                 "compiled for CPU devices, whose compiler fuses less: memory traffic is capped at the traffic of "
                 "the plan; `inspect` counts all of it"
             )
-        return notes
+        return [*notes, self._memory_note()]
+
+    def _memory_note(self) -> str:
+        """How far planned peaks are from the compiled ones of the same choices."""
+        compiled = {**self._on_cpu, **self._rehearsed, **self._compiled}
+        ratios = sorted(
+            planned / known.peak_bytes
+            for specs, known in compiled.items()
+            if known.peak_bytes and specs in self._known and (planned := self._known[specs].peak_bytes)
+        )
+        if not ratios:
+            return "planned peaks were compared with no compiled one, so that their error is unknown"
+        spread = f"{ratios[0]:.2f} × the compiled one of the same choice"
+        if len(ratios) > 1:
+            spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f} × the compiled ones of the same {len(ratios)} choices"
+        return f"planned peaks: {spread}"
 
     @property
     def data_parallel(self) -> tuple[Spec, ...]:
