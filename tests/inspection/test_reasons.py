@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import AxisType
 
 import workbench as wb
-from tests.oracles.reasons import MESHES, PARTS, Program, draw, faults, mesh_of
+from tests.oracles.reasons import MESHES, PARTS, assemble, draw, faults, mesh_of
 from workbench import render
 
 
@@ -24,15 +24,11 @@ def test_every_collective_has_the_reason_it_was_made_for(number: int) -> None:
 
 @pytest.mark.parametrize("name", PARTS)
 def test_lines_of_reasons_are_those_of_inspect(name: str) -> None:
-    mesh, part = mesh_of(1), PARTS[name]
-    args = tuple(
-        jax.ShapeDtypeStruct(shape, "int32" if len(shape) == 1 else "float32", sharding=jax.NamedSharding(mesh, spec))
-        for shape, spec in part.args
-    )
-    program = Program(name, part.fn, args, (part,))
+    mesh = mesh_of(1)
+    program = assemble([name], [""], mesh)
     assert [(kind, each.sentence) for kind, each in faults(program, mesh)] == []
     with jax.set_mesh(mesh):
-        record = wb.inspect(program.fn)(*args)
+        record = wb.inspect(program.fn)(*program.args)
     assert record.module is not None
     compiled = {(each.kind, each.payload_bytes, each.sources) for each in record.module.collectives}
     for each in wb.why(record).collectives:
@@ -294,6 +290,19 @@ def test_layers_that_keep_the_batch_have_no_cause(spec: tuple[str, ...]) -> None
     with jax.set_mesh(mesh):
         found = wb.why(fsdp)(shape((64, 256), "data"), shape((256, 512), *spec), shape((512, 256), *spec))
     assert found.causes == ()
+
+
+def test_the_end_of_a_loop_body_in_another_sharding_is_no_constraint_of_the_same_sharding() -> None:
+    def turned(x):
+        return jax.lax.fori_loop(0, 3, lambda i, c: jax.lax.with_sharding_constraint(c.T, jax.P("a")), x)
+
+    mesh = mesh_with(a=4, b=2)
+    with jax.set_mesh(mesh):
+        found = wb.why(turned)(sharded(mesh)((64, 64), "a"))
+    by_executions = {each.executions: each.sentence for each in found.collectives}
+    assert "ends with the result of `sharding_constraint`" in by_executions[3.0]
+    assert "as P(a, -), and the loop carries it as P(-, a)" in by_executions[3.0]
+    assert "carries argument `x` (f32[64,64]) as P(-, a), and it arrives as P(a, -)" in by_executions[1.0]
 
 
 def test_many_collectives_are_told_by_reason_and_all_of_them_with_details() -> None:

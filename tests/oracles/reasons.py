@@ -8,13 +8,14 @@ import dataclasses
 import functools
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
 
 import workbench as wb
@@ -34,6 +35,7 @@ class Part:
     others: tuple[str, ...] = ()  # reasons of further collectives: 63 rows over 8 devices are returned whole
     explicit: bool = False  # whether JAX accepts it on explicit axes
     at: Callable[..., Any] | type | None = None  # what has the line, where the function itself has not
+    result: P | None = None  # what the whole program is asked for
 
     @functools.cached_property
     def line(self) -> int:
@@ -202,6 +204,83 @@ def one_row(x: Any, row: Any) -> Any:
     return jax.lax.dynamic_index_in_dim(x, row[0], 0)  # here
 
 
+def split(x: Any) -> Any:
+    return x.reshape(3, -1, x.shape[1])  # here
+
+
+def subtracted(x: Any, y: Any) -> Any:
+    return x - y  # here
+
+
+def largest_at(x: Any) -> Any:
+    return jnp.argmax(x, axis=0)  # here
+
+
+def shares(x: Any) -> Any:
+    return jax.nn.softmax(x, axis=0)  # here
+
+
+def running_maximum(x: Any) -> Any:
+    return jax.lax.cummax(x, axis=0)  # here
+
+
+def padded(x: Any) -> Any:
+    return jnp.pad(x, ((1, 0), (0, 0)))[:-1]  # here
+
+
+def grouped(x: Any, group: Any) -> Any:
+    return jax.ops.segment_sum(x, group, num_segments=8)  # here
+
+
+def scores(q: Any, k: Any) -> Any:
+    return q @ k.T  # here
+
+
+def asked_of_an_argument(x: Any) -> Any:
+    return jax.jit(jnp.sin, in_shardings=P())(x)  # here
+
+
+def returned(x: Any) -> Any:
+    return jnp.sin(x)  # here
+
+
+def carried(x: Any, w: Any) -> Any:
+    def body(carry: Any, _: Any) -> Any:
+        return jnp.tanh(carry @ w), None  # here
+
+    return jax.lax.scan(body, x, length=3)[0]
+
+
+def carried_otherwise(x: Any) -> Any:
+    body = lambda carry, _: (jax.lax.with_sharding_constraint(jnp.tanh(carry), P(None, "a")), None)  # noqa: E731
+    return jax.lax.scan(body, x, length=3)[0]  # here
+
+
+def chosen(x: Any, which: Any) -> Any:
+    return jax.lax.cond(which[0] > 0, lambda x: x.sum(0), lambda x: x.max(0), x)  # here
+
+
+def older_random_numbers(x: Any) -> Any:
+    with jax.threefry_partitionable(False):
+        return x + jax.random.uniform(jax.random.key(0), x.shape)  # here
+
+
+class StatefulLayer(nnx.Module):
+    def __init__(self, w: Any) -> None:
+        self.w = nnx.Param(w)
+
+    def __call__(self, x: Any) -> Any:
+        return x @ self.w[...]  # here
+
+
+def stateful_layer(x: Any, w: Any) -> Any:
+    return nnx.tanh(StatefulLayer(w)(x))
+
+
+def scanned_layers(x: Any, w: Any) -> Any:
+    return jax.lax.scan(lambda x, w: (jnp.tanh(x @ w), None), x, w)[0]  # here
+
+
 PARTS = {
     "contraction over a sharded dimension": Part(
         contracted, (((16, 32), P(None, "a")), ((32, 8), P("a"))), "sum", ("adds the parts",), scans=False
@@ -346,6 +425,62 @@ PARTS = {
         backward=("sum",),
         explicit=True,
     ),
+    "reshape that splits": Part(split, (((24, 16), P("a")),), "disagreement", ("`reshape`",), scans=False),
+    "arguments of different specs": Part(
+        subtracted,
+        (((64, 64), P("a")), ((64, 64), P(None, "a"))),
+        "disagreement",
+        ("argument `", "One mesh axis"),
+        backward=("disagreement",),
+    ),
+    "place of the maximum": Part(
+        largest_at, (((64, 16), P("a")),), "sum", ("the result of its part", "gathers these"), scans=False
+    ),
+    "softmax over rows": Part(shares, (((64, 16), P("a")),), "sum", ("dimension 0",), backward=("sum",)),
+    "running maximum": Part(running_maximum, (((64, 16), P("a")),), "whole dimension", ("dimension 0",)),
+    "padding": Part(padded, (((64, 16), P("a")),), "whole dimension", ("dimension 0",), scans=False),
+    "sums of groups": Part(
+        grouped, (((64, 16), P("a")), ((64,), P("a"))), "sum", ("`scatter", "adds the parts"), scans=False
+    ),
+    "scores of attention": Part(
+        scores, (((64, 16), P("a")), ((64, 16), P("a"))), "disagreement", ("One mesh axis",), scans=False
+    ),
+    "sharding asked of an argument": Part(
+        asked_of_an_argument, (((64, 16), P("a")),), "constraint", ("asks for P(-, -)", "arrives as P(a, -)"), False
+    ),
+    "sharding asked of a result": Part(
+        returned, (((64, 16), P("a")),), "output", ("is asked for", "as P(-, -)"), scans=False, result=P()
+    ),
+    "carry of a loop": Part(
+        carried,
+        (((64, 64), P("a")), ((64, 64), P(None, "a"))),
+        "disagreement",
+        ("argument `", "One mesh axis"),
+        backward=("sum", "disagreement"),
+    ),
+    "loop that starts with another sharding": Part(
+        carried_otherwise, (((64, 64), P("a")),), "disagreement", ("carries argument `", "before the loop"), scans=False
+    ),
+    "branches of a condition": Part(chosen, (((64, 16), P("a")), ((1,), P())), "sum", ("dimension 0",), scans=False),
+    "older random numbers": Part(
+        older_random_numbers, (((64, 16), P("a")),), "whole dimension", ("dimension 0",), False, others=("compiler",)
+    ),
+    "batch and weight of an NNX module": Part(
+        stateful_layer,
+        (((64, 32), P("a")), ((32, 32), P("a"))),
+        "disagreement",
+        ("argument `", "One mesh axis"),
+        backward=("sum",),
+        at=StatefulLayer,
+    ),
+    "weights of scanned layers": Part(
+        scanned_layers,
+        (((64, 32), P("a")), ((3, 32, 32), P(None, "a"))),
+        "disagreement",
+        ("One mesh axis",),
+        backward=("sum", "disagreement"),
+        explicit=True,
+    ),
 }
 
 
@@ -400,8 +535,12 @@ def draw(random: np.random.Generator, mesh: Mesh) -> Program:
     explicit = AxisType.Explicit in mesh.axis_types
     known = [name for name, part in PARTS.items() if part.explicit or not explicit]
     names = [str(name) for name in random.choice(known, int(random.integers(1, 4)), replace=False)]
+    return assemble(names, [_wrapper(PARTS[name], random) for name in names], mesh)
+
+
+def assemble(names: Sequence[str], wrappers: Sequence[str], mesh: Mesh) -> Program:
+    """Parts by name, each inside a transformation, as one program."""
     parts = [PARTS[name] for name in names]
-    wrappers = [_wrapper(part, random) for part in parts]
     args, counts = [], []
     for part in parts:
         counts.append(len(part.args))
@@ -416,8 +555,12 @@ def draw(random: np.random.Generator, mesh: Mesh) -> Program:
             at += count
         return results
 
+    fn: Callable[..., Any] = together
+    if any(part.result is not None for part in parts):
+        asked = [None if part.result is None else NamedSharding(mesh, part.result) for part in parts]
+        fn = jax.jit(together, out_shardings=asked)
     name = ", ".join(f"{name} {wrapper}".strip() for name, wrapper in zip(names, wrappers, strict=True))
-    return Program(name, together, tuple(args), tuple(parts), tuple(wrappers))
+    return Program(name, fn, tuple(args), tuple(parts), tuple(wrappers))
 
 
 def faults(program: Program, mesh: Mesh) -> Iterator[tuple[str, WhyCollectiveRecord]]:

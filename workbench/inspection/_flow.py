@@ -73,6 +73,11 @@ class CompiledFlow:
             for user in users
         )
 
+    def is_called(self, name: str) -> bool:
+        """Returns whether an instruction is in a computation that another one calls, as in the body of a loop."""
+        each = self.instructions.get(name)
+        return each is not None and each.computation in self._called
+
     def origins(self, names: Iterable[str]) -> Origins:
         """The arguments of the program that some values depend on, and the number of matrix products before them."""
         known = [name for name in names if name in self._arguments]

@@ -179,7 +179,7 @@ class _Reader:
         causes = self._sums(found, axes) if found.kind in _SUMS else []
         causes = causes or self._written(found)
         if found.kind not in _SUMS:
-            causes = causes or self._moves(found, axes) or self._other(found, axes)
+            causes = causes or self._candidates(found, axes) or self._moves(found, axes) or self._other(found, axes)
         causes = causes or self._returned(found, axes) or self._elsewhere(found, axes) or self._instruction(found, axes)
         if not causes:
             place = f" at {_place(line)}" if line else ""
@@ -260,15 +260,20 @@ class _Reader:
         readers = [user for value in at for user in self.users.get(value.name, ())]
         outputs = [value for value in self.propagation.values if value.operation == "output"]
         fits: list[tuple[float, _Cause]] = []
+        is_called = self._flow.is_called(found.name)
+        if is_called:
+            ends = [(value, self._body_end(value, axes, found.kind)) for value in at]
+            fits += [(2.0 + 4 * self._has_size(found, value), cause) for value, cause in ends if cause is not None]
         for value in {v.name: v for v in (*at, *readers, *([] if at else outputs))}.values():
+            if value.operation == "while" and is_called and value.op_name not in found.op_names:
+                continue  # a loop that starts elsewhere
             is_consumer = any(each.op_name == value.op_name and each.source == value.source for each in consumers)
             for number, operand in enumerate(self._operands(value)):
                 cause = self._move(value, number, operand, axes, found.kind)
                 if cause is None:
                     continue
-                sizes = (self._device_bytes(operand), self._device_bytes(operand) * found.group_size)
                 is_made = any(pair in ((operand.op_name, None), (operand.op_name, operand.source)) for pair in made)
-                score = 8 * is_made + 4 * (found.payload_bytes in sizes) + 2 * (value in at) + is_consumer
+                score = 8 * is_made + 4 * self._has_size(found, operand) + 2 * (value in at) + is_consumer
                 alike = likeness(before, self._origins_of[operand.name]) + likeness(after, self._around(value))
                 fits.append((score + alike / 4, cause))
         return _best(fits)
@@ -294,6 +299,8 @@ class _Reader:
                 f"{self.named(operand)} is {_spec_text(operand.spec)}: the compiler {does} it at the end."
             )
             return _Cause(operand, "output", sentence, "Ask for the sharding that the value has, or for none.")
+        if value.operation == "while" and number == int(value.name.partition("#")[2] or 0):
+            return self._loop_start(value, operand, wanted, does)
         if value.operation in _WRITTEN or value.operation in _CONTAINERS:
             return None
         rule, operands = _read_rule(value.rule), self._operands(value)
@@ -378,6 +385,55 @@ class _Reader:
             advice = "Keep the sharded dimension the first of those that a reshape merges, or shard another one."
         return _Cause(value, "disagreement", sentence, advice)
 
+    def _candidates(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
+        """Reductions with several results, as of `argmax`, whose parts are gathered and reduced once more."""
+        for value in self._named_so(found):
+            rule, operands = _read_rule(value.rule), self._operands(value)
+            parts = value.operation == "reduce" and found.payload_bytes == self._device_bytes(value)
+            if not parts or rule is None or len(rule.outputs) < 2 or self._sum(value, axes, set()) is None:
+                continue
+            dim = next(i for i, factor in enumerate(rule.inputs[0]) if factor in rule.summed)
+            sentence = (
+                f"`reduce`{_at(value)} reduces dimension {dim} of {self.named(operands[0])}, which is sharded over "
+                f"{_listed(axes)}: every device has the result of its part, and the compiler "
+                f"{_DOES.get(found.kind, 'exchanges')} these to reduce them."
+            )
+            advice = f"It stays as long as the reduced dimension is sharded over {_listed(axes)}."
+            return [_Cause(value, "sum", sentence, advice)]
+        return []
+
+    def _loop_start(
+        self, value: PlannedValueRecord, operand: PlannedValueRecord, wanted: set[str], does: str
+    ) -> "_Cause | None":
+        """Returns the reason that a loop starts with a value in another sharding than it carries."""
+        if operand.spec == value.spec or not wanted & {axis for entry in operand.spec for axis in entry}:
+            return None
+        sentence = (
+            f"The loop{_at(value)} carries {self.named(operand)} as {_spec_text(value.spec)}, and it arrives as "
+            f"{_spec_text(operand.spec)}: the compiler {does} it before the loop."
+        )
+        return _Cause(value, "disagreement", sentence, _ONE_SHARDING)
+
+    def _body_end(self, value: PlannedValueRecord, axes: Sequence[str], kind: str) -> "_Cause | None":
+        """Returns the reason that the last value of a loop's body is brought to the sharding of the loop's carry."""
+        loop, inside, _ = value.op_name.rpartition("/while/body/")
+        if not inside or self.users.get(value.name):
+            return None
+        carried = {
+            each.spec
+            for each in self.propagation.values
+            if each.operation == "while" and each.op_name == f"{loop}/while"
+            if (each.shape, each.dtype) == (value.shape, value.dtype)
+        }
+        moved = {axis for entry in value.spec for axis in entry} & set(axes)
+        if len(carried) != 1 or value.spec in carried or not moved:
+            return None
+        sentence = (
+            f"The body of a loop ends with {self.named(value)} as {_spec_text(value.spec)}, and the loop carries it as "
+            f"{_spec_text(carried.pop())}: the compiler {_DOES.get(kind, 'exchanges parts of')} it in every iteration."
+        )
+        return _Cause(value, "disagreement", sentence, _ONE_SHARDING)
+
     def _written(self, found: CollectiveRecord) -> list["_Cause"]:
         """Exchanges that the program asks for itself."""
         return [_Cause(v, *self._reason(v, found.axes)) for v in self._named_so(found) if v.operation in _WRITTEN][:1]
@@ -402,8 +458,7 @@ class _Reader:
                     causes.append(_Cause(value, reason, sentence, advice))
                 continue
             for number, operand in enumerate(self._operands(value)):
-                sizes = (self._device_bytes(operand), self._device_bytes(operand) * found.group_size)
-                if found.payload_bytes in sizes and (cause := self._move(value, number, operand, axes, found.kind)):
+                if self._has_size(found, operand) and (cause := self._move(value, number, operand, axes, found.kind)):
                     causes.append(cause)
         causes = _distinct(causes)
         return causes if len(causes) == 1 else []
@@ -503,6 +558,10 @@ class _Reader:
         shards = math.prod(self._sizes.get(_whole_axis(axis), 1) for axes in value.spec for axis in axes)
         return _bytes(value) // max(shards, 1)
 
+    def _has_size(self, found: CollectiveRecord, value: PlannedValueRecord) -> bool:
+        local = self._device_bytes(value)
+        return found.payload_bytes in (local, local * found.group_size)
+
     def _why(
         self,
         kind: str,
@@ -538,9 +597,14 @@ class _Reader:
     def _reason(self, value: PlannedValueRecord, axes: Sequence[str]) -> tuple[Reason, str, str]:
         operands, rule = self._operands(value), _read_rule(value.rule)
         wanted = set(axes)
-        if value.operation in ("sharding_constraint", "reshard", "copy") and operands:
+        if (
+            value.operation in ("sharding_constraint", "reshard", "copy")
+            and operands
+            and operands[0].spec != value.spec
+        ):
             asked, given = _spec_text(value.spec), _spec_text(operands[0].spec)
-            sentence = f"The constraint{_at(value)} asks for {asked}, and {self.named(operands[0])} arrives as {given}."
+            name = self.named(operands[0])
+            sentence = f"The constraint{_at(value)} asks for {asked}, and {name} arrives as {given}."
             return "constraint", sentence, f"Ask for {given} there, or shard the value so from the start."
         if value.operation in _WRITTEN:
             return "program", f"The program asks for it itself: `{value.operation}`{_at(value)}.", ""
@@ -782,6 +846,7 @@ class _Reader:
 
 _DEPARTED = "The propagated shardings alone do not ask for this exchange: the compiler chose other shardings there."
 _CONSTRAIN = "Constrain the value there to the sharding that you want (`jax.lax.with_sharding_constraint`)."
+_ONE_SHARDING = "Keep one sharding for the value: constrain it where the loop starts and where its body ends."
 _LOOKUPS = ("gather", "dynamic_slice")
 _SUM_WORDS = ("sums over", "a part of the sum", "adds the parts")
 _REDUCTIONS = {
