@@ -50,8 +50,8 @@ def line_of(fn, number):
 def test_predicted_seconds_are_those_of_the_cost_with_their_error(printed):
     record, lines = printed["layers"]
     (line,) = [each for each in lines if each.startswith("Predicted")]
-    assert line.startswith(f"Predicted {seconds_text(record.cost.seconds)} per call on v5e, collective-bound.")
-    assert "Errors of predicted seconds on TPU chips" in line
+    assert line.startswith(f"Predicted {seconds_text(record.cost.seconds)} per call on v5e, collective-bound (")
+    assert f"({record.cost.error_bar})" in line
 
 
 def test_unknown_seconds_say_what_is_unknown(printed):

@@ -240,11 +240,6 @@ class CostRecord(Record):
         "error unknown"  # error of `seconds`, with its points: "±21 % in the median of 3 …", or "error unknown"
     )
 
-    @property
-    def error(self) -> str:
-        """The assumption that states how far predicted seconds are off; empty without a chip."""
-        return next((each for each in self.assumptions if each.startswith(("Errors of predicted", "How far"))), "")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramRecord(Record):

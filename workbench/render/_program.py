@@ -150,13 +150,13 @@ def _predicted(cost: CostRecord, tree: CallTreeRecord | None, chip: str) -> str:
     if cost.seconds is not None:
         longest = max(cost.stages, key=lambda stage: stage.seconds or 0.0, default=None)
         bound = "" if longest is None or longest.bound == "unknown" else f", {longest.bound}-bound"
-        return f"Predicted {seconds_text(cost.seconds)} per call on {chip}{bound}. {cost.error}."
+        return f"Predicted {seconds_text(cost.seconds)} per call on {chip}{bound} ({cost.error_bar})."
     reason = next((note for note in (tree.notes if tree is not None else ()) if note.startswith(_UNKNOWN)), "")
     least = tree.root.total.predicted_seconds if tree is not None and tree.root.at_least and not reason else None
     if tree is not None and least:
         return (
             f"Predicted at least {seconds_text(least)} per call on {chip}, with one iteration of the loop at "
-            f"{_unknown_loop(tree)}. {cost.error}."
+            f"{_unknown_loop(tree)} ({cost.error_bar})."
         )
     return f"Predicted seconds on {chip}: unknown{reason.replace(_UNKNOWN, ', as ')}."
 
