@@ -9,12 +9,11 @@ from concurrent.futures import CancelledError
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from workbench._types import type_of
 from workbench.engines._clients import Batch, ReadRows, batches
-from workbench.engines._cohorts import Cohorts
+from workbench.engines._cohorts import Cohorts, Quorum, absent_rows
 from workbench.engines._remote import token
 from workbench.engines._run_recorder import RunRecorder, brief, find_nan
 from workbench.engines._stage import BatchFunction, Totals, edge_aval, to_host
@@ -145,14 +144,52 @@ class Pass:
         self._done += len(batch.clients)
         self.recorder.check(self.stage, self._done / self.clients)
 
-    def skip(self, batch: Batch) -> None:
-        """Goes on without the clients of a batch: they add nothing, and their rows are NaN, or 0 in integers."""
-        avals = [edge_aval(type_of(v)) for v in self.phase.kept]
-        fills = [np.nan if jnp.issubdtype(x.dtype, jnp.inexact) else 0 for x in avals]
-        count = len(batch.clients)
-        self._keep([np.full((count, *x.shape[1:]), y, x.dtype) for x, y in zip(avals, fills, strict=True)], count)
+    @property
+    def undecided(self) -> Quorum | None:
+        """The quorum, in the first pass of a round, which decides who is in it; later passes need all of those."""
+        return self.cohorts.quorum if self.cohorts is not None and self.present is None else None
+
+    def enough(self, answered: int, missing: Mapping[int, tuple[Batch, str]], started: float) -> str | None:
+        """Returns the reason that the round goes on without the missing clients; None while it waits.
+
+        Args:
+            answered: Number of clients that answered.
+            missing: Batches that failed, by number, with the reason.
+            started: `time.perf_counter()` at the start of the pass.
+
+        Raises:
+            EngineError: if too many failed.
+        """
+        quorum = self.undecided
+        if quorum is None:
+            return None
+        need, failed = quorum.of(self.clients), sum(len(batch.clients) for batch, _ in missing.values())
+        if failed > self.clients - need:
+            reasons = "; ".join(sorted({reason for _, reason in missing.values()}))
+            message = (
+                f"stage {self.stage} (`{self.name}`) cannot reach its quorum: {need} of {self.clients} clients must "
+                f"answer, and {failed} failed: {reasons}. Lower `quorum`, or run the round again."
+            )
+            raise EngineError(message, stage=self.stage)
+        if answered < need:
+            return None
+        deadline, passed = quorum.deadline_seconds, time.perf_counter() - started
+        if deadline is None:
+            return f"not among the first {answered} that answered"
+        return f"no answer within {passed:.1f} s (deadline_seconds={deadline})" if passed >= deadline else None
+
+    def is_out(self, batch: Batch, size: int) -> bool:
+        """Returns whether an earlier pass of the round went on without the clients of this batch of `size`."""
+        return self.present is not None and not self.present[batch.index * size]
+
+    def skip(self, batch: Batch, *, held: bool = False) -> None:
+        """Goes on without the clients of a batch: they add nothing, and their rows are absent."""
+        if not held:
+            self._keep(
+                [absent_rows(edge_aval(type_of(v)), len(batch.clients)) for v in self.phase.kept], len(batch.clients)
+            )
         self._answers += 1
-        self._done += count
+        self._done += len(batch.clients)
 
     def decide(self, missing: Mapping[int, tuple[Batch, str]], size: int) -> None:
         """Leaves the clients of the missing batches out of this round, and notes them with the reason."""
@@ -190,11 +227,11 @@ class Pass:
             raise self.miscounted(fact)
         self._answers += 1
 
-    def check_partials(self, batches: int, partial: Sequence[int], keyed: Sequence[int]) -> None:
+    def check_partials(self, batches: Sequence[Batch], partial: Sequence[int], keyed: Sequence[int]) -> None:
         """Partial results that were merged elsewhere hold every batch, and every row by key, exactly once.
 
         Args:
-            batches: Number of batches of the pass.
+            batches: Batches of the pass.
             partial: Batches that were merged, the sum of their tokens, and the same of the rows by key that they made.
             keyed: Rows by key that arrived, and the sum of their tokens.
 
@@ -202,8 +239,8 @@ class Pass:
             EngineError: if not.
         """
         answers, tokens, made, made_tokens = partial
-        if self.phase.reductions and (answers, tokens) != (batches, sum(map(token, range(batches)))):
-            fact = f"the merged partial results hold {answers} answers of {batches} batches"
+        if self.phase.reductions and (answers, tokens) != (len(batches), sum(token(x.index) for x in batches)):
+            fact = f"the merged partial results hold {answers} answers of {len(batches)} batches"
             raise self.miscounted(fact)
         if tuple(keyed) != (made, made_tokens):
             fact = f"{keyed[0]} partial results by key arrived, and the workers made {made}"

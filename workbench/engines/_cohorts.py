@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Var
 
-from workbench._types import Atom, PyTree
+from workbench._types import Atom, Aval, PyTree
 from workbench.errors import ProgramError
 from workbench.mesh import Placement
 from workbench.plan import Plan, Scan, control_flow, find_phases, loop_bodies, plan_jaxpr
@@ -79,6 +79,12 @@ def check_quorum(engine: str, quorum: float | None, deadline_seconds: float | No
         )
         raise ProgramError(message)
     return Quorum(quorum, deadline_seconds)
+
+
+def absent_rows(aval: Aval, count: int) -> np.ndarray:
+    """Rows of `count` clients that did not answer: NaN, 0 in integers."""
+    fill = np.nan if jax.numpy.issubdtype(aval.dtype, jax.numpy.inexact) else 0
+    return np.full((count, *aval.shape[1:]), fill, aval.dtype)
 
 
 def placements_of(plan: Plan) -> list[Placement]:

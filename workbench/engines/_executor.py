@@ -180,20 +180,21 @@ class _Answers:
         self.replies: dict[int, tuple[Batch, Reply]] = {}  # that came before their turn
         self.missing: dict[int, tuple[Batch, str]] = {}
         self.turn = self.answered = 0
-        # Only the first pass of a round decides who is in it; the later ones need all of those.
-        self.quorum = engine.quorum if work.cohorts is not None and work.present is None else None
+        self.quorum = work.undecided
         self.started = self.heard = time.perf_counter()
 
     def collect(self, most: int) -> None:
         """Sends all batches, at most `most` at a time, and adds their answers."""
         source = self.work.batches(self.size)
         exhausted = reason = None
-        while not (reason := self._enough()) and not (exhausted and not self.waiting):
+        while not (reason := self.work.enough(self.answered, self.missing, self.started)) and not (
+            exhausted and not self.waiting
+        ):
             while not exhausted and len(self.waiting) < most:
                 batch = next(source, None)
                 if batch is None:
                     exhausted = True
-                elif self._is_out(batch):
+                elif self.work.is_out(batch, self.size):
                     self.missing[batch.index] = batch, ""
                     self._add()
                 else:
@@ -213,29 +214,6 @@ class _Answers:
         """Calls off what is still waited for."""
         for future in self.waiting:
             future.cancel()
-
-    def _is_out(self, batch: Batch) -> bool:
-        present = self.work.present
-        return present is not None and not present[batch.index * self.size]
-
-    def _enough(self) -> str | None:
-        """Returns the reason that the round goes on without the missing clients; None while it waits."""
-        if self.quorum is None:
-            return None
-        need, failed = self.quorum.of(self.work.clients), sum(len(batch.clients) for batch, _ in self.missing.values())
-        if failed > self.work.clients - need:
-            reasons = "; ".join(sorted({reason for _, reason in self.missing.values()}))
-            message = (
-                f"stage {self.work.stage} (`{self.work.name}`) cannot reach its quorum: {need} of {self.work.clients} "
-                f"clients must answer, and {failed} failed: {reasons}. Lower `quorum`, or run the round again."
-            )
-            raise EngineError(message, stage=self.work.stage)
-        if self.answered < need:
-            return None
-        deadline, passed = self.quorum.deadline_seconds, time.perf_counter() - self.started
-        if deadline is None:
-            return f"not among the first {self.answered} that answered"
-        return f"no answer within {passed:.1f} s (deadline_seconds={deadline})" if passed >= deadline else None
 
     def _wait(self) -> None:
         """Takes what has come; looks at `cancel` and the time ten times a second, so that nothing waits unseen."""

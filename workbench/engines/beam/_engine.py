@@ -229,7 +229,7 @@ def _read(folder: Path, work: Pass, batches: list[Batch], check_nan: bool) -> No
             some, groups[int(path.stem.rpartition("-")[2])] = load_arrays(path)
             keyed += some
         totals.append(table)
-    work.check_partials(len(batches), counts.tolist(), keyed.tolist())
+    work.check_partials(batches, counts.tolist(), keyed.tolist())
     for batch in batches:
         reported, *kept = load_arrays(folder / f"reply-{batch.index}.npz")
         where, seconds, compiling, sent = json.loads(str(reported))

@@ -28,6 +28,7 @@ from workbench._types import PyTree
 from workbench.engines._arguments import argument_of_source, check_clients_per_batch, check_folder
 from workbench.engines._client_loop import Pass, name_clients
 from workbench.engines._clients import Batch, ClientReader, ReadRows
+from workbench.engines._cohorts import Quorum, absent_rows, check_quorum
 from workbench.engines._engine import Engine, table_of_clients
 from workbench.engines._interpreter import PlanInterpreter
 from workbench.engines._remote_rows import RemoteRows, materialize
@@ -80,6 +81,9 @@ class Spark(Engine):
         write_to: A path, to which every client's row of each result is written as Parquet, or a function that gets them
             as a DataFrame with columns "client", "out[0]" and so on.
         timeout_seconds: End the run when one pass takes longer than this. Default: wait as long as Spark works.
+        quorum: As `Executor`: go on with the clients that answered, once they are a quorum. In the first pass of a
+            round every batch is a task and answers with a file in `folder`.
+        deadline_seconds: As `Executor`: wait this time for all clients.
 
     Raises:
         MissingDependencyError: if PySpark, PyArrow or Java is not installed.
@@ -102,7 +106,10 @@ class Spark(Engine):
         read_from: Foreign = None,
         write_to: str | Path | Callable[[Any], Any] | None = None,
         timeout_seconds: float | None = None,
+        quorum: int | float | None = None,
+        deadline_seconds: float | None = None,
     ) -> None:
+        self.quorum: Quorum | None = check_quorum("Spark", quorum, deadline_seconds)
         _session.check_libraries()
         check_folder("Spark", folder)
         _check(session, conf, clients_per_batch)
@@ -204,6 +211,7 @@ class _State:
     frame: Foreign
     size: int
     names: dict[str, str]  # of held rows → column
+    numbers: list[int]  # of its batches
 
 
 class _Jobs:
@@ -265,8 +273,6 @@ class _Jobs:
 
     def compute(self, work: Pass) -> None:
         """One pass: its table, its jobs, and what they gave."""
-        from workbench.engines.spark._worker import Compute, Merge, column_names, schema_of
-
         size = min(self.engine.clients_per_batch, work.clients)
         digest, stage = work.exported(size, None)
         started = time.perf_counter()
@@ -276,37 +282,98 @@ class _Jobs:
             if digest not in self._stages:
                 self._stages[digest] = self._sent_once(stage)
             server = self._sent_once(_encoded([*work.shared, *made]))
+            if len(here := self._here(work, named, size)) < len(named):
+                frame = frame.where(frame.batch.isin([batch.index for batch in here]))
         work.recorder.stage(work.stage, "sending rows", time.perf_counter() - started)
         started = time.perf_counter()
-        path = self.folder / f"rows-{next(self._numbers)}" if spec.kept else None
+        path = self.folder / f"rows-{next(self._numbers)}" if spec.kept or work.undecided else None
         if path is not None:
             self._check_folder()
+        compute = self._computed_apart if work.undecided else self._computed
         try:
             with self._errors_reported(work), warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # PySpark 4.3 warns of pandas 3, which no plan uses
-                computed = frame.mapInArrow(Compute(spec, self._stages[digest], server), schema_of(spec.kept))
-
-                def job() -> Foreign:
-                    rows = computed
-                    if path is not None:
-                        rows.write.parquet(str(path))
-                        rows = self.session.read.parquet(str(path))
-                        rows = rows.select(*column_names())
-                    if spec.groups:
-                        level = rows.repartition(spec.groups, "grp").sortWithinPartitions(
-                            "kind", "number", "key", "part"
-                        )
-                        rows = level.mapInArrow(Merge(spec), rows.schema)
-                    return rows.toArrow()
-
-                table = self._guarded(work, named, job)
+                table = compute(work, named, spec, frame, server, path)
         finally:
             with contextlib.suppress(Exception):
                 _forget(server)
         work.recorder.stage(work.stage, "jobs", time.perf_counter() - started)
-        self._take(work, named, spec, table)
-        if path is not None:
-            self._hold(work, path, size)
+        here = self._here(work, named, size)
+        self._take(work, named, here, spec, table)
+        if spec.kept and path is not None:
+            self._hold(work, path, size, here)
+        elif path is not None:
+            shutil.rmtree(path, ignore_errors=True)
+
+    def _here(self, work: Pass, named: Sequence[Batch], size: int) -> list[Batch]:
+        """The batches of the clients that the round counts."""
+        return [batch for batch in named if not work.is_out(batch, size)]
+
+    def _computed(
+        self, work: Pass, named: Sequence[Batch], spec: Foreign, frame: Foreign, server: Foreign, path: Path | None
+    ) -> Foreign:
+        """The answers of all batches; what they keep is in a folder of the path."""
+        from workbench.engines.spark._worker import Compute, Merge, column_names, schema_of
+
+        computed = frame.mapInArrow(Compute(spec, self._stages[spec.digest], server), schema_of(spec.kept))
+
+        def job() -> Foreign:
+            rows = computed
+            if path is not None:
+                rows.write.parquet(str(path))
+                rows = self.session.read.parquet(str(path))
+                rows = rows.select(*column_names())
+            if spec.groups:
+                level = rows.repartition(spec.groups, "grp").sortWithinPartitions("kind", "number", "key", "part")
+                rows = level.mapInArrow(Merge(spec), rows.schema)
+            return rows.toArrow()
+
+        return self._guarded(work, named, job)
+
+    def _computed_apart(
+        self, work: Pass, named: Sequence[Batch], spec: Foreign, frame: Foreign, server: Foreign, path: Path
+    ) -> Foreign:
+        """The answers of the batches that come until the round goes on: files in a folder of the path."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        from workbench.engines.spark._worker import ComputeApart, column_names
+
+        path.mkdir()
+        missing: dict[int, tuple[Batch, str]] = {}
+        numbers: set[int] = set()
+        started = time.perf_counter()
+
+        def look() -> None:
+            for file in path.iterdir():
+                if file.suffix == ".parquet":
+                    numbers.add(int(file.stem))
+                elif file.suffix == ".failed":
+                    missing[int(file.stem)] = named[int(file.stem)], file.read_text().partition("] ")[2]
+            if reason := work.enough(sum(len(named[i].clients) for i in numbers), missing, started):
+                raise _Enough(reason)
+
+        apart = ComputeApart(spec, self._stages[spec.digest], server, str(path))
+        rows = frame.repartitionByRange(len(named), "batch").mapInArrow(apart, "batch int")  # a batch is a task
+        reason = None
+        try:
+            self._guarded(work, named, rows.toArrow, look)
+            look()
+        except _Enough as enough:
+            reason = str(enough)
+        except EngineError as error:
+            if not isinstance(error.__cause__, Exception):
+                raise
+            reason = brief(error.__cause__)  # the job ended
+        silent = [batch for batch in named if batch.index not in numbers and batch.index not in missing]
+        if silent and reason is None:
+            fact = f"{name_clients([x for batch in silent for x in batch.clients])} did not answer"
+            raise work.miscounted(fact)
+        missing.update((batch.index, (batch, reason or "")) for batch in silent)
+        if missing:
+            work.enough(0, missing, started)
+            work.decide(missing, spec.size)
+        return pa.concat_tables(pq.read_table(path / f"{i}.parquet", columns=column_names()) for i in sorted(numbers))
 
     def _sent_once(self, data: bytes) -> Foreign:
         """Bytes that every executor needs once: small ones cost a broadcast variable more than they weigh."""
@@ -322,7 +389,9 @@ class _Jobs:
         function = work.function(size)
         count = len(work.phase.rows)
         equations = [step.equation for step in work.phase.reductions]
-        keyed = tuple(e.params["batch_dims"] if e.primitive is by_key_p else -1 for e in equations)
+        keyed = tuple(
+            e.params["batch_dims"] if e.primitive is by_key_p and not work.undecided else -1 for e in equations
+        )
         partitions = min(self.tasks, math.ceil(work.clients / size))
         return SparkPass(
             digest=digest,
@@ -336,7 +405,9 @@ class _Jobs:
             kept=len(work.phase.kept),
             merges=tuple(_MERGE_NAMES[REDUCTION_OF[e.primitive].merge] for e in equations),
             keyed=keyed,
-            groups=max(_second_level(partitions), partitions if any(axis >= 0 for axis in keyed) else 0),
+            groups=0
+            if work.undecided
+            else max(_second_level(partitions), partitions if any(axis >= 0 for axis in keyed) else 0),
             check_nan=self.engine.check_nan,
         )
 
@@ -439,9 +510,16 @@ class _Jobs:
                 writer.close()
         return self.session.read.parquet(str(path)), named
 
-    def _guarded(self, work: Pass, named: Sequence[Batch], job: Callable[[], Result]) -> Result:
+    def _guarded(
+        self, work: Pass, named: Sequence[Batch], job: Callable[[], Result], look: Callable[[], None] = lambda: None
+    ) -> Result:
         """The job's result; looks ten times a second whether the run was cancelled, and cancels the job then."""
-        check = work.watched(self.engine.name, self.engine.timeout_seconds)
+        watched = work.watched(self.engine.name, self.engine.timeout_seconds)
+
+        def check() -> None:
+            look()
+            watched()
+
         what = f"workbench: {work.recorder.name}, stage {work.stage}"
         with self._errors_reported(work, named):
             return _in_group(self.context, what, job, check)
@@ -451,7 +529,7 @@ class _Jobs:
         """Converts errors of Spark to errors that name the stage, and the clients if a worker named its batch."""
         try:
             yield
-        except EngineError:
+        except (EngineError, _Enough):
             raise
         except Exception as error:
             found = re.search(r"\[batch (\d+)\] ([^\n]*)", str(error))
@@ -468,11 +546,11 @@ class _Jobs:
             )
             raise EngineError(message, stage=work.stage) from error
 
-    def _take(self, work: Pass, named: Sequence[Batch], spec: Foreign, table: Foreign) -> None:
+    def _take(self, work: Pass, named: Sequence[Batch], here: Sequence[Batch], spec: Foreign, table: Foreign) -> None:
         """The replies of the batches, in order, and the merged partial results."""
         from workbench.engines.spark._worker import COUNTS, KEYED, PARTIAL, REPLY, merge, merges_of, read_partial
 
-        _check_answers(work, named, table)
+        _check_answers(work, here, table)
         kinds, numbers, keys, parts = (table.column(n).to_pylist() for n in ("kind", "number", "key", "part"))
         order = sorted(range(len(kinds)), key=lambda i: (kinds[i], numbers[i], keys[i], parts[i]))
         report = table.column("report")
@@ -481,11 +559,16 @@ class _Jobs:
         tables = {
             number: np.array(REDUCTION_OF[by_key_p].start(step.equation))
             for number, step in enumerate(work.phase.reductions)
-            if step.equation.primitive is by_key_p
+            if spec.keyed[number] >= 0
         }
+        replies = {numbers[i]: json.loads(report[i].as_py()) for i in order if kinds[i] == REPLY}
+        for batch in named:
+            if batch.index in replies:
+                self._reply(work, batch, replies[batch.index])
+            else:
+                work.skip(batch, held=True)
         for i in order:
             if kinds[i] == REPLY:
-                self._reply(work, named[numbers[i]], json.loads(report[i].as_py()))
                 continue
             names, shapes = merges_of(spec, kinds[i], numbers[i])
             values, counts = read_partial(table, i, shapes)
@@ -495,7 +578,7 @@ class _Jobs:
                 groups[keys[i]] = values[0]
             else:
                 whole = values if whole is None else merge(names, whole, values)
-        work.check_partials(len(named), counted[PARTIAL], counted[KEYED][:2])
+        work.check_partials(here, counted[PARTIAL], counted[KEYED][:2])
         merged = iter(whole or ())
         totals = [tables[i] if i in tables else next(merged) for i in range(len(work.phase.reductions))]
         work.reduced(totals, check_nan=self.engine.check_nan)
@@ -510,12 +593,17 @@ class _Jobs:
             work.recorder.note(f"stage {work.stage} was compiled on {where} in {compiling:.2f} s")
         work.add(batch, [], seconds=seconds, where=where, sent=sent, held=True)
 
-    def _hold(self, work: Pass, path: Path, size: int) -> None:
+    def _hold(self, work: Pass, path: Path, size: int, here: Sequence[Batch]) -> None:
         """Leaves the rows that a pass keeps where they are, in the checkpointed table."""
         from workbench.engines.spark._worker import REPLY
 
-        frame = self.session.read.parquet(str(path)).where(f"kind = {REPLY}")
-        state = _State(path, frame, size, {f"{path.name}-{i}": f"k{i}" for i in range(len(work.phase.kept))})
+        numbers = [batch.index for batch in here]
+        files = (
+            [str(path)] if work.cohorts is None else [str(x) for i in numbers if (x := path / f"{i}.parquet").exists()]
+        )
+        frame = self.session.read.parquet(*(files or [str(path)])).where(f"kind = {REPLY}")
+        names = {f"{path.name}-{i}": f"k{i}" for i in range(len(work.phase.kept))}
+        state = _State(path, frame, size, names, numbers)
         held = []
         for (name, _), v, label in zip(state.names.items(), work.phase.kept, work.function(1).out_names, strict=False):
             self._states[name] = state
@@ -544,11 +632,14 @@ class _Jobs:
             if state.path not in tables:
                 columns = list(dict.fromkeys(state.names.values()))
                 tables[state.path] = self._asked(state.frame.select("number", "crc", *columns).toArrow, rows, recorder)
-                _check_kept(tables[state.path], columns, math.ceil(rows.shape[0] / state.size), rows)
+                _check_kept(tables[state.path], columns, state.numbers, rows)
             table, aval = tables[state.path], edge_aval(rows.aval)
             cells = dict(zip(table.column("number").to_pylist(), table.column(state.names[rows.name]), strict=True))
             shapes = shapes_of([jax.ShapeDtypeStruct((state.size, *aval.shape[1:]), aval.dtype)])
-            parts = [decode(cells[number].as_buffer(), shapes)[0] for number in sorted(cells)]
+            parts = [
+                decode(cells[i].as_buffer(), shapes)[0] if i in cells else absent_rows(aval, state.size)
+                for i in range(math.ceil(rows.shape[0] / state.size))
+            ]
             whole = np.concatenate(parts)[: aval.shape[0]]
             recorder.left(rows.stage, rows.label, whole, row=True, clients=aval.shape[0])
             brought.append(from_edge(whole, rows.aval.dtype))
@@ -658,6 +749,10 @@ class _Jobs:
             frame.write.parquet(str(target))
 
 
+class _Enough(Exception):
+    """The round goes on; the text is why without the others."""
+
+
 class _Clients(ClientReader):
     """Clients of a table, packed by the executors into batches; read here only if the server needs them."""
 
@@ -703,13 +798,15 @@ def _check_answers(work: Pass, named: Sequence[Batch], table: Foreign) -> None:
     facts = [f"{name_clients(missing)} did not answer"] if missing else []
     facts += [f"{name_clients(double)} answered more than once"] if double else []
     facts += (
-        [f"batches {foreign} are not of this pass"] if (foreign := sorted(set(times) - set(range(len(named))))) else []
+        [f"batches {foreign} are not of this pass"]
+        if (foreign := sorted(set(times) - {batch.index for batch in named}))
+        else []
     )
     if facts:
         raise work.miscounted("; ".join(facts))
 
 
-def _check_kept(table: Foreign, columns: Sequence[str], count: int, rows: RemoteRows) -> None:
+def _check_kept(table: Foreign, columns: Sequence[str], written: list[int], rows: RemoteRows) -> None:
     """The rows that a pass left with the clients are all there, once each and unchanged.
 
     Raises:
@@ -720,12 +817,12 @@ def _check_kept(table: Foreign, columns: Sequence[str], count: int, rows: Remote
     numbers = table.column("number").to_pylist()
     cells = zip(*(table.column(name) for name in columns), strict=True)
     sums = [crc_of([cell.as_buffer() for cell in row]) for row in cells]
-    if sorted(numbers) == list(range(count)) and sums == table.column("crc").to_pylist():
+    if sorted(numbers) == written and sums == table.column("crc").to_pylist():
         return
     message = (
-        f"the rows {rows.label} of stage {rows.stage} were read back as {len(numbers)} batches, {len(set(numbers))} of "
-        f"them different, and {count} were written. Rows that wait in `folder` are read once each and unchanged: keep "
-        "other programs from that folder, and run again."
+        f"the rows {rows.label} of stage {rows.stage} were read back as {len(numbers)} batches, {len(set(numbers))} "
+        f"of them different, and {len(written)} were written. Rows that wait in `folder` are read once each and "
+        "unchanged: keep other programs from that folder, and run again."
     )
     raise EngineError(message, stage=rows.stage)
 

@@ -9,6 +9,7 @@ shapes and dtypes the `Spec` says.
 import dataclasses
 import json
 import socket
+import uuid
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from workbench._open_types import Foreign
 from workbench.engines._remote import Task, run_task, token
@@ -124,30 +126,14 @@ class Compute:
         spec, merged = self.spec, None
         rows: list[list[Any]] = []
         answers: list[int] = []
-        values = decode(self.server.value, (*spec.shared, *spec.made))
-        shared, made = values[: len(spec.shared)], values[len(spec.shared) :]
+        shared, made = self._values()
         for record in batches:
             for slot, number in enumerate(record.column("batch").to_pylist()):
-                try:
-                    self._check(record, slot)
-                    operands = [np.int32(number), *self._rows(record, slot, number, made), *shared]
-                    reply = run_task(Task(spec.digest, self.stage.value, operands))
-                except Exception as error:
-                    message = f"[batch {number}] {type(error).__name__}: {' '.join(str(error).split())}"
-                    raise RuntimeError(message) from error
-                kept, partial = reply.outputs[: spec.kept], reply.outputs[spec.kept :]
-                nan = find_nan(reply.outputs, [str(i) for i in range(len(reply.outputs))]) if spec.check_nan else None
-                report = [
-                    reply.where,
-                    reply.seconds,
-                    reply.compile_seconds,
-                    sum(x.nbytes for x in reply.outputs),
-                    nan,
-                ]
-                rows.append(self._row(REPLY, number, part, report=json.dumps(report), kept=[encode([x]) for x in kept]))
+                row, partial = self._answer(record, slot, number, part, made, shared)
+                rows.append(row)
                 answers.append(number)
                 merged = partial if merged is None else merge(spec.merges, merged, partial)
-                if kept:  # may be large; without it the replies of a partition are one Arrow batch
+                if spec.kept:  # may be large; without it the replies of a partition are one Arrow batch
                     yield _as_batch(rows, spec)
                     rows = []
         keyed: list[int] = []
@@ -160,6 +146,34 @@ class Compute:
             rows.append(self._row(PARTIAL, 0, part, payload=encode(whole), counts=counts))
         if rows:
             yield _as_batch(rows, spec)
+
+    def _values(self) -> tuple[list[np.ndarray], list[np.ndarray]]:
+        values = decode(self.server.value, (*self.spec.shared, *self.spec.made))
+        return values[: len(self.spec.shared)], values[len(self.spec.shared) :]
+
+    def _answer(
+        self,
+        record: pa.RecordBatch,
+        slot: int,
+        number: int,
+        part: int,
+        made: list[np.ndarray],
+        shared: list[np.ndarray],
+    ) -> tuple[list[Any], list[Any]]:
+        """The row that a batch answers with, and its partial results."""
+        spec = self.spec
+        try:
+            self._check(record, slot)
+            operands = [np.int32(number), *self._rows(record, slot, number, made), *shared]
+            reply = run_task(Task(spec.digest, self.stage.value, operands))
+        except Exception as error:
+            message = f"[batch {number}] {type(error).__name__}: {' '.join(str(error).split())}"
+            raise RuntimeError(message) from error
+        nan = find_nan(reply.outputs, [str(i) for i in range(len(reply.outputs))]) if spec.check_nan else None
+        sent = sum(x.nbytes for x in reply.outputs)
+        report = json.dumps([reply.where, reply.seconds, reply.compile_seconds, sent, nan])
+        kept = [encode([x]) for x in reply.outputs[: spec.kept]]
+        return self._row(REPLY, number, part, report=report, kept=kept), reply.outputs[spec.kept :]
 
     def _check(self, record: pa.RecordBatch, slot: int) -> None:
         for check, columns in self.spec.checks:
@@ -205,6 +219,33 @@ class Compute:
         group = (number * 31 + key if kind == KEYED else part) % max(self.spec.groups, 1)
         crc = crc_of(kept) if kept else crc_of([payload])
         return [kind, number, key, part, group, *counts, crc, report, payload, *(kept or [None] * self.spec.kept)]
+
+
+class ComputeApart(Compute):
+    """Computes the batches of one partition; each answers with a file, there as soon as the batch is computed."""
+
+    def __init__(self, spec: SparkPass, stage: Foreign, server: Foreign, folder: str) -> None:
+        super().__init__(spec, stage, server)
+        self.folder = folder
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Computes one partition, for `mapInArrow`."""
+        shared, made = self._values()
+        for record in batches:
+            for slot, number in enumerate(record.column("batch").to_pylist()):
+                path = Path(self.folder)
+                hidden = path / f".{uuid.uuid4().hex}"
+                try:
+                    row, partial = self._answer(record, slot, number, 0, made, shared)
+                except RuntimeError as error:
+                    hidden.write_text(str(error))
+                    hidden.replace(path / f"{number}.failed")
+                    continue
+                counts = 1, token(number), 0, 0
+                rows = [row, self._row(PARTIAL, number, 0, payload=encode(partial), counts=counts)]
+                pq.write_table(pa.Table.from_batches([_as_batch(rows, self.spec)]), hidden)
+                hidden.replace(path / f"{number}.parquet")
+            yield record.select(["batch"])
 
 
 def _as_batch(rows: Sequence[Sequence[Any]], spec: SparkPass) -> pa.RecordBatch:
