@@ -15,6 +15,7 @@ import numpy as np
 import psutil
 import pytest
 from engine_contract import CLIENTS, EngineContract, client_data, fedavg, printing, rounds, start
+from stragglers import check_rounds_go_on
 
 import workbench as wb
 from workbench.engines import Engine, Executor, _remote
@@ -66,7 +67,7 @@ def cluster() -> Iterator[Any]:
 
     with (
         distributed.LocalCluster(
-            n_workers=1, threads_per_worker=2, processes=False, dashboard_address=":0", silence_logs=50
+            n_workers=1, threads_per_worker=3, processes=False, dashboard_address=":0", silence_logs=50
         ) as started,
         distributed.Client(started) as client,
     ):
@@ -78,6 +79,11 @@ class TestDask(EngineContract):
     @pytest.fixture
     def engine(self, cluster: Any) -> Engine:
         return Executor(cluster.get_executor(), clients_per_task=2)
+
+
+@pytest.mark.slow
+def test_rounds_on_dask_go_on_without_tasks_that_are_late(cluster: Any):
+    check_rounds_go_on(Executor(cluster.get_executor(), clients_per_task=1, quorum=4), steps=3 * 10**8)
 
 
 @wb.program(clients=5)

@@ -23,10 +23,12 @@ from engine_contract import (
     rounds,
     start,
 )
-from flower_tests import family, flower_warnings, needs_flower, none_left
+from flower_tests import family, flower_warnings, have_an_identity, needs_flower, none_left
+from stragglers import LATE, check_rounds_go_on, present_of
 
 import workbench as wb
 from workbench.engines import Engine, Flower
+from workbench.engines._cohorts import Quorum
 from workbench.engines.flower._app.asks import Ask, NodeFailure, NodeReply
 from workbench.errors import EngineError
 
@@ -77,16 +79,16 @@ class _NodesHere:
     def start(self, check: Any) -> None:
         check()
 
-    def ask(self, asks: Any, seconds: float, check: Any) -> list[NodeReply]:
+    def ask(self, asks: Any, seconds: float, check: Any, enough: Any = None) -> list[NodeReply]:
         check()
         self.engine.asked.append(list(asks))
         replies = []
-        for slot, ask in enumerate(asks):
+        for ask in asks:
             try:
-                replies.append(_answer(ask, self.contexts[slot]))
+                replies.append(_answer(ask, self.contexts[ask.slot]))
             except Exception as error:
-                raise NodeFailure(slot, f"{type(error).__name__}: {error}") from error
-        return [self.engine.changed(slot, reply) for slot, reply in enumerate(replies)]
+                raise NodeFailure(ask.slot, f"{type(error).__name__}: {error}") from error
+        return [self.engine.changed(ask.slot, reply) for ask, reply in zip(asks, replies, strict=True)]
 
     def close(self) -> None:
         self._folder.cleanup()
@@ -112,6 +114,73 @@ class TestTwoClientsPerNode(EngineContract):
     def engine(self) -> Iterator[Engine]:
         with Here(clients_per_node=2) as engine:
             yield engine
+
+
+@needs_flower
+def test_rounds_go_on_without_nodes_that_are_late():
+    forward = iter(LATE)
+
+    class Late(Here):
+        def _ask(self, asks: Any, check: Any, enough: Any = None) -> list[NodeReply]:
+            late = next(forward) if enough else np.zeros(CLIENTS, bool)
+            assert not enough or enough == (4, None)
+            replies = iter(super()._ask([ask for ask in asks if not late[ask.slot]], check))
+            return [NodeReply([], {"error": "late"}) if late[ask.slot] else next(replies) for ask in asks]
+
+    with Late(quorum=4) as engine:
+        run = check_rounds_go_on(engine)
+    assert (present_of(run) == ~LATE).all()
+
+
+@needs_flower
+def test_nodes_that_are_late_are_not_asked_again_before_they_answer(monkeypatch: pytest.MonkeyPatch):
+    from workbench.engines.flower._app.nodes import ask_nodes
+
+    have_an_identity(monkeypatch)
+
+    class Grid:
+        silent, answers, pushed = {11}, [], []
+
+        def push_messages(self, messages: Any) -> list[str]:
+            messages = list(messages)
+            for number, message in enumerate(messages):
+                message.metadata.__dict__["_message_id"] = f"{len(self.pushed)}-{number}"
+            self.pushed.append([x.metadata.dst_node_id for x in messages])
+            self.answers += messages
+            return [x.metadata.message_id for x in messages]
+
+        def pull_messages(self, ids: Any) -> list[Any]:
+            wanted = set(ids)
+            found = [x for x in self.answers if x.metadata.message_id in wanted]
+            return [_replied(x) for x in found if x.metadata.dst_node_id not in self.silent]
+
+    def ask(enough: Any) -> list[str]:
+        asks = [Ask(digest="d", slot=slot) for slot in range(3)]
+        replies = ask_nodes(grid, [10, 11, 12], asks, 5.0, enough=enough, late=late)  # pyright: ignore
+        return [str(reply.reported["error"])[:9] for reply in replies]
+
+    grid, late = Grid(), {}
+    assert ask((2, None)) == ["", "did not a", ""]
+    assert ask((2, 0.1)) == ["", "still com", ""]
+    grid.silent.clear()
+    assert ask((2, 0.1)) == ["", "", ""]
+    assert grid.pushed == [[10, 11, 12], [10, 12], [10, 11, 12]]
+
+
+def _replied(message: Any) -> Any:
+    from flwr.app import ArrayRecord, ConfigRecord, RecordDict
+
+    content = RecordDict({"values": ArrayRecord(), "reported": ConfigRecord({"error": ""})})
+    metadata = SimpleNamespace(reply_to_message_id=message.metadata.message_id)
+    return SimpleNamespace(metadata=metadata, content=content, has_error=lambda: False)
+
+
+@needs_flower
+@pytest.mark.slow
+def test_rounds_of_the_simulation_go_on_without_late_nodes(flower: Flower, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(flower, "quorum", Quorum(4, None))
+    monkeypatch.setattr(flower, "_known", {})
+    check_rounds_go_on(flower, steps=3 * 10**8)
 
 
 @needs_flower

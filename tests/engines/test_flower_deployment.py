@@ -67,7 +67,8 @@ def test_exported_app_runs_on_superlink_and_supernodes(tmp_path: Path):
             (deployment.data / str(node)).rmdir()
             (tmp_path / "app" / "data" / str(node)).rename(deployment.data / str(node))
         deployment.start_nodes(lambda: None)
-        deployment.submit(tmp_path / "app")
+        folders = " ".join(f"{name}='{tmp_path / 'app' / name}'" for name in ("inputs", "results"))
+        deployment.submit(tmp_path / "app", "--run-config", folders)
         reported = tmp_path / "app" / "results" / "run.json"
         deployment.processes.ended.clear()
         deployment.processes.wait(lambda: reported.exists() or None, "the results", lambda: None, 500)

@@ -25,7 +25,7 @@ from engine_contract import (
     start,
     together,
 )
-from flower_tests import flower_warnings, needs_flower, none_left
+from flower_tests import flower_warnings, have_an_identity, needs_flower, none_left
 
 import workbench as wb
 from workbench._processes import _supervisor
@@ -92,6 +92,29 @@ def test_exported_app_needs_nothing_of_the_workbench_and_holds_no_pickles(tmp_pa
     assert {path.suffix for path in (folder / "workbench_app").rglob("*") if path.is_file()} == {".py", ".json"}
     assert (folder / "data" / "4" / "data-1.npy").exists()
     assert "float32[3]" in (folder / "README.md").read_text()
+
+
+@needs_flower
+def test_two_programs_fit_into_one_flower_project_and_hold_no_folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    from flwr.app import Context, Message, RecordDict
+    from flwr.clientapp import ClientApp
+
+    have_an_identity(monkeypatch)
+    app = ClientApp()
+    app.query()(lambda message, context: Message(RecordDict(), reply_to=message))  # one of the project's own
+    for package, fn in (("first_app", fedavg), ("second_app", rounds)):
+        folder = Flower.export(fn, tmp_path / package, start(), client_data(), package=package)
+        texts = [path.read_text() for path in folder.rglob("*") if path.suffix in (".py", ".json", ".toml", ".md")]
+        assert not [text for text in texts if str(tmp_path) in text]
+        monkeypatch.syspath_prepend(str(folder))
+        importlib.import_module(f"{package}.client").add_to(app)
+    for package in ("first_app", "second_app"):
+        (ask,) = importlib.import_module(f"{package}.nodes").as_contents(
+            [importlib.import_module(f"{package}.asks").Ask()]
+        )
+        message = Message(ask, dst_node_id=1, message_type=f"query.{package}")
+        context = Context(1, 1, {"partition-id": 7}, RecordDict(), {})
+        assert app(message, context).content["reported"]["partition"] == 7
 
 
 @needs_flower

@@ -211,6 +211,43 @@ def test_quorum_is_checked(options: Any):
         Executor(concurrent.futures.ThreadPoolExecutor(1), **options)
 
 
+@pytest.mark.parametrize("error", [None, OSError("disk gone")], ids=["silent", "failed"])
+def test_late_batches_are_sent_a_second_time(error: Any):
+    sent: list[int] = []
+
+    def late(_: int, batch: int) -> bool:
+        sent.append(batch)
+        return batch in ABSENT and sent.count(batch) == 1
+
+    pool = Stragglers(late, error)
+    pool._max_workers = CLIENTS if error is None else 1  # with one worker nothing is idle
+    engine = Executor(pool, clients_per_task=1, backups=True)
+    if error is not None:
+        with pytest.raises(EngineError, match="disk gone"):
+            engine.run(averaged, start(), client_data())
+        return
+    run = engine.run(averaged, start(), client_data())
+    _close(run.results, wb.jit(averaged)(start(), client_data()))
+    assert {batch: sent.count(batch) for batch in ABSENT} == dict.fromkeys(ABSENT, 2)
+    assert max(sent.count(batch) for batch in range(CLIENTS)) == 2
+    assert all(future.cancelled() for future in pool.silent)
+
+
+def test_privacy_of_a_round_with_a_quorum_has_the_fixed_denominator():
+    """The mean is divided by the expected clients and not by those that came, so that its noise stays what it was."""
+    aggregator = wb.algorithms.gaussian_mean(clip=1.0, noise_multiplier=0.5)
+
+    @wb.program(clients=CLIENTS)
+    def private(x: Any) -> Any:
+        return aggregator.combine(x, jnp.ones(CLIENTS), aggregator.init(None))[0]
+
+    x = client_data()[0][:, 0]
+    found = _engine(lambda _, batch: batch in ABSENT).run(private, x).results
+    scale = np.minimum(1, 1 / np.linalg.norm(x, axis=1, keepdims=True))
+    noise = wb.jit(private)(np.zeros_like(x))
+    np.testing.assert_allclose(found - noise, (x * scale)[PRESENT].sum(0) / CLIENTS, rtol=1e-4, atol=1e-6)
+
+
 def test_answers_are_taken_as_they_come():
     """The first batch waits until all others have answered: nothing waits for it to be sent."""
 

@@ -13,6 +13,7 @@ import numpy as np
 import psutil
 import pytest
 from engine_contract import EngineContract, client_data, fedavg, start
+from stragglers import check_rounds_go_on
 
 import workbench as wb
 from workbench.engines import Engine, Ray
@@ -79,6 +80,10 @@ class TestRay(EngineContract):
 @pytest.mark.slow
 @pytest.mark.usefixtures("ray_cluster")
 class TestFaults:
+    def test_rounds_go_on_without_tasks_that_are_late(self):
+        check_rounds_go_on(Ray(clients_per_task=1, quorum=4), steps=3 * 10**8)
+        eventually(lambda: not computing())
+
     def test_killed_workers_cost_time_and_change_nothing(self):
         steps, killed = np.array([10, 3 * 10**7, 3 * 10**7], np.int32), []
         run = Ray(clients_per_task=1).run(sines, steps, X, progress=kill_after_first_client(killed))

@@ -20,6 +20,7 @@ import numpy as np
 import psutil
 import pytest
 from engine_contract import CLIENTS, EngineContract, by_key, client_data, fedavg, rounds, start
+from stragglers import check_rounds_go_on
 
 import workbench as wb
 from workbench.engines import Engine, Spark
@@ -310,6 +311,13 @@ def endless(x):
     return wb.reduce_sum(wb.map_fn(lambda row: jax.lax.fori_loop(0, 10**9, lambda _, v: jnp.sin(v) + row, row), x))
 Spark({CLUSTER!r}, conf={CONF!r}, clients_per_batch=1).run(endless, np.ones(2, np.float32))
 """
+
+
+@needs_spark
+@pytest.mark.slow
+def test_rounds_go_on_without_tasks_that_are_late(local: Spark):
+    engine = Spark(local._opened(), clients_per_batch=1, quorum=4)
+    check_rounds_go_on(engine, steps=3 * 10**8)
 
 
 @needs_spark

@@ -36,6 +36,7 @@ class Ray(Executor):
         timeout_seconds: End the run after this time without an answer of any task. Default: wait as long as Ray works.
         quorum: As `Executor`: go on with the clients that answered, once they are a quorum.
         deadline_seconds: As `Executor`: wait this time for all clients.
+        backups: As `Executor`: send late batches a second time, to places that have nothing else to do.
 
     Raises:
         MissingDependencyError: if Ray is not installed.
@@ -61,6 +62,7 @@ class Ray(Executor):
         timeout_seconds: float | None = None,
         quorum: int | float | None = None,
         deadline_seconds: float | None = None,
+        backups: bool = False,
     ) -> None:
         if importlib.util.find_spec("ray") is None:
             raise MissingDependencyError("ray", extra="ray", needed_for="`workbench.engines.Ray`")
@@ -80,6 +82,7 @@ class Ray(Executor):
             timeout_seconds=timeout_seconds,
             quorum=quorum,
             deadline_seconds=deadline_seconds,
+            backups=backups,
         )
         self.name = "ray"
 

@@ -32,13 +32,14 @@ def serve(grid: Grid, context: Context) -> None:
             engine.send((0, None, str(error)))
             return
         engine.send((0, [], ""))
+        late: dict[int, str] = {}
         while True:
             try:
-                number, asks, seconds = engine.recv()
+                number, asks, seconds, enough = engine.recv()
             except EOFError:
                 return
             try:
-                engine.send((number, ask_nodes(grid, nodes, asks, seconds), ""))
+                engine.send((number, ask_nodes(grid, nodes, asks, seconds, enough=enough, late=late), ""))
             except NodeFailure as error:
                 engine.send((number, (error.slot, error.worker_lost), str(error)))
             except Exception as error:

@@ -18,11 +18,13 @@ from jax.extend.core import Var
 from workbench._types import Aval
 from workbench.engines._client_loop import Pass, list_clients
 from workbench.engines._clients import Batch, ReadRows
+from workbench.engines._cohorts import Quorum, absent_rows, check_quorum
 from workbench.engines._engine import Engine, Progress
 from workbench.engines._remote_rows import RemoteRows, materialize
 from workbench.engines._run_recorder import RunRecorder
 from workbench.engines._stage import edge_aval, from_edge, to_host
 from workbench.engines.flower._app.asks import Ask, NodeFailure, NodeReply
+from workbench.engines.flower._app.stages import as_plain
 from workbench.engines.flower._export import export_app
 from workbench.engines.flower._runtime import Deployment, FlowerSimulation, Runtime, check_users
 from workbench.errors import EngineError, MissingDependencyError, ProgramError
@@ -54,6 +56,9 @@ class Flower(Engine):
         insecure: Let every user of this machine use the deployment's SuperLink, and so run code as you. By default it
             answers only connections of your own user, which Linux can check.
         ray_options: Passed on to `ray.init` by the simulation.
+        quorum: As `Executor`: go on with the clients that answered, once they are a quorum. A node that still computes
+            for an earlier round is absent and is not asked.
+        deadline_seconds: As `Executor`: wait this time for all clients.
 
     Raises:
         MissingDependencyError: if flwr is not installed; for the simulation, if ray is not.
@@ -77,7 +82,10 @@ class Flower(Engine):
         port: int = 0,
         insecure: bool = False,
         ray_options: Mapping[str, Any] | None = None,
+        quorum: int | float | None = None,
+        deadline_seconds: float | None = None,
     ) -> None:
+        self.quorum: Quorum | None = check_quorum("Flower", quorum, deadline_seconds)
         for library in ("flwr", "ray") if runtime == "simulation" else ("flwr",):
             if importlib.util.find_spec(library) is None:
                 raise MissingDependencyError(library, extra="flower", needed_for="`workbench.engines.Flower`")
@@ -106,6 +114,7 @@ class Flower(Engine):
         self._numbers = itertools.count()
         self._dropped: list[str] = []  # held rows that nothing here refers to any more; every node gets their names
         self._to_drop: dict[int, list[str]] = {}
+        self._absent: dict[str, set[int]] = {}  # nodes without these held rows, which were late in their round
         self._given: dict[int, Any] = {}
         self._columns: dict[Any, tuple[str, Any]] = {}
         self._recorder: RunRecorder | None = None
@@ -132,6 +141,7 @@ class Flower(Engine):
             return super().run(fn, *args, progress=progress, cancel=cancel)
         finally:
             self._given.clear()
+            self._absent.clear()
             self._columns.clear()
             if self._running is not None:
                 for name in Path(self._running.data).glob("*/*.npy"):
@@ -168,17 +178,30 @@ class Flower(Engine):
         digest, stage = work.exported(size, None)
         work.recorder.warmup_seconds += time.perf_counter() - started
         kept = [f"r{next(self._numbers)}" for _ in work.phase.kept]
-        asked = self._asks(work, size, Ask(digest=digest, blob=stage, kept=kept))
-        started = time.perf_counter()
+        all_asked = self._asks(work, size, Ask(digest=digest, blob=stage, kept=kept))
+        asked = [(ask, batch) for ask, batch in all_asked if not work.is_out(batch, size)]
+        started, enough = time.perf_counter(), None
+        if (quorum := work.undecided) is not None:  # nodes of `size` clients, of which the last may have fewer
+            unused = size * len(asked) - work.clients
+            enough = math.ceil((quorum.of(work.clients) + unused) / size), quorum.deadline_seconds
         try:
-            replies = self._ask([ask for ask, _ in asked], lambda: work.recorder.check(work.stage, 0.0))
+            replies = self._ask([ask for ask, _ in asked], lambda: work.recorder.check(work.stage, 0.0), enough)
         except NodeFailure as error:
-            raise work.failed(asked[error.slot][1], error, self._place(error.slot)) from error
+            raise work.failed(all_asked[error.slot][1], error, self._place(error.slot)) from error
         work.recorder.stage(work.stage, "messages", time.perf_counter() - started)
         self._note_sent(work)
-        expected = work.partial_avals
-        for slot, ((_, batch), reply) in enumerate(zip(asked, replies, strict=True)):
-            self._add(work, batch, reply, slot, expected)
+        given = {ask.slot: reply for (ask, _), reply in zip(asked, replies, strict=True)}
+        failed = {slot: str(reply.reported["error"]) for slot, reply in given.items() if reply.reported["error"]}
+        if missing := {slot: (all_asked[slot][1], reason) for slot, reason in failed.items()}:
+            work.enough(0, missing, started)
+            work.decide(missing, size)
+        for slot, (_, batch) in enumerate(all_asked):
+            if work.is_out(batch, size):
+                work.skip(batch, held=True)
+            else:
+                self._add(work, batch, given[slot], slot, work.partial_avals)
+        out = {slot for slot, (_, batch) in enumerate(all_asked) if work.is_out(batch, size)}
+        self._absent.update(dict.fromkeys(kept, out) if out else {})
         labels = zip(kept, work.phase.kept, work.function(1).out_names, strict=False)
         work.hold([self._held(name, v, work, label) for name, v, label in labels])
 
@@ -267,7 +290,11 @@ class Flower(Engine):
         assert recorder is not None
         nodes = [math.ceil(rows.shape[0] / self.clients_per_node) for rows in wanted]
         pairs = list(zip(wanted, nodes, strict=True))
-        asks = [Ask(fetch=[rows.name for rows, count in pairs if slot < count]) for slot in range(max(nodes))]
+        fetched = [
+            [rows.name for rows, count in pairs if slot < count and slot not in self._absent.get(rows.name, ())]
+            for slot in range(max(nodes))
+        ]
+        asks = [Ask(fetch=names, slot=slot) for slot, names in enumerate(fetched) if names]
         try:
             replies = self._ask(asks, lambda: recorder.check("", 1.0))
         except NodeFailure as error:
@@ -276,11 +303,16 @@ class Flower(Engine):
                 "The server, or the caller of the program, reads them: run it again, or let the program reduce them."
             )
             raise EngineError(message, client=error.slot) from error
-        given = [iter(reply.values) for reply in replies]
+        given = {
+            (ask.slot, y): x
+            for ask, z in zip(asks, replies, strict=True)
+            for y, x in zip(ask.fetch, z.values, strict=True)
+        }
         brought = []
         for rows, count in pairs:
             aval = edge_aval(rows.aval)
-            parts = [next(values) for values in given[:count]]
+            none = as_plain(absent_rows(aval, self.clients_per_node))
+            parts = [given.get((slot, rows.name), none) for slot in range(count)]
             whole = np.concatenate(parts)[: aval.shape[0]]
             whole = whole.view(aval.dtype) if whole.dtype != aval.dtype else whole
             recorder.left(rows.stage, rows.label, whole, row=True, clients=aval.shape[0])
@@ -288,10 +320,12 @@ class Flower(Engine):
             brought.append(from_edge(whole, rows.aval.dtype))
         return brought
 
-    def _ask(self, asks: Sequence[Ask], check: Callable[[], Any]) -> list[NodeReply]:
+    def _ask(
+        self, asks: Sequence[Ask], check: Callable[[], Any], enough: tuple[int, float | None] | None = None
+    ) -> list[NodeReply]:
         assert self._running is not None
         try:
-            return self._running.ask(asks, self.timeout_seconds, check)
+            return self._running.ask(asks, self.timeout_seconds, check, enough)
         except NodeFailure as error:
             if self.runtime == "simulation" and error.worker_lost:
                 self.close()  # its pool keeps the lost worker and hangs on the busy one; the next run starts a new one

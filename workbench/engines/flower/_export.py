@@ -23,12 +23,15 @@ from workbench.engines.flower._runtime import project_file
 from workbench.errors import MissingDependencyError, ProgramError
 from workbench.plan import Jitted, PlannedCall, trace_listening
 
-PACKAGE = "workbench_app"
 _LIMIT_BYTES = 9 << 20  # Flower refuses an app above 10 MiB
 
 
 def export_app(
-    fn: Callable[..., Any], folder: str | Path, *args: object, platforms: Sequence[str] | None = None
+    fn: Callable[..., Any],
+    folder: str | Path,
+    *args: object,
+    platforms: Sequence[str] | None = None,
+    package: str = "workbench_app",
 ) -> Path:
     """Writes a program as a Flower app: a ServerApp that interprets the plan, a ClientApp that runs its stages.
 
@@ -42,6 +45,7 @@ def export_app(
         folder: Where the project goes: a new or empty folder.
         *args: Its arguments; `jax.ShapeDtypeStruct`s do for the clients' data.
         platforms: Platforms that nodes and server run on, as ("cpu", "cuda"). Default: that of this process.
+        package: Name of the Python package of the app. Packages with different names fit into one Flower project.
 
     Returns:
         The folder.
@@ -77,7 +81,7 @@ def export_app(
         "body": block.described,
     }
     _check_size(stages, walk.plan.name)
-    _write(folder, described, stages, {**values, **constants})
+    _write(folder / package, described, stages, {**values, **constants})
     _write_data(folder, inputs, jax.tree.leaves(args))
     return folder
 
@@ -158,8 +162,8 @@ def _check_size(stages: Stages, name: str) -> None:
         raise ProgramError(message)
 
 
-def _write(folder: Path, described: dict[str, Any], stages: Stages, values: dict[str, np.ndarray]) -> None:
-    package = folder / PACKAGE
+def _write(package: Path, described: dict[str, Any], stages: Stages, values: dict[str, np.ndarray]) -> None:
+    folder = package.parent
     (package / "stages").mkdir(parents=True)
     for source in sorted(Path(str(_flower_app.__file__)).parent.glob("*.py")):
         shutil.copyfile(source, package / source.name)
@@ -170,11 +174,10 @@ def _write(folder: Path, described: dict[str, Any], stages: Stages, values: dict
     (folder / "inputs").mkdir()
     for name, x in values.items():
         np.save(folder / "inputs" / f"{name}.npy", x)
-    here = folder.resolve()
-    config = {name: str(here / name) for name in ("data", "inputs", "results")}
+    config = {name: name for name in ("data", "inputs", "results")}  # of the working folder, or given to `flwr run`
     name = re.sub(r"[^a-z0-9]+", "-", described["name"].lower()).strip("-") or "program"
-    (folder / "pyproject.toml").write_text(project_file(name, PACKAGE, {**config, "timeout-seconds": 600}))
-    (folder / "README.md").write_text(_readme(name, described))
+    (folder / "pyproject.toml").write_text(project_file(name, package.name, {**config, "timeout-seconds": 600}))
+    (folder / "README.md").write_text(_readme(name, package.name, described))
 
 
 def _write_data(folder: Path, inputs: Sequence[dict[str, Any]], leaves: Sequence[Any]) -> None:
@@ -197,7 +200,7 @@ def client_stages(block: dict[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def _readme(name: str, described: dict[str, Any]) -> str:
+def _readme(name: str, package: str, described: dict[str, Any]) -> str:
     own = [x for x in described["inputs"] if x["own"]]
     stages = client_stages(described["body"])
     leaves = [f"- stage {op['stage']} (`{op['name']}`): {_value(x)}" for op in stages for x in op["leaves"]]
@@ -206,7 +209,11 @@ def _readme(name: str, described: dict[str, Any]) -> str:
     needed = [f"- `{x['name']}.npy`: {x['dtype']}{_of_one(x)} ({x['argument']})" for x in own]
     count = described["nodes"]
     return _README.format(
-        name=name, nodes=count, data="\n".join(needed) or "- nothing", leaves="\n".join(leaves) or "- nothing"
+        name=name,
+        package=package,
+        nodes=count,
+        data="\n".join(needed) or "- nothing",
+        leaves="\n".join(leaves) or "- nothing",
     )
 
 
@@ -221,11 +228,12 @@ def _of_one(x: dict[str, Any]) -> list[int]:
 _README = """# {name}: an exported program as a Flower app
 
 One ServerApp that interprets the plan, one ClientApp that runs one stage when it is asked. Every function is StableHLO
-in `workbench_app/stages/`, checked before it runs. Needed on every machine: flwr, jax, flatbuffers, numpy.
+in `{package}/stages/`, checked before it runs. Needed on every machine: flwr, jax, flatbuffers, numpy.
 
 ## Try it on this machine
 
-    flwr run . --stream --federation-config "num-supernodes={nodes}"
+    flwr run . --stream --federation-config "num-supernodes={nodes}" \\
+      --run-config "data='$PWD/data' inputs='$PWD/inputs' results='$PWD/results'"
 
 `flwr run` leaves a SuperLink running, for the next run; `pkill flower-superlink` ends it. Results go to `results/`.
 
@@ -235,13 +243,18 @@ in `workbench_app/stages/`, checked before it runs. Needed on every machine: flw
     flower-supernode --insecure --superlink HOST:8000 --node-config 'partition-id=0 data="/folder/of/this/client"'
 
 one SuperNode for each of the {nodes} clients, then `flwr run . NAME-OF-YOUR-SUPERLINK --stream`. Use TLS instead of
-`--insecure` outside of one machine. In `pyproject.toml`, `inputs` and `results` are folders of the server's machine.
+`--insecure` outside of one machine. `inputs` and `results` are folders of the server's machine.
+
+## Put it into a Flower project of yours
+
+Copy the package `{package}/`, and let your ClientApp answer it: `from {package}.client import add_to; add_to(app)`.
+Your own `train`, `evaluate` and `query` functions stay, and other exported programs can be added with their own names.
 
 ## What a node reads, from its own folder
 
 {data}
 
-Replace `column` in `workbench_app/data.py` by what your data need.
+Replace `column` in `{package}/data.py` by what your data need.
 
 ## What a client discloses
 

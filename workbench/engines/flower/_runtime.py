@@ -135,8 +135,14 @@ class Runtime:
         except queue.Empty:
             return None
 
-    def ask(self, asks: Sequence[Ask], seconds: float, check: Callable[[], Any]) -> list[NodeReply]:
-        """The replies of the first nodes, in order.
+    def ask(
+        self,
+        asks: Sequence[Ask],
+        seconds: float,
+        check: Callable[[], Any],
+        enough: tuple[int, float | None] | None = None,
+    ) -> list[NodeReply]:
+        """The replies of the nodes, in the order of the asks; see `ask_nodes`.
 
         Raises:
             NodeFailure: if one raised, left, or did not answer in `seconds`.
@@ -145,7 +151,7 @@ class Runtime:
         assert self._engine is not None
         self._number += 1
         with contextlib.suppress(OSError):  # it ended: said below, with its log
-            self._engine.send((self._number, list(asks), seconds))
+            self._engine.send((self._number, list(asks), seconds, enough))
         _, found, error = self._receive(self._number, check, seconds + 60)
         if isinstance(found, list):
             return found
@@ -231,10 +237,16 @@ class Deployment(Runtime):
         super().__init__(nodes, start_seconds=start_seconds)
         self.port, self.insecure = port or free_port(), insecure
 
-    def ask(self, asks: Sequence[Ask], seconds: float, check: Callable[[], Any]) -> list[NodeReply]:
+    def ask(
+        self,
+        asks: Sequence[Ask],
+        seconds: float,
+        check: Callable[[], Any],
+        enough: tuple[int, float | None] | None = None,
+    ) -> list[NodeReply]:
         """As every runtime; a SuperNode whose process ended is noticed at once, not by Flower's heartbeats."""
         try:
-            return super().ask(asks, seconds, check)
+            return super().ask(asks, seconds, check, enough)
         except ProcessEndedError as error:
             kind, _, slot = error.process.partition(" ")
             if kind != "supernode":

@@ -6,6 +6,9 @@ from typing import Any
 
 import numpy as np
 
+NAME: str = __name__.split(".")[-2]
+"""Name of this package: the action of its messages, so that several programs fit into one ClientApp."""
+
 
 class NodeFailure(RuntimeError):
     """A node raised, left, or did not answer; `slot` is its number among the nodes of the run.

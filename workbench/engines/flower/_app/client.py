@@ -10,12 +10,16 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from .asks import NAME
 from .data import column
 
-app = ClientApp()
+
+def add_to(app: ClientApp) -> ClientApp:
+    """The same app, which also answers this program."""
+    app.query(NAME)(answer)
+    return app
 
 
-@app.query()
 def answer(message: Message, context: Context) -> Message:
     """Computes what was asked for; an exception travels as text, so that the server can name this client."""
     try:
@@ -69,3 +73,6 @@ def _row(source: str, sent: list[np.ndarray], held: dict[str, Array], context: C
 
 def _reported(seconds: float, compile_seconds: float) -> dict[str, Any]:
     return {"error": "", "where": f"process {os.getpid()}", "seconds": seconds, "compile_seconds": compile_seconds}
+
+
+app = add_to(ClientApp())

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from .asks import Ask, NodeFailure, NodeReply
+from .asks import NAME, Ask, NodeFailure, NodeReply
 from .stages import as_plain
 
 
@@ -24,7 +24,7 @@ def find_nodes(grid: Grid, count: int, timeout_seconds: float) -> list[int]:
             message = f"{len(found)} of {count} nodes have come within {timeout_seconds:g} s"
             raise RuntimeError(message)
         time.sleep(0.2)
-    hello = [Ask() for _ in found]
+    hello = [Ask(slot=slot) for slot in range(len(found))]
     replies = ask_nodes(grid, found, hello, max(ended - time.monotonic(), 60.0))
     partitions = [int(reply.reported["partition"]) for reply in replies]
     by_partition = dict(zip(partitions, found, strict=True))
@@ -37,28 +37,71 @@ def find_nodes(grid: Grid, count: int, timeout_seconds: float) -> list[int]:
     return [by_partition[i] for i in range(count)]
 
 
-def ask_nodes(grid: Grid, nodes: Sequence[int], asks: Sequence[Ask], timeout_seconds: float) -> list[NodeReply]:
-    """Asks the first nodes, one for each ask; replies in their order.
+def ask_nodes(
+    grid: Grid,
+    nodes: Sequence[int],
+    asks: Sequence[Ask],
+    timeout_seconds: float,
+    *,
+    enough: tuple[int, float | None] | None = None,
+    late: dict[int, str] | None = None,
+) -> list[NodeReply]:
+    """Asks the nodes of the asks' slots; replies in the order of the asks.
+
+    Args:
+        grid: Flower's connection to the nodes.
+        nodes: Ids of the nodes, by slot.
+        asks: Requests, at most one for each node.
+        timeout_seconds: Time limit for all replies.
+        enough: Number of replies after which nobody waits longer than a deadline in seconds, or at all if that is
+            None. A node that failed or is late then replies with an "error" and no values.
+        late: With `enough`, messages that earlier calls did not wait for, by slot. Their nodes are not asked.
 
     Raises:
-        NodeFailure: naming the first node that raised, left, or did not answer in time.
+        NodeFailure: naming the first node that raised, left, or did not answer in time; with `enough`, only one whose
+            worker ended.
     """
-    contents = zip(nodes, as_contents(asks), strict=False)
-    messages = [Message(content, dst_node_id=node, message_type="query") for node, content in contents]
-    replies = list(grid.send_and_receive(messages, timeout=timeout_seconds))
-    found = {reply.metadata.reply_to_message_id: reply for reply in replies}
-    answers = []
-    for slot, message in enumerate(messages):
-        reply = found.get(message.metadata.message_id)
-        if reply is None:
-            raise NodeFailure(slot, f"did not answer within {timeout_seconds:g} s", worker_lost=True)
-        if reply.has_error():
-            reason = str(reply.error.reason or reply.error.code)
-            raise NodeFailure(slot, f"Flower says: {reason}", worker_lost="Actor" in reason)
-        if error := reply.content["reported"]["error"]:
-            raise NodeFailure(slot, str(error))
-        answers.append(_reply(reply))
+    late = {} if late is None else late
+    for reply in grid.pull_messages(late.values()) if late else ():
+        late.pop(next(slot for slot, number in late.items() if number == reply.metadata.reply_to_message_id))
+    messages = {
+        ask.slot: Message(content, dst_node_id=nodes[ask.slot], message_type=f"query.{NAME}")
+        for ask, content in zip(asks, as_contents(asks), strict=True)
+        if ask.slot not in late
+    }
+    waiting, found = set(grid.push_messages(messages.values())), {}
+    started, need = time.monotonic(), len(asks) if enough is None else enough[0]
+    while waiting and (passed := time.monotonic() - started) < timeout_seconds:
+        for reply in grid.pull_messages(waiting):
+            found[reply.metadata.reply_to_message_id] = reply
+        waiting -= found.keys()
+        good = sum(not _error(reply)[0] for reply in found.values())
+        if enough is not None and good >= need and passed >= (enough[1] or 0.0):
+            break
+        time.sleep(0.02 if waiting else 0.0)
+    answers, passed = [], time.monotonic() - started
+    for ask in asks:
+        message = messages.get(ask.slot)
+        reply = None if message is None else found.get(message.metadata.message_id)
+        error, lost = f"did not answer within {passed:.3g} s", enough is None
+        if message is None:
+            error = "still computes for an earlier round"
+        elif reply is not None:
+            error, lost = _error(reply)
+        elif enough is not None:
+            late[ask.slot] = message.metadata.message_id
+        if error and (enough is None or lost):
+            raise NodeFailure(ask.slot, error, worker_lost=lost)
+        answers.append(NodeReply([], {"error": error}) if error or reply is None else _reply(reply))
     return answers
+
+
+def _error(reply: Message) -> tuple[str, bool]:
+    """The error of a reply, and whether its worker ended."""
+    if not reply.has_error():
+        return str(reply.content["reported"]["error"]), False
+    reason = str(reply.error.reason or reply.error.code)
+    return f"Flower says: {reason}", "Actor" in reason
 
 
 def as_contents(asks: Sequence[Ask]) -> list[RecordDict]:

@@ -23,11 +23,12 @@ def main(grid: Grid, context: Context) -> None:
     """Runs the program once. Results, or what was carried on after the last finished round, go to `results`."""
     config = context.run_config
     seconds = float(str(config["timeout-seconds"]))
-    inputs = {path.stem: np.load(path, allow_pickle=False) for path in Path(str(config["inputs"])).glob("*.npy")}
+    given = Path(str(config["inputs"])).resolve()
+    inputs = {path.stem: np.load(path, allow_pickle=False) for path in given.glob("*.npy")}
     nodes: list[int] = []
     program = FlowerProgram(Path(__file__).parent, inputs, lambda asks: ask_nodes(grid, nodes, asks, seconds))
     nodes += find_nodes(grid, program.described["nodes"], seconds)
-    folder = Path(str(config["results"]))
+    folder = Path(str(config["results"])).resolve()
     try:
         results = program.run()
     except NodeFailure as error:
