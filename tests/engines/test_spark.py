@@ -434,8 +434,8 @@ def test_rows_that_are_lost_or_double_on_the_way_back_end_the_run(
     taken = _engine._Jobs._take
     number = -1
 
-    def damaged(jobs: Any, work: Any, named: Any, spec: Any, table: Any) -> None:
-        taken(jobs, work, named, spec, FAULTS[fault](table, number) if number >= 0 else table)
+    def damaged(*args: Any) -> None:
+        taken(*args[:-1], FAULTS[fault](args[-1], number) if number >= 0 else args[-1])
 
     rows: list[int] = []
     monkeypatch.setattr(_engine._Jobs, "_take", lambda *args: (rows.append(len(args[-1])), damaged(*args)))

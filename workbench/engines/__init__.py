@@ -11,6 +11,7 @@ from workbench.engines._mesh import MeshEngine as MeshEngine
 from workbench.engines._play import play as play
 from workbench.engines._ray import Ray as Ray
 from workbench.engines._sequential import Sequential as Sequential
+from workbench.engines._tables import clients_from as clients_from
 from workbench.engines._tap import tap as tap
 from workbench.engines.beam import Beam as Beam
 from workbench.engines.flower import Flower as Flower

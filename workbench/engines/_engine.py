@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 import numpy as np
+from jax.extend.core import Var
 
 from workbench import _jax_compat
 from workbench._types import Aval
@@ -32,8 +33,11 @@ from workbench.plan import (
     Jitted,
     Plan,
     PlannedCall,
+    Scan,
     check_call,
+    control_flow,
     deliver,
+    find_phases,
     listeners,
     plan_jaxpr,
     trace_listening,
@@ -161,16 +165,18 @@ class Engine(abc.ABC):
 def table_of_clients(engine: str, record: RunRecord, walk: PlanInterpreter) -> tuple[list[Any], dict[str, np.ndarray]]:
     """The clients' ids, and the results of a run that have a row for each client, by their names "out[0]" and so on.
 
+    What a loop returns for each client and round is one row for each client, `[rounds, ...]`.
+
     Raises:
         ProgramError: if no result has such rows, or if they are of clients of several placements.
     """
-    kept = {v for phases in walk.phases.values() for phase in phases for v in phase.kept}
+    axes = _axes_of_rows(walk.plan)
     paths, _ = jax.tree_util.tree_flatten_with_path(record.results)
-    placed = [v in kept for v in walk.plan.closed.jaxpr.outvars]
+    outputs = walk.plan.closed.jaxpr.outvars[: len(paths)]
     rows = {
-        f"out{jax.tree_util.keystr(path)}": np.asarray(x)
-        for (path, x), is_row in zip(paths, placed[: len(paths)], strict=True)
-        if is_row
+        f"out{jax.tree_util.keystr(path)}": np.moveaxis(np.asarray(x), axes[v], 0)
+        for (path, x), v in zip(paths, outputs, strict=True)
+        if isinstance(v, Var) and v in axes
     }
     ids = list(dict.fromkeys(client.client for client in record.clients))
     if {len(x) for x in rows.values()} != {len(ids)}:
@@ -181,6 +187,19 @@ def table_of_clients(engine: str, record: RunRecord, walk: PlanInterpreter) -> t
         )
         raise ProgramError(message)
     return ids, rows
+
+
+def _axes_of_rows(plan: Plan) -> dict[Var, int]:
+    """The axis of clients of each variable with rows of clients; loops put their iterations before it."""
+    axes = {v: 0 for phases in find_phases(plan, alike=False).values() for phase in phases for v in phase.kept}
+    for step in plan.steps:
+        flow = control_flow(step.equation) if step.kind == "loop" else None
+        if isinstance(flow, Scan):
+            inner = _axes_of_rows(plan_jaxpr(flow.body, plan.name))
+            for i, (made, out) in enumerate(zip(flow.body.jaxpr.outvars, step.equation.outvars, strict=True)):
+                if isinstance(made, Var) and made in inner:
+                    axes[out] = inner[made] + (i >= flow.carries)
+    return axes
 
 
 def _is_reader(x: object) -> bool:

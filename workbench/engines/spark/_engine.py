@@ -34,6 +34,7 @@ from workbench.engines._interpreter import PlanInterpreter
 from workbench.engines._remote_rows import RemoteRows, materialize
 from workbench.engines._run_recorder import Progress, RunRecorder, brief
 from workbench.engines._stage import edge_aval, from_edge, to_host
+from workbench.engines._tables import COUNT
 from workbench.engines.spark import _session
 from workbench.errors import EngineError, ProgramError
 from workbench.plan import REDUCTION_OF, Plan
@@ -47,6 +48,10 @@ _ON_THIS_MACHINE = r"local(\[|-cluster|$)"  # masters whose executors have the d
 _MOST_MADE_BYTES = 8 * 2**20  # rows that the server made travel with its values up to here
 _MOST_INLINE_BYTES = 2**20  # travel in the function of a job, which Spark sends to an executor once; above: a broadcast
 _MOST_CELL_BYTES = 2**31 - 1  # of a batch of rows: an array of the JVM
+_NUMPY_TYPES = {
+    **{"boolean": "bool", "tinyint": "int8", "smallint": "int16", "int": "int32", "bigint": "int64"},
+    **{"float": "float32", "double": "float64"},
+}
 
 
 class Spark(Engine):
@@ -148,6 +153,7 @@ class Spark(Engine):
             try:
                 if self.read_from is not None:
                     args = tuple(jobs.read_clients(args, self.read_from))
+                args = tuple(jobs.packed(x) if isinstance(x, _Examples) else x for x in args)
                 record, walk = self._ran(fn, args, progress, cancel)
                 if self.write_to is not None:
                     self._write(record, walk, jobs)
@@ -155,6 +161,25 @@ class Spark(Engine):
             finally:
                 self._jobs = None
                 jobs.forget()
+
+    @contextlib.contextmanager
+    def read(self, clients: ClientReader) -> Iterator[ClientReader]:
+        """Packs the clients of a Spark table once, for all runs of this engine in the `with` block.
+
+        Args:
+            clients: The result of `clients_from` for a DataFrame of this engine's session.
+
+        Raises:
+            ProgramError: for a reader of other data, which this process reads.
+        """
+        if not isinstance(clients, _Examples):
+            message = (
+                f"`Spark.read` was given a {type(clients).__name__}. It packs the clients of a Spark table where its "
+                "rows are: pass the result of `clients_from` for a Spark DataFrame."
+            )
+            raise ProgramError(message)
+        with temporary_folder("workbench-", self.folder) as folder:
+            yield _Jobs(self._opened(), folder, self).packed(clients)
 
     def _opened(self) -> Foreign:
         """A session with settings of its own, next to that of the user."""
@@ -668,8 +693,20 @@ class _Jobs:
             EngineError: if the table cannot be read, or holds other clients than the program has.
         """
         position = argument_of_source("Spark", "table", args)
+        reader = self._read(source, args[position])
+        return [reader if i == position else x for i, x in enumerate(args)]
+
+    def packed(self, clients: "_Examples") -> ClientReader:
+        """Those clients packed by the executors.
+
+        Raises:
+            EngineError: if the table cannot be read, or has other clients now.
+        """
+        return self._read(clients.frame, clients.struct)
+
+    def _read(self, source: object, struct: PyTree[Array]) -> "_Clients":
         try:
-            reader = self._packed(source, args[position])
+            return self._packed(source, struct)
         except EngineError:
             raise
         except Exception as error:
@@ -681,7 +718,6 @@ class _Jobs:
                 "the columns: `read_from` takes a DataFrame too."
             )
             raise EngineError(message) from error
-        return [reader if i == position else x for i, x in enumerate(args)]
 
     def _packed(self, source: Foreign, struct: PyTree[Array]) -> "_Clients":
         import pyarrow as pa
@@ -716,7 +752,7 @@ class _Jobs:
             schema = ", ".join(
                 ["batch int", "held array<bigint>", "ccrc bigint", *(f"c{i} binary" for i in range(len(leaves)))]
             )
-            path = self.folder / "clients"
+            path = self.folder / f"clients-{next(self._numbers)}"
             each.mapInArrow(Pack(columns, shapes, size), schema).write.parquet(str(path))
         packed = self.session.read.parquet(str(path))
         _check_packed(packed.select("batch", "held").toArrow(), ids, size)
@@ -771,6 +807,65 @@ class _Clients(ClientReader):
             first = row["batch"] * self.size
             for slot, identity in enumerate(self.ids[first : first + self.size]):
                 yield identity, jax.tree.unflatten(self._tree, [x[slot] for x in batch])
+
+
+class _Examples(ClientReader):
+    """Clients of a table of examples, one row for each; `Spark` packs them on the executors."""
+
+    def __init__(self, frame: Foreign, clients: int, struct: dict[str, jax.ShapeDtypeStruct]) -> None:
+        self.frame, self.clients, self.structure = frame, clients, jax.tree.structure(struct)
+        self.avals = tuple(jax.tree.leaves(struct))
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        """The clients, read by this process."""
+        names = leaf_names(self.struct)
+        for row in self.frame.sort("client").toLocalIterator():
+            values = [
+                np.frombuffer(bytes(row[name]), x.dtype).reshape(x.shape) if x.shape else x.dtype.type(row[name])
+                for name, x in zip(names, self.avals, strict=True)
+            ]
+            yield row["client"], jax.tree.unflatten(self.structure, values)
+
+
+def table_of_examples(
+    frame: Foreign, by: str, names: Sequence[str], order: str | None, length: int | None
+) -> ClientReader:
+    """The clients of a Spark table of examples, which the executors group, order and pad.
+
+    Raises:
+        ProgramError: if the table has no rows, or a column has other types.
+    """
+    from pyspark.sql import functions
+
+    from workbench.engines.spark._worker import GroupExamples
+
+    types = {field.name: field.dataType.simpleString() for field in frame.schema}
+    inner = {name: re.fullmatch(r"(array<)?(\w+)(?(1)>)", types[name]) for name in names}
+    lists = [name for name, found in inner.items() if found and found[1]]
+    wrong = [f"{name}: {types[name]}" for name, found in inner.items() if not found or found[2] not in _NUMPY_TYPES]
+    sizes = [functions.expr(f"{f}(size(`{name}`)) as `{f} {name}`") for name in lists for f in ("min", "max")]
+    each = frame.groupBy(by).agg(functions.count("*").alias(COUNT), *sizes)
+    over = [functions.expr(f"{f}(`{f} {name}`)") for name in lists for f in ("min", "max")]
+    clients, longest, *widths = each.agg(functions.count("*"), functions.max(COUNT), *over).first()
+    pairs = dict(zip(lists, zip(widths[::2], widths[1::2], strict=True), strict=True))
+    wrong += [f"{name}: lists of {low} to {high} numbers" for name, (low, high) in pairs.items() if low != high]
+    if wrong or not clients:
+        message = (
+            f"`clients_from` was given a Spark table of {clients} clients with {'; '.join(wrong) or names}. Columns "
+            "have numbers, or lists of numbers as long in every row, and there is at least one client: cast the "
+            "columns, or choose others with `columns`."
+        )
+        raise ProgramError(message)
+    length = longest if length is None else length
+    struct = {COUNT: jax.ShapeDtypeStruct((), np.int32)}
+    for name in names:
+        dtype = jax.dtypes.canonicalize_dtype(_NUMPY_TYPES[inner[name][2]])  # pyright: ignore[reportOptionalSubscript]
+        struct[name] = jax.ShapeDtypeStruct((length, *pairs.get(name, (None,))[1:]), dtype)
+    group = GroupExamples(by, {name: (struct[name].dtype.name, struct[name].shape) for name in names}, order)
+    schema = ", ".join([f"client {types[by]}", f"{COUNT} int", *(f"`{name}` binary" for name in names)])
+    used = frame.select(*dict.fromkeys([by, *names, *([order] if order else [])]))
+    grouped = used.groupBy(by).applyInArrow(lambda table: group.row(table), schema)  # Spark counts a method's `self`
+    return _Examples(grouped, clients, struct)
 
 
 def leaf_names(struct: object) -> list[str]:

@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 from workbench._open_types import Foreign
 from workbench.engines._remote import Task, run_task, token
 from workbench.engines._run_recorder import find_nan
+from workbench.engines._tables import COUNT, padded
 
 MERGES = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum}
 REPLY, PARTIAL, KEYED = 0, 1, 2  # what a row is: about one batch, of a whole partition, of one key
@@ -338,6 +339,31 @@ class See:
         except OSError:
             seen = False
         yield pa.RecordBatch.from_pydict({"host": pa.array([socket.gethostname()]), "seen": pa.array([seen])})
+
+
+class GroupExamples:
+    """The examples of one client as one row: ordered, and padded to the shapes of the columns."""
+
+    def __init__(self, by: str, columns: dict[str, tuple[str, tuple[int, ...]]], order: str | None) -> None:
+        self.by, self.columns, self.order = by, columns, order
+
+    def row(self, table: pa.Table) -> pa.Table:
+        """The row of one client, for `applyInArrow`."""
+        table = table.sort_by(self.order) if self.order else table
+        made: dict[str, Any] = {"client": table.column(self.by).slice(0, 1), COUNT: None}
+        for name, (dtype, shape) in self.columns.items():
+            column = table.column(name).combine_chunks()
+            values = column.flatten() if pa.types.is_list(column.type) else column
+            array = values.to_numpy(zero_copy_only=False)
+            if values.null_count or array.size != len(table) * int(np.prod(shape[1:], dtype=np.int64)):
+                message = (
+                    f"[source] client {made['client'][0].as_py()!r} with nulls, or other shapes, in column {name!r}"
+                )
+                raise ValueError(message)
+            found = padded({name: array.astype(dtype).reshape(len(table), *shape[1:])}, shape[0])
+            made[name], made[COUNT] = pa.array([encode([found[name]])], pa.binary()), found[COUNT]
+        made[COUNT] = pa.array([int(made[COUNT])], pa.int32())
+        return pa.table(made)
 
 
 class Pack:

@@ -1,0 +1,111 @@
+"""Clients from tables of examples, with pandas as the oracle."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pandas as pd
+import pytest
+
+import workbench as wb
+from workbench.engines import MeshEngine, Sequential, Spark, clients_from
+from workbench.errors import ProgramError
+
+FRAME = pd.DataFrame(
+    {
+        "client": ["b", "a", "b", "c", "b", "a"],
+        "at": [3, 1, 1, 1, 2, 2],
+        "x": [np.arange(2, dtype=np.float32) + i for i in range(6)],
+        "y": np.arange(6.0),
+    }
+)
+BY_HAND = {"a": ([1.0, 5.0], 2), "b": ([2.0, 4.0, 0.0], 3), "c": ([3.0], 1)}  # y of each, in the order of "at"
+
+
+@wb.program(clients=3)
+def fitted(w: Any, data: Any) -> Any:
+    def one(w: Any, data: Any) -> Any:
+        here = jnp.arange(len(data["y"])) < data["n"]
+        return jnp.where(here, data["x"] @ w - data["y"], 0.0).sum()
+
+    rows = wb.map_fn(one, (wb.broadcast(w), data))
+    return wb.reduce_weighted_mean(rows, data["n"]), rows
+
+
+def expected(w: Any) -> Any:
+    rows = [(np.stack(group["x"].tolist()) @ w - group["y"]).sum() for _, group in FRAME.groupby("client")]
+    return np.average(rows, weights=[2, 3, 1]), rows
+
+
+def test_examples_of_pandas_are_grouped_ordered_and_padded():
+    clients = clients_from(FRAME, order="at", columns=["x", "y"])
+    assert clients.struct["x"].shape == (3, 3, 2)
+    for name, data in clients:
+        y, count = BY_HAND[str(name)]
+        assert data["y"].tolist() == y + [0.0] * (3 - count)
+        assert data["n"] == count
+    w = np.array([1.0, -2.0], np.float32)
+    for engine in (Sequential(), MeshEngine()):
+        mean, rows = engine.run(fitted, w, clients).results
+        np.testing.assert_allclose(mean, expected(w)[0], rtol=1e-5)
+        np.testing.assert_allclose(rows, expected(w)[1], rtol=1e-5)
+
+
+def test_longer_clients_are_cut():
+    clients = dict(clients_from(FRAME, order="at", columns=["y"], length=2))
+    assert clients["b"]["y"].tolist() == [2.0, 4.0]
+    assert [int(data["n"]) for data in clients.values()] == [2, 2, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "fact"),
+    [({"by": "user"}, "by='user'"), ({"columns": ["z"]}, r"columns=\['z'\]"), ({"order": "t"}, "order='t'")],
+)
+def test_columns_are_checked(options: Any, fact: str):
+    with pytest.raises(ProgramError, match=fact):
+        clients_from(FRAME, **options)
+    with pytest.raises(ProgramError, match="without rows"):
+        clients_from(FRAME[:0])
+
+
+def test_partitions_of_dask_give_the_clients_of_pandas():
+    dask = pytest.importorskip("dask.dataframe")
+    plain = FRAME.drop(columns="x")
+    found = dict(clients_from(dask.from_pandas(plain, npartitions=2), order="at"))
+    assert {name: (data["y"][: data["n"]].tolist(), int(data["n"])) for name, data in found.items()} == BY_HAND
+
+
+@pytest.mark.skipif(not shutil.which("java"), reason="no Java")
+@pytest.mark.filterwarnings("ignore")
+def test_spark_groups_and_pads_where_the_rows_are(tmp_path: Path):
+    pytest.importorskip("pyspark")
+    w = np.array([1.0, -2.0], np.float32)
+
+    def two(w: Any, data: Any) -> Any:
+        return jax.lax.scan(lambda w, _: (w, fitted(w, data)), w, None, length=2)[1]
+
+    with Spark("local[2]", clients_per_batch=2) as engine:
+        session = engine._opened()
+        rows = FRAME.assign(x=FRAME["x"].map(list))
+        frame = session.createDataFrame(rows).selectExpr(
+            "client", "at", "cast(x as array<float>) x", "cast(y as float) y"
+        )
+        clients = clients_from(frame, order="at", columns=["x", "y"])
+        assert clients.struct["x"].shape == (3, 3, 2)
+        oracle = dict(clients_from(FRAME, order="at", columns=["x", "y"]))
+        for name, data in clients:  # as another engine reads them
+            jax.tree.map(np.testing.assert_array_equal, data, oracle[name])
+        run = engine.run(fitted, w, clients)
+        np.testing.assert_allclose(run.results[0], expected(w)[0], rtol=1e-5)
+        with engine.read(clients) as packed:
+            for target in (None, str(tmp_path / "rows")):
+                engine.write_to = target
+                mean, _ = engine.run(two, w, packed).results
+                np.testing.assert_allclose(mean, [expected(w)[0]] * 2, rtol=1e-5)
+        table = session.read.parquet(str(tmp_path / "rows")).toPandas().set_index("client")["out[1]"]
+        assert {name: list(x) for name, x in table.items()} == {
+            name: pytest.approx([value] * 2) for name, value in zip("abc", expected(w)[1], strict=True)
+        }

@@ -1,0 +1,98 @@
+"""Clients from tables of examples: grouped, ordered and padded where the rows are."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from workbench._open_types import Foreign
+from workbench.engines._clients import ClientReader
+from workbench.errors import ProgramError
+
+COUNT = "n"
+"""Name of the leaf with the number of examples of each client."""
+
+
+def clients_from(
+    frame: Foreign,
+    by: str = "client",
+    columns: Sequence[str] | None = None,
+    *,
+    order: str | None = None,
+    length: int | None = None,
+) -> ClientReader:
+    """Clients of a table with one row per example.
+
+    A client's data are a dictionary of its columns, `[length, ...]` each, filled up with zeros, and "n", the number of
+    its examples as an int32. Spark groups and pads on its executors, and `Spark` computes them there: no client's data
+    reach this process. Of a Dask DataFrame this process reads one partition at a time. Each pass reads the table again;
+    `Spark.read` packs it once for many runs.
+
+    Args:
+        frame: A DataFrame of pandas, Dask or Spark.
+        by: Column with the client of each example.
+        columns: Columns of numbers, or of lists of numbers that are as long in every row. Default: all but `by` and
+            `order`.
+        order: Column that orders the examples of a client. Default: the order of the table, which Spark does not keep.
+        length: Examples that each client has; of longer clients the first are taken. Default: those of the longest.
+
+    Returns:
+        The reader of the clients, ordered by `by`; `struct` has the shapes and `clients` the number.
+
+    Raises:
+        ProgramError: if a column is missing, a column is called "n", or the table has no rows.
+
+    Example:
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"client": ["b", "a", "b"], "x": [1.0, 2.0, 3.0]})
+        >>> clients = clients_from(frame)
+        >>> clients.clients, [(name, data["x"].tolist(), int(data["n"])) for name, data in clients]
+        (2, [('a', [2.0, 0.0], 1), ('b', [1.0, 3.0], 2)])
+    """
+    known = [str(name) for name in frame.columns]
+    names = list(columns) if columns is not None else [name for name in known if name not in (by, order)]
+    wrong = [name for name in (by, *names, *([order] if order else ())) if name not in known]
+    if wrong or not names or COUNT in names:
+        message = (
+            f"`clients_from` was given by={by!r}, columns={names} and order={order!r}, of a table with the columns "
+            f'{known}. Each is a column of the table, and "n" is the name of the number of examples: rename or choose.'
+        )
+        raise ProgramError(message)
+    if type(frame).__module__.startswith("pyspark."):
+        from workbench.engines.spark import table_of_examples
+
+        return table_of_examples(frame, by, names, order, length)
+    parts = getattr(frame, "npartitions", None)
+    sizes = frame.groupby(by).size()
+    counts = np.asarray(sizes if parts is None else sizes.compute())
+    if not len(counts):
+        message = "`clients_from` was given a table without rows. A program needs at least one client."
+        raise ProgramError(message)
+    length = int(counts.max()) if length is None else length
+
+    def read() -> Iterator[tuple[Any, Any]]:
+        placed = frame if parts is None else frame.shuffle(on=by)
+        pieces = [placed] if parts is None else (piece.compute() for piece in placed.partitions)
+        for piece in pieces:
+            ordered = piece.sort_values([by, order] if order else by, kind="stable")
+            for client, rows in ordered.groupby(by, sort=True):
+                yield client, padded({name: _values(rows[name]) for name in names}, length)
+
+    return ClientReader(read, clients=len(counts))
+
+
+def padded(columns: dict[str, np.ndarray], length: int) -> dict[str, np.ndarray]:
+    """Columns of one client, cut or filled up with zeros to a length, and the number of examples that are left."""
+    count = 0
+    arrays = {}
+    for name, values in columns.items():
+        count = min(len(values), length)
+        arrays[name] = np.zeros((length, *values.shape[1:]), jax.dtypes.canonicalize_dtype(values.dtype))
+        arrays[name][:count] = values[:count]
+    return {**arrays, COUNT: np.asarray(count, np.int32)}
+
+
+def _values(column: Foreign) -> np.ndarray:
+    values = column.to_numpy()
+    return np.stack([np.asarray(x) for x in values]) if values.dtype == object else values
