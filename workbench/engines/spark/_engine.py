@@ -356,7 +356,7 @@ class _Jobs:
         return self._guarded(work, named, job)
 
     def _computed_apart(
-        self, work: Pass, named: Sequence[Batch], spec: Foreign, frame: Foreign, server: Foreign, path: Path
+        self, work: Pass, named: Sequence[Batch], spec: Foreign, frame: Foreign, server: Foreign, path: Path | None
     ) -> Foreign:
         """The answers of the batches that come until the round goes on: files in a folder of the path."""
         import pyarrow as pa
@@ -364,6 +364,7 @@ class _Jobs:
 
         from workbench.engines.spark._worker import ComputeApart, column_names
 
+        assert path is not None
         path.mkdir()
         missing: dict[int, tuple[Batch, str]] = {}
         numbers: set[int] = set()
