@@ -13,9 +13,13 @@ import numpy as np
 
 import workbench as wb
 from workbench.engines import Executor
-from workbench.engines._cohorts import Quorum
-from workbench.federated.population import Population, Synchronous, _rounds, simulate
-from workbench.records import WorkRecord
+from workbench.federated.population import (
+    Population,
+    Synchronous,
+    _rounds,  # noqa: PLC2701 -- the delay of each client
+    simulate,
+)
+from workbench.records.run import WorkRecord
 
 ASKED, NEEDED, ROUNDS, MEDIAN_SECONDS = 26, 20, 6, 2.0
 
@@ -61,14 +65,14 @@ def main() -> None:
     rounds = simulate(Population(1_000_000), work, schedule, rounds=ROUNDS).record.rounds
     scale = MEDIAN_SECONDS / float(np.median([each.seconds for each in rounds]))
     x, rows = np.arange(ASKED, dtype=np.float32), []
-    engine = Executor(Delayed(cohorts[0], 0.0), clients_per_task=1, quorum=1)
-    engine.run(mean, x)  # compiles
     print("seconds: quorum, predicted | all that stay, predicted")
     for asked, simulated in zip(cohorts, rounds, strict=False):
         stay = asked.finish <= asked.leave
         row = []
         for need, predicted in ((NEEDED, simulated.seconds), (int(stay.sum()), asked.finish[stay].max())):
-            engine.pool, engine.quorum = Delayed(asked, scale), Quorum(need, None)
+            engine = Executor(Delayed(asked, 0.0), clients_per_task=1, quorum=need)
+            engine.run(mean, x)  # compiles
+            engine.pool = Delayed(asked, scale)
             started = time.perf_counter()
             engine.run(mean, x)
             row += [time.perf_counter() - started, predicted * scale]

@@ -9,7 +9,7 @@ import numpy as np
 
 import workbench as wb
 from workbench.engines import Engine
-from workbench.records import RunRecord
+from workbench.records.run import RunRecord
 
 CLIENTS = 5
 LATE = np.array([[0, 1, 0, 0, 0], [0, 0, 0, 1, 0]], bool)  # in each round another
