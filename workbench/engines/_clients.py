@@ -14,6 +14,9 @@ from workbench.errors import EngineError, ProgramError
 
 Pairs = Iterable[tuple[Any, Any]]
 
+COUNT = "n"
+"""Name of the leaf with the number of examples of each client."""
+
 
 class ClientReader:
     """Stands for a `[clients, ...]` argument of a program, whose rows are read when a stage needs them.
@@ -155,6 +158,17 @@ def as_avals(leaves: Sequence[Any], *, rows: bool = False) -> tuple[jax.ShapeDty
     """Shape and dtype of one client's leaves; of leaves `[clients, ...]` with `rows`."""
     arrays = [np.asarray(leaf) for leaf in leaves]
     return tuple(jax.ShapeDtypeStruct(x.shape[rows:], jax.dtypes.canonicalize_dtype(x.dtype)) for x in arrays)
+
+
+def padded(columns: dict[str, np.ndarray], length: int) -> dict[str, np.ndarray]:
+    """Columns of one client, cut or filled up with zeros to a length, and the number of examples that are left."""
+    count = 0
+    arrays = {}
+    for name, values in columns.items():
+        count = min(len(values), length)
+        arrays[name] = np.zeros((length, *values.shape[1:]), jax.dtypes.canonicalize_dtype(values.dtype))
+        arrays[name][:count] = values[:count]
+    return {**arrays, COUNT: np.asarray(count, np.int32)}
 
 
 def wrong_number(stage: str, expected: int, found: str) -> str:

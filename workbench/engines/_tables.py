@@ -3,15 +3,11 @@
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 
 from workbench._open_types import Foreign
-from workbench.engines._clients import ClientReader
+from workbench.engines._clients import COUNT, ClientReader, padded
 from workbench.errors import ProgramError
-
-COUNT = "n"
-"""Name of the leaf with the number of examples of each client."""
 
 
 def clients_from(
@@ -80,17 +76,6 @@ def clients_from(
                 yield client, padded({name: _values(rows[name]) for name in names}, length)
 
     return ClientReader(read, clients=len(counts))
-
-
-def padded(columns: dict[str, np.ndarray], length: int) -> dict[str, np.ndarray]:
-    """Columns of one client, cut or filled up with zeros to a length, and the number of examples that are left."""
-    count = 0
-    arrays = {}
-    for name, values in columns.items():
-        count = min(len(values), length)
-        arrays[name] = np.zeros((length, *values.shape[1:]), jax.dtypes.canonicalize_dtype(values.dtype))
-        arrays[name][:count] = values[:count]
-    return {**arrays, COUNT: np.asarray(count, np.int32)}
 
 
 def _values(column: Foreign) -> np.ndarray:

@@ -27,14 +27,13 @@ from workbench._processes import temporary_folder
 from workbench._types import PyTree
 from workbench.engines._arguments import argument_of_source, check_clients_per_batch, check_folder
 from workbench.engines._client_loop import Pass, name_clients
-from workbench.engines._clients import Batch, ClientReader, ReadRows
+from workbench.engines._clients import COUNT, Batch, ClientReader, ReadRows
 from workbench.engines._cohorts import Quorum, absent_rows, check_quorum
 from workbench.engines._engine import Engine, table_of_clients
 from workbench.engines._interpreter import PlanInterpreter
 from workbench.engines._remote_rows import RemoteRows, materialize
 from workbench.engines._run_recorder import Progress, RunRecorder, brief
 from workbench.engines._stage import edge_aval, from_edge, to_host
-from workbench.engines._tables import COUNT
 from workbench.engines.spark import _session
 from workbench.errors import EngineError, ProgramError
 from workbench.plan import REDUCTION_OF, Plan

@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from workbench._open_types import Foreign
+from workbench.engines._clients import COUNT, padded
 from workbench.engines._remote import Task, run_task, token
 from workbench.engines._run_recorder import find_nan
-from workbench.engines._tables import COUNT, padded
 
 MERGES = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum}
 REPLY, PARTIAL, KEYED = 0, 1, 2  # what a row is: about one batch, of a whole partition, of one key
