@@ -1,5 +1,6 @@
 """Makes JAX strict and gives it eight CPU devices before anything imports it."""
 
+import collections
 import os
 import shutil
 import signal
@@ -60,6 +61,32 @@ def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest
     """No doctests of `test_*.py`: their plugin is silent about a file that cannot be imported, and pytest after it."""
     found = yield
     return [each for each in found if not (isinstance(each, DoctestModule) and each.path.name.startswith("test_"))]
+
+
+# Rough seconds of a test, so that `--dist loadfile --no-loadscope-reorder` begins with the longest files.
+SECONDS = {"notebook": 20.0, "lab": 20.0, "slow": 10.0, "browser": 2.0}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Puts the longest files first where several workers share the tests, as the last file bounds the end."""
+    if hasattr(config, "workerinput"):
+        seconds: collections.Counter[str] = collections.Counter()
+        for item in items:
+            named = [SECONDS[mark.name] for mark in item.iter_markers() if mark.name in SECONDS]
+            seconds[item.nodeid.split("::")[0]] += max(named, default=0.2)
+        items.sort(key=lambda item: -seconds[item.nodeid.split("::")[0]])
+
+
+@pytest.fixture
+def little_optimized() -> Iterator[None]:
+    """Compiles quickly where only numbers are compared: they do not depend on how hard LLVM optimises.
+
+    Tests of collectives, memory and costs compile as users do.
+    """
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
 
 
 @pytest.fixture(scope="session")

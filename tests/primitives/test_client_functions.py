@@ -5,8 +5,6 @@ another one has are left out. All functions in all ways, two thousand compilatio
 `python benchmarks/client_functions.py`.
 """
 
-from collections.abc import Iterator
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -34,14 +32,6 @@ CASES = [
 def test_table_is_as_wide_as_promised() -> None:
     assert len(FUNCTIONS) >= 120
     assert len(WAYS) >= 12
-
-
-@pytest.fixture
-def little_optimized() -> Iterator[None]:
-    """Numbers do not depend on how hard XLA optimises; the tests of collectives compile as users do."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.mark.usefixtures("little_optimized")
