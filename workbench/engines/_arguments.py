@@ -37,23 +37,28 @@ def _is_abstract(x: object) -> bool:
     return bool(leaves) and all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves)
 
 
-def check_clients_per_batch(engine: str, batch: str, clients_per_batch: object) -> None:
-    """Refuses what is no number of clients.
+def check_batch_size(
+    engine: str, batch: str, size: object, *, option: str = "clients_per_batch", auto: str = ""
+) -> None:
+    """Refuses a wrong number of clients per batch.
 
     Args:
         engine: The name of the engine, for the message.
         batch: What holds the clients, such as "one row of the DataFrame".
-        clients_per_batch: What the user gave.
+        size: The value of the option.
+        option: The name of the option.
+        auto: The meaning of "auto"; "" where the option does not take "auto".
 
     Raises:
-        ProgramError: unless it is a positive int.
+        ProgramError: unless `size` is a positive int, or "auto" where that has a meaning.
     """
-    if not isinstance(clients_per_batch, int) or isinstance(clients_per_batch, bool) or clients_per_batch < 1:
-        message = (
-            f"`{engine}` was given clients_per_batch={clients_per_batch!r}. It is the number of clients in {batch}: "
-            "pass a positive int; 32 is fast for small clients."
-        )
-        raise ProgramError(message)
+    if (auto and size == "auto") or (isinstance(size, int) and not isinstance(size, bool) and size >= 1):
+        return
+    rest = f', or "auto" for {auto}.' if auto else "; 32 is fast for small clients."
+    message = (
+        f"`{engine}` was given {option}={size!r}. It is the number of clients in {batch}: pass a positive int{rest}"
+    )
+    raise ProgramError(message)
 
 
 def check_folder(engine: str, folder: str | Path | None) -> None:

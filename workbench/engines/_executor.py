@@ -14,6 +14,7 @@ import numpy as np
 
 from workbench._open_types import Foreign
 from workbench._version import __version__
+from workbench.engines._arguments import check_batch_size
 from workbench.engines._client_loop import Pass, list_clients, name_clients
 from workbench.engines._clients import Batch
 from workbench.engines._cohorts import Quorum, check_quorum
@@ -371,16 +372,7 @@ def _check(pool: object, clients_per_task: object) -> None:
             "`get_reusable_executor()`, or `distributed.Client(…).get_executor()`."
         )
         raise ProgramError(message)
-    wrong = clients_per_task != "auto" and (
-        not isinstance(clients_per_task, int) or isinstance(clients_per_task, bool) or clients_per_task < 1
-    )
-    if wrong:
-        message = (
-            f"`Executor` was given clients_per_task={clients_per_task!r}. It is the number of clients that one task "
-            "computes: "
-            'pass a positive int, or "auto" for up to 32.'
-        )
-        raise ProgramError(message)
+    check_batch_size("Executor", "one task", clients_per_task, option="clients_per_task", auto="up to 32")
     context = getattr(pool, "_mp_context", None)
     if context is not None and context.get_start_method() == "fork":
         message = (

@@ -11,12 +11,13 @@ from typing import Any, Literal
 import jax
 
 from workbench import _jax_compat
+from workbench.engines._arguments import check_batch_size
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch, ClientReader
 from workbench.engines._engine import KEPT_PLANS, Engine
 from workbench.engines._run_recorder import Progress, RunRecorder, brief
 from workbench.engines._stream import StreamedPass, stream
-from workbench.errors import EngineError, ProgramError, WorkbenchError
+from workbench.errors import EngineError, WorkbenchError
 from workbench.plan import ChunkSize, check_call, jit, listeners
 from workbench.records.run import RunRecord
 
@@ -57,13 +58,8 @@ class MeshEngine(Engine):
         chunk_size: ChunkSize = "auto",
         clients_per_batch: int | Literal["auto"] = "auto",
     ) -> None:
-        whole = isinstance(clients_per_batch, int) and not isinstance(clients_per_batch, bool)
-        if clients_per_batch != "auto" and not (whole and clients_per_batch >= 1):
-            message = (
-                f"`MeshEngine` was given clients_per_batch={clients_per_batch!r}. It is the number of clients of a "
-                '`ClientReader` that are on the devices at once: pass a positive int, or "auto" for rows of 16 MiB.'
-            )
-            raise ProgramError(message)
+        batch = "one batch of a `ClientReader` on the devices"
+        check_batch_size("MeshEngine", batch, clients_per_batch, auto="rows of 16 MiB")
         self.mesh = mesh
         self.chunk_size: ChunkSize = chunk_size
         self.clients_per_batch: int | Literal["auto"] = clients_per_batch

@@ -16,7 +16,7 @@ import numpy as np
 
 from workbench._open_types import Foreign
 from workbench._processes import temporary_folder
-from workbench.engines._arguments import check_clients_per_batch, check_folder
+from workbench.engines._arguments import check_batch_size, check_folder
 from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch, ReadRows
@@ -273,4 +273,4 @@ def _check(options: Foreign, runner: object, clients_per_batch: object, own_proc
             '["--direct_num_workers=2", …], one string for each.'
         )
         raise ProgramError(message)
-    check_clients_per_batch("Beam", "one element of the PCollection", clients_per_batch)
+    check_batch_size("Beam", "one element of the PCollection", clients_per_batch)

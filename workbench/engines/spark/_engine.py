@@ -25,7 +25,7 @@ from jax import Array
 from workbench._open_types import Foreign
 from workbench._processes import temporary_folder
 from workbench._types import PyTree
-from workbench.engines._arguments import argument_of_source, check_clients_per_batch, check_folder
+from workbench.engines._arguments import argument_of_source, check_batch_size, check_folder
 from workbench.engines._client_loop import Pass, name_clients
 from workbench.engines._clients import COUNT, Batch, ClientReader, ReadRows
 from workbench.engines._cohorts import Quorum, absent_rows, check_quorum
@@ -1056,4 +1056,4 @@ def _check(session: Foreign, conf: Foreign, clients_per_batch: object) -> None:
             "started here: set them where you make yours, or pass its master instead of it."
         )
         raise ProgramError(message)
-    check_clients_per_batch("Spark", "one row of the DataFrame", clients_per_batch)
+    check_batch_size("Spark", "one row of the DataFrame", clients_per_batch)
