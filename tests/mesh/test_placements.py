@@ -15,6 +15,7 @@ import workbench as wb
 from workbench.errors import MeshError, PlacementError
 from workbench.mesh import Layout, find_layout
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
 PODS, CLIENTS = 4, 6
 A, E = AxisType.Auto, AxisType.Explicit
 MESHES: dict[str, tuple[dict[str, int], Any] | None] = {

@@ -11,6 +11,7 @@ from algorithm_registry import regression
 
 from workbench.federated import algorithms
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
 SGD, ADAM = optax.sgd(0.1), optax.adam(0.1)
 
 

@@ -20,6 +20,7 @@ from workbench.federated.algorithms._chacha import chacha20_words
 from workbench.federated.algorithms._shamir import PRIME, recover_secret, share_secret
 from workbench.primitives import program
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
 CLIENTS, SIZE = 6, 5
 
 

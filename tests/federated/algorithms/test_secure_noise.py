@@ -18,6 +18,7 @@ from workbench.federated.algorithms._discrete_gaussian import discrete_gaussian,
 from workbench.federated.algorithms._secure_noise import noise_grid, sum_divergence
 from workbench.primitives import program
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
 CLIENTS, THRESHOLD, VALUES = 5, 3, 3000
 ALL = np.ones(CLIENTS, bool)
 KEY = bytes(range(40, 72))
