@@ -521,7 +521,11 @@ def test_a_profile_gives_measured_seconds_on_lines():
     watched.close()
     tree = watched.record.call_tree
     assert tree is not None, watched.record.notes
-    assert sum(tree.nodes[0].total.measured_seconds.values()) > 0
+    whole = sum(tree.nodes[0].total.measured_seconds.values())
+    profiled = [step.metrics for step in watched.record.history if "compute_seconds" in step.metrics]
+    assert whole > 0
+    assert profiled[-1]["compute_seconds"] == pytest.approx(whole)  # one device, no collective
+    assert profiled[-1]["collective_seconds"] == 0
 
 
 def test_trackers_get_every_step(tmp_path):
@@ -614,3 +618,15 @@ def test_a_picture_is_the_result_of_a_cell(make_sgd):
 def test_wrong_arguments_are_refused(fn, options, fact):
     with pytest.raises(MeasureError, match=fact):
         wb.watch(fn, show=False, **options)
+
+
+def test_the_view_draws_seconds_of_steps_without_those_of_compilations(make_sgd):
+    step, params, opt_state = make_sgd()
+    watched = wb.watch(step, show=False)
+    _losses(watched, params, opt_state)
+    watched.close()
+    view = workbench_widgets.RunView(watched)
+    curves = {curve["name"]: len(curve["points"]) for curve in view.live["curves"]}
+    assert curves["compile_seconds"] * 5 == curves["seconds"] == curves["dispatch_seconds"]
+    assert view.live["pace"] in str(watched.record)  # one figure for one thing
+    view.close()

@@ -3,7 +3,7 @@
 import threading
 from collections import deque
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from workbench_widgets._run_controller import RunController, RunLike
 
 MOST_COLUMNS, MOST_ROWS = 400, 256  # of the map of clients over rounds
 MOST_POINTS = 1000  # of one curve
+_OF_CALLS = ("dispatch_seconds", "idle_seconds")  # which a compilation makes so long that no other step can be seen
 PERCENTILES = (10, 25, 50, 75, 90)
 
 
@@ -51,7 +52,11 @@ class RunView(RunController):
         drawn = {**run_state(timeline), "unit": self.unit}
         data = {**drawn, "others": others_state(others or {}), "glossary": GLOSSARY}
         live = {**self._digest.state(run), "samples": self._samples()}
-        label = f"Run of {run.rounds} {self.unit}s" if run.rounds is not None else f"Live {self.unit}s of a loop"
+        label = (
+            f"Run of {run.rounds} {self.unit}s"
+            if run.rounds is not None
+            else f"Live {self.unit}s of {getattr(run, '__name__', 'a loop')}"
+        )
         super().__init__(data=data, label=label, live=live, **values)
         self.follow(run)
 
@@ -106,6 +111,16 @@ def samples_state(history: Sequence[SampleRecord], began: float | None) -> dict[
     return {"devices": names, "seconds": floats([each.unix_seconds - origin for each in kept]), "columns": columns}
 
 
+@runtime_checkable
+class Timed(Protocol):
+    """A watched loop, which knows the typical seconds of its steps."""
+
+    @property
+    def step_seconds(self) -> float | None:
+        """Seconds of a step."""
+        ...
+
+
 class RunDigest:
     """State of the finished rounds; every round is read once, at any number of refreshes."""
 
@@ -116,12 +131,15 @@ class RunDigest:
     def state(self, run: RunLike) -> dict[str, Any]:
         """The live values of the view."""
         with self._lock:
+            self.timed = isinstance(run, Timed)
             history = run.history
             if len(history) < self.count:  # the run was taken up again from an earlier round
                 self._forget()
             for place in range(self.count, len(history)):
                 self._read(history[place])
             return self._state(run)
+
+    timed = False
 
     def _forget(self) -> None:
         self.count = 0
@@ -143,7 +161,7 @@ class RunDigest:
             self.began = record.unix_seconds - record.seconds
         known_clock = self.began is not None and record.unix_seconds is not None
         ended = record.unix_seconds - self.began if known_clock else self.spent  # type: ignore[operator]
-        for name, value in record.metrics.items():
+        for name, value in self._shown(record).items():
             if isinstance(value, float):
                 self.curves.setdefault(name, []).append((record.round, value, value, value))
                 self.spreads.setdefault(name, []).append((ended, *(value,) * len(PERCENTILES)))
@@ -160,8 +178,17 @@ class RunDigest:
                 self.latest = column
                 self.map.add(record.round, _together(column))
 
+    def _shown(self, record: RoundRecord) -> Mapping[str, Any]:
+        """The metrics of a round that are drawn; of a watched step its seconds too, without those of compilations."""
+        if not self.timed:
+            return record.metrics
+        if "compile_seconds" in record.metrics:
+            return {name: value for name, value in record.metrics.items() if name not in _OF_CALLS}
+        return {**record.metrics, "seconds": record.seconds}
+
     def _state(self, run: RunLike) -> dict[str, Any]:
-        pace = float(np.median(self.seconds)) if self.seconds else None
+        median = float(np.median(self.seconds)) if self.seconds else None
+        pace = run.step_seconds if isinstance(run, Timed) else median
         return {
             "status": run.status,
             "finished": self.count,
@@ -174,7 +201,7 @@ class RunDigest:
                 for name, points in self.curves.items()
             ],
             "map": self._map(),
-            "problems": [f"round {each.round}: {each.what}" for each in run.problems][-20:],
+            "problems": [f"{getattr(run, 'unit', 'round')} {each.round}: {each.what}" for each in run.problems][-20:],
         }
 
     def _map(self) -> dict[str, Any] | None:

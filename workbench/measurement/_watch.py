@@ -383,6 +383,11 @@ class Watch:
         return self._core.problems
 
     @property
+    def step_seconds(self) -> float | None:
+        """The typical seconds of a step so far; None before the first step that compiles nothing."""
+        return self._core.step_seconds
+
+    @property
     def record(self) -> WatchRecord:
         """Everything so far; waits for the results of the calls so far."""
         self._core.flush()

@@ -251,14 +251,14 @@ class Core:
             self._recent.append((seconds, dispatch, step.between, idle, max(period, 1e-9)))
             metrics |= {name: rate / seconds for name, rate in self._rates.items()}
         metrics |= self._memory_now(step)
+        if step.profile is not None:
+            metrics |= self._join(step)
         record = RoundRecord(
             round=step.index,
             seconds=seconds,
             metrics=metrics,
             unix_seconds=time.time() - (time.perf_counter() - ready),
         )
-        if step.profile is not None:
-            self._join(step)
         self._keep(record)
         for tracker in list(self.trackers):
             self._with_tracker(tracker, lambda tracker: tracker.log(record))
@@ -374,14 +374,15 @@ class Core:
             self.note(f"shares of peaks are unknown: no published peak of {device.device_kind!r}")
         self._rates = rates
 
-    def _join(self, step: WatchedStep) -> None:
+    def _join(self, step: WatchedStep) -> dict[str, float]:
+        """Joins the profile of a step to lines; its seconds of computing and of collectives, a mean over devices."""
         assert step.profile is not None
         try:
             profile = step.profile.stop()
             module = self.program.module if self.program is not None else None
             if module is None or module.call_tree is None:
                 self.note("a profile was not joined to lines: the cost of the step was not known yet")
-                return
+                return {}
             joined = join_profile(profile, module, mesh=self.program.mesh if self.program else None)
             counts = collections.Counter(
                 (leaf.event.name, leaf.event.device)
@@ -395,8 +396,14 @@ class Core:
                 label = self._label(leaf.event.device)
                 place[label] = place.get(label, 0.0) + leaf.event.seconds / calls
             self.call_tree = measured_tree(module.call_tree, seconds)
+            devices = len({leaf.event.device for leaf in joined.leaves})
+            parts = {"compute_seconds": 0.0, "collective_seconds": 0.0}
+            for leaf in joined.leaves:
+                parts[f"{leaf.kind}_seconds"] += leaf.event.seconds / calls / devices
+            return parts
         except Exception as error:  # another profiler runs, …
             self.note(f"a profile could not be read ({type(error).__name__}: {str(error)[:200]})")
+        return {}
 
     def _label(self, number: int) -> str:
         device = next((device for device in jax.local_devices() if device.id == number), None)
@@ -457,11 +464,16 @@ class Core:
         """Number of recorded steps."""
         return self._done
 
+    @property
+    def step_seconds(self) -> float | None:
+        """The typical seconds of a step."""
+        return _typical([entry[0] for entry in tuple(self._recent)])
+
     def record(self, *, history: bool = True) -> WatchRecord:
         """Everything so far."""
         recent = tuple(self._recent)
         module = None if self.program is None else self.program.module
-        step_seconds = _typical([entry[0] for entry in recent])
+        step_seconds = self.step_seconds
         periods = sum(entry[4] for entry in recent)
         rates = {name: rate / step_seconds for name, rate in self._rates.items() if step_seconds}
         found = WatchRecord(

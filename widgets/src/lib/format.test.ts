@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { fixed, formatAs, formatBandwidth, formatShare, formatWithin, plural } from "./format";
+import { fixed, formatAs, formatBandwidth, formatMetric, formatShare, formatWithin, plural } from "./format";
 import cases from "./format-cases.json";
 
 describe("numbers are written as Python writes them", () => {
@@ -32,4 +32,14 @@ it("numbers close to each other have the digits that tell them apart", () => {
   expect([2.322, 2.3].map(format)).toEqual(["2.3220", "2.3000"]);
   expect(formatWithin([2.3, 0.1])(2.3)).toBe("2.3");
   expect(formatWithin([null, 5])(5)).toBe("5");
+});
+
+describe("metrics", () => {
+  it("are written in the unit of their names", () => {
+    const cases = { dispatch_seconds: "2 ms", seconds: "2 ms", peak_bytes: "0 B", bytes_per_second: "0 B/s" };
+    for (const [name, text] of Object.entries(cases))
+      expect(formatMetric(name)?.(text.endsWith("ms") ? 0.002 : 0)).toBe(text);
+    expect(formatMetric("flops_per_second")?.(2e6)).toBe("2 MFLOP");
+    expect(formatMetric("loss")).toBeUndefined();
+  });
 });

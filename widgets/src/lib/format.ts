@@ -100,4 +100,12 @@ const FORMATS: Partial<Record<string, (value: Amount) => string>> = {
 /** `value` in the unit that a record names; plain numbers where there is none. */
 export const formatAs = (unit: string, value: Amount): string => (FORMATS[unit] ?? formatCount)(value);
 
+/** The formatter of a metric by the unit in its name; none where the name has no unit. */
+export function formatMetric(name: string): ((value: Amount) => string) | undefined {
+  if (name === "flops_per_second") return formatFlops; // its name says per second, and an axis has little room
+  if (name === "bytes_per_second") return formatBandwidth;
+  const unit = /(?:^|_)(seconds|bytes|flops|share)$/.exec(name);
+  return unit ? FORMATS[unit[1]] : undefined;
+}
+
 export const plural = (count: number, noun: string): string => `${formatCount(count)} ${noun}${count === 1 ? "" : "s"}`;

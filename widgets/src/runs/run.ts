@@ -1,7 +1,7 @@
 // A run: how far it is, what can be done about it, its curves with bands over clients, every client over all rounds.
 import { button, h, menu, replace, uniqueId } from "../lib/dom";
 import { fitted } from "../lib/fitted";
-import { formatBytes, formatCount, formatSeconds, formatWithin, plural } from "../lib/format";
+import { formatBytes, formatCount, formatMetric, formatSeconds, formatWithin, plural } from "../lib/format";
 import { floats } from "../lib/model";
 import { cellAt, paintCells } from "../lib/pixels";
 import { position, range, suitsLog } from "../lib/scale";
@@ -251,7 +251,7 @@ class RunView {
         dash: [6, 4],
       }),
     );
-    const format = formatWithin(own.values);
+    const format = formatMetric(curve.name) ?? formatWithin(own.values);
     const columns = [...[...lines, own].map(({ values }) => values), ...bands.flatMap(({ low, high }) => [low, high])];
     const last = curve.mean.at(-1) ?? null;
     const said = last === null ? "nothing yet" : format(last);
@@ -261,6 +261,7 @@ class RunView {
       bands,
       log: this.log.checked && canBeLog(columns),
       rangeX: this.span,
+      binary: curve.name.endsWith("_bytes"),
       label: `${curve.name}: ${said} after ${this.unit} ${curve.round.at(-1) ?? 0}`,
       format,
       formatX:
