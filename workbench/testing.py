@@ -23,7 +23,7 @@ from workbench.inspection import compare as _compare, inspect_source, inspect_st
 from workbench.measurement import watch_compilations
 from workbench.records import Record
 from workbench.records.compiled import CollectiveRecord, ModuleRecord, ProgramRecord
-from workbench.render import amount_text
+from workbench.render.units import amount_text
 
 UPDATE = "WORKBENCH_UPDATE_SNAPSHOTS"
 _MOST_LINES = 60

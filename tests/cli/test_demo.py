@@ -7,7 +7,7 @@ from records_examples import fedavg_record, mesh_record, sharding_record
 
 from workbench.cli import _demo, _demo_sections as sections, _training, main
 from workbench.federated.data import ClientData, describe
-from workbench.render import ReportCode, ReportImage, ReportPicture, ReportTable, ReportText, render_report
+from workbench.render.report import ReportCode, ReportImage, ReportPicture, ReportTable, ReportText, render_report
 
 
 def pieces(section, kind):

@@ -6,7 +6,8 @@ import pytest
 
 from workbench import render
 from workbench.records.advice import ComparedRecord, ComparisonRecord
-from workbench.render import amount_text, display_record, to_pandas
+from workbench.render import display_record, to_pandas
+from workbench.render.units import amount_text
 
 COMPARISON = ComparisonRecord(
     names=("before", "after<br>"),

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from workbench.render import bytes_text, count_text, flops_text, seconds_text
+from workbench.render.units import bytes_text, count_text, flops_text, seconds_text
 
 TABLE = Path(__file__).parents[2] / "widgets" / "src" / "lib" / "format-cases.json"
 FORMATS = {"bytes": bytes_text, "flops": flops_text, "seconds": seconds_text, "count": count_text}

@@ -6,7 +6,8 @@ import pytest
 
 from workbench import render
 from workbench.records.launch import EdgeRecord, LaunchedRecord, NodeRecord, NodeStateRecord, ProgramGraphRecord
-from workbench.render import STATE_HUES, STATE_SIGNS, load_text, node_glyph
+from workbench.render import node_glyph
+from workbench.render.launch import STATE_HUES, STATE_SIGNS, load_text
 
 SVG = "{http://www.w3.org/2000/svg}"
 

@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from workbench.render import (
+from workbench.render.report import (
     ReportCode,
     ReportImage,
     ReportPicture,

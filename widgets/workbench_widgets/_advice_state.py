@@ -6,7 +6,8 @@ from typing import Any
 from workbench import render
 from workbench.records.advice import AdviceRecord, FindingRecord, GainRecord, SearchRecord
 from workbench.records.call_tree import CallTreeRecord
-from workbench.render import amount_writer, bytes_text, gain_text, seconds_text, source_text, spec_code
+from workbench.render import amount_writer, gain_text, spec_code
+from workbench.render.units import bytes_text, seconds_text, source_text
 from workbench_widgets._operations import visible_rows
 
 

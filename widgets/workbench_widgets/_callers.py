@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from workbench.records import cell_name
 from workbench.records.call_tree import CallNodeRecord, CallTreeRecord
 from workbench.records.program import SourceLine
-from workbench.render import source_text
+from workbench.render.units import source_text
 
 MOST_LEVELS = 2  # of callers that are named
 

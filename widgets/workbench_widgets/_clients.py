@@ -8,7 +8,8 @@ import numpy as np
 from workbench.records.compiled import ProgramRecord
 from workbench.records.live import TimelineRecord
 from workbench.records.run import RunRecord
-from workbench.render import GLOSSARY, Markup, count_text, render_clients_svg, seconds_text
+from workbench.render import GLOSSARY, Markup, render_clients_svg
+from workbench.render.units import count_text, seconds_text
 from workbench_widgets._clients_controller import ClientCourses, ClientsController, Tap
 from workbench_widgets._clients_state import Arrays, client_stage, clients_state, floats, group_means
 from workbench_widgets._run_controller import RunController, RunLike

@@ -9,7 +9,8 @@ import numpy as np
 
 from workbench.records.compiled import ClientCostRecord, ProgramRecord
 from workbench.records.program import StageRecord
-from workbench.render import bytes_text, device_groups, shape_text
+from workbench.render import device_groups
+from workbench.render.units import bytes_text, shape_text
 
 Arrays = dict[str, bytes]
 Numbers = Sequence[float | None] | np.ndarray

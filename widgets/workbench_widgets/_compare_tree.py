@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from workbench.records.call_tree import CallFiguresRecord, CallNodeRecord, CallTreeRecord
-from workbench.render import source_text
+from workbench.render.units import source_text
 from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._operations import KINDS, figures_of, shown_nodes
 from workbench_widgets._source import read_lines

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 from workbench import render
 from workbench.records.compiled import ProgramRecord
-from workbench.render import GLOSSARY, Markup, bytes_text, seconds_text, work_text
+from workbench.render import GLOSSARY, Markup
+from workbench.render.units import bytes_text, seconds_text, work_text
 from workbench_widgets._cost_controller import CompileFor, CostController
 from workbench_widgets._cost_state import cost_state
 

@@ -7,7 +7,7 @@ from typing import Any
 from workbench import render
 from workbench.aot import targets_for
 from workbench.records.compiled import CostRecord, MemoryRecord, ProgramRecord
-from workbench.render import bytes_text, seconds_text, source_text
+from workbench.render.units import bytes_text, seconds_text, source_text
 from workbench_widgets._headline import work_per_device
 from workbench_widgets._roofline_state import roofline_state
 from workbench_widgets._scaling_state import scaling_choices

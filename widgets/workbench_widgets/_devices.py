@@ -8,7 +8,8 @@ import numpy as np
 
 from workbench.records.live import SampleRecord
 from workbench.records.run import RunRecord
-from workbench.render import GLOSSARY, Markup, bytes_text, describe_samples, render_samples_svg, shape_text, source_text
+from workbench.render import GLOSSARY, Markup, describe_samples, render_samples_svg
+from workbench.render.units import bytes_text, shape_text, source_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import floats
 from workbench_widgets._picture import for_both_widths

@@ -8,15 +8,7 @@ from workbench.records.call_tree import CallTreeRecord
 from workbench.records.compiled import CollectiveRecord, ProgramRecord
 from workbench.records.program import SourceLine
 from workbench.records.run import RunRecord
-from workbench.render import (
-    axes_text,
-    bytes_text,
-    count_text,
-    flops_text,
-    seconds_text,
-    source_text,
-    work_text,
-)
+from workbench.render.units import axes_text, bytes_text, count_text, flops_text, seconds_text, source_text, work_text
 from workbench_widgets._callers import Call, callers_of
 from workbench_widgets.states import FigureSelection, HeadlineFigure, Look
 

@@ -9,7 +9,8 @@ from workbench import records, render
 from workbench.records import read_source_line, read_source_lines
 from workbench.records.compiled import CollectiveRecord, InstructionRecord, ModuleRecord, ProgramRecord
 from workbench.records.program import SourceLine
-from workbench.render import GLOSSARY, Markup, axes_text, bytes_text, count_text, source_text
+from workbench.render import GLOSSARY, Markup
+from workbench.render.units import axes_text, bytes_text, count_text, source_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._headline import CollectiveGroup, group_collectives, sent_by, work_per_device

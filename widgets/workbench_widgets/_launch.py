@@ -9,19 +9,9 @@ from typing import Any, ClassVar, Protocol
 
 from workbench import render
 from workbench.records.launch import LaunchedRecord, NodeStateRecord, ProgramGraphRecord
-from workbench.render import (
-    GLOSSARY,
-    NODE_KINDS,
-    STATE_HUES,
-    STATE_SIGNS,
-    Markup,
-    count_states,
-    count_text,
-    groups_of,
-    load_text,
-    node_glyph,
-    worst_hue,
-)
+from workbench.render import GLOSSARY, Markup, node_glyph
+from workbench.render.launch import NODE_KINDS, STATE_HUES, STATE_SIGNS, count_states, groups_of, load_text, worst_hue
+from workbench.render.units import count_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import floats
 

@@ -2,7 +2,8 @@
 
 from workbench import render
 from workbench.records.compiled import MemoryRecord, ProgramRecord
-from workbench.render import GLOSSARY, Markup, bytes_text, source_text
+from workbench.render import GLOSSARY, Markup
+from workbench.render.units import bytes_text, source_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._memory_tree import buffer_tree

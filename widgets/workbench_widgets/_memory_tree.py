@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence, Set as AbstractSet
 
 from workbench.records.compiled import BufferRecord
-from workbench.render import count_text, source_text
+from workbench.render.units import count_text, source_text
 from workbench_widgets.states import MemoryRow
 
 ARGUMENTS, TEMPORARIES = "arguments", "temporaries and results"

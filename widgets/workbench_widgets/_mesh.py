@@ -9,7 +9,8 @@ from workbench import render
 from workbench.records.compiled import CollectiveRecord, CostRecord
 from workbench.records.hardware import AxisRecord, DeviceRecord, MeshRecord
 from workbench.records.sharding import LeafShardingRecord, ShardingRecord
-from workbench.render import GLOSSARY, Markup, shape_text, spec_text
+from workbench.render import GLOSSARY, Markup
+from workbench.render.units import shape_text, spec_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._mesh_layout import FEW, arrangements

@@ -5,7 +5,8 @@ from typing import Any, ClassVar
 from workbench.records.compiled import CollectiveRecord, ProgramRecord
 from workbench.records.hardware import MeshRecord
 from workbench.records.run import PlayedStageRecord, PlayRecord
-from workbench.render import GLOSSARY, bytes_text, source_text
+from workbench.render import GLOSSARY
+from workbench.render.units import bytes_text, source_text
 from workbench_widgets._base import WorkbenchWidget
 
 MOST_COLLECTIVES = 24  # of the menu, the largest

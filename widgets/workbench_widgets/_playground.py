@@ -4,7 +4,8 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar, Protocol
 
-from workbench.render import GLOSSARY, Markup, bytes_text, describe_rounds, render_rounds_svg
+from workbench.render import GLOSSARY, Markup, describe_rounds, render_rounds_svg
+from workbench.render.units import bytes_text
 from workbench_widgets._run import RunDigest, run_state
 from workbench_widgets._run_controller import OVER, RunController
 

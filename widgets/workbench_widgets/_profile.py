@@ -9,17 +9,8 @@ import numpy as np
 from workbench import render
 from workbench.records.call_tree import CallFiguresRecord, CallNodeRecord, CallTreeRecord
 from workbench.records.profile import ProfiledDeviceRecord, ProfileRecord
-from workbench.render import (
-    GLOSSARY,
-    Markup,
-    MeasuredPoint,
-    bytes_text,
-    count_text,
-    render_measured_roofline_svg,
-    seconds_text,
-    source_text,
-    work_text,
-)
+from workbench.render import GLOSSARY, Markup, MeasuredPoint, render_measured_roofline_svg
+from workbench.render.units import bytes_text, count_text, seconds_text, source_text, work_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._operations import operations_state

@@ -5,17 +5,8 @@ from typing import Any
 
 from workbench import render
 from workbench.records.compiled import ProgramRecord
-from workbench.render import (
-    GLOSSARY,
-    Markup,
-    bytes_text,
-    collectives_block,
-    disclosed_blocks,
-    facts,
-    seconds_text,
-    stage_details,
-    work_text,
-)
+from workbench.render import GLOSSARY, Markup, collectives_block, disclosed_blocks, facts, stage_details
+from workbench.render.units import bytes_text, seconds_text, work_text
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, clients_state
 from workbench_widgets._source import read_source

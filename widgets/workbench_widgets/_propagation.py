@@ -4,17 +4,8 @@ from typing import Any, ClassVar
 
 from workbench import render
 from workbench.records.sharding import PlannedValueRecord, PropagationRecord
-from workbench.render import (
-    GLOSSARY,
-    ROWS_AT_MOST as PAGE,
-    Markup,
-    Playback,
-    play_back,
-    shape_text,
-    source_text,
-    spec_text,
-    trace_axes,
-)
+from workbench.render import GLOSSARY, ROWS_AT_MOST as PAGE, Markup, Playback, play_back, trace_axes
+from workbench.render.units import shape_text, source_text, spec_text
 from workbench_widgets._base import WorkbenchWidget
 
 

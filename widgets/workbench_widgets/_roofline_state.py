@@ -5,7 +5,7 @@ from typing import Any
 from workbench.cost import CHIPS, InstructionTime, product_peak, time_module
 from workbench.records.compiled import InstructionRecord, ModuleRecord
 from workbench.records.hardware import ChipRecord
-from workbench.render import source_text
+from workbench.render.units import source_text
 
 ASSUMED = "v5e"  # where a program names no chip
 MOST_LINES = 200

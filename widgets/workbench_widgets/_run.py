@@ -9,7 +9,8 @@ import numpy as np
 
 from workbench import render
 from workbench.records.live import RoundRecord, SampleRecord, TimelineRecord
-from workbench.render import GLOSSARY, Markup, describe_rounds, render_rounds_svg, seconds_text
+from workbench.render import GLOSSARY, Markup, describe_rounds, render_rounds_svg
+from workbench.render.units import seconds_text
 from workbench_widgets._clients_state import floats
 from workbench_widgets._devices import Monitor
 from workbench_widgets._picture import for_both_widths

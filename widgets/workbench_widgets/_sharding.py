@@ -6,7 +6,8 @@ from typing import Any, ClassVar
 
 from workbench import render
 from workbench.records.sharding import LeafShardingRecord, PropagationRecord, ShardingRecord
-from workbench.render import GLOSSARY, Markup, bytes_text, count_text, play_back, shape_text, spec_text, trace_axes
+from workbench.render import GLOSSARY, Markup, play_back, trace_axes
+from workbench.render.units import bytes_text, count_text, shape_text, spec_text
 from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._propagation import propagation_page, propagation_state
 from workbench_widgets._trial_controller import TrialController, TriesSpecs, tried_propagation

@@ -8,7 +8,8 @@ from typing import Any, ClassVar, Protocol
 
 from workbench import render
 from workbench.records.compiled import TrafficRecord, WhatIfRecord
-from workbench.render import bytes_text, change_sign, count_text, shape_text, source_text, spec_text, what_if_amounts
+from workbench.render import change_sign, what_if_amounts
+from workbench.render.units import bytes_text, count_text, shape_text, source_text, spec_text
 from workbench_widgets._base import WorkbenchWidget, problem
 from workbench_widgets._propagation import propagation_state
 

@@ -7,7 +7,7 @@ from workbench.advice._verify import compared
 from workbench.errors import WorkbenchError
 from workbench.records.advice import FindingRecord, GainRecord
 from workbench.records.compiled import ProgramRecord
-from workbench.render import bytes_text
+from workbench.render.units import bytes_text
 
 _WORTH = 0.2  # of the peak
 _FEWER = 0.5  # of the instructions that are started: larger chunks that save less are no finding

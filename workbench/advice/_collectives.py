@@ -8,7 +8,8 @@ from workbench.advice.search import promoted_sums
 from workbench.records.advice import FindingRecord
 from workbench.records.compiled import CollectiveRecord, InstructionRecord
 from workbench.records.sharding import CollectiveKind
-from workbench.render import bytes_text, spec_code
+from workbench.render import spec_code
+from workbench.render.units import bytes_text
 
 _HALVED = {"bf16", "f16"}
 _REARRANGED = {"bitcast", "copy", "reshape", "transpose"}

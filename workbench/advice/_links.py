@@ -9,7 +9,7 @@ from workbench.inspection import link_distances, order_of_jax
 from workbench.records.advice import FindingRecord
 from workbench.records.compiled import CollectiveRecord
 from workbench.records.hardware import MeshRecord
-from workbench.render import bytes_text
+from workbench.render.units import bytes_text
 
 
 def slow_axis(program: Compiled) -> Iterator[FindingRecord]:

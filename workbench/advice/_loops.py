@@ -8,7 +8,7 @@ from workbench.advice._module import CALLING, WORKLESS, Compiled
 from workbench.records.advice import FindingRecord
 from workbench.records.compiled import InstructionRecord
 from workbench.records.program import SourceLine
-from workbench.render import bytes_text, flops_text
+from workbench.render.units import bytes_text, flops_text
 
 _SMALL_BYTES = 1 << 15  # read and written by one instruction, or by one iteration
 _SMALL_FLOPS = 1e6

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from workbench.advice._module import Compiled, estimated
 from workbench.records.advice import FindingRecord
 from workbench.records.sharding import ShardingRecord
-from workbench.render import bytes_text
+from workbench.render.units import bytes_text
 
 _ROOT = re.compile(r"ROOT %?([^ ]+) = .*")
 _CARRYING = frozenset(("tuple", "get-tuple-element", "while", "conditional", "call"))

@@ -9,7 +9,7 @@ from workbench.advice._rewrite import RECOMPUTED
 from workbench.records.advice import FindingRecord
 from workbench.records.compiled import CollectiveRecord
 from workbench.records.sharding import PlannedValueRecord, WhyCollectiveRecord
-from workbench.render import bytes_text
+from workbench.render.units import bytes_text
 
 # Steps of JAX's older generator: it numbers all rows, cuts the list in two halves, mixes them and joins the results.
 _COUNTER_STEPS = ("iota", "slice", "split", "while", "concatenate")

@@ -8,7 +8,8 @@ from workbench.advice.search import ArgumentLeaf, group_leaves
 from workbench.records.advice import FindingRecord
 from workbench.records.compiled import ProgramRecord
 from workbench.records.sharding import LeafShardingRecord, PlannedValueRecord
-from workbench.render import bytes_text, spec_code
+from workbench.render import spec_code
+from workbench.render.units import bytes_text
 
 _LARGE = 0.1  # of the arguments of one device
 _LARGE_BYTES = 1 << 16  # smaller arrays are not worth a collective

@@ -10,7 +10,8 @@ from workbench.advice.search import Priced, SearchProgram
 from workbench.errors import WorkbenchError
 from workbench.records.advice import FindingRecord
 from workbench.records.program import SourceLine
-from workbench.render import bytes_text, spec_code
+from workbench.render import spec_code
+from workbench.render.units import bytes_text
 
 _LESS = 0.9  # of the bytes sent: a change that saves less is no finding
 _SMALL_BYTES = 1 << 12

@@ -47,7 +47,8 @@ from workbench.plan import ChunkSize
 from workbench.records.advice import FindingRecord, GainRecord
 from workbench.records.compiled import ProgramRecord
 from workbench.records.program import SourceLine
-from workbench.render import bytes_text, spec_code
+from workbench.render import spec_code
+from workbench.render.units import bytes_text
 
 Recompile = Callable[..., ProgramRecord]
 Check = Callable[[FindingRecord, Compiled, Recompile], FindingRecord]

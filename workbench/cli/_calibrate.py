@@ -4,7 +4,7 @@ from pathlib import Path
 
 from workbench.errors import CommandError
 from workbench.measurement import calibrate
-from workbench.render import seconds_text
+from workbench.render.units import seconds_text
 
 
 def write_calibration(out: Path | None, *, seconds: float) -> int:

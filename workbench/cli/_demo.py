@@ -15,7 +15,7 @@ from workbench.federated.data import describe
 from workbench.inspection import inspect_program, inspect_sharding
 from workbench.mesh import make_mesh, simulate_devices
 from workbench.records import write_whole
-from workbench.render import ReportSection, render_report
+from workbench.render.report import ReportSection, render_report
 
 DEVICES = 8
 TITLE = "Federated averaging, looked at"

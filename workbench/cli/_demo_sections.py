@@ -9,20 +9,9 @@ from workbench.records.compiled import ProgramRecord
 from workbench.records.hardware import ClientRange, MeshRecord
 from workbench.records.program import ClientDataRecord, StageRecord
 from workbench.records.sharding import ShardingRecord
-from workbench.render import (
-    ReportCode,
-    ReportImage,
-    ReportPicture,
-    ReportSection,
-    ReportTable,
-    ReportText,
-    axes_text,
-    bytes_text,
-    count_text,
-    palette,
-    seconds_text,
-    work_text,
-)
+from workbench.render import palette
+from workbench.render.report import ReportCode, ReportImage, ReportPicture, ReportSection, ReportTable, ReportText
+from workbench.render.units import axes_text, bytes_text, count_text, seconds_text, work_text
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

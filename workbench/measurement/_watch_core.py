@@ -31,7 +31,7 @@ from workbench.mesh import read_here
 from workbench.records.call_tree import CallTreeRecord
 from workbench.records.compiled import CollectiveRecord, ProgramRecord
 from workbench.records.live import CompilationRecord, ProblemRecord, RetraceRecord, RoundRecord, WatchRecord
-from workbench.render import amount_text
+from workbench.render.units import amount_text
 
 WatchStatus = Literal["ready", "running", "paused", "finished", "failed"]
 

@@ -1,5 +1,6 @@
 """Records as pictures, tables and text; sees no JAX."""
 
+from workbench.render import launch as launch, report as report, units as units
 from workbench.render._advice import amount_writer as amount_writer, gain_text as gain_text
 from workbench.render._arrivals import explain_axis as explain_axis, trace_axes as trace_axes
 from workbench.render._card import display_object as display_object, display_record as display_record
@@ -7,25 +8,14 @@ from workbench.render._charts import (
     MeasuredPoint as MeasuredPoint,
     render_measured_roofline_svg as render_measured_roofline_svg,
 )
-from workbench.render._compare import amount_text as amount_text
 from workbench.render._disclosure import disclosed_blocks as disclosed_blocks
 from workbench.render._glossary import GLOSSARY as GLOSSARY, LESSONS as LESSONS, glossary as glossary, lesson as lesson
 from workbench.render._graph import node_glyph as node_glyph
 from workbench.render._html import figure as figure
-from workbench.render._launch import (
-    NODE_KINDS as NODE_KINDS,
-    STATE_HUES as STATE_HUES,
-    STATE_SIGNS as STATE_SIGNS,
-    count_states as count_states,
-    groups_of as groups_of,
-    load_text as load_text,
-    worst_hue as worst_hue,
-)
 from workbench.render._live_rounds import describe_samples as describe_samples, render_samples_svg as render_samples_svg
 from workbench.render._mesh import arrange_devices as arrange_devices
 from workbench.render._notebook_figure import notebook_figure as notebook_figure
 from workbench.render._picture import describe as describe, plot as plot, svg as svg
-from workbench.render._program import axes_text as axes_text
 from workbench.render._program_details import (
     collectives_block as collectives_block,
     facts as facts,
@@ -33,15 +23,6 @@ from workbench.render._program_details import (
 )
 from workbench.render._program_layout import device_groups as device_groups
 from workbench.render._propagation import ROWS_AT_MOST as ROWS_AT_MOST, Playback as Playback, play_back as play_back
-from workbench.render._report import (
-    ReportCode as ReportCode,
-    ReportImage as ReportImage,
-    ReportPicture as ReportPicture,
-    ReportSection as ReportSection,
-    ReportTable as ReportTable,
-    ReportText as ReportText,
-    render_report as render_report,
-)
 from workbench.render._rounds import (
     describe_rounds as describe_rounds,
     render_clients_svg as render_clients_svg,
@@ -52,17 +33,7 @@ from workbench.render._search import (
     sharding_code as sharding_code,
     spec_code as spec_code,
 )
-from workbench.render._sharding import spec_text as spec_text
-from workbench.render._svg import (
-    Markup as Markup,
-    bytes_text as bytes_text,
-    count_text as count_text,
-    flops_text as flops_text,
-    seconds_text as seconds_text,
-    shape_text as shape_text,
-    source_text as source_text,
-    work_text as work_text,
-)
+from workbench.render._svg import Markup as Markup
 from workbench.render._tables import to_pandas as to_pandas
 from workbench.render._text import text as text
 from workbench.render._theme import css_variables as css_variables, palette as palette

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from workbench.records import shorten_paths
 from workbench.records.advice import AdviceRecord, FindingRecord, GainRecord
-from workbench.render._svg import bytes_text, flops_text, seconds_text
+from workbench.render.units import bytes_text, flops_text, seconds_text
 
 
 def render_advice_text(advice: AdviceRecord) -> str:

@@ -5,7 +5,7 @@ import re
 
 from workbench.errors import InspectionError
 from workbench.records.sharding import AxisArrivalRecord, PlannedValueRecord, PropagationEdge, PropagationRecord
-from workbench.render._svg import source_text
+from workbench.render.units import source_text
 
 _MANUAL = re.compile(r"mc_\d+_(?P<what>input|output): (?P<number>\d+)")
 

@@ -6,22 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from workbench.records.call_tree import CallCollectiveRecord, CallFiguresRecord, CallNodeRecord, CallTreeRecord
-from workbench.render._svg import (
-    Markup,
-    bytes_text,
-    count_text,
-    element,
-    fit_text,
-    flops_text,
-    group,
-    join,
-    rect,
-    seconds_text,
-    source_text,
-    svg,
-    text,
-)
+from workbench.render._svg import Markup, element, fit_text, group, join, rect, svg, text
 from workbench.render._theme import svg_style
+from workbench.render.units import bytes_text, count_text, flops_text, seconds_text, source_text
 
 Figure = Literal["flops", "traffic", "sent", "peak", "seconds", "measured"]
 

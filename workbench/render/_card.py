@@ -13,11 +13,10 @@ from workbench.records.compiled import MemoryRecord
 from workbench.records.program import SourceLine
 from workbench.records.run import RunRecord
 from workbench.records.sharding import ShardingRecord
-from workbench.render._compare import amount_text
-from workbench.render._sharding import spec_text
-from workbench.render._svg import Markup, count_text, data_uri, element, shape_text
+from workbench.render._svg import Markup, data_uri, element
 from workbench.render._text import field_text, text as words_of
 from workbench.render._treescope import picture_of
+from workbench.render.units import amount_text, count_text, shape_text, spec_text
 
 TEXT_LINES = 40  # of a text in a cell, what a screen has room for
 CARD_LINES = 24

@@ -6,22 +6,9 @@ from typing import NamedTuple
 
 from workbench.records.compiled import CostRecord, MemoryRecord, StageCostRecord
 from workbench.records.hardware import ChipRecord
-from workbench.render._svg import (
-    Markup,
-    bytes_text,
-    element,
-    flops_text,
-    group,
-    join,
-    line,
-    number,
-    path,
-    rect,
-    svg,
-    text,
-    text_width,
-)
+from workbench.render._svg import Markup, element, group, join, line, path, rect, svg, text, text_width
 from workbench.render._theme import svg_style
+from workbench.render.units import bytes_text, flops_text, number
 
 LEFT, RIGHT, TOP, BOTTOM = 80.0, 18.0, 16.0, 40.0
 

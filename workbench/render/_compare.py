@@ -1,7 +1,7 @@
 """Several programs side by side, as text."""
 
 from workbench.records.advice import ComparedRecord, ComparisonRecord
-from workbench.render._svg import bytes_text, count_text, flops_text, seconds_text
+from workbench.render.units import amount_text
 
 _SIGNS = {"same": "=", "changed": "≠", "added": "+", "removed": "−", "unknown": "?"}
 
@@ -20,21 +20,6 @@ def render_comparison_text(comparison: ComparisonRecord) -> str:
         lines.append(f"    {_SIGNS[row.status]} {row.name}: {values}{times}")
     lines += [f"Note: {note}" for note in comparison.notes]
     return "\n".join(lines)
-
-
-def amount_text(value: float | str | None, unit: str) -> str:
-    """A compared value with its unit; a dash for what is not there or not known.
-
-    Example:
-        >>> amount_text(2048.0, "bytes"), amount_text(None, "flops"), amount_text("v5e", "")
-        ('2 KiB', '–', 'v5e')
-    """
-    if value is None:
-        return "–"
-    if isinstance(value, str):
-        return value
-    write = {"bytes": bytes_text, "flops": flops_text, "seconds": seconds_text}.get(unit, count_text)
-    return write(value)
 
 
 def _measured(row: ComparedRecord) -> bool:

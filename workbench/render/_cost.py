@@ -4,13 +4,7 @@ import math
 from typing import TYPE_CHECKING
 
 from workbench.records.compiled import CostRecord, ModuleRecord, StageCostRecord
-from workbench.render._svg import (
-    bytes_text,
-    count_text,
-    flops_text,
-    seconds_text,
-    work_text,
-)
+from workbench.render.units import bytes_text, count_text, flops_text, seconds_text, work_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -6,19 +6,8 @@ from typing import Any
 from workbench.records.program import DisclosedRecord, PlanRecord, ValueRecord
 from workbench.records.run import RunRecord
 from workbench.render._program_layout import Box, ProgramLayout
-from workbench.render._svg import (
-    Markup,
-    bytes_text,
-    count_text,
-    element,
-    group,
-    line,
-    number,
-    path,
-    shape_text,
-    text,
-    text_width,
-)
+from workbench.render._svg import Markup, element, group, line, path, text, text_width
+from workbench.render.units import bytes_text, count_text, number, shape_text
 
 ROW, TITLE, RADIUS = 22.0, 24.0, 7.5
 _SOONER = 4  # how many types one line names

@@ -1,7 +1,7 @@
 """Events in a block of code, as a short table."""
 
 from workbench.records.live import ExplanationRecord, OutOfMemoryRecord
-from workbench.render._svg import bytes_text, count_text
+from workbench.render.units import bytes_text, count_text
 
 
 def render_explanation_text(record: ExplanationRecord) -> str:

@@ -4,7 +4,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from workbench.records.launch import NodeRecord, NodeStateRecord, ProgramGraphRecord
-from workbench.render._launch import (
+from workbench.render._svg import Markup, element, group, join, path, rect, svg, text
+from workbench.render._theme import svg_style
+from workbench.render.launch import (
     NODE_KINDS,
     STATE_HUES,
     calls_between,
@@ -16,8 +18,7 @@ from workbench.render._launch import (
     state_map,
     worst_hue,
 )
-from workbench.render._svg import Markup, element, group, join, number, path, rect, svg, text
-from workbench.render._theme import svg_style
+from workbench.render.units import number
 
 _WIDTH = 248.0
 _LINE = 17.0

@@ -5,21 +5,9 @@ from dataclasses import dataclass
 
 from workbench.records.compiled import CollectiveRecord, InstructionRecord, ModuleRecord
 from workbench.render._charts import render_schedule_memory_svg
-from workbench.render._program import axes_text
-from workbench.render._svg import (
-    Markup,
-    bytes_text,
-    count_text,
-    element,
-    group,
-    join,
-    rect,
-    source_text,
-    svg,
-    text,
-    work_text,
-)
+from workbench.render._svg import Markup, element, group, join, rect, svg, text
 from workbench.render._theme import svg_style
+from workbench.render.units import axes_text, bytes_text, count_text, source_text, work_text
 
 MOST_COLLECTIVES, MOST_STAGES = 8, 12
 _MARGIN, _ROW, _HEAD = 18.0, 22.0, 34.0

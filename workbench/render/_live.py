@@ -9,8 +9,9 @@ from workbench.errors import needs_library
 from workbench.records.compiled import CostRecord
 from workbench.records.run import RunRecord, StageRunRecord
 from workbench.render._disclosure import run_disclosed_lines
-from workbench.render._svg import Markup, group, join, line, number, path, rect, seconds_text, svg, text, text_width
+from workbench.render._svg import Markup, group, join, line, path, rect, svg, text, text_width
 from workbench.render._theme import hatches, svg_style
+from workbench.render.units import number, seconds_text
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from workbench.records.live import ClientOutcomeRecord, SampleRecord, TimelineRecord
 from workbench.render._live import Chart, Interval, natural, ticks
-from workbench.render._svg import Markup, bytes_text, group, join, line, path, rect, seconds_text, svg, text, text_width
+from workbench.render._svg import Markup, group, join, line, path, rect, svg, text, text_width
 from workbench.render._theme import series, svg_style
+from workbench.render.units import bytes_text, seconds_text
 
 _LARGEST_ROWS = 48
 _PHASES = {  # kind of span: (what the legend says, hue, pattern)

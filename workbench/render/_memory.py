@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from workbench.records.compiled import BufferRecord, MemoryRecord
-from workbench.render._svg import bytes_text, count_text, line_text
+from workbench.render.units import bytes_text, count_text, line_text
 
 if TYPE_CHECKING:
     pass

@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 from workbench.records.hardware import ClientRange, DeviceRecord, MeshRecord
 from workbench.render._grids import CellGrid, lay_out_grid
-from workbench.render._svg import Markup, count_text, escape, fit_text, group, join, rect, svg, text, text_width
+from workbench.render._svg import Markup, escape, fit_text, group, join, rect, svg, text, text_width
 from workbench.render._theme import OKABE_ITO, ink_on, sequential, svg_style
+from workbench.render.units import count_text
 
 Layout = Literal["mesh", "torus"]
 _MARGIN = 12.0

@@ -4,8 +4,9 @@ import math
 from collections.abc import Callable, Sequence
 
 from workbench.records.run import OverlaidMetricRecord, OverlaidResultRecord, RunOverlayRecord
-from workbench.render._svg import Markup, count_text, group, join, path, rect, svg, text
+from workbench.render._svg import Markup, group, join, path, rect, svg, text
 from workbench.render._theme import series, svg_style
+from workbench.render.units import count_text
 
 _LEFT, _TOP, _HIGH, _ROW = 62, 30, 230, 18
 _SHOWN = 8  # results in the picture

@@ -19,7 +19,6 @@ from workbench.render._cost import plot_roofline
 from workbench.render._data import render_label_skew
 from workbench.render._graph import render_graph_svg
 from workbench.render._hlo import describe_hlo, render_hlo_svg
-from workbench.render._launch import describe_graph, describe_launched
 from workbench.render._live import describe_run, render_run_svg
 from workbench.render._live_rounds import describe_timeline, render_gantt_svg
 from workbench.render._memory import describe_memory
@@ -33,6 +32,7 @@ from workbench.render._sharding import describe_leaf, describe_sharding, render_
 from workbench.render._svg import Markup
 from workbench.render._text import text
 from workbench.render._what_if import describe_what_if
+from workbench.render.launch import describe_graph, describe_launched
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

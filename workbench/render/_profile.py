@@ -3,7 +3,7 @@
 from workbench.records import shorten_paths
 from workbench.records.call_tree import CallNodeRecord, CallTreeRecord
 from workbench.records.profile import ProfileRecord
-from workbench.render._svg import bytes_text, count_text, flops_text, seconds_text
+from workbench.render.units import bytes_text, count_text, flops_text, seconds_text
 
 _OPERATIONS = 10
 _TREE_LINES = 16

@@ -11,28 +11,20 @@ from workbench.render._memory import describe_memory, memory_parts
 from workbench.render._mesh import describe_mesh
 from workbench.render._program_layout import Box, ClientBlock, Lane, ProgramLayout, lay_out
 from workbench.render._sharding import describe_sharding, sharding_tree_lines
-from workbench.render._svg import (
-    Markup,
+from workbench.render._svg import Markup, element, fit_text, group, join, path, rect, svg, text, text_width
+from workbench.render._theme import svg_style
+from workbench.render._wires import Wire, rounded
+from workbench.render.units import (
+    axes_text,
     bytes_text,
     count_text,
-    element,
-    fit_text,
     flops_text,
-    group,
-    join,
     number,
-    path,
-    rect,
     seconds_text,
     shape_text,
     source_text,
-    svg,
-    text,
-    text_width,
     work_text,
 )
-from workbench.render._theme import svg_style
-from workbench.render._wires import Wire, rounded
 
 _UNKNOWN = "predicted seconds are unknown: "  # how notes of call trees begin
 
@@ -196,16 +188,6 @@ def _collective_lines(record: ProgramRecord) -> list[str]:
         return collective_lines(tree)
     return [f"  {each.kind} over {axes_text(each.axes)}: {bytes_text(each.payload_bytes)} per device, "
             f"stage {', '.join(each.stages) or 'unknown'}" for each in record.module.collectives]  # fmt: skip
-
-
-def axes_text(axes: tuple[str, ...]) -> str:
-    """Mesh axes as words.
-
-    Example:
-        >>> axes_text(("data", "model"))
-        'data × model'
-    """
-    return " × ".join(axes) if axes else "a group that is no mesh axis"
 
 
 def _per(stage: StageRecord) -> str:

@@ -12,8 +12,7 @@ from workbench.records.compiled import CollectiveRecord, CostRecord, ProgramReco
 from workbench.records.program import SourceLine, StageRecord, ValueRecord
 from workbench.render._disclosure import disclosed_fact
 from workbench.render._hlo import sent_bytes
-from workbench.render._program import axes_text
-from workbench.render._svg import bytes_text, count_text, flops_text, seconds_text, shape_text, source_text
+from workbench.render.units import axes_text, bytes_text, count_text, flops_text, seconds_text, shape_text, source_text
 
 Block = dict[str, Any]
 ReadSource = Callable[[SourceLine], Sequence[tuple[int, str]]]

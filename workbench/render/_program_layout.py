@@ -12,8 +12,8 @@ from typing import Literal
 
 from workbench.records.hardware import ClientRange, MeshRecord
 from workbench.records.program import PlanRecord, StageRecord, ValueRecord
-from workbench.render._svg import bytes_text, count_text, source_text, work_text
 from workbench.render._wires import Wire, route
+from workbench.render.units import bytes_text, count_text, source_text, work_text
 
 CARD, CROSSING, HEADER, GAP, PAD = 46.0, 46.0, 30.0, 24.0, 14.0
 PILL = 196.0

@@ -6,8 +6,9 @@ import math
 from collections.abc import Sequence
 
 from workbench.records.sharding import AxisArrivalRecord, PlannedValueRecord, PropagationRecord
-from workbench.render._svg import Markup, count_text, group, path, rect, source_text, svg, text, text_width
+from workbench.render._svg import Markup, group, path, rect, svg, text, text_width
 from workbench.render._theme import svg_style
+from workbench.render.units import count_text, source_text
 
 ROWS_AT_MOST = 120
 VALUES_AT_MOST = 4000

@@ -4,21 +4,9 @@ import math
 from collections.abc import Sequence
 
 from workbench.records.live import RoundRecord
-from workbench.render._svg import (
-    Markup,
-    bytes_text,
-    count_text,
-    flops_text,
-    group,
-    join,
-    line,
-    path,
-    rect,
-    seconds_text,
-    svg,
-    text,
-)
+from workbench.render._svg import Markup, group, join, line, path, rect, svg, text
 from workbench.render._theme import sequential, svg_style
+from workbench.render.units import bytes_text, count_text, flops_text, seconds_text
 
 Point = tuple[int, float, float, float]  # round, mean, least and most over clients and steps
 _WIDE, _HIGH, _LEFT, _FOOT, _HEAD = 280.0, 170.0, 54.0, 24.0, 30.0

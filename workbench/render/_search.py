@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from workbench.records.advice import SearchRecord, ShardingChoiceRecord, SliceRecord
 from workbench.records.hardware import AxisRecord
-from workbench.render._svg import bytes_text, seconds_text
+from workbench.render.units import bytes_text, seconds_text
 
 _SHOWN = 8
 Style = Literal["rules", "in_shardings", "nnx"]

@@ -8,20 +8,9 @@ from typing import Any
 from workbench.records.sharding import LeafShardingRecord, PlannedValueRecord, PropagationRecord, ShardingRecord
 from workbench.render._grids import CellGrid, lay_out_grid
 from workbench.render._mesh import cell_svg, describe_mesh
-from workbench.render._svg import (
-    Markup,
-    bytes_text,
-    count_text,
-    group,
-    join,
-    line_text,
-    rect,
-    shape_text,
-    svg,
-    text,
-    text_width,
-)
+from workbench.render._svg import Markup, group, join, rect, svg, text, text_width
 from workbench.render._theme import OKABE_ITO, sequential, svg_style
+from workbench.render.units import bytes_text, count_text, line_text, shape_text, spec_text
 
 _MARGIN = 12.0
 _HEAD = 38.0
@@ -113,16 +102,6 @@ def describe_leaf(leaf: LeafShardingRecord) -> str:
     copies = f", {leaf.replication} copies" if leaf.replication > 1 else ""
     shard = shape_text(leaf.dtype, leaf.shard_shape)
     return f"{name} {spec_text(leaf.spec)}: {shard} per device, {bytes_text(leaf.bytes_per_device)}{copies}"
-
-
-def spec_text(spec: Sequence[Sequence[str]]) -> str:
-    """A spec as one writes it.
-
-    Example:
-        >>> spec_text((("clients",), (), ("data", "model")))
-        'P(clients, -, data+model)'
-    """
-    return f"P({', '.join('+'.join(axes) or '-' for axes in spec)})"
 
 
 def render_sharding_text(record: ShardingRecord | LeafShardingRecord, *, leaves_at_most: int = 40) -> str:

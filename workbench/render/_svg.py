@@ -6,12 +6,10 @@ Everything that goes into an element is escaped, except what is already `Markup`
 import base64
 import functools
 import html
-import math
 import re
 from collections.abc import Iterable
 
-from workbench.records import cell_name
-from workbench.records.program import SourceLine
+from workbench.render.units import number
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9:-]*")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
@@ -157,142 +155,6 @@ def fit_text(content: str, width: float, size: float = 12, *, mono: bool = False
 def data_uri(picture: str) -> str:
     """An SVG as a `data:` address: notebooks keep it where they strip inline SVG."""
     return "data:image/svg+xml;base64," + base64.b64encode(picture.encode()).decode()
-
-
-def number(value: float, digits: int = 2) -> str:
-    """A coordinate without needless zeros.
-
-    Example:
-        >>> number(10.0), number(1.005), number(-0.0001)
-        ('10', '1', '0')
-    """
-    if not math.isfinite(value):
-        return "0"
-    shown = f"{value:.{digits}f}".rstrip("0").rstrip(".") if digits else f"{value:.0f}"
-    return "0" if shown in ("-0", "") else shown
-
-
-def bytes_text(value: float | None) -> str:
-    """A number of bytes with a binary unit; "unknown" for None.
-
-    Example:
-        >>> bytes_text(512), bytes_text(1536), bytes_text(3 * 2**30), bytes_text(None)
-        ('512 B', '1.5 KiB', '3 GiB', 'unknown')
-    """
-    return _scaled(value, 1024.0, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
-
-
-def flops_text(value: float | None) -> str:
-    """A number of floating-point operations with a decimal unit.
-
-    Example:
-        >>> flops_text(1234), flops_text(2e12)
-        ('1.23 kFLOP', '2 TFLOP')
-    """
-    return _scaled(value, 1000.0, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"))
-
-
-def work_text(flops: float | None, elementwise: float | None) -> str:
-    """FLOPs of matrix products with those of elementwise operations, which are counted apart.
-
-    Example:
-        >>> work_text(2e6, 1500.0), work_text(2e6, 0.0), work_text(0.0, 1500.0), work_text(None, None)
-        ('2 MFLOP and 1.5 kFLOP elementwise', '2 MFLOP', '1.5 kFLOP elementwise', 'unknown')
-    """
-    if not elementwise and (elementwise is not None or flops is None):
-        return flops_text(flops)
-    if flops == 0:
-        return f"{flops_text(elementwise)} elementwise"
-    return f"{flops_text(flops)} and {flops_text(elementwise)} elementwise"
-
-
-def count_text(value: float | None) -> str:
-    """A plain number, with thousands separated.
-
-    Example:
-        >>> count_text(4096), count_text(0.5), count_text(None)
-        ('4,096', '0.5', 'unknown')
-    """
-    if value is None:
-        return "unknown"
-    return f"{value:,.0f}" if float(value).is_integer() or abs(value) >= 1000 else f"{value:,.3g}"
-
-
-def seconds_text(value: float | None) -> str:
-    """A duration with the unit that suits it.
-
-    Example:
-        >>> seconds_text(0.0021), seconds_text(3e-7), seconds_text(12.5), seconds_text(None)
-        ('2.1 ms', '300 ns', '12.5 s', 'unknown')
-    """
-    if value is None:
-        return "unknown"
-    if value == 0:
-        return "0 s"
-    for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if abs(value) >= 0.9995 * scale:  # else 999.6 µs would be written as 1000 µs
-            return f"{_three_digits(value / scale)} {unit}"
-    return f"{_three_digits(value / 1e-9)} ns"
-
-
-def shape_text(dtype: str, shape: Iterable[int]) -> str:
-    """An array's type as JAX writes it.
-
-    Example:
-        >>> shape_text("float32", (64, 8))
-        'f32[64,8]'
-    """
-    return f"{_SHORT_DTYPES.get(dtype, dtype)}[{','.join(str(size) for size in shape)}]"
-
-
-def source_text(file: str, line: int) -> str:
-    """A place in the code as its author knows it: the file's name without its folders.
-
-    Example:
-        >>> source_text("lab/fedavg.py", 12), source_text("/tmp/ipykernel_7/123.py", 3)
-        ('fedavg.py:12', 'notebook cell:3')
-    """
-    # A notebook cell's file name is a temporary path with a hash in it, which says nothing to its author.
-    if file.startswith("In ["):  # a call tree knows the number of the cell
-        return f"{file}:{line}"
-    if "ipykernel_" in file or file.startswith("<ipython-input"):
-        return f"{cell_name(file) or 'notebook cell'}:{line}"
-    return f"{file.replace(chr(92), '/').rsplit('/', 1)[-1]}:{line}"
-
-
-def line_text(line: SourceLine) -> str:
-    """A line for a terminal, where a path can be followed: the whole path, but a notebook's cell by its number.
-
-    Example:
-        >>> line_text(SourceLine(file="lab/fedavg.py", line=12))
-        'lab/fedavg.py:12'
-        >>> line_text(SourceLine(file="/tmp/ipykernel_7/1.py", line=3))
-        'notebook cell:3'
-    """
-    cell = line.file.startswith("<ipython-input") or "ipykernel_" in line.file
-    return source_text(line.file, line.line) if cell else str(line)
-
-
-_SHORT_DTYPES = {
-    **{f"float{bits}": f"f{bits}" for bits in (16, 32, 64)},
-    **{f"int{bits}": f"i{bits}" for bits in (4, 8, 16, 32, 64)},
-    **{f"uint{bits}": f"u{bits}" for bits in (4, 8, 16, 32, 64)},
-    **{"bfloat16": "bf16", "complex64": "c64", "complex128": "c128"},
-}
-
-
-def _scaled(value: float | None, base: float, units: tuple[str, ...]) -> str:
-    if value is None:
-        return "unknown"
-    power = 0
-    while abs(value) >= base - 0.5 and power < len(units) - 1:  # else 999.6 would be written as 1000
-        value /= base
-        power += 1
-    return f"{_three_digits(value)} {units[power]}"
-
-
-def _three_digits(value: float) -> str:
-    return f"{value:.0f}" if abs(value) >= 100 else number(value, 1 if abs(value) >= 10 else 2)
 
 
 def _attribute(name: str, value: object) -> str:

@@ -13,8 +13,7 @@ from workbench.records.hardware import MeshRecord
 from workbench.records.program import PlanRecord, SourceLine, StageRecord
 from workbench.records.run import RunOverlayRecord, RunRecord
 from workbench.records.sharding import LeafShardingRecord, PlannedValueRecord, PropagationRecord, ShardingRecord
-from workbench.render._sharding import spec_text
-from workbench.render._svg import shape_text
+from workbench.render.units import shape_text, spec_text
 
 if TYPE_CHECKING:
     import pandas as pd

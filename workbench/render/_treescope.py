@@ -11,7 +11,8 @@ from workbench.records.live import TapRecord
 from workbench.records.sharding import LeafShardingRecord, ShardingRecord
 from workbench.render._mesh import render_mesh_svg
 from workbench.render._sharding import render_sharding_svg
-from workbench.render._svg import Markup, escape, source_text
+from workbench.render._svg import Markup, escape
+from workbench.render.units import source_text
 
 
 def treescope_record(node: Record, path: str | None, subtree_renderer: Callable) -> Foreign:

@@ -3,7 +3,7 @@
 import math
 
 from workbench.records.live import RoundRecord, WatchRecord
-from workbench.render._svg import bytes_text, count_text, flops_text, seconds_text
+from workbench.render.units import bytes_text, count_text, flops_text, seconds_text
 
 _SHOWN_PROBLEMS = 8
 _MEASURED = ("_seconds", "_bytes", "_share", "_per_second")

@@ -3,9 +3,7 @@
 from collections.abc import Callable
 
 from workbench.records.compiled import ProgramRecord, TrafficRecord, WhatIfRecord
-from workbench.render._program import axes_text
-from workbench.render._sharding import spec_text
-from workbench.render._svg import bytes_text, count_text, flops_text
+from workbench.render.units import axes_text, bytes_text, count_text, flops_text, spec_text
 
 _NAMED = 3  # arrays that a sentence still names one by one
 _SIGNS = {"added": "+", "removed": "−", "more": "▲", "less": "▼", "same": "="}

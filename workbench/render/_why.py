@@ -5,9 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from workbench.records.sharding import WhyCollectiveRecord, WhyOperandRecord, WhyRecord
-from workbench.render._program import axes_text
-from workbench.render._sharding import spec_text
-from workbench.render._svg import bytes_text, count_text, line_text
+from workbench.render.units import axes_text, bytes_text, count_text, line_text, spec_text
 
 _INDEX = re.compile(r"(?<=[\[._])\d+(?=[\]._'`])")  # of a layer: `layers[3].w`, `params['Dense_1']`, and not `w1`
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from workbench.records.program import StageRecord, ValueRecord
-from workbench.render._svg import bytes_text, number
+from workbench.render.units import bytes_text, number
 
 STEP = 12.0
 

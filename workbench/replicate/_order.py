@@ -13,7 +13,7 @@ from jax.extend.core import ClosedJaxpr, Jaxpr, JaxprEqn
 
 from workbench import _jax_compat
 from workbench.plan import Cond, Interpreter, Scan, While, source_line
-from workbench.render import source_text
+from workbench.render.units import source_text
 
 _EQUALIZING = ("psum", "pmax", "pmin", "all_gather")
 _COLLECTIVES = (*_EQUALIZING, "reduce_scatter", "all_to_all", "ppermute", "pbroadcast", "pgather", "ragged_all_to_all")

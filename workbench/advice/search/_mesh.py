@@ -18,7 +18,7 @@ from workbench.errors import MeshError, WorkbenchError
 from workbench.inspection import TracedCall, current_mesh, plan_call
 from workbench.records.advice import SearchRecord, ShardingChoiceRecord, SliceRecord
 from workbench.records.compiled import TargetRecord
-from workbench.render import bytes_text
+from workbench.render.units import bytes_text
 
 _COMPILED = 3  # of the best choices over all meshes and chunk sizes
 _FOR_SPECS = 0.7  # of the time for planning, where chunk sizes are searched as well

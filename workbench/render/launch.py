@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
 from workbench.records.launch import LaunchedRecord, NodeRecord, NodeStateRecord, ProgramGraphRecord
-from workbench.render._svg import bytes_text, count_text, number, seconds_text
+from workbench.render.units import bytes_text, count_text, number, seconds_text
 
 STATE_HUES = {
     "waiting": "muted", "starting": "muted", "running": "good", "serving": "good", "finished": "accent",
