@@ -4,6 +4,7 @@ import collections
 import os
 import shutil
 import signal
+import sys
 import tempfile
 from collections.abc import Generator, Iterator
 from typing import Any
@@ -15,6 +16,8 @@ import jax
 import pytest
 from _pytest.doctest import DoctestModule
 
+# jsonschema, which nbformat imports, builds a grammar of IRIs with this for a second; no notebook has such a field.
+sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a background job, where Ctrl-C would reach nobody
     signal.signal(signal.SIGINT, signal.default_int_handler)
 jax.config.update("jax_num_cpu_devices", 8)
