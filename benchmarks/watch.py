@@ -37,6 +37,11 @@ def main() -> None:
             spread = f"{low:.2%} to {high:.2%}"
             times = f"{1e3 * plain:>10.3f}{1e3 * watched:>12.3f}"
             print(f"{width:>6}{kind:>14}{times}{middle:>10.2%}{spread:>20}{added:>10.1f}", flush=True)
+    names = ("calling thread", "all threads")
+    for name, added in zip(names, added_processor_seconds(arguments.turns), strict=True):
+        low, middle, high = (1e6 * each for each in statistics.quantiles(added, n=4))
+        share = f"{middle / 1e4:.2%} of a step of 10 ms"
+        print(f"processor time added, {name}: {middle:.1f} µs ({low:.1f} to {high:.1f}), {share}")
     if arguments.profile:
         show_profile()
 
@@ -73,6 +78,32 @@ def interleaved(width: int, *, blocking: bool, turns: int) -> list[tuple[float, 
         pairs.append((seconds[0], seconds[1]))
     watched.close()
     return pairs
+
+
+def added_processor_seconds(turns: int) -> tuple[list[float], list[float]]:
+    """Processor seconds that a watch adds to a call: of the calling thread, and of all threads."""
+    step, w = make_step(WIDTHS[0])
+    watched = wb.watch(step, show=False)
+    for call in (step, watched):
+        jax.block_until_ready(call(w))
+    time.sleep(1.0)
+    calls, caller, everything = 400, [], []
+    for turn in range(turns):
+        spent: dict[bool, tuple[float, float]] = {}
+        for is_watched in (False, True) if turn % 2 else (True, False):
+            call, state = watched if is_watched else step, w
+            began = time.thread_time(), time.process_time()
+            for _ in range(calls):
+                state, loss = call(state)
+                float(loss)
+            thread = time.thread_time() - began[0]
+            if is_watched:
+                _ = watched.record  # waits until the other thread has recorded the calls
+            spent[is_watched] = thread / calls, (time.process_time() - began[1]) / calls
+        caller.append(spent[True][0] - spent[False][0])
+        everything.append(spent[True][1] - spent[False][1])
+    watched.close()
+    return caller, everything
 
 
 def show_profile() -> None:
