@@ -12,6 +12,7 @@ import pytest
 
 import workbench as wb
 from workbench.engines import MeshEngine, Sequential, Spark, clients_from
+from workbench.engines._engine import table_of_clients
 from workbench.errors import ProgramError
 
 FRAME = pd.DataFrame(
@@ -52,6 +53,27 @@ def test_examples_of_pandas_are_grouped_ordered_and_padded():
         mean, rows = engine.run(fitted, w, clients).results
         np.testing.assert_allclose(mean, expected(w)[0], rtol=1e-5)
         np.testing.assert_allclose(rows, expected(w)[1], rtol=1e-5)
+
+
+def test_rows_of_rounds_have_a_row_for_each_client():
+    """Of nested loops the clients come first, and of what a loop carries only the last rows."""
+
+    def rounds(w: Any, data: Any) -> Any:
+        def turn(rows: Any, _: Any) -> Any:
+            with wb.program(clients=3):
+                rows = wb.map_fn(lambda r, d: r + d["n"].astype(r.dtype), (rows, data))
+            return rows, 10 * rows
+
+        inner = lambda rows: jax.lax.scan(turn, rows, None, length=2)  # noqa: E731
+        last, stacked = jax.lax.scan(lambda rows, _: inner(rows), jnp.zeros(3), None, length=4)
+        return last, stacked, w
+
+    record, walk = Sequential()._ran(rounds, (np.float32(0), clients_from(FRAME, columns=["y"])), None, None)
+    ids, rows = table_of_clients("Spark", record, walk)
+    assert ids == ["a", "b", "c"]
+    assert {name: x.shape for name, x in rows.items()} == {"out[0]": (3,), "out[1]": (3, 4, 2)}
+    assert rows["out[0]"].tolist() == [16.0, 24.0, 8.0]
+    assert rows["out[1]"][1].ravel().tolist() == [30.0 * i for i in range(1, 9)]
 
 
 def test_longer_clients_are_cut():

@@ -22,8 +22,8 @@ def clients_from(
 
     A client's data are a dictionary of its columns, `[length, ...]` each, filled up with zeros, and "n", the number of
     its examples as an int32. Spark groups and pads on its executors, and `Spark` computes them there: no client's data
-    reach this process. Of a Dask DataFrame this process reads one partition at a time. Each pass reads the table again;
-    `Spark.read` packs it once for many runs.
+    reach this process. A run packs them once, and `Spark.read` once for many runs. Of a Dask DataFrame this process
+    reads one partition at a time, in each pass again.
 
     Args:
         frame: A DataFrame of pandas, Dask or Spark.
