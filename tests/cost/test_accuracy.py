@@ -43,6 +43,8 @@ def test_no_point_is_fitted_and_judged_and_every_group_is_judged():
     for point in POINTS.values():
         groups[point.kind, point.chip].append(point.id in fitted)
     assert all(not all(group) for group in groups.values())
+    steps = {key: groups.pop(key) for key in list(groups) if key[0] == "training step"}
+    assert not any(any(group) for group in steps.values())
     assert all(abs(2 * sum(group) - len(group)) <= 1 for group in groups.values())
 
 
