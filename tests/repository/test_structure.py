@@ -40,10 +40,18 @@ FLOOR = {name: floor for floor, names in enumerate(LAYERS) for name in names}
 SHARED = ("_cache", "_jax_compat", "_open_types", "_processes", "_types", "_version")
 
 
+# Modules that import each other for types alone. Each is one class that was cut in two for its length.
+CIRCLES_OF_TYPES = [
+    ["workbench.api._show", "workbench.api._traced"],
+    ["workbench.measurement._rounds", "workbench.measurement._run_store"],
+    ["workbench_widgets._base", "workbench_widgets._export", "workbench_widgets._saved"],
+]
+
+
 @cache
-def imports() -> dict[str, frozenset[str]]:
-    """Every module of ours with the modules of ours that it imports, inside functions too."""
-    graph = grimp.build_graph("workbench", "workbench_widgets", exclude_type_checking_imports=True)
+def imports(*, types: bool = False) -> dict[str, frozenset[str]]:
+    """Every module of ours with the modules of ours that it imports, inside functions too; `types`: for types too."""
+    graph = grimp.build_graph("workbench", "workbench_widgets", exclude_type_checking_imports=not types)
     return {module: frozenset(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
 
 
@@ -88,7 +96,7 @@ def test_packages_import_only_from_lower_layers():
     upward = [
         f"{module} imports {target}"
         for package, floor in FLOOR.items()
-        for module, targets in imports().items()
+        for module, targets in imports(types=True).items()
         if f"{module}.".startswith(f"workbench.{package}.")
         for target in targets
         if (other := target.partition(".")[2].partition(".")[0]) != package
@@ -154,6 +162,7 @@ def test_a_class_name_is_for_one_thing():
 
 def test_imports_do_not_go_round_in_circles():
     assert circles(imports()) == []
+    assert sorted(circles(imports(types=True))) == CIRCLES_OF_TYPES
 
 
 def circles(graph: dict[str, frozenset[str]]) -> list[list[str]]:

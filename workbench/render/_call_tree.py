@@ -1,16 +1,11 @@
-"""A call tree as text and as a picture: where the work, the traffic and the memory of a program are in its code."""
+"""A call tree as text: where the work, the traffic and the memory of a program are in its code."""
 
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from workbench.records.call_tree import CallCollectiveRecord, CallFiguresRecord, CallNodeRecord, CallTreeRecord
-from workbench.render._svg import Markup, element, fit_text, group, join, rect, svg, text
-from workbench.render._theme import svg_style
 from workbench.render.units import bytes_text, count_text, flops_text, seconds_text, source_text
-
-Figure = Literal["flops", "traffic", "sent", "peak", "seconds", "measured"]
 
 _MEASURES: dict[str, tuple[str, Callable[[CallFiguresRecord], float], Callable[[float | None], str]]] = {
     "flops": ("FLOPs", lambda f: f.flops_matmul, flops_text),
@@ -22,8 +17,6 @@ _MEASURES: dict[str, tuple[str, Callable[[CallFiguresRecord], float], Callable[[
     "measured": ("measured", lambda f: max(f.measured_seconds.values(), default=0.0), seconds_text),
 }
 _WORTH = 0.005  # of the root in some figure, below which a node is left out of the text
-_ROW, _HEAD, _MARGIN = 20.0, 40.0, 12.0
-_HUES = ("server", "clients", "broadcast", "loop", "branch")
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,47 +104,6 @@ def _part(share: float) -> str:
     return f"{share:.0%}" if share >= 0.01 else "less than 1 %"
 
 
-def render_call_tree_svg(
-    tree: CallTreeRecord, *, figure: Figure | None = None, width: float = 880.0, dark: bool | None = None
-) -> Markup:
-    """The tree as an icicle: a node below its caller, as wide as its share of one figure.
-
-    Args:
-        tree: A call tree.
-        figure: What widths mean. Default: FLOPs, or the first figure that the program has.
-        width: Pixels.
-        dark: Colours for a dark or a light page; `None` follows the reader's system.
-
-    Returns:
-        One `<svg>` element. Every node is a group with `data-node`, its number in the tree, and a title in full words.
-    """
-    key = figure or next((key for key, (_, read, _) in _MEASURES.items() if read(tree.root.total)), "flops")
-    folded = tree.fold(operations=True)
-    title, read, write = _MEASURES[key]
-    whole = read(folded.root.total)
-    boxes: list[Markup] = []
-    lowest = 0
-
-    def place(node: CallNodeRecord, x: float, room: float, level: int) -> None:
-        nonlocal lowest
-        if room < 1.5:
-            return
-        lowest = max(lowest, level)
-        boxes.append(_box(node, x, _HEAD + level * _ROW, room, f"{title} {write(read(node.total))}", level))
-        for child in sorted(below[node.id], key=lambda child: -read(child.total)):
-            if amount := read(child.total):
-                place(child, x, (span := (width - 2 * _MARGIN) * amount / whole), level + 1)
-                x += span
-
-    below = _below(folded)
-    if whole:
-        place(folded.root, _MARGIN, width - 2 * _MARGIN, 0)
-    head = text(_MARGIN, 22, f"{title} of {tree.root.name}: {write(whole)}", size=13, class_="wb-fill-fg wb-strong")
-    height = _HEAD + (lowest + 1) * _ROW + _MARGIN
-    ground = rect(0, 0, width, height, class_="wb-fill-bg")
-    return svg(width, height, ground, head, join(boxes), label=describe_call_tree(tree), style=svg_style(dark))
-
-
 def node_label(node: CallNodeRecord) -> str:
     """Label of a node in one line."""
     if node.kind == "loop":
@@ -159,19 +111,6 @@ def node_label(node: CallNodeRecord) -> str:
     if node.kind in ("line", "call") and node.file and node.line is not None:
         return source_text(node.file, node.line)
     return node.name
-
-
-def _box(node: CallNodeRecord, x: float, y: float, room: float, amount: str, level: int) -> Markup:
-    label = node_label(node)
-    hue = "muted" if node.kind == "unattributed" else _HUES[level % len(_HUES)]
-    fill = "wb-fill-raised" if hue == "muted" else f"wb-fill-{hue}-soft"
-    caption = fit_text(label, room - 8, 11) if room > 24 else ""
-    return group(
-        element("title", f"{label}: {amount}" + (f" ({node.scope})" if node.scope else "")),
-        rect(x, y, max(room - 1, 0.5), _ROW - 2, rx=2, class_=f"{fill} wb-stroke-{hue}", stroke_width=0.6),
-        text(x + 4, y + 13, caption, size=11, class_="wb-fill-fg") if caption else None,
-        data_node=node.id,
-    )
 
 
 def _below(tree: CallTreeRecord) -> dict[int, list[CallNodeRecord]]:

@@ -13,7 +13,7 @@ from workbench.records.live import TimelineRecord
 from workbench.records.program import ClientDataRecord
 from workbench.records.run import RunOverlayRecord, RunRecord
 from workbench.records.sharding import LeafShardingRecord, ShardingRecord
-from workbench.render._call_tree import describe_call_tree, render_call_tree_svg
+from workbench.render._call_tree import describe_call_tree
 from workbench.render._charts import render_roofline_svg, render_schedule_memory_svg
 from workbench.render._cost import plot_roofline
 from workbench.render._data import render_label_skew
@@ -54,7 +54,7 @@ def svg(record: object, **options: Option) -> Markup:
     """A picture of a record for pages and slides; empty where nothing in the record can be drawn.
 
     Args:
-        record: A program, its module, memory, cost, call tree or plan; a mesh, a sharding; a run, a simulated round,
+        record: A program, its module, memory or cost; a mesh, a sharding; a run, a simulated round,
             several runs; a graph of services.
         options: `width` in pixels and `dark`, for most pictures; `None` follows the reader's system.
 
@@ -100,7 +100,7 @@ def _launched(record: LaunchedRecord, **options: Option) -> Markup:
 
 
 for _kind, _sentence, _draw in (
-    (CallTreeRecord, describe_call_tree, render_call_tree_svg),
+    (CallTreeRecord, describe_call_tree, None),
     (CostRecord, None, render_roofline_svg),
     (LaunchedRecord, describe_launched, _launched),
     (LeafShardingRecord, describe_leaf, render_sharding_svg),
