@@ -14,6 +14,7 @@ from mapreduce_meshes import MESHES, under
 import workbench as wb
 from workbench import engines
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
 CLIENTS = 8
 _UNCOMPILED = ("value", "grad", "jacfwd", "vmap of the clients'", "scan over rounds")
 

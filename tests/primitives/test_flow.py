@@ -13,6 +13,7 @@ from mapreduce_meshes import under
 
 import workbench as wb
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
 CLIENTS = 10
 Body = Callable[[Any, Any], Any]
 

@@ -10,6 +10,7 @@ import pytest
 import workbench as wb
 from workbench.primitives import reduce_logsumexp
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
 THREE = wb.program(clients=3)
 BOTH = pytest.mark.parametrize("how", [lambda fn: fn, jax.jit, wb.jit], ids=["eager", "jax.jit", "wb.jit"])
 

@@ -13,6 +13,7 @@ import workbench as wb
 from workbench.errors import ProgramError
 from workbench.federated import algorithms
 
+pytestmark = pytest.mark.usefixtures("little_optimized")
 _RANDOM = np.random.default_rng(0)
 A = jnp.asarray(_RANDOM.normal(size=(12, 5)), jnp.float32)
 X = jnp.asarray(_RANDOM.normal(size=(5, 2)), jnp.float32)

@@ -164,7 +164,7 @@ class Search:
         return [*notes, self._memory_note()]
 
     def _memory_note(self) -> str:
-        """How far planned peaks are from the compiled ones of the same choices."""
+        """The distance of planned peaks from the compiled peaks of the same choices."""
         compiled = {**self._on_cpu, **self._rehearsed, **self._compiled}
         ratios = sorted(
             planned / known.peak_bytes
