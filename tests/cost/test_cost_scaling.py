@@ -164,7 +164,7 @@ def test_clients_that_do_not_divide_say_what_is_left_out(record):
     [
         ({"clients": 0}, "clients=0 is not above 0"),
         ({"model": -1.0, "chunk_size": 0}, "model=-1.0 is not above 0; chunk_size=0 is not above 0"),
-        ({"devices": 3}, "devices=3 is no multiple of 2"),
+        ({"devices": 3}, "devices=3 is not a multiple of 2"),
     ],
     ids=["clients", "several", "devices"],
 )

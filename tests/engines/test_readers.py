@@ -193,7 +193,7 @@ def test_grain_data_set_is_a_source():
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ([1.0], "a leaf of type float, which is no array with a row for each client"),
+        ([1.0], "a leaf of type float, which is not an array with a row for each client"),
         ((np.zeros((2, 3)), np.zeros((3, 3))), "arrays of 2, 3 rows"),
         (np.zeros((0, 3)), "arrays of 0 rows"),
         ((), "arrays of no rows"),

@@ -136,7 +136,7 @@ def test_wall_times_overhead_and_limits_are_stated(run):
     assert run.seconds == pytest.approx(sum(run.round_seconds))
     assert run.overhead > 0
     assert any(note.startswith("Profiling: ") for note in run.notes)
-    assert any("say nothing about an accelerator" in note for note in run.notes)
+    assert any("do not predict an accelerator" in note for note in run.notes)
     assert run.memory_before_bytes > 0
     assert run.memory_peak_bytes is None
     assert any("does not measure memory while a program runs" in note for note in run.notes)

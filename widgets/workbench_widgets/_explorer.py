@@ -102,7 +102,7 @@ _NOT_COMPILED = (
     'devices that are not here. Compile it for a machine that has them: wb.show(fn, on="v5e:16x16")(*args).'
 )
 _NO_PROGRAM = (
-    "This explorer was made from a record alone, so nothing can look for advice here. Open the program itself, "
+    "This explorer was made from a record, so it cannot look for advice. Open the program itself, "
     "wb.show(fn)(*args), or its record, wb.show(record)."
 )
 

@@ -107,7 +107,7 @@ def _measured(run: RunRecord | None) -> list[HeadlineFigure]:
 
 def _communication(record: ProgramRecord) -> list[HeadlineFigure]:
     if record.mesh is not None and record.mesh.abstract and record.module is None:
-        return [_figure("planned, not compiled", "The mesh has no devices behind it: figures are the plan's.", "mesh")]
+        return [_figure("planned, not compiled", "The mesh has no devices: the figures are from the plan.", "mesh")]
     if record.module is None:
         return []
     groups = group_collectives(record.module.collectives, record.call_tree)

@@ -221,8 +221,8 @@ def figures_of(figures: Iterable[CallFiguresRecord]) -> list[tuple[str, str, str
 TIPS = {
     "measured": "Seconds per call on the device that took longest, measured.",
     "predicted": (
-        "Seconds that an operation adds to one call on the named chip, predicted; the part of a collective that passes "
-        "while operations run counts nothing."
+        "Seconds that an operation adds to one call on the named chip, predicted; the part of a collective that "
+        "overlaps with operations counts 0."
     ),
     "flops": "Matrix products, convolutions and elementwise operations.",
     "matmul": "FLOPs of matrix products and convolutions alone.",

@@ -216,7 +216,7 @@ def _inside(program: Compiled, fusion: InstructionRecord, operand: str) -> list[
 
 
 def _name(each: CollectiveRecord) -> str:
-    axes = " and ".join(each.axes) or "a group that is no mesh axis"
+    axes = " and ".join(each.axes) or "a group that is not a mesh axis"
     return f"The {each.kind} of {bytes_text(each.payload_bytes)} over {axes}"
 
 

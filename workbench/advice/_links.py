@@ -82,8 +82,8 @@ def device_order(program: Compiled) -> Iterator[FindingRecord]:
         rule="order of devices",
         what=f"Devices that communicate over {shown} lie {lengths[0]:.2g} links apart on average; in the order of "
         f"`jax.make_mesh` it is {lengths[1]:.2g}.",
-        why="The mesh was built from devices in an order that does not follow the torus, so that a message between "
-        "devices of one group crosses links that other groups use as well.",
+        why="The mesh was built from devices in an order that does not follow the torus. A message between devices "
+        "of one group crosses links that other groups use too.",
         change="Let JAX order the devices: `jax.make_mesh(shape, names)` instead of "
         "`Mesh(devices.reshape(shape), names)`.",
         code=code,

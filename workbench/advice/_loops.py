@@ -76,7 +76,7 @@ def unrolled_layers(program: Compiled) -> Iterator[FindingRecord]:
     yield FindingRecord(
         rule="layers written out",
         what=f"The {opcode} at {source.file}:{source.line} is compiled {len(same)} times, with the same shapes.",
-        why="A Python loop over layers is written out while tracing, so that every layer is compiled on its own.",
+        why="A Python loop over layers is unrolled by tracing, so every layer is compiled separately.",
         change="Stack the layers' parameters and scan over them (`jax.lax.scan`, `nnx.scan`, linen's `nn.scan`): "
         "one layer is compiled. It changes the time to compile, not the work of a step.",
         evidence=(

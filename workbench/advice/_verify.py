@@ -418,7 +418,7 @@ def _with_static_numbers(traced: "Variants") -> tuple[Callable, tuple[Argument, 
         if jax.numpy.shape(each) == () and jax.numpy.issubdtype(jax.numpy.result_type(each), jax.numpy.integer)
     }
     if not numbers:
-        message = "the distance is no argument of the function"
+        message = "the distance is not an argument of the function"
         raise ValueError(message)
     inner = _below_jit(traced.fn)
 

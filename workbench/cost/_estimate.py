@@ -322,7 +322,7 @@ def _reasons(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None) -> Ite
             why = "it is in a loop whose number of iterations is not known"
         else:
             why = why_unpriced(one.group_size, chip, across_slices=one.across_slices)
-        yield f"{one.kind} over {' × '.join(one.axes) or 'a group that is no mesh axis'}: {why}"
+        yield f"{one.kind} over {' × '.join(one.axes) or 'a group that is not a mesh axis'}: {why}"
 
 
 def _seconds(collective: CollectiveRecord, share: float, chip: ChipRecord) -> float | None:
@@ -411,5 +411,5 @@ def _assumptions_of_seconds(module: ModuleRecord | None, chip: ChipRecord, dtype
         network = f"at {speed / 1e9:,.4g} GB/s per chip" if speed else "whose bandwidth is not published"
         yield (
             f"groups of more than {chip.domain:,} chips take the data-centre network, {network}; sums and gathers "
-            "use links first, so that each chip sends its part alone"
+            "use links first, so each chip sends only its part"
         )

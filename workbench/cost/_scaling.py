@@ -152,9 +152,9 @@ def _changed(
     given = {"clients": clients, "model": model, "chunk_size": 1 if chunk_size is None else chunk_size}
     wrong = [f"{name}={value!r} is not above 0" for name, value in given.items() if not value > 0]
     if devices < 1 or devices % before.others:
-        wrong.append(f"devices={devices!r} is no multiple of {before.others}, the devices of the other mesh axes")
+        wrong.append(f"devices={devices!r} is not a multiple of {before.others}, the devices of the other mesh axes")
     if devices != before.shares * before.others and not placement.mesh_axes:
-        wrong.append(f"devices={devices!r}, but no mesh axis carries the clients, so that more devices change nothing")
+        wrong.append(f"devices={devices!r}, but no mesh axis carries the clients, so more devices change nothing")
     if wrong:
         message = (
             f"`estimate_scaled` was given impossible sizes for {record.name!r}: {'; '.join(wrong)}. Clients, "

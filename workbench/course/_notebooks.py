@@ -46,7 +46,7 @@ def read(path: Path) -> Any:
     try:
         return nbformat.read(path, as_version=4)
     except (OSError, ValueError, AttributeError, nbformat.ValidationError) as error:
-        message = f"`workbench course` received {str(path)!r}, which is no notebook: {type(error).__name__}."
+        message = f"`workbench course` received {str(path)!r}, which is not a notebook: {type(error).__name__}."
         raise CourseError(message) from error
 
 

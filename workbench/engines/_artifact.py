@@ -82,7 +82,7 @@ def read_header(data: bytes) -> dict[str, Any]:
     try:
         header = json.loads(rest[4 : 4 + length])
     except (ValueError, RecursionError) as error:
-        raise InspectionError(_misformed(f"a header that is no JSON ({type(error).__name__})")) from error
+        raise InspectionError(_misformed(f"a header that is not JSON ({type(error).__name__})")) from error
     if wrong := _wrong_fields(header):
         raise InspectionError(_misformed(wrong))
     if header["body_bytes"] != len(rest) - 4 - length:

@@ -37,8 +37,9 @@ class ArrayReader(ClientReader):
         for leaf in leaves:
             if not all(hasattr(leaf, name) for name in ("shape", "dtype", "__getitem__")) or not leaf.shape:
                 message = (
-                    f"`ArrayReader` was given a leaf of type {type(leaf).__name__}, which is no array with a row for "
-                    "each client. It reads slices of arrays `[clients, ...]`: pass a pytree of numpy arrays, memory "
+                    f"`ArrayReader` was given a leaf of type {type(leaf).__name__}, which is not an array with a "
+                    "row for each client"
+                    ". It reads slices of arrays `[clients, ...]`: pass a pytree of numpy arrays, memory "
                     "maps, or data sets of HDF5 or zarr."
                 )
                 raise ProgramError(message)

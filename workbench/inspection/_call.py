@@ -316,8 +316,8 @@ def trace_call(
     """
     if inspect.isgeneratorfunction(inspect.unwrap(fn)):
         message = (
-            f"`trace` received the generator function `{function_name(fn)}`. Calling a generator function runs none of "
-            "its body, so that there is nothing to trace. Return the values as a tuple, or loop inside `jax.lax.scan`."
+            f"`trace` received the generator function `{function_name(fn)}`. Calling a generator function runs none "
+            "of its body, so there is nothing to trace. Return the values as a tuple, or loop inside `jax.lax.scan`."
         )
         raise TypeError(message)
     try:

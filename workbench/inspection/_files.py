@@ -154,8 +154,8 @@ def _inspect_bytes(data: bytes, what: str, options: dict[str, Any]) -> Record:
     except Exception:  # flatbuffers raise what they like on bytes that are none
         pass
     message = (
-        f"`inspect` received {what} of {len(data)} bytes, starting with {data[:12]!r}, which are no text, no HLO "
-        f"proto, no StableHLO bytecode and no exported program that JAX {jax.__version__} can read. It reads these "
+        f"`inspect` received {what} of {len(data)} bytes, starting with {data[:12]!r}, which are not text, an HLO "
+        f"proto, StableHLO bytecode or an exported program that JAX {jax.__version__} can read. It reads these "
         "alone: write the module as text (`compiled.as_text()`), or with the version of JAX that is installed here."
     )
     raise InspectionError(message)

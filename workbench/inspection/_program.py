@@ -216,8 +216,8 @@ _NO_JAXPR = (
 )
 _PROPAGATED = "nobody placed it: this is where Shardy's propagation puts it"
 _ONLY_PLANNED = (
-    "nothing was compiled: an abstract mesh has no devices, so memory and compiled collectives are not known; give a "
-    "target, or a mesh of devices, to know them"
+    "nothing was compiled: an abstract mesh has no devices, so memory and compiled collectives are unknown; pass a "
+    "target or a mesh of devices"
 )
 
 

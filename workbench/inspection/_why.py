@@ -50,8 +50,8 @@ def explain_program(record: ProgramRecord, *, large_bytes: int | None = None) ->
     known = record.propagation
     if known is None or not known.values:
         notes.append(
-            "how shardings spread is not known for this program, so that collectives are named without a reason: give "
-            "the function, with a mesh or arguments that lie on one"
+            "the propagation of shardings is unknown for this program, so collectives have no reason: pass the "
+            "function, with a mesh or with arguments on a mesh"
         )
         known = PropagationRecord()
     sizes = {} if record.mesh is None else {axis.name: axis.size for axis in record.mesh.axes}
@@ -634,7 +634,7 @@ class _Reader:
             if value.operation in _LOOKUPS:
                 sentence = (
                     f"`{value.operation}`{_at(value)} looks up elements along {parts}, which is sharded over "
-                    f"{over}: every device finds those that it holds, and the exchange adds what all of them found."
+                    f"{over}: each device looks up its own elements, and the exchange adds the partial results."
                 )
                 return "sum", sentence, f"It stays as long as that dimension is sharded over {over}."
             sentence = (
@@ -710,8 +710,8 @@ class _Reader:
             return "whole dimension", sentence, "Shard a dimension that the operation does not move data along."
         if wanted & result and not value.operation.endswith(("carry", "input")):
             sentence = (
-                f"The result of `{value.operation}`{_at(value)} is wanted as {_spec_text(value.spec)}, and none of its "
-                "operands is sharded so."
+                f"The result of `{value.operation}`{_at(value)} is wanted as {_spec_text(value.spec)}, and no "
+                "operand has this sharding."
             )
             return "output", sentence, "Shard the operands in the same way."
         return "unknown", f"`{value.operation}`{_at(value)}: no reason was found in how shardings spread.", ""
@@ -881,7 +881,7 @@ def _reduction_words(value: PlannedValueRecord) -> tuple[str, str, str]:
 
 
 def _over(axes: Sequence[str]) -> str:
-    return " and ".join(f"`{axis}`" for axis in axes) or "devices that are no mesh axis"
+    return " and ".join(f"`{axis}`" for axis in axes) or "devices that do not form a mesh axis"
 
 
 def _whole_axis(axis: str) -> str:

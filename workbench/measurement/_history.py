@@ -110,8 +110,8 @@ class History(Sequence[RoundRecord]):
             return cls([round_of(plain) for plain in json.loads(text)])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             msg = (
-                f"`History.from_json` received text that is no history ({type(error).__name__}: {str(error)[:200]}). "
-                "It reads what `History.to_json` wrote, whole and unchanged: pass that text."
+                f"`History.from_json` received text that is not a history ({type(error).__name__}: {str(error)[:200]})."
+                " It reads what `History.to_json` wrote, whole and unchanged: pass that text."
             )
             raise DataError(msg) from error
 

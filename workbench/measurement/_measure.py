@@ -362,7 +362,7 @@ def _notes(
         kept = options.max_events
         notes.append(f"The time line holds the longest {kept} of {spans} spans, the same share of every device's.")
     if devices[0].platform == "cpu":
-        notes.append("Devices simulated on one CPU share its cores: their seconds say nothing about an accelerator.")
+        notes.append("Devices simulated on one CPU share its cores: their seconds do not predict an accelerator.")
     else:
         if devices[0].platform == "gpu" and joined.joined < _JOINED_WELL:
             notes.append(COMMAND_BUFFER_NOTE)

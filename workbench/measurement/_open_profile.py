@@ -434,7 +434,7 @@ class _Recorder:
         elif not operations and any(device.platform == "gpu" for device in self._read.devices.values()):
             yield COMMAND_BUFFER_NOTE
         if any(device.platform == "cpu" for device in self._read.devices.values()):
-            yield "Devices simulated on one CPU share its cores: their seconds say nothing about an accelerator."
+            yield "Devices simulated on one CPU share its cores: their seconds do not predict an accelerator."
         for program in {operation.program for operation in operations if not operation.joined}:
             if not any(operation.joined for operation in operations if operation.program == program):
                 yield (

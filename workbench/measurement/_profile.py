@@ -83,8 +83,8 @@ def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "direct
         )
         raise EngineError(msg) from error
     msg = (
-        f"`capture_profile` was given through='memory', but JAX {jax.__version__} has no profiler session that hands "
-        "its data over in memory. Leave `through` out, or use through='directory'."
+        f"`capture_profile` was given through='memory', but JAX {jax.__version__} has no profiler session that "
+        "returns its data in memory. Leave `through` out, or use through='directory'."
     )
     raise EngineError(msg)
 

@@ -114,7 +114,7 @@ def tree_of_names(name: str, operations: Iterable[ProfiledOperationRecord]) -> C
     return CallTreeRecord(
         made_from="compiled",
         nodes=tuple(nodes),
-        notes=("made of the names in the profile: it carries no HLO of this program",),
+        notes=("from the names in the profile: the profile has no HLO of this program",),
     )
 
 

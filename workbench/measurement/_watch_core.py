@@ -293,7 +293,7 @@ class Core:
                 )
                 continue
             except (TypeError, ValueError):
-                self.note(f"{name} is a {type(leaf).__name__}, which is no number")
+                self.note(f"{name} is a {type(leaf).__name__}, which is not a number")
                 continue
             values[name] = value
             numbers = value if isinstance(value, tuple) else (value,)

@@ -321,7 +321,7 @@ def _only_jaxpr(eqn: JaxprEqn) -> core.Jaxpr | None:
 def _equation_cost(equation: _Equation) -> _Cost:
     name = equation.name
     if _symbolic(equation):
-        return _Cost(math.nan, math.nan, math.nan, (f"`{name}` has a symbolic shape, so that its cost is unknown",))
+        return _Cost(math.nan, math.nan, math.nan, (f"`{name}` has a symbolic shape, so its cost is unknown",))
     if name in _ARITHMETIC:
         return _Cost(elementwise=sum(_elements(v) for v in equation.results))
     if name in _FUSED:

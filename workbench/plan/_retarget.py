@@ -88,7 +88,7 @@ class _Elsewhere(MeshRewriting):
     def sharding(self, sharding: NamedSharding) -> NamedSharding:
         used = {axis for entry in sharding.spec for axis in _axes(entry)}
         if missing := sorted(used - set(self.mesh.axis_names)):
-            message = f"it shards values over {', '.join(map(repr, missing))}, which the other mesh has not."
+            message = f"it shards values over {', '.join(map(repr, missing))}, which the other mesh does not have."
             raise RebaseError(message)
         return NamedSharding(self.mesh, sharding.spec)
 

@@ -89,7 +89,7 @@ def collective_lines(tree: CallTreeRecord) -> list[str]:
     for (kind, axes, place), together in found.items():
         count, executions = sum(c.count for c in together), sum(c.executions for c in together)
         payload, sent = sum(c.payload_bytes for c in together), sum(c.sent_bytes for c in together)
-        over = " × ".join(axes) if axes else "a group that is no mesh axis"
+        over = " × ".join(axes) if axes else "a group that is not a mesh axis"
         if abs(count - round(count)) < 1e-6:
             each = bytes_text(payload / executions) if executions else "0 B"
             said = f"{count_text(round(executions))} × {kind} over {over}: {each} each, {bytes_text(sent)} sent"

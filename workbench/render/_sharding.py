@@ -176,7 +176,7 @@ def render_propagation_text(record: PropagationRecord, *, values_at_most: int = 
     if len(shown) > values_at_most:
         lines.append(f"  … and {count_text(len(shown) - values_at_most)} more")
     for planned in record.collectives:
-        axes = " × ".join(planned.axes) or "a group that is no mesh axis"
+        axes = " × ".join(planned.axes) or "a group that is not a mesh axis"
         where = f" at {line_text(planned.source)}" if planned.source else ""
         amount = planned.device_bytes if planned.device_bytes is not None else planned.size_bytes
         of_what = "per device" if planned.device_bytes is not None else "in all"

@@ -69,7 +69,7 @@ def test_rows_are_dealt_out_in_order_with_a_token_between_them(tmp_path: Path) -
     [
         ('{"who": "a", "input_ids": [1, ', "line 1 of text.jsonl is not JSON"),
         ("[" * 100_000, "line 1 of text.jsonl is not JSON"),
-        ("[1, 2]", "line 1 of text.jsonl is no object"),
+        ("[1, 2]", "line 1 of text.jsonl is not an object"),
         ('{"who": "a", "text": "words"}', "line 1 of text.jsonl, lacks 'input_ids'"),
         ('{"who": "a", "input_ids": "words"}', "has no token ids in 'input_ids'"),
         ('{"who": "a", "input_ids": [1.5, 2.0]}', "has no token ids"),

@@ -257,7 +257,7 @@ def _slices(target: str) -> list[TargetRecord]:
     known = next((each for each in list_targets() if each.chip == chip), None)
     if known is None:
         parse_target(target if ":" in target else f"{target}:1x1")  # raises with the names that there are
-        message = f"`search` was given on={target!r}, of which no slices are known. Name a family such as 'v5e'."
+        message = f"`search` was given on={target!r}, whose slices are unknown. Name a family such as 'v5e'."
         raise MeshError(message)
     limit = parse_target(target).devices if ":" in target else None
     found: dict[int, TargetRecord] = {}

@@ -112,7 +112,7 @@ def _outside(dataset: Foreign) -> str:
     import h5py  # pyright: ignore[reportMissingImports]
 
     if not isinstance(dataset, h5py.Dataset):
-        return "cannot be read: it is no dataset"
+        return "cannot be read: it is not a dataset"
     if dataset.external or dataset.is_virtual:
         return "its numbers lie in another file"
     stored = dataset.id.get_storage_size()

@@ -132,7 +132,7 @@ def _json_lines(source: Source, file: Path) -> Iterator[tuple[str, dict[str, Any
             except (ValueError, RecursionError) as error:
                 raise source.unreadable("JSON lines", found=f"line {number} of {file.name} is not JSON") from error
             if not isinstance(row, dict):
-                raise source.unreadable("JSON lines", found=f"line {number} of {file.name} is no object")
+                raise source.unreadable("JSON lines", found=f"line {number} of {file.name} is not an object")
             yield f"line {number} of {file.name}", row
 
 

@@ -48,7 +48,7 @@ class SweepStore:
         except sqlite3.DatabaseError as error:
             self._base.close()
             message = (
-                f"`sweep` received directory={str(directory)!r}, whose {NAME} is no file of a sweep ({error}). The "
+                f"`sweep` received directory={str(directory)!r}, whose {NAME} is not a file of a sweep ({error}). The "
                 "file is written by `sweep` alone: restore it, or pass another folder."
             )
             raise DataError(message) from error

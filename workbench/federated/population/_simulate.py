@@ -159,7 +159,7 @@ def _check(
     if isinstance(schedule, Buffered):
         message = (
             f"`simulate` received the protocol {protocol.name!r} with a buffered schedule. Masks cancel among clients "
-            "that train from one model at one time, which a buffer has not: use `Synchronous(...)`, or leave the "
+            "that train from one model at one time, and a buffer has several: use `Synchronous(...)`, or leave the "
             "protocol out (FedBuff adds inside a trusted enclave)."
         )
         raise ProgramError(message)

@@ -74,7 +74,7 @@ def divide_peak(
         return (*alive, *rest), f"{note}; memory reserved beyond it is a separate node"
     factor = peak_bytes / reached
     return tuple(HeldAtPeak(held.instruction, held.size_bytes * factor) for held in alive), (
-        f"{note}: it shares memory between values, so that each counts {factor:.0%} of its bytes"
+        f"{note}: it shares memory between values, so each counts {factor:.0%} of its bytes"
     )
 
 

@@ -94,7 +94,7 @@ def _opened(compiled: Foreign) -> tuple[str, Any | None, list[Any]]:
     if isinstance(compiled, bytes):
         text = hlo_text_of_proto(compiled)
         if text is None:
-            raise InspectionError(unreadable(f"{len(compiled)} bytes are no `HloProto` that this jaxlib can print"))
+            raise InspectionError(unreadable(f"{len(compiled)} bytes are not an `HloProto` that this jaxlib can print"))
         return text, None, []
     if not callable(getattr(compiled, "as_text", None)) or not hasattr(compiled, "memory_analysis"):
         message = (

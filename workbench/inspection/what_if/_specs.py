@@ -46,7 +46,7 @@ class Leaves:
             indices = self._find(name)
             if not indices:
                 near = difflib.get_close_matches(name, [*self.labels, *self.paths], n=2) or self.labels[:3]
-                wrong.append(f"{name!r} is no leaf of its arguments (near: {', '.join(near) or 'it has none'})")
+                wrong.append(f"{name!r} is not a leaf of its arguments (near: {', '.join(near) or 'it has none'})")
             for index in indices:
                 shape = tuple(jax.numpy.shape(self.values[index]))
                 try:
