@@ -98,8 +98,8 @@ def _views(record: ProgramRecord, parts: Mapping[str, Any]) -> list[TabState]:
 
 
 _NOT_COMPILED = (
-    "Advice is read from what the compiler made of a program, and this one was planned, not compiled: its mesh names "
-    'devices that are not here. Compile it for a machine that has them: wb.show(fn, on="v5e:16x16")(*args).'
+    "Advice is read from compiled programs. This one was planned and not compiled, because its mesh names devices "
+    'that are not attached. Compile it for a machine that has them: wb.show(fn, on="v5e:16x16")(*args).'
 )
 _NO_PROGRAM = (
     "This explorer was made from a record, so it cannot look for advice. Open the program itself, "

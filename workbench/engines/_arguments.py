@@ -75,7 +75,7 @@ def check_folder(engine: str, folder: str | Path | None) -> None:
         return
     message = (
         f"`{engine}` was given folder={str(folder)!r}, which is not a folder of this machine's file system. Rows wait "
-        "in files that this process and all workers read by the same path. Pass an existing folder; for workers on other "
-        "machines, a folder of a mounted file system."
+        "in files that this process and all workers read by the same path. Pass an existing folder; for workers on "
+        "other machines, a folder of a mounted file system."
     )
     raise ProgramError(message)
