@@ -150,7 +150,7 @@ def axes_text(axes: tuple[str, ...]) -> str:
         >>> axes_text(("data", "model"))
         'data × model'
     """
-    return " × ".join(axes) if axes else "a group that is no mesh axis"
+    return " × ".join(axes) if axes else "a group that is not a mesh axis"
 
 
 def spec_text(spec: Sequence[Sequence[str]]) -> str:
