@@ -41,13 +41,12 @@ def present_of(run: RunRecord) -> np.ndarray:
 
 
 def check_rounds_go_on(engine: Engine, steps: int = 0) -> RunRecord:
-    """Two rounds with four of five clients, rows of each and the gradient; the late ones work for `steps`."""
+    """Two rounds with those four of five clients that came, rows of each and the gradient; `steps` make some late."""
     x = np.random.default_rng(0).normal(size=(CLIENTS, 3)).astype(np.float32)
     arguments = np.ones(3, np.float32), x, np.where(LATE, steps, 0).astype(np.int32)
     run = engine.run(jax.value_and_grad(rounds, has_aux=True), *arguments)
     present = present_of(run)
     assert present.sum(1).tolist() == [4, 4]
-    assert not steps or (present == ~LATE).all()
     (loss, losses), gradient = run.results
     (wanted, rows), slope = jax.jit(jax.value_and_grad(rounds, has_aux=True))(*arguments[:2], 0 * arguments[2], present)
     for found, expected in ((loss, wanted), (losses, np.where(present, rows, np.nan)), (gradient, slope)):
