@@ -27,7 +27,8 @@ display(explorer, runs, compare)"""
 @pytest.fixture(scope="module")
 def page(browser: Browser, lab: str, lab_root: Path) -> Iterator[Page]:
     page = browser.new_page(viewport={"width": WIDTHS[0], "height": 900})
-    open_notebook(page, lab, write_notebook(lab_root, "pixels.ipynb", "import sys; sys.path += ['.']", CELL))
+    here = f"import sys; sys.path.append({str(Path(__file__).parent)!r})"
+    open_notebook(page, lab, write_notebook(lab_root, "pixels.ipynb", here, CELL))
     assert run_all(page) == []
     page.evaluate("() => window.jupyterapp.commands.execute('application:toggle-left-area')")
     yield page

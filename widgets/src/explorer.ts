@@ -6,6 +6,7 @@ import { createContext, type Requests, type Shared } from "./lib/model";
 import { askNotebook, hasLabextension, placeOf } from "./lib/notebook";
 import { describeChosen, entries } from "./lib/selection";
 import type { Shell } from "./lib/shell";
+import { NARROW } from "./lib/split";
 import { stageButton } from "./lib/stage";
 import type { HeadlineFigure, TabState } from "./lib/states";
 import { createTabs } from "./lib/tabs";
@@ -124,7 +125,9 @@ export function explorer(shell: Shell, shared: Shared, requests: Requests): void
   const find = finder(context, shell.root);
   // Beside the tabs where there is room for both, else in the row of what is selected.
   const room = new ResizeObserver(() => {
-    if (shell.root.clientWidth >= ROOMY) tabbar.append(find);
+    const width = shell.root.clientWidth;
+    shell.root.classList.toggle("wb-slim", width > 0 && width < NARROW);
+    if (width >= ROOMY) tabbar.append(find);
     else onStage.before(find);
   });
   room.observe(shell.root);

@@ -45,12 +45,7 @@ class Part(NamedTuple):
 
 
 PARTS = {
-    "program": Part(
-        "Program",
-        "Stages as data flowing between a server and its clients",
-        "where",
-        "The program as one stage: its inputs, outputs, collectives and jaxpr",
-    ),
+    "program": Part("Program", "Stages as data flowing between a server and its clients", "where"),
     "operations": Part("Operations", "Every figure on your functions, modules and lines, as a tree", "where"),
     "hlo": Part(
         "Source and HLO",
@@ -84,14 +79,12 @@ PARTS = {
 
 
 def _views(record: ProgramRecord, parts: Mapping[str, Any]) -> list[TabState]:
-    """The tabs in order: the lanes of server and clients come first, except where a program has no clients."""
+    """The tabs in order."""
     clients = bool(record.plan.placements)
-    keys = [key for key in PARTS if key in parts]
-    if not clients and "operations" in keys:
-        keys.sort(key=lambda key: (PARTS[key].place != "where", key == "program"))
     made: list[TabState] = []
-    for key in keys:
-        part = PARTS[key]
+    for key, part in PARTS.items():
+        if key not in parts:
+            continue
         text = part.help if clients or part.help_without_clients is None else part.help_without_clients
         made.append({"key": key, "title": part.title, "help": text, "place": part.place})
     return made
@@ -313,7 +306,8 @@ def _parts(
         parts[key] = made[0]
         arrays.update({f"{key}/{name}": value for name, value in made[1].items()})
 
-    add("program", program_state(record, gradient, clients))
+    if record.plan.placements or gradient is not None or record.call_tree is None:  # else the operations say it all
+        add("program", program_state(record, gradient, clients))
     several = record.mesh is not None and len(record.mesh.devices) > 1
     if record.mesh is not None and several:
         names = [value.name for value in record.plan.inputs]

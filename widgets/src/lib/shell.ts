@@ -68,7 +68,8 @@ function heightHandle(root: HTMLElement, start: number, changed: (height: number
     consume(event);
   });
   handle.addEventListener("pointermove", (event) => {
-    if (handle.hasPointerCapture(event.pointerId)) put(event.clientY - root.getBoundingClientRect().top);
+    const { top, height: present } = root.getBoundingClientRect();
+    if (handle.hasPointerCapture(event.pointerId)) put(event.clientY - top - (present - height));
   });
   handle.addEventListener("pointerup", () => changed(height));
   handle.addEventListener("keydown", (event) => {

@@ -3,7 +3,7 @@ import { h } from "./dom";
 import { clamp, consume } from "./keyboard";
 import type { ViewContext } from "./view";
 
-const NARROW = 780; // pixels below which the detail goes under the master
+export const NARROW = 780; // pixels below which the detail goes under the master
 const NARROW_SHARE = 0.72; // of the height, for the master
 const LEAST = 0.15;
 const STEP = 0.03;

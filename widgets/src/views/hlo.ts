@@ -2,7 +2,6 @@
 import type { GraphPane, graphPane } from "../graph/pane";
 import { type Block, showDetails } from "../lib/details";
 import { button, h } from "../lib/dom";
-import { formatBytes, formatCount, formatFlops } from "../lib/format";
 import { split } from "../lib/split";
 import type { RenderView, ViewContext } from "../lib/view";
 import { type CollectivesTable, collectivesTable } from "./hlo-collectives";
@@ -141,8 +140,6 @@ class Hlo {
 
   private overview(): void {
     const { module } = this;
-    const sum = (values: ArrayLike<number>) =>
-      module.names.reduce((total, _, i) => total + (values[i] * module.runs(i) || 0), 0);
     if (!module.count) {
       const title = this.context.state<string>("sentence");
       const text =
@@ -155,19 +152,8 @@ class Hlo {
         blocks: [{ form: "note", title: "", text }],
       });
     }
-    const least = Array.from(module.times).every(Number.isFinite) ? "" : "≥ "; // a loop of unknown length counts once
-    const rows: [string, string][] = [
-      ["instructions", formatCount(module.count)],
-      ["collectives", formatCount(module.collectives.length)],
-      ["FLOPs", least + formatFlops(sum(module.flops))],
-      ["elementwise", least + formatFlops(sum(module.elementwise))],
-      ["memory traffic", least + formatBytes(sum(module.traffic))],
-    ];
     const text = "Select a collective, a line of your source or an instruction: every view follows.";
-    const blocks: Block[] = [
-      { form: "facts", title: "", rows },
-      { form: "note", title: "Look closer", text },
-    ];
+    const blocks: Block[] = [{ form: "note", title: "Look closer", text }];
     const [title, ...rest] = this.context.state<string>("sentence").split(": ");
     showDetails(this.context, this.detail, { title, kind: "server", subtitle: rest.join(": "), blocks });
   }

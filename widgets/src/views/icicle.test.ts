@@ -40,3 +40,13 @@ it("what equal layers have in common is one bar", () => {
     [[5, 7], 4, 0.6],
   ]);
 });
+
+it("children that add up to more than their parent stay within its width", () => {
+  const size = [10, 6, 6];
+  const bars = icicleBars(treeFrom([-1, 0, 0]), 0, (i) => size[i], 5, 0);
+  expect(bars.map(({ x, width }) => [x, width])).toEqual([
+    [0, 1],
+    [0, 0.5],
+    [0.5, 0.5],
+  ]);
+});

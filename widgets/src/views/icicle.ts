@@ -33,18 +33,25 @@ export function icicleBars(
   const whole = value(root);
   if (!(whole > 0)) return bars;
   const sum = (nodes: readonly number[]) => nodes.reduce((total, node) => total + Math.max(0, value(node)), 0);
-  const add = (nodes: readonly number[], x: number, level: number) => {
+  const add = (nodes: readonly number[], x: number, width: number, level: number) => {
+    if (width < least) return;
     const size = sum(nodes);
-    if (size / whole < least) return;
-    bars.push({ node: nodes[0], nodes, value: size, depth: level, x, width: size / whole });
+    bars.push({ node: nodes[0], nodes, value: size, depth: level, x, width });
     if (level + 1 >= depth) return;
+    const groups = insideOf(tree, nodes, value, alike);
+    // Seconds of the slowest device do not add up: what is inside never reaches beyond what it stands in.
+    const all = Math.max(
+      size,
+      groups.reduce((total, inside) => total + sum(inside), 0),
+    );
     let at = x;
-    for (const inside of insideOf(tree, nodes, value, alike)) {
-      add(inside, at, level + 1);
-      at += sum(inside) / whole;
+    for (const inside of groups) {
+      const share = (width * sum(inside)) / all;
+      add(inside, at, share, level + 1);
+      at += share;
     }
   };
-  add([root], 0, 0);
+  add([root], 0, 1, 0);
   return bars;
 }
 
