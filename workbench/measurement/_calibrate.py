@@ -185,7 +185,7 @@ def _warm(trial: _Trial) -> bool:
 
 
 def _timed(trial: _Trial, repeats: int) -> float:
-    """Wall seconds of one call with so many repetitions."""
+    """Wall seconds of one call with this number of repetitions."""
     start = time.perf_counter()
     trial.run(repeats)
     return time.perf_counter() - start
