@@ -240,3 +240,14 @@ def test_casts_of_what_a_reader_reads_are_the_clients_work(dtype: str):
     np.testing.assert_allclose(mean, [(n * x).sum() / n.sum()] * 2, rtol=1e-6)
     np.testing.assert_allclose(counted, 2 * n.mean(), rtol=1e-6)
     np.testing.assert_allclose(some, [x[n > 1].sum()] * 2, rtol=1e-6)
+
+
+def test_compiled_programs_name_the_engine_that_reads_clients():
+    @wb.jit
+    @wb.program(clients=2)
+    def mean(x):
+        return wb.reduce_mean(wb.map_fn(lambda row: 2 * row, x))
+
+    reader = wb.engines.ClientReader([("ann", np.float32(1)), ("bob", np.float32(3))])
+    with pytest.raises(ProgramError, match=r"received a `ClientReader`.*MeshEngine\(\)\.run\(mean, …\)"):
+        mean(reader)

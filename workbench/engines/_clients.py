@@ -3,7 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import numpy as np
@@ -37,6 +37,8 @@ class ClientReader:
         >>> reader.clients, reader.struct
         (2, ShapeDtypeStruct(shape=(2,), dtype=float32))
     """
+
+    read_by_engines: ClassVar[bool] = True  # `workbench.jit` refuses such arguments
 
     def __init__(self, source: Pairs | Callable[[], Iterator[tuple[Any, Any]]], *, clients: int | None = None) -> None:
         self._source = source

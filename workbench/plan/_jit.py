@@ -10,6 +10,7 @@ from jax.core import Tracer
 
 from workbench import _jax_compat
 from workbench._types import Argument, KeyPath, PyTree
+from workbench.errors import ProgramError
 from workbench.mesh import planned
 from workbench.plan._emissions import Emission, with_emissions
 from workbench.plan._evaluate import ChunkSize, PlannedCall, evaluate
@@ -100,6 +101,19 @@ def _argument_name(fn: Callable, path: KeyPath) -> str:
     return f"{base}{jax.tree_util.keystr(tuple(rest))}"
 
 
+def _refuse_readers(fn: Callable, arguments: object) -> None:
+    """Raises for clients that are read while the program runs, which compiled programs cannot do."""
+    found = next((x for x in jax.tree.leaves(arguments) if getattr(type(x), "read_by_engines", False)), None)
+    if found is not None:
+        name, kind = getattr(fn, "__name__", "the program"), type(found).__name__
+        message = (
+            f"`{name}`, a program of `workbench.jit`, received a `{kind}`, whose clients are read while the program "
+            "runs. Compiled programs take arrays; engines read clients. Run it on an engine, "
+            f"`workbench.engines.MeshEngine().run({name}, …)`, or in rounds, `run_rounds(…, engine=MeshEngine())`."
+        )
+        raise ProgramError(message)
+
+
 class Jitted:
     """A compiled program; see `jit`. `fn` is the function as written, `chunk_size` and `form` as they were given.
 
@@ -153,6 +167,7 @@ class Jitted:
                 return self._shown(self._staged(*args, **kwargs))  # nearly every call, and nothing to look at
             return self._shown(self._errors.call(self._staged, args, kwargs))
         refuse_deleted("jit", (args, kwargs))
+        _refuse_readers(self.fn, (args, kwargs))
         args, kwargs = _hidden((args, kwargs))
         # Under another transformation the primitives must stay visible: whoever compiles in the end makes the plan.
         if not _jax_compat.at_top_level():

@@ -251,7 +251,8 @@ class Playground {
     if (this.ran && !running) this.context.say(`The experiment has ${this.context.live<string>("run/status")}`);
     this.ran = running;
     this.pane.hidden = this.context.live("run/status") === undefined;
-    this.begin.disabled = running;
+    this.begin.disabled = running || !this.context.hasKernel;
+    this.begin.title = this.context.hasKernel ? "" : "Needs a kernel: this page only shows what was run";
     this.begin.textContent = running ? "Running" : "Run";
     replace(
       this.told,

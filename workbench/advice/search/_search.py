@@ -193,7 +193,7 @@ class Search:
             self._try(program.given, "as given")
         every = tuple(name for name, size in program.axes.items() if size > 1)
         data = self._data_groups()
-        self._try(self._sharded_data(data, every), f"data parallel over {'+'.join(every)}")
+        self._try(self._sharded_data(data, every), f"data parallel over {'+'.join(every)}" if every else "one device")
         for axes in _subsets(every):
             base = self._sharded_data(data, axes)
             self._try(base, "")
