@@ -1,9 +1,11 @@
-"""Interrupts work at moments drawn by chance, and does it once more: `python -m benchmarks.interrupts --bursts 20`.
+"""Interrupts long calls at moments drawn by chance: `python -m benchmarks.interrupts --landed 1000`.
 
-Every kind of work is done once undisturbed, for its result and its duration; then, again and again, one to three
-SIGINTs (Ctrl-C) arrive while it goes on. After each burst the same work must give the same result, and nothing of the
-burst may be left: no listener, no thread. A line per kind says how many bursts were sent, how many of them ended the
-work, and how often it was not usable afterwards; the exit status is the number of these.
+Each call is made twice undisturbed, for its answer and its duration. Then one to three SIGINTs (Ctrl-C) arrive while
+it goes on, again and again, until that many of them have hit a call at work. After each burst the process must be what
+it was (JAX's configuration, patches, filters, threads, children, descriptors, temporary files, …), and JAX must
+compute; the same call must give the same answer, after each burst or, where it takes more than a second, after each
+fourth. A line per call says how many interrupts landed, how many ended the call, and how often something was left; the
+exit status is the number of these.
 """
 
 import argparse
@@ -11,63 +13,27 @@ import os
 import random
 import signal
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 
 import workbench as wb
-from workbench.federated import algorithms
+from benchmarks.public_calls import BATCHES, KEEPS, W, X, average, calls, changes, descent, world
 from workbench.federated.experiments import sweep
 
-CLIENTS, WIDTH = 4, 16
+Call = Callable[[], Any]
 
 
-@wb.program(clients=CLIENTS)
-def mean_product(w: Any, x: Any) -> Any:
-    """A mean over clients."""
-    return wb.reduce_mean(wb.map_fn(lambda w, x: jnp.tanh(x @ w).sum(0), (wb.broadcast(w), x)))
-
-
-ARGUMENTS = (np.ones((WIDTH, WIDTH), np.float32), np.ones((CLIENTS, 8, WIDTH), np.float32))
-
-
-def _again() -> Callable[..., Any]:
-    """The program as a function that nothing has been compiled of."""
-    return lambda w, x: mean_product(w, x)
-
-
-def trace() -> Any:
-    """The stages of a plan."""
-    return [(stage.kind, stage.flops_per_client) for stage in wb.trace(_again())(*ARGUMENTS).plan.walk()]
-
-
-def compile_program() -> Any:
-    """What a compiled program returns."""
-    return np.asarray(wb.jit(_again())(*ARGUMENTS)).tolist()
-
-
-def inspect() -> Any:
-    """What one call costs."""
-    module = wb.inspect(_again())(*ARGUMENTS).module
-    assert module is not None
-    return module.flops, len(module.instructions), module.memory.peak_bytes
-
-
-def measure() -> Any:
-    """Where a call was measured."""
-    return sorted({stage.where for stage in wb.measure(_again(), rounds=2)(*ARGUMENTS).stages})
-
-
-def rounds() -> Any:
-    """The state after 40 rounds: an interrupt ends a run between two of them, and the run goes on."""
-    call = wb.jit(_again())
-    run = wb.Run(lambda w, round: (w * 0.9 + call(w, ARGUMENTS[1]), {}), ARGUMENTS[0], 40, progress=False)
+def continued_run() -> Any:
+    """The state after 40 rounds: an interrupt ends the cell between two rounds, and the run goes on."""
+    call = wb.jit(average())
+    run = wb.Run(lambda w, round: (w * 0.9 + call(w, X) / 100, {}), W, 40, progress=False)
     while run.status != "finished":
         try:
             run.start()
@@ -77,16 +43,10 @@ def rounds() -> Any:
     return np.asarray(run.state).tolist()
 
 
-def _make(rate: float) -> algorithms.Algorithm:
-    return algorithms.fedavg(lambda w, x: (w["w"] - x) ** 2, clients=CLIENTS, client_optimizer=optax.sgd(rate))
-
-
-def sweep_trials() -> Any:
+def continued_sweep() -> Any:
     """The losses of two trials; an interrupted sweep goes on."""
-    data = jnp.arange(2.0 * CLIENTS).reshape(CLIENTS, 2)
-    first = lambda key: {"w": jax.random.normal(key)}  # noqa: E731
-    options = {"data": data, "rounds": 3, "rounds_per_call": 1, "progress": False}
-    call = lambda: sweep(_make, {"rate": [0.1, 0.2]}, params=first, **options)  # noqa: E731
+    options = {"data": BATCHES, "rounds": 3, "rounds_per_call": 1, "progress": False}
+    call = lambda: sweep(descent, {"lr": [0.1, 0.2]}, params=W, **options)  # noqa: E731
     while True:
         try:
             result = call()
@@ -99,45 +59,34 @@ def sweep_trials() -> Any:
     return [np.asarray(result.metrics(trial, 0)["loss"]).tolist() for trial in range(2)]
 
 
-def explore() -> Any:
-    """The tabs of an explorer."""
-    view = wb.explore(_again())(*ARGUMENTS)
-    try:
-        return sorted(view.get_state())
-    finally:
-        view.close()
-
-
-WORK = {
-    "trace": trace,
-    "compile": compile_program,
-    "inspect": inspect,
-    "measure": measure,
-    "run_rounds": rounds,
-    "sweep": sweep_trials,
-    "explore": explore,
-}
+LONG = (
+    "trace", "jit", "grad", "inspect", "inspect a program", "why", "advise", "search", "fit", "measure", "run_rounds",
+    "run_rounds with checkpoints", "run_rounds in a folder", "sweep", "watch_compilations", "tap", "show", "explore",
+    "page", "export and load", "json", "compare", "sequential engine", "executor engine",
+)  # fmt: skip
 
 
 class Bursts:
-    """Sends SIGINTs to the main thread while a piece of work goes on; none arrives after it."""
+    """Sends SIGINTs to the main thread while a call goes on; none arrives after it."""
 
     def __init__(self) -> None:
         self.armed = False
+        self.landed = 0
         signal.signal(signal.SIGINT, self._handle)
 
     def _handle(self, *_: object) -> None:
         if self.armed:
+            self.landed += 1
             raise KeyboardInterrupt
 
-    def disturb(self, work: Callable[[], Any], moments: list[float]) -> bool:
-        """Whether interrupts at these moments (seconds) ended the work."""
+    def disturb(self, call: Call, moments: list[float]) -> bool:
+        """Returns whether interrupts at these moments (seconds) ended the call."""
         timers = [threading.Timer(seconds, os.kill, (os.getpid(), signal.SIGINT)) for seconds in moments]
         for timer in timers:
             timer.start()
         try:
             self.armed = True
-            work()
+            call()
             self.armed = False
         except KeyboardInterrupt:
             self.armed = False
@@ -150,46 +99,74 @@ class Bursts:
         return False
 
 
-def unusable(name: str, bursts: int, draw: random.Random) -> tuple[int, list[str]]:
-    """How many bursts ended the work, and what was wrong afterwards."""
-    work, sender = WORK[name], Bursts()
-    work()
+def unusable(call: Call, name: str, wanted: int, draw: random.Random) -> tuple[int, int, int, list[str]]:
+    """Bursts, interrupts that landed, those that ended the call, and what was wrong afterwards."""
+    place, sender = Path(tempfile.gettempdir()), Bursts()
+    call()
     began = time.perf_counter()
-    expected = work()
+    expected = call()
     took = time.perf_counter() - began
-    threads, wrong, ended = threading.active_count(), [], 0
-    for _ in range(bursts):
+    before, wrong, ended, bursts = world(place), [], 0, 0
+    while sender.landed < wanted and bursts < 20 + 4 * wanted:
         moments = sorted(draw.uniform(0, took) for _ in range(draw.randint(1, 3)))
         where = f"after interrupts at {', '.join(f'{each:.3f}' for each in moments)} of {took:.3f} s"
+        bursts += 1
         try:
-            ended += sender.disturb(work, moments)
-            if work() != expected:
-                wrong.append(f"another result {where}")
+            ended += sender.disturb(call, moments)
+            if (took < 1 or bursts % 4 == 0) and call() != expected:
+                wrong.append(f"another answer {where}")
         except Exception as error:
             wrong.append(f"{type(error).__name__}: {str(error)[:200]} {where}")
         if float(jax.jit(lambda x: x + 1)(1.0)) != 2.0:
             wrong.append(f"JAX computes wrong {where}")
-    if threading.active_count() > threads + 1:
-        wrong.append(f"{threading.active_count() - threads} threads are left")
-    return ended, wrong
+        if left := _left(name, before, place):
+            wrong.append(f"{left} {where}")
+            before = world(place)
+    return bursts, sender.landed, ended, wrong
+
+
+def _left(name: str, before: dict[str, Any], place: Path) -> dict[str, Any]:
+    """What is not as before; threads and processes that are about to end have ten seconds."""
+    until = time.monotonic() + 10
+    while True:
+        left = changes(before, world(place))
+        if name in KEEPS:  # the process that compiles is another one now: one is kept, with its folder
+            left = {key: value for key, value in left.items() if key not in ("children", "descriptors", "threads")}
+            left = {key: value for key, value in left.items() if key != "temporary files" or len(value[1]) > 1}
+        if not left or time.monotonic() > until:
+            return left
+        time.sleep(0.05)
 
 
 def main() -> int:
     """How often something was not usable afterwards."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--bursts", type=int, default=10, help="of each kind of work")
-    parser.add_argument("--work", action="append", choices=list(WORK))
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--landed", type=int, default=1000, help="interrupts that hit a call, of all calls together")
+    parser.add_argument("--call", action="append", help="only this one; may be repeated")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    total = [0, 0, 0]
-    for name in given.work or list(WORK):
-        ended, wrong = unusable(name, given.bursts, random.Random(given.seed))
-        print(f"{name}: {given.bursts} bursts, {ended} ended it, {len(wrong)} times not usable afterwards", flush=True)
-        for line in wrong:
-            print(f"  {line}")
-        total = [total[0] + given.bursts, total[1] + ended, total[2] + len(wrong)]
-    print(f"all: {total[0]} bursts, {total[1]} ended their work, {total[2]} times not usable afterwards")
-    return min(total[2], 100)
+    total = np.zeros(4, int)
+    with tempfile.TemporaryDirectory() as place:
+        tempfile.tempdir = tempfile.mkdtemp(dir=place)
+        known = calls(Path(place), wb.inspect(average())(W, X))
+        chosen = {name: known[name] for name in LONG}
+        chosen |= {"a run that goes on": continued_run, "a sweep that goes on": continued_sweep}
+        chosen = {name: chosen[name] for name in given.call or chosen}
+        for name, call in chosen.items():
+            began = time.monotonic()
+            wanted = -(-given.landed // len(chosen))
+            bursts, landed, ended, wrong = unusable(call, name, wanted, random.Random(given.seed))
+            total += [bursts, landed, ended, len(wrong)]
+            print(
+                f"{name}: {bursts} bursts, {landed} interrupts landed, {ended} ended it, {len(wrong)} times something "
+                f"was left; {time.monotonic() - began:.0f} s",
+                flush=True,
+            )
+            for line in wrong[:10]:
+                print(f"  {line[:600]}")
+    bursts, landed, ended, left = total
+    print(f"all: {bursts} bursts, {landed} interrupts landed, {ended} ended the call, {left} times something was left")
+    return min(int(left), 100)
 
 
 if __name__ == "__main__":

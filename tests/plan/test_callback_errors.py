@@ -99,12 +99,21 @@ def test_callback_of_the_server_that_raises_is_an_error():
     assert isinstance(raised.value.__cause__, ValueError)
 
 
-def test_callback_in_a_loop_that_raises_is_an_error():
-    def looped(x: Any) -> Any:
-        return jax.lax.fori_loop(0, 3, lambda _, y: pure(y), x)
+def test_no_callback_is_called_after_one_that_raised():
+    calls = []
 
-    with pytest.raises(EngineError, match=r"no client seven.*more calls raised"):
+    def record(x: Any) -> Any:
+        calls.append(float(x))
+        return host(x)
+
+    def looped(x: Any) -> Any:
+        shape = jax.ShapeDtypeStruct((), x.dtype)
+        once = lambda _, y: jax.pure_callback(record, shape, y, vmap_method="sequential")  # noqa: E731
+        return jax.lax.fori_loop(0, 3, once, x)
+
+    with pytest.raises(EngineError, match="no client seven"):
         wb.jit(program(looped))(rows(4))
+    assert calls.count(7.0) == 1
 
 
 def test_callback_that_returns_another_shape_is_an_error():

@@ -4,8 +4,10 @@ import functools
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.jet import jet
 from mapreduce_cases import CASES, TRANSFORMATIONS, inputs
 from mapreduce_meshes import MESHES, under
 
@@ -88,3 +90,19 @@ def test_eager_primitive_equals_jnp(case: str, mesh: str) -> None:
     with under(mesh):
         got = wb.program(clients=CLIENTS)(CASE_OF[case].ours)(*inputs(CLIENTS))
     _assert_equal(jax.device_get(got), _expected(case, CLIENTS)["value"])
+
+
+def test_taylor_series_equal_those_of_jnp() -> None:
+    def series(form: str) -> Any:
+        def of_all(w: Any, x: Any) -> Any:
+            terms = [[jnp.cos(v + k) for k in range(3)] for v in (w, x)]
+            fns = {case.name: getattr(case, form) for case in CASES}
+            ours = (lambda fn: wb.program(clients=CLIENTS)(fn)) if form == "ours" else (lambda fn: fn)
+            return {name: jet(ours(fn), (w, x), terms) for name, fn in fns.items()}
+
+        return jax.device_get(jax.jit(of_all, compiler_options=FAST)(*inputs(CLIENTS)))
+
+    got, expected = series("ours"), series("plain")
+    for name in expected:
+        for ours, plain in zip(jax.tree.leaves(got[name]), jax.tree.leaves(expected[name]), strict=True):
+            np.testing.assert_allclose(ours, plain, rtol=1e-4, atol=1e-4, err_msg=name)

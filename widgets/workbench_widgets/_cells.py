@@ -1,6 +1,5 @@
 """The user's code that a program was made of: the notebook's cells and files, whole, to find and to show them again."""
 
-import linecache
 import re
 import sys
 from collections.abc import Iterable
@@ -34,7 +33,7 @@ def cells_of(files: Iterable[str]) -> dict[str, dict[str, Any]]:
         number = re.fullmatch(r"In \[(\d+)\]", name or "")
         text = _written(int(number[1])) if number else None
         if text is None and "ipykernel_" in file:
-            text = "".join(linecache.getlines(file)) or None
+            text = "\n".join(read_source_lines(file)) or None
         if text is not None:
             found[file] = {"number": int(number[1]) if number else None, "source": text.rstrip("\n")}
     return found

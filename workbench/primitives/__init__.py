@@ -1,6 +1,6 @@
 """broadcast, map and the reductions as JAX primitives, and the program decorator that gives them clients."""
 
-from workbench.primitives import _checkify as _checkify
+from workbench.primitives import _checkify as _checkify, _jet as _jet
 from workbench.primitives._broadcast import broadcast as broadcast
 from workbench.primitives._by_key import (
     by_key_p as by_key_p,

@@ -92,27 +92,27 @@ class CallbackErrors:
     def _callback(self, callback: Callable, results: Sequence[Aval], operands: Sequence[Aval]) -> Callable:
         named = getattr(_written(callback), "__name__", type(callback).__name__)
 
+        has_keys = any(map(_is_key, results))
+
         def guarded(*values: Array) -> Sequence[ArrayLike]:
-            try:
-                answer = callback(*values)
-                if not results or any(map(_is_key, results)):
-                    return answer
-                return _checked(answer, results, _batch(values, operands))
-            except Exception as error:
-                if not self._running or any(map(_is_key, results)):
-                    raise
-                self._raised.append((named, error))
-                batch = _batch(values, operands)
-                return tuple(np.full(batch + x.shape, _filler(x.dtype), x.dtype) for x in results)
+            if not (self._running and self._raised) or has_keys:  # else the results are thrown away already
+                try:
+                    answer = callback(*values)
+                    return answer if not results or has_keys else _checked(answer, results, _batch(values, operands))
+                except Exception as error:
+                    if not self._running or has_keys:
+                        raise
+                    self._raised.append((named, error))
+            batch = _batch(values, operands)
+            return tuple(np.full(batch + x.shape, _filler(x.dtype), x.dtype) for x in results)
 
         return guarded
 
     def _error(self, raised: list[tuple[str, BaseException]]) -> EngineError:
         name, error = raised[0]
-        several = f", and {len(raised) - 1} more calls raised too" if len(raised) > 1 else ""
         message = (
-            f"`{self.name}` failed: its host callback `{name}` raised {type(error).__name__}: {str(error)[:500]}"
-            f"{several}. On several devices a callback that raises would leave the others waiting, so the results were "
+            f"`{self.name}` failed: its host callback `{name}` raised {type(error).__name__}: {str(error)[:500]}. "
+            "On several devices a callback that raises would leave the others waiting, so the results were "
             "computed without it and thrown away. Mend the callback, or let it return a value that says what went "
             "wrong; `engines.Sequential()` runs client by client and names the one that fails."
         )

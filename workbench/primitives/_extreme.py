@@ -73,16 +73,29 @@ def _extreme_jvp(
     layout: Layout | None,
 ) -> tuple[jax.Array, jax.Array | ad.Zero]:
     (x,), (tangent,) = primals, tangents
-    extreme = bind_reduction(primitive, x, placement, layout)
     if isinstance(tangent, ad.Zero):
+        extreme = bind_reduction(primitive, x, placement, layout)
         return extreme, _jax_compat.zero_tangent(extreme)
+    extreme, mean = mean_over_holders(primitive, x, placement, layout)
+    return extreme, mean(tangent)
+
+
+def mean_over_holders(
+    primitive: Primitive, x: jax.Array, placement: Placement, layout: Layout | None
+) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
+    """Returns the extreme of the rows, and the mean over the clients that hold it as a function of other rows."""
+    extreme = bind_reduction(primitive, x, placement, layout)
     at_clients = bind_broadcast(extreme, placement, layout)
     (holds,) = bind_map(
         lambda row, top: [(row == top).astype(row.dtype)], [x, at_clients], placement, layout, name=HOLDS
     )
     holders = bind_sum(holds, placement, layout)
-    (shares,) = bind_map(lambda hold, slope: [hold * slope], [holds, tangent], placement, layout, name="share")
-    return extreme, bind_sum(shares, placement, layout) / holders
+
+    def mean(rows: jax.Array) -> jax.Array:
+        (shares,) = bind_map(lambda hold, slope: [hold * slope], [holds, rows], placement, layout, name="share")
+        return bind_sum(shares, placement, layout) / holders
+
+    return extreme, mean
 
 
 for _primitive in (max_p, min_p):

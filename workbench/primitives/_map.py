@@ -34,6 +34,8 @@ from workbench.primitives._static import hide_static, is_array, show_static
 map_p: Primitive = Primitive("map_fn")
 map_p.multiple_results = True
 
+_MOST_ASKED, _MOST_FAILURES = 1024, 8  # clients that are called alone to find those that fail
+
 
 def map_fn(fn: Callable, args: PyTree[Array], *, over: str | None = None, mesh: AnyMesh | None = None) -> PyTree[Array]:
     """Calls `fn` once for every client, each with its own row of `args`.
@@ -77,11 +79,31 @@ def map_fn(fn: Callable, args: PyTree[Array], *, over: str | None = None, mesh: 
     if _jax_compat.runs_operations_alone():
         results = _one_by_one(call, operands, placement, layout)
     elif layout is None and _jax_compat.at_top_level() and not any(map(_is_on_several_devices, operands)):
-        results = jax.vmap(call, axis_name=placement.name, axis_size=placement.size)(*operands)
+        results = _at_once(call, operands, placement)
     else:
         bound = bind_map(call, operands, placement, layout, name=call.name, source=fn, arguments=call.arguments)
         results = [reveal(y, layout) for y in bound]
     return show_static(jax.tree.unflatten(call.result_structure, results))
+
+
+def _at_once(call: "_ClientCall", operands: Sequence[Array], placement: Placement) -> list[Array]:
+    """Evaluates all clients; an error that only some of them raise, such as that of a check, names the first."""
+    try:
+        return jax.vmap(call, axis_name=placement.name, axis_size=placement.size)(*operands)
+    except ProgramError:
+        failures: dict[int, ProgramError] = {}
+        for client in range(min(placement.size, _MOST_ASKED)):
+            call.client = client
+            try:
+                call(*(x[client] for x in operands))
+            except ProgramError as error:
+                failures[client] = error
+            if failures and len(failures) <= client:  # a client went through
+                first = failures[min(failures)]
+                raise first from first.__cause__
+            if len(failures) == _MOST_FAILURES:
+                break
+        raise
 
 
 def _one_by_one(
@@ -161,14 +183,18 @@ class _ClientCall:
         return [jax.numpy.asarray(leaf) for leaf in leaves]
 
     def _failure(self, rows: Sequence[Array], error: Exception) -> str:
-        alone = "" if self.client is None else f" for client {self.client}"
         shapes = ", ".join(str(jax.typeof(row)) for row in rows[:6]) + (", …" if len(rows) > 6 else "")
+        place = f'of the stage over "{self.placement.name}" ({self.placement.size} clients)'
+        raised = f"it raised {type(error).__name__}: {error}"
+        if self.client is not None:
+            return (
+                f"`map_fn` could not call the client function `{self.name}` for client {self.client} {place}: {raised}. "
+                f"Its values are ({shapes}); the exception above points to the line."
+            )
         return (
-            f"`map_fn` could not call the client function `{self.name}`{alone} of the stage over "
-            f'"{self.placement.name}" ({self.placement.size} clients): it raised {type(error).__name__}: {error}. The '
-            f"function is called once, with one client's values, here ({shapes}), without the leading axis of clients. "
-            "Correct it for these "
-            "shapes; the exception above points to the line."
+            f"`map_fn` could not call the client function `{self.name}` {place}: {raised}. The function is called "
+            f"once, with one client's values, here ({shapes}), without the leading axis of clients. Correct it for "
+            "these shapes; the exception above points to the line."
         )
 
 

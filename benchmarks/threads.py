@@ -1,0 +1,236 @@
+"""Every public call beside every other one, against the answers of one thread: `python -m benchmarks.threads`.
+
+* threads: four threads take calls until each pair of calls has been under way at the same time in two threads;
+* asyncio: the same with tasks of one event loop;
+* nested: each call inside a round of `run_rounds`, inside `watch_compilations`, and inside a callback of a program;
+* forked: each call in a child that `os.fork` made of the process that has done all this, beside a plain `jax.jit`.
+
+A line per kind says how many answers were asked for, how many equalled those of one thread, and how many did not. The
+process, JAX's configuration and the temporary folder must be afterwards what they were before.
+"""
+
+import argparse
+import asyncio
+import itertools
+import json
+import multiprocessing
+import random
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import workbench as wb
+from benchmarks.public_calls import KEEPS, W, X, average, calls, changes, world
+
+Calls = dict[str, Callable[[], Any]]
+THREADS = 4
+
+
+class Pairs:
+    """Which calls were under way together, and which are to come."""
+
+    def __init__(self, names: Iterable[str], seed: int) -> None:
+        self.missing = {frozenset(pair) for pair in itertools.combinations_with_replacement(names, 2)}
+        self.count = len(self.missing)
+        self._running: list[str] = []
+        self._lock = threading.Lock()
+        self._draw = random.Random(seed)
+
+    def take(self) -> str | None:
+        """The next call: one that was not yet beside what is under way, None where all pairs were."""
+        with self._lock:
+            if not self.missing:
+                return None
+            wanted = [pair for pair in self.missing if pair & set(self._running) or not self._running]
+            pair = self._draw.choice(sorted(map(sorted, wanted or self.missing)))
+            others = [name for name in pair if name not in self._running] or pair
+            name = others[0]
+            self.missing -= {frozenset((name, other)) for other in self._running}
+            self._running.append(name)
+            return name
+
+    def end(self, name: str) -> None:
+        """Takes a call out of those that are under way."""
+        with self._lock:
+            self._running.remove(name)
+
+
+def answer(call: Callable[[], Any]) -> Any:
+    """What a call returned, as text that can be compared, or its error."""
+    try:
+        return json.dumps(call(), sort_keys=True, default=str)
+    except Exception as error:
+        return f"raised {type(error).__name__}: {str(error)[:300]}"
+
+
+def _worker(known: Calls, alone: dict[str, Any], pairs: Pairs, wrong: list[str], count: list[str]) -> None:
+    while (name := pairs.take()) is not None:
+        try:
+            found = answer(known[name])
+        finally:
+            pairs.end(name)
+        count.append(name)
+        if found != alone[name]:
+            wrong.append(f"{name}: {_difference(alone[name], found)}")
+
+
+def _difference(due: str, found: str) -> str:
+    at = next((i for i, (a, b) in enumerate(zip(due, found, strict=False)) if a != b), min(len(due), len(found)))
+    return f"…{found[max(at - 60, 0) : at + 60]}… instead of …{due[max(at - 60, 0) : at + 60]}…"
+
+
+def of_threads(known: Calls, alone: dict[str, Any], seed: int) -> tuple[int, list[str], str]:
+    """Answers asked for, those that differ, and what was covered."""
+    pairs, wrong, count = Pairs(known, seed), list[str](), list[str]()
+    with ThreadPoolExecutor(THREADS) as pool:
+        for each in [pool.submit(_worker, known, alone, pairs, wrong, count) for _ in range(THREADS)]:
+            each.result()
+    return len(count), wrong, f"{pairs.count} of {pairs.count} pairs"
+
+
+def of_tasks(known: Calls, alone: dict[str, Any], seed: int) -> tuple[int, list[str], str]:
+    """The same with tasks of an event loop, each call in a thread of the loop."""
+    pairs, wrong, count = Pairs(known, seed), list[str](), list[str]()
+
+    async def task() -> None:
+        while (name := pairs.take()) is not None:
+            try:
+                found = await asyncio.to_thread(answer, known[name])
+            finally:
+                pairs.end(name)
+            count.append(name)
+            if found != alone[name]:
+                wrong.append(f"{name}: {_difference(alone[name], found)}")
+
+    async def all_tasks() -> None:
+        await asyncio.gather(*(task() for _ in range(THREADS)))
+
+    asyncio.run(all_tasks())
+    return len(count), wrong, f"{pairs.count} of {pairs.count} pairs"
+
+
+def in_a_round(call: Callable[[], Any]) -> Any:
+    """The answer of a call that a round makes."""
+    found = []
+    wb.run_rounds(lambda state, _: (found.append(answer(call)) or state, {}), 0, 1, progress=False)
+    return found[0]
+
+
+def while_watched(call: Callable[[], Any]) -> Any:
+    """The answer inside of `watch_compilations`."""
+    with wb.watch_compilations(quiet=True):
+        return answer(call)
+
+
+def in_a_callback(call: Callable[[], Any]) -> Any:
+    """The answer of a call that the host makes while a compiled program runs."""
+    found = []
+
+    def host(x: Any) -> Any:
+        found.append(answer(call))
+        return x
+
+    jax.jit(lambda x: jax.pure_callback(host, jax.ShapeDtypeStruct((), np.float32), x))(jnp.float32(1)).item()
+    return found[0]
+
+
+OUTER = {"in a round": in_a_round, "while watched": while_watched}
+# A callback that waits for the same device's computation waits for ever, in plain JAX as well.
+ALSO_IN_A_CALLBACK = ("trace", "json", "text", "make_mesh", "list_targets", "client data", "population", "compare")
+
+
+def of_nested(known: Calls, alone: dict[str, Any], seed: int) -> tuple[int, list[str], str]:
+    """Each call inside others."""
+    del seed
+    wrong, count = [], 0
+    for name, call in known.items():
+        for outer, run in OUTER.items():
+            count += 1
+            if (found := run(call)) != alone[name]:
+                wrong.append(f"{name} {outer}: {_difference(alone[name], found)}")
+    return count, wrong, f"{len(OUTER)} calls around each"
+
+
+def _in_child(call: Callable[[], Any], sending: Any) -> None:
+    sending.send(answer(call))
+    sending.close()
+
+
+def of_forks(known: Calls, alone: dict[str, Any], seed: int) -> tuple[int, list[str], str]:
+    """Each call in a forked child; a child without an answer counts only where plain JAX would have given one."""
+    del seed
+    fork = multiprocessing.get_context("fork")
+
+    def in_fork(call: Callable[[], Any], seconds: float) -> Any:
+        receiving, sending = fork.Pipe(duplex=False)
+        child = fork.Process(target=_in_child, args=(call, sending))
+        child.start()
+        sending.close()
+        try:
+            return receiving.recv() if receiving.poll(seconds) else None
+        except EOFError:
+            return None
+        finally:
+            child.kill()
+            child.join()
+
+    plain = in_fork(lambda: jax.jit(lambda x: jnp.tanh(x) @ x)(jnp.ones((64, 64))).sum().item(), 30)
+    wrong, silent = [], 0
+    for name, call in known.items():
+        found = in_fork(call, 60)
+        if found is None:
+            silent += 1
+            if plain is not None:
+                wrong.append(f"{name}: no answer")
+        elif found != alone[name]:
+            wrong.append(f"{name}: {_difference(alone[name], found)}")
+    note = "plain jax.jit answers there" if plain is not None else "plain jax.jit gives no answer there"
+    return len(known) - silent, wrong, f"{silent} without an answer; {note}"
+
+
+KINDS = {"threads": of_threads, "asyncio": of_tasks, "nested": of_nested, "forked": of_forks}
+
+
+def main() -> int:
+    """The number of answers that differ, and of changes that are left."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("kinds", nargs="*", default=list(KINDS), help=f"of {', '.join(KINDS)}; default: all")
+    parser.add_argument("--calls", nargs="*", help="names of calls; default: all")
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    lost = 0
+    with tempfile.TemporaryDirectory() as place:
+        known = calls(Path(place), wb.inspect(average())(W, X))
+        known = {name: known[name] for name in given.calls or known}
+        alone = {name: answer(call) for name, call in known.items()}
+        again = {name: answer(call) for name, call in known.items()}
+        unsteady = [name for name in known if alone[name] != again[name]]
+        print(f"{len(known)} calls; not the same twice in one thread: {unsteady or 'none'}")
+        known = {name: call for name, call in known.items() if name not in unsteady}
+        tempfile.tempdir = tempfile.mkdtemp(dir=place)
+        for kind in given.kinds:
+            before, began = world(Path(tempfile.tempdir)), time.monotonic()
+            count, wrong, covered = KINDS[kind](known, alone, given.seed)
+            left = changes(before, world(Path(tempfile.tempdir)))
+            print(
+                f"{kind}: {count} answers, {count - len(wrong)} as of one thread, {len(wrong)} not; {covered}; "
+                f"changed afterwards: {sorted(left) or 'nothing'}; {time.monotonic() - began:.0f} s",
+                flush=True,
+            )
+            for line in [*wrong[:20], *(f"{key}: {value}"[:600] for key, value in left.items())]:
+                print(f"  {line}", flush=True)
+            lost += len(wrong) + len(left)
+    return min(lost, 100)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
