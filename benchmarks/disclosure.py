@@ -78,12 +78,15 @@ USES: dict[str, Callable[[Any, Any], Any]] = {
     "sorted row": lambda x, m: wb.reduce_sum(wb.map_fn(lambda row, m: jnp.sort(row) * m, (x, m))),
     "one number of the row": lambda x, m: wb.reduce_sum(wb.map_fn(lambda row, m: row[1] * m, (x, m))),
     "compiled": lambda x, m: wb.reduce_sum(jax.jit(lambda x, m: x * m[:, None])(x, m)),
-    "two sums": lambda x, m: (wb.reduce_sum(x), wb.reduce_sum(x * m[:, None])),
+    "two sums": lambda x, m: (
+        wb.reduce_sum(y := wb.map_fn(jnp.tanh, x)),
+        wb.reduce_sum(wb.map_fn(lambda row, m: row * m, (y, m))),
+    ),
     # The server reads rows.
-    "sum at the server": lambda x, m: jnp.sum(x * m[:, None], axis=0),
-    "product at the server": lambda x, m: m.astype("float32") @ x,
-    "gathered": lambda x, m: x[jnp.argmax(m)],
-    "sorted at the server": lambda x, m: jnp.sort(x * m[:, None], axis=0)[0],
+    "sum at the server": lambda x, m: jnp.sum(wb.map_fn(jnp.tanh, x) * m[:, None], axis=0),
+    "product at the server": lambda x, m: m.astype("float32") @ wb.map_fn(jnp.tanh, x),
+    "gathered by the server": lambda x, m: wb.map_fn(jnp.tanh, x)[jnp.argmax(m)],
+    "sorted at the server": lambda x, m: jnp.sort(wb.map_fn(jnp.tanh, x) * m[:, None], axis=0)[0],
 }
 
 
@@ -156,21 +159,22 @@ def _marks(equation: JaxprEqn, args: list[Marked], values: list[np.ndarray]) -> 
         return everywhere
     if name in ("mul", "and"):
         x, y = args
-        kept = [x.marks & _not_certainly_zero(y), y.marks & _not_certainly_zero(x)]
+        ndim = values[0].ndim
+        kept = [_aligned(x, ndim) & _not_certainly_zero(y), _aligned(y, ndim) & _not_certainly_zero(x)]
         return [np.broadcast_to(kept[0] | kept[1], shapes[0])]
     if name == "select_n":
         which, *cases = args
         chosen = np.asarray(which.value).astype(int)
-        picked = np.stack([np.broadcast_to(case.marks, shapes[0]) for case in cases])
+        picked = np.stack([np.broadcast_to(_aligned(case, values[0].ndim), shapes[0]) for case in cases])
         index = np.broadcast_to(chosen, values[0].shape)[None, None]
-        return [np.take_along_axis(picked, np.broadcast_to(index, (1, *shapes[0])), 0)[0] | which.marks]
+        return [
+            np.take_along_axis(picked, np.broadcast_to(index, (1, *shapes[0])), 0)[0] | _aligned(which, values[0].ndim)
+        ]
     if name == "dot_general":
         x, y = args
         weigh = lambda a, b: np.asarray(bind_equation(equation, [jnp.asarray(a), jnp.asarray(b)])[0]) != 0  # noqa: E731
         of = lambda v: np.abs(np.asarray(v.value, np.float32)) + v.marks.any(0)  # noqa: E731
-        planes = [
-            weigh(x.marks[c].astype("f4"), of(y)) | weigh(of(x), y.marks[c].astype("f4")) for c in range(CLIENTS)
-        ]
+        planes = [weigh(x.marks[c].astype("f4"), of(y)) | weigh(of(x), y.marks[c].astype("f4")) for c in range(CLIENTS)]
         return [np.stack(planes)]
     if name == "sort":
         keys = args[: equation.params["num_keys"]]
@@ -234,7 +238,7 @@ def mistake(mask: str, use: str, k: int) -> str:
     found = [each.single_client for each in disclosed if each.kind == "partial result"]
     rows = [each for each in disclosed if each.kind == "row"]
     due = [_due([run[n] for run in runs]) for n in range(len(runs[0]))]
-    if "server" in use or use == "gathered":
+    if "server" in use:
         return "" if rows and not found else f"rows {rows} and sums {found}, and the server reads rows"
     if rows or len(found) != len(due) or any(a not in b for a, b in zip(found, due, strict=True)):
         return f"said {found} and rows {rows}, and the sums depend on {runs}"

@@ -2,9 +2,11 @@
 
 Each case runs the same small work in a child process and ends in one of three ways: the figures of an undisturbed
 process ("right"), one error of the library or of the system that names the cause ("refused"), or another end ("lost").
+`--python PATH` runs it with other interpreters: Python 3.13 and the newest JAX, for example.
 """
 
 import argparse
+import ctypes
 import json
 import os
 import resource
@@ -78,6 +80,7 @@ class Fault:
     environment: Mapping[str, str] = field(default_factory=dict)
     limits: Mapping[int, int] = field(default_factory=dict)
     before: Callable[[Path], None] | None = None  # in the child, with the folder of the case
+    disk: str = ""  # options of a tmpfs that holds home, cache, temporary folder and the folder of the case
 
 
 def _no_folder(folder: Path) -> None:
@@ -99,12 +102,31 @@ def _closed(*numbers: int) -> Callable[[Path], None]:
     return close
 
 
+_NEW_MOUNTS, _PRIVATE = 0x00020000, (1 << 18) | (1 << 14)
+
+
+def _mount(folder: Path, options: str) -> None:
+    """Puts a file system on a folder that this process alone sees; needs the rights of an administrator."""
+    system = ctypes.CDLL(None, use_errno=True)
+    read_only = options == "ro"
+    done = (
+        system.unshare(_NEW_MOUNTS) == 0
+        and system.mount(b"none", b"/", None, _PRIVATE, None) == 0
+        and system.mount(b"tmpfs", bytes(folder), b"tmpfs", int(read_only), b"" if read_only else options.encode()) == 0
+    )
+    if not done:
+        raise OSError(ctypes.get_errno(), "mount")
+
+
 NOWHERE = "/proc/nowhere"  # where nobody can write, the superuser included
 FAULTS = {
     "nothing": Fault(),
     "files cannot grow, as on a full disk": Fault(limits={resource.RLIMIT_FSIZE: 0}),
+    "a disk of 64 KiB that is full": Fault(disk="size=64k"),
+    "a disk that is read-only": Fault(disk="ro"),
     "32 open files": Fault(limits={resource.RLIMIT_NOFILE: 32}),
     "6 GiB of addresses": Fault(limits={resource.RLIMIT_AS: 6 * 2**30}),
+    "3 GiB of addresses": Fault(limits={resource.RLIMIT_AS: 3 * 2**30}),
     "home cannot be written": Fault(environment={"HOME": NOWHERE, "XDG_CACHE_HOME": ""}),
     "no home": Fault(environment={"HOME": "", "XDG_CACHE_HOME": ""}),
     "cache cannot be written": Fault(environment={"WORKBENCH_CACHE": NOWHERE}),
@@ -128,20 +150,23 @@ FAULTS = {
 }
 
 
-def run(fault: Fault, folder: Path) -> dict[str, object]:
+def run(fault: Fault, folder: Path, python: str = sys.executable) -> dict[str, object]:
     """The answers of the work under a fault."""
     reading, writing = os.pipe()
 
     def prepare() -> None:
         os.dup2(writing, 3)
         os.set_inheritable(3, True)
+        if fault.disk:
+            _mount(folder, fault.disk)
         if fault.before is not None:
             fault.before(folder)
         for limit, value in fault.limits.items():
             resource.setrlimit(limit, (value, value))
 
-    command = [sys.executable, *fault.options, "-c", WORK, str(folder)]
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu", **fault.environment}
+    command = [python, *fault.options, "-c", WORK, str(folder)]
+    places = dict.fromkeys(("HOME", "TMPDIR", "XDG_CACHE_HOME", "WORKBENCH_CACHE"), str(folder)) if fault.disk else {}
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", **places, **fault.environment}
     environment["PYTHONPATH"] = os.pathsep.join(str(Path(each).absolute()) for each in (Path(), Path("widgets")))
     known = {name: value for name, value in environment.items() if value}
     pipe = subprocess.PIPE
@@ -165,14 +190,18 @@ def main() -> int:
     """Runs the cases and prints one line for each; the status is 1 where something was lost."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("faults", nargs="*", help="names of cases; default: all")
-    chosen = parser.parse_args().faults or [name for name in FAULTS if name != "nothing"]
-    lost = 0
+    parser.add_argument("--python", action="append", default=[], help="other interpreters, each without a fault too")
+    given = parser.parse_args()
+    chosen = [(name, sys.executable) for name in given.faults or FAULTS if name != "nothing"]
+    chosen += [(name, python) for python in given.python for name in ("nothing", "-O", "-X dev")]
+    lost, totals = 0, [0, 0, 0]
     with tempfile.TemporaryDirectory() as place:
         due = run(FAULTS["nothing"], _new(Path(place), 0))
         print(f"undisturbed: {due}\n")
-        for number, name in enumerate(chosen):
+        for number, (name, python) in enumerate(chosen):
             began = time.monotonic()
-            answers = run(FAULTS[name], _new(Path(place), number + 1))
+            answers = run(FAULTS[name], _new(Path(place), number + 1), python)
+            name = name if python == sys.executable else f"{_version(python)}: {name}"
             refused = [f"{call}: {answer}" for call, answer in answers.items() if str(answer).startswith("refused")]
             wrong = [
                 f"{call}: {answer}"
@@ -185,7 +214,14 @@ def main() -> int:
             )
             print("".join(f"    {line}\n" for line in (*refused, *wrong)), end="", flush=True)
             lost += len(wrong)
+            totals = [a + b for a, b in zip(totals, (right, len(refused), len(wrong)), strict=True)]
+    print("all: {} faults, {} right, {} refused, {} lost".format(len(chosen), *totals))
     return int(lost > 0)
+
+
+def _version(python: str) -> str:
+    asked = "import sys, jax; print(f'Python {sys.version_info[0]}.{sys.version_info[1]}, JAX {jax.__version__}')"
+    return subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _new(place: Path, number: int) -> Path:

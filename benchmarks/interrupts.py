@@ -61,7 +61,7 @@ def continued_sweep() -> Any:
 
 LONG = (
     "trace", "jit", "grad", "inspect", "inspect a program", "why", "advise", "search", "fit", "measure", "run_rounds",
-    "run_rounds with checkpoints", "run_rounds in a folder", "sweep", "watch_compilations", "tap", "show", "explore",
+    "run_rounds with checkpoints", "run_rounds in a folder", "sweep", "watch_compilations", "tap", "explore",
     "page", "export and load", "json", "compare", "sequential engine", "executor engine",
 )  # fmt: skip
 

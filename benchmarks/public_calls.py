@@ -83,7 +83,8 @@ def _without(node: Any) -> Any:
 
 
 def _is_of_one_call(key: str) -> bool:
-    return key.endswith("seconds") or key.startswith("seconds")
+    # Texts of modules name the frames of whoever calls, with their columns.
+    return key.endswith("seconds") or key.startswith("seconds") or key in ("text", "stablehlo")
 
 
 def _watched() -> Any:
@@ -115,6 +116,13 @@ def _closed(view: Any) -> Any:
 
 def _explored(*args: Any) -> Any:
     return _closed(wb.explore(*args))
+
+
+def _paged(record: Any, path: Path) -> bool:
+    view = wb.explore(record)
+    view.to_html(path)
+    view.close()
+    return "</html>" in path.read_text()
 
 
 def _exported(folder: Path) -> Any:
@@ -168,7 +176,7 @@ def calls(folder: Path, record: Any) -> dict[str, Callable[[], Any]]:
         "show": lambda: type(wb.show(average())(W, X)).__name__,
         "explore": lambda: _closed(wb.explore(average())(W, X)),
         "explore a record": lambda: _explored(record),
-        "page": lambda: wb.explore(record).to_html(place() / "page.html").stat().st_size > 1000,
+        "page": lambda: _paged(record, place() / "page.html"),
         "export and load": lambda: _exported(place()),
         "json": lambda: type(record).from_json(record.to_json()) == record,
         "text": lambda: repr(record),

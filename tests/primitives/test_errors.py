@@ -244,3 +244,17 @@ def test_select_rejects_what_is_no_cohort(indices: Any, said: str) -> None:
 )
 def test_sample_rejects_what_it_cannot_draw(options: Any, said: str) -> None:
     assert said in _text(PlacementError, _under(4, lambda: wb.sample(jax.random.key(0), **options)))
+
+
+def test_error_of_some_clients_names_the_first_of_them() -> None:
+    def refuse(rows: Any) -> Any:
+        if np.any(rows > 1):
+            message = "too large"
+            raise ValueError(message)
+        return rows
+
+    def check(row: Any) -> Any:
+        return jax.pure_callback(refuse, jax.ShapeDtypeStruct((), row.dtype), row, vmap_method="expand_dims")
+
+    with pytest.raises(ProgramError, match=r"`check` for client 2 of the stage (.|\n)*too large"):
+        wb.program(clients=4)(lambda x: wb.map_fn(check, x))(jnp.arange(4.0))

@@ -1,5 +1,6 @@
 """A profile of the devices, captured while a function runs."""
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -16,6 +17,10 @@ from workbench._jax_compat.profiler import (
 from workbench.errors import EngineError, ProfileError
 from workbench.measurement._device_events import DeviceEvent, ModuleRun, OtherEvent, first_moment, read_plane
 from workbench.measurement._xplane import WireError, read_space
+
+# JAX profiles one thing at a time: other threads wait, unless the one that measures waits for them.
+_TURN = threading.RLock()
+_PATIENCE_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +49,7 @@ class Profile:
 def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "directory"] | None = None) -> Profile:
     """Runs `fn` once and returns what every device did meanwhile, instruction by instruction.
 
+    A second thread waits up to a minute for the first.
     Nothing is written to the disk where this JAX can hand the profile over in memory; elsewhere the public profiler
     writes to a temporary directory, which is read back and removed. The outputs of `fn` are waited for.
 
@@ -69,6 +75,7 @@ def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "direct
         return jax.block_until_ready(fn())
 
     _let_finish()
+    has_turn = _TURN.acquire(timeout=_PATIENCE_SECONDS)
     try:
         captured = profile_in_memory(run) if through != "directory" else None
         if captured is not None:
@@ -82,6 +89,9 @@ def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "direct
             "wait for the other measurement, or stop it with `jax.profiler.stop_trace()`."
         )
         raise EngineError(msg) from error
+    finally:
+        if has_turn:
+            _TURN.release()
     msg = (
         f"`capture_profile` was given through='memory', but JAX {jax.__version__} has no profiler session that "
         "returns its data in memory. Leave `through` out, or use through='directory'."
