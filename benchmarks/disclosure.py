@@ -19,7 +19,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 import workbench as wb
-from workbench._jax_compat import bind_equation
+from workbench._jax_compat import bind_equation  # noqa: PLC2701 -- an equation runs differently in each JAX
 from workbench.primitives import REDUCTIONS, broadcast_p, map_p
 
 CLIENTS, FEATURES = 4, 3
@@ -130,7 +130,7 @@ class Interpreter:
             return self.run(inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ()), args)
         values = [np.asarray(x) for x in bind_equation(equation, [jnp.asarray(x.value) for x in args])]
         if equation.primitive in REDUCTIONS:
-            marks = args[0].marks.any(1)
+            marks = np.asarray(args[0].marks.any(1))
             self.sums.append({c for c in range(CLIENTS) if marks[c].any()})
             return [Marked(values[0], marks)]
         if equation.primitive is broadcast_p:

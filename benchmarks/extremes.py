@@ -202,9 +202,12 @@ def names(_: int) -> Row:
             return x * 2
 
         client.__name__ = name
-        program = wb.program(clients=2)(lambda tree, client=client: wb.reduce_mean(wb.map_fn(client, tree[name])))
-        program.__name__ = name
-        view = wb.explore(program)({name: jnp.ones(2)})
+
+        def average(tree: Any, client: Any = client, name: str = name) -> Any:
+            return wb.reduce_mean(wb.map_fn(client, tree[name]))
+
+        average.__name__ = name
+        view = wb.explore(wb.program(clients=2)(average))({name: jnp.ones(2)})
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "page.html"
             view.to_html(path)

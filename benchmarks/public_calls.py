@@ -83,8 +83,8 @@ def _without(node: Any) -> Any:
 
 
 def _is_of_one_call(key: str) -> bool:
-    # Texts of modules name the frames of whoever calls, with their columns.
-    return key.endswith("seconds") or key.startswith("seconds") or key in ("text", "stablehlo")
+    # Texts of modules and call trees hold the frames of whoever calls, as many as JAX keeps.
+    return key.endswith("seconds") or key.startswith("seconds") or key in ("text", "stablehlo", "call_tree")
 
 
 def _watched() -> Any:
@@ -119,7 +119,7 @@ def _explored(*args: Any) -> Any:
 
 
 def _paged(record: Any, path: Path) -> bool:
-    view = wb.explore(record)
+    view: Any = wb.explore(record)
     view.to_html(path)
     view.close()
     return "</html>" in path.read_text()
@@ -132,8 +132,7 @@ def _exported(folder: Path) -> Any:
 
 
 def _sampled() -> Any:
-    parts = wb.data.dirichlet(np.arange(40) % 4, clients=4, alpha=1.0, seed=0)
-    return [np.asarray(part).tolist() for part in parts]
+    return repr(wb.data.dirichlet(np.arange(40) % 4, clients=4, alpha=1.0, seed=0))
 
 
 def _swept() -> Any:
@@ -191,7 +190,7 @@ def calls(folder: Path, record: Any) -> dict[str, Callable[[], Any]]:
         "population": lambda: type(wb.population.Population(100, seed=0)).__name__,
         "secure_mean": lambda: type(algorithms.secure_mean(CLIENTS, clip=1.0)).__name__,
         "epsilon": lambda: algorithms.epsilon(1.0, rounds=2, participation=1.0, delta=1e-5),
-        "wrong argument": lambda: _refused(lambda: wb.make_mesh(clients=-1, devices=7)),
+        "wrong argument": lambda: _refused(lambda: wb.make_mesh(clients=-1)),
         "wrong program": lambda: _refused(lambda: wb.trace(average())(W, jnp.ones((3, 3)))),
         "error in a client": lambda: _refused(lambda: wb.inspect(lambda x: x @ jnp.ones(7))(A)),
     }
@@ -207,7 +206,6 @@ KEEPS = {
 
 def world(folder: Path) -> dict[str, Any]:
     """What a call could change for others, temporary files in `folder` among it."""
-    gc.collect()
     loggers = {
         name: (each.level, each.disabled, each.propagate, [*map(id, each.handlers)], [*map(id, each.filters)])
         for name, each in [("", logging.root), *logging.root.manager.loggerDict.items()]

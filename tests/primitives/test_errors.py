@@ -10,6 +10,7 @@ import pytest
 from jax.sharding import AxisType
 
 import workbench as wb
+from workbench import _jax_compat
 from workbench.errors import MeshError, PlacementError, ProgramError
 from workbench.primitives import reduce_logsumexp
 
@@ -258,3 +259,19 @@ def test_error_of_some_clients_names_the_first_of_them() -> None:
 
     with pytest.raises(ProgramError, match=r"`check` for client 2 of the stage (.|\n)*too large"):
         wb.program(clients=4)(lambda x: wb.map_fn(check, x))(jnp.arange(4.0))
+
+
+def test_interrupted_answer_about_a_jaxpr_is_asked_again() -> None:
+    asked: list[object] = []
+
+    @_jax_compat.once_per_jaxpr
+    def count(jaxpr: Any) -> int:
+        asked.append(jaxpr)
+        if len(asked) == 1:
+            raise KeyboardInterrupt
+        return len(jaxpr.eqns)
+
+    jaxpr = jax.make_jaxpr(lambda x: x + 1)(1.0).jaxpr
+    with pytest.raises(KeyboardInterrupt):
+        count(jaxpr)
+    assert [count(jaxpr), count(jaxpr), len(asked)] == [1, 1, 2]

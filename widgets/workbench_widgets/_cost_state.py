@@ -1,5 +1,6 @@
 """State of the cost view per program: stages with their times and bytes, the roofline, memory."""
 
+import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -32,9 +33,10 @@ def cost_state(record: ProgramRecord, others: Sequence[ProgramRecord] = (), *, c
 def _other_size(record: ProgramRecord) -> str:
     """A cell that compares the program with itself for larger arguments, of which only the shapes are made."""
     found = re.match(r"[\w]+:", record.target)
-    where = f'on="{record.target}"' if found else 'on="v5e"'
+    target = record.target if found else "v5e"
     if record.cost is not None and record.cost.chip is not None and not found:
-        where = f'on="{record.cost.chip.name}"'
+        target = record.cost.chip.name
+    where = f"on={json.dumps(target)}"  # a text of Python too, whatever a record from elsewhere says
     name = record.name if record.name.isidentifier() else "fn"
     # A record knows arrays, not the call: static arguments and the names of the reader's variables are not in it.
     return (

@@ -8,6 +8,7 @@ import copy
 import functools
 import threading
 import warnings
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard
 
@@ -24,7 +25,6 @@ from jax._src import (
     mesh as _mesh,
     sharding_impls as _sharding_impls,
     source_info_util as _source_info,
-    util as _util,
     xla_bridge as _xla_bridge,
 )
 from jax._src.array import ArrayImpl as _Array
@@ -445,8 +445,21 @@ def uses_named_axes(jaxpr: Jaxpr | ClosedJaxpr) -> bool:
 
 
 def once_per_jaxpr(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Remembers what `fn` says of a jaxpr (not a closed one) as long as that jaxpr lives."""
-    return _util.weakref_lru_cache(fn)
+    """Remembers what `fn` says of a jaxpr (not a closed one) as long as that jaxpr lives.
+
+    JAX's own `weakref_lru_cache` refuses a jaxpr for ever whose first answer was interrupted by Ctrl-C.
+    """
+    answers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
+
+    @functools.wraps(fn)
+    def remembered(jaxpr: Any) -> Any:
+        try:
+            return answers[jaxpr]
+        except KeyError:
+            answers[jaxpr] = answer = fn(jaxpr)
+            return answer
+
+    return remembered
 
 
 @once_per_jaxpr

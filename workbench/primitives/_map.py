@@ -188,8 +188,8 @@ class _ClientCall:
         raised = f"it raised {type(error).__name__}: {error}"
         if self.client is not None:
             return (
-                f"`map_fn` could not call the client function `{self.name}` for client {self.client} {place}: {raised}. "
-                f"Its values are ({shapes}); the exception above points to the line."
+                f"`map_fn` could not call the client function `{self.name}` for client {self.client} {place}: "
+                f"{raised}. Its values are ({shapes}); the exception above points to the line."
             )
         return (
             f"`map_fn` could not call the client function `{self.name}` {place}: {raised}. The function is called "

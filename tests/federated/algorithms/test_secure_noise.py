@@ -150,7 +150,7 @@ def mean_of(bits: int, multiplier: float):
 
 def published(bits: int, multiplier: float, present, *, update=None, masks=None) -> np.ndarray:
     """The integers of the published sum, for zeros as updates."""
-    grid = noise_grid(CLIENTS, clip=1.0, bits=bits, noise_multiplier=multiplier, threshold=THRESHOLD)
+    grid = grid_of(bits, multiplier)
     masks = SecureSession(CLIENTS, THRESHOLD).masks(present) if masks is None else masks
     found = mean_of(bits, multiplier)(jnp.zeros((CLIENTS, VALUES)) if update is None else update, masks)
     total = np.asarray(found, np.float64) * np.sum(present) / grid.unit
@@ -158,14 +158,39 @@ def published(bits: int, multiplier: float, present, *, update=None, masks=None)
     return np.round(total).astype(np.int64)
 
 
+FEW = [(6, 0.5), (12, 1.0), (16, 2.0), (20, 1.0), (24, 0.25)]
+GRID = [(b, m) for b in (1, 4, 6, 8, 12, 16, 20, 24, 28) for m in (0.125, 0.25, 0.5, 1.0, 2.0, 4.0)]
+
+
+def grid_of(bits, multiplier):
+    return noise_grid(CLIENTS, clip=1.0, bits=bits, noise_multiplier=multiplier, threshold=THRESHOLD)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("dropped", [[], [0], [0, 4]], ids=str)
-@pytest.mark.parametrize(("bits", "multiplier"), [(6, 0.5), (12, 1.0), (16, 2.0), (20, 1.0), (24, 0.25)])
+@pytest.mark.parametrize(("bits", "multiplier"), [pair for pair in GRID if pair not in FEW])
+def test_noise_is_right_or_refused_on_the_grid(bits, multiplier, dropped):
+    try:
+        grid_of(bits, multiplier)
+    except ProgramError:
+        with pytest.raises(ProgramError, match=rf"bits={bits}, noise_multiplier={multiplier}"):
+            secure_mean(CLIENTS, clip=1.0, bits=bits, noise_multiplier=multiplier, threshold=THRESHOLD)
+        return
+    assert_right_noise(bits, multiplier, dropped)
+
+
+@pytest.mark.parametrize("dropped", [[], [0], [0, 4]], ids=str)
+@pytest.mark.parametrize(("bits", "multiplier"), FEW)
 def test_noise_is_right_at_every_number_of_bits_and_multiplier(bits, multiplier, dropped):
+    assert_right_noise(bits, multiplier, dropped)
+
+
+def assert_right_noise(bits, multiplier, dropped):
     present = ~np.isin(np.arange(CLIENTS), dropped)
     masks = SecureSession(CLIENTS, THRESHOLD).masks(present)
     seeded = np.random.default_rng([bits, *dropped]).integers(0, 2**32, masks.noise.shape, np.uint32)
     drawn = published(bits, multiplier, present, masks=masks._replace(noise=seeded))
-    grid = noise_grid(CLIENTS, clip=1.0, bits=bits, noise_multiplier=multiplier, threshold=THRESHOLD)
+    grid = grid_of(bits, multiplier)
     # What was asked for: `threshold` clients together have the deviation `multiplier * clip`.
     due = multiplier / grid.unit * math.sqrt(present.sum() / THRESHOLD)
     size = len(drawn)
@@ -327,6 +352,33 @@ def test_epsilon_is_that_of_a_gaussian_of_the_noise_that_counts(dp_accounting, m
     published = RdpAccountant().compose(dp_accounting.SelfComposedDpEvent(event, 10)).get_epsilon(1e-5)
     assert found == pytest.approx(published, rel=0.01)
     assert found >= published * 0.99
+
+
+def published_epsilon(clients, deviation, unit, values, rounds, delta):
+    """Theorem 1 of arXiv 2102.06387 with clip 1 and β = exp(-1/2), at the orders of the authors' program."""
+    from dp_accounting.rdp import compute_epsilon
+
+    terms = [math.exp(-2 * (math.pi * deviation / unit) ** 2 * k / (k + 1)) for k in range(1, clients)]
+    tau, steps = 10 * sum(terms), unit * math.sqrt(values)
+    longest = min((1 + steps) ** 2, 1 + steps**2 / 4 + unit * (1 + steps / 2))
+    scale = math.sqrt(longest / clients) / deviation
+    orders = [*range(2, 21), 22, 24, 28, 32, 64, 128, 256]
+    divergences = [
+        rounds * min(a * scale**2 / 2 + tau * values, a / 2 * (scale + math.sqrt(values) * tau) ** 2) for a in orders
+    ]
+    return compute_epsilon(orders, divergences, delta)[0]
+
+
+@pytest.mark.parametrize("dropped", [0, 20, 40])
+@pytest.mark.parametrize("multiplier", [30.0, 60.0, 100.0])
+def test_epsilon_is_that_of_the_published_program_with_dropouts(dp_accounting, multiplier, dropped):
+    # The setting of the authors' figure of dropouts: 100 clients, 2^20 values, 1500 rounds, δ = 1e-5.
+    stay, values = 100 - dropped, 2**20
+    left = multiplier * math.sqrt(stay / 100)
+    found = secure_epsilon(left, clients=100, threshold=stay, bits=18, values=values, rounds=1500, delta=1e-5)
+    grid = noise_grid(100, clip=1.0, bits=18, noise_multiplier=left, threshold=stay)
+    due = published_epsilon(stay, 2**grid.log2_deviation * grid.unit, grid.unit, values, 1500, 1e-5)
+    assert found == pytest.approx(due, rel=0.01)  # they bound the rounding by chance, and we its largest length
 
 
 def test_epsilon_of_one_value_bounds_the_exact_delta(dp_accounting):

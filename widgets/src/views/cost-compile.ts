@@ -165,7 +165,7 @@ export function sideBySide(
     const into = (place: string | null) => {
       const found = place ? `${place}.compiled[${JSON.stringify(name)}]` : null;
       if (!found) return context.say("Give the explorer a name first: explorer = wb.explore(…)(…)");
-      const code = `import workbench as wb\n\nelsewhere = ${found}  # compiled for ${name}, nothing ran\nwb.show(elsewhere)`;
+      const code = `import workbench as wb\n\nelsewhere = ${found}  # compiled, nothing ran\nwb.show(elsewhere)`;
       if (!context.insertCell(code)) copyText(code, null, () => context.say("Copied: paste it into a cell"));
     };
     context.request<string | null>("name_in_notebook").then(into, () => {});

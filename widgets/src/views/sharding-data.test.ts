@@ -92,6 +92,13 @@ it("what was tried is written as a cell", () => {
   expect(code).toContain("(clients=4, model=2)");
 });
 
+it("names of somebody else's record stay names in code", () => {
+  const code = placementCode([{ path: "w\nos.system('x')\n#", spec: [['a"]\nexit()']] }], { "m)\nexit()": 2 });
+  expect(code.split("\n")).toHaveLength(5);
+  expect(code).toContain("w_os.system_'x'___ = jax.device_put(w_os.system_'x'___, ");
+  expect(code).toContain('P("a\\"]\\nexit()")');
+});
+
 it("one axis for a whole module cuts every matrix along its longest dimension", () => {
   const made = (path: string, shape: number[]): Leaf => ({ ...leaf, path, shape, spec: shape.map(() => []) });
   const module = [made("up", [64, 256]), made("down", [256, 64]), made("bias", [256]), made("odd", [3, 5])];

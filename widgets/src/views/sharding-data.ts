@@ -145,10 +145,15 @@ export function groupOffers(leaves: readonly Leaf[], specOf: (leaf: Leaf) => Spe
   return found.filter(({ changed }) => changed.length).sort((a, b) => b.saved - a.saved);
 }
 
+const text = (axis: string) => JSON.stringify(axis);
+
+/** A name of a record as part of Python code: what could end the line or call something is replaced. */
+const asName = (path: string) => path.replace(/[^\p{L}\p{N}_.[\]'" -]/gu, "_");
+
 /** A spec as a line of Python. */
 export function written(spec: Spec): string {
   const part = (axes: readonly string[]) =>
-    axes.length === 0 ? "None" : axes.length === 1 ? `"${axes[0]}"` : `(${axes.map((axis) => `"${axis}"`).join(", ")})`;
+    axes.length === 0 ? "None" : axes.length === 1 ? text(axes[0]) : `(${axes.map(text).join(", ")})`;
   let last = spec.length;
   while (last > 0 && spec[last - 1].length === 0) last -= 1;
   return `P(${spec.slice(0, last).map(part).join(", ")})`;
@@ -171,10 +176,11 @@ export function axisChoices(axes: readonly string[], most = 60): string[][] {
 
 /** A cell that places the arrays as they were tried; arrays and mesh are named as the program names them. */
 export function placementCode(changed: readonly { path: string; spec: Spec }[], sizes: Sizes): string {
-  const mesh = Object.entries(sizes).map(([axis, size]) => `${axis}=${size}`);
-  const lines = changed.map(
-    ({ path, spec }) => `${path} = jax.device_put(${path}, NamedSharding(mesh, ${written(spec)}))`,
-  );
+  const mesh = Object.entries(sizes).map(([axis, size]) => `${asName(axis)}=${size}`);
+  const lines = changed.map(({ path, spec }) => {
+    const name = asName(path);
+    return `${name} = jax.device_put(${name}, NamedSharding(mesh, ${written(spec)}))`;
+  });
   return [
     "import jax",
     "from jax.sharding import NamedSharding, PartitionSpec as P",
