@@ -57,3 +57,20 @@ def test_blocks_may_be_nested():
     with checkpoints_with(nothing):
         assert saved(everything) == alone
     assert REMAT.__dict__ == before
+
+
+def test_equations_of_another_thread_keep_their_lines_while_a_policy_is_tried():
+    traced = []
+
+    def trace():
+        layer = jax.checkpoint(jnp.tanh)
+        jaxpr = jax.make_jaxpr(jax.grad(lambda x: layer(layer(x))))(1.0)
+        traced.append(jaxpr.pretty_print(source_info=True))
+
+    trace()
+    with checkpoints_with(jax.checkpoint_policies.everything_saveable):
+        thread = threading.Thread(target=trace)
+        thread.start()
+        thread.join()
+    assert "test_threads.py" in traced[0]
+    assert traced[1] == traced[0]

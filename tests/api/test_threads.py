@@ -9,7 +9,7 @@ from benchmarks.public_calls import W, X, average, calls
 from benchmarks.threads import KINDS, answer
 
 CHEAP = (
-    "trace", "jit", "grad", "inspect", "why", "advise", "tap", "measure", "watch_compilations", "run_rounds",
+    "trace", "jit", "grad", "inspect", "why", "advise", "tap", "watch_compilations", "run_rounds",
     "make_mesh", "page",
 )  # fmt: skip
 

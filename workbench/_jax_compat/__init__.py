@@ -83,6 +83,8 @@ def checkpoints_with(policy: Callable[..., Any]) -> Iterator[None]:
             return bind(*args, **({**params, "policy": policy} if mine else params))
 
         changed.of_jax = bind  # pyright: ignore[reportFunctionMemberAccess]
+        # A frame of JAX's own: equations of other threads keep the lines of their users.
+        changed.__code__ = changed.__code__.replace(co_filename=_ad_checkpoint.__file__)
         primitive.bind = changed
         try:
             yield

@@ -20,7 +20,7 @@ from workbench.measurement._xplane import WireError, read_space
 
 # JAX profiles one thing at a time: other threads wait, unless the one that measures waits for them.
 _TURN = threading.RLock()
-_PATIENCE_SECONDS = 60.0
+_PATIENCE_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +49,7 @@ class Profile:
 def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "directory"] | None = None) -> Profile:
     """Runs `fn` once and returns what every device did meanwhile, instruction by instruction.
 
-    A second thread waits up to a minute for the first.
+    A second thread waits up to five minutes for the first.
     Nothing is written to the disk where this JAX can hand the profile over in memory; elsewhere the public profiler
     writes to a temporary directory, which is read back and removed. The outputs of `fn` are waited for.
 
