@@ -639,3 +639,105 @@ def eqx_like():
 
     model = [Linear(array(m, (64, 64), "data"), array(m, (64,))) for _ in range(3)]
     return m, step, (model, array(m, (64, 64), "data"), array(m, (64, 64), "data"))
+
+
+@program
+def adapters():
+    """Low-rank adapters on frozen weights that are sharded over the batch's axis, after HuggingFace's PEFT."""
+    m = mesh_with(data=8)
+
+    def f(adapters, frozen, x):
+        def loss(adapters):
+            h = x
+            for w, (down, up) in zip(frozen, adapters, strict=True):
+                h = jnp.tanh(h @ w + (h @ down) @ up)
+            return (h**2).mean()
+
+        return jax.grad(loss)(adapters)
+
+    frozen = [array(m, (128, 128), "data") for _ in range(2)]
+    return m, f, ([(array(m, (128, 8)), array(m, (8, 128))) for _ in range(2)], frozen, array(m, (64, 128), "data"))
+
+
+@program
+def accumulated_gradients():
+    """Gradients of micro-batches added in a scan, as `optax.MultiSteps` users write them."""
+    m = mesh_with(data=8)
+
+    def f(w, batches):
+        def add(total, x):
+            gradient = jax.grad(lambda w: (jnp.tanh(x @ w) ** 2).mean())(w)
+            return total + gradient, None
+
+        return jax.lax.scan(add, jnp.zeros_like(w), batches)[0] / batches.shape[0]
+
+    return m, f, (array(m, (64, 64)), array(m, (4, 32, 64), None, "data"))
+
+
+@program
+def k_means():
+    """One step of Lloyd's algorithm over sharded points."""
+    m = mesh_with(data=8)
+
+    def f(centres, x):
+        nearest = jnp.argmin(((x[:, None] - centres[None]) ** 2).sum(-1), 1)
+        sums = jax.ops.segment_sum(x, nearest, centres.shape[0])
+        counts = jax.ops.segment_sum(jnp.ones(x.shape[0]), nearest, centres.shape[0])
+        return sums / jnp.maximum(counts, 1)[:, None]
+
+    return m, f, (array(m, (16, 32)), array(m, (256, 32), "data"))
+
+
+@program
+def ring_attention():
+    """Keys and values pass round a ring, after Liu et al. (2023)."""
+    m = mesh_with(seq=8)
+
+    def local(q, k, v):
+        size = jax.lax.axis_size("seq")
+        ring = [(i, (i + 1) % size) for i in range(size)]
+
+        def turn(carry, _):
+            k, v, top, norm = carry
+            weights = jnp.exp(q @ k.T / 8)
+            k, v = (jax.lax.ppermute(x, "seq", ring) for x in (k, v))
+            return (k, v, top + weights @ v, norm + weights.sum(1, keepdims=True)), None
+
+        start = k, v, jnp.zeros_like(q), jnp.zeros_like(q[:, :1])
+        _, _, top, norm = jax.lax.scan(turn, start, length=size)[0]
+        return top / norm
+
+    f = jax.shard_map(local, in_specs=P("seq"), out_specs=P("seq"))
+    x = array(m, (64, 32), "seq")
+    return m, lambda q, k, v: f(q, k, v), (x, x, x)
+
+
+@program
+def patches():
+    """Patches of images through a strided convolution and one attention head, after the vision transformer."""
+    m = mesh_with(data=8)
+
+    def f(kernel, qkv, images):
+        x = jax.lax.conv_general_dilated(images, kernel, (4, 4), "VALID", dimension_numbers=("NHWC", "HWIO", "NHWC"))
+        x = x.reshape(x.shape[0], -1, x.shape[-1])
+        q, k, v = jnp.split(x @ qkv, 3, -1)
+        y = jax.nn.softmax(jnp.einsum("btd,bsd->bts", q, k)) @ v
+        return (y**2).mean()
+
+    return m, jax.grad(f), (array(m, (4, 4, 3, 32)), array(m, (32, 96)), array(m, (16, 16, 16, 3), "data"))
+
+
+@program
+def contrastive():
+    """CLIP's loss: each image against all texts of the global batch."""
+    m = mesh_with(data=8)
+
+    def f(w, images, texts):
+        a, b = images @ w[0], texts @ w[1]
+        a, b = (x / jnp.sqrt((x * x).sum(-1, keepdims=True) + 1e-6) for x in (a, b))
+        logits = a @ b.T
+        own = jnp.diagonal(logits)
+        return (jax.nn.logsumexp(logits, 1) + jax.nn.logsumexp(logits, 0) - 2 * own).mean()
+
+    x = array(m, (64, 32), "data")
+    return m, jax.grad(f), ([array(m, (32, 16)), array(m, (32, 16))], x, x)

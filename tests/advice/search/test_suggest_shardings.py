@@ -9,6 +9,7 @@ import pytest
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec as P
 
 import workbench as wb
+from workbench.errors import InspectionError
 from workbench.records.advice import SearchRecord
 
 optax = pytest.importorskip("optax")
@@ -113,6 +114,11 @@ def test_stop_returns_what_is_known(train_step):
 def test_program_without_a_mesh_is_refused():
     with pytest.raises(wb.errors.MeshError, match="without a mesh of several devices"):
         wb.search(forward, compiled=False)(mlp(8, 8), shape(8, 8))
+
+
+def test_references_as_arguments_are_refused():
+    with pytest.raises(InspectionError, match=r"references as arguments: total\. .*Pass arrays"):
+        suggest(lambda total, x: total[...] + x, jax.new_ref(jnp.ones(8)), shape(8, dtype="float32"))
 
 
 def test_present_specs_are_among_the_choices():

@@ -77,6 +77,14 @@ class SearchProgram:
         target: TargetRecord | None = None,
         chunk_size: ChunkSize | AsGiven = AS_GIVEN,
     ) -> None:
+        refs = [n for n, aval in zip(call.names, call.closed.in_avals, strict=True) if hasattr(aval, "inner_aval")]
+        if refs:
+            message = (
+                f"`search` received {call.name!r} with references as arguments: {', '.join(refs)}. It traces the "
+                "program again with shapes, and a shape is no reference. Pass arrays instead, and return their new "
+                "values."
+            )
+            raise InspectionError(message)
         self.call: TracedCall = call.with_shapes()
         self.axes: dict[str, int] = dict(mesh.shape)
         self.mesh: AbstractMesh = AbstractMesh(
