@@ -14,8 +14,11 @@ Importing it prints nothing, starts no device and reaches no network: every name
 """
 
 import logging
+from types import ModuleType
 
 import lazy_loader
+
+from workbench import _renderer
 
 # The list of names is `__init__.pyi`, for type checkers and for this line alike. Packages are looked up like all names.
 __getattr__, _, _names = lazy_loader.attach_stub(__name__, __file__)
@@ -33,6 +36,15 @@ def __dir__() -> list[str]:
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent until the reader installs a handler
 
 del lazy_loader, logging
+
+
+def _load_render() -> ModuleType:
+    from workbench import render
+
+    return render
+
+
+_renderer.load = _load_render  # records are below `render`, and find it by this
 
 
 def load_ipython_extension(shell: object) -> None:

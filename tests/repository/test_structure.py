@@ -30,14 +30,15 @@ LAYERS = (
     ("mesh",),
     ("records",),
     ("_cache",),
+    ("_renderer",),
     ("errors", "_jax_compat", "_processes", "_version"),
     ("_types",),
     ("_open_types",),
 )
 FLOOR = {name: floor for floor, names in enumerate(LAYERS) for name in names}
 # Open to all packages although their names begin with an underscore: the cache on disk, private JAX, child processes,
-# types of many signatures, the version.
-SHARED = ("_cache", "_jax_compat", "_open_types", "_processes", "_types", "_version")
+# the package that draws records, types of many signatures, the version.
+SHARED = ("_cache", "_jax_compat", "_open_types", "_processes", "_renderer", "_types", "_version")
 
 
 # Modules that import each other for types alone. Each is one class that was cut in two for its length.

@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import gc
-import importlib
 import json
 import math
 import types
@@ -12,6 +11,7 @@ from collections.abc import Callable, ItemsView, Mapping, Sequence
 from types import ModuleType
 from typing import Any, Literal, Self, TypeAlias, TypeVar, cast
 
+from workbench import _renderer
 from workbench._processes import SharedChange
 from workbench.errors import RecordError
 from workbench.records._source import shorten_paths
@@ -20,7 +20,6 @@ VERSION = 1
 """The version of the JSON form, in every text that `Record.to_json` writes. It changes when a field is renamed, removed
 or changes its meaning; a new field with a default does not change it."""
 
-_RENDERER = "workbench.render"
 _CLASSES: dict[str, type["Record"]] = {}
 _NONFINITE = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 
@@ -78,8 +77,8 @@ class _DeferredField:
 
 
 def renderer() -> ModuleType:
-    """Returns the module that writes records as text; records import no renderer themselves."""
-    return importlib.import_module(_RENDERER)
+    """Returns the module that writes records as text, which the root package registered."""
+    return _renderer.load()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
