@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import pytest
 
 import workbench as wb
-from workbench.render import seconds_text
+from workbench.render.units import seconds_text
 
 
 def helper(x, w):
