@@ -133,6 +133,7 @@ class Playground {
     );
     const back = button("Usual settings", () => this.reset());
     const { signal, say } = this.context;
+    for (const each of [three, seeds]) each.disabled = !this.context.hasKernel;
     const onStage = stageButton(this.begin, { signal, say: (text) => say(text), step: (by) => this.turn(by) });
     return h(
       "div",
