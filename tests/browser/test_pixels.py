@@ -42,8 +42,8 @@ def look(page: Page, view: Locator) -> list[str]:
         page.set_viewport_size({"width": width, "height": 900})
         view.scroll_into_view_if_needed()
         for tab in open_every_tab(view) if view.get_by_role("tab").count() else ("",):
-            view.locator("canvas, svg, table, [role=treegrid]").locator("visible=true").first.wait_for()
-            page.wait_for_timeout(150)  # for what is drawn in the next frame
+            view.get_by_text("Loading the view …").locator("visible=true").wait_for(state="hidden")
+            page.wait_for_timeout(250)  # for what is drawn in the next frame
             found += [f"{width} {tab}: {each}" for each in faults(view)]
     return found
 
