@@ -43,8 +43,12 @@ def look(page: Page, view: Locator) -> list[str]:
         view.scroll_into_view_if_needed()
         for tab in open_every_tab(view) if view.get_by_role("tab").count() else ("",):
             view.get_by_text("Loading the view …").locator("visible=true").wait_for(state="hidden")
-            page.wait_for_timeout(250)  # for what is drawn in the next frame
-            found += [f"{width} {tab}: {each}" for each in faults(view)]
+            seen = ["not looked at yet"]
+            for _ in range(12):  # until boxes have settled
+                if seen:
+                    page.wait_for_timeout(250)
+                    seen = faults(view)
+            found += [f"{width} {tab}: {each}" for each in seen]
     return found
 
 
