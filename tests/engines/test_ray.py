@@ -39,7 +39,7 @@ def computing() -> list[psutil.Process]:
     found = []
     for process in psutil.Process().children(recursive=True):
         try:
-            if process.name().startswith("ray::_run") and process.status() != psutil.STATUS_ZOMBIE:
+            if process.name().startswith("ray::run_task") and process.status() != psutil.STATUS_ZOMBIE:
                 found.append(process)
         except psutil.NoSuchProcess:
             continue
