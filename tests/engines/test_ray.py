@@ -17,6 +17,7 @@ from stragglers import check_rounds_go_on
 
 import workbench as wb
 from workbench.engines import Engine, Ray
+from workbench.engines._remote import Task, Values, fingerprint
 from workbench.errors import EngineError, MissingDependencyError, ProgramError
 
 LONG = 120.0  # seconds after which something is broken; nothing here waits so long on purpose
@@ -93,9 +94,9 @@ class TestFaults:
 
     def test_worker_that_is_killed_once_too_often_is_an_error_that_names_its_client(self):
         steps, killed = np.array([10, ENDLESS, ENDLESS], np.int32), []
-        with pytest.raises(EngineError, match=r"failed for client 1 on a worker: WorkerCrashedError") as caught:
+        with pytest.raises(EngineError, match=r"failed for client [12] on a worker: WorkerCrashedError") as caught:
             Ray(clients_per_task=1, retries=0).run(sines, steps, X, progress=kill_after_first_client(killed))
-        assert caught.value.client == 1
+        assert caught.value.client in (1, 2)
         assert caught.value.stage is not None
         eventually(lambda: not computing())
 
@@ -122,7 +123,8 @@ class TestFaults:
         engine = Ray(clients_per_task=2)
         pool: Any = engine.pool
         submit = pool.submit
-        pool.submit = lambda fn, digest, operands, values: submit(fn, "other", operands, pool.put([X]))
+        broken = pool.put(Values(b"no stage", [], fingerprint([], "other")))
+        pool.submit = lambda fn, task, values: submit(fn, Task("other", b"", task.operands), broken)
         with pytest.raises(EngineError, match=r"one of the clients 0, 1 on a worker: InspectionError") as caught:
             engine.run(fedavg, start(), client_data())
         assert len(str(caught.value)) < 1500
