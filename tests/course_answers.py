@@ -819,7 +819,7 @@ WRONG = {
     "12.1": [
         (clipped_by_numbers, "jax.numpy|traces"),
         (clipped_by_leaf, "norm over all leaves"),
-        (lambda u, c: jax.tree.map(lambda v: v * 2 * c, clipped(u, 0.5)), "stays"),
+        (lambda u, c: jax.tree.map(lambda v: v * 2 * c, clipped(u, 0.5)), "does not change"),
     ],
     "12.2": [(ValueError("a wrong shape"), "another error"), ("memory", "the exception")],
     "12.3": [((13, 3), "count per word"), ((8, 4), "5 bits more")],
@@ -827,7 +827,7 @@ WRONG = {
     "12.5": [(trimmed_rows, "discloses 32 bytes"), (trimmed_by_eight, "divide by six")],
     "13.1": [(decoded_from_all, "a late answer was used")],
     "13.2": [(one_row_each, r"there are 6 messages .* 3 are enough"), (lambda lists: [], "should get the rows")],
-    "13.3": [(10, "Whose block")],
+    "13.3": [(10, "holder.s block")],
     "13.4": [((5, 5), "no pair is fatal"), ((45, 0), "Both holders")],
     "14.1": [(6 * 512**2 / 64, "half")],
     "14.2": [("reduce_sum", "look for the stage")],

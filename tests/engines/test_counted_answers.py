@@ -270,7 +270,9 @@ def test_a_reader_that_gives_another_order_in_a_later_pass_is_refused():
 
 @pytest.mark.parametrize("folder", ["s3a://bucket/tmp", "hdfs://host/tmp", "file:///tmp", "/no/such/folder"])
 def test_folders_of_other_file_systems_are_refused_before_anything_runs(folder: str):
-    with pytest.raises(ProgramError, match=f"`Spark` was given folder='{folder}', which is no folder of this machine"):
+    with pytest.raises(
+        ProgramError, match=f"`Spark` was given folder='{folder}', which is not a folder of this machine"
+    ):
         check_folder("Spark", folder)
 
 

@@ -54,5 +54,5 @@ def test_maxtext_lines_of_v6e_are_read():
 def test_bytes_that_are_no_module_are_refused():
     from workbench.errors import InspectionError
 
-    with pytest.raises(InspectionError, match="12 bytes are no `HloProto`"):
+    with pytest.raises(InspectionError, match="12 bytes are not an `HloProto`"):
         inspect_module(b"not a module")

@@ -229,7 +229,7 @@ def test_trace_in_json_gives_the_same_seconds(tmp_path):
     traced, proto = open_profile(path), open_profile(V6E)
     assert traced.seconds_by_category() == pytest.approx(proto.seconds_by_category())
     assert (traced.joined, {program.hlo for program in traced.programs}) == (0.0, {"missing"})
-    assert any("has no HLO" in note for note in traced.notes)
+    assert any("carries no HLO" in note for note in traced.notes)
 
 
 def test_profile_of_this_machine_is_joined_to_the_traced_program(tmp_path):

@@ -2,9 +2,9 @@
 
 import pytest
 
-from benchmarks.disclosure import drawn_programs, mistake
+from tests.oracles.disclosure import drawn_programs, mistake
 
-SAMPLE = 40  # of the 400 of `python -m benchmarks.disclosure`
+SAMPLE = 40  # of the 400 of `python -m tests.oracles.disclosure`
 
 
 @pytest.mark.parametrize(("mask", "use", "k"), drawn_programs(SAMPLE, seed=0))

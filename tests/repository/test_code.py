@@ -48,7 +48,7 @@ def modules_of(requirements):
 
 # Never installed apart from a declared library: three with jax, the kernel's parts with JupyterLab and ipywidgets.
 COMES_WITH = {"jaxlib", "ml_dtypes", "scipy", "IPython", "traitlets", "comm", "jupyter_client", "jupyter_core"}
-OURS = set(PACKAGES)
+OURS = {*PACKAGES, "examples"}
 ALLOWED = modules_of(project()["dependencies"]) | set(sys.stdlib_module_names) | OURS | COMES_WITH
 
 
@@ -166,9 +166,9 @@ NOT_IMPORTED = {
 
 @cache
 def imported_anywhere():
-    """The first names of all modules that the library imports, also by name as text, as lazy imports are written."""
+    """First names of all modules that the library and its examples import, also by name as text."""
     found = set()
-    for name in LIBRARY:
+    for name in [*LIBRARY, *python_files("examples")]:
         text = (ROOT / name).read_text()
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Import):

@@ -73,7 +73,7 @@ def test_unknown_view_of_a_profile_is_refused(chips):
 
 def test_copy_has_one_name_for_its_start_and_its_end(chips):
     names = profile_state(chips)[0]["operations"]["names"]
-    assert "copy (start to done)" in names
+    assert "copy-start and copy-done" in names
     assert not [name for name in names if name.endswith("-start")]
 
 

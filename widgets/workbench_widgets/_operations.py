@@ -1,6 +1,5 @@
 """The operations view: every figure of a program on the user's functions, modules and lines, as a tree."""
 
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +16,6 @@ from workbench_widgets.states import FigureColumn, OperationsState
 KINDS = ("root", "function", "call", "line", "scope", "loop", "operation", "unattributed")
 PASSES = ("forward", "transpose", "remat", "mixed")
 AROUND = 2  # lines of code shown before and after the one of a node
-_START = re.compile(r"^(.*)-start(?:\.\d+)?$")  # of an asynchronous operation, whose seconds a profile has at its end
 MOST_DEVICES = 8  # with a column each
 MOST_SOURCES = 4_000  # different lines whose code is sent
 
@@ -51,7 +49,7 @@ def operations_state(
         "tree.pass": floats([PASSES.index(node.pass_name) for node in kept]),
     }
     state: OperationsState = {
-        "names": [_START.sub(r"\1 (start to done)", node.name) if measured else node.name for node in kept],
+        "names": [node.name for node in kept],
         "keys": [_key(node, cells) for node in places],
         "places": [_place(node) for node in places],
         "scopes": [node.scope for node in kept],

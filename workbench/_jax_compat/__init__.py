@@ -449,7 +449,7 @@ def uses_named_axes(jaxpr: Jaxpr | ClosedJaxpr) -> bool:
 def once_per_jaxpr(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Remembers what `fn` says of a jaxpr (not a closed one) as long as that jaxpr lives.
 
-    JAX's own `weakref_lru_cache` refuses a jaxpr for ever whose first answer was interrupted by Ctrl-C.
+    JAX's own `weakref_lru_cache` refuses a jaxpr permanently if its first answer was interrupted by Ctrl-C.
     """
     answers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 

@@ -2,6 +2,7 @@
 
 import math
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -46,7 +47,7 @@ def gradient_tracking(answer: object) -> str:
     curvature = jnp.array([[1.0], [2.0], [0.5], [1.5]])
     mixing, start = jnp.asarray((_RING + np.eye(4)) / 3, jnp.float32), jnp.zeros((4, 2))
 
-    def gradients(x: object) -> object:
+    def gradients(x: jax.Array) -> jax.Array:
         return curvature * (x - wishes)
 
     x, y, expected = start, gradients(start), {0: start}

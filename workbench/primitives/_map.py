@@ -98,6 +98,8 @@ def _at_once(call: "_ClientCall", operands: Sequence[Array], placement: Placemen
                 call(*(x[client] for x in operands))
             except ProgramError as error:
                 failures[client] = error
+            except Exception:  # alone, a client fails for another reason, such as a collective: the first error stands
+                break
             if failures and len(failures) <= client:  # a client went through
                 first = failures[min(failures)]
                 raise first from first.__cause__

@@ -8,7 +8,7 @@ from typing import Literal
 
 from workbench.advice.search._chunk_sizes import chunk_candidates, chunk_penalty, usual_chunk
 from workbench.advice.search._groups import Spec
-from workbench.advice.search._search import Search, pareto
+from workbench.advice.search._search import UNCOMPARED, Search, pareto
 from workbench.errors import WorkbenchError
 from workbench.records.advice import SearchRecord, ShardingChoiceRecord
 
@@ -147,6 +147,9 @@ def joined_record(
             choices.append((_rank(choice, usual), choice.replace(name=named)))
     choices.sort(key=lambda each: each[0])
     front = pareto([choice for _, choice in choices])
+    of_all = list(dict.fromkeys(note for record in records for note in record.notes))
+    if any(note.startswith("planned peaks:") for note in of_all):
+        of_all = [note for note in of_all if note != UNCOMPARED]
     return records[0].replace(
         name=name,
         target=target,
@@ -155,7 +158,7 @@ def joined_record(
         compiled_count=sum(record.compiled_count for record in records),
         seconds_spent=seconds,
         ended=ended,
-        notes=(*notes, *dict.fromkeys(note for record in records for note in record.notes)),
+        notes=(*notes, *of_all),
     )
 
 

@@ -33,6 +33,9 @@ class _StopSearch(Exception):
     """The time is over, or somebody asked to stop."""
 
 
+UNCOMPARED = "no compiled peak was compared with planned ones, so their error is unknown"
+
+
 class Search:
     """One search over one mesh; the record can be made at any moment.
 
@@ -172,7 +175,7 @@ class Search:
             if known.peak_bytes and specs in self._known and (planned := self._known[specs].peak_bytes)
         )
         if not ratios:
-            return "planned peaks were compared with no compiled one, so that their error is unknown"
+            return UNCOMPARED
         spread = f"{ratios[0]:.2f} × the compiled one of the same choice"
         if len(ratios) > 1:
             spread = f"{ratios[0]:.2f} to {ratios[-1]:.2f} × the compiled ones of the same {len(ratios)} choices"

@@ -1,5 +1,5 @@
 """What a plan says that clients disclose, against an interpreter that marks clients' values: `python -m
-benchmarks.disclosure --programs 400`.
+tests.oracles.disclosure --programs 400`.
 
 Programs are drawn from masks (comparisons, `where`, `at[].set`, one-hot rows, sorts, gathers, …), their uses, and
 numbers of the caller. The interpreter carries with every element the clients on whose data it depends, through each
@@ -19,7 +19,7 @@ import numpy as np
 from jax.extend.core import ClosedJaxpr, JaxprEqn, Literal
 
 import workbench as wb
-from workbench._jax_compat import bind_equation  # noqa: PLC2701 -- an equation runs differently in each JAX
+from workbench._jax_compat import bind_equation
 from workbench.primitives import REDUCTIONS, broadcast_p, map_p
 
 CLIENTS, FEATURES = 4, 3

@@ -16,7 +16,7 @@ from workbench.engines import Executor
 from workbench.federated.population import (
     Population,
     Synchronous,
-    _rounds,  # noqa: PLC2701 -- the delay of each client
+    _rounds,
     simulate,
 )
 from workbench.records.run import WorkRecord
