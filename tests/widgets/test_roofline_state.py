@@ -27,7 +27,7 @@ def test_a_dot_is_a_line_with_all_its_executions():
     assert made is not None
     (dot,) = made["dots"]
     assert (dot["line"], dot["flops"], dot["bytes"]) == ("model.py:3", 3e9, 5000)
-    # Products reach 93 % of the peak, and each of the three executions costs 1.5 µs; not so operations of a CPU's compiler
+    # Products reach 93 % of the peak, and each of the three executions costs 1.5 µs where the chip's compiler made them
     products = 3e9 / 197e12 / 0.93
     assert dot["seconds"] == pytest.approx(products + 3 * 1.5e-6, rel=1e-6)
     assert (without := roofline_state(compiled_for_cpu, known_chip("v5e"))) is not None
