@@ -62,5 +62,6 @@ fails_with_one_line(
     'pip install "mapreduce-workbench[privacy]"',
 )
 fails_with_one_line(lambda: wb.render.to_pandas(record.plan), "pip install pandas")
-fails_with_one_line(lambda: wb.render.plot(record), "pip install matplotlib")
+cost = wb.inspect(train, on="v5e")(*arguments).cost
+fails_with_one_line(lambda: wb.render.plot(cost), "pip install matplotlib")
 print("core: all of it runs")

@@ -40,7 +40,7 @@ def looped():
 
 
 def test_value_that_is_doubled_in_a_loop_ends():
-    assert any("length of loop `w` is not known" in note for note in inspect_module(looped()).notes)
+    assert any("length of loop `w` is unknown" in note for note in inspect_module(looped()).notes)
 
 
 def test_computations_that_call_each_other_twice_have_no_timeline():
