@@ -383,7 +383,7 @@ def test_a_call_returns_before_its_results_are_ready():
     gate = threading.Event()
 
     def wait(x):
-        gate.wait(20.0)
+        gate.wait(3.0)  # all of it where calls wait for callbacks
         return x
 
     @jax.jit

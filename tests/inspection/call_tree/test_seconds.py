@@ -22,9 +22,9 @@ def traced():
 def test_a_product_takes_what_its_flops_or_its_bytes_take():
     tree = traced().inspect(on="v5e").call_tree
     (product,) = (node for node in tree.nodes if node.own.flops_matmul)
-    # 87 % of 819 GB/s; the one product takes 1.5 µs besides
+    # 93 % of the peak, 87 % of 819 GB/s; operations of a CPU's compiler are priced without a fixed cost
     longest = max(product.own.flops_matmul / 197e12 / 0.93, product.own.traffic_bytes / 819e9 / 0.87)
-    assert product.own.predicted_seconds == pytest.approx(longest + 1.5e-6, rel=0.01)
+    assert product.own.predicted_seconds == pytest.approx(longest, rel=0.01)
 
 
 def test_without_a_chip_no_second_is_predicted():
