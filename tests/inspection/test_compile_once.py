@@ -1,5 +1,10 @@
 """Looking at a program again traces it again and compiles it once."""
 
+import json
+import os
+import pathlib
+import subprocess
+import sys
 from collections.abc import Iterator
 
 import jax
@@ -82,3 +87,47 @@ def test_programs_that_call_back_are_compiled_each_time(compilations: list[str])
     for _ in range(2):
         wb.inspect(step)(jnp.ones(23))
     assert len(compilations) == 2
+
+
+_STEP = """import jax, jax.numpy as jnp
+
+def step(w, x):
+    return jnp.sum(jnp.tanh(x @ w))
+"""
+_CACHED = """import json, sys
+import jax, jax.numpy as jnp
+jax.config.update("jax_compilation_cache_dir", sys.argv[1])
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+import cached_step
+import workbench as wb
+jitted, x = jax.jit(cached_step.step), jnp.ones((8, 8))
+if "run" in sys.argv:
+    jitted(x, x)
+lowered = jitted.lower(x, x)
+def lines(record):
+    return sorted({i.source.line for i in record.module.instructions if i.source and "cached_step" in i.source.file})
+of_lowered = wb.inspect(lowered)
+of_compiled = wb.inspect(lowered.compile())
+print(json.dumps([lines(wb.inspect(jitted)(x, x)), lines(of_lowered), of_lowered.notes, of_compiled.notes]))
+print(jax.config.jax_compilation_cache_include_metadata_in_key, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize("runs", [(), ("run",)])
+def test_lines_are_those_of_the_file_as_it_is_where_jax_keeps_programs_on_disk(
+    tmp_path: pathlib.Path, runs: tuple[str, ...]
+) -> None:
+    file, cache = tmp_path / "cached_step.py", tmp_path / "cache"
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])}
+    for moved in (0, 7):
+        file.write_text("#\n" * moved + _STEP)
+        command = [sys.executable, "-c", _CACHED, str(cache), *runs]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        of_function, of_lowered, *notes = json.loads(done.stdout)
+        assert of_function == [4 + moved]
+        said = [any("earlier version" in note for note in each) for each in notes]
+        assert said == [bool(runs), True]  # a `Lowered` that ran keeps what was compiled then
+        assert runs or of_lowered == [4 + moved]
+        assert done.stderr.strip().endswith("False")  # the user's configuration is as it was
+    assert any(cache.iterdir())

@@ -18,6 +18,7 @@ import numpy as np
 from jax._src import (
     ad_checkpoint as _ad_checkpoint,
     api_util as _api_util,
+    config as _config,
     core as _core,
     effects as _effects,
     hijax as _hijax,
@@ -59,6 +60,28 @@ def warn_of_newer_jax(version: tuple[int, ...] = jax.__version_info__) -> None:
 
 
 warn_of_newer_jax()
+
+
+def compile_with_own_lines(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
+    """Compiles a program, never taken from JAX's persistent cache with the source lines of another version of the file.
+
+    That cache ignores source lines by default. Inside this call, and in this thread alone, they belong to its key: an
+    unchanged file still finds its program. Needs the configuration's context managers (0.10 to 0.12).
+    """
+    with _config.compilation_cache_include_metadata_in_key(True):
+        return lowered.compile()
+
+
+def lines_may_be_stale(program: jax.stages.Lowered | jax.stages.Compiled) -> bool:
+    """Whether the user compiled this program where JAX's persistent cache is on, which ignores source lines.
+
+    Needs that a `Lowered` keeps its executable in `_lowering._executable` (0.10 to 0.12).
+    """
+    cached = jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir
+    if not cached or _config.compilation_cache_include_metadata_in_key.value:
+        return False
+    lowering = getattr(program, "_lowering", None)
+    return isinstance(program, jax.stages.Compiled) or getattr(lowering, "_executable", None) is not None
 
 
 _CHANGING = threading.RLock()  # held while a primitive of JAX is changed: one thread at a time, nested if need be

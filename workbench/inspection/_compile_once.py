@@ -52,4 +52,4 @@ def compile_once(lowered: Lowered, text: str, name: str) -> Compiled:
 def compile_now(lowered: Lowered, text: str, name: str) -> Compiled:
     """Compiles a lowered program, unless XLA's compiler does not survive it; arguments and errors as `compile_once`."""
     check_survivable(text, name)
-    return lowered.compile()
+    return _jax_compat.compile_with_own_lines(lowered)

@@ -137,6 +137,8 @@ def inspect_lowered(
         raise InspectionError(message)
     notes = [_NO_JAXPR]
     given = call.program
+    if _jax_compat.lines_may_be_stale(given):
+        notes.append(_OF_ANOTHER_VERSION)
     lowered = given if isinstance(given, jax.stages.Lowered) else None
     compiled = compile_now(given, given.as_text(), call.name) if isinstance(given, jax.stages.Lowered) else given
     known = jax.tree.leaves(_compiled_shardings(compiled))
@@ -213,6 +215,10 @@ def _chunks_of_phases(plan: Plan, chunk_size: ChunkSize, kept_bytes: float) -> I
 _NO_JAXPR = (
     "the stages are missing: a compiled or lowered program and HLO text do not hold the traced function; give "
     "the function and its arguments to see them"
+)
+_OF_ANOTHER_VERSION = (
+    "source lines may be those of an earlier version of the file: JAX's persistent compilation cache is on and ignores "
+    "lines. Give the function, or set `jax_compilation_cache_include_metadata_in_key`"
 )
 _PROPAGATED = "nobody placed it: this is where Shardy's propagation puts it"
 _ONLY_PLANNED = (
