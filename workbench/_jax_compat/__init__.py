@@ -77,7 +77,7 @@ def lines_may_be_stale(program: jax.stages.Lowered | jax.stages.Compiled) -> boo
 
     Needs that a `Lowered` keeps its executable in `_lowering._executable` (0.10 to 0.12).
     """
-    cached = jax.config.jax_enable_compilation_cache and jax.config.jax_compilation_cache_dir
+    cached = _config.enable_compilation_cache.value and _config.compilation_cache_dir.value
     if not cached or _config.compilation_cache_include_metadata_in_key.value:
         return False
     lowering = getattr(program, "_lowering", None)
