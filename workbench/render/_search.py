@@ -45,7 +45,8 @@ def render_search_text(search: SearchRecord) -> str:
         )
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     table = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    specs = [f"  {pattern}: {spec_code(spec)}" for pattern, spec in search.best.specs.items()] or ["  all replicated"]
+    sharded = search.best.specs if any(map(any, search.best.specs.values())) else {}
+    specs = [f"  {pattern}: {spec_code(spec)}" for pattern, spec in sharded.items()] or ["  all replicated"]
     notes = [f"Note: {note}" for note in search.notes]
     return "\n".join(
         [
@@ -243,6 +244,10 @@ def _entries(spec: Sequence[Sequence[str]]) -> tuple[str | tuple[str, ...] | Non
 
 
 def _rule(pattern: str) -> str:
-    """The words of a path, its argument left open: "*/layers/*/up" of `params['layers'][*]['up']`."""
+    """The words of a path, its argument left open: "*/layers/*/up" of `params['layers'][*]['up']`.
+
+    Of a state with its optimizer's, `params` is left open too: "*/Dense_0/bias" of `state.params['Dense_0']['bias']`.
+    """
     argument, *words = re.findall(r"[\w*]+", pattern)
+    words = words[1:] if words[:1] == ["params"] and len(words) > 1 else words
     return "/".join(["*", *words]) if words else argument

@@ -3,7 +3,7 @@
 from workbench.advice.search._groups import (
     ArgumentLeaf as ArgumentLeaf,
     group_leaves as group_leaves,
-    pattern_of as pattern_of,
+    pattern_argument as pattern_argument,
 )
 from workbench.advice.search._program import Priced as Priced, SearchProgram as SearchProgram
 from workbench.advice.search._question import search_call as search_call
@@ -25,7 +25,7 @@ __all__ = [
     "as_accelerator",
     "group_leaves",
     "median_interval",
-    "pattern_of",
+    "pattern_argument",
     "promoted_sums",
     "run_interleaved",
     "search_call",

@@ -3,15 +3,16 @@
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from workbench.records.advice import SpecGroupRecord
+from workbench.records.sharding import LAYER_NUMBER, pattern_of
 
 Spec = tuple[tuple[str, ...], ...]
 _TOKENS = re.compile(r"[A-Za-z_]+|\d+")
 _SILENT = {"value", "raw_value"}
-_NUMBER = re.compile(r"(?<=[\[._])\d+(?=$|[\]._])|(?<=_)\d+(?=['\"\]])")
 
 
 @dataclass(frozen=True)
@@ -68,16 +69,6 @@ def pattern_argument(name: str) -> str:
     return re.split(r"[\[.]", name, maxsplit=1)[0]
 
 
-def pattern_of(name: str) -> str:
-    """The path of a leaf with `*` for the numbers of its layers.
-
-    Example:
-        >>> pattern_of("params['layers'][3]['w']"), pattern_of("params['block_12']['w']")
-        ("params['layers'][*]['w']", "params['block_*']['w']")
-    """
-    return _NUMBER.sub("*", name)
-
-
 def _patterns_of(names: Sequence[str]) -> tuple[str, ...]:
     """The patterns of some paths that differ in numbers alone: `*` where every combination of the numbers is there.
 
@@ -87,12 +78,12 @@ def _patterns_of(names: Sequence[str]) -> tuple[str, ...]:
         >>> _patterns_of(["p['Mlp_0']['Dense_1']", "p['Mlp_1']['Dense_2']"])
         ("p['Mlp_0']['Dense_1']", "p['Mlp_1']['Dense_2']")
     """
-    numbers = [tuple(_NUMBER.findall(name)) for name in names]
+    numbers = [tuple(LAYER_NUMBER.findall(name)) for name in names]
     places = [sorted(set(column)) for column in zip(*numbers, strict=True)]
     if math.prod(map(len, places)) != len(set(numbers)):
         return tuple(names)
     kept = iter([column[0] if len(column) == 1 else "*" for column in places])
-    return (_NUMBER.sub(lambda _: next(kept), names[0]),)
+    return (LAYER_NUMBER.sub(lambda _: next(kept), names[0]),)
 
 
 def group_leaves(
@@ -125,11 +116,15 @@ def group_leaves(
         of_leaf[number] = found[key]
         found[key].leaves.append(number)
         found[key].size_bytes += leaf.size_bytes
-    patterns = [pattern for pattern, _ in found]
+    shared = Counter(pattern for pattern, _ in found)
+    general: set[str] = set()  # patterns of one group each, where groups that match them too are listed by name
     for key, group in found.items():
-        if patterns.count(key[0]) > 1:  # layers of different widths: a pattern names one group
+        if shared[key[0]] > 1:  # layers of different widths: a pattern names one group
             own = [leaves[i].name for i in group.leaves if pattern_of(leaves[i].name) == key[0]]
             group.patterns, group.is_exception = _patterns_of(own), True
+            if general.intersection(group.patterns):
+                group.patterns = tuple(dict.fromkeys(own))
+            general.update(group.patterns)
             group.pattern = group.patterns[0]
     for position, (path, shape, dtype) in enumerate(outputs):
         words = _tokens(path)

@@ -111,8 +111,8 @@ class SearchProgram:
         self.clients: dict[str, int] = {p.name: p.size for p in described.placements}
         self._given, outputs, text = self._lowered()
         self.leaves: list[ArgumentLeaf] = [
-            ArgumentLeaf(name, tuple(leaf.shape), str(leaf.dtype), _item_bytes(leaf))
-            for name, leaf in zip(self.call.names, self.call.leaves, strict=True)
+            ArgumentLeaf(name, tuple(aval.shape), str(aval.dtype), _item_bytes(aval))
+            for name, aval in zip(self.call.names, self.call.closed.in_avals, strict=True)  # a leaf may be a number
         ]
         self.groups: list[SpecGroup] = group_leaves(self.leaves, outputs)
         try:

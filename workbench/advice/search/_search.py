@@ -77,8 +77,6 @@ class Search:
             self._descend()
         except _StopSearch:
             pass
-        if not self._known:
-            self._try(self._replicated(), "replicated")
         if self._compiles and not self._is_cancelled():
             self._compile_best()
         return self.record()
@@ -124,8 +122,17 @@ class Search:
             seconds_spent=time.monotonic() - self._began,
             ended=self._ended,
             arguments=tuple(dict.fromkeys(pattern_argument(leaf.name) for leaf in program.leaves)),
-            notes=tuple(dict.fromkeys([*self._notes, *self._how_notes()])),
+            notes=tuple(dict.fromkeys([*self._notes, *self._gain_notes(choices), *self._how_notes()])),
         )
+
+    def _gain_notes(self, choices: Sequence[ShardingChoiceRecord]) -> list[str]:
+        """The sentence that a mesh gains nothing, where its best choice shards nothing."""
+        if self.program.mesh.size < 2 or not choices or any(map(any, choices[0].specs.values())):
+            return []
+        return [
+            "the mesh gains nothing: no choice that shards an argument is faster than all arguments whole on every "
+            "device, where each device computes the same"
+        ]
 
     def _ranked(self) -> list[tuple[Spec, ...]]:
         return sorted(self._compiled, key=lambda specs: self._rank(self._compiled[specs]))
@@ -196,6 +203,7 @@ class Search:
             self._try(program.given, "as given")
         every = tuple(name for name, size in program.axes.items() if size > 1)
         data = self._data_groups()
+        self._try(self._replicated(), "replicated" if every else "one device")
         self._try(self._sharded_data(data, every), f"data parallel over {'+'.join(every)}" if every else "one device")
         for axes in _subsets(every):
             base = self._sharded_data(data, axes)
