@@ -48,7 +48,7 @@ def test_collective_has_the_axis_and_line_of_the_user(program):
 
 def test_mapped_argument_lies_on_the_axis_and_the_other_on_every_device(program):
     weights, batch = program.inputs.leaves
-    assert (weights.path, batch.path) == ("[0]", "[1]")
+    assert (weights.path, batch.path) == ("w", "x")
     assert weights.spec == ((), ())
     assert batch.spec == (("batch",), (), ())
     assert program.mesh.shape == (DEVICES,)

@@ -30,7 +30,16 @@ from workbench.advice._partitioning import (
 )
 from workbench.advice._sharding import empty_slots, large_replicated, unbalanced_clients, uneven_shards, unused_axis
 from workbench.advice._specs import costly_constraint, misplaced_spec, partly_sharded
-from workbench.advice._verify import Recompile, Trials, Variants, count_traces, is_gradient, verified, wrapper_of
+from workbench.advice._verify import (
+    Recompile,
+    Trials,
+    Variants,
+    count_traces,
+    is_gradient,
+    parameters_of,
+    verified,
+    wrapper_of,
+)
 from workbench.advice.search import SearchProgram
 from workbench.errors import InspectionError
 from workbench.plan import ChunkSize
@@ -126,6 +135,7 @@ def advise_record(
         chunk_size=chunk_size,
         recompile=recompile,
         wrapper=wrapper_of(fn),
+        parameters=parameters_of(fn),
         is_gradient=is_gradient(fn),
     )
     began = time.monotonic()

@@ -1,13 +1,11 @@
 """Evidence of a finding: nodes of the call tree, bytes and seconds of its instructions."""
 
-import re
-
 from workbench.advice._module import Compiled, sent
-from workbench.advice.search import pattern_of
 from workbench.cost import seconds_of_collective
 from workbench.records.advice import FindingRecord
 from workbench.records.call_tree import CallNodeRecord
 from workbench.records.compiled import ProgramRecord
+from workbench.records.sharding import pattern_of
 from workbench.render import placement_code
 
 _MOST_NODES = 8
@@ -36,36 +34,12 @@ def with_evidence(finding: FindingRecord, program: Compiled) -> FindingRecord:
             seconds = sum(
                 (once or 0.0) * (each.executions or 0.0) for once, each in zip(times, collectives, strict=True)
             )
-    finding = _with_users_names(finding, program.record)
     return finding.replace(
         nodes=finding.nodes or _nodes(finding, program),
         size_bytes=size,
         axes=axes,
         seconds=seconds,
         code=finding.code or _placement(finding, program.record),
-    )
-
-
-_PATH = re.compile(r"(?<![\w\])])\[\d+\](?:\.\w+|\[(?:\d+|'[^']*')\])*")  # of an argument, as `ShardingRecord` calls it
-
-
-def _with_users_names(finding: FindingRecord, record: ProgramRecord) -> FindingRecord:
-    """The finding with the arguments called as in the user's function: `model.up.kernel` and not `[0].up.kernel`."""
-    leaves = () if record.inputs is None else record.inputs.leaves
-    if len(leaves) != len(record.plan.inputs):
-        return finding
-    names = {leaf.path: value.name for leaf, value in zip(leaves, record.plan.inputs, strict=True)}
-
-    def named(text: str) -> str:
-        return _PATH.sub(lambda path: names.get(path.group(), path.group()), text)
-
-    return finding.replace(
-        what=named(finding.what),
-        why=named(finding.why),
-        change=named(finding.change),
-        code=named(finding.code),
-        evidence=tuple(map(named, finding.evidence)),
-        specs={named(path): spec for path, spec in finding.specs.items()},
     )
 
 

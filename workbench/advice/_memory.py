@@ -3,9 +3,10 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from workbench.advice._module import Compiled, estimated
+from workbench.advice.search import pattern_argument
 from workbench.records.advice import FindingRecord
 from workbench.records.sharding import ShardingRecord
 from workbench.render.units import bytes_text
@@ -39,7 +40,7 @@ def missing_donation(program: Compiled) -> Iterator[FindingRecord]:
     missing = reusable - (memory.alias_bytes or 0)
     if missing < max(_SMALL * memory.peak_bytes, _SMALL_BYTES):
         return
-    positions = sorted(_argument_positions(inputs, paths))
+    positions = sorted(_argument_positions(program, inputs, paths))
     name = program.record.name if program.record.name.isidentifier() else "fn"
     donating = _donating(program.wrapper, name, positions)
     yield FindingRecord(
@@ -161,11 +162,24 @@ def _is_temporary(program: Compiled, name: str) -> bool:
     return program.by_name[name].opcode not in ("parameter", "constant")
 
 
-def _argument_positions(inputs: ShardingRecord, paths: list[str]) -> set[int]:
-    """Positions of the arguments that all matching leaves belong to; leaves are named `[0]['w']` or by parameter."""
-    wanted, tops = set(paths), {}
+def _argument_positions(program: Compiled, inputs: ShardingRecord, paths: list[str]) -> set[int]:
+    """Positions of the arguments of whose arrays at least half match."""
+    wanted: set[str] = set(paths)
+    matched: dict[int, list[bool]] = {}
     for leaf in inputs.leaves:
-        top = leaf.path.partition("]")[0].removeprefix("[") if leaf.path.startswith("[") else None
-        if top is not None and top.isdigit():
-            tops.setdefault(int(top), []).append(leaf.path in wanted)
-    return {position for position, matched in tops.items() if sum(matched) * 2 >= len(matched)}
+        position = _position(leaf.path, program.parameters)
+        if position is not None:
+            matched.setdefault(position, []).append(leaf.path in wanted)
+    return {position for position, each in matched.items() if sum(each) * 2 >= len(each)}
+
+
+def _position(path: str, parameters: Sequence[str]) -> int | None:
+    """Position of the argument that an array belongs to; None where its name has none.
+
+    Example:
+        >>> _position("state['w']", ["batch", "state"]), _position("args[3]['w']", [])
+        (1, 3)
+    """
+    unnamed = re.match(r"args\[(\d+)\]", path)
+    name = pattern_argument(path)
+    return parameters.index(name) if name in parameters else int(unnamed[1]) if unnamed else None

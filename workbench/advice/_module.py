@@ -36,6 +36,7 @@ class Compiled:
     chunk_size: ChunkSize = "auto"  # as the user gave it; None for all clients of a device together
     recompile: Callable[..., ProgramRecord] | None = None  # compiles a variant of the program
     wrapper: str = "jax.jit"  # what compiles the user's function: "jax.jit", "nnx.jit"
+    parameters: tuple[str, ...] = ()  # of the user's function, in order
     is_gradient: bool = False  # whether the function is a derivative itself, as `jax.grad` returns it
 
     @functools.cached_property

@@ -59,9 +59,7 @@ def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
 def alike(record: ProgramRecord) -> list[list[LeafShardingRecord]]:
     """Arguments that share a spec, those with most bytes first: a parameter of all layers, and its optimizer state."""
     leaves = () if record.inputs is None else record.inputs.leaves
-    values = record.plan.inputs
-    names = [each.name for each in values] if len(values) == len(leaves) else [leaf.path for leaf in leaves]
-    arrays = [ArgumentLeaf(name, leaf.shape, leaf.dtype, 1) for name, leaf in zip(names, leaves, strict=True)]
+    arrays = [ArgumentLeaf(leaf.path, leaf.shape, leaf.dtype, 1) for leaf in leaves]
     found: dict[object, list[LeafShardingRecord]] = {}
     for group in group_leaves(arrays, ()):
         for at in group.leaves:

@@ -3,11 +3,12 @@
 import ast
 import contextlib
 import functools
+import inspect
 import re
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -370,6 +371,14 @@ def wrapper_of(fn: Callable | None) -> str:
     return {"flax": "nnx.jit", "equinox": "eqx.filter_jit"}.get(library, "jax.jit")
 
 
+def parameters_of(fn: Callable | None) -> tuple[str, ...]:
+    """The parameters of a function, in order; none where its signature is unknown."""
+    try:
+        return () if fn is None else tuple(inspect.signature(fn).parameters)
+    except (TypeError, ValueError):
+        return ()
+
+
 def count_traces(fn: Callable | None) -> int | None:
     """Number of compiled versions in a function's cache; None without a cache."""
     return jit_cache_size(getattr(fn, "jitted_fn", fn))
@@ -429,17 +438,6 @@ def _with_static_numbers(traced: "Variants") -> tuple[Callable, tuple[Argument, 
     return jax.jit(functools.wraps(inner)(fixed)), tuple(a for at, a in enumerate(traced.args) if at not in numbers)
 
 
-def _as_written(specs: dict[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """Specs by the names that the user writes, where a record names leaves by position: `[0].down.kernel`."""
-    arguments = list(dict.fromkeys(re.split(r"[\[.]", name, maxsplit=1)[0] for name in names))
-    made = {}
-    for path, spec in specs.items():
-        found = re.match(r"\[(\d+)\](.*)", path)
-        known = f"{arguments[int(found[1])]}{found[2]}" if found and int(found[1]) < len(arguments) else path
-        made[known if known in names else path] = spec
-    return made
-
-
 @dataclass(frozen=True, kw_only=True)
 class Variants:
     """A traced call, to be compiled with changes: donated arguments, other specs, chunks, generators, device orders.
@@ -497,7 +495,7 @@ class Variants:
         """Inspects the call with one change, an option of `_changed`."""
         if change.get("specs") is not None:
             tried = WhatIf(self.traced, mesh=self.options.get("mesh"), target=self.options.get("target"))
-            return tried.compile(tried.plan(_as_written(change["specs"], self.traced.names))).after
+            return tried.compile(tried.plan(change["specs"])).after
         return self._changed(self._inspect, **change)
 
     def runnable(self, **change: Any) -> Runnable:
@@ -512,7 +510,7 @@ class Variants:
             if not isinstance(mesh, Mesh):
                 message = "Specs need a mesh of attached devices to run on: set one with `jax.set_mesh`."
                 raise EngineError(message)
-            return with_specs(self.traced, mesh, _as_written(change["specs"], self.traced.names), self.chunk_size)
+            return with_specs(self.traced, mesh, change["specs"], self.chunk_size)
         return self._changed(self._compile, **change)
 
     def _changed(

@@ -8,6 +8,7 @@ import contextlib
 import dataclasses
 import functools
 import inspect
+import re
 import sys
 import types
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -97,7 +98,7 @@ class TracedCall:
         self.holds_clients: bool = holds_clients(self.closed)
         self._wrapped = wrapped or fn  # whose parameters the arguments are
         self._again, self._given = again, given  # what traces the function once more, and with what
-        self.paths: tuple[str, ...] = ()  # of the arrays in the user's arguments, where `args` are a library's own
+        self.result_name: Callable[[str], str] = "result{}".format  # what the user calls a result, by its path
         self._versions: dict[Any, Version] = {}
         self._is_rewritten = False
 
@@ -548,21 +549,33 @@ def _name_leaves(made: TracedCall, fn: Callable, args: tuple[Argument, ...], kwa
         parameters = list(inspect.signature(fn).parameters)
     except (TypeError, ValueError):
         parameters = []
-    names, paths = [], []
+
+    def named(position: int) -> str:
+        return parameters[position] if position < len(parameters) else f"args[{position}]"
+
+    names = []
     for leaf, name in zip(made.leaves, made.names, strict=True):
         path = found.get(id(leaf))
         if path is None:
             names.append(name)
-            paths.append(name)
             continue
         which, key, *rest = path
-        place = f"args[{key.idx}]" if which.idx == 0 else str(key.key)
-        if which.idx == 0 and key.idx < len(parameters):
-            place = parameters[key.idx]
         end = jax.tree_util.keystr(tuple(rest)).removesuffix(".value")
-        names.append(place + end)
-        paths.append((f"[{key.idx}]" if which.idx == 0 else f"[{key.key!r}]") + end)
-    made.names, made.paths = tuple(names), tuple(paths)
+        names.append((named(key.idx) if which.idx == 0 else str(key.key)) + end)
+    inner = dict(zip(made.names, names, strict=True))
+    made.names = tuple(names)
+    is_flax = type(fn).__module__.startswith("flax.")
+
+    def result_name(path: str) -> str:
+        """The argument that `nnx.jit` updates, `(model, optimizer), …, result`; Equinox's are `marker, result, …`."""
+        updated = re.match(r"\[0\]\[(\d+)\]", path) if is_flax else None
+        if updated is not None:
+            own = named(int(updated[1])) + path[updated.end() :]
+            return inner.get(own, own)
+        marks = "[2]" if is_flax else "[1]"
+        return f"result{path.removeprefix(marks)}" if path.startswith(marks) else f"{function_name(fn)}{path}"
+
+    made.result_name = result_name
 
 
 def _results_of(fn: object) -> Callable[[Argument], Argument]:

@@ -312,7 +312,7 @@ class Inspection:
             plan=made.plan,
             mesh=made.mesh,
             inputs=_labelled(call, placed),
-            outputs=None if made.compiled is None else _results(made.lowered, made.compiled, made.devices),
+            outputs=None if made.compiled is None else _results(made.lowered, made.compiled, made.devices, call),
             propagation=propagation,
             module=_with_seconds(made.module, made.plan, known_chip(chip) if chip else None),
             cost=self._cost(made.module, made.plan, made.mesh, known_chip(chip) if chip else None),
@@ -421,10 +421,11 @@ def _inputs(call: TracedCall) -> tuple[Any, ...]:
 
 
 def _labelled(call: TracedCall, inputs: ShardingRecord) -> ShardingRecord:
-    if len(call.paths) != len(inputs.leaves):
+    """Arguments called as the user writes them: `model.up.kernel`."""
+    if len(call.names) != len(inputs.leaves):
         return inputs
-    pairs = zip(inputs.leaves, call.paths, strict=True)
-    return inputs.replace(leaves=tuple(leaf.replace(path=path) for leaf, path in pairs))
+    pairs = zip(inputs.leaves, call.names, strict=True)
+    return inputs.replace(leaves=tuple(leaf.replace(path=name) for leaf, name in pairs))
 
 
 def _readable(stage: jax.stages.Compiled | jax.stages.Lowered, name: str) -> PyTree[Any]:
@@ -436,10 +437,17 @@ def _readable(stage: jax.stages.Compiled | jax.stages.Lowered, name: str) -> PyT
 
 
 def _results(
-    stage: jax.stages.Compiled | jax.stages.Lowered, compiled: jax.stages.Compiled, devices: Mesh | None
+    stage: jax.stages.Compiled | jax.stages.Lowered,
+    compiled: jax.stages.Compiled,
+    devices: Mesh | None,
+    call: TracedCall | None = None,
 ) -> ShardingRecord | None:
     found = _readable(stage, "out_info")
-    return None if found is None else _shardings(found, _readable(compiled, "output_shardings"), devices)
+    if found is None:
+        return None
+    record = _shardings(found, _readable(compiled, "output_shardings"), devices)
+    named = (lambda path: f"result{path}") if call is None else call.result_name
+    return record.replace(leaves=tuple(leaf.replace(path=named(leaf.path)) for leaf in record.leaves))
 
 
 def _compiled_shardings(compiled: jax.stages.Compiled | None) -> PyTree[jax.sharding.Sharding]:

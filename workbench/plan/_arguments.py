@@ -8,6 +8,7 @@ import jax
 from jax.core import Tracer
 
 from workbench.errors import ProgramError
+from workbench.primitives import is_opaque
 
 _DEEPEST = 500
 
@@ -41,6 +42,25 @@ def check_call(operation: str, fn: Callable, args: Sequence[Any], kwargs: Mappin
         message = (
             f"{operation} was given `{name}` and {shown}. Arguments are arrays that still exist, of known shapes: pass "
             "the array that the donating call returned, or a new one, and dimensions as numbers."
+        )
+        raise ProgramError(message)
+    if not hasattr(fn, "lower"):  # a jit may take static arguments, and refuses the others itself
+        _refuse_opaque(operation, name, given)
+
+
+def _refuse_opaque(operation: str, name: str, given: Sequence[tuple[str, Any]]) -> None:
+    opaque = [
+        f"{place}{jax.tree_util.keystr(path)}, a {type(leaf).__name__}"
+        for place, x in given
+        for path, leaf in _leaves_with_path(x)
+        if is_opaque(leaf)
+    ]
+    if opaque:
+        message = (
+            f"{operation} was given `{name}` and {'; '.join(opaque[:5])}. `jax.jit` refuses the same: arrays in it "
+            "would become constants of the program, and an iterator is used up by the first trace. Register a "
+            "dataclass with `jax.tree_util.register_dataclass`, make a list of an iterator, or let `jax.jit` have it "
+            "in `static_argnames`."
         )
         raise ProgramError(message)
 
@@ -83,8 +103,12 @@ def nesting_problem(x: object) -> str:
     return ""
 
 
+def _leaves_with_path(x: object) -> list[tuple[Any, Any]]:
+    return jax.tree_util.tree_leaves_with_path(x, is_leaf=lambda leaf: hasattr(leaf, "__next__"))  # JAX warns of these
+
+
 def _leaves(x: object) -> Iterator[tuple[str, str]]:
-    for path, leaf in jax.tree_util.tree_leaves_with_path(x):
+    for path, leaf in _leaves_with_path(x):
         place = jax.tree_util.keystr(path)
         if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted():
             yield place, f"(shape {leaf.shape}) was deleted or donated"

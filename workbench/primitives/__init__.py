@@ -39,6 +39,7 @@ from workbench.primitives._reduce import reduce_max as reduce_max, reduce_min as
 from workbench.primitives._static import (
     hide_static as hide_static,
     is_array as is_array,
+    is_opaque as is_opaque,
     refuse_deleted as refuse_deleted,
     show_static as show_static,
 )

@@ -42,9 +42,19 @@ def is_array(leaf: object) -> bool:
     return isinstance(leaf, np.ndarray | np.generic) and leaf.dtype.kind not in "OSU"
 
 
+def is_opaque(leaf: object) -> bool:
+    """Returns whether a leaf may hide arrays, or is used up by one reading: dataclasses JAX does not know, iterators.
+
+    Example:
+        >>> is_opaque(iter([1.0])), is_opaque("relu")
+        (True, False)
+    """
+    return hasattr(leaf, "__next__") or (dataclasses.is_dataclass(leaf) and not isinstance(leaf, type))
+
+
 def is_static(leaf: object) -> bool:
     """Returns whether a leaf can be a static part: something without a dtype that JAX can compare."""
-    if hasattr(leaf, "dtype"):
+    if hasattr(leaf, "dtype") or is_opaque(leaf):
         return False
     try:
         hash(leaf)

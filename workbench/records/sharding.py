@@ -40,7 +40,7 @@ class ShardRecord(Record):
 class LeafShardingRecord(Record):
     """Layout of one array of a pytree on the devices."""
 
-    path: str  # jax.tree_util.keystr
+    path: str  # as one writes it: `params['w']` of a program, `jax.tree_util.keystr` of a pytree
     shape: tuple[int, ...]
     dtype: str
     spec: tuple[tuple[str, ...], ...]  # mesh axes per dimension
@@ -59,7 +59,7 @@ class LeafShardingRecord(Record):
 class ShardingGroupRecord(Record):
     """The arrays below one module path, added up."""
 
-    path: str  # "params/decoder/layers_0"; "" for the whole pytree
+    path: str  # "params['decoder']['layers_0']"; "" for the whole pytree
     depth: int  # parts of the path
     arrays: int
     size_bytes: int
@@ -91,7 +91,7 @@ class ShardingRecord(Record):
             >>> leaf = LeafShardingRecord(path="['params']['dense']['kernel']", shape=(4,), dtype="float32", spec=((),),
             ...                           shard_shape=(4,), size_bytes=16, bytes_per_device=16, replication=2)
             >>> [(group.path, group.replicated_bytes) for group in ShardingRecord(leaves=(leaf,)).groups()]
-            [('params/dense', 16)]
+            [("['params']['dense']", 16)]
         """
         return tuple(_grouped([(split_path(leaf.path), leaf) for leaf in self.leaves], 0, depth))
 
@@ -116,6 +116,23 @@ def split_path(path: str) -> tuple[str, ...]:
     return tuple(key or attribute or index or other for key, index, other, attribute in _PART.findall(path))
 
 
+def _prefix(path: str, depth: int) -> str:
+    """The first `depth` parts of a path, as they are written in it."""
+    ends = [part.end() for part in _PART.finditer(path)]
+    return path[: ends[depth - 1]] if depth else ""
+
+
+def pattern_of(name: str) -> str:
+    """The path of a leaf with `*` for the numbers of its layers.
+
+    Example:
+        >>> pattern_of("params['layers'][3]['w']"), pattern_of("params['block_12']['w']")
+        ("params['layers'][*]['w']", "params['block_*']['w']")
+    """
+    return LAYER_NUMBER.sub("*", name)
+
+
+LAYER_NUMBER = re.compile(r"(?<=[\[._])\d+(?=$|[\]._])|(?<=_)\d+(?=['\"\]])")
 _PART = re.compile(r"""\[['"]([^\]]*)['"]\]|\[(\d+)\]|\[([^\]]*)\]|\.?([A-Za-z_]\w*)""")
 
 
@@ -144,7 +161,7 @@ def _group(leaves: list[tuple[tuple[str, ...], LeafShardingRecord]], depth: int)
     arrays = [leaf for _, leaf in leaves]
     whole = sorted((leaf for leaf in arrays if is_unsharded(leaf)), key=lambda leaf: -leaf.size_bytes)
     return ShardingGroupRecord(
-        path="/".join(leaves[0][0][:depth]) if leaves else "",
+        path=_prefix(leaves[0][1].path, depth) if leaves else "",
         depth=depth,
         arrays=len(arrays),
         size_bytes=sum(leaf.size_bytes for leaf in arrays),

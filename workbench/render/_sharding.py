@@ -5,7 +5,14 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from workbench.records.sharding import LeafShardingRecord, PlannedValueRecord, PropagationRecord, ShardingRecord
+from workbench.records.sharding import (
+    LeafShardingRecord,
+    PlannedValueRecord,
+    PropagationRecord,
+    ShardingGroupRecord,
+    ShardingRecord,
+    pattern_of,
+)
 from workbench.render._grids import CellGrid, lay_out_grid
 from workbench.render._mesh import cell_svg, describe_mesh
 from workbench.render._svg import Markup, group, join, rect, svg, text, text_width
@@ -153,14 +160,19 @@ def sharding_tree_lines(record: ShardingRecord, *, depth: int | None = None, mos
     groups = [each for each in record.groups(depth) if each.arrays > 1] if len(record.leaves) > 8 else []
     if len(groups) < 2:
         return lines
-    for each in groups[:most]:
+    alike: dict[ShardingGroupRecord, int] = {}
+    for each in groups:  # equal layers are one line
+        key = each.replace(path=pattern_of(each.path), unsharded=())
+        alike[key] = alike.get(key, 0) + 1
+    for each, count in list(alike.items())[:most]:
         shared = f", {bytes_text(each.replicated_bytes)} of it replicated" if each.replicated_bytes else ""
         lines.append(
-            f"  {'  ' * (each.depth - groups[0].depth)}{each.path or 'all'}: {count_text(each.arrays)} arrays, "
-            f"{bytes_text(each.size_bytes)}, {bytes_text(each.bytes_per_device)} per device{shared}"
+            f"  {'  ' * (each.depth - groups[0].depth)}{f'{count} × ' if count > 1 else ''}{each.path or 'all'}: "
+            f"{count_text(each.arrays)} arrays, {bytes_text(each.size_bytes)}, {bytes_text(each.bytes_per_device)} per "
+            f"device{shared}"
         )
-    if len(groups) > most:
-        lines.append(f"  … and {count_text(len(groups) - most)} more modules")
+    if len(alike) > most:
+        lines.append(f"  … and {count_text(len(alike) - most)} more modules")
     return lines
 
 

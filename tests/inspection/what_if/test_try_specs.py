@@ -72,7 +72,7 @@ def test_shards_and_bytes_of_the_changed_leaves(tried):
     assert (down.spec, down.shard_shape) == ((("model",), ()), (32, 32))
     assert data.spec == (("clients",), (), ())  # untouched: the program puts clients there
     before = {leaf.path: leaf.bytes_per_device for leaf in tried.before.inputs.leaves}
-    assert before["[0]['up']"] == 32 * 64 * 4
+    assert before["w['up']"] == 32 * 64 * 4
 
 
 def test_compiled_collectives_are_those_that_the_program_really_compiles_to(mesh, tried):

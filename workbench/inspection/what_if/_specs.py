@@ -12,6 +12,8 @@ from jax.sharding import AbstractMesh, Mesh, NamedSharding, PartitionSpec
 
 from workbench._types import Argument
 from workbench.errors import MeshError
+from workbench.inspection.sharding import inspect_sharding
+from workbench.records.sharding import ShardingRecord
 
 Spec = tuple[tuple[str, ...], ...]
 
@@ -19,8 +21,8 @@ Spec = tuple[tuple[str, ...], ...]
 class Leaves:
     """The leaves of a program's positional arguments, each known by several names.
 
-    `[0]['w']` is what `inspect(...).inputs` calls it, `params['w']` what one reads in the program. Where a library has
-    taken a module apart, `names` says what the user calls its arrays: `model.head.kernel`.
+    `params['w']` is what one reads in the program, and what `inspect(...).inputs` calls it; `[0]['w']` is its place.
+    Where a library has taken a module apart, `names` says what the user calls its arrays: `model.head.kernel`.
     """
 
     def __init__(
@@ -87,6 +89,12 @@ class Leaves:
             if spec is not None
         }
         return self.replaced(known, mesh)
+
+    def record(self, found: Sequence[Spec | None], mesh: Mesh | AbstractMesh) -> ShardingRecord:
+        """The arguments with the shardings `found` for them, called as the user writes them."""
+        record = inspect_sharding(self.sharded(found, mesh))
+        named = zip(record.leaves, self.labels, strict=True)
+        return record.replace(leaves=tuple(leaf.replace(path=label) for leaf, label in named))
 
     def _find(self, name: str) -> list[int]:
         """The leaves that `name` names: one of them, or all below an argument or a branch of it."""

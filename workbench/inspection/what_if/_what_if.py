@@ -24,7 +24,7 @@ from workbench.inspection._call import TracedCall, current_mesh, mesh_of_values,
 from workbench.inspection._compile_once import compile_now
 from workbench.inspection._program import mesh_record, plan_call
 from workbench.inspection.hlo import inspect_module
-from workbench.inspection.sharding import inspect_sharding, propagate_shardings
+from workbench.inspection.sharding import propagate_shardings
 from workbench.inspection.what_if._specs import Leaves, Spec, shape_of
 from workbench.inspection.what_if._traffic import compare_compiled, compare_planned
 from workbench.plan import ChunkSize, choose_chunk_size
@@ -148,7 +148,7 @@ class WhatIf:
         inputs = {value.name: value.spec for value in propagation.values if value.operation == "input"}
         found = [inputs.get(f"%arg{number}") for number in range(len(self._leaves.values))]
         record = self._present.replace(
-            inputs=inspect_sharding(self._leaves.sharded(found, self._mesh)),
+            inputs=self._leaves.record(found, self._mesh),
             outputs=None,
             propagation=propagation,
             module=None if chosen else self._present.module,
