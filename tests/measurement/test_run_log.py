@@ -206,12 +206,13 @@ def test_wandb_writes_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert list(tmp_path.glob("wandb/offline-run-*/*.wandb"))
 
 
-def test_mlflow_reads_the_metrics_from_its_file_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of SQLAlchemy, in MLflow's code
+def test_mlflow_reads_the_metrics_from_its_database(tmp_path: Path) -> None:
     pytest.importorskip("mlflow", reason="needs the extra `mlflow`")
-    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    pytest.importorskip("alembic", reason="needs the extra `mlflow`")
     from mlflow.tracking import MlflowClient
 
-    uri = (tmp_path / "store").as_uri()
+    uri = f"sqlite:///{tmp_path}/runs.db"
     run = rounds([MlflowLog(uri)])
     assert run.problems == ()
     client = MlflowClient(tracking_uri=uri)
@@ -220,6 +221,7 @@ def test_mlflow_reads_the_metrics_from_its_file_store(tmp_path: Path, monkeypatc
     history = client.get_metric_history(found.info.run_id, "loss")
     assert [m.value for m in history] == pytest.approx(run.history.summary()["loss"].tolist())
     assert found.info.status == "FINISHED"
+    assert list(tmp_path.glob("mlruns/**/step.py"))
 
 
 def test_trackio_keeps_the_metrics_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

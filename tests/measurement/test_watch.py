@@ -630,3 +630,21 @@ def test_the_view_draws_seconds_of_steps_without_those_of_compilations(make_sgd)
     assert curves["compile_seconds"] * 5 == curves["seconds"] == curves["dispatch_seconds"]
     assert view.live["pace"] in str(watched.record)  # one figure for one thing
     view.close()
+
+
+def test_a_tracker_that_fails_is_a_problem_and_the_loop_goes_on():
+    class Refusing:
+        def start(self, about, program):
+            raise OSError("no place for events")
+
+        def log(self, record): ...
+
+        def finish(self, status): ...
+
+    step = wb.watch(jax.jit(lambda w: (w * 2, w.sum())), log=Refusing(), show=False)
+    assert float(step(jnp.ones(3))[1]) == 3.0
+    step.close()
+    assert [problem.what for problem in step.record.problems] == [
+        "Refusing failed and was removed (OSError: no place for events)"
+    ]
+    assert "Refusing failed" in str(step)

@@ -161,6 +161,8 @@ NOT_IMPORTED = {
     "flax": "a notebook of the course",
     "loky": "its executor is handed to `engines.Executor`",
     "google-crc32c": "Beam is slow without it",
+    "sqlalchemy": "MLflow's database needs it, and its small package does not declare it",
+    "alembic": "MLflow's database needs it, and its small package does not declare it",
 }
 
 

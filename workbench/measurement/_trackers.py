@@ -107,7 +107,8 @@ class MlflowLog:
     """Logs to MLflow (extra `mlflow`).
 
     Args:
-        tracking_uri: A folder as `file:///…` (the file store), `sqlite:///…` or a server.
+        tracking_uri: A database, `sqlite:///runs.db`, or a server. MLflow 3.17 refuses a folder, `file:///…`, unless
+            `MLFLOW_ALLOW_FILE_STORE` is true.
         experiment: Its experiment.
     """
 
@@ -122,7 +123,9 @@ class MlflowLog:
             from mlflow.tracking import MlflowClient
         self._client = MlflowClient(tracking_uri=self._uri)
         found = self._client.get_experiment_by_name(self._experiment)
-        experiment = self._client.create_experiment(self._experiment) if found is None else found.experiment_id
+        path = self._uri.removeprefix("sqlite:///")  # next to a database, where MLflow takes the working directory
+        place = None if path == self._uri else (Path(path).resolve().parent / "mlruns").as_uri()
+        experiment = self._client.create_experiment(self._experiment, place) if found is None else found.experiment_id
         self._id = self._client.create_run(experiment, run_name=about["name"]).info.run_id
         for name, value in _plain(about).items():
             self._client.log_param(self._id, name, str(value)[:500])

@@ -358,6 +358,7 @@ class Watch:
 
     def close(self, status: WatchStatus = "finished") -> None:
         """Ends the record after the calls so far; further calls of the function are not recorded."""
+        self._see_ready(time.perf_counter())
         self._core.close(status)
         if self._finish.detach() is not None and self._opened:
             LOG.__exit__()

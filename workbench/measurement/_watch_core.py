@@ -417,7 +417,8 @@ class Core:
             raise
         except Exception as error:  # a full disk or a lost connection must not end the loop
             self.trackers.remove(tracker)
-            self.note(f"{type(tracker).__name__} failed and was removed ({type(error).__name__}: {error})")
+            what = f"{type(tracker).__name__} failed and was removed ({type(error).__name__}: {error})"
+            self.problem(max(self.finished - 1, 0), what)
 
     def start_trackers(self, about: Mapping[str, Any]) -> None:
         """Begins the trackers' runs.
