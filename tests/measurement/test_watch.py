@@ -648,3 +648,17 @@ def test_a_tracker_that_fails_is_a_problem_and_the_loop_goes_on():
         "Refusing failed and was removed (OSError: no place for events)"
     ]
     assert "Refusing failed" in str(step)
+
+
+def test_metrics_that_a_step_updates_in_place_have_the_name_of_their_argument():
+    nnx = pytest.importorskip("flax.nnx")
+    metrics = nnx.MultiMetric(accuracy=nnx.metrics.Average("hits"), loss=nnx.metrics.Average("loss"))
+
+    @nnx.jit
+    def step(metrics, x):
+        metrics.update(loss=x.sum(), hits=x.mean())
+
+    watched = wb.watch(step, show=False)
+    watched(metrics, jnp.ones(3))
+    watched.close()
+    assert {"metrics.accuracy.total", "metrics.loss.total"} <= set(watched.history[-1].metrics)

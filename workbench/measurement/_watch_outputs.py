@@ -57,7 +57,7 @@ class Reader:
             if isinstance(leaf, jax.Array) and id(leaf) not in before
         ]
         self.is_traced = any(isinstance(leaf, Tracer) for _, leaf in leaves)
-        named = _named(leaves, _returned_names(fn), call)
+        named = _named(leaves, _returned_names(fn), _parameters(fn), call)
         chosen = self._chosen(wanted, named)
         numbers = [(path, leaf) for path, leaf in leaves if not jnp.issubdtype(leaf.dtype, jax.dtypes.extended)]
         # An argument that is updated in place, as NNX does, is waited for where there are no results.
@@ -165,7 +165,7 @@ def _is_metric(leaf: jax.Array) -> bool:
 
 
 def _named(
-    leaves: Sequence[tuple[Any, Any]], returned: Sequence[str] | None, call: WatchedCall
+    leaves: Sequence[tuple[Any, Any]], returned: Sequence[str] | None, parameters: Sequence[str], call: WatchedCall
 ) -> dict[str, tuple[Any, Any]]:
     """The arrays by name: as the function's `return` names them, then the keys of their path.
 
@@ -181,6 +181,8 @@ def _named(
                 parts = parts if returned[0].isdigit() else [returned[0], *parts]
             elif isinstance(call.result, tuple) and len(returned) == len(call.result):
                 parts = [returned[inner[0].idx], *parts[1:]]
+        if path[0].idx == 1 and inner[0].idx < len(parameters):  # an argument that is updated in place
+            parts[0] = parameters[inner[0].idx]
         if parts and parts[-1] == "value" and len(parts) > 1:  # of an NNX variable
             parts = parts[:-1]
         entries.append((parts or ["value"], path, leaf))
@@ -227,6 +229,14 @@ def _step(key: Any, place: object) -> Getter:
             return operator.methodcaller("get_raw_value")  # of an NNX variable, whose `value` warns
         return operator.attrgetter(key.name)
     raise TypeError
+
+
+def _parameters(fn: Callable | None) -> list[str]:
+    """The parameters of a function, in order; none where its signature is unknown."""
+    try:
+        return [] if fn is None else list(inspect.signature(fn).parameters)
+    except (TypeError, ValueError):
+        return []
 
 
 def _returned_names(fn: Callable | None) -> list[str] | None:
