@@ -46,7 +46,7 @@ SMALL = FindingRecord(
 )
 
 
-def advises(*, progress, cancel):
+def advises(*, found, progress, cancel):
     return AdviceRecord(name="step", target="here", findings=(DONATE, SMALL), checked=("donation", "precision"))
 
 

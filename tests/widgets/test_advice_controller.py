@@ -28,7 +28,7 @@ FINDING = FindingRecord(
 )
 
 
-def advises(*, progress, cancel):
+def advises(*, found, progress, cancel):
     progress("compiling change 1 of 1", 0.0)
     return AdviceRecord(name="step", target="here", findings=(FINDING,), checked=("a rule",))
 
@@ -60,10 +60,10 @@ def test_record_without_a_program_cannot_be_advised():
 def test_stop_cancels_and_is_reported():
     started = threading.Event()
 
-    def waits(*, progress, cancel):
+    def waits(*, found, progress, cancel):
         started.set()
         assert cancel.wait(60)
-        return advises(progress=progress, cancel=cancel)
+        return advises(found=found, progress=progress, cancel=cancel)
 
     view = workbench_widgets.Explorer(examples.fedavg_record(), advise=waits)
     view.start_advice()
@@ -72,8 +72,26 @@ def test_stop_cancels_and_is_reported():
     assert flushed(view)["advice/job"]["status"] == "stopped"
 
 
+def test_findings_are_shown_while_others_are_verified():
+    shown, stop = threading.Event(), threading.Event()
+
+    def finds(*, found, progress, cancel):
+        found(AdviceRecord(name="step", target="here", findings=(FINDING,), checked=("a rule",)))
+        shown.set()
+        assert stop.wait(60)
+        return advises(found=found, progress=progress, cancel=cancel)
+
+    view = workbench_widgets.Explorer(examples.fedavg_record(), advise=finds)
+    view.start_advice()
+    assert shown.wait(60)
+    assert view.advice is not None
+    assert view.live["advice/job"]["status"] == "running"
+    stop.set()
+    assert flushed(view)["advice/job"]["status"] == "done"
+
+
 def test_failure_is_reported_with_its_message():
-    def fails(*, progress, cancel):
+    def fails(*, found, progress, cancel):
         raise ValueError("no such chip")
 
     view = workbench_widgets.Explorer(examples.fedavg_record(), advise=fails)

@@ -17,8 +17,14 @@ from workbench_widgets._base import WorkbenchWidget, problem
 class Advises(Protocol):
     """Protocol of a function that finds advice about the displayed program."""
 
-    def __call__(self, *, progress: Callable[[str, float], None], cancel: threading.Event) -> AdviceRecord:
-        """The findings; `progress` gets the phase and the seconds so far."""
+    def __call__(
+        self,
+        *,
+        found: Callable[[AdviceRecord], None],
+        progress: Callable[[str, float], None],
+        cancel: threading.Event,
+    ) -> AdviceRecord:
+        """The findings; `found` gets the record so far, `progress` the phase and the seconds so far."""
         ...
 
 
@@ -86,8 +92,14 @@ class AdviceController(WorkbenchWidget):
         if self._advice_job is not None and self._advice_job.is_running:
             return
         advises = self._advises
+        view = weakref.ref(self)  # the thread must not keep a forgotten view
+
+        def found(record: AdviceRecord) -> None:
+            if (shown := view()) is not None:
+                shown.update_live(**shown._advised(record))
+
         self._advice_job = Job(
-            self, f"{self._advice_place}job", lambda job: advises(**job.waiting), AdviceController._advised
+            self, f"{self._advice_place}job", lambda job: advises(found=found, **job.waiting), AdviceController._advised
         )
         self._advice_job.start()
 

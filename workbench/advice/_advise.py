@@ -93,6 +93,7 @@ def advise_record(
     trials: Trials | None = None,
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
+    found: Callable[[AdviceRecord], None] | None = None,
 ) -> AdviceRecord:
     """Ranked findings about an inspected program.
 
@@ -106,7 +107,9 @@ def advise_record(
         at_most: Findings to keep.
         trials: Runs the program before and after each verified change; needs `recompile`.
         progress: Called with what is done now and the seconds so far.
-        cancel: Ends the verification once it is set; findings that were not verified by then are kept as estimates.
+        cancel: Ends the rules and the verification once it is set. Findings that were not verified are kept as
+            estimates; an interrupt of the main thread does the same.
+        found: Called with the record so far after each rule with findings, and after each verified change.
 
     Returns:
         The findings and the rules that were checked. Findings are ranked by the predicted seconds that they save, or by
@@ -144,33 +147,44 @@ def advise_record(
         if progress is not None:
             progress(phase, time.monotonic() - began)
 
+    tell = found or (lambda _: None)
     report("reading the program")
-    found = (_for_pmap(with_evidence(each, program), program) for rule in RULES for each in rule(program))
-    findings = sorted(_once(_without_effects(list(found))), key=lambda each: -each.weight)[:at_most]
+    estimates: list[FindingRecord] = []
+    findings: list[FindingRecord] = []
+    checked: list[Rule] = []
     notes: list[str] = []
-    if recompile is not None:
+
+    def advice() -> AdviceRecord:
+        return _advice(program, findings, checked, notes)
+
+    def is_stopped(before: str) -> bool:
+        if cancel is None or not cancel.is_set():
+            return False
+        notes.append(f"stopped before every {before}")
+        return True
+
+    try:
+        for rule in RULES:
+            if is_stopped("rule was checked"):
+                return advice()
+            new = [_for_pmap(with_evidence(each, program), program) for each in rule(program)]
+            estimates += new
+            checked.append(rule)
+            findings = sorted(_once(_without_effects(estimates)), key=lambda each: -each.weight)[:at_most]
+            if new:
+                tell(advice())
         for number, finding in enumerate(findings):
-            if cancel is not None and cancel.is_set():
-                notes.append("stopped before every change was compiled")
+            if recompile is None or is_stopped("change was compiled"):
                 break
-            report(f"compiling change {number + 1} of {len(findings)}: {finding.rule}")
-            findings[number] = verified(finding, program, recompile if trials is None else trials.recompile)
-            if trials is not None:
-                report(f"running change {number + 1} of {len(findings)}: {finding.rule}")
-                findings[number] = trials.measured(findings[number], program)
-                notes += [trials.problem] if trials.problem else []
-    # A change that was compiled and gains nothing is no advice.
-    kept = [f for f in findings if f.gain is None or not f.gain.verified or f.gain.saved_share > 0.01]
-    kept = [f for f in kept if not _is_too_large(f, program)]
-    kept.sort(key=_rank)
-    return AdviceRecord(
-        name=record.name,
-        target=record.target,
-        findings=tuple(kept),
-        checked=tuple((rule.__doc__ or rule.__name__).strip().splitlines()[0] for rule in RULES),
-        notes=tuple(notes),
-        error_bar="" if record.cost is None or record.cost.seconds is None else record.cost.error_bar,
-    )
+            place = f"{number + 1} of {len(findings)}"
+            findings[number], problem = _tried(finding, program, recompile, trials, report, place)
+            notes += [problem] if problem else []
+            tell(advice())
+    except KeyboardInterrupt:
+        if not findings:
+            raise
+        notes.append("interrupted before every change was compiled")
+    return advice()
 
 
 def advise_call(
@@ -181,6 +195,7 @@ def advise_call(
     measure: bool = False,
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
+    found: Callable[[AdviceRecord], None] | None = None,
 ) -> AdviceRecord:
     """Ranked findings about a traced call and its record; changes are compiled, with `measure` also run.
 
@@ -203,7 +218,41 @@ def advise_call(
         trials=Trials(variants, cancel) if measure else None,
         progress=progress,
         cancel=cancel,
+        found=found,
     )
+
+
+def _advice(program: Compiled, findings: list[FindingRecord], checked: list[Rule], notes: list[str]) -> AdviceRecord:
+    """The record of the findings so far, ranked."""
+    # A change that was compiled and gains nothing is no advice.
+    kept = [f for f in findings if f.gain is None or not f.gain.verified or f.gain.saved_share > 0.01]
+    kept = [f for f in kept if not _is_too_large(f, program)]
+    record = program.record
+    return AdviceRecord(
+        name=record.name,
+        target=record.target,
+        findings=tuple(sorted(kept, key=_rank)),
+        checked=tuple((rule.__doc__ or rule.__name__).strip().splitlines()[0] for rule in checked),
+        notes=tuple(notes),
+        error_bar="" if record.cost is None or record.cost.seconds is None else record.cost.error_bar,
+    )
+
+
+def _tried(
+    finding: FindingRecord,
+    program: Compiled,
+    recompile: Recompile,
+    trials: Trials | None,
+    report: Callable[[str], None],
+    place: str,
+) -> tuple[FindingRecord, str]:
+    """The finding with its change compiled, with `trials` also run, and the reason where the run failed."""
+    report(f"compiling change {place}: {finding.rule}")
+    if trials is None:
+        return verified(finding, program, recompile), ""
+    compiled = verified(finding, program, trials.recompile)
+    report(f"running change {place}: {finding.rule}")
+    return trials.measured(compiled, program), trials.problem
 
 
 def _for_pmap(finding: FindingRecord, program: Compiled) -> FindingRecord:

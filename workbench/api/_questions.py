@@ -18,7 +18,7 @@ def _explained(x: object, *, large_bytes: int | None = None, **options: Option) 
 
 
 def _advised(x: object, *, verify: bool = False, **options: Option) -> AdviceRecord:
-    waiting = {name: options.pop(name) for name in ("progress", "cancel") if name in options}
+    waiting = {name: options.pop(name) for name in ("progress", "cancel", "found") if name in options}
     if verify:
         refuse_options("advise", x, {"verify": verify})
     return advise_record(_program_of(x, "advise", **options), **waiting)

@@ -44,6 +44,12 @@ class Waiting(TypedDict, total=False):
     cancel: threading.Event
 
 
+class _Advising(Waiting, total=False):
+    """Options of a request for advice."""
+
+    found: Callable[[AdviceRecord], None]
+
+
 def show_thing(x: object, **options: Option) -> None:
     """Displays the view of a value that is not a function: live in a notebook, as text in a terminal."""
     view = options.pop("view", None)
@@ -295,7 +301,7 @@ def _adviser(traced: "Traced", options: dict[str, Any], record: ProgramRecord) -
     variants = dataclasses.replace(variants, fn=traced.fn)
     context = contextvars.copy_context()
 
-    def advise(**waiting: Unpack[Waiting]) -> AdviceRecord:
+    def advise(**waiting: Unpack[_Advising]) -> AdviceRecord:
         return context.copy().run(lambda: advise_call(record, variants, **waiting))
 
     return advise

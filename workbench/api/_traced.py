@@ -16,7 +16,7 @@ from workbench.advice import Variants, advise_call, search_call
 from workbench.api import _export, _measure, _show
 from workbench.api._options import InspectOptions, Layout, Progress, ViewOptions, inspect_options
 from workbench.api._things import Inspected, record_of_thing
-from workbench.api._waiting import waiting
+from workbench.api._waiting import say_phase, waiting
 from workbench.engines import Engine, tap as tap_program
 from workbench.errors import InspectionError, MeshError
 from workbench.inspection import (
@@ -400,7 +400,14 @@ class Traced(Inspected):
         planned = made.plan(specs)
         return made.compile(planned, progress=progress, cancel=cancel) if compiled else planned
 
-    def advise(self, *, verify: bool = True, measure: bool = False, **options: Unpack[InspectOptions]) -> AdviceRecord:
+    def advise(
+        self,
+        *,
+        verify: bool = True,
+        measure: bool = False,
+        found: Callable[[AdviceRecord], None] | None = None,
+        **options: Unpack[InspectOptions],
+    ) -> AdviceRecord:
         """Ranked findings: what to change, why, with which evidence, and what it gains.
 
         Inspects the program once; with `verify` every change that can be applied from outside (donation, shardings)
@@ -411,7 +418,9 @@ class Traced(Inspected):
             measure: Whether to run the program before and after each compiled change, interleaved, on the attached
                 devices: with the arguments, or with zeros where these are shapes. Runs only what fits in free memory.
                 `cancel` stops the runs.
-            **options: Options of `inspect`.
+            found: Called with the record so far, estimates first, and again after each compiled change.
+            **options: Options of `inspect`. Once `cancel` is set, the findings so far are returned; an interrupt
+                returns these too.
 
         Returns:
             The findings, most important first, and the rules that were checked.
@@ -432,8 +441,9 @@ class Traced(Inspected):
             variants,
             verify=verify,
             measure=measure,
-            progress=options.get("progress"),
+            progress=options.get("progress") or (lambda phase, _: say_phase(phase)),
             cancel=options.get("cancel"),
+            found=found,
         )
 
     def search(
