@@ -4,7 +4,7 @@ Each case runs in a process of its own, in growing sizes; a line per size says t
 JAX alone where it does the same work, and the resident memory. `flat` compares the last fifth of what should not grow
 with the second fifth.
 
-* programs: different programs inspected, one after another, in one process;
+* programs: different programs inspected, one after another, in one process; the same compiled by JAX alone;
 * explorers: explorers of functions, opened and closed;
 * equations: traced and planned, in one function; arrays: arguments of one function, traced and planned;
 * compiled arrays: the same, inspected; loops: nested, inspected, or JAX's own error;
@@ -12,6 +12,7 @@ with the second fifth.
 """
 
 import argparse
+import cProfile
 import ctypes
 import gc
 import json
@@ -29,6 +30,7 @@ import psutil
 Row = dict[str, Any]
 SIZES = {
     "programs": (500,),
+    "programs of JAX alone": (500,),
     "explorers": (200,),
     "equations": (2_000, 20_000, 200_000),
     "arrays": (50, 500, 5_000),
@@ -49,15 +51,19 @@ def _resident() -> float:
 
 def _turns(count: int, turn: Callable[[int], object]) -> Row:
     """Seconds and memory of the second and the last fifth of equal work."""
-    seconds, memory = [], []
+    seconds, memory, calls, objects, fifth = [], [], [], [], count // 5
     for number in range(count):
         began = time.process_time()
         turn(number)
         seconds.append(time.process_time() - began)
-        if (number + 1) % (count // 5) == 0:
+        if (number + 1) % fifth == 0:
             memory.append(_resident())
-    fifth = count // 5
+            objects.append(len(gc.get_objects()))
+            calls.append(_calls(lambda number=number: turn(number)))
     return {
+        "Python calls in one, after two fifths": calls[1],
+        "Python calls in one, at the end": calls[-1],
+        "objects kept of each": (objects[-1] - objects[1]) / (3 * fifth),
         "seconds each, second fifth": statistics.median(seconds[fifth : 2 * fifth]),
         "seconds each, last fifth": statistics.median(seconds[-fifth:]),
         "MiB after two fifths": memory[1],
@@ -65,25 +71,42 @@ def _turns(count: int, turn: Callable[[int], object]) -> Row:
     }
 
 
-def programs(count: int) -> Row:
-    """Programs that differ in their sizes and operations."""
+def _calls(turn: Callable[[], object]) -> int:
+    """Calls of Python and C functions in a turn: a cache that is searched from end to end would add some."""
+    profile = cProfile.Profile()
+    profile.runcall(turn)
+    return sum(each.callcount for each in profile.getstats())
+
+
+def _tanh(w: Any, x: Any, depth: int) -> Any:
+    import jax.numpy as jnp
+
+    for _ in range(depth):
+        x = jnp.tanh(x * w)
+    return x
+
+
+def programs(count: int, inspected: bool = True) -> Row:
+    """Programs that differ in their sizes and operations: one to ten operations in each ten programs."""
+    import jax
     import jax.numpy as jnp
 
     import workbench as wb
 
     def turn(number: int) -> None:
-        width, depth = 2 + number % 50, 1 + number // 50
+        width, depth = 2 + number // 10, 1 + number % 10
 
         @wb.program(clients=4)
         def program(w: Any, x: Any) -> Any:
-            def client(w: Any, x: Any) -> Any:
-                for _ in range(depth):
-                    x = jnp.tanh(x * w)
-                return x
+            return wb.reduce_mean(wb.map_fn(lambda w, x: _tanh(w, x, depth), (wb.broadcast(w), x)))
 
-            return wb.reduce_mean(wb.map_fn(client, (wb.broadcast(w), x)))
-
-        wb.inspect(program)(jnp.ones(width), jnp.ones((4, width)))
+        args = jnp.ones(width), jnp.ones((4, width))
+        if inspected:
+            wb.inspect(program)(*args)
+        else:
+            jax.jit(lambda w, x: jax.vmap(lambda w, x: _tanh(w, x, depth), (None, 0))(w, x).mean(0)).lower(
+                *args
+            ).compile()
 
     return _turns(count, turn)
 
@@ -220,6 +243,7 @@ def names(_: int) -> Row:
 
 CASES: dict[str, Callable[[int], Row]] = {
     "programs": programs,
+    "programs of JAX alone": lambda count: programs(count, inspected=False),
     "explorers": explorers,
     "equations": equations,
     "arrays": arrays,

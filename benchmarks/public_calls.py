@@ -8,9 +8,9 @@ import json
 import logging
 import os
 import random
+import secrets
 import signal
 import sys
-import tempfile
 import threading
 import warnings
 from collections.abc import Callable
@@ -125,8 +125,7 @@ def _paged(record: Any, path: Path) -> bool:
     return "</html>" in path.read_text()
 
 
-def _exported(folder: Path) -> Any:
-    path = folder / "average.wb"
+def _exported(path: Path) -> Any:
     wb.trace(average())(W, X).export().save(path)
     return np.asarray(wb.load(path)(W, X)).tolist()
 
@@ -148,8 +147,8 @@ def calls(folder: Path, record: Any) -> dict[str, Callable[[], Any]]:
         record: The inspected program `average`.
     """
 
-    def place() -> Path:
-        return Path(tempfile.mkdtemp(dir=folder))
+    def place(name: str) -> Path:
+        return folder / f"{secrets.token_hex(8)}-{name}"
 
     return {
         "trace": lambda: facts(wb.trace(average())(W, X).plan),
@@ -165,8 +164,8 @@ def calls(folder: Path, record: Any) -> dict[str, Callable[[], Any]]:
         "fit": lambda: facts(wb.search(step(), on=["v5e:2x2"], compiled=False)(B, A)),
         "measure": lambda: sorted({each.where for each in wb.measure(average(), rounds=1)(W, X).stages}),
         "run_rounds": lambda: of_run(rounds()),
-        "run_rounds with checkpoints": lambda: of_run(rounds(checkpoint_dir=place() / "kept")),
-        "run_rounds in a folder": lambda: of_run(rounds(log=place() / "runs")),
+        "run_rounds with checkpoints": lambda: of_run(rounds(checkpoint_dir=place("kept"))),
+        "run_rounds in a folder": lambda: of_run(rounds(log=place("runs"))),
         "run_rounds in the background": lambda: of_run(rounds(background=True).wait()),
         "history as a table": lambda: list(rounds().history.to_pandas().columns),
         "sweep": _swept,
@@ -175,8 +174,8 @@ def calls(folder: Path, record: Any) -> dict[str, Callable[[], Any]]:
         "show": lambda: type(wb.show(average())(W, X)).__name__,
         "explore": lambda: _closed(wb.explore(average())(W, X)),
         "explore a record": lambda: _explored(record),
-        "page": lambda: _paged(record, place() / "page.html"),
-        "export and load": lambda: _exported(place()),
+        "page": lambda: _paged(record, place("page.html")),
+        "export and load": lambda: _exported(place("average.wb")),
         "json": lambda: type(record).from_json(record.to_json()) == record,
         "text": lambda: repr(record),
         "make_mesh": lambda: str(wb.make_mesh(clients=CLIENTS)),

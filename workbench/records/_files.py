@@ -1,6 +1,7 @@
 """Files that are whole or not there: the old one stays until the new one is complete."""
 
 import contextlib
+import functools
 import os
 import secrets
 import stat
@@ -25,12 +26,14 @@ def write_whole(path: str | os.PathLike[str], content: bytes | str | Callable[[I
             with place.open("wb") as opened:
                 _write(opened, content)
             return
-    descriptor, name = _new_file(place)
-    try:
-        with os.fdopen(descriptor, "wb") as opened:
+    name = place.with_name(f".{place.name[:100]}.{secrets.token_hex(8)}.part")
+    # The system applies the umask, which nobody can read without setting it; a replaced file gives its permissions.
+    mode = 0o600 if place.exists() else 0o666
+    try:  # No Python code between the system and the file object: an interrupt there would leave the descriptor open.
+        with open(name, "xb", opener=functools.partial(os.open, mode=mode)) as opened:
             _write(opened, content)
             opened.flush()
-            os.fsync(descriptor)
+            os.fsync(opened.fileno())
         with contextlib.suppress(FileNotFoundError):
             os.chmod(name, stat.S_IMODE(place.stat().st_mode))  # noqa: PTH101
         os.replace(name, place)  # noqa: PTH105
@@ -45,12 +48,3 @@ def _write(opened: IO[bytes], content: str | bytes | Callable[[IO[bytes]], objec
         content(opened)
     else:
         opened.write(content.encode("utf-8") if isinstance(content, str) else content)
-
-
-def _new_file(place: Path) -> tuple[int, str]:
-    """A new file next to `place`. The system applies the umask, which nobody can read without setting it."""
-    mode = 0o600 if place.exists() else 0o666  # of the file that is replaced, the permissions come last
-    while True:
-        name = place.with_name(f".{place.name[:100]}.{secrets.token_hex(8)}.part")
-        with contextlib.suppress(FileExistsError):
-            return os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), mode), str(name)
