@@ -122,7 +122,7 @@ def _paged(record: Any, path: Path) -> bool:
     view: Any = wb.explore(record)
     view.to_html(path)
     view.close()
-    return "</html>" in path.read_text()
+    return "</html>" in path.read_text("utf-8")
 
 
 def _exported(path: Path) -> Any:

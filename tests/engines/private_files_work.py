@@ -33,11 +33,11 @@ def is_open(path: Path) -> bool:
     return True
 
 
-def look(seen: dict[str, str]) -> None:
-    """Notes every file and folder, with its mode if other users may open it, once and for all."""
+def look(seen: dict[str, str], folders_too: bool = False) -> None:
+    """Notes every file, or folder where asked for, with its mode if other users may open it, once and for all."""
     for place in PLACES:
         for folder, folders, files in os.walk(place):
-            for path in (Path(folder, name) for name in (*folders, *files)):
+            for path in (Path(folder, name) for name in (*(folders if folders_too else ()), *files)):
                 opened = is_open(path)
                 with contextlib.suppress(OSError):
                     mode = oct(path.lstat().st_mode & 0o777) if opened else ""
@@ -52,12 +52,8 @@ def engine_of(name: str, stack: contextlib.ExitStack) -> Any:
     if name == "loky":
         return wb.engines.Executor(importlib.import_module("loky").get_reusable_executor(2))
     if name == "dask":
-        client = importlib.import_module("distributed").Client(
-            n_workers=1, threads_per_worker=1, dashboard_address=":0"
-        )
-        return wb.engines.Executor(stack.enter_context(client).get_executor())
+        return wb.engines.Executor(importlib.import_module("distributed").get_client().get_executor())
     if name == "ray":
-        importlib.import_module("ray").init(num_cpus=2, include_dashboard=False)
         return wb.engines.Ray()
     made = {
         "spark": lambda: wb.engines.Spark("local[2]"),
@@ -65,6 +61,15 @@ def engine_of(name: str, stack: contextlib.ExitStack) -> Any:
         "flower": lambda: wb.engines.Flower(nodes=4, workers=1, start_seconds=400),
     }
     return stack.enter_context(made[name]())
+
+
+def start_cluster(name: str, stack: contextlib.ExitStack) -> None:
+    """Starts what users start themselves."""
+    if name == "dask":
+        distributed = importlib.import_module("distributed")
+        stack.enter_context(distributed.Client(n_workers=1, threads_per_worker=1, dashboard_address=":0"))
+    if name == "ray":
+        importlib.import_module("ray").init(num_cpus=2, include_dashboard=False)
 
 
 def main() -> None:
@@ -78,21 +83,22 @@ def main() -> None:
             look(seen)
 
     watching = threading.Thread(target=watch)
-    watching.start()
-    try:
-        with contextlib.ExitStack() as stack:
-            engine = engine_of(sys.argv[1], stack)
+    with contextlib.ExitStack() as stack:
+        start_cluster(sys.argv[1], stack)
+        engine = engine_of(sys.argv[1], stack) if sys.argv[1] == "ray" else None
+        watching.start()
+        try:
+            engine = engine or engine_of(sys.argv[1], stack)
 
             @wb.program(clients=4)
             def average(w: Any, x: Any) -> Any:
                 return wb.reduce_mean(wb.map_fn(lambda w, x: (w * x).sum(), (wb.broadcast(w), x)))
 
-            found = engine.run(average, jnp.ones(300_000), jnp.ones((4, 300_000)))
-            look(seen)
-            result = float(found.results)
-    finally:
-        ended.set()
-        watching.join()
+            result = float(engine.run(average, jnp.ones(300_000), jnp.ones((4, 300_000))).results)
+            look(seen, folders_too=True)
+        finally:
+            ended.set()
+            watching.join()
     opened = {path: mode for path, mode in seen.items() if mode}
     print(json.dumps({"result": result, "files": len(seen), "open": opened}))
 

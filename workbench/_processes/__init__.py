@@ -15,7 +15,10 @@ from workbench._processes._folders import (
     remove_with_this_process as remove_with_this_process,
     temporary_folder as temporary_folder,
 )
-from workbench._processes._ray import end_ray_with_this_process as end_ray_with_this_process
+from workbench._processes._ray import (
+    close_folder_of_ray as close_folder_of_ray,
+    end_ray_with_this_process as end_ray_with_this_process,
+)
 from workbench._processes._shared_change import (
     UNUSED_DONATIONS_ARE_FINE as UNUSED_DONATIONS_ARE_FINE,
     SharedChange as SharedChange,

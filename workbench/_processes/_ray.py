@@ -1,11 +1,30 @@
 """The end of a Ray cluster whose driver is killed."""
 
+import contextlib
 from importlib import import_module
 from pathlib import Path
 
 from workbench._processes._folders import end_users_with_this_process, is_removed
 
 _session: list[Path] = []  # the one that this process started last
+
+
+def close_folder_of_ray() -> Path | None:
+    """Closes the folder of the cluster that `ray.init` started here to other users, who may write into it by default.
+
+    Returns:
+        The folder, or None if this process started no cluster.
+    """
+    try:
+        node = getattr(import_module("ray._private.worker"), "_global_node", None)  # None: `ray.init` was not here
+    except ImportError:  # another Ray than those that are known
+        return None
+    if node is None or not getattr(node, "head", False):
+        return None
+    session = Path(node.get_session_dir_path()).resolve()
+    with contextlib.suppress(OSError):  # somebody else's folder
+        session.chmod(0o700)
+    return session
 
 
 def end_ray_with_this_process() -> None:
@@ -15,13 +34,9 @@ def end_ray_with_this_process() -> None:
     folder of the session stays. A cluster that others started is left alone, as are the logs after any other end:
     at exit whoever removes folders is ended first.
     """
-    try:
-        node = getattr(import_module("ray._private.worker"), "_global_node", None)  # None: `ray.init` was not here
-    except ImportError:  # another Ray than those that are known
+    session = close_folder_of_ray()
+    if session is None:
         return
-    if node is None or not getattr(node, "head", False):
-        return
-    session = Path(node.get_session_dir_path()).resolve()
     if _session == [session]:
         return
     for other in _session:  # that cluster was shut down

@@ -48,7 +48,12 @@ def main() -> None:
 def _start(task: dict[str, Any]) -> "subprocess.Popen[bytes]":
     with open(task["log"], "ab") as log:  # noqa: PTH123
         return subprocess.Popen(
-            task["argv"], env={**os.environ, **task["env"]}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+            task["argv"],
+            env={**os.environ, **task["env"]},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            umask=0o077,  # Ray makes its sockets and logs with the umask
         )
 
 

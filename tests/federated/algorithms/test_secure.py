@@ -1,5 +1,7 @@
 """Secure aggregation: exact sums above the threshold, nothing below it, and only masks at the server."""
 
+import copy
+
 import jax.numpy as jnp
 import numpy as np
 import optax
@@ -303,6 +305,44 @@ def test_a_wrong_share_of_a_key_is_detected_at_the_threshold(monkeypatch):
     monkeypatch.setattr(opened._parties[2], "answer", lambda alive: [share ^ 2**100 for share in honest(alive)])
     with pytest.raises(EngineError, match="do not belong together"):
         opened.reveal(range(4))
+
+
+@pytest.mark.parametrize("share", [-1, PRIME, 2**600], ids=["negative", "the prime", "too long"])
+def test_a_share_that_is_out_of_range_is_refused_with_the_client(monkeypatch, share):
+    opened = begun()
+    monkeypatch.setattr(opened._parties[2], "answer", lambda alive: [share] * CLIENTS)
+    with pytest.raises(EngineError, match="as a share of client 2"):
+        opened.reveal(range(6))
+
+
+def test_words_out_of_the_range_of_updates_are_taken_modulo_two_to_the_32():
+    values = np.zeros((CLIENTS, SIZE), np.int32)
+    values[0], values[1] = 2**31 - 1, 2
+    np.testing.assert_array_equal(unmasked(values, [True] * CLIENTS), np.full(SIZE, 1 - 2**31))
+
+
+@pytest.mark.parametrize(("threshold", "unmasked_by_two"), [(4, True), (5, False)])
+def test_a_server_with_two_clients_needs_a_threshold_of_half_of_all_and_them(threshold, unmasked_by_two):
+    # Out of scope below that threshold. Clients 2 and 3 answer for both sets of survivors.
+    opened = begun(threshold)
+    sets = ([0, 1, 2, 3, 4][:threshold], [5, 4, 3, 2, 1][:threshold])
+    told = {0: 0, 1: 0, 4: 1, 5: 1}
+    answers = ({}, {})
+    for each, survivors in enumerate(sets):
+        for number in (2, 3, *(n for n in told if told[n] == each)):
+            answers[each][number] = copy.deepcopy(opened._parties[number]).answer(sorted(survivors))
+    shares = [{number + 1: answer[0] for number, answer in each.items()} for each in answers]  # of client 0
+    assert [len(each) >= threshold for each in shares] == [unmasked_by_two] * 2
+    if unmasked_by_two:
+        assert recover_secret(shares[0], threshold=threshold) == opened._parties[0].seed
+        assert recover_secret(shares[1], threshold=threshold) == opened._parties[0]._masking
+
+
+def test_a_server_that_invents_all_other_clients_reads_an_update():
+    # Out of scope: keys are not signed.
+    values = np.zeros((CLIENTS, SIZE), np.int32)
+    values[3] = 7
+    np.testing.assert_array_equal(unmasked(values, [True] * CLIENTS), values[3])
 
 
 def test_changed_and_replayed_messages_of_shares_are_refused():

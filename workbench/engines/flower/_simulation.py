@@ -8,6 +8,8 @@ import sys
 import time
 from typing import Any
 
+from workbench._processes import close_folder_of_ray
+
 _TRY_SECONDS = 90.0  # for Ray to run its first task: 5 to 30 s on two busy cores
 _LEAST_RAYLET_SECONDS = 40.0  # for its raylet to appear; Ray's own 30 s are short on a busy machine
 
@@ -45,6 +47,7 @@ def start_ray(options: dict[str, Any], patience: float) -> None:
             # As Flower would start it: the nodes find what this process finds.
             paths = {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
             ray.init(runtime_env={"env_vars": paths}, **options)
+            close_folder_of_ray()
             ray.get(ray.remote(num_cpus=0)(lambda: None).remote(), timeout=_TRY_SECONDS)
         except Exception as error:
             print(f"Ray did not start: {type(error).__name__}: {error}", flush=True)

@@ -9,7 +9,7 @@ from jaxtyping import Bool, UInt32
 
 from workbench.errors import EngineError, ProgramError, needs_library
 from workbench.federated.algorithms._secure_cost import SHARE_BYTES, secure_aggregation_cost
-from workbench.federated.algorithms._shamir import recover_secret, share_secret
+from workbench.federated.algorithms._shamir import PRIME, recover_secret, share_secret
 from workbench.records.run import ProtocolCostRecord
 
 if TYPE_CHECKING:
@@ -157,6 +157,12 @@ class SecureRound:
             raise EngineError(message)
         answers = {number: self._parties[number].answer(alive) for number in answering}
         for number, answer in answers.items():
+            if not all(0 <= share < PRIME for share in answer):
+                message = (
+                    f"`SecureRound.reveal` received a number outside of the field as a share of client {number}. "
+                    "Shares are integers from 0 to below 2^256 + 297: begin a new round without this client."
+                )
+                raise EngineError(message)
             self.received["unmasking", number] = b"".join(share.to_bytes(SHARE_BYTES, "little") for share in answer)
         pairs, own = self.client_seeds()
         revealed_own, revealed_pairs = np.zeros_like(own), np.zeros_like(pairs)
