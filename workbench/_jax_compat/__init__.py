@@ -73,7 +73,7 @@ def compile_with_own_lines(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
 
 
 def lines_may_be_stale(program: jax.stages.Lowered | jax.stages.Compiled) -> bool:
-    """Whether the user compiled this program where JAX's persistent cache is on, which ignores source lines.
+    """Says whether the user compiled this program where JAX's persistent cache is on, which ignores source lines.
 
     Needs that a `Lowered` keeps its executable in `_lowering._executable` (0.10 to 0.12).
     """
