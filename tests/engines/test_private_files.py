@@ -3,10 +3,10 @@
 import importlib.util
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import sys
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +24,12 @@ ROOT = Path(__file__).parents[2]
 def test_other_users_cannot_open_files_of_a_run(engine: str):
     if importlib.util.find_spec(PACKAGES[engine]) is None or (engine == "spark" and not shutil.which("java")):
         pytest.skip(f"{PACKAGES[engine]} is not installed")
-    with tempfile.TemporaryDirectory(prefix="w") as folder:  # names of Ray's sockets have at most 107 characters
-        found, shared = files_of_a_run(engine, Path(folder))
+    folder = Path("/tmp", secrets.token_hex(2))  # names of Ray's sockets have at most 107 characters
+    folder.mkdir(mode=0o700)
+    try:
+        found, shared = files_of_a_run(engine, folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
     assert found["result"] == 300_000
     assert found["files"] > 0
     assert [path for path in found["open"] if path not in shared and not path.endswith("lock")] == []

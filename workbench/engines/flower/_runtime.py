@@ -104,6 +104,8 @@ class Runtime:
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_HOME": str(self.folder / "home"),
             "RAY_USAGE_STATS_ENABLED": "0",
+            # Ray opens its folders to all users. Names of its sockets are 68 characters longer, and have at most 107.
+            **({"RAY_TMPDIR": str(self.folder)} if len(str(self.folder)) <= 39 else {}),
             "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu"),
             # Flower starts its own programs by their names.
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
