@@ -12,6 +12,7 @@ import { aligned, BANDS, type BandKind, bandOf, type Curve, canBeLog, curveOf, t
 
 const OVER = new Set(["finished", "stopped", "interrupted", "failed"]);
 const MOST_LINES = 12; // devices drawn one by one
+const PARTS = "seconds of a step"; // the chart of a watched loop's seconds; compilations are events in the list
 
 type Bytes = DataView | ArrayBuffer | null;
 type Axis = "round" | "seconds";
@@ -129,13 +130,17 @@ class RunView {
       "div",
       { class: "wb-tools" },
       h("label", {}, "Along ", axis),
-      h("label", {}, "Band over clients ", band),
+      this.isLoop ? null : h("label", {}, "Band over clients ", band),
       h("label", {}, this.log, " Logarithmic"),
     );
   }
 
   private get unit(): string {
     return this.context.state<string | undefined>("unit") ?? "round";
+  }
+  /** Whether this is a watched loop, which has no clients. */
+  private get isLoop(): boolean {
+    return this.unit === "step";
   }
   private get axis(): Axis {
     return this.context.setting<Axis>("axis", "round");
@@ -163,9 +168,15 @@ class RunView {
     this.drawHead(state);
     const curves = readCurves(this.context.live<SentCurve[]>("curves"));
     const samples = this.context.live<Samples | null>("samples");
-    const wanted = new Set(curves.map(({ name }) => name));
+    const parts = this.isLoop ? curves.filter(({ name }) => /(^|_)seconds$/.test(name)) : [];
+    const others = curves.filter((curve) => !parts.includes(curve));
+    const wanted = new Set(others.map(({ name }) => name));
     this.span = this.spanOf(curves, samples ?? null);
-    for (const curve of curves) this.drawCurve(curve);
+    for (const curve of others) this.drawCurve(curve);
+    if (parts.length) {
+      wanted.add(PARTS);
+      this.drawParts(parts.filter(({ name }) => name !== "compile_seconds"));
+    }
     if (samples?.devices.length && this.axis === "seconds")
       for (const name of Object.keys(samples.columns)) {
         wanted.add(`devices: ${name}`);
@@ -264,6 +275,34 @@ class RunView {
       binary: curve.name.endsWith("_bytes"),
       label: `${curve.name}: ${said} after ${this.unit} ${curve.round.at(-1) ?? 0}`,
       format,
+      formatX:
+        this.axis === "seconds" ? formatSeconds : (value) => (Number.isInteger(value) ? `${this.unit} ${value}` : ""),
+    });
+  }
+
+  /** The seconds of a watched loop's steps, and the parts of these seconds. */
+  private drawParts(parts: readonly Curve[]): void {
+    const along = (each: Curve) => (this.axis === "seconds" ? each.seconds : each.round);
+    const x = union(parts.map(along));
+    const lines = parts.map((each, i): Line => {
+      const isWhole = each.name === "seconds";
+      return {
+        label: isWhole ? "step" : each.name.replace(/_seconds$/, ""),
+        values: aligned(along(each), each.mean, x),
+        colour: isWhole ? "clients" : `series-${(i + 3) % 8}`,
+        width: isWhole ? 2.4 : 1.4,
+      };
+    });
+    const last = parts.find(({ name }) => name === "seconds")?.mean.at(-1);
+    this.chartOf(PARTS).draw({
+      x,
+      lines,
+      bands: [],
+      log: this.log.checked && canBeLog(lines.map(({ values }) => values)),
+      rangeX: this.span,
+      binary: false,
+      label: `${PARTS}: ${last == null ? "nothing yet" : formatSeconds(last)}`,
+      format: formatSeconds,
       formatX:
         this.axis === "seconds" ? formatSeconds : (value) => (Number.isInteger(value) ? `${this.unit} ${value}` : ""),
     });
