@@ -244,7 +244,7 @@ def prepare(program: Program, chip: Any, *, runs: bool = True) -> tuple[Callable
     import jax
     import numpy as np
 
-    from workbench.cost import estimate_cost
+    from workbench.cost import estimate_cost, seconds_of_call
     from workbench.inspection import Inspection, LoweredCall, inspect_module, trace_call
 
     mesh, fn, args = program.build()
@@ -268,13 +268,14 @@ def prepare(program: Program, chip: Any, *, runs: bool = True) -> tuple[Callable
             cost = estimate_cost(made.module, made.plan, chip=chip, mesh=made.mesh)
             compiled, given = made.compiled, made.args
     stages = cost.stages
+    assert compiled is not None
+    arrays = len(jax.tree.leaves((compiled.args_info, compiled.out_tree.unflatten([0] * compiled.out_tree.num_leaves))))
     prediction = {
-        "predicted": None if cost.seconds is None else cost.seconds + call_seconds(chip),
+        "predicted": None if cost.seconds is None else cost.seconds + seconds_of_call(chip, arrays),
         "compute": sum(stage.compute_seconds or 0.0 for stage in stages),
         "memory": sum(stage.memory_seconds or 0.0 for stage in stages),
         "collectives": sum(stage.collective_seconds or 0.0 for stage in stages),
     }
-    assert compiled is not None
     if not runs:
         return None, prediction
     given = tuple(given)
@@ -292,11 +293,6 @@ def prepare(program: Program, chip: Any, *, runs: bool = True) -> tuple[Callable
 
     once()
     return once, prediction
-
-
-def call_seconds(chip: Any) -> float:
-    """Measured seconds of one call of a small program."""
-    return next((row.seconds for row in chip.rates if row.kind == "call"), 0.0)
 
 
 def all_programs(count: int) -> list[Program]:

@@ -9,7 +9,15 @@ import pytest
 
 import workbench as wb
 from workbench.aot import calibration_of_devices
-from workbench.cost import CHIPS, collective_seconds, estimate_cost, known_chip, predict_operation
+from workbench.cost import (
+    CHIPS,
+    collective_seconds,
+    estimate_cost,
+    known_chip,
+    predict_operation,
+    seconds_of_call,
+    time_module,
+)
 from workbench.errors import MeshError
 from workbench.inspection import inspect_module
 from workbench.measurement import _calibrate
@@ -86,6 +94,71 @@ ENTRY %main (a: f32[125]) -> f32[125] {
 """
     seconds = estimate_cost(inspect_module(text, platform="cpu"), chip=MEASURED).seconds
     assert seconds == pytest.approx(1e-6 + 1e-3)  # each reads and writes 1,000 bytes
+
+
+def seconds_on_measured(text, *rates):
+    chip = MEASURED.replace(rates=(*MEASURED.rates, *rates))
+    return estimate_cost(inspect_module(text, platform="cpu"), chip=chip).seconds
+
+
+def test_operand_that_was_made_long_ago_comes_from_a_slower_cache():
+    # `far` reads what was made before 250,000 floats were written, `near` what was made just before
+    text = """HloModule jit_f, is_scheduled=true
+
+ENTRY %main (a: f32[125]) -> f32[125] {
+  %a = f32[125] parameter(0)
+  %first = f32[125] negate(%a)
+  %large = f32[250000] broadcast(%first), dimensions={}
+  %READ = f32[125] negate(%OPERAND)
+  ROOT %last = f32[125] negate(%READ)
+}
+"""
+    near, far = (text.replace("READ", "x").replace("OPERAND", name) for name in ("large", "first"))
+    near = near.replace("negate(%large)", "slice(%large), slice={[0:125]}")
+    fast, slow = rate("elementwise", 1e3, 1e-6), rate("elementwise", 1e6, 1e-2)  # ten times slower a byte
+    chip = MEASURED.replace(rates=(fast, slow))
+    times = [time_module(inspect_module(each, platform="cpu"), chip) for each in (near, far)]
+    assert times[0]["x"].seconds == pytest.approx(times[0]["last"].seconds)
+    assert times[1]["x"].seconds == pytest.approx(1e-2 * (1000 / 1e6), rel=0.01)
+    assert times[1]["x"].seconds > 5 * times[1]["last"].seconds
+
+
+def test_exponentials_of_a_fusion_take_their_own_rate():
+    text = """HloModule jit_f, is_scheduled=true
+
+%inside (p: f32[125]) -> f32[125] {
+  %p = f32[125] parameter(0)
+  %minus = f32[125] negate(%p)
+  ROOT %exponential = f32[125] exponential(%minus)
+}
+
+ENTRY %main (a: f32[125]) -> f32[125] {
+  %a = f32[125] parameter(0)
+  ROOT %fusion = f32[125] fusion(%a), kind=kLoop, calls=%inside
+}
+"""
+    assert seconds_on_measured(text) == pytest.approx(1e-6)
+    assert seconds_on_measured(text, rate("transcendental", 125.0, 3e-5)) == pytest.approx(3e-5)
+
+
+def test_product_takes_no_less_than_its_operands():
+    text = """HloModule jit_f, is_scheduled=true
+
+ENTRY %main (a: f32[500,500], b: f32[500,1]) -> f32[500,1] {
+  %a = f32[500,500] parameter(0)
+  %b = f32[500,1] parameter(1)
+  ROOT %dot = f32[500,1] dot(%a, %b), lhs_contracting_dims={1}, rhs_contracting_dims={0}
+}
+"""
+    thin = rate("thin product", 1_004_000.0, 7e-4)
+    assert seconds_on_measured(text, thin) == pytest.approx(7e-4)
+    assert seconds_on_measured(text) == pytest.approx(1e-4, rel=0.01)  # else those of elementwise operations
+
+
+def test_call_costs_more_with_more_arrays():
+    chip = MEASURED.replace(rates=(rate("call", 0.0, 1e-5), rate("array", 0.0, 2e-6)))
+    assert [seconds_of_call(chip, arrays) for arrays in (2, 12)] == pytest.approx([1e-5, 2e-5])
+    assert seconds_of_call(CHIPS["v5e"], 12) == 0.0
 
 
 def test_text_says_measured_rates_or_data_sheet():

@@ -13,14 +13,17 @@ Bound = Literal["compute", "memory", "overhead"]
 
 _PASSES_ON_TPU = {"": 1, "high": 3, "highest": 6}  # products of bfloat16 that one of float32 takes
 # They name or pass values on, or only wait: no time is theirs.
-_FREE = frozenset(
+FREE = frozenset(
     "parameter constant tuple get-tuple-element bitcast while conditional call call-start async-start async-update "
     "async-done call-done after-all partition-id replica-id opt-barrier domain add-dependency".split()
 )
 _MEASURED_CLASSES: tuple[tuple[str, RateKind], ...] = (
     ("scatter", "scatter"), ("gather", "gather"), ("sort", "sort"), ("transpose", "transpose"), ("copy", "transpose"),
-    ("reverse", "transpose"), ("reduce", "reduction"),
+    ("reverse", "transpose"), ("reduce", "reduction")
 )  # fmt: skip
+TRANSCENDENTAL = frozenset(
+    "atan2 cbrt cosine erf exponential exponential-minus-one log log-plus-one logistic power sine tan tanh".split()
+)
 
 
 class Prediction(NamedTuple):
@@ -151,7 +154,13 @@ def predict_operation(
 
 
 def predict_instruction(
-    instruction: InstructionRecord, chip: ChipRecord, dtype: str = "bfloat16", *, fixed: bool = True
+    instruction: InstructionRecord,
+    chip: ChipRecord,
+    dtype: str = "bfloat16",
+    *,
+    fixed: bool = True,
+    reach_bytes: float = 0.0,
+    transcendentals: float = 0.0,
 ) -> OperationTime:
     """Predicts the seconds of one execution of an instruction of a compiled module; not of a collective.
 
@@ -160,11 +169,14 @@ def predict_instruction(
         chip: Gives the peaks.
         dtype: What kernels multiply that do not say so.
         fixed: Whether to add the fixed cost of an operation.
+        reach_bytes: Bytes that the program wrote since the operands were made: with measured rates, they decide which
+            cache still holds the operands.
+        transcendentals: Exponentials, logarithms and such that it computes; priced where their rate was measured.
 
     Returns:
         The time; zeros for instructions that only name or wait for values.
     """
-    free = instruction.opcode in _FREE or instruction.opcode.endswith(("-done", "-update"))
+    free = instruction.opcode in FREE or instruction.opcode.endswith(("-done", "-update"))
     if free or instruction.fused or not (instruction.flops or instruction.accessed_bytes or _works(instruction)):
         return OperationTime(0.0, 0.0, 0.0)
     products = instruction.products
@@ -175,7 +187,12 @@ def predict_instruction(
     kind = classify_operation("", instruction.opcode, instruction.flops)
     if kind == "other" and instruction.opcode == "fusion":
         kind = "elementwise"
-    return _time(products, instruction.accessed_bytes, chip, kind, _measured_class(instruction), fixed=fixed)
+    measured = _measured_class(instruction)
+    found = _time(products, instruction.accessed_bytes, chip, kind, measured, fixed=fixed, reach_bytes=reach_bytes)
+    special = interpolate(rows_of(chip, "transcendental"), transcendentals) if transcendentals else None
+    if special is None or found.seconds is None or found.compute is None:
+        return found
+    return found._replace(seconds=max(found.seconds, special), compute=max(found.compute, special))
 
 
 def _works(instruction: InstructionRecord) -> bool:
@@ -185,16 +202,16 @@ def _works(instruction: InstructionRecord) -> bool:
 
 def _time(
     products: Mapping[str, float], accessed_bytes: float, chip: ChipRecord, kind: OperationClass, measured: RateKind,
-    *, fixed: bool = True,
+    *, fixed: bool = True, reach_bytes: float = 0.0,
 ) -> OperationTime:  # fmt: skip
     rates = rates_of(chip)
-    memory = interpolate(rows_of(chip, measured), accessed_bytes) if chip.rates and accessed_bytes else None
+    memory = _measured_seconds(chip, measured, accessed_bytes, reach_bytes) if chip.rates and accessed_bytes else None
     if memory is None:
         bandwidth = chip.hbm_bytes_per_second / chip.devices_per_chip
         memory = accessed_bytes / bandwidth / rates.memory[kind] if accessed_bytes else 0.0
     compute = 0.0
     for product, flops in products.items():
-        seconds = _product_seconds(product, flops, chip, rates.matrix[kind])
+        seconds = _product_seconds(product, flops, chip, rates.matrix[kind], kind)
         if seconds is None:
             return OperationTime(None, None, memory, f"no peak of {chip.name} for products of {product} is known")
         compute += seconds
@@ -204,7 +221,18 @@ def _time(
     return OperationTime(max(compute, memory) + (rates.operation_seconds if fixed else 0.0), compute, memory)
 
 
-def _product_seconds(product: str, flops: float, chip: ChipRecord, share: float) -> float | None:
+def _measured_seconds(chip: ChipRecord, measured: RateKind, accessed_bytes: float, reach_bytes: float) -> float | None:
+    """Seconds of memory traffic at measured rates: those of its size, or those of the cache that holds its operands."""
+    rows = rows_of(chip, measured) or (rows_of(chip, "elementwise") if measured == "thin product" else [])
+    seconds = interpolate(rows, accessed_bytes)
+    if seconds is None or reach_bytes <= accessed_bytes:
+        return seconds
+    return max(seconds, (interpolate(rows, reach_bytes) or 0.0) * accessed_bytes / reach_bytes)
+
+
+def _product_seconds(product: str, flops: float, chip: ChipRecord, share: float, kind: OperationClass) -> float | None:
+    if kind == "convolution" and chip.rates and (measured := interpolate(rows_of(chip, "convolution"), flops)):
+        return measured
     dtype = product.partition("*")[0].partition(":")[0]
     rows = rows_of(chip, "matrix product", dtype) or (rows_of(chip, "matrix product", "float32") if chip.rates else [])
     measured = interpolate(rows, flops)
@@ -216,11 +244,28 @@ def _product_seconds(product: str, flops: float, chip: ChipRecord, share: float)
 
 def _measured_class(instruction: InstructionRecord) -> RateKind:
     """The measured class by the opcode, or by the words with which XLA names a fusion after its parts."""
+    if instruction.flops and instruction.opcode != "convolution":
+        return "thin product"
     text = instruction.name if instruction.opcode == "fusion" else instruction.opcode
     for word, kind in _MEASURED_CLASSES:
         if word in text:
             return kind
     return "elementwise"
+
+
+def seconds_of_call(chip: ChipRecord, arrays: int) -> float:
+    """Seconds that a call takes besides its operations, at measured rates; 0 where they were not measured.
+
+    Args:
+        chip: From `wb.calibrate`.
+        arrays: Arguments and results of the program, together.
+
+    Example:
+        >>> seconds_of_call(wb.calibrate(kinds=("call", "array"), seconds=1, progress=False, store=False), 8) > 0
+        True
+    """
+    rows = {row.kind: row.seconds for row in chip.rates if row.kind in ("call", "array")}
+    return rows.get("call", 0.0) + rows.get("array", 0.0) * max(0, arrays - 2) / 2
 
 
 def rows_of(chip: ChipRecord, kind: str, dtype: str | None = None) -> list[RateRecord]:

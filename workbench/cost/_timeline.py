@@ -5,11 +5,13 @@ between its start and its done, one at a time over the same mesh axes; what it s
 An asynchronous copy takes the bandwidth of main memory that the operations in between leave.
 """
 
+import math
+import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from workbench.cost._collectives import seconds_of_collective, why_unpriced
-from workbench.cost._operations import OperationTime, predict_instruction
+from workbench.cost._operations import FREE, TRANSCENDENTAL, OperationTime, predict_instruction
 from workbench.cost._rates import family_of
 from workbench.records.compiled import CollectiveRecord, InstructionRecord, ModuleRecord
 from workbench.records.hardware import ChipRecord
@@ -77,6 +79,11 @@ def is_compiled_elsewhere(module: ModuleRecord, chip: ChipRecord) -> bool:
     return module.platform == "cpu" and family_of(chip) != "CPU"
 
 
+def _elements(shape: str) -> float:
+    """The elements of an array, from its shape in HLO's text."""
+    return float(math.prod(map(int, re.findall(r"\d+", shape.partition("[")[2].partition("]")[0]))))
+
+
 class _Schedule:
     def __init__(self, module: ModuleRecord, chip: ChipRecord, dtype: str) -> None:
         self._chip, self._dtype = chip, dtype
@@ -97,6 +104,7 @@ class _Schedule:
             for callee in each.calls
         }
         self._asynchronous: set[str] = asynchronous
+        self._reach = self._reaches() if chip.rates else {}
 
     def times(self) -> dict[str, InstructionTime]:
         for name, body in self._computations.items():  # callees come before their callers
@@ -135,7 +143,42 @@ class _Schedule:
                 )
 
     def _operation(self, each: InstructionRecord) -> OperationTime:
-        return predict_instruction(each, self._chip, self._dtype, fixed=self._fixed)
+        if not self._chip.rates:
+            return predict_instruction(each, self._chip, self._dtype, fixed=self._fixed)
+        return predict_instruction(
+            each,
+            self._chip,
+            self._dtype,
+            fixed=self._fixed,
+            reach_bytes=self._reach.get(each.name, 0.0),
+            transcendentals=self._transcendentals(each),
+        )
+
+    def _reaches(self) -> dict[str, float]:
+        """By instruction: the bytes written since its oldest operand was made, its own among them.
+
+        What a computation is given counts as made before all of it: a loop's values, one repetition ago.
+        """
+        reach: dict[str, float] = {}
+        for body in self._computations.values():
+            made: dict[str, float] = {}
+            total = sum(each.size_bytes for each in body if each.opcode not in FREE)
+            written = 0.0
+            for each in body:
+                since = [written - made.get(name, written - total) for name in each.operands]
+                if each.opcode in ("while", "call", "conditional"):
+                    made[each.name] = written
+                elif each.opcode in FREE:
+                    made[each.name] = min((made.get(name, written - total) for name in each.operands), default=-total)
+                else:
+                    reach[each.name] = max(since, default=0.0) + each.size_bytes
+                    written += each.size_bytes
+                    made[each.name] = written
+        return reach
+
+    def _transcendentals(self, each: InstructionRecord) -> float:
+        inner = self._computations.get(each.calls[0], ()) if each.opcode == "fusion" and each.calls else (each,)
+        return sum(_elements(one.shape) for one in inner if one.opcode in TRANSCENDENTAL)
 
     def _times(self, caller: InstructionRecord, callee: str) -> float:
         """Executions of a computation per execution of its caller; one if a loop's length is unknown."""

@@ -15,8 +15,10 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
+from workbench._open_types import Foreign
 from workbench.aot import known_chip, store_calibration
 from workbench.errors import MeshError
+from workbench.inspection import inspect_module
 from workbench.records.hardware import ChipRecord, RateKind, RateRecord
 
 _LEAST_SECONDS = 2e-3  # of one run of a program: it repeats its operation until it takes that long
@@ -26,12 +28,14 @@ _MOST_REPEATS = 1 << 16
 _FEWEST_RUNS, _MOST_RUNS = 5, 30
 _SMALL_SPREAD = 0.05
 _OPERATIONS = 16  # in one repetition of the program for the cost of one more operation
+_BURST = 20  # calls one after the other: a single one would be timed while caches and threads are cold
+_ARRAYS = 33  # arguments, and as many results, of the program for the cost of one more array
 _COLLECTIVES: tuple[RateKind, ...] = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-_CALLS: tuple[RateKind, ...] = ("call", "upload", "download")  # that nothing is repeated in
+_CALLS: tuple[RateKind, ...] = ("call", "array", "upload", "download")  # that nothing is repeated in
 _FAST_BYTES = (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 28)
 _SLOW_BYTES = (1 << 12, 1 << 17, 1 << 21, 1 << 24)
 
-Body = Callable[[jax.Array], jax.Array]
+Body = Callable[[Foreign], Foreign]
 
 
 @dataclass(slots=True)
@@ -45,6 +49,9 @@ class _Trial:
     axis: str = ""
     group_size: int = 1
     operations: int = 1  # in one repetition
+    counted: Callable[[], tuple[float, int]] | None = (
+        None  # bytes and operations of one repetition, once it is compiled
+    )
     repeats: int = 1
     calls: list[float] = field(default_factory=list)  # wall seconds of a call without repetitions
     walls: list[float] = field(default_factory=list)  # wall seconds of a call with all repetitions
@@ -96,9 +103,11 @@ def calibrate(
 ) -> ChipRecord:
     """Measures what the attached devices reach, on all of them at once.
 
-    Runs matrix products by dtype and size, elementwise operations, reductions, transposes, gathers, scatters, sorts,
-    one more operation, one more call, copies from and to the host, and every collective by size and mesh axis. Rounds
-    over all programs are interleaved; a program is through when the quartiles of its seconds are within 5 %.
+    Runs matrix products by dtype and size, thin products, convolutions, elementwise and transcendental operations,
+    reductions, transposes, gathers, scatters, sorts, one more operation, one more call, one more array of a call,
+    copies from and to the host, and every collective by size and mesh axis. Rounds over all programs are interleaved;
+    a program is through when the quartiles of its seconds are within 5 %. The bytes of an operation are those that
+    `inspect` counts in the compiled program.
 
     Args:
         mesh: Whose axes collectives are measured over; None: one axis of all devices.
@@ -138,7 +147,7 @@ def calibrate(
                 break
             for trial in trials if jax.process_count() > 1 else left:
                 show(f"round {number}, {len(left)} of {len(trials)} programs left: {trial.name}")
-                if trial.kind not in _CALLS:
+                if trial.kind not in _CALLS or trial.kind == "array":
                     trial.calls.append(_timed(trial, 0))
                 trial.walls.append(_timed(trial, trial.repeats))
     finally:
@@ -169,6 +178,11 @@ def _warm(trial: _Trial) -> bool:
         trial.run(1)
     except (jax.errors.JaxRuntimeError, TypeError, ValueError, NotImplementedError):
         return False
+    if trial.counted is not None:
+        size, operations = trial.counted()
+        if trial.kind not in ("matrix product", "convolution", "transcendental", *_COLLECTIVES):
+            trial.operations = max(1, operations)
+            trial.amount = 0.0 if trial.kind == "operation" else size / trial.operations
     while True:
         # Of three, as one hiccup of the host would end the search with too few repeats.
         call = 0.0 if trial.kind in _CALLS else _agreed(min(_timed(trial, 0) for _ in range(3)))
@@ -211,19 +225,25 @@ def _all_trials(mesh: Mesh) -> Iterator[_Trial]:
     is_cpu = platform == "cpu"
     dtypes = ("float32", "bfloat16") if is_cpu else ("bfloat16", "float32", "float16", "int8")
     for dtype in dtypes:
-        for size in (64, 256, 1024) if is_cpu else (128, 512, 2048, 8192):
+        for size in (16, 64, 256, 1024) if is_cpu else (128, 512, 2048, 8192):
             yield _repeated(mesh, "matrix product", 2.0 * size**3, _product(size, dtype), (size, size), dtype)
-    for size in _SLOW_BYTES if is_cpu else _FAST_BYTES:
+    for channels in (8, 64) if is_cpu else (64, 256):
+        flops = 2.0 * 4 * 16 * 16 * 9 * channels**2
+        yield _repeated(mesh, "convolution", flops, _convolution, (4, 16, 16, channels))
+    for length in (1 << 8, 1 << 18):
+        yield _repeated(mesh, "transcendental", float(length), lambda x: jnp.exp(-x), (length,))
+    for size in (1 << 8, *_SLOW_BYTES) if is_cpu else _FAST_BYTES:
         side = round((size / 4) ** 0.5)
         rows = max(1, size // 4 // 128)
-        yield _repeated(mesh, "elementwise", 2.0 * size, lambda x: x * 1.0001 + 0.5, (size // 4,))
-        yield _repeated(mesh, "reduction", 1.0 * size, lambda x: x.at[0].set(jnp.max(x) * 0.5), (size // 4,))
-        yield _repeated(mesh, "transpose", 2.0 * side * side * 4, lambda x: jnp.transpose(x) + 0.0, (side, side))
-        yield _repeated(mesh, "gather", 2.0 * rows * 512, _gather, (rows, 128))
-        yield _repeated(mesh, "scatter", 3.0 * rows * 512, _scatter, (rows, 128))
-        yield _repeated(mesh, "sort", 2.0 * size, lambda x: -jnp.sort(x), (size // 4,))
-    yield _repeated(mesh, "operation", 0.0, _small_operations, (128,), operations=_OPERATIONS)
-    yield _call(mesh)
+        yield _repeated(mesh, "elementwise", 0.0, _elementwise, (size // 4,), start=lambda x: (x, x + 1.0))
+        yield _repeated(mesh, "reduction", 0.0, lambda x: x.at[0].set(jnp.max(x) * 0.5), (size // 4,))
+        yield _repeated(mesh, "transpose", 0.0, lambda x: jnp.transpose(x) + 0.0, (side, side))
+        yield _repeated(mesh, "gather", 0.0, _gather, (rows, 128))
+        yield _repeated(mesh, "scatter", 0.0, _scatter, (rows, 128))
+        yield _repeated(mesh, "sort", 0.0, lambda x: -jnp.sort(x), (size // 4,))
+        yield _repeated(mesh, "thin product", 0.0, _thin, (rows, 128), start=lambda x: (x, x[:1].T * jnp.ones(16)))
+    yield _repeated(mesh, "operation", 0.0, _small_operations, (_OPERATIONS, 128), start=lambda x: tuple(x))
+    yield from _call(mesh)
     for size in (1 << 16, 1 << 24):
         yield from _copies(mesh, size)
     for axis, members in mesh.shape.items():
@@ -235,36 +255,73 @@ def _all_trials(mesh: Mesh) -> Iterator[_Trial]:
 
 def _repeated(
     mesh: Mesh, kind: RateKind, amount: float, body: Body, shape: tuple[int, ...], dtype: str = "float32", *,
-    operations: int = 1, axis: str = "", group_size: int = 1,
+    start: Body = lambda x: x, axis: str = "", group_size: int = 1,
 ) -> _Trial:  # fmt: skip
     """A program that repeats an operation on every device, each time on the result of the time before."""
     spec = P(tuple(mesh.axis_names))
 
     def repeat(x: jax.Array, times: jax.Array) -> jax.Array:
-        def once(_: jax.Array, value: jax.Array) -> jax.Array:
+        def once(_: jax.Array, value: Foreign) -> Foreign:
             return lax.optimization_barrier(body(value))
 
-        return lax.fori_loop(0, times[0], once, x[0])[None]
+        return jax.tree.leaves(lax.fori_loop(0, times[0], once, start(x[0])))[0][None]
 
     each = jax.jit(jax.shard_map(repeat, mesh=mesh, in_specs=(spec, P()), out_specs=spec, check_vma=False))
     sharding = NamedSharding(mesh, spec)
     given: list[jax.Array] = []
+    compiled: list[jax.stages.Compiled] = []
 
     def ones() -> np.ndarray:
         return np.ones((1, *shape), jnp.dtype(dtype))
 
     def run(repeats: int) -> None:
+        times = jnp.full((1,), repeats, jnp.int32)
         if not given:  # only programs that are reached take memory
             given.append(jax.make_array_from_callback((mesh.size, *shape), sharding, lambda _: ones()))
-        jax.block_until_ready(each(given[0], jnp.full((1,), repeats, jnp.int32)))
+            compiled.append(each.lower(given[0], times).compile())
+        jax.block_until_ready(compiled[0](given[0], times))
 
-    return _Trial(kind, amount, run, dtype if kind == "matrix product" else "", axis, group_size, operations)
+    trial = _Trial(kind, amount, run, dtype if kind == "matrix product" else "", axis, group_size)
+    trial.counted = lambda: _counted(compiled[0])
+    return trial
+
+
+def _counted(compiled: jax.stages.Compiled) -> tuple[float, int]:
+    """Bytes of main memory and number of the large operations of one repetition, as `inspect` counts them."""
+    instructions = [each for each in inspect_module(compiled).instructions if not each.fused]
+    pending = [name for each in instructions if each.opcode == "while" for name in each.calls]
+    sizes: list[int] = []
+    while pending:
+        computation = pending.pop()
+        for each in instructions:
+            if each.computation == computation:
+                pending += [] if each.opcode == "fusion" else each.calls
+                sizes.append(each.accessed_bytes)
+    large = [size for size in sizes if size >= max(sizes) / 4]
+    return float(sum(large)), len(large)
 
 
 def _product(size: int, dtype: str) -> Body:
     if dtype == "int8":
         return lambda x: lax.dot(x, x, preferred_element_type=jnp.int32).astype(jnp.int8)
     return lambda x: (x @ x) * jnp.asarray(1.0 / size, x.dtype)
+
+
+def _elementwise(both: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    """Two operations that read one array and write another, as in a program; one in its place would stay in a cache."""
+    first, second = both
+    return second * 1.0001 + 0.5, first * 1.0002 + 0.5
+
+
+def _thin(both: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    """A product with few columns, whose seconds its operands decide."""
+    x, weights = both
+    return x * 0.999 + 1e-9 * (x @ weights)[:, :1], weights * 0.999
+
+
+def _convolution(x: jax.Array) -> jax.Array:
+    kernel = jnp.full((3, 3, x.shape[-1], x.shape[-1]), 1e-3) + 1e-9 * x[0, 0, 0, 0]
+    return lax.conv_general_dilated(x, kernel, (1, 1), "SAME", dimension_numbers=("NHWC", "HWIO", "NHWC"))
 
 
 def _gather(x: jax.Array) -> jax.Array:
@@ -277,21 +334,21 @@ def _scatter(x: jax.Array) -> jax.Array:
     return x.at[(jnp.arange(x.shape[0]) * 7 + first) % x.shape[0]].add(x * 0.5)
 
 
-def _small_operations(x: jax.Array) -> jax.Array:
-    for _ in range(_OPERATIONS):
-        x = lax.optimization_barrier(x * 1.0001)
-    return x
+def _small_operations(arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    return tuple(x * (1.0 + 0.0001 * number) for number, x in enumerate(arrays))
 
 
-def _call(mesh: Mesh) -> _Trial:
-    add = jax.jit(lambda x: x + 1.0)
+def _call(mesh: Mesh) -> Iterator[_Trial]:
+    """Programs that compute little: the cost of a call, and of one more argument and result."""
+    add = jax.jit(lambda *arrays: [x + 1.0 for x in arrays])
     x = jax.device_put(jnp.zeros((mesh.size,)), NamedSharding(mesh, P(tuple(mesh.axis_names))))
 
-    def run(repeats: int) -> None:
-        for _ in range(repeats):
-            jax.block_until_ready(add(x))
+    def calls(arrays: int) -> None:
+        for _ in range(_BURST):
+            jax.block_until_ready(add(*[x] * arrays))
 
-    return _Trial("call", 0.0, run)
+    yield _Trial("call", 0.0, lambda repeats: calls(1), operations=_BURST)
+    yield _Trial("array", 0.0, lambda repeats: calls(_ARRAYS if repeats else 1), operations=_BURST * (_ARRAYS - 1))
 
 
 def _copies(mesh: Mesh, size: int) -> Iterator[_Trial]:

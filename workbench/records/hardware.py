@@ -60,7 +60,10 @@ class MeshRecord(Record):
 
 RateKind = Literal[
     "matrix product",
+    "thin product",
+    "convolution",
     "elementwise",
+    "transcendental",
     "reduction",
     "transpose",
     "gather",
@@ -68,6 +71,7 @@ RateKind = Literal[
     "sort",
     "operation",
     "call",
+    "array",
     "upload",
     "download",
     "all-reduce",
@@ -83,7 +87,7 @@ class RateRecord(Record):
     """Seconds of one small program on one device, measured on all attached devices at once."""
 
     kind: RateKind
-    amount: float  # FLOPs of a product, bytes that are read and written, bytes of one device's operand of a collective
+    amount: float  # FLOPs; bytes of main memory; transcendental results; bytes of one device's operand of a collective
     seconds: float  # median
     low_seconds: float  # quartiles
     high_seconds: float
