@@ -402,7 +402,27 @@ def tables() -> str:
     if losses:
         together = [each for found in losses.values() for each in found]
         lines.append(f"| all | {len(together)} | {order_of(together)} |")
-    return "\n".join(lines)
+    return "\n".join([*lines, "", *sentences(every, [loss for found in losses.values() for loss, _ in found])])
+
+
+def sentences(ratios: list[float], losses: list[float]) -> list[str]:
+    """What the tables say, in words."""
+    spreads = [
+        (each["quartiles"][1] - each["quartiles"][0]) / each["measured"]
+        for count in COUNTS
+        for each in read_results(count).values()
+        if each.get("measured") and each.get("quartiles")
+    ]
+    if not (ratios and losses and spreads):
+        return []
+    error = statistics.median(abs(ratio - 1) for ratio in ratios)
+    right = sum(loss <= NEAR for loss in losses)
+    return [
+        f"The middle half of the calls of one program spans {statistics.median(spreads):.0%} of its median (median of "
+        f"all rows). The target of a median error of 25 % is {'met' if error <= 0.25 else 'missed'}.",
+        f"{sum(ratio > 1 for ratio in ratios)} of {len(ratios)} programs are predicted too slow. The **order** of "
+        f"variants, on which advice and search depend, is right in {right} of {len(losses)} groups.",
+    ]
 
 
 def row_of(ratios: list[float]) -> str:
