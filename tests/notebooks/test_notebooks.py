@@ -141,3 +141,19 @@ def test_students_get_notebooks_without_solutions_that_run(tmp_path: Path):
     assert "olution" not in "".join(cell.source for cell in notebook.cells)
     with_answers(notebook)
     NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_nbgrader_finds_a_point_for_each_exercise(path: Path, tmp_path: Path):
+    cells = nbformat.read(path, as_version=4).cells
+    asked = [cell.source for cell in cells if "exercise" in cell.metadata.get("tags", ())]
+    (written,) = course.write_students([path], tmp_path, nbgrader=True)
+    notebook = nbformat.read(written, as_version=4)
+    nbformat.validate(notebook)
+    roles = [(cell, cell.metadata.nbgrader) for cell in notebook.cells if "nbgrader" in cell.metadata]
+    answers = [cell.source for cell, role in roles if role.solution and not role.locked and not role.grade]
+    tests = [cell.source for cell, role in roles if role.grade and role.locked and role.points == 1]
+    assert len(answers) == len(tests) == len(asked) == len(roles) / 2
+    assert len({role.grade_id for _, role in roles}) == len(roles)
+    for whole, answer, test in zip(asked, answers, tests, strict=True):
+        assert whole.split() == [*answer.split(), *test.removeprefix("assert ").split()]  # nothing lost, nothing twice

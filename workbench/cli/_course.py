@@ -20,7 +20,9 @@ def add_course_commands(commands: "argparse._SubParsersAction[Any]") -> None:
         action = actions.add_parser(name, help=said)
         action.add_argument("notebooks", nargs="*", help="names or paths of notebooks (default: all of the course)")
         action.add_argument("--to", type=Path, default=Path(f"course-{name}"), help=f"(default: course-{name})")
-        if name != "students":
+        if name == "students":
+            action.add_argument("--nbgrader", action="store_true", help="write source notebooks of nbgrader")
+        else:
             action.add_argument("--no-outputs", action="store_true", help="do not execute: pages without outputs")
         action.set_defaults(start=start)
     sheet = actions.add_parser("cheatsheet", help="write the course on one page (PDF)")
@@ -78,7 +80,7 @@ def _slides(arguments: argparse.Namespace) -> int:
 def _students(arguments: argparse.Namespace) -> int:
     from workbench.course import write_students
 
-    print(*write_students(_paths(arguments.notebooks), arguments.to), sep="\n")
+    print(*write_students(_paths(arguments.notebooks), arguments.to, nbgrader=arguments.nbgrader), sep="\n")
     return 0
 
 

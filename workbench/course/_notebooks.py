@@ -11,6 +11,7 @@ from typing import Any
 from workbench.errors import CourseError, needs_library
 
 FOLDED = re.compile(r" ?The solution is in the folded cell below it\.")
+CHECK = re.compile(r"^(wb\.course\.check\(\"([\d.]+)\".*\))$", re.MULTILINE)
 KEPT = "yours, or the solution's"
 
 
@@ -94,12 +95,13 @@ def executed(path: Path, kept: Path, report: Callable[[str], None] = lambda line
     return notebook
 
 
-def write_students(notebooks: Iterable[Path], folder: Path) -> list[Path]:
+def write_students(notebooks: Iterable[Path], folder: Path, *, nbgrader: bool = False) -> list[Path]:
     """Writes notebooks without solutions; the cells for answers and their checks remain.
 
     Args:
         notebooks: The `.ipynb` files.
         folder: The folder to write to; files of the same name are replaced.
+        nbgrader: Whether to write source notebooks of nbgrader: each check in a locked test cell of one point.
 
     Returns:
         The files written.
@@ -117,9 +119,33 @@ def write_students(notebooks: Iterable[Path], folder: Path) -> list[Path]:
         notebook.cells = [cell for cell in notebook.cells if "solution" not in cell.metadata.get("tags", ())]
         for cell in notebook.cells:
             cell.source = FOLDED.sub("", cell.source).replace(KEPT, "your right answer")
+        if nbgrader:
+            notebook.cells = [each for cell in notebook.cells for each in _graded(cell)]
         folder.mkdir(parents=True, exist_ok=True)
         import nbformat
 
         nbformat.write(notebook, folder / path.name)
         written.append(folder / path.name)
     return written
+
+
+def _graded(cell: Any) -> list[Any]:
+    """The cell for an answer as two cells of nbgrader: one that the student writes in, one with the test."""
+    if "exercise" not in cell.metadata.get("tags", ()):
+        return [cell]
+    import nbformat
+
+    written, check = CHECK.split(cell.source)[0], CHECK.search(cell.source)
+    if check is None:
+        return [cell]
+    name = check[2].replace(".", "-")
+    cell.source, cell.metadata.nbgrader = written.rstrip(), _role(f"answer-{name}", solution=True)
+    test = nbformat.v4.new_code_cell(f"assert {check[1]}", id=f"check-{name}")
+    test.metadata.update(tags=["check"], nbgrader=_role(f"check-{name}", grade=True, points=1))
+    return [cell, test]
+
+
+def _role(name: str, *, grade: bool = False, solution: bool = False, **more: int) -> dict[str, Any]:
+    """The metadata by which nbgrader knows a cell."""
+    roles = {"grade": grade, "solution": solution, "locked": not solution, "task": False}
+    return {"grade_id": name, "schema_version": 3, **roles, **more}
