@@ -1,6 +1,4 @@
-import hashlib
 import json
-import struct
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec as P
 
 import workbench as wb
 from workbench.engines import pack, read_header, unpack_apart
-from workbench.engines._artifact import MAGIC, unpack
+from workbench.engines._artifact import seal, unpack
 from workbench.engines._artifact_check import BodyReader
 from workbench.errors import InspectionError
 
@@ -34,6 +32,41 @@ def test_loaded_program_gives_the_same_numbers(exported: Any, tmp_path: Path):
     ours, theirs = loaded(start(), client_data()), wb.jit(rounds)(start(), client_data())
     assert jax.tree.structure(ours) == jax.tree.structure(theirs)
     np.testing.assert_allclose(ours[0], theirs[0], rtol=1e-6)
+
+
+def test_jax_alone_reads_the_bytes(exported: Any):
+    module = jax.export.deserialize(bytearray(exported))
+    np.testing.assert_array_equal(
+        module.call(start(), client_data())[0], wb.load(exported)(start(), client_data())[0], strict=True
+    )
+
+
+def test_clients_and_batch_stay_open():
+    """One export for any number of clients and examples; the oracle is numpy."""
+    clients, batch = jax.export.symbolic_shape("clients, batch")
+
+    def step(w: Any, x: Any) -> Any:
+        def loss(w: Any) -> Any:
+            with wb.program(clients=x.shape[0]):
+                rows = wb.map_fn(lambda w, x: jnp.mean((x @ w) ** 2), (wb.broadcast(w), x))
+                return wb.reduce_mean(rows), wb.reduce_max(rows)
+
+        return loss(w), jax.grad(lambda w: loss(w)[0])(w)
+
+    shapes = jax.ShapeDtypeStruct((3,), "float32"), jax.ShapeDtypeStruct((clients, batch, 3), "float32")
+    exported = wb.trace(step)(*shapes).export()
+    assert exported.header["inputs"] == ["float32[3]", "float32[clients,batch,3]"]
+    loaded = wb.load(exported)
+    w = np.array([1.0, -2.0, 0.5], np.float32)
+    for shape in ((5, 4, 3), (17, 2, 3)):
+        x = np.random.default_rng(0).normal(size=shape).astype(np.float32)
+        losses = ((x @ w) ** 2).mean(1)
+        slope = 2 * np.einsum("cb,cbi->i", x @ w, x) / (shape[0] * shape[1])
+        (mean, largest), gradient = loaded(w, x)
+        np.testing.assert_allclose([mean, largest], [losses.mean(), losses.max()], rtol=1e-5)
+        np.testing.assert_allclose(gradient, slope, rtol=1e-4, atol=1e-5)
+    with pytest.raises(InspectionError, match="could not be called"):
+        loaded(w, x[..., :2])
 
 
 def test_header_says_what_it_is(exported: Any):
@@ -90,7 +123,7 @@ def test_artifact_names_no_folder_of_this_machine(exported: Any):
     assert str(Path.home()).encode() + b"/" not in text
 
 
-@pytest.mark.parametrize("position", [10, 60, -1], ids=["digest", "header", "body"])
+@pytest.mark.parametrize("position", [-20, -60, 10], ids=["digest", "header", "body"])
 def test_changed_byte_is_refused(exported: Any, position: int):
     data = bytearray(exported)
     data[position] ^= 1
@@ -100,32 +133,31 @@ def test_changed_byte_is_refused(exported: Any, position: int):
 
 def test_cut_file_is_refused(exported: Any):
     with pytest.raises(InspectionError, match="SHA-256 does not match"):
+        wb.load(exported[100:])
+    with pytest.raises(InspectionError, match="only its beginning"):
         wb.load(exported[:-100])
-    with pytest.raises(InspectionError, match="SHA-256 does not match"):
-        wb.load(exported[:20])
 
 
 def test_other_bytes_are_refused():
-    with pytest.raises(InspectionError, match=r"10 bytes that begin with b'PK.*not an exported program"):
+    with pytest.raises(InspectionError, match=r"10 bytes that end with b'.*zipped.*not an exported program"):
         wb.load(b"PK\x03\x04zipped")
 
 
 def test_later_format_is_refused(exported: Any):
-    with pytest.raises(InspectionError, match=r"of format b'9'; this workbench reads format b'1'"):
-        wb.load(exported[:7] + b"9" + exported[8:])
+    with pytest.raises(InspectionError, match=r"of format b'9'; this workbench reads format b'2'"):
+        wb.load(exported[:-1] + b"9")
 
 
 def _with_header(data: bytes, **changes: Any) -> bytes:
     """The same artifact as another version of JAX would have written it."""
     header = {**read_header(data), **changes}
-    return _signed(header, data[len(data) - header["body_bytes"] :])
+    return _signed(header, data[: header["body_bytes"]])
 
 
 def _signed(header: Any, body: bytes) -> bytes:
     """An artifact with any header, and the right digest."""
     text = header if isinstance(header, bytes) else (header if header == "[" * 100_000 else json.dumps(header)).encode()
-    rest = struct.pack("<I", len(text)) + text + body
-    return MAGIC + hashlib.sha256(rest).digest() + rest
+    return seal(text, body)
 
 
 def test_calling_convention_of_another_jax_is_refused(exported: Any):

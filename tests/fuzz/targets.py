@@ -11,7 +11,7 @@ from pathlib import Path
 from workbench.aot import parse_target
 from workbench.aot._locations import drop_callers
 from workbench.engines import read_header, unpack_apart
-from workbench.engines._artifact import MAGIC
+from workbench.engines._artifact import MAGIC, seal
 from workbench.engines._artifact_check import BodyReader
 from workbench.errors import MissingDependencyError, WorkbenchError
 from workbench.federated.data import load_leaf, load_npz, load_tff_hdf5
@@ -57,24 +57,22 @@ def _signed(data: bytes) -> None:
     """The header of an artifact, with the right digest: what lies behind the first check."""
     length, rest = data[:1], data[1:]
     header = rest[: length[0] * 8] if length else b""
-    content = struct.pack("<I", len(header)) + rest
-    read_header(MAGIC + hashlib.sha256(content).digest() + content)
+    content = rest[len(header) :] + header + struct.pack("<I", len(header))
+    read_header(content + hashlib.sha256(content).digest() + MAGIC)
 
 
 _bodies = BodyReader()
 
 
 def _body(data: bytes) -> None:
-    """The body of an artifact, behind a header and a digest that fit it."""
+    """The body of an artifact, with a header and a digest that fit it."""
     unpack_apart(sign_body(data), _bodies)
 
 
 def sign_body(body: bytes) -> bytes:
     """An artifact with this body: the header is that of a well-formed one."""
     header = read_header((CORPUS / "artifact" / "export.wb").read_bytes())
-    text = json.dumps({**header, "body_bytes": len(body)}).encode()
-    content = struct.pack("<I", len(text)) + text + body
-    return MAGIC + hashlib.sha256(content).digest() + content
+    return seal(json.dumps({**header, "body_bytes": len(body)}).encode(), body)
 
 
 def _history(data: bytes) -> None:

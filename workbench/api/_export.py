@@ -1,11 +1,12 @@
 """`export` and `load`: a program as StableHLO, for serving or for another machine."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import jax.export
+from jax.stages import Wrapped
 
 from workbench._jax_compat.exported import without_folders
 from workbench._types import Argument
@@ -17,8 +18,9 @@ from workbench.records import folders_pattern, write_whole
 
 
 class ExportedProgram(bytes):
-    """A program as bytes: StableHLO behind a header that says who made it, for what, and its SHA-256.
+    """A program as bytes: StableHLO, then a header that says who made it, for what, and its SHA-256.
 
+    `jax.export.deserialize(bytearray(program))` reads them too, without the checks of the header.
     The digest detects damage, not an attacker who makes a new one: load only what you trust.
     """
 
@@ -44,12 +46,27 @@ def export_program(
     derivatives: int,
 ) -> ExportedProgram:
     """Writes a traced call as StableHLO; see `Traced.export`."""
-    name = call.name
     version = call.under(current_mesh() or call.mesh)
     jitted = version.jitted(call.chunk_size if chunk_size is None else chunk_size[0])
+    return write(call.name, jitted, (call.args, call.kwargs), platforms, derivatives)
+
+
+def write(
+    name: str,
+    jitted: Wrapped,
+    call: tuple[Sequence[Argument], Mapping[str, Argument]],
+    platforms: Sequence[str] | None,
+    derivatives: int,
+) -> ExportedProgram:
+    """Writes what `jax.jit` returned as StableHLO.
+
+    Raises:
+        InspectionError: as `Traced.export`.
+    """
+    args, kwargs = call
     try:
         with without_folders(folders_pattern()):
-            module = jax.export.export(jitted, platforms=platforms)(*call.args, **call.kwargs)
+            module = jax.export.export(jitted, platforms=platforms)(*args, **kwargs)
         return ExportedProgram(pack(module, name=name, vjp_order=derivatives))
     except (ValueError, NotImplementedError, TypeError) as error:
         message = (

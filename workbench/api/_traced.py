@@ -18,7 +18,7 @@ from workbench.api._options import InspectOptions, Layout, Progress, ViewOptions
 from workbench.api._things import Inspected, record_of_thing
 from workbench.api._waiting import say_phase, waiting
 from workbench.engines import Engine, tap as tap_program
-from workbench.errors import InspectionError, MeshError
+from workbench.errors import InspectionError, MeshError, ProgramError
 from workbench.inspection import (
     LoweredCall,
     On,
@@ -70,13 +70,22 @@ class Traced(Inspected):
         *,
         mesh: Mesh | AbstractMesh | None = None,
         call: TracedCall | LoweredCall | None = None,
+        symbolic: ProgramError | None = None,
     ) -> None:
         fn = getattr(fn, "__wrapped__", fn) if isinstance(fn, Watch) else fn
         self.fn: Callable = fn
         self.args: tuple[Argument, ...] = args
         self.kwargs: dict[str, Argument] = kwargs
         self.name: str = function_name(fn)
-        self._call = trace_call(fn, args, kwargs, mesh) if call is None else call
+        self._symbolic = symbolic  # why nothing but `export` can be asked
+        if symbolic is None:
+            self._known = trace_call(fn, args, kwargs, mesh) if call is None else call
+
+    @property
+    def _call(self) -> TracedCall | LoweredCall:
+        if self._symbolic is not None:
+            raise self._symbolic
+        return self._known
 
     @functools.cached_property
     def plan(self) -> PlanRecord:
@@ -545,7 +554,8 @@ class Traced(Inspected):
     ) -> _export.ExportedProgram:
         """The program, its clients included, as StableHLO bytes that another process or machine can run.
 
-        Compiles nothing. The shardings of the arguments are kept, and with them the number of devices.
+        Compiles nothing. The shardings of the arguments are kept, and with them the number of devices. Dimensions of
+        `jax.export.symbolic_shape`, such as the clients or the batch, stay open; all clients are computed at once then.
 
         Args:
             platforms: Platforms it will run on, as ("cpu", "tpu"). Default: that of this process.
@@ -553,7 +563,7 @@ class Traced(Inspected):
             derivatives: How many times the loaded program can be differentiated in reverse.
 
         Returns:
-            The bytes; `load` makes a callable of them.
+            The bytes; `load` makes a callable of them, and `jax.export.deserialize(bytearray(...))` reads them.
 
         Raises:
             InspectionError: if the program holds something that StableHLO cannot: callbacks, own pytree classes that
@@ -564,6 +574,8 @@ class Traced(Inspected):
             >>> float(wb.load(saved)(jnp.float32(3)))
             9.0
         """
+        if self._symbolic is not None:
+            return _export.write(self.name, jax.jit(self.fn), (self.args, self.kwargs), platforms, derivatives)
         return _export.export_program(
             self._traced("export"),
             platforms=platforms,
@@ -713,7 +725,13 @@ def trace_for(question: str, fn: Callable, mesh: Mesh | AbstractMesh | None) -> 
 
     @functools.wraps(fn)
     def call(*args: Argument, **kwargs: Argument) -> Traced:
-        check_call(f"`{question}`", fn, args, kwargs)
+        try:
+            check_call(f"`{question}`", fn, args, kwargs)
+        except ProgramError as refused:
+            if question != "trace":
+                raise
+            check_call("`trace`", fn, args, kwargs, symbolic=True)
+            return Traced(fn, args, kwargs, symbolic=refused)
         return Traced(fn, args, kwargs, mesh=mesh)
 
     return call

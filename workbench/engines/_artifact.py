@@ -1,4 +1,8 @@
-"""Exported programs as bytes that say what they are: a header that is checked before anything is read or run."""
+"""Exported programs as bytes that say what they are: a header that is checked before anything is read or run.
+
+The bytes begin as those of `jax.export.Exported.serialize`, which `jax.export.deserialize` reads: whatever follows a
+flatbuffer is not looked at. Then come the header as JSON, its length, the SHA-256 of all before, and the format.
+"""
 
 import contextlib
 import hashlib
@@ -13,7 +17,7 @@ from workbench._jax_compat.exported import unknown_custom_calls
 from workbench.engines._artifact_check import BodyReader
 from workbench.errors import InspectionError
 
-MAGIC = b"WBSTHLO1"
+MAGIC = b"WBSTHLO2"
 _FIELDS = {
     "name": str,
     "jax": str,
@@ -24,7 +28,7 @@ _FIELDS = {
     "outputs": list,
     "body_bytes": int,
 }
-_PREFIX = len(MAGIC) + 32 + 4  # magic, SHA-256 of all that follows it, length of the header
+_END = 4 + 32 + len(MAGIC)  # length of the header, SHA-256 of all before, format
 _MOST_READ = 10_000
 _read_before: dict[bytes, None] = {}  # digests of what this process wrote, or had read without harm; newest last
 
@@ -43,11 +47,15 @@ def pack(module: jax.export.Exported, *, name: str, vjp_order: int = 0) -> bytes
         "derivatives": vjp_order,
         "body_bytes": len(body),
     }
-    text = json.dumps(header, sort_keys=True).encode()
-    rest = struct.pack("<I", len(text)) + text + body
-    digest = hashlib.sha256(rest).digest()
-    _remember(digest)
-    return MAGIC + digest + rest
+    data = seal(json.dumps(header, sort_keys=True).encode(), body)
+    _remember(_digest(data))
+    return data
+
+
+def seal(text: bytes, body: bytes) -> bytes:
+    """The bytes of an artifact with any header."""
+    rest = body + text + struct.pack("<I", len(text))
+    return rest + hashlib.sha256(rest).digest() + MAGIC
 
 
 def read_header(data: bytes) -> dict[str, Any]:
@@ -56,37 +64,38 @@ def read_header(data: bytes) -> dict[str, Any]:
     Raises:
         InspectionError: if the bytes are something else, cut off or changed, of an unknown version or another form.
     """
-    if data[: len(MAGIC) - 1] == MAGIC[:-1] and data[: len(MAGIC)] != MAGIC:
+    if data[-len(MAGIC) : -1] == MAGIC[:-1] and data[-1:] != MAGIC[-1:]:
         message = (
-            f"`load` was given an exported program of format {data[len(MAGIC) - 1 : len(MAGIC)]!r}; this workbench "
+            f"`load` was given an exported program of format {data[-1:]!r}; this workbench "
             f"reads format {MAGIC[-1:]!r}. A format is read by the workbench that wrote it and by later ones: update "
             "mapreduce-workbench here, or export the program again."
         )
         raise InspectionError(message)
-    if not data.startswith(MAGIC):
+    if not data.endswith(MAGIC):
         message = (
-            f"`load` was given {len(data)} bytes that begin with {bytes(data[:8])!r}, not with {MAGIC!r}: that is not "
-            "an exported program. Only what `export` made can be loaded: pass its bytes, or the path of the "
-            "file they are in."
+            f"`load` was given {len(data)} bytes that end with {bytes(data[-8:])!r}, not with {MAGIC!r}: that is not "
+            "an exported program, or only its beginning. Only what `export` made can be loaded: pass its bytes, or "
+            "the path of the file they are in."
         )
         raise InspectionError(message)
-    digest, rest = data[len(MAGIC) : len(MAGIC) + 32], data[len(MAGIC) + 32 :]
-    if len(data) < _PREFIX or hashlib.sha256(rest).digest() != digest:
+    rest = data[: -32 - len(MAGIC)]
+    if len(data) < _END or hashlib.sha256(rest).digest() != _digest(data):
         message = (
             f"`load` was given an exported program of {len(data)} bytes whose SHA-256 does not match the one that it "
             "carries. It was cut off or changed on its way, and is not run: copy the file again, or export the "
             "program again."
         )
         raise InspectionError(message)
-    (length,) = struct.unpack("<I", rest[:4])
+    (length,) = struct.unpack("<I", rest[-4:])
+    start = max(0, len(rest) - 4 - length)
     try:
-        header = json.loads(rest[4 : 4 + length])
+        header = json.loads(rest[start:-4])
     except (ValueError, RecursionError) as error:
         raise InspectionError(_misformed(f"a header that is not JSON ({type(error).__name__})")) from error
     if wrong := _wrong_fields(header):
         raise InspectionError(_misformed(wrong))
-    if header["body_bytes"] != len(rest) - 4 - length:
-        wrong = f"{len(rest) - 4 - length} bytes after a header that announces {header['body_bytes']}"
+    if header["body_bytes"] != start:
+        wrong = f"{start} bytes before a header that announces {header['body_bytes']}"
         raise InspectionError(_misformed(wrong))
     return header
 
@@ -106,7 +115,7 @@ def unpack_apart(data: bytes, reader: BodyReader | None = None) -> tuple[dict[st
     """
     header = read_header(data)
     _check_version(header)
-    digest = data[len(MAGIC) : len(MAGIC) + 32]
+    digest = _digest(data)
     if digest not in _read_before:
         with contextlib.ExitStack() as ends:
             found = (reader or ends.enter_context(BodyReader())).read(_body(header, data))
@@ -143,7 +152,11 @@ def _remember(digest: bytes) -> None:
 
 
 def _body(header: dict[str, Any], data: bytes) -> bytes:
-    return data[len(data) - header["body_bytes"] :]
+    return data[: header["body_bytes"]]
+
+
+def _digest(data: bytes) -> bytes:
+    return data[-32 - len(MAGIC) : -len(MAGIC)]
 
 
 def _unreadable(header: dict[str, Any], why: str) -> str:

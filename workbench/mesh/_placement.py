@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 
 import jax
+import jax.export
 
 from workbench.errors import MeshError, PlacementError
 
@@ -69,7 +70,8 @@ def make_placements(
         raise PlacementError(message)
     held_by = {name: _as_axes((axes or {}).get(name, name)) for name in sizes}
     check_axis_names("program", [*sizes, *(axis for names in held_by.values() for axis in names)])
-    return tuple(Placement(name, int(size), _as_axes((axes or {}).get(name, name))) for name, size in sizes.items())
+    counts = {name: size if _is_symbolic(size) else int(size) for name, size in sizes.items()}
+    return tuple(Placement(name, size, held_by[name]) for name, size in counts.items())
 
 
 def check_axis_names(operation: str, names: Iterable[str]) -> None:
@@ -89,7 +91,12 @@ def check_axis_names(operation: str, names: Iterable[str]) -> None:
 
 
 def _is_count(size: object) -> bool:
-    return (isinstance(size, int) and not isinstance(size, bool) and size >= 1) or _is_numpy_count(size)
+    plain = isinstance(size, int) and not isinstance(size, bool) and size >= 1
+    return plain or _is_numpy_count(size) or _is_symbolic(size)
+
+
+def _is_symbolic(size: object) -> bool:
+    return jax.export.is_symbolic_dim(size)  # pyright: ignore[reportArgumentType]
 
 
 def _is_numpy_count(size: object) -> bool:

@@ -13,7 +13,9 @@ from workbench.primitives import is_opaque
 _DEEPEST = 500
 
 
-def check_call(operation: str, fn: Callable, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+def check_call(
+    operation: str, fn: Callable, args: Sequence[Any], kwargs: Mapping[str, Any], *, symbolic: bool = False
+) -> None:
     """Refuses a call that cannot be traced.
 
     Args:
@@ -21,6 +23,7 @@ def check_call(operation: str, fn: Callable, args: Sequence[Any], kwargs: Mappin
         fn: The function.
         args: Its arguments.
         kwargs: Its arguments by name.
+        symbolic: Accept dimensions of `jax.export.symbolic_shape`.
 
     Raises:
         ProgramError: for the wrong number or names of arguments, containers inside themselves or nested more than
@@ -36,12 +39,13 @@ def check_call(operation: str, fn: Callable, args: Sequence[Any], kwargs: Mappin
             )
             raise ProgramError(message)
     _check_signature(operation, fn, name, args, kwargs)
-    problems = [f"{place}{path} {what}" for place, x in given for path, what in _leaves(x)]
+    problems = [f"{place}{path} {what}" for place, x in given for path, what in _leaves(x, symbolic)]
     if problems:
         shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
         message = (
             f"{operation} was given `{name}` and {shown}. Arguments are arrays that still exist, of known shapes: pass "
-            "the array that the donating call returned, or a new one, and dimensions as numbers."
+            "the array that the donating call returned, or a new one, and dimensions as numbers. Only "
+            "`trace(fn)(...).export()` takes symbolic shapes."
         )
         raise ProgramError(message)
     if not hasattr(fn, "lower"):  # a jit may take static arguments, and refuses the others itself
@@ -107,11 +111,16 @@ def _leaves_with_path(x: object) -> list[tuple[Any, Any]]:
     return jax.tree_util.tree_leaves_with_path(x, is_leaf=lambda leaf: hasattr(leaf, "__next__"))  # JAX warns of these
 
 
-def _leaves(x: object) -> Iterator[tuple[str, str]]:
+def _leaves(x: object, symbolic: bool) -> Iterator[tuple[str, str]]:
     for path, leaf in _leaves_with_path(x):
         place = jax.tree_util.keystr(path)
         if isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted():
             yield place, f"(shape {leaf.shape}) was deleted or donated"
         shape = getattr(leaf, "shape", ())
-        if isinstance(shape, tuple) and not all(isinstance(size, int) or hasattr(size, "__index__") for size in shape):
+        known = symbolic or not isinstance(shape, tuple) or all(map(_is_number, shape))
+        if not known:
             yield place, f"has the symbolic shape {shape}"
+
+
+def _is_number(size: object) -> bool:
+    return isinstance(size, int) or hasattr(size, "__index__")

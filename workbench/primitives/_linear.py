@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import jax
+import jax.export
 import jax.numpy as jnp
 import numpy as np
 from jax.extend.core import Primitive
@@ -138,7 +139,8 @@ def accumulator_of(dtype: DTypeLike, wanted: DTypeLike | None) -> np.dtype:
 
 def sum_rows(x: jax.Array, accumulator: DTypeLike, *, by_product: bool = False) -> jax.Array:
     """Sum over the leading axis in the dtype `accumulator`; the result has the dtype of `x`."""
-    if by_product and x.size >= _PRODUCT_FROM_ELEMENTS and jnp.issubdtype(x.dtype, jnp.floating):
+    known = by_product and not jax.export.is_symbolic_dim(x.size)
+    if known and x.size >= _PRODUCT_FROM_ELEMENTS and jnp.issubdtype(x.dtype, jnp.floating):
         # XLA's CPU sum over the leading axis of a large array is 30-60 × slower than this product (JAX 0.10).
         ones = jnp.ones(x.shape[:1], x.dtype)
         total = jax.lax.dot_general(

@@ -1,4 +1,4 @@
-"""Stages as files: StableHLO behind a header, checked before anything is run, compiled once per process."""
+"""Stages as files: StableHLO before a header, checked before anything is run, compiled once per process."""
 
 import base64
 import hashlib
@@ -16,7 +16,7 @@ import jax.export
 import numpy as np
 from jax.core import ShapedArray
 
-MAGIC = b"WBSTHLO1"
+MAGIC = b"WBSTHLO2"
 
 
 @dataclass(frozen=True)
@@ -107,12 +107,12 @@ def as_plain(x: object) -> np.ndarray:
 
 
 def _read(data: bytes) -> tuple[dict[str, Any], bytes]:
-    digest, rest = data[len(MAGIC) : len(MAGIC) + 32], data[len(MAGIC) + 32 :]
-    if not data.startswith(MAGIC) or hashlib.sha256(rest).digest() != digest:
-        message = f"{len(data)} bytes that begin with {bytes(data[:8])!r} are not an exported stage, or were changed"
+    rest, digest = data[: -32 - len(MAGIC)], data[-32 - len(MAGIC) : -len(MAGIC)]
+    if not data.endswith(MAGIC) or hashlib.sha256(rest).digest() != digest:
+        message = f"{len(data)} bytes that end with {bytes(data[-8:])!r} are not an exported stage, or were changed"
         raise ValueError(message)
-    (length,) = struct.unpack("<I", rest[:4])
-    header = json.loads(rest[4 : 4 + length])
+    (length,) = struct.unpack("<I", rest[-4:])
+    header = json.loads(rest[-4 - length : -4])
     low = jax.export.minimum_supported_calling_convention_version
     high = jax.export.maximum_supported_calling_convention_version
     if not low <= header["calling_convention"] <= high:
@@ -121,4 +121,4 @@ def _read(data: bytes) -> tuple[dict[str, Any], bytes]:
             f"{header['calling_convention']}; JAX {jax.__version__} here runs {low} to {high}: export it again"
         )
         raise ValueError(message)
-    return header, rest[4 + length :]
+    return header, rest[: -4 - length]
