@@ -15,7 +15,8 @@ import jax
 import jax.numpy as jnp
 
 import workbench as wb
-from workbench.inspection import inspect_mesh, inspect_module, place_clients
+from workbench.inspection import inspect_mesh, inspect_module
+from workbench.inspection.sharding import place_clients
 from workbench.measurement import (
     ReadingOptions,
     capture_profile,

@@ -8,7 +8,7 @@ import numpy as np
 from jax.extend.core import jaxpr_as_fun
 from jax.sharding import PartitionSpec as P
 
-from workbench.advice import narrowed
+from workbench.advice._narrow import narrowed
 
 
 def dtypes_of(closed, name):

@@ -7,8 +7,8 @@ from collections import defaultdict
 import pytest
 
 from benchmarks import predictions
-from workbench.cost import accuracy_of, accuracy_text, estimate_cost, family_of, known_chip
-from workbench.cost._accuracy import ACCURACY
+from workbench.cost import accuracy_text, estimate_cost, family_of, known_chip
+from workbench.cost._accuracy import ACCURACY, accuracy_of
 from workbench.cost._rates import rates_of
 from workbench.inspection import inspect_module
 

@@ -10,7 +10,8 @@ from hypothesis import given, strategies as st
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from workbench import errors
-from workbench.inspection import inspect_mesh, place_clients
+from workbench.inspection import inspect_mesh
+from workbench.inspection.sharding import place_clients
 from workbench.records.program import PlacementRecord
 
 

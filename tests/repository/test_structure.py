@@ -44,8 +44,6 @@ SHARED = ("_cache", "_jax_compat", "_open_types", "_processes", "_renderer", "_t
 # Modules that import each other for types alone. Each is one class that was cut in two for its length.
 CIRCLES_OF_TYPES = [
     ["workbench.api._show", "workbench.api._traced"],
-    ["workbench.measurement._rounds", "workbench.measurement._run_store"],
-    ["workbench_widgets._base", "workbench_widgets._export", "workbench_widgets._saved"],
 ]
 
 

@@ -1,12 +1,11 @@
 """Live views of records for notebooks; every one also has a static picture and a text."""
 
-from workbench_widgets._base import WorkbenchWidget as WorkbenchWidget
+from workbench_widgets._base import WorkbenchWidget as WorkbenchWidget, to_html as to_html
 from workbench_widgets._clients import ClientsView as ClientsView
 from workbench_widgets._compare import CompareView as CompareView
 from workbench_widgets._cost import CostView as CostView
 from workbench_widgets._devices import DevicesView as DevicesView
 from workbench_widgets._explorer import Explorer as Explorer
-from workbench_widgets._export import to_html as to_html
 from workbench_widgets._hlo import HloView as HloView
 from workbench_widgets._launch import LaunchView as LaunchView
 from workbench_widgets._memory import MemoryView as MemoryView

@@ -7,7 +7,7 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -19,7 +19,7 @@ from ipywidgets import widget_serialization
 from workbench.records import write_whole
 from workbench.render import Markup, figure
 from workbench_widgets._bundle import chunk, chunk_models, loader
-from workbench_widgets._export import to_html
+from workbench_widgets._export import SHARED, SavedView, page, plain_state
 from workbench_widgets._lessons import find_lessons
 from workbench_widgets._outbox import Outbox
 from workbench_widgets._saved import SAVED, runs_unseen, saved_page, saved_view
@@ -183,6 +183,12 @@ class WorkbenchWidget(_Widget):
             write_whole(file, made)
         return made
 
+    def saved(self) -> SavedView:
+        """Returns the view as a page shows it without a kernel."""
+        title, code = self.data.get("title") or self.label.split(":")[0], dict(self.data.get("code") or ())
+        state = plain_state({name: getattr(self, name) for name in SHARED})
+        return SavedView(self._esm, self.view_name, self.model_id, title, code, state)
+
     def close(self) -> None:
         """Ends the view and what it listens to, which goes on; the view can then be garbage-collected."""
         end, self._unsubscribe = self._unsubscribe, None  # ipywidgets closes once more when collecting
@@ -200,12 +206,12 @@ class WorkbenchWidget(_Widget):
         data, metadata = made if made is not None else ({}, {})
         shown = self.static_html()
         if runs_unseen():  # a page made of the notebook could only load the widget's manager from a network
-            page = saved_page(self, shown or html.escape(self.describe()))
-            return {"text/plain": self.text(), "text/html": page}, metadata
+            saved = saved_page(self.saved(), shown or html.escape(self.describe()))
+            return {"text/plain": self.text(), "text/html": saved}, metadata
         extra: dict[str, Any] = {"text/plain": self.text()}
         if shown:
             extra["text/html"] = shown
-        if (saved := saved_view(self, dock=self.dock)) is not None:
+        if (saved := saved_view(self.saved(), dock=self.dock)) is not None:
             extra[SAVED] = saved
         return {**data, **extra}, metadata
 
@@ -258,6 +264,20 @@ class WorkbenchWidget(_Widget):
             self.send({"kind": "progress", "id": request, "progress": progress})
 
         return report
+
+
+def to_html(widgets: Sequence[WorkbenchWidget], *, title: str = "Workbench", author: str | None = None) -> str:
+    """The widgets below one another in one self-contained page; choosing, sorting and searching work in it.
+
+    Args:
+        widgets: The views.
+        title: The page's title.
+        author: Who made it; by default the user's name as the system has it, "" for nobody.
+
+    Returns:
+        The page, with its date and the code that the views' programs were made of.
+    """
+    return page([widget.saved() for widget in widgets], title=title, author=author)
 
 
 def require_dock(dock: str | None) -> None:

@@ -8,13 +8,10 @@ import html
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from workbench.records import shorten_paths
 from workbench_widgets._bundle import BUILT, CHUNKS, chunk, stylesheet
-
-if TYPE_CHECKING:
-    from workbench_widgets._base import WorkbenchWidget
 
 SHARED = ("data", "arrays", "live", "label", "selection", "settings")
 _LICENSES = BUILT.parent / "third-party-licenses.txt"  # of the code in the bundles, which asks for them in every copy
@@ -30,11 +27,22 @@ _PAGE = """<!doctype html>
 """
 
 
-def to_html(widgets: Sequence["WorkbenchWidget"], *, title: str = "Workbench", author: str | None = None) -> str:
-    """The widgets below one another in one self-contained page; choosing, sorting and searching work in it.
+class SavedView(NamedTuple):
+    """A view outside of its kernel."""
+
+    script: object  # the code that draws the view
+    name: str  # of the bundle's views
+    model_id: str
+    title: str
+    code: Mapping[str, str]  # the user's code, by cell or file
+    state: dict[str, Any]  # JSON: bytes in base64, file names without folders of this machine
+
+
+def page(views: Sequence[SavedView], *, title: str, author: str | None) -> str:
+    """Returns one self-contained page with the views below one another.
 
     Args:
-        widgets: The views.
+        views: The views.
         title: The page's title.
         author: Who made it; by default the user's name as the system has it, "" for nobody.
 
@@ -42,11 +50,11 @@ def to_html(widgets: Sequence["WorkbenchWidget"], *, title: str = "Workbench", a
         The page, with its date and the code that the views' programs were made of.
     """
     by = _user() if author is None else author
-    state = [{"esm": widget._esm, "state": plain_state(widget)} for widget in widgets]
+    state = [{"esm": view.script, "state": view.state} for view in views]
     return _PAGE.format(
         title=html.escape(title),
         by=f"{html.escape(by)}, " if by else "",
-        code=_code_of(widgets),
+        code=_code_of(views),
         date=f"{datetime.now().astimezone():%d %B %Y, %H:%M}",
         css=stylesheet(),
         licenses=_LICENSES.read_text(encoding="utf-8"),
@@ -63,20 +71,20 @@ def _user() -> str:
         return ""
 
 
-def _code_of(widgets: Sequence["WorkbenchWidget"]) -> str:
+def _code_of(views: Sequence[SavedView]) -> str:
     """The user's code, folded; each cell and file once."""
     found: dict[str, str] = {}
-    for widget in widgets:
-        found.update({shorten_paths(title): text for title, text in dict(widget.data.get("code") or ()).items()})
+    for view in views:
+        found.update({shorten_paths(title): text for title, text in view.code.items()})
     if not found:
         return ""
     blocks = [f"<h2>{html.escape(title)}</h2><pre>{html.escape(text)}</pre>" for title, text in found.items()]
     return f'<details class="wb-pagecode"><summary>The code</summary>{"".join(blocks)}</details>'
 
 
-def plain_state(widget: "WorkbenchWidget") -> dict[str, Any]:
-    """State of a widget for a page, as JSON: bytes in base64, file names without folders of this machine."""
-    return shorten_paths(_plain({name: getattr(widget, name) for name in SHARED}))
+def plain_state(state: Mapping[str, object]) -> dict[str, Any]:
+    """State of a view for a page, as JSON: bytes in base64, file names without folders of this machine."""
+    return shorten_paths(_plain(state))
 
 
 def pack(value: object) -> str:

@@ -5,13 +5,10 @@ import os
 import re
 import sys
 import uuid
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from workbench_widgets._bundle import BUILT, CHUNKS, chunk
-from workbench_widgets._export import pack, plain_state
-
-if TYPE_CHECKING:
-    from workbench_widgets._base import WorkbenchWidget
+from workbench_widgets._export import SavedView, pack
 
 SAVED = "application/vnd.workbench.view+json"
 MOST_BYTES = 3 * 2**20  # of one output in the notebook's file; a larger state is left out
@@ -19,23 +16,23 @@ _PYTHON_SESSION = re.compile(r"[0-9a-f]{8}-[0-9a-f]{24}(_|$)")  # how jupyter_cl
 _HOSTS = ("VSCODE_PID", "COLAB_RELEASE_TAG", "JPY_SESSION_NAME")
 
 
-def saved_view(widget: "WorkbenchWidget", *, dock: str | None = None) -> dict[str, Any] | None:
+def saved_view(view: SavedView, *, dock: str | None = None) -> dict[str, Any] | None:
     """The view as the labextension draws it when nobody answers; None where it is too large for a notebook."""
-    packed = pack({"view": widget.view_name, "state": plain_state(widget)})
+    packed = pack({"view": view.name, "state": view.state})
     if len(packed) > MOST_BYTES:
         return None
-    made = {"model": widget.model_id, "title": widget.data.get("title") or widget.label.split(":")[0], "state": packed}
+    made = {"model": view.model_id, "title": view.title, "state": packed}
     return made if dock is None else {**made, "dock": dock}
 
 
-def saved_page(widget: "WorkbenchWidget", picture: str) -> str:
+def saved_page(view: SavedView, picture: str) -> str:
     """The view as HTML that stays interactive in a page made of the notebook; `picture` stands in without scripts.
 
     The front end's code is inside, packed: about 340 kB. Every output holds it, so that each can be kept alone.
     """
     place = f"wb-{uuid.uuid4().hex[:12]}"
     chunks = {name: chunk(name) for name in CHUNKS}
-    packed = pack({"esm": widget._esm, "state": plain_state(widget), "chunks": chunks})
+    packed = pack({"esm": view.script, "state": view.state, "chunks": chunks})
     script = (BUILT / "saved.js").read_text(encoding="utf-8")
     return (
         f'<div id="{place}" class="wb-savedview"><div>{picture}</div>'

@@ -1,7 +1,6 @@
 """Advice: ranked findings about a program, with evidence and, where it can be compiled, the verified gain."""
 
 from workbench.advice._advise import advise_call as advise_call, advise_record as advise_record
-from workbench.advice._narrow import narrowed as narrowed
 from workbench.advice._verify import Variants as Variants
 from workbench.advice.search import search_call as search_call
 
@@ -9,6 +8,5 @@ __all__ = [
     "Variants",
     "advise_call",
     "advise_record",
-    "narrowed",
     "search_call",
 ]

@@ -23,10 +23,10 @@ from workbench.aot._frames import FrameError, read_frame, write_frame
 Report = Callable[[str], None]
 Compile = Callable[[dict[str, Any], Report, Path], dict[str, Any]]
 
-IDLE_SECONDS = 900.0
+_IDLE_SECONDS = 900.0
 
 
-def serve(compile_request: Compile, directory: Path, *, idle_seconds: float = IDLE_SECONDS) -> NoReturn:
+def serve(compile_request: Compile, directory: Path, *, idle_seconds: float = _IDLE_SECONDS) -> NoReturn:
     """Answers requests until the kernel is gone or nothing was asked for some time.
 
     Args:

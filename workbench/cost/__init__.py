@@ -3,8 +3,6 @@
 from workbench.aot import CHIPS as CHIPS, chip_of_gpu as chip_of_gpu, known_chip as known_chip
 from workbench.cost._accuracy import (
     UNKNOWN as UNKNOWN,
-    Accuracy as Accuracy,
-    accuracy_of as accuracy_of,
     accuracy_text as accuracy_text,
     error_bar as error_bar,
 )

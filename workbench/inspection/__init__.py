@@ -19,7 +19,6 @@ from workbench.inspection._files import (
     is_program_text as is_program_text,
 )
 from workbench.inspection._machine import (
-    Machine as Machine,
     On as On,
     is_target as is_target,
     machine_of as machine_of,
@@ -42,6 +41,5 @@ from workbench.inspection.sharding import (
     inspect_sharding as inspect_sharding,
     link_distances as link_distances,
     order_of_jax as order_of_jax,
-    place_clients as place_clients,
     propagate_shardings as propagate_shardings,
 )

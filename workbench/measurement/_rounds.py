@@ -504,13 +504,13 @@ class Run:
             self._note(f"{type(tracker).__name__} failed and was removed ({type(error).__name__}: {error})")
 
     @staticmethod
-    def load(path: str | Path) -> StoredRun:
+    def load(path: str | Path) -> "StoredRun[Run]":
         """A run that `log=` wrote into a folder: its provenance and history, and `rerun()`.
 
         Raises:
             DataError: there is no run.
         """
-        return load_run(path, Run)
+        return load_run(path, run_rounds)
 
     def _note(self, what: str) -> None:
         self._problems.append(ProblemRecord(round=max(self.finished - 1, 0), what=what))

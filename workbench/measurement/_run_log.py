@@ -138,8 +138,8 @@ def describe_run(
         "started_unix_seconds": time.time(),
         "code": _source(step),
         "code_sha256": _code_digest(step),
-        "versions": {"python": platform.python_version(), **_versions()},
-        "devices": [f"{device.platform}:{device.id} {device.device_kind}" for device in jax.devices()],
+        "versions": installed_versions(),
+        "devices": names_of_devices(),
         "mesh": dict(jax.sharding.get_mesh().shape),
         "key": None if key is None else np.asarray(jax.random.key_data(key)).tolist(),
         "data_sha256": data_hash(data),
@@ -167,8 +167,14 @@ def _digest_of(plain: object) -> str:
     return hashlib.sha256(json.dumps(plain, sort_keys=True, default=str).encode()).hexdigest()
 
 
-def _versions() -> dict[str, str]:
-    found = {}
+def names_of_devices() -> list[str]:
+    """Platform, number and kind of every attached device."""
+    return [f"{device.platform}:{device.id} {device.device_kind}" for device in jax.devices()]
+
+
+def installed_versions() -> dict[str, str]:
+    """Versions of Python and of the installed libraries that decide the numbers of a run."""
+    found = {"python": platform.python_version()}
     for name in _VERSIONS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)

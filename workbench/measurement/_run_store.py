@@ -4,42 +4,52 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, Protocol, TypeVar
 
 import numpy as np
 
 from workbench.errors import DataError, needs_library
 from workbench.measurement._history import History, round_of
-from workbench.measurement._run_log import ABOUT, HISTORY, PROGRAM, describe_run
+from workbench.measurement._run_log import ABOUT, HISTORY, PROGRAM, installed_versions, names_of_devices
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from workbench.measurement._rounds import Run
+
+R = TypeVar("R")  # the run that `rerun` returns
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StoredRun:
+class _HasHistory(Protocol):
+    """A run, finished or stored."""
+
+    @property
+    def history(self) -> History:
+        """The finished rounds."""
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredRun(Generic[R]):
     """A run as its folder holds it.
 
     Attributes:
         path: Its folder.
         about: Provenance: `name`, `code`, `versions`, `devices`, `key`, `data_sha256`, `state_sha256`, `status`, …
         history: The finished rounds. A last line that was cut off by a kill is left out.
-        make_run: `Run`, which `rerun` makes.
+        make_run: `run_rounds`, which `rerun` calls.
     """
 
     path: Path
     about: Mapping[str, Any]
     history: History = field(repr=False)
-    make_run: Callable[..., Any] = field(repr=False, compare=False)
+    make_run: Callable[..., R] = field(repr=False, compare=False)
 
     @property
     def status(self) -> str:
         """Outcome of the run; "running" also for a run whose process was killed."""
         return self.about["status"]
 
-    def rerun(self, *, progress: bool = False) -> "Run":
+    def rerun(self, *, progress: bool = False) -> R:
         """Runs the kept program again: the same step, first state, data and key, in this process.
 
         Loads a pickle, which runs code: only for folders that you trust.
@@ -60,22 +70,21 @@ class StoredRun:
         kept = cloudpickle.loads(file.read_bytes())
         names = ("step", "state", "rounds")
         settings = {name: value for name, value in kept.items() if name not in (*names, "cannot")}
-        run = self.make_run(*(kept[name] for name in names), progress=progress, **settings)
-        return run.start()
+        return self.make_run(*(kept[name] for name in names), progress=progress, **settings)
 
-    def differences(self, run: "Run") -> list[str]:
+    def differences(self, run: _HasHistory) -> list[str]:
         """Differences between this run and another run: versions, devices, metrics by bit.
 
         Returns:
             Sentences; empty where both did the same and got the same numbers.
         """
-        now = describe_run(run._step, None, data=None, key=None, rounds=run.rounds, name="")
+        versions = installed_versions()
         found = [
-            f"{name} was {old} and is {now['versions'].get(name, 'not installed')}"
+            f"{name} was {old} and is {versions.get(name, 'not installed')}"
             for name, old in self.about["versions"].items()
-            if old != now["versions"].get(name)
+            if old != versions.get(name)
         ]
-        if self.about["devices"] != now["devices"]:
+        if self.about["devices"] != names_of_devices():
             found.append(f"the devices were {len(self.about['devices'])} ({self.about['devices'][0]}) and are others")
         if len(run.history) != len(self.history):
             found.append(f"{len(self.history)} rounds were finished and {len(run.history)} are")
@@ -92,7 +101,7 @@ def _same(old: object, new: object) -> bool:
     return np.array_equal(np.asarray(old, np.float64), np.asarray(new, np.float64), equal_nan=True)
 
 
-def load_run(path: str | Path, make_run: Callable[..., Any]) -> StoredRun:
+def load_run(path: str | Path, make_run: Callable[..., R]) -> StoredRun[R]:
     """Reads a run that `log=` wrote into a folder.
 
     Raises:
@@ -117,15 +126,15 @@ def load_run(path: str | Path, make_run: Callable[..., Any]) -> StoredRun:
     return StoredRun(path=place, about=about, history=History(rounds), make_run=make_run)
 
 
-def stored_runs(folder: str | Path, make_run: Callable[..., Any]) -> list[StoredRun]:
-    """All runs of a registry, in the order in which they began."""
-    place = Path(folder).expanduser()
-    found = [load_run(file.parent, make_run) for file in sorted(place.glob(f"*/{ABOUT}"))]
-    return sorted(found, key=lambda run: run.about["started_unix_seconds"])
-
-
 def _no_run(*_: object, **__: object) -> NoReturn:
     raise NotImplementedError  # a table runs nothing
+
+
+def _stored_runs(folder: str | Path) -> list[StoredRun[NoReturn]]:
+    """All runs of a registry, in the order in which they began."""
+    place = Path(folder).expanduser()
+    found = [load_run(file.parent, _no_run) for file in sorted(place.glob(f"*/{ABOUT}"))]
+    return sorted(found, key=lambda run: run.about["started_unix_seconds"])
 
 
 def list_runs(folder: str | Path) -> "pd.DataFrame":
@@ -138,7 +147,7 @@ def list_runs(folder: str | Path) -> "pd.DataFrame":
     with needs_library("pandas", needed_for="`list_runs`"):
         import pandas as pd
     rows = []
-    for run in stored_runs(folder, _no_run):
+    for run in _stored_runs(folder):
         last = run.history[-1].metrics if len(run.history) else {}
         row = {"run": run.path.name, "name": run.about["name"], "status": run.status, "rounds": len(run.history)}
         row |= {"seconds": sum(record.seconds for record in run.history), "code": run.about["code_sha256"][:8]}

@@ -1,9 +1,8 @@
 """Form of the loop over a device's clients, apart from the number of clients computed together."""
 
 import dataclasses
-from typing import Literal, TypeAlias
 
-Spread: TypeAlias = Literal["auto", "shard_map", "vmap"]
+from workbench.records.program import Spread as Spread
 
 # Rows that wait for a later pass may take this much; above it they are computed twice, and memory stays flat.
 KEPT_BYTES = 64 << 20

@@ -340,9 +340,6 @@ class ScaledCostRecord(Record):
     model: float  # times the parameters
 
 
-Change = Literal["added", "removed", "more", "less", "same"]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficRecord(Record):
     """The collectives of one kind over the same mesh axes in one stage, in two versions of a program.
@@ -362,7 +359,7 @@ class TrafficRecord(Record):
     source: SourceLine | None = None
 
     @property
-    def change(self) -> Change:
+    def change(self) -> Literal["added", "removed", "more", "less", "same"]:
         """Change of the figures."""
         if self.runs_before == 0 and self.runs_after != 0:
             return "added"

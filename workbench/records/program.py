@@ -8,7 +8,7 @@ from workbench.records._base import Record, deferring
 
 # "program" is the one stage of a program without clients, which has no server either
 StageKind = Literal["server", "broadcast", "clients", "reduce", "loop", "branch", "program"]
-STAGE_KINDS: tuple[StageKind, ...] = get_args(StageKind)
+_STAGE_KINDS: tuple[StageKind, ...] = get_args(StageKind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,7 +87,7 @@ class StageRecord(Record):
     jaxpr: str = ""
     body: tuple["StageRecord", ...] = ()
 
-    def walk(self, into: Container[StageKind] = STAGE_KINDS) -> Iterator["StageRecord"]:
+    def walk(self, into: Container[StageKind] = _STAGE_KINDS) -> Iterator["StageRecord"]:
         """This stage and those inside it, outer ones first; `into` limits the kinds of stages that are opened.
 
         Example:
@@ -159,7 +159,7 @@ class PlanRecord(Record):
         """Bytes between server and clients in one call; None where they lie in a loop of unknown length."""
         return _moved(self.stages)
 
-    def walk(self, into: Container[StageKind] = STAGE_KINDS) -> Iterator[StageRecord]:
+    def walk(self, into: Container[StageKind] = _STAGE_KINDS) -> Iterator[StageRecord]:
         """Every stage of the plan, those inside other stages too, in program order, outer ones first.
 
         Args:
@@ -238,11 +238,6 @@ class PlanChoiceRecord(Record):
     why: str  # in a sentence
     candidates: tuple[PlanCandidateRecord, ...] = ()
     tuning_seconds: float = 0.0  # compilations included
-
-    def chose(self, candidate: PlanCandidateRecord) -> bool:
-        """Returns whether a candidate is the choice."""
-        fields = ("chunk_size", "spread", "kept_bytes", "unroll")
-        return all(getattr(self, name) == getattr(candidate, name) for name in fields)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

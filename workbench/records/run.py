@@ -131,7 +131,7 @@ class PlayRecord(Record):
     results: Results = field(default=None, repr=False, compare=False)
 
 
-Numbers = tuple[float | None, ...]
+_Numbers = tuple[float | None, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,10 +152,10 @@ class OverlaidMetricRecord(Record):
 
     metric: str
     rounds: tuple[int, ...]
-    mean: Numbers
-    low: Numbers
-    high: Numbers
-    seeds: tuple[Numbers, ...] = ()
+    mean: _Numbers
+    low: _Numbers
+    high: _Numbers
+    seeds: tuple[_Numbers, ...] = ()
     final: float | None = None
     final_low: float | None = None
     final_high: float | None = None
@@ -236,9 +236,6 @@ class RunOverlayRecord(Record):
         """The names of all metrics, each once, the first one first."""
         every = (curve.metric for result in self.results for curve in result.metrics)
         return tuple(dict.fromkeys((self.metric, *every)))
-
-
-ScheduleKind = Literal["synchronous", "buffered"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -337,7 +334,7 @@ class PopulationRunRecord(Record):
     """Rounds of a population on a virtual clock: nothing ran but a model of devices, networks and their owners."""
 
     clients: int
-    schedule: ScheduleKind
+    schedule: Literal["synchronous", "buffered"]
     cohort: int
     work: WorkRecord
     devices: tuple[DeviceClassRecord, ...]

@@ -93,24 +93,24 @@ class ShardingRecord(Record):
             >>> [(group.path, group.replicated_bytes) for group in ShardingRecord(leaves=(leaf,)).groups()]
             [("['params']['dense']", 16)]
         """
-        return tuple(_grouped([(split_path(leaf.path), leaf) for leaf in self.leaves], 0, depth))
+        return tuple(_grouped([(_split_path(leaf.path), leaf) for leaf in self.leaves], 0, depth))
 
     def unsharded(self, least_bytes: int = 1 << 20) -> tuple[LeafShardingRecord, ...]:
         """The arrays of at least `least_bytes` that several devices hold and no mesh axis splits, largest first."""
-        found = [leaf for leaf in self.leaves if leaf.size_bytes >= least_bytes and is_unsharded(leaf)]
+        found = [leaf for leaf in self.leaves if leaf.size_bytes >= least_bytes and _is_unsharded(leaf)]
         return tuple(sorted(found, key=lambda leaf: -leaf.size_bytes))
 
 
-def is_unsharded(leaf: LeafShardingRecord) -> bool:
+def _is_unsharded(leaf: LeafShardingRecord) -> bool:
     """Returns whether several devices hold an array and each of them the whole of it."""
     return leaf.replication > 1 and leaf.bytes_per_device >= leaf.size_bytes > 0
 
 
-def split_path(path: str) -> tuple[str, ...]:
+def _split_path(path: str) -> tuple[str, ...]:
     """The parts of a `keystr`.
 
     Example:
-        >>> split_path("[0].mu['params']['dense'].kernel")
+        >>> _split_path("[0].mu['params']['dense'].kernel")
         ('0', 'mu', 'params', 'dense', 'kernel')
     """
     return tuple(key or attribute or index or other for key, index, other, attribute in _PART.findall(path))
@@ -159,7 +159,7 @@ def _grouped(
 
 def _group(leaves: list[tuple[tuple[str, ...], LeafShardingRecord]], depth: int) -> ShardingGroupRecord:
     arrays = [leaf for _, leaf in leaves]
-    whole = sorted((leaf for leaf in arrays if is_unsharded(leaf)), key=lambda leaf: -leaf.size_bytes)
+    whole = sorted((leaf for leaf in arrays if _is_unsharded(leaf)), key=lambda leaf: -leaf.size_bytes)
     return ShardingGroupRecord(
         path=_prefix(leaves[0][1].path, depth) if leaves else "",
         depth=depth,

@@ -65,7 +65,7 @@ def describe_launched(record: LaunchedRecord) -> str:
     )
 
 
-def node_notes(node: NodeRecord, sharing: bool) -> str:
+def _node_notes(node: NodeRecord, sharing: bool) -> str:
     """Resources and permissions of a node, in a few words."""
     notes = [f"{name} {number(need)}" for name, need in node.resources.items()]
     notes += [f"{node.concurrency} calls at once"] if node.concurrency > 1 else []
@@ -101,14 +101,14 @@ def load_text(states: Sequence[NodeStateRecord]) -> str:
     waiting = sum(state.queue_length for state in states)
     cores = {state.where: state.cpu_cores for state in states if state.cpu_cores is not None}
     held = {state.where: state.memory_bytes for state in states if state.memory_bytes is not None}
-    parts = [f"{rate_text(sum(rates))} calls/s"] if sum(rates) >= 0.05 else []
+    parts = [f"{_rate_text(sum(rates))} calls/s"] if sum(rates) >= 0.05 else []
     parts += [f"{count_text(waiting)} waiting"] if waiting else []
     parts += [f"{sum(cores.values()):.2g} cores"] if sum(cores.values()) >= 0.01 else []
     parts += [bytes_text(sum(held.values()))] if held else []
     return " · ".join(parts)
 
 
-def rate_text(rate: float) -> str:
+def _rate_text(rate: float) -> str:
     """A rate with as many digits as say something."""
     return f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
 
@@ -153,7 +153,7 @@ def group_details(nodes: Sequence[NodeRecord], graph: ProgramGraphRecord) -> lis
     sizes = Counter(node.host for node in graph.nodes)
     methods = dict.fromkeys(name for node in nodes for name in node.methods)
     sharing = any(sizes[node.host] > 1 for node in nodes)
-    lines = (", ".join(f".{name}()" for name in methods), node_notes(nodes[0], sharing))
+    lines = (", ".join(f".{name}()" for name in methods), _node_notes(nodes[0], sharing))
     return [line for line in lines if line]
 
 

@@ -57,7 +57,7 @@ class ReportTable:
     rows: tuple[tuple[object, ...], ...]
 
 
-Piece = ReportText | ReportCode | ReportPicture | ReportImage | ReportTable
+_Piece = ReportText | ReportCode | ReportPicture | ReportImage | ReportTable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +65,7 @@ class ReportSection:
     """A heading and what is under it."""
 
     heading: str
-    pieces: tuple[Piece, ...]
+    pieces: tuple[_Piece, ...]
 
 
 def render_report(title: str, lead: str, sections: Sequence[ReportSection]) -> Markup:
@@ -99,7 +99,7 @@ def render_report(title: str, lead: str, sections: Sequence[ReportSection]) -> M
     return page(title, element("p", lead, class_="wb-lead"), contents, *body, head=head)
 
 
-def _render_piece(piece: Piece) -> Markup:
+def _render_piece(piece: _Piece) -> Markup:
     match piece:
         case ReportText():
             return element("p", piece.text)

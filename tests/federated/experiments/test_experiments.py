@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from workbench.errors import ProgramError
-from workbench.federated.experiments import ALGORITHMS, COMPRESSIONS, Experiment, Settings, write_code
+from workbench.federated.experiments import Experiment, Settings, write_code
+from workbench.federated.experiments._settings import ALGORITHMS, COMPRESSIONS
 
 SMALL: dict[str, Any] = {"clients": 8, "rounds": 3, "local_steps": 2, "dropout": 0.25}
 

@@ -23,7 +23,7 @@ from workbench.federated.algorithms._coded_shuffle import (
 )
 from workbench.federated.algorithms._cohorts import in_cohorts as in_cohorts
 from workbench.federated.algorithms._compression import quantized_mean as quantized_mean, top_k_mean as top_k_mean
-from workbench.federated.algorithms._diloco import diloco as diloco, outer_nesterov as outer_nesterov
+from workbench.federated.algorithms._diloco import diloco as diloco
 from workbench.federated.algorithms._error_feedback import (
     Compressor as Compressor,
     compressed_mean as compressed_mean,

@@ -5,8 +5,6 @@ from workbench.federated.experiments._experiment import Experiment as Experiment
 from workbench.federated.experiments._hypergradient_search import HypergradientSearch as HypergradientSearch
 from workbench.federated.experiments._playground import playground as playground
 from workbench.federated.experiments._settings import (
-    ALGORITHMS as ALGORITHMS,
-    COMPRESSIONS as COMPRESSIONS,
     Settings as Settings,
 )
 from workbench.federated.experiments._space import (
