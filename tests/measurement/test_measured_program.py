@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import workbench as wb
-from workbench.inspection import inspect_mesh, inspect_module, place_clients
+from workbench.inspection import inspect_mesh, inspect_module
+from workbench.inspection.sharding import place_clients
 from workbench.measurement import ReadingOptions, lockstep_waste, measure_compiled
 from workbench.records.program import PlacementRecord
 

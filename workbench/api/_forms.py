@@ -10,10 +10,9 @@ from jax.sharding import AbstractMesh, Mesh
 
 from workbench._open_types import Option
 from workbench._types import Argument
-from workbench.api import _show
 from workbench.api._things import is_program
 from workbench.api._traced import Traced, trace_for
-from workbench.api._waiting import say_phase, waiting
+from workbench.api._waiting import is_watched, say_phase, waiting
 from workbench.inspection import parts_of
 
 P = ParamSpec("P")
@@ -74,7 +73,7 @@ def _form(method: Callable[..., Any], takes: str, answer: Callable[..., Any] | N
 
         @functools.wraps(x)
         def call(*arguments: Argument, **keywords: Argument) -> Argument:
-            shown = name in _LONG and given.get("progress") is None and _show.is_watched()
+            shown = name in _LONG and given.get("progress") is None and is_watched()
             with waiting(getattr(x, "__name__", "the program"), "tracing", shown=shown):
                 made = traced(*arguments, **keywords)
                 say_phase(_LONG.get(name, ""))

@@ -3,7 +3,6 @@
 import contextvars
 import dataclasses
 import difflib
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, TypeVar, Unpack
@@ -16,7 +15,8 @@ from workbench._types import PyTree
 from workbench.advice import advise_call, advise_record
 from workbench.api._options import InspectOptions, Layout, inspect_options
 from workbench.api._things import Inspected, record_of_thing, refuse_options
-from workbench.api._waiting import say_phase, waiting
+from workbench.api._traced_program import TracedProgram
+from workbench.api._waiting import in_notebook, is_watched, say_phase, waiting
 from workbench.engines import play
 from workbench.errors import InspectionError, MeshError, ProgramError, WorkbenchError
 from workbench.inspection import LoweredCall, On, current_mesh, inspect_call, machine_of, mesh_of_values
@@ -31,8 +31,6 @@ from workbench.records.run import PlayRecord, RunRecord
 
 if TYPE_CHECKING:
     from workbench_widgets import PlayerView, WorkbenchWidget
-
-    from workbench.api._traced import Traced
 
 W = TypeVar("W", bound="WorkbenchWidget")
 
@@ -66,7 +64,7 @@ def show_thing(x: object, **options: Option) -> None:
     print(render.text(record))
 
 
-def show_program(traced: "Traced", **options: Option) -> None:
+def show_program(traced: TracedProgram, **options: Option) -> None:
     """Displays a traced program; see `Traced.show`."""
     if in_notebook():
         _display_or_text(lambda: view_of_program(traced, question="show", **options), traced)
@@ -113,7 +111,7 @@ def _display(shown: object) -> None:
 
 
 def view_of_program(
-    traced: "Traced",
+    traced: TracedProgram,
     *,
     question: str = "explore",
     view: str | None = None,
@@ -179,7 +177,7 @@ def _check_name(question: str, view: str | None, views: Sequence[str]) -> None:
     raise InspectionError(message)
 
 
-def _inspected(traced: "Traced", options: dict[str, Any]) -> ProgramRecord:
+def _inspected(traced: TracedProgram, options: dict[str, Any]) -> ProgramRecord:
     """The record of a program, while the cell says what is under way."""
     target = machine_of(options.get("on"), "inspect").target
     if in_notebook() and target and options.get("progress") is None:
@@ -188,7 +186,7 @@ def _inspected(traced: "Traced", options: dict[str, Any]) -> ProgramRecord:
         return traced.inspect(**options)
 
 
-def _kernel_side(traced: "Traced", options: dict[str, Any], record: ProgramRecord) -> dict[str, Any]:
+def _kernel_side(traced: TracedProgram, options: dict[str, Any], record: ProgramRecord) -> dict[str, Any]:
     """Requests that views of a program can send to the kernel; the options are those of `inspect_call`."""
     return {
         "compile_for": _elsewhere(traced, options),
@@ -200,7 +198,7 @@ def _kernel_side(traced: "Traced", options: dict[str, Any], record: ProgramRecor
     }
 
 
-def player_of(traced: "Traced", fn: Callable, args: tuple[PyTree[jax.Array], ...]) -> "PlayerView":
+def player_of(traced: TracedProgram, fn: Callable, args: tuple[PyTree[jax.Array], ...]) -> "PlayerView":
     """The player of a traced program; see `Traced.play`."""
     import workbench_widgets
 
@@ -260,25 +258,7 @@ def laid_out(widget: W, layout: Layout | None) -> W:
     return widget
 
 
-def in_notebook() -> bool:
-    """Returns whether this is a kernel with a front end that shows widgets."""
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    kernel = getattr(shell, "kernel", None)
-    # The hosts of ipyparallel are kernels too, but their front end is another one's: they print.
-    return kernel is not None and not type(kernel).__module__.startswith("ipyparallel")
-
-
-def is_watched() -> bool:
-    """Returns whether somebody waits in front of a notebook; a program that executes notebooks reads no progress."""
-    if not in_notebook():
-        return False
-    from workbench_widgets import runs_unseen
-
-    return not runs_unseen()
-
-
-def _elsewhere(traced: "Traced", options: dict[str, Any]) -> Callable[..., ProgramRecord]:
+def _elsewhere(traced: TracedProgram, options: dict[str, Any]) -> Callable[..., ProgramRecord]:
     """The program to be compiled for targets that a view names, in any thread.
 
     Remembers the shapes of arguments, not the arrays, and the mesh of now: another thread has none.
@@ -295,7 +275,7 @@ def _elsewhere(traced: "Traced", options: dict[str, Any]) -> Callable[..., Progr
     return compile_for
 
 
-def _adviser(traced: "Traced", options: dict[str, Any], record: ProgramRecord) -> Callable[..., AdviceRecord]:
+def _adviser(traced: TracedProgram, options: dict[str, Any], record: ProgramRecord) -> Callable[..., AdviceRecord]:
     """Returns a function that finds advice about the program, in any thread; see `_elsewhere`."""
     variants = traced.with_shapes()._variants({**options, "mesh": options["mesh"] or current_mesh()})
     variants = dataclasses.replace(variants, fn=traced.fn)
@@ -312,7 +292,7 @@ def _record_adviser(record: ProgramRecord) -> Callable[..., AdviceRecord]:
     return lambda **waiting: advise_record(record, **waiting)
 
 
-def _searcher(traced: "Traced", options: dict[str, Any]) -> Callable[..., SearchRecord] | None:
+def _searcher(traced: TracedProgram, options: dict[str, Any]) -> Callable[..., SearchRecord] | None:
     """Returns a function that searches shardings, in any thread; None without a mesh of several devices."""
     mesh = options["mesh"] or current_mesh()
     if mesh is None and not isinstance(traced._call, LoweredCall):
@@ -329,7 +309,7 @@ def _searcher(traced: "Traced", options: dict[str, Any]) -> Callable[..., Search
     return search
 
 
-def _opener(traced: "Traced") -> Callable[[int], TapRecord] | None:
+def _opener(traced: TracedProgram) -> Callable[[int], TapRecord] | None:
     """Returns a function that evaluates the program for one client; None for arguments without values."""
     leaves = jax.tree.leaves((traced.args, traced.kwargs))
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
@@ -337,7 +317,7 @@ def _opener(traced: "Traced") -> Callable[[int], TapRecord] | None:
     return lambda client: traced.tap(client=client)
 
 
-def _plays(traced: "Traced") -> Callable[[], PlayRecord] | None:
+def _plays(traced: TracedProgram) -> Callable[[], PlayRecord] | None:
     """Returns a function that evaluates the program for the player; None for arguments without values."""
     return None if _opener(traced) is None else lambda: play(*_flat(traced._replayed("play")))
 
@@ -346,7 +326,7 @@ def _flat(call: tuple[Callable, tuple[Any, ...]]) -> tuple[Any, ...]:
     return call[0], *call[1]
 
 
-def _tries(traced: "Traced", options: dict[str, Any], record: ProgramRecord) -> WhatIf | None:
+def _tries(traced: TracedProgram, options: dict[str, Any], record: ProgramRecord) -> WhatIf | None:
     """The program to be tried with other shardings that a view names; None where there is no mesh."""
     given = {} if options["chunk_size"] is None else {"chunk_size": options["chunk_size"][0]}
     try:

@@ -1,53 +1,32 @@
 """`trace` and the object that it returns: all questions about one call of a function."""
 
 import functools
-import inspect as inspect_module
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
-import jax
 from jax.sharding import AbstractMesh, Mesh
 
-from workbench import render
-from workbench._open_types import AS_GIVEN, AsGiven, Examples
-from workbench._types import Argument, Spec
-from workbench.advice import Variants, advise_call, search_call
-from workbench.api import _export, _measure, _show
-from workbench.api._options import InspectOptions, Layout, Progress, ViewOptions, inspect_options
-from workbench.api._things import Inspected, record_of_thing
-from workbench.api._waiting import say_phase, waiting
-from workbench.engines import Engine, tap as tap_program
-from workbench.errors import InspectionError, MeshError, ProgramError
-from workbench.inspection import (
-    LoweredCall,
-    On,
-    TracedCall,
-    choice_of_plan,
-    explain_program,
-    function_name,
-    inspect_call,
-    machine_of,
-    plan_call,
-    trace_call,
-    trace_call_tree,
-)
-from workbench.inspection.what_if import WhatIf
-from workbench.measurement import DeviceMonitor, Run, Watch
-from workbench.plan import ChunkSize, check_call
-from workbench.records.advice import AdviceRecord, SearchRecord
-from workbench.records.call_tree import CallTreeRecord
-from workbench.records.compiled import ProgramRecord, WhatIfRecord
-from workbench.records.live import TapRecord, TimelineRecord
-from workbench.records.program import PlanChoiceRecord, PlanRecord
+from workbench._types import Argument
+from workbench.api import _show
+from workbench.api._options import InspectOptions, Layout, Progress, ViewOptions
+from workbench.api._things import record_of_thing
+from workbench.api._traced_program import TracedProgram
+from workbench.api._waiting import is_watched, waiting
+from workbench.engines import Engine
+from workbench.errors import InspectionError, ProgramError
+from workbench.inspection import machine_of
+from workbench.measurement import DeviceMonitor, Run
+from workbench.plan import check_call
+from workbench.records.compiled import ProgramRecord
+from workbench.records.live import TimelineRecord
 from workbench.records.run import RunRecord
-from workbench.records.sharding import WhyRecord
 
 if TYPE_CHECKING:
     from workbench_widgets import PlayerView, WorkbenchWidget
 
 
-class Traced(Inspected):
+class Traced(TracedProgram):
     """One call of a function, traced: what it will do, and everything that can be asked of it.
 
     Made by `trace`, which calls the function once; nothing here calls it again. Options are arguments of the methods;
@@ -61,133 +40,6 @@ class Traced(Inspected):
         >>> [stage.operation for stage in traced.plan.stages]
         ['map_fn', 'reduce_mean']
     """
-
-    def __init__(
-        self,
-        fn: Callable,
-        args: tuple[Argument, ...],
-        kwargs: dict[str, Argument],
-        *,
-        mesh: Mesh | AbstractMesh | None = None,
-        call: TracedCall | LoweredCall | None = None,
-        symbolic: ProgramError | None = None,
-    ) -> None:
-        fn = getattr(fn, "__wrapped__", fn) if isinstance(fn, Watch) else fn
-        self.fn: Callable = fn
-        self.args: tuple[Argument, ...] = args
-        self.kwargs: dict[str, Argument] = kwargs
-        self.name: str = function_name(fn)
-        self._symbolic = symbolic  # why nothing but `export` can be asked
-        if symbolic is None:
-            self._known = trace_call(fn, args, kwargs, mesh) if call is None else call
-
-    @property
-    def _call(self) -> TracedCall | LoweredCall:
-        if self._symbolic is not None:
-            raise self._symbolic
-        return self._known
-
-    @functools.cached_property
-    def plan(self) -> PlanRecord:
-        """The stages of the program: server, clients, and what goes between them. Nothing is compiled."""
-        return plan_call(self._call)
-
-    @property
-    def plan_choice(self) -> PlanChoiceRecord:
-        """The client-loop configuration (chunk size, kept rows, spread), and the rule or measurement behind it.
-
-        Measured by `jit(fn, chunk_size="tune")`, in this process or before; given to `jit`; or by the rule.
-        """
-        return choice_of_plan(self._traced("plan_choice"))
-
-    @functools.cached_property
-    def call_tree(self) -> CallTreeRecord:
-        """FLOPs, traffic and collectives on the user's functions, modules and lines. Nothing is compiled.
-
-        Those of the compiled program, with memory, are `inspect().call_tree`.
-        """
-        return trace_call_tree(self._traced("call_tree"))
-
-    def inspect(
-        self,
-        *,
-        on: On = None,
-        chunk_size: ChunkSize | AsGiven = AS_GIVEN,
-        examples_per_client: Examples | None = None,
-        order: Literal["topology", "naive"] = "topology",
-        force: bool = False,
-        progress: Progress | None = None,
-        cancel: threading.Event | None = None,
-        timeout_seconds: float | None = None,
-    ) -> ProgramRecord:
-        """Everything that can be known without running: stages, shardings, collectives, memory, cost.
-
-        Compiles the program for the devices of a mesh (default: that of `jax.set_mesh`), or ahead of time for a target.
-
-        Args:
-            on: The machine: a mesh; a target such as "v5e:16x16" or "h100:8", which the program is compiled for (see
-                `list_targets`); a chip such as "v5e", whose rates price the program; or a tuple with one of each. An
-                `AbstractMesh` is only planned. Without a target and a chip no seconds are estimated.
-            chunk_size: As for `jit`. Default: that of `fn` if it came from `jit`, else "auto".
-            examples_per_client: The true number of examples of every client, to price padding and lockstep. Where no
-                argument is a `mask`, also the number that the arrays hold for each client: `(counts, 64)`.
-            order: With a target: devices in the order that its topology prefers, or as they come ("naive").
-            force: With a target: also a topology that was never tried.
-            progress: With a target: called with the phase and the seconds so far.
-            cancel: With a target: an event that ends the compilation once it is set.
-            timeout_seconds: With a target: ends the compilation after this time.
-
-        Returns:
-            The record; `show` draws it. What could not be found out is missing and named in `notes`.
-
-        Raises:
-            MeshError: for an unknown target or one that the mesh does not fit.
-            MissingDependencyError: if the compiler of the target is not installed.
-            EngineError: if the compiler of the target died, was cancelled or took too long.
-
-        Example:
-            >>> @program(clients=8)
-            ... def mean_square(x):
-            ...     return reduce_mean(map_fn(lambda row: row**2, x))
-            >>> wb.inspect(mean_square)(jnp.ones(8)).module.devices
-            1
-            >>> wb.inspect(jnp.ones((4, 2))).leaves[0].shape
-            (4, 2)
-        """
-        options = inspect_options(
-            "inspect",
-            on=on,
-            chunk_size=chunk_size,
-            examples_per_client=examples_per_client,
-            order=order,
-            force=force,
-            progress=progress,
-            cancel=cancel,
-            timeout_seconds=timeout_seconds,
-        )
-        return inspect_call(self._call, **options)
-
-    def why(self, *, large_bytes: int | None = None, **options: Unpack[InspectOptions]) -> WhyRecord:
-        """Explains why the program communicates, and why its large arrays are replicated: reasons in words.
-
-        Args:
-            large_bytes: From which size on a replicated array is explained. Default: 1 MiB, or a tenth of the largest
-                value where all are smaller.
-            **options: Options of `inspect`.
-
-        Returns:
-            Per collective the line that needs it, the operands that met there with their shardings, and which argument
-            or constraint each mesh axis came from; per large replicated array the reason. Printing it gives the words;
-            `workbench.render.text(record, details=True)` adds every step of the way.
-
-        Example:
-            >>> mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
-            >>> rows = jax.NamedSharding(mesh, jax.P("data"))
-            >>> found = wb.why(lambda x: x.sum(0))(jax.ShapeDtypeStruct((8, 3), "float32", sharding=rows))
-            >>> found.collectives[0].reason, found.collectives[0].operands[0].origins
-            ('sum', {'data': 'the argument itself'})
-        """
-        return explain_program(self.inspect(**options), large_bytes=large_bytes)
 
     def show(self, **options: Unpack[ViewOptions]) -> None:
         """Displays what `explore` returns: live in a notebook, as text in a terminal.
@@ -256,88 +108,6 @@ class Traced(Inspected):
             **options,
         )
 
-    def measure(
-        self,
-        *,
-        rounds: int = 3,
-        warmup: int = 1,
-        clients: Literal["together", "probe"] = "together",
-        on: On = None,
-    ) -> RunRecord:
-        """Runs the program on the devices of this machine and returns measured seconds of every stage and device.
-
-        Costs `warmup + 2 * rounds` calls: each measured call has a twin without the profiler, which gives the overhead.
-
-        Args:
-            rounds: Calls to measure.
-            warmup: Calls before them that do not count.
-            clients: "together" runs them as in production; "probe" runs the clients of a device one after the other,
-                so that each has its own time and number of steps.
-            on: Mesh to run it on (default: that of `jax.set_mesh`), a chip whose peaks the achieved rates are compared
-                with, or both.
-
-        Returns:
-            The run; its `results` are the program's. On a CPU, waiting for other devices is shown as waiting and never
-            as communication.
-
-        Raises:
-            InspectionError: if `clients` is neither "together" nor "probe".
-            EngineError: if the profiler is busy, or the program fails.
-
-        Example:
-            >>> @program(clients=8)
-            ... def mean_square(x):
-            ...     return reduce_mean(map_fn(lambda row: row**2, x))
-            >>> float(wb.measure(mean_square, rounds=1)(jnp.ones(8)).results)
-            1.0
-        """
-        machine = machine_of(on, "measure", reads=("mesh", "chip"))
-        if isinstance(machine.mesh, AbstractMesh):
-            message = (
-                "`measure` was given an `AbstractMesh`, which has no devices to run on. It runs on devices of this "
-                "machine: pass a mesh of `wb.make_mesh`, or use `inspect`, which runs nothing."
-            )
-            raise MeshError(message)
-        return _measure.measure_program(
-            self._call, rounds=rounds, warmup=warmup, clients=clients, mesh=machine.mesh, chip=machine.chip
-        )
-
-    def tap(
-        self,
-        *,
-        client: int | tuple[int, ...] = 0,
-        most_values: int = 10_000,
-        most_bytes: int = 64 << 20,
-        only: str | tuple[str, ...] | None = None,
-    ) -> TapRecord:
-        """Runs the program once and returns every value that one client computes, under the user's own names.
-
-        Args:
-            client: Which client; of clients inside clients, the outer and the inner one: `(2, 0)`.
-            most_values: How many values to keep; the first ones.
-            most_bytes: How many bytes of arrays to keep; of later ones only their figures.
-            only: Files whose lines are of interest: `"train.py"`, `("src/*.py", "model.py")`. Values of other files, as
-                those of an optimizer's library, are left out; inputs and what is emitted stay.
-
-        Raises:
-            InspectionError: if the program has no such client.
-            EngineError: if a stage fails; `stage` and `client` name where.
-
-        Example:
-            >>> @program(clients=4)
-            ... def total(x):
-            ...     def square(row):
-            ...         doubled = 2 * row
-            ...         return doubled**2
-            ...     return wb.reduce_sum(map_fn(square, x))
-            >>> record = wb.trace(total)(np.arange(4, dtype=np.float32)).tap(client=3)
-            >>> float(record.find("doubled")[0].value), float(record.results)
-            (6.0, 56.0)
-        """
-        fn, args = self._replayed("tap")
-        with waiting(self.name, "evaluating it, the client operation by operation", shown=_show.is_watched()):
-            return tap_program(fn, *args, client=client, most_values=most_values, most_bytes=most_bytes, only=only)
-
     def play(self) -> "PlayerView":
         """A player of one call: what is sent, what clients compute step by step, what comes back, from real values.
 
@@ -360,228 +130,8 @@ class Traced(Inspected):
               1 reduce: reduce_sum, 4 clients, 16 B sent
         """
         fn, args = self._replayed("play")
-        with waiting(self.name, "evaluating it", shown=_show.is_watched()):
+        with waiting(self.name, "evaluating it", shown=is_watched()):
             return _show.player_of(self, fn, args)
-
-    def what_if(
-        self,
-        specs: Mapping[str, Spec],
-        *,
-        on: On = None,
-        compiled: bool = True,
-        chunk_size: ChunkSize | AsGiven = AS_GIVEN,
-        progress: Progress | None = None,
-        cancel: threading.Event | None = None,
-    ) -> WhatIfRecord:
-        """Predicts shards, bytes and collectives under other PartitionSpecs of the arguments. Nothing runs.
-
-        Args:
-            specs: The new spec by leaf: `{"params['w']": P(None, "model")}`. A name above several leaves (`"params"`)
-                means all of them. A spec is a `PartitionSpec`, or a sequence of mesh axes per dimension.
-            on: The mesh (default: that of `jax.set_mesh`; an abstract mesh needs no devices), a target such as
-                "v5e:4x4", or both.
-            compiled: Whether to compile; without it only what Shardy plans is known, in milliseconds.
-            chunk_size: As for `inspect`.
-            progress: Called with the phase and the seconds so far.
-            cancel: Ends the compilation once it is set, from any thread (except for an accelerator of this machine).
-
-        Returns:
-            The program before and after, and what became of its collectives, by stage and mesh axis.
-
-        Raises:
-            MeshError: if there is no mesh, or a spec does not fit its array or the mesh; all that do not are named.
-            InspectionError: if JAX refuses the program with these shardings.
-            EngineError: if the compiler dies or refuses, or `cancel` is set.
-
-        Example:
-            >>> @program(clients=8)
-            ... def spread(x):
-            ...     return reduce_mean(map_fn(lambda row: row**2, x))
-            >>> mesh = jax.sharding.AbstractMesh((4, 2), ("clients", "model"))
-            >>> x = jax.ShapeDtypeStruct((8, 6), "float32")
-            >>> tried = wb.trace(spread)(x).what_if({"x": ("clients", "model")}, on=mesh, compiled=False)
-            >>> tried.after.inputs.leaves[0].shard_shape
-            (2, 3)
-        """
-        options: dict[str, Any] = {} if chunk_size is AS_GIVEN else {"chunk_size": chunk_size}
-        machine = machine_of(on, "what_if", reads=("mesh", "target"))
-        made = WhatIf(self._traced("what_if"), mesh=machine.mesh, target=machine.target, **options)
-        planned = made.plan(specs)
-        return made.compile(planned, progress=progress, cancel=cancel) if compiled else planned
-
-    def advise(
-        self,
-        *,
-        verify: bool = True,
-        measure: bool = False,
-        found: Callable[[AdviceRecord], None] | None = None,
-        **options: Unpack[InspectOptions],
-    ) -> AdviceRecord:
-        """Ranked findings: what to change, why, with which evidence, and what it gains.
-
-        Inspects the program once; with `verify` every change that can be applied from outside (donation, shardings)
-        is compiled, and those that gain nothing are left out. Nothing runs, except with `measure`.
-
-        Args:
-            verify: Whether to compile the changes.
-            measure: Whether to run the program before and after each compiled change, interleaved, on the attached
-                devices: with the arguments, or with zeros where these are shapes. Runs only what fits in free memory.
-                `cancel` stops the runs.
-            found: Called with the record so far, estimates first, and again after each compiled change.
-            **options: Options of `inspect`. Once `cancel` is set, the findings so far are returned; an interrupt
-                returns these too.
-
-        Returns:
-            The findings, most important first, and the rules that were checked.
-
-        Raises:
-            InspectionError: if the program can only be planned on the mesh given.
-
-        Example:
-            >>> old = new = jnp.ones((64, 64))
-            >>> advice = wb.advise(jax.jit(lambda old, new: 0.9 * old + 0.1 * new))(old, new)
-            >>> [finding.rule for finding in advice.findings]
-            ['missing donation']
-        """
-        record = self.inspect(**options)
-        variants = self._variants(inspect_options("advise", **options))
-        return advise_call(
-            record,
-            variants,
-            verify=verify,
-            measure=measure,
-            progress=options.get("progress") or (lambda phase, _: say_phase(phase)),
-            cancel=options.get("cancel"),
-            found=found,
-        )
-
-    def search(
-        self,
-        *,
-        on: On = None,
-        axes: Sequence[str] | None = None,
-        lock: Mapping[str, Spec] | None = None,
-        seconds: float | None = None,
-        compiled: bool = True,
-        compiler: Literal["auto", "cpu"] = "auto",
-        memory_bytes: int | None = None,
-        progress: Progress | None = None,
-        cancel: threading.Event | None = None,
-        found: Callable[[SearchRecord], None] | None = None,
-        measure: bool = False,
-    ) -> SearchRecord:
-        """Searches shardings, and with them meshes or the smallest slice: the fastest choices that fit.
-
-        Nothing runs, except with `measure`.
-
-        `on` decides what is free:
-
-        * a mesh (default: that of `jax.set_mesh`), alone or with a chip, `(mesh, "v5p")`: PartitionSpecs on this mesh;
-        * a target, `"v5e:16x16"`: every way to share its devices between the axes, with the specs on each;
-        * a chip, `"v5e"`, or a list of chips and targets, `["v5e", "h100:8"]`: the smallest slice of each family on
-          which the program fits over one axis, of a target those up to it.
-
-        The same parameter of all layers shares one spec, optimizer states follow their parameters, and results that
-        take the place of an argument have its spec. Shardy propagates every choice and a cost model prices it; the
-        best few are compiled for the chip, or for CPU devices where its compiler is not installed, and priced again.
-        For a program with clients the best specs are tried with other chunk sizes too; among equal seconds the choice
-        of `chunk_size="auto"` for the chip comes first.
-
-        Args:
-            on: The mesh, target, chip, or list of chips and targets. An abstract mesh needs no devices.
-            axes: With a target, a chip or a list: names of the mesh's axes. Default: those of the current mesh, else
-                "model" after the axis of the program's clients, or after "data". For slices the first has all devices.
-            lock: With a mesh or a target: specs that stay, by pattern:
-                `{"batch": P("data"), "params['layers'][*]['up']": P()}`.
-            seconds: Time of the whole search; the best choices known by then are returned. One compilation is always
-                made. Default: 60, and 120 for the meshes of a target; compilations for slices come on top.
-            compiled: Whether to compile the best few; without it every figure is that of the cost model.
-            compiler: With a mesh or a target: "auto" compiles for the chip; "cpu" for CPU devices even where the chip's
-                compiler is installed.
-            memory_bytes: With a mesh or a target: bytes that one device may use, a hard limit. Default: the memory of
-                the chip.
-            progress: Called with what is done now and the seconds so far.
-            cancel: Ends the search once it is set, from any thread; what was found by then is returned.
-            found: With a mesh: called with the record so far whenever a better choice is known.
-            measure: With a mesh of attached devices: whether to run the best three choices, interleaved, with the
-                arguments or with zeros of their shapes. Runs only what fits in free memory; `cancel` stops it.
-
-        Returns:
-            The choices, the fastest that fits first: `.best.specs`, `.best.mesh`, `.best.chunk_size`, `.code()`,
-            `.to_pandas()`, `.specs` for `what_if`; `.slices` has one row per family. `pareto` marks choices that no
-            other choice beats in both seconds and memory.
-
-        Raises:
-            MeshError: for an unknown machine, without a mesh of several devices, or where a locked spec does not fit.
-            InspectionError: if Shardy does not propagate the program in this process.
-            ProgramError: for options that the kind of search does not use.
-
-        Example:
-            >>> predict = lambda w, batch: jnp.tanh(batch @ w)
-            >>> w, batch = jax.ShapeDtypeStruct((64, 64), "float32"), jax.ShapeDtypeStruct((65536, 64), "float32")
-            >>> mesh = jax.sharding.AbstractMesh((8,), ("data",))
-            >>> wb.search(predict, on=(mesh, "v5e"), compiled=False)(w, batch).best.specs
-            {'batch': (('data',), ())}
-            >>> wb.search(predict, on="v5e:2x2", axes=("data",), compiled=False)(w, batch).best.mesh
-            {'data': 4}
-            >>> [(row.target, row.fits) for row in wb.search(predict, on="v5e", compiled=False)(w, batch).slices]
-            [('v5e:1x1', True)]
-
-        References:
-            Zheng et al., "Alpa: Automating Inter- and Intra-Operator Parallelism for Distributed Deep Learning", 2022.
-        """
-        return search_call(
-            self._traced("search"),
-            on=on,
-            axes=axes,
-            lock=lock,
-            seconds=seconds,
-            compiled=compiled,
-            compiler=compiler,
-            memory_bytes=memory_bytes,
-            progress=progress,
-            cancel=cancel,
-            found=found,
-            measure=measure,
-        )
-
-    def export(
-        self,
-        *,
-        platforms: Sequence[str] | None = None,
-        chunk_size: ChunkSize | AsGiven = AS_GIVEN,
-        derivatives: int = 0,
-    ) -> _export.ExportedProgram:
-        """The program, its clients included, as StableHLO bytes that another process or machine can run.
-
-        Compiles nothing. The shardings of the arguments are kept, and with them the number of devices. Dimensions of
-        `jax.export.symbolic_shape`, such as the clients or the batch, stay open; all clients are computed at once then.
-
-        Args:
-            platforms: Platforms it will run on, as ("cpu", "tpu"). Default: that of this process.
-            chunk_size: As for `jit`.
-            derivatives: How many times the loaded program can be differentiated in reverse.
-
-        Returns:
-            The bytes; `load` makes a callable of them, and `jax.export.deserialize(bytearray(...))` reads them.
-
-        Raises:
-            InspectionError: if the program holds something that StableHLO cannot: callbacks, own pytree classes that
-                are not registered with `jax.export`.
-
-        Example:
-            >>> saved = wb.trace(lambda x: x**2)(jnp.float32(0)).export()
-            >>> float(wb.load(saved)(jnp.float32(3)))
-            9.0
-        """
-        if self._symbolic is not None:
-            return _export.write(self.name, jax.jit(self.fn), (self.args, self.kwargs), platforms, derivatives)
-        return _export.export_program(
-            self._traced("export"),
-            platforms=platforms,
-            chunk_size=None if chunk_size is AS_GIVEN else (chunk_size,),
-            derivatives=derivatives,
-        )
 
     def engine(self, engine: Engine) -> "EngineCall":
         """The same call on another system: `traced.engine(Beam()).run()`.
@@ -595,72 +145,6 @@ class Traced(Inspected):
             6.0
         """
         return EngineCall(self, engine)
-
-    def of(self, fn: Callable) -> "Traced":
-        """A call of another function with the same arguments.
-
-        Example:
-            >>> squares = lambda x: (x**2).sum()
-            >>> gradient = wb.trace(squares)(jnp.ones(3)).of(jax.grad(squares))
-            >>> gradient.inspect().module.memory.output_bytes
-            12
-        """
-        return Traced(fn, self.args, self.kwargs)
-
-    def with_shapes(self) -> "Traced":
-        """The same call with shapes for arguments: it keeps no array alive."""
-        if isinstance(self._call, LoweredCall):
-            return self
-        call = self._call.with_shapes()
-        return Traced(self.fn, call.args, call.kwargs, call=call)
-
-    def _variants(self, options: dict[str, Any]) -> Variants:
-        """The call, to be compiled with changes; the options are those of `inspect_call`."""
-        return Variants(call=self._call, fn=self.fn, args=self.args, kwargs=self.kwargs, options=options)
-
-    def _traced(self, question: str) -> TracedCall:
-        if isinstance(self._call, TracedCall):
-            return self._call
-        message = (
-            f"`{question}` was given `{self.name}`, a {type(self.fn).__name__} that does not expose the function "
-            "that it traces. It needs the traced function: pass the function without this wrapper."
-        )
-        raise InspectionError(message)
-
-    def _replayed(self, question: str) -> tuple[Callable, tuple[Argument, ...]]:
-        """The program as a function of its arrays alone, which gives the traced equations again."""
-        call = self._traced(question)
-        if not call.kwargs:
-            return call.replayed, call.args
-        names = tuple(call.kwargs)
-        count = len(call.args)
-
-        @functools.wraps(call.replayed)
-        def positional(*args: Argument) -> Argument:
-            return call.replayed(*args[:count], **dict(zip(names, args[count:], strict=True)))
-
-        kind = inspect_module.Parameter.POSITIONAL_ONLY
-        parameters = [inspect_module.Parameter(f"arg{number}", kind) for number in range(count)]
-        try:
-            known = list(inspect_module.signature(call.parameters).parameters)
-        except (TypeError, ValueError):
-            known = []
-        parameters = (
-            [inspect_module.Parameter(name, kind) for name in known[:count]] if len(known) > count else parameters
-        )
-        keywords = [inspect_module.Parameter(name, kind) for name in names]
-        unique = {parameter.name: parameter for parameter in (*parameters, *keywords)}
-        if len(unique) == count + len(names):
-            vars(positional)["__signature__"] = inspect_module.Signature(list(unique.values()))
-        return positional, (*call.args, *call.kwargs.values())
-
-    def __repr__(self) -> str:
-        return (
-            f"<traced {self.name}: {len(jax.tree.leaves((self.args, self.kwargs)))} arrays; `.plan`, `.inspect()`, …>"
-        )
-
-    def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        return render.display_object("Traced", render.text(self.plan))
 
 
 class EngineCall:

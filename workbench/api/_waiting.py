@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -99,3 +100,21 @@ def say_phase(phase: str) -> None:
     line = _current.get()
     if line is not None:
         line.phase = phase
+
+
+def in_notebook() -> bool:
+    """Returns whether this is a kernel with a front end that shows widgets."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    kernel = getattr(shell, "kernel", None)
+    # The hosts of ipyparallel are kernels too, but their front end is another one's: they print.
+    return kernel is not None and not type(kernel).__module__.startswith("ipyparallel")
+
+
+def is_watched() -> bool:
+    """Returns whether somebody waits in front of a notebook; a program that executes notebooks reads no progress."""
+    if not in_notebook():
+        return False
+    from workbench_widgets import runs_unseen
+
+    return not runs_unseen()

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from workbench.api._show import in_notebook
+from workbench.api._waiting import in_notebook
 from workbench.measurement import Tracker, Watch
 
 
