@@ -1,6 +1,7 @@
 """Findings arrive as estimates, then one by one as compiled; stopping keeps them."""
 
 import threading
+import time
 
 import jax
 import jax.numpy as jnp
@@ -8,6 +9,8 @@ import pytest
 
 import workbench as wb
 from workbench.advice import advise_record
+from workbench.advice._module import Compiled
+from workbench.errors import InspectionError
 
 AVERAGE = jax.jit(lambda old, new: 0.9 * old + 0.1 * new)
 ARGS = (jnp.ones((64, 64)), jnp.ones((64, 64)))
@@ -44,3 +47,36 @@ def test_an_interrupt_before_the_first_finding_is_raised(monkeypatch):
     monkeypatch.setattr("workbench.advice._advise.RULES", (interrupted,))
     with pytest.raises(KeyboardInterrupt):
         advise_record(wb.inspect(AVERAGE)(*ARGS))
+
+
+def test_no_change_is_compiled_for_which_no_time_is_left():
+    compiled = []
+
+    def recompile(**change):
+        compiled.append(change)
+        raise ValueError("not needed here")
+
+    record = wb.inspect(AVERAGE)(*ARGS)
+    late = advise_record(record, fn=AVERAGE, recompile=recompile, until=time.monotonic() + 50, compiling=100.0)
+    assert compiled == []
+    assert [each.is_verified for each in late.findings] == [False]
+    assert late.notes[0].startswith("1 of 1 changes were not compiled: one takes about 100 s")
+    advise_record(record, fn=AVERAGE, recompile=recompile, until=time.monotonic() + 50, compiling=1.0)
+    assert len(compiled) == 1
+
+
+def test_seconds_reach_the_whole_call():
+    advice = wb.advise(AVERAGE, seconds=1e-6)(*ARGS)
+    assert [each.is_verified for each in advice.findings] == [False]
+    assert "changes were not compiled" in advice.notes[0]
+    with pytest.raises(InspectionError, match=r"seconds=0.*above 0"):
+        wb.advise(AVERAGE, seconds=0)(*ARGS)
+
+
+def test_rules_that_need_reasons_come_last(monkeypatch):
+    asked = []
+    explain = Compiled.why.func
+    monkeypatch.setattr(Compiled, "why", property(lambda self: asked.append(1) or explain(self)))
+    record = wb.inspect(AVERAGE)(*ARGS)
+    advise_record(record, fn=AVERAGE, found=lambda advice: asked.append(advice.findings[0].rule))
+    assert asked[0] == "missing donation"

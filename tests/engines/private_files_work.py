@@ -16,7 +16,7 @@ import jax.numpy as jnp
 
 import workbench as wb
 
-PLACES = [Path(os.environ[name]) for name in ("TMPDIR", "HOME", "WORKBENCH_CACHE")]
+PLACES = [Path(os.environ[name]) for name in ("TMPDIR", "HOME", "WORKBENCH_CACHE") if name in os.environ]
 
 
 def is_open(path: Path) -> bool:

@@ -1,5 +1,6 @@
 """Runs every rule over one program and ranks what it finds."""
 
+import math
 import re
 import threading
 import time
@@ -47,13 +48,12 @@ from workbench.records.advice import AdviceRecord, FindingRecord
 from workbench.records.compiled import ProgramRecord
 
 Rule = Callable[[Compiled], Iterator[FindingRecord]]
+# Rules that need the reasons of collectives come last: reasons take seconds, and findings are given as they are found.
 RULES: tuple[Rule, ...] = (
-    lost_batch,
     loop_invariant_gather,
     wide_collective,
     reduced_then_sliced,
     gather_and_slice,
-    unsplit_operation,
     exchanged_counters,
     runtime_shift,
     axis_without_name,
@@ -79,6 +79,8 @@ RULES: tuple[Rule, ...] = (
     small_loop_body,
     many_small_instructions,
     unrolled_layers,
+    lost_batch,
+    unsplit_operation,
 )
 
 
@@ -94,6 +96,8 @@ def advise_record(
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
     found: Callable[[AdviceRecord], None] | None = None,
+    until: float | None = None,
+    compiling: float = 0.0,
 ) -> AdviceRecord:
     """Ranked findings about an inspected program.
 
@@ -110,6 +114,8 @@ def advise_record(
         cancel: Ends the rules and the verification once it is set. Findings that were not verified are kept as
             estimates; an interrupt of the main thread does the same.
         found: Called with the record so far after each rule with findings, and after each verified change.
+        until: Time of `time.monotonic()` before which the last compilation ends; None: no limit.
+        compiling: Seconds that one compilation is expected to take; later ones count as long as the slowest so far.
 
     Returns:
         The findings and the rules that were checked. Findings are ranked by the predicted seconds that they save, or by
@@ -121,7 +127,7 @@ def advise_record(
 
     Example:
         >>> record = wb.inspect(jax.jit(lambda x: x * 2))(jnp.ones(4))
-        >>> advise_record(record).checked[0]
+        >>> advise_record(record).checked[-2]
         'Activations that lost the mesh axis of the batch: one constraint keeps the axis.'
     """
     if record.module is None:
@@ -174,17 +180,32 @@ def advise_record(
             if new:
                 tell(advice())
         for number, finding in enumerate(findings):
-            if recompile is None or is_stopped("change was compiled"):
+            late = _too_late(number, len(findings), until, compiling)
+            notes += late
+            if recompile is None or late or is_stopped("change was compiled"):
                 break
+            start = time.monotonic()
             place = f"{number + 1} of {len(findings)}"
             findings[number], problem = _tried(finding, program, recompile, trials, report, place)
             notes += [problem] if problem else []
+            compiling = max(compiling, time.monotonic() - start)
             tell(advice())
     except KeyboardInterrupt:
         if not findings:
             raise
         notes.append("interrupted before every change was compiled")
     return advice()
+
+
+def _too_late(number: int, of: int, until: float | None, compiling: float) -> list[str]:
+    """A note where the time left is shorter than a compilation."""
+    left = math.inf if until is None else max(0.0, until - time.monotonic())
+    if compiling <= left:
+        return []
+    return [
+        f"{of - number} of {of} changes were not compiled: one takes about {compiling:.3g} s, and `seconds` leaves "
+        f"{left:.3g} s"
+    ]
 
 
 def advise_call(
@@ -196,6 +217,8 @@ def advise_call(
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
     found: Callable[[AdviceRecord], None] | None = None,
+    until: float | None = None,
+    compiling: float = 0.0,
 ) -> AdviceRecord:
     """Ranked findings about a traced call and its record; changes are compiled, with `measure` also run.
 
@@ -219,6 +242,8 @@ def advise_call(
         progress=progress,
         cancel=cancel,
         found=found,
+        until=until,
+        compiling=compiling,
     )
 
 

@@ -13,7 +13,7 @@ from workbench.inspection import compare as compare_records
 from workbench.measurement import History, Results, Run, RunComparison, StoredRun, compare_runs, is_runs, named_runs
 from workbench.records.advice import ComparisonRecord
 
-Runs = Run | StoredRun | History
+Runs = Run | StoredRun[Any] | History
 
 
 @overload

@@ -3,12 +3,13 @@
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from workbench.measurement import StoredRun, overlay_runs
 
 
 def write_runs_page(
-    runs: Sequence[StoredRun], file: str | Path, *, metric: str | None = None, minimize: bool = True
+    runs: Sequence[StoredRun[Any]], file: str | Path, *, metric: str | None = None, minimize: bool = True
 ) -> None:
     """Writes a page that needs no kernel: one run with its clients, or several over one another.
 

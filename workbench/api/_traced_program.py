@@ -3,6 +3,7 @@
 import functools
 import inspect as inspect_module
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, Self, Unpack
 
@@ -307,6 +308,7 @@ class TracedProgram(Inspected):
         *,
         verify: bool = True,
         measure: bool = False,
+        seconds: float | None = None,
         found: Callable[[AdviceRecord], None] | None = None,
         **options: Unpack[InspectOptions],
     ) -> AdviceRecord:
@@ -320,6 +322,8 @@ class TracedProgram(Inspected):
             measure: Whether to run the program before and after each compiled change, interleaved, on the attached
                 devices: with the arguments, or with zeros where these are shapes. Runs only what fits in free memory.
                 `cancel` stops the runs.
+            seconds: Time for all of it; None: as long as it takes. A change is not compiled where the time left is
+                shorter than a compilation of this program: its finding stays an estimate, and a note counts these.
             found: Called with the record so far, estimates first, and again after each compiled change.
             **options: Options of `inspect`. Once `cancel` is set, the findings so far are returned; an interrupt
                 returns these too.
@@ -328,7 +332,7 @@ class TracedProgram(Inspected):
             The findings, most important first, and the rules that were checked.
 
         Raises:
-            InspectionError: if the program can only be planned on the mesh given.
+            InspectionError: if the program can only be planned on the mesh given, or `seconds` is not above 0.
 
         Example:
             >>> old = new = jnp.ones((64, 64))
@@ -336,6 +340,10 @@ class TracedProgram(Inspected):
             >>> [finding.rule for finding in advice.findings]
             ['missing donation']
         """
+        if seconds is not None and not seconds > 0:
+            message = f"`advise` was given seconds={seconds!r}. It looks for that long: use a number above 0, or None."
+            raise InspectionError(message)
+        began = time.monotonic()
         record = self.inspect(**options)
         variants = self._variants(inspect_options("advise", **options))
         return advise_call(
@@ -346,6 +354,8 @@ class TracedProgram(Inspected):
             progress=options.get("progress") or (lambda phase, _: say_phase(phase)),
             cancel=options.get("cancel"),
             found=found,
+            until=None if seconds is None else began + seconds,
+            compiling=time.monotonic() - began,
         )
 
     def search(

@@ -172,7 +172,7 @@ def _named(
     A name is as short as it can be: `learning_rate` for `state.opt_state.1.hyperparams.learning_rate`, if no other
     array ends in it.
     """
-    entries = []
+    entries: list[tuple[list[str], Any, Any]] = []
     for path, leaf in leaves:
         inner = path[1:]
         parts = [jax.tree_util.keystr((key,), simple=True) for key in inner]

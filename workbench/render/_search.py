@@ -191,6 +191,7 @@ def placement_code(
             "",
             "",
             *(f'{name} = placed("{name}", {name})' for name in names),
+            "# The price keeps updated arrays in these places: where XLA moves one, `out_shardings=` pins it.",
         ]
     )
 

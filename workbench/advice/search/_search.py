@@ -513,6 +513,10 @@ class Search:
         """Place in the table among what was not compiled for the chip: what was rehearsed comes first."""
         return bool(self._rehearsed) and specs not in self._rehearsed, self.rank_of(specs)
 
+    def is_planned(self, specs: tuple[Spec, ...]) -> bool:
+        """Returns whether a choice was planned."""
+        return specs in self._known
+
     def is_rehearsed(self, specs: tuple[Spec, ...]) -> bool:
         """Returns whether a choice was compiled for CPU devices, or could not be."""
         return specs in self._tried
