@@ -182,7 +182,7 @@ def _named(
             elif isinstance(call.result, tuple) and len(returned) == len(call.result):
                 parts = [returned[inner[0].idx], *parts[1:]]
         if path[0].idx == 1 and inner[0].idx < len(parameters):  # an argument that is updated in place
-            parts[0] = parameters[inner[0].idx]
+            parts[0] = parameters[int(inner[0].idx)]
         if parts and parts[-1] == "value" and len(parts) > 1:  # of an NNX variable
             parts = parts[:-1]
         entries.append((parts or ["value"], path, leaf))
