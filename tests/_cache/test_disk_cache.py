@@ -1,6 +1,7 @@
 import os
 import resource
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -125,3 +126,13 @@ def test_directory_that_others_may_write_in_is_not_believed(tmp_path):
     tmp_path.chmod(0o777)
     assert cache.load("a") is None
     assert "other users of this machine may write" in cache.store("b", {"hlo": "x"})
+
+
+def test_an_interrupt_while_an_entry_is_written_leaves_no_file(tmp_path, monkeypatch):
+    def interrupted(self, target):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Path, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        DiskCache(tmp_path).store("key", {"value": 1})
+    assert list(tmp_path.iterdir()) == []

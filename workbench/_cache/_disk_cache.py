@@ -1,11 +1,12 @@
 """Entries on disk, addressed by what went into them; a cache that fails costs time, never a result."""
 
 import contextlib
+import functools
 import gzip
 import json
 import os
+import secrets
 import stat
-import tempfile
 import time
 import zlib
 from pathlib import Path
@@ -65,29 +66,25 @@ class DiskCache:
                 f"not cached: {len(data)} bytes are more than the whole cache may hold ({self.limit_bytes} bytes, set "
                 "by WORKBENCH_CACHE_BYTES)"
             )
-        temporary = None
-        try:
-            self.directory.mkdir(
-                parents=True, exist_ok=True, mode=0o700
-            )  # HLO holds paths and names of the user's code
-            with tempfile.NamedTemporaryFile(dir=self.directory, suffix=".part", delete=False) as file:
-                temporary = Path(file.name)
+        temporary = self.directory / f"{secrets.token_hex(8)}.part"
+        try:  # HLO holds paths and names of the user's code: nobody else may read it
+            self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+            with open(temporary, "xb", opener=functools.partial(os.open, mode=0o600)) as file:
                 file.write(data)
             if self._foreign():
-                temporary.unlink()
                 return (
                     f"not cached: other users of this machine may write in {self.directory}, and what they put there "
                     "would be believed. Set WORKBENCH_CACHE to a directory of your own"
                 )
             temporary.replace(self._path(key))
         except OSError as error:
-            if temporary is not None:
-                with contextlib.suppress(OSError):
-                    temporary.unlink(missing_ok=True)
             return (
                 f"not cached: {self.directory} cannot be written ({error.strerror or error}); next "
                 "time it is made again. Free some space there or set WORKBENCH_CACHE to another directory"
             )
+        finally:  # also of an interrupt
+            with contextlib.suppress(OSError):
+                temporary.unlink(missing_ok=True)
         self._evict()
         return ""
 

@@ -6,6 +6,7 @@ Written against JAX 0.10; each function says what it needs, so that the next JAX
 import contextlib
 import copy
 import functools
+import os
 import threading
 import warnings
 import weakref
@@ -118,8 +119,33 @@ def checkpoints_with(policy: Callable[..., Any]) -> Iterator[None]:
                 primitive.bind = kept
 
 
+_forked: list[bool] = []  # of this process, which `os.fork` made of one that had started JAX's devices
+
+
+def _note_fork() -> None:
+    if backend_started():
+        _forked.append(True)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_note_fork)
+
+
+def waits_forever(operation: str) -> str | None:
+    """The error of an operation that runs programs, in a process whose threads of JAX stayed behind; else None."""
+    if not _forked:
+        return None
+    return (
+        f"{operation} runs programs, and `os.fork` made this process of another that had used JAX. The threads of JAX "
+        "stayed in the other process, so the call would wait forever. Start processes with "
+        '`multiprocessing.get_context("spawn")`, or fork before the first use of JAX.'
+    )
+
+
 def needs_compiler(operation: str) -> str | None:
-    """The error of an operation that compiles, where `jax.disable_jit` is on; None where it is off."""
+    """The error of an operation that compiles, where `jax.disable_jit` is on or JAX cannot run; else None."""
+    if waiting := waits_forever(operation):
+        return waiting
     if not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
         return None
     return (

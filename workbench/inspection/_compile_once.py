@@ -6,6 +6,7 @@ import threading
 from jax.stages import Compiled, Lowered
 
 from workbench import _jax_compat
+from workbench.errors import InspectionError
 from workbench.inspection._compile_apart import check_survivable
 
 _MOST_PROGRAMS = 8
@@ -51,5 +52,7 @@ def compile_once(lowered: Lowered, text: str, name: str) -> Compiled:
 
 def compile_now(lowered: Lowered, text: str, name: str) -> Compiled:
     """Compiles a lowered program, unless XLA's compiler does not survive it; arguments and errors as `compile_once`."""
+    if refused := _jax_compat.waits_forever(f"The compilation of `{name}`"):
+        raise InspectionError(refused)
     check_survivable(text, name)
     return _jax_compat.compile_with_own_lines(lowered)

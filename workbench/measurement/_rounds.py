@@ -16,6 +16,7 @@ import jax
 import numpy as np
 from jax import Array
 
+from workbench import _jax_compat
 from workbench._types import PyTree
 from workbench.errors import EngineError, MeasureError, MissingDependencyError, ProgramError, RoundError
 from workbench.measurement._checkpoints import Checkpoints
@@ -178,6 +179,8 @@ class Run:
                 "goes on in one thread at a time: `pause()`, `resume()` or `wait()` for this one, or make another."
             )
             raise MeasureError(msg)
+        if refused := _jax_compat.waits_forever("`run_rounds`"):
+            raise MeasureError(refused)
         if _gone(self._last.state) and self._saved:
             self._take_up(resume=True)
         _ = self.state  # a donated state would end the process inside JAX: refused here

@@ -17,7 +17,7 @@ from workbench.plan._evaluate import ChunkSize, PlannedCall, evaluate
 from workbench.plan._listen import Emitted, deliver, listeners
 from workbench.plan._loop_form import LoopForm
 from workbench.plan._plan import plan_jaxpr
-from workbench.primitives import CallbackErrors, hide_static, is_array, refuse_deleted, show_static
+from workbench.primitives import CallbackErrors, hide_static, is_array, refuse_deleted, refuse_forked, show_static
 from workbench.records.program import PlanChoiceRecord
 
 
@@ -159,6 +159,7 @@ class Jitted:
         self._plain = jax.jit(plain, **options)
 
     def __call__(self, *args: Argument, **kwargs: Argument) -> Argument:
+        refuse_forked("jit")
         if _jax_compat.runs_operations_alone() and not listeners():
             refuse_deleted("jit", (args, kwargs))
             return self.fn(*args, **kwargs)

@@ -41,6 +41,7 @@ from workbench.primitives._static import (
     is_array as is_array,
     is_opaque as is_opaque,
     refuse_deleted as refuse_deleted,
+    refuse_forked as refuse_forked,
     show_static as show_static,
 )
 from workbench.primitives._weighted import (

@@ -8,7 +8,7 @@ from jax import Array
 from workbench._types import PyTree, PyTreeDef
 from workbench.errors import PlacementError, ProgramError
 from workbench.mesh import Placement
-from workbench.primitives._static import hide_static, is_array, refuse_deleted, show_static
+from workbench.primitives._static import hide_static, is_array, refuse_deleted, refuse_forked, show_static
 
 
 class Structure:
@@ -34,6 +34,7 @@ def as_arrays(operation: str, argument: str, tree: PyTree[Array]) -> tuple[list[
         ProgramError: naming every leaf that is neither an array nor can be static, and every deleted array.
     """
     leaves, treedef = jax.tree.flatten(tree)
+    refuse_forked(operation)
     refuse_deleted(operation, tree)
     static = not all(map(is_array, leaves))
     if static:

@@ -9,6 +9,7 @@ import numpy as np
 from jax import Array
 from jax.core import Tracer
 
+from workbench import _jax_compat
 from workbench._types import PyTree
 from workbench.errors import ProgramError
 
@@ -79,6 +80,17 @@ def _is_hidden(x: object) -> bool:
 
 def _is_deleted(x: object) -> bool:
     return isinstance(x, jax.Array) and not isinstance(x, Tracer) and x.is_deleted()
+
+
+def refuse_forked(operation: str) -> None:
+    """Checks that JAX can run here: not in a child by `os.fork` of a process that had used it.
+
+    Raises:
+        ProgramError: it would wait forever.
+    """
+    waiting = _jax_compat.waits_forever(f"`{operation}`")
+    if waiting and _jax_compat.at_top_level():
+        raise ProgramError(waiting)
 
 
 def refuse_deleted(operation: str, tree: PyTree[Array]) -> None:
