@@ -139,6 +139,9 @@ ENTRY %main (a: f32[125]) -> f32[125] {
 """
     assert seconds_on_measured(text) == pytest.approx(1e-6)
     assert seconds_on_measured(text, rate("transcendental", 125.0, 3e-5)) == pytest.approx(3e-5)
+    # the negation is the other operation of the fusion
+    both = rate("transcendental", 125.0, 3e-5), rate("arithmetic", 125.0, 2e-5)
+    assert seconds_on_measured(text, *both) == pytest.approx(5e-5)
 
 
 def test_product_takes_no_less_than_its_operands():
@@ -153,6 +156,9 @@ ENTRY %main (a: f32[500,500], b: f32[500,1]) -> f32[500,1] {
     thin = rate("thin product", 1_004_000.0, 7e-4)
     assert seconds_on_measured(text, thin) == pytest.approx(7e-4)
     assert seconds_on_measured(text) == pytest.approx(1e-4, rel=0.01)  # else those of elementwise operations
+    on_cpu = MEASURED.replace(name="cpu", rates=(*MEASURED.rates, thin))  # whose cores do one after the other
+    flops = 1e-5  # of 500,000 FLOPs, fewer than the smallest measured product has
+    assert estimate_cost(inspect_module(text, platform="cpu"), chip=on_cpu).seconds == pytest.approx(7e-4 + flops)
 
 
 def test_call_costs_more_with_more_arrays():

@@ -161,6 +161,7 @@ def predict_instruction(
     fixed: bool = True,
     reach_bytes: float = 0.0,
     transcendentals: float = 0.0,
+    arithmetic: float = 0.0,
 ) -> OperationTime:
     """Predicts the seconds of one execution of an instruction of a compiled module; not of a collective.
 
@@ -172,6 +173,7 @@ def predict_instruction(
         reach_bytes: Bytes that the program wrote since the operands were made: with measured rates, they decide which
             cache still holds the operands.
         transcendentals: Exponentials, logarithms and such that it computes; priced where their rate was measured.
+        arithmetic: Its other elementwise operations, such as those that make random bits; likewise.
 
     Returns:
         The time; zeros for instructions that only name or wait for values.
@@ -189,8 +191,9 @@ def predict_instruction(
         kind = "elementwise"
     measured = _measured_class(instruction)
     found = _time(products, instruction.accessed_bytes, chip, kind, measured, fixed=fixed, reach_bytes=reach_bytes)
-    special = interpolate(rows_of(chip, "transcendental"), transcendentals) if transcendentals else None
-    if special is None or found.seconds is None or found.compute is None:
+    counted = (("transcendental", transcendentals), ("arithmetic", arithmetic))
+    special = sum(interpolate(rows_of(chip, kind), amount) or 0.0 for kind, amount in counted if amount)
+    if not special or found.seconds is None or found.compute is None:
         return found
     return found._replace(seconds=max(found.seconds, special), compute=max(found.compute, special))
 
@@ -217,7 +220,9 @@ def _time(
         compute += seconds
     if chip.rates:  # the measured rows hold the fixed cost already
         least = next((row.seconds for row in chip.rates if fixed and row.kind == "operation"), 0.0)
-        return OperationTime(max(compute, memory, least), compute, memory)
+        # The core that multiplies also moves its operands; other chips move them meanwhile.
+        busy = compute + memory if family_of(chip) == "CPU" else max(compute, memory)
+        return OperationTime(max(busy, least), compute, memory)
     return OperationTime(max(compute, memory) + (rates.operation_seconds if fixed else 0.0), compute, memory)
 
 

@@ -152,6 +152,7 @@ class _Schedule:
             fixed=self._fixed,
             reach_bytes=self._reach.get(each.name, 0.0),
             transcendentals=self._transcendentals(each),
+            arithmetic=max(0.0, each.elementwise_flops - self._transcendentals(each)),
         )
 
     def _reaches(self) -> dict[str, float]:

@@ -28,6 +28,7 @@ _MOST_REPEATS = 1 << 16
 _FEWEST_RUNS, _MOST_RUNS = 5, 30
 _SMALL_SPREAD = 0.05
 _OPERATIONS = 16  # in one repetition of the program for the cost of one more operation
+_STEPS = 32  # of three operations each, in the program of elementwise operations
 _BURST = 20  # calls one after the other: a single one would be timed while caches and threads are cold
 _ARRAYS = 33  # arguments, and as many results, of the program for the cost of one more array
 _COLLECTIVES: tuple[RateKind, ...] = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
@@ -103,11 +104,11 @@ def calibrate(
 ) -> ChipRecord:
     """Measures what the attached devices reach, on all of them at once.
 
-    Runs matrix products by dtype and size, thin products, convolutions, elementwise and transcendental operations,
-    reductions, transposes, gathers, scatters, sorts, one more operation, one more call, one more array of a call,
-    copies from and to the host, and every collective by size and mesh axis. Rounds over all programs are interleaved;
-    a program is through when the quartiles of its seconds are within 5 %. The bytes of an operation are those that
-    `inspect` counts in the compiled program.
+    Runs matrix products by dtype and size, thin products, convolutions, elementwise operations (by bytes, and by
+    number), transcendental ones, reductions, transposes, gathers, scatters, sorts, one more operation, one more call,
+    one more array of a call, copies from and to the host, and every collective by size and mesh axis. Rounds over all
+    programs are interleaved; a program is through when the quartiles of its seconds are within 5 %. The bytes of an
+    operation are those that `inspect` counts in the compiled program.
 
     Args:
         mesh: Whose axes collectives are measured over; None: one axis of all devices.
@@ -180,7 +181,7 @@ def _warm(trial: _Trial) -> bool:
         return False
     if trial.counted is not None:
         size, operations = trial.counted()
-        if trial.kind not in ("matrix product", "convolution", "transcendental", *_COLLECTIVES):
+        if trial.kind not in ("matrix product", "convolution", "arithmetic", "transcendental", *_COLLECTIVES):
             trial.operations = max(1, operations)
             trial.amount = 0.0 if trial.kind == "operation" else size / trial.operations
     while True:
@@ -232,6 +233,7 @@ def _all_trials(mesh: Mesh) -> Iterator[_Trial]:
         yield _repeated(mesh, "convolution", flops, _convolution, (4, 16, 16, channels))
     for length in (1 << 8, 1 << 18):
         yield _repeated(mesh, "transcendental", float(length), lambda x: jnp.exp(-x), (length,))
+        yield _repeated(mesh, "arithmetic", 3.0 * _STEPS * length, _arithmetic, (length,), "uint32")
     for size in (1 << 8, *_SLOW_BYTES) if is_cpu else _FAST_BYTES:
         side = round((size / 4) ** 0.5)
         rows = max(1, size // 4 // 128)
@@ -311,6 +313,13 @@ def _elementwise(both: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Arra
     """Two operations that read one array and write another, as in a program; one in its place would stay in a cache."""
     first, second = both
     return second * 1.0001 + 0.5, first * 1.0002 + 0.5
+
+
+def _arithmetic(x: jax.Array) -> jax.Array:
+    """Shifts, sums and exclusive ors on values that no main memory is read for, as random bits are made."""
+    for number in range(_STEPS):
+        x = (x ^ (x << (number % 13 + 1))) + jnp.uint32(number)
+    return x
 
 
 def _thin(both: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:

@@ -63,6 +63,7 @@ RateKind = Literal[
     "thin product",
     "convolution",
     "elementwise",
+    "arithmetic",
     "transcendental",
     "reduction",
     "transpose",
@@ -87,7 +88,8 @@ class RateRecord(Record):
     """Seconds of one small program on one device, measured on all attached devices at once."""
 
     kind: RateKind
-    amount: float  # FLOPs; bytes of main memory; transcendental results; bytes of one device's operand of a collective
+    # FLOPs; elementwise operations; transcendental results; bytes of main memory; bytes of one device's operand
+    amount: float
     seconds: float  # median
     low_seconds: float  # quartiles
     high_seconds: float
