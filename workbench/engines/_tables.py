@@ -37,7 +37,7 @@ def clients_from(
         The reader of the clients, ordered by `by`; `struct` has the shapes and `clients` the number.
 
     Raises:
-        ProgramError: if a column is missing, a column is called "n", or the table has no rows.
+        ProgramError: if a column is missing, has missing values or no numbers, is called "n", or the table has no rows.
 
     Example:
         >>> import pandas as pd
@@ -73,11 +73,24 @@ def clients_from(
         for piece in pieces:
             ordered = piece.sort_values([by, order] if order else by, kind="stable")
             for client, rows in ordered.groupby(by, sort=True):
-                yield client, padded({name: _values(rows[name]) for name in names}, length)
+                yield client, padded({name: _values(client, name, rows[name]) for name in names}, length)
 
     return ClientReader(read, clients=len(counts))
 
 
-def _values(column: Foreign) -> np.ndarray:
-    values = column.to_numpy()
-    return np.stack([np.asarray(x) for x in values]) if values.dtype == object else values
+def _values(client: object, name: str, column: Foreign) -> np.ndarray:
+    """A column of one client as numbers; nullable and Arrow's dtypes too, where no value is missing."""
+    missing = 0 if isinstance(column.dtype, np.dtype) and column.dtype != object else int(column.isna().sum())
+    kind = getattr(column.dtype, "numpy_dtype", None)  # of pandas' nullable dtypes
+    values = column.to_numpy() if missing or kind is None else column.to_numpy(kind)
+    if values.dtype == object and not missing:
+        shapes = {np.shape(x) for x in values}
+        values = np.stack([np.asarray(x) for x in values]) if len(shapes) == 1 else values
+    if missing or values.dtype.kind not in "biufc":
+        fact = f"{missing} missing value(s)" if missing else "text, or lists of different lengths,"
+        message = (
+            f"`clients_from` found {fact} in column {name!r} of client {client!r}. Columns are numbers, or lists of "
+            "numbers that are as long in every row: fill or drop the missing rows, or choose other `columns`."
+        )
+        raise ProgramError(message)
+    return values

@@ -1,5 +1,6 @@
 """Watches the devices from a thread of its own."""
 
+import dataclasses
 import threading
 import time
 import weakref
@@ -11,7 +12,7 @@ import jax
 
 from workbench.errors import MeasureError, needs_library
 from workbench.measurement._sampling import Sampler
-from workbench.records.live import SampleRecord
+from workbench.records.live import DeviceSampleRecord, HostSampleRecord, SampleRecord
 from workbench.render import display_object
 
 if TYPE_CHECKING:
@@ -121,7 +122,10 @@ class DeviceMonitor:
         return unsubscribe
 
     def to_pandas(self) -> "pd.DataFrame":
-        """One row per sample and device, with the figures of the host next to them."""
+        """One row per sample and device, with the figures of the host next to them.
+
+        Figures that a device lacks are missing numbers (`Int64`, `Float64`).
+        """
         rows = []
         for sample in self.history():
             host = sample.host.to_dict()
@@ -134,7 +138,10 @@ class DeviceMonitor:
         with needs_library("pandas", needed_for="`to_pandas`"):
             import pandas as pd
 
-        return pd.DataFrame(rows)
+        kinds: dict[Any, str] = {int | None: "Int64", float | None: "Float64"}
+        parts = (("", DeviceSampleRecord), ("host_", HostSampleRecord))
+        dtypes = {prefix + f.name: kinds.get(f.type) for prefix, part in parts for f in dataclasses.fields(part)}
+        return pd.DataFrame(rows).astype({name: dtypes[name] for name in (rows or [()])[0] if dtypes.get(name)})
 
     def stop(self) -> None:
         """Ends the sampling; the history stays."""

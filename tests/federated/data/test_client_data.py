@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from workbench.errors import DataError
+from workbench.errors import DataError, ProgramError
 from workbench.federated import data as wd
 
 
@@ -141,3 +141,42 @@ def test_federate_refuses_a_partition_of_other_data():
         wd.federate(np.zeros(3), np.zeros(2), [np.array([0, 1, 2])])
     with pytest.raises(DataError, match=r"`x` of shape \(4,\) and a partition of 3 examples"):
         wd.federate(np.zeros(4), None, wd.iid(3, 1, seed=0))
+
+
+def test_federate_groups_the_rows_of_a_data_frame_by_client():
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"client": ["b", "a", "b"], "x": [[1.0, 2.0], [3.0, 4.0], [5.0, 6.0]], "y": [7, 8, 9]})
+    frame["count"] = pd.array([1, 2, 3], dtype="Int64")
+    data = wd.federate(frame, by="client", name="visits", classes=tuple("abcdefghij"))
+    assert (data.clients, data.name, data.label, data.counts.tolist()) == (("a", "b"), "visits", "y", [1, 2])
+    assert data["b"]["x"].tolist() == [[1, 2], [5, 6]]
+    assert data["b"]["y"].tolist() == [7, 9]
+    assert data["b"]["count"].dtype == np.int32
+    assert data["b"]["count"].tolist() == [1, 3]
+
+
+@pytest.mark.parametrize(
+    ("column", "dtype", "fact"),
+    [
+        ([1, None, 3], "Int64", "1 missing value.*in column 'x' of client 'a'"),
+        ([1.0, None, 3.0], "Float64", "1 missing value"),
+        (["u", "v", "w"], "str", "text.*in column 'x'"),
+        ([[1], [2], [3, 4]], object, "lists of different lengths, in column 'x' of client 'b'"),
+    ],
+    ids=["integers", "floats", "text", "lists"],
+)
+def test_federate_refuses_columns_that_are_no_numbers(column, dtype, fact):
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"client": ["b", "a", "b"], "x": pd.Series(column, dtype=dtype)})
+    with pytest.raises(ProgramError, match=fact):
+        wd.federate(frame, by="client")
+
+
+def test_federate_needs_a_partition_or_a_column_of_clients():
+    pd = pytest.importorskip("pandas")
+    frame = pd.DataFrame({"client": ["a"], "x": [1.0]})
+    for arguments, options in (((frame,), {}), ((np.zeros(3),), {"by": "client"}), ((frame, np.zeros(1)), {"by": "x"})):
+        with pytest.raises(DataError, match="pass arrays with a partition of their rows, or a DataFrame alone"):
+            wd.federate(*arguments, **options)
+    with pytest.raises(ProgramError, match="by='user'"):
+        wd.federate(frame, by="user")

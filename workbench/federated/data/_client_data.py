@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from workbench._open_types import Foreign
+from workbench.engines import clients_from
 from workbench.errors import DataError
 from workbench.federated.data._checks import problems_between_clients, raise_all, show_ids
 from workbench.federated.data._partition import Partition
@@ -124,34 +126,53 @@ class ClientData:
 
 
 def federate(
-    x: np.ndarray,
-    y: np.ndarray | None,
-    partition: Partition | Sequence[np.ndarray],
+    x: Foreign,
+    y: np.ndarray | None = None,
+    partition: Partition | Sequence[np.ndarray] | None = None,
     *,
+    by: str | None = None,
     name: str = "",
     classes: Sequence[str] = (),
 ) -> ClientData:
     """Hands the examples of one data set out to clients.
 
     Args:
-        x: The inputs, `[examples, *shape]`.
+        x: The inputs, `[examples, *shape]`; with `by`, a DataFrame of pandas or Dask with a row for each example.
         y: The labels or targets, `[examples, *shape]`; None when there are none.
         partition: Which rows each client holds: made by `iid`, `dirichlet`, `shards`, `by_size` or `by_natural_id`, or
             one array of row numbers per client.
+        by: Column of the DataFrame with the client of each example, instead of `partition`. The other columns, of
+            numbers or of equally long lists of numbers, are the fields, in the precision of JAX.
         name: What the data are, for titles.
         classes: Names of the classes 0, 1, … of integer labels.
 
     Returns:
-        Client data with the fields `x` and, with `y` given, `y`.
+        Client data with the fields `x` and, with `y` given, `y`. Of a DataFrame, clients in sorted order with a field
+        per column; the column "y" is the label where it has integers.
 
     Raises:
         DataError: if `x` and `y` differ in length, or the partition is of another number of examples.
+        ProgramError: if a column of the DataFrame is missing, has missing values, or has no numbers.
 
     Example:
         >>> data = federate(np.arange(6.0), np.array([0, 0, 1, 1, 2, 2]), [np.array([0, 5]), np.array([1, 2, 3, 4])])
         >>> data.counts.tolist(), data["client_0"]["x"].tolist()
         ([2, 4], [0.0, 5.0])
+        >>> import pandas as pd
+        >>> frame = pd.DataFrame({"client": ["b", "a", "b"], "x": [1.0, 2.0, 3.0]})
+        >>> federate(frame, by="client")["b"]["x"].tolist()
+        [1.0, 3.0]
     """
+    if (by is None) == (partition is None) or (by is not None and (y is not None or not hasattr(x, "columns"))):
+        given = f"x of type {type(x).__name__}, y={'None' if y is None else type(y).__name__}, by={by!r} and "
+        message = (
+            f"`federate` was given {given}{'no' if partition is None else 'a'} partition. Each example belongs to one "
+            "client: pass arrays with a partition of their rows, or a DataFrame alone with the column of its clients "
+            "as `by`."
+        )
+        raise DataError(message)
+    if partition is None:
+        return _from_frame(x, str(by), name, classes)
     fields = {"x": np.asarray(x)} | ({} if y is None else {"y": np.asarray(y)})
     lengths = {field: value.shape[0] if value.ndim else None for field, value in fields.items()}
     if not isinstance(partition, Partition):
@@ -168,8 +189,21 @@ def federate(
         client: {field: value[rows] for field, value in fields.items()}
         for client, rows in zip(partition.clients, partition.rows, strict=True)
     }
-    is_class = "y" in fields and fields["y"].ndim == 1 and np.issubdtype(fields["y"].dtype, np.integer)
-    return ClientData(arrays=arrays, name=name, label="y" if is_class else None, classes=tuple(classes))
+    return ClientData(arrays=arrays, name=name, label=_label(fields), classes=tuple(classes))
+
+
+def _from_frame(frame: Foreign, by: str, name: str, classes: Sequence[str]) -> ClientData:
+    """Groups the rows of a DataFrame by client, with `clients_from`."""
+    padded = {str(client): held for client, held in clients_from(frame, by)}
+    counts = {client: int(held.pop("n")) for client, held in padded.items()}
+    arrays = {client: {k: v[: counts[client]] for k, v in held.items()} for client, held in padded.items()}
+    return ClientData(arrays=arrays, name=name, label=_label(next(iter(arrays.values()))), classes=tuple(classes))
+
+
+def _label(fields: ClientArrays) -> str | None:
+    """The field "y", where it has class numbers."""
+    y = fields.get("y")
+    return "y" if y is not None and y.ndim == 1 and np.issubdtype(y.dtype, np.integer) else None
 
 
 def _read_only(value: object) -> np.ndarray:
