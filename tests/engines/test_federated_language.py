@@ -2,13 +2,14 @@ import importlib.util
 from pathlib import Path
 from typing import Any
 
+import hypothesis
+import hypothesis.strategies as st
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
 from engine_contract import FEATURES, client_data, failing, fedavg, hierarchical, per_client, printing, rounds, start
-from federated_evaluator import Placed, evaluate
 
 import workbench as wb
 from workbench.engines import to_federated_language
@@ -188,27 +189,83 @@ EXPORTS: dict[str, tuple[Any, tuple[Any, ...]]] = {
 }
 
 
+def check_results(results: list[np.ndarray], expected: Any) -> None:
+    for found, right in zip(results, jax.tree.leaves(expected), strict=True):
+        assert found.dtype == right.dtype
+        np.testing.assert_allclose(found.astype(np.float32), right.astype(np.float32), rtol=1e-5, atol=1e-6)
+
+
 @needs_language
 @pytest.mark.parametrize("name", EXPORTS)
 def test_what_is_exported_gives_the_results_of_the_program(name: str):
     fn, args = EXPORTS[name]
     computation = to_federated_language(fn, *args)
-    leaves = [x for x in jax.tree.leaves(args) if np.shape(x) or fn is _proximal]
-    results = evaluate(computation.proto, leaves, 5)
-    for found, expected in zip(
-        [results] if isinstance(results, Placed) else results, jax.tree.leaves(wb.jit(fn)(*args)), strict=True
-    ):
-        whole = np.stack(found.values) if found.at_clients else found.values[0]
-        assert whole.dtype == expected.dtype
-        np.testing.assert_allclose(whole.astype(np.float32), expected.astype(np.float32), rtol=1e-5, atol=1e-6)
+    check_results(computation.run(*args), wb.jit(fn)(*args))
+
+
+@needs_language
+def test_arguments_of_other_types_are_refused():
+    computation = to_federated_language(fedavg, start(), client_data())
+    for wrong in ((start(),), (start()[:2], client_data()), (start(), (client_data()[0][:3], client_data()[1]))):
+        with pytest.raises(ProgramError, match=r"`FederatedComputation.run` was given .* float32\[5, 4\]"):
+            computation.run(*wrong)
+
+
+SERVER = {
+    "tanh": jnp.tanh,
+    "sorted": lambda v: jnp.sort(v.astype(jnp.float32)).astype(v.dtype),
+    "shifted": lambda v: v + jnp.arange(len(v)).astype(v.dtype),
+    "total": lambda v: v * v.sum(),
+}
+CLIENT = {
+    "product": lambda v, row: v * row,
+    "residual": lambda v, row: jnp.tanh(row) - v * v.mean(),
+    "steps": lambda v, row: jax.lax.fori_loop(0, 3, lambda _, u: u - 0.1 * (u - row).astype(u.dtype), v),
+    "chosen": lambda v, row: jnp.where(row > 0, v, row),
+}
+REDUCE = {
+    "sum": lambda rows, weight, mask: wb.reduce_sum(rows),
+    "mean": lambda rows, weight, mask: wb.reduce_mean(rows),
+    "weighted": lambda rows, weight, mask: wb.reduce_weighted_mean(rows, weight),
+    "of some": lambda rows, weight, mask: wb.reduce_mean(rows, where=mask),
+    "max": lambda rows, weight, mask: wb.reduce_max(rows),
+    "min": lambda rows, weight, mask: wb.reduce_min(rows, where=mask),
+}
+ROUND = st.tuples(*(st.sampled_from([*table]) for table in (SERVER, CLIENT, REDUCE)))
+DTYPES = st.sampled_from(["float32", "bfloat16"])
+
+
+@needs_language
+@hypothesis.given(st.lists(ROUND, min_size=1, max_size=3), st.integers(1, 5), DTYPES, st.booleans(), st.integers(0, 99))
+@hypothesis.settings(max_examples=40, deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+def test_drawn_programs_are_read_back_and_run(rounds: Any, clients: int, dtype: str, derive: bool, seed: int):
+    random = np.random.default_rng(seed)
+
+    @wb.program(clients=clients)
+    def drawn(v: Any, x: Any, weight: Any, mask: Any) -> Any:
+        rows = x
+        for server, client, reduce in rounds:
+            rows = wb.map_fn(CLIENT[client], (wb.broadcast(SERVER[server](v)), x))
+            v = v + 0.5 * REDUCE[reduce](rows, weight, mask).astype(v.dtype)
+        return v, rows
+
+    v, x = (jnp.asarray(random.normal(size=s), dtype) for s in ((3,), (clients, 3)))
+    present = jnp.asarray(np.append(random.random(clients - 1) < 0.5, True))
+    args = v, x, jnp.asarray(random.uniform(0.5, 2, clients), dtype), present
+    fn: Any = drawn
+    if derive and dtype == "float32":
+        fn = jax.grad(lambda *args: drawn(*args)[0].sum())
+    found, expected = to_federated_language(fn, *args).run(*args), jax.tree.leaves(wb.jit(fn)(*args))
+    for a, b in zip(found, expected, strict=True):
+        tolerance = 1e-4 if dtype == "float32" else 0.1
+        np.testing.assert_allclose(a.astype(np.float32), b.astype(np.float32), rtol=tolerance, atol=tolerance)
 
 
 @needs_language
 def test_pods_give_the_results_of_the_program():
     x = np.random.default_rng(1).normal(size=(2, 3, FEATURES)).astype(np.float32)
     computation = to_federated_language(hierarchical, start(), (x,))
-    results = evaluate(computation.proto, [start(), x], 2)
-    np.testing.assert_allclose(results.values[0], wb.jit(hierarchical)(start(), (x,)), rtol=1e-5)
+    check_results(computation.run(start(), x), wb.jit(hierarchical)(start(), (x,)))
 
 
 @needs_language

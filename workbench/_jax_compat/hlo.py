@@ -3,6 +3,11 @@
 Written against jaxlib 0.10 to 0.12, whose `_hlo` extension is not public.
 """
 
+from collections.abc import Callable, Sequence
+
+import jax
+import numpy as np
+
 from workbench._open_types import Foreign
 
 _MOST_BYTES = 64 * 2**20  # printing takes some 30 times as much memory
@@ -51,6 +56,29 @@ def buffer_assignment_of(compiled: Foreign, stats: Foreign) -> tuple[bytes, byte
     except (AttributeError, NotImplementedError, RuntimeError, ValueError):
         return None
     return (bytes(assignment), module) if module and len(module) <= _MOST_BYTES else None
+
+
+def compile_hlo(serialized: bytes) -> Callable[[Sequence[np.ndarray]], list[np.ndarray]]:
+    """Compiles a serialized `HloModuleProto` for a CPU of this process.
+
+    Args:
+        serialized: The message, of a module that this process or a trusted one wrote.
+
+    Returns:
+        A function of the operands that gives the results.
+    """
+    from jaxlib import xla_client
+
+    client: Foreign = xla_client
+    device: Foreign = jax.devices("cpu")[0]
+    module = client._xla.mlir.xla_computation_to_mlir_module(client.XlaComputation(serialized))
+    compiled = device.client.compile_and_load(module, client.DeviceList((device,)))
+
+    def run(operands: Sequence[np.ndarray]) -> list[np.ndarray]:
+        found = compiled.execute_sharded([jax.device_put(x, device) for x in operands])
+        return [np.asarray(x[0]) for x in found.disassemble_into_single_device_arrays()]
+
+    return run
 
 
 def _module_of(serialized: bytes) -> bytes:

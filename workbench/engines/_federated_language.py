@@ -15,8 +15,9 @@ from jax.extend.core import Literal, Var, jaxpr_as_fun
 from jax.typing import ArrayLike, DTypeLike
 
 from workbench import _jax_compat
-from workbench._types import Atom
+from workbench._types import Atom, PyTree
 from workbench.engines._engine import as_struct, without_emissions
+from workbench.engines._federated_evaluator import evaluate
 from workbench.engines._interpreter import PlanInterpreter, RunContext, Server
 from workbench.engines._run_recorder import RunRecorder
 from workbench.engines._stage import dtype_of, edge_aval, from_edge, to_edge, to_host
@@ -35,11 +36,13 @@ Hlo: TypeAlias = Any
 class FederatedComputation:
     """A program in the federated language: its type, its text, and the bytes of its protocol buffer.
 
-    `building_block` is the tree of the package `federated_language`; `intrinsics` counts what it calls.
+    `building_block` is the tree of the package `federated_language`; `intrinsics` counts its calls; `clients` is the
+    number of clients of the program.
     """
 
-    def __init__(self, name: str, building_block: object, notes: Sequence[str]) -> None:
+    def __init__(self, name: str, building_block: object, notes: Sequence[str], clients: int) -> None:
         self.name: str = name
+        self.clients: int = clients
         self.building_block: Block = building_block
         self.notes: tuple[str, ...] = tuple(notes)
 
@@ -70,6 +73,20 @@ class FederatedComputation:
         )
         return dict(sorted(found.items()))
 
+    def run(self, *args: PyTree[ArrayLike]) -> list[np.ndarray]:
+        """Reads the computation back from its bytes, and runs it here, one client after the other.
+
+        Args:
+            *args: Arguments as those of the program; their leaves are NumPy or JAX arrays, `[clients, ...]` at clients.
+
+        Returns:
+            The leaves of the results, `[clients, ...]` at clients.
+
+        Raises:
+            ProgramError: if the leaves do not fit the types of the computation.
+        """
+        return evaluate(self.proto, [to_host(x) for x in jax.tree.leaves(args)], self.clients)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the protocol buffer to a file."""
         write_whole(path, self.proto)
@@ -83,8 +100,9 @@ def to_federated_language(fn: Callable, *args: object) -> FederatedComputation:
 
     Placements become `SERVER` and `CLIENTS`, broadcasts and reductions the language's intrinsics, and every function of
     the server or of a client a local computation in HLO. The result is generic in the number of clients, except where
-    the program computed with it. It is an export and nothing more: no runtime that can be installed today executes
-    local computations in HLO; TensorFlow Federated 0.87 reads the file and its types, and its executor refuses them.
+    the program computed with it. Its `run` reads the bytes back and runs them here. No other runtime that can be
+    installed today executes local computations in HLO: TensorFlow Federated 0.87 reads the file and its types, and its
+    executor refuses them.
     `notes` names custom calls, such as LAPACK's, and the platform that has them.
 
     Args:
@@ -112,7 +130,8 @@ def to_federated_language(fn: Callable, *args: object) -> FederatedComputation:
         _check(plan)
         translation = _Translation(plan, traced.in_names)
         tree = translation.tree()
-    return FederatedComputation(plan.name, _validated(tree), [*_notes(plan), *translation.platform_notes()])
+    notes = [*_notes(plan), *translation.platform_notes()]
+    return FederatedComputation(plan.name, _validated(tree), notes, plan.placements[0].size if plan.placements else 1)
 
 
 def _check(plan: Plan) -> None:
@@ -244,8 +263,11 @@ class _Translation:
         if atom not in self.made_by:
             return None
         step = self.made_by[atom]
-        operands = [self._known(v) for v in step.equation.invars]
-        if any(x is None for x in operands):
+        known = [self._known(v) for v in step.equation.invars]
+        operands = [
+            from_edge(x, dtype_of(v)) for x, v in zip(known, step.equation.invars, strict=True) if x is not None
+        ]
+        if len(operands) < len(known):
             return None
         return to_host(bind_here(step.equation, operands)[step.outputs.index(atom)])
 

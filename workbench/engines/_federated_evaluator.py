@@ -1,13 +1,16 @@
-"""Runs a computation of the federated language from its bytes: the package's own tree, and jaxlib for local HLO."""
+"""Runs a computation of the federated language from its bytes, one client after the other."""
 
-# pyright: reportMissingImports=false, reportAttributeAccessIssue=false
+# pyright: reportMissingImports=false
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-import jax
 import numpy as np
-from jaxlib import xla_client  # noqa: TID251 -- an oracle beside JAX
+from jax.typing import ArrayLike
+
+from workbench._jax_compat.hlo import compile_hlo
+from workbench._open_types import Foreign
+from workbench.errors import ProgramError
 
 
 class Placed(NamedTuple):
@@ -17,24 +20,44 @@ class Placed(NamedTuple):
     at_clients: bool
 
 
-def evaluate(proto: bytes, arguments: Sequence[Any], clients: int) -> Any:
-    """The results for arguments in the order of the computation's parameter; a client's is `[clients, ...]`."""
+def evaluate(proto: bytes, arguments: Sequence[ArrayLike], clients: int) -> list[np.ndarray]:
+    """Computes the results for arguments in the order of the computation's parameter; a client's is `[clients, ...]`.
+
+    Raises:
+        ProgramError: for another number of arguments, or of clients, or for other types than the computation's.
+    """
     from federated_language import CLIENTS, framework
     from federated_language.proto import computation_pb2
 
-    tree = framework.ComputationBuildingBlock.from_proto(computation_pb2.Computation.FromString(proto))
+    tree: Foreign = framework.ComputationBuildingBlock.from_proto(computation_pb2.Computation.FromString(proto))
     kinds = [kind for _, kind in tree.parameter_type.items()]
+    arrays = [np.asarray(x) for x in arguments]
+    counts = {len(x) for x, kind in zip(arrays, kinds, strict=False) if kind.placement is CLIENTS and x.ndim}
+    count = next(iter(counts), clients)
+    rows = [[count] if kind.placement is CLIENTS else [] for kind in kinds]
+    wanted = [f"{k.member.dtype}{[*row, *k.member.shape]}" for row, k in zip(rows, kinds, strict=True)]
+    given = [f"{x.dtype}{list(x.shape)}" for x in arrays]
+    if given != wanted or len(counts) > 1:
+        message = (
+            f"`FederatedComputation.run` was given {', '.join(given) or 'nothing'} for a computation of "
+            f"{', '.join(wanted) or 'nothing'}. It takes the leaves of the program's arguments, in order, with a row "
+            "for each client where the clients have them: pass arrays of these types."
+        )
+        raise ProgramError(message)
     placed = [
-        Placed(list(np.asarray(x)), True) if kind.placement is CLIENTS else Placed([np.asarray(x)], False)
-        for x, kind in zip(arguments, kinds, strict=True)
+        Placed(list(x), True) if kind.placement is CLIENTS else Placed([x], False)
+        for x, kind in zip(arrays, kinds, strict=True)
     ]
-    return _Evaluator(clients).call(tree, {}, placed)
+    results = _Evaluator(count).call(tree, {}, placed)
+    return [
+        np.stack(each.values) if each.at_clients else each.values[0]
+        for each in ([results] if isinstance(results, Placed) else results)
+    ]
 
 
 class _Evaluator:
     def __init__(self, clients: int) -> None:
         self.clients = clients
-        self.device = jax.devices("cpu")[0]
         self.compiled: dict[bytes, Any] = {}
 
     def call(self, function: Any, names: dict[str, Any], argument: Any) -> Any:
@@ -84,19 +107,21 @@ class _Evaluator:
                 rows = [list(row) for row in zip(*(x.values for x in argument), strict=True)]
                 return Placed(rows, uri.endswith("clients"))
         reduce = {"federated_sum": np.sum, "federated_max": np.max, "federated_min": np.min, "federated_mean": np.mean}
+        if uri not in reduce:
+            message = (
+                f"`FederatedComputation.run` reached the intrinsic {uri!r}. It runs what `to_federated_language` "
+                "writes, which does not use that intrinsic: run the computation on a runtime of the language."
+            )
+            raise ProgramError(message)
         stacked = np.stack(argument.values)
         return Placed([reduce[uri](stacked, axis=0).astype(stacked.dtype)], False)
 
     def run(self, xla: Any, argument: Any) -> Any:
         data = xla.hlo_module.value
         if data not in self.compiled:
-            module = xla_client._xla.mlir.xla_computation_to_mlir_module(xla_client.XlaComputation(data))
-            devices = xla_client.DeviceList((self.device,))
-            self.compiled[data] = self.device.client.compile_and_load(module, devices)
+            self.compiled[data] = compile_hlo(data)
         flat = [] if argument is None else argument if isinstance(argument, list) else [argument]
-        operands = [jax.device_put(np.asarray(x), self.device) for x in flat]
-        results = self.compiled[data].execute_sharded(operands).disassemble_into_single_device_arrays()
-        arrays = [np.asarray(x[0]) for x in results]
+        arrays = self.compiled[data]([np.asarray(x) for x in flat])
         return arrays if xla.result.HasField("struct") else arrays[0]
 
 
