@@ -48,6 +48,19 @@ def test_integers_are_refused_instead_of_encoded_as_zeros(dtype: str) -> None:
         algorithms.coded_matmul(coded, X.astype(dtype), jnp.ones(6, bool), needed=4)
 
 
+def test_rows_of_a_run_with_a_quorum_are_decoded_without_a_mask() -> None:
+    """Rows of workers that did not answer are NaN."""
+    coded = algorithms.encode_blocks(A, workers=6, needed=4)
+    answers = jnp.einsum("wrk,km->wrm", coded, X).at[jnp.array([0, 4])].set(jnp.nan)
+    np.testing.assert_allclose(algorithms.decode_blocks(answers, needed=4), A @ X, rtol=2e-3, atol=2e-4)
+    finished = jnp.array([1, 1, 1, 0, 0, 1], bool)
+    decoded = algorithms.decode_blocks(jnp.einsum("wrk,km->wrm", coded, X), finished, needed=4)
+    np.testing.assert_allclose(decoded, A @ X, rtol=2e-3, atol=2e-4)
+    assert jnp.isnan(algorithms.decode_blocks(answers.at[1].set(jnp.nan), needed=4)).all()
+    with pytest.raises(ProgramError, match="`decode_blocks` was given `answers` of dtype int32"):
+        algorithms.decode_blocks(jnp.ones((6, 3, 2), jnp.int32), needed=4)
+
+
 def test_too_few_workers_give_no_wrong_answer() -> None:
     coded = algorithms.encode_blocks(A, workers=6, needed=4)
     assert jnp.isnan(algorithms.coded_matmul(coded, X, jnp.arange(6) < 3, needed=4)).all()
@@ -115,7 +128,7 @@ def test_no_worker_is_sent_what_it_holds_and_each_missing_row_comes_once() -> No
 def test_simulated_shuffles_send_what_the_formula_says(workers: int, share: float) -> None:
     rows = 6000 * workers
     plan = algorithms.plan_shuffle(rows, workers, round(share * rows))
-    uncoded, coded = algorithms.shuffle_messages(rows, workers, round(share * rows))
+    uncoded, coded = algorithms.shuffle_messages(rows, workers, share)
     assert plan.uncoded == pytest.approx(uncoded, rel=0.02)
     # The formula is that of many rows: lists of a group have equal lengths then, here the longest is sent.
     assert coded * 0.98 <= len(plan.messages) <= coded * 1.06
@@ -134,9 +147,11 @@ def test_balanced_caches_reach_the_papers_gain(workers: int, copies: int) -> Non
 @pytest.mark.parametrize("share", [0.25, 0.5, 0.75])
 def test_the_gain_of_coded_shuffling_is_the_papers_to_first_order(share: float) -> None:
     for workers in (50, 200, 1000):
-        uncoded, coded = algorithms.shuffle_messages(10**6, workers, round(share * 10**6))
-        gain = uncoded / coded / workers  # per γ(n)
-        assert share <= gain <= share + 1 / workers
+        for gamma in (1.0, workers / 3, workers):
+            uncoded, coded = algorithms.shuffle_messages(10**6, workers, share, gamma=gamma)
+            assert share <= uncoded / coded / gamma <= share + 1 / workers
+            uncoded, coded = algorithms.shuffle_messages(10**6, workers, share, gamma=gamma, balanced=True)
+            assert uncoded / coded == pytest.approx((share + 1 / workers) * gamma)
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from workbench.federated.algorithms._byzantine import (
 from workbench.federated.algorithms._coded import (
     best_needed as best_needed,
     coded_matmul as coded_matmul,
+    decode_blocks as decode_blocks,
     encode_blocks as encode_blocks,
     expected_latency as expected_latency,
     simulate_latency as simulate_latency,

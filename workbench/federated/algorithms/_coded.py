@@ -85,11 +85,45 @@ def coded_matmul(
             lambda block, x, in_time: jnp.where(in_time, block @ x, jnp.nan), (coded, broadcast(x), finished)
         )
         rows = gather_rows(answers, workers)
+    return decode_blocks(rows, finished, needed=needed)
+
+
+def decode_blocks(
+    answers: Float[Array, " workers block m"], finished: Bool[Array, " workers"] | None = None, *, needed: int
+) -> Float[Array, " rows m"]:
+    """Decodes the product of the whole matrix from any `needed` answers of workers.
+
+    The answers may come from an engine that stops waiting: `Executor(pool, clients_per_task=1, quorum=needed)` runs a
+    program of one `map_fn`, cancels the tasks of late workers, and leaves NaN in their rows.
+
+    Args:
+        answers: Product of each worker's block, from `encode_blocks`, with the same matrix.
+        finished: Workers that answered; the first `needed` of them are used. Default: those without a NaN.
+        needed: k, as in `encode_blocks`.
+
+    Returns:
+        The product, `[rows, m]`, at least float32. If fewer than `needed` finished, it is NaN.
+
+    Raises:
+        ProgramError: for integers and booleans.
+
+    Example:
+        >>> coded = encode_blocks(jnp.eye(4), workers=3, needed=2)
+        >>> answers = (coded @ jnp.arange(4.0)[:, None]).at[0].set(jnp.nan)
+        >>> bool(jnp.allclose(decode_blocks(answers, needed=2)[:, 0], jnp.arange(4.0), atol=1e-4))
+        True
+
+    References:
+        Lee et al., arXiv 1512.02673, Algorithm 1.
+    """
+    answers = _wide("decode_blocks", "answers", answers)
+    if finished is None:
+        finished = ~jnp.isnan(answers).any(axis=(1, 2))
     # A stable sort puts those who finished first, in the order of their numbers.
     chosen = jnp.argsort(~finished, stable=True)[:needed]
-    mixtures = jnp.asarray(_generator(workers, needed), x.dtype)[chosen]
-    solved = jnp.linalg.solve(mixtures, rows[chosen].reshape(needed, -1))
-    return solved.reshape(-1, x.shape[1])
+    mixtures = jnp.asarray(_generator(len(answers), needed), answers.dtype)[chosen]
+    rows = jnp.where(finished[chosen][:, None, None], answers[chosen], jnp.nan)
+    return jnp.linalg.solve(mixtures, rows.reshape(needed, -1)).reshape(-1, answers.shape[2])
 
 
 def _wide(function: str, argument: str, value: Array) -> Array:

@@ -171,37 +171,41 @@ def _reading_tables(plan: ShufflePlan) -> tuple[np.ndarray, np.ndarray]:
     return sources, parts
 
 
-def shuffle_messages(rows: int, workers: int, cached: int, *, balanced: bool = False) -> tuple[float, float]:
-    """Average number of messages of a shuffle, uncoded and coded, for many rows.
+def shuffle_messages(
+    rows: int, workers: int, share: float, *, gamma: float | None = None, balanced: bool = False
+) -> tuple[float, float]:
+    """Average cost of a shuffle, uncoded and coded, for many rows, in messages to one worker.
 
     Args:
         rows: q.
         workers: n.
-        cached: s; α = s / q is the share that each worker holds.
+        share: α, the share of the rows that each worker holds.
+        gamma: γ(n), the cost of n messages to one worker each, in messages to all. Default: n, so that a message to all
+            costs as much as one to one worker.
         balanced: As in `plan_shuffle`.
 
     Returns:
-        `(uncoded, coded)`. Uncoded q (1 − α). Coded, with balanced caches, α n + 1 times less; with random ones
-        q / (n p)² ((1 − p)ⁿ⁺¹ + (n − 1) p (1 − p) − (1 − p)²), where p = (s − q/n) / (q − q/n) is the chance that a
-        worker holds a row beyond its batch: a little more, for many workers α n times less. Where one message to all
-        costs 1 / γ(n) of n messages to one each, the gain is the paper's (α + 1/n) γ(n).
+        `(uncoded, coded)`; the ratio is the gain. Uncoded q (1 − α). Coded, with balanced caches, (α + 1/n) γ(n) times
+        less; with random ones q / (n p)² ((1 − p)ⁿ⁺¹ + (n − 1) p (1 − p) − (1 − p)²) messages to all, where
+        p = (α − 1/n) / (1 − 1/n) is the chance that a worker holds a row beyond its batch. For many workers, that is
+        α γ(n) times less.
 
     Example:
-        >>> uncoded, coded = shuffle_messages(10_000, 8, 5_000)
+        >>> uncoded, coded = shuffle_messages(10_000, 8, 0.5)
         >>> uncoded, round(uncoded / coded, 2)
         (5000.0, 4.22)
-        >>> shuffle_messages(10_000, 8, 5_000, balanced=True)
-        (5000.0, 1000.0)
+        >>> shuffle_messages(10_000, 8, 0.5, gamma=4, balanced=True)
+        (5000.0, 2000.0)
 
     References:
         Lee et al., arXiv 1512.02673, theorem 3.
     """
-    share = cached / rows
+    to_all = workers / (workers if gamma is None else gamma)
+    uncoded, held = rows * (1 - share), (share - 1 / workers) / (1 - 1 / workers)
     if balanced:
-        return rows * (1 - share), rows * (1 - share) / (share * workers + 1)
-    held = (share - 1 / workers) / (1 - 1 / workers)
+        return uncoded, uncoded / (share * workers + 1) * to_all
     if held == 0:  # nothing beyond the batch: a row is at one worker, so messages serve two at a time
-        return rows * (1 - share), rows * (1 - share) / 2
+        return uncoded, uncoded / 2 * to_all
     missing = 1 - held
     factor = missing ** (workers + 1) + (workers - 1) * held * missing - missing**2
-    return rows * (1 - share), rows / (workers * held) ** 2 * factor
+    return uncoded, rows / (workers * held) ** 2 * factor * to_all
