@@ -1,4 +1,4 @@
-"""Deep Q-learning on an environment of Gymnasium, as one agent for `run_agent`."""
+"""Deep Q-learning on an environment of Gymnasium, by values or by distributions, as one agent for `run_agent`."""
 
 import dataclasses
 import functools
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
+from examples.acting import Params, Playing, Transition
 from examples.agents import Agent
 from workbench.errors import ProgramError, needs_library
 
@@ -17,11 +18,7 @@ if TYPE_CHECKING:
     from flax import nnx
 
 AnyArray: TypeAlias = jax.Array | np.ndarray
-Params = dict[str, Any]  # a tree of `jax.Array`
-
-
-Environment: TypeAlias = Any  # a `gymnasium.Env`, whose spaces differ in what they have
-Transition = tuple[np.ndarray, int, np.float32, np.ndarray, np.float32]
+Support = tuple[float, float, int]  # the lowest and the highest return, and the number of atoms
 
 
 class QState(NamedTuple):
@@ -33,23 +30,28 @@ class QState(NamedTuple):
 
 
 @dataclasses.dataclass(frozen=True)
-class _Settings:
-    environment: str
-    options: tuple[tuple[str, Any], ...]
-    discount: float
-    exploration: float
-    unroll: int
-    episodes: int
-    learning_rate: float
-    follow: float
-    longest: int
-    values: Callable[[Params, AnyArray], jax.Array]  # jitted and differentiated
-    quick_values: Callable[[Params, np.ndarray], np.ndarray]  # of one observation, for actors
+class _Greedy:
+    """The action of the highest value, or a random one."""
 
-    def make(self) -> Environment:
-        with needs_library("gymnasium", extra="rl", needed_for="`deep_q_agent`"):
-            import gymnasium
-        return gymnasium.make(self.environment, **dict(self.options))
+    outputs: Callable[[Params, np.ndarray], np.ndarray]  # of one observation
+    support: Support | None
+    exploration: float
+
+    def __call__(self, params: Params, x: np.ndarray, random: np.random.Generator | None) -> int:
+        values = _expected(self.outputs(params, x), self.support, np)
+        if random is None:
+            return int(values.argmax())
+        best = int(random.choice(np.flatnonzero(values == values.max())))
+        return int(random.integers(len(values))) if random.random() < self.exploration else best
+
+
+def _expected(outputs: Any, support: Support | None, xp: Any) -> Any:
+    """The values of the actions, from outputs of a network `[..., actions * atoms]`."""
+    if support is None:
+        return outputs
+    logits = outputs.reshape(*outputs.shape[:-1], -1, support[2])
+    weights = xp.exp(logits - logits.max(-1, keepdims=True))
+    return (weights * xp.linspace(*support, dtype=np.float32)).sum(-1) / weights.sum(-1)
 
 
 def deep_q_agent(
@@ -64,10 +66,13 @@ def deep_q_agent(
     unroll: int = 16,
     episodes: int = 5,
     longest: int = 500,
+    support: Support | None = None,
     seed: int = 0,
     **options: object,
 ) -> Agent[QState, Params]:
     """Deep Q-learning with a double-Q target, a network of Flax NNX or with one hidden layer, and Adam of optax.
+
+    With `support` the network learns the distribution of the returns, as probabilities of equally spaced atoms (C51).
 
     Args:
         environment: Its name in Gymnasium's registry, with discrete actions and discrete or box observations.
@@ -82,6 +87,8 @@ def deep_q_agent(
         unroll: Steps of an actor between two fetches of parameters.
         episodes: In one evaluation, without exploration.
         longest: Steps of an episode in an evaluation.
+        support: The lowest and the highest return, and the number of atoms between. A `network` has so many outputs
+            per action.
         seed: Of the first parameters.
         **options: Of `gymnasium.make`, such as `is_slippery=False`.
 
@@ -95,13 +102,15 @@ def deep_q_agent(
 
     References:
         Mnih et al., "Human-level control through deep reinforcement learning", Nature 2015; van Hasselt et al., "Deep
-        Reinforcement Learning with Double Q-learning", AAAI 2016 (arXiv 1509.06461).
+        Reinforcement Learning with Double Q-learning", AAAI 2016 (arXiv 1509.06461); Bellemare, Dabney and Munos, "A
+        Distributional Perspective on Reinforcement Learning", ICML 2017 (arXiv 1707.06887).
     """
-    how = _Settings(
-        environment, tuple(sorted(options.items())), discount, exploration, unroll, episodes, learning_rate, follow,
-        longest, q_values, _numpy_values,
+    atoms = support[2] if support else 1
+    playing = Playing(
+        environment, tuple(sorted(options.items())), _Greedy(_numpy_values, support, exploration), unroll, episodes,
+        longest, seed,
     )  # fmt: skip
-    made = how.make()
+    made = playing.make()
     observations, actions = made.observation_space, made.action_space
     size = getattr(observations, "n", None) or int(np.prod(observations.shape or (0,)))
     if not hasattr(actions, "n") or size == 0:
@@ -111,25 +120,27 @@ def deep_q_agent(
             "discrete or box observations."
         )
         raise ProgramError(message)
+    values, outputs = q_values, int(actions.n) * atoms
     if network is None:
         first, second = jax.random.split(jax.random.key(seed))
         draw = jax.nn.initializers.he_normal()
         params = {
             "in": draw(first, (int(size), hidden)), "b": jnp.zeros(hidden),
-            "out": 0.1 * draw(second, (hidden, int(actions.n))), "c": jnp.zeros(int(actions.n)),
+            "out": 0.1 * draw(second, (hidden, outputs)), "c": jnp.zeros(outputs),
         }  # fmt: skip
     else:
-        module = _Module(network, int(size), int(actions.n))
-        how, params = dataclasses.replace(how, values=module, quick_values=_Jitted(module)), module.start(seed)
+        values = module = _Module(network, int(size), outputs)
+        policy = _Greedy(_Jitted(module), support, exploration)
+        playing, params = dataclasses.replace(playing, policy=policy), module.start(seed)
     params = jax.tree.map(np.asarray, params)
     state = QState(params, params, jax.tree.map(np.asarray, optax.adam(learning_rate).init(params)))
     return Agent(
         name=f"deep Q-learning of {environment}",
-        actor=_MakeActor(how),
-        learn=_Learn(how),
+        actor=playing.actor,
+        learn=functools.partial(_learn, (values, support), (discount, learning_rate, follow)),
         state=state,
         params_of=_params_of,
-        evaluate=_Evaluate(how, seed),
+        evaluate=playing.evaluate,
     )
 
 
@@ -207,61 +218,18 @@ def _params_of(state: QState) -> Params:
     return jax.tree.map(np.asarray, state.params)
 
 
-def _vector(environment: Environment, observation: np.ndarray | int) -> np.ndarray:
-    count = getattr(environment.observation_space, "n", None)
-    if count is None:
-        return np.asarray(observation, np.float32).ravel()
-    return np.eye(count, dtype=np.float32)[int(observation)]
-
-
-class _MakeActor:
-    def __init__(self, how: _Settings) -> None:
-        self._how = how
-
-    def __call__(self, seed: int) -> "_Actor":
-        return _Actor(self._how, seed)
-
-
-class _Actor:
-    """One environment, which goes on from one call to the next."""
-
-    def __init__(self, how: _Settings, seed: int) -> None:
-        self._how, self._environment = how, how.make()
-        self._random = np.random.default_rng(seed)
-        self._now = _vector(self._environment, self._environment.reset(seed=seed)[0])
-
-    def act(self, params: Params) -> list[tuple[Transition, float]]:
-        """Some steps: items of observation, action, reward, next observation, and whether the episode goes on."""
-        found = []
-        for _ in range(self._how.unroll):
-            values = self._how.quick_values(params, self._now)
-            best = int(self._random.choice(np.flatnonzero(values == values.max())))
-            explores = self._random.random() < self._how.exploration
-            action = int(self._random.integers(len(values))) if explores else best
-            observation, reward, ended, cut, _ = self._environment.step(action)
-            after = _vector(self._environment, observation)
-            found.append(((self._now, action, np.float32(reward), after, np.float32(not ended)), 1.0))
-            self._now = _vector(self._environment, self._environment.reset()[0]) if ended or cut else after
-        return found
-
-
-class _Learn:
-    def __init__(self, how: _Settings) -> None:
-        self._how = how
-
-    def __call__(self, state: QState, items: list[Transition], probabilities: list[float]) -> tuple[QState, np.ndarray]:
-        columns = [np.stack(column) for column in zip(*items, strict=True)]
-        weight = 1 / np.asarray(probabilities, np.float32)
-        how = self._how
-        state, error = _step(
-            how.values, state, columns, weight / weight.max(), how.discount, how.learning_rate, how.follow
-        )
-        return state, np.asarray(error) + 1e-3
+def _learn(
+    how: tuple[Any, Any], rates: Sequence[float], state: QState, items: list[Transition], probabilities: list[float]
+) -> tuple[QState, np.ndarray]:
+    columns = [np.stack(column) for column in zip(*items, strict=True)]
+    weight = 1 / np.asarray(probabilities, np.float32)
+    state, error = _step(how, state, columns, weight / weight.max(), *rates)
+    return state, np.asarray(error) + 1e-3
 
 
 @functools.partial(jax.jit, static_argnums=0)
 def _step(
-    values: Callable[[Params, AnyArray], jax.Array],
+    how: tuple[Callable[[Params, AnyArray], jax.Array], Support | None],
     state: QState,
     columns: Sequence[np.ndarray],
     weight: np.ndarray,
@@ -270,14 +238,27 @@ def _step(
     follow: float,
 ) -> tuple[QState, jax.Array]:
     now, action, reward, after, goes_on = columns
+    outputs, support = how
+
+    def of_action(params: Params, x: AnyArray, action: AnyArray) -> jax.Array:
+        """The value of an action, or the logits of its atoms."""
+        found = outputs(params, x).reshape(len(x), -1, support[2] if support else 1)
+        return jnp.take_along_axis(found, action[:, None, None], 1)[:, 0]
+
     with jax.numpy_dtype_promotion("standard"), jax.numpy_rank_promotion("allow"):
-        best = values(state.params, after).argmax(-1)
-        beyond = jnp.take_along_axis(values(state.target, after), best[:, None], 1)[:, 0]
-        goal = reward + discount * goes_on * beyond
+        best = _expected(outputs(state.params, after), support, jnp).argmax(-1)
+        beyond = of_action(state.target, after, best)
+        if support is None:
+            goal = reward + discount * goes_on * beyond[:, 0]
+        else:
+            goal = _project(jax.nn.softmax(beyond), reward, discount * goes_on, support)
 
         def loss(params: Params) -> tuple[jax.Array, jax.Array]:
-            found = jnp.take_along_axis(values(params, now), action[:, None], 1)[:, 0]
-            return (weight * optax.losses.huber_loss(found, goal)).mean(), jnp.abs(found - goal)
+            found = of_action(params, now, action)
+            if support is not None:
+                each = optax.losses.softmax_cross_entropy(found, goal)
+                return (weight * each).mean(), each
+            return (weight * optax.losses.huber_loss(found[:, 0], goal)).mean(), jnp.abs(found[:, 0] - goal)
 
         gradient, error = jax.grad(loss, has_aux=True)(state.params)
         updates, optimizer = optax.adam(learning_rate).update(gradient, state.optimizer, state.params)
@@ -286,18 +267,11 @@ def _step(
     return QState(params, target, optimizer), error  # pyright: ignore[reportArgumentType]
 
 
-class _Evaluate:
-    def __init__(self, how: _Settings, seed: int) -> None:
-        self._how, self._seed = how, seed
-
-    def __call__(self, params: Params) -> float:
-        """The mean return of some episodes without exploration."""
-        environment, total = self._how.make(), 0.0
-        for episode in range(self._how.episodes):
-            now = _vector(environment, environment.reset(seed=self._seed + episode)[0])
-            for _ in range(self._how.longest):
-                observation, reward, ended, cut, _ = environment.step(int(self._how.quick_values(params, now).argmax()))
-                now, total = _vector(environment, observation), total + float(reward)
-                if ended or cut:
-                    break
-        return total / self._how.episodes
+def _project(shares: jax.Array, reward: AnyArray, discount: AnyArray, support: Support) -> jax.Array:
+    """Moves the atoms by the Bellman equation, and splits each between its neighbours on the grid."""
+    lowest, highest, atoms = support
+    grid = jnp.linspace(lowest, highest, atoms)
+    moved = jnp.clip(reward[:, None] + discount[:, None] * grid, lowest, highest)
+    place = (moved - lowest) * ((atoms - 1) / (highest - lowest))
+    near = jnp.maximum(1 - jnp.abs(place[:, :, None] - jnp.arange(atoms)), 0)
+    return jnp.einsum("bi,bij->bj", shares, near)

@@ -1,0 +1,155 @@
+"""Parquet in, features, training, model out, and batch inference, in one Spark cluster.
+
+    python -m examples.spark_pipeline [MASTER]        such as local[2], or local-cluster[2,1,1024]
+
+The driver holds the parameters and no example: executors make the features, compute the clients, add up the gradients,
+and read the exported program to score the table. A task that is computed again gives the same bytes.
+"""
+
+# pyright: reportMissingImports=false
+
+import functools
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+import workbench as wb
+from workbench.engines import Spark, clients_from
+
+USERS, ROWS, FEATURES = 12, 400, 4
+
+
+def write_events(path: Path, seed: int = 0) -> None:
+    """Writes a table of events as production has them: ids, text, numbers with gaps, and a label."""
+    import pandas as pd
+
+    random = np.random.default_rng(seed)
+    events = pd.DataFrame(
+        {
+            "user": random.integers(0, USERS, ROWS).astype(str),
+            "at": np.arange(ROWS),
+            "amount": random.lognormal(size=ROWS),
+            "age": pd.array(random.integers(1, 90, ROWS), dtype="Int64"),
+            "device": random.choice(["phone", "web"], ROWS),
+        }
+    )
+    score = np.log(events["amount"]) + (events["device"] == "web") - events["age"].to_numpy(float) / 60
+    events["bought"] = (score + 0.3 * random.normal(size=ROWS) > 0).astype(np.int32)
+    events.loc[random.random(ROWS) < 0.1, "age"] = pd.NA
+    events.to_parquet(path)
+
+
+def features_of(events: Any) -> Any:
+    """Turns events into rows of numbers, by Spark: one-hot text, filled gaps, the same scale for all."""
+    from pyspark.sql import functions as f
+
+    mean = events.agg(f.mean("age")).first()[0]
+    columns = (
+        f.lit(1.0),
+        f.log("amount"),
+        f.coalesce((f.col("age") - mean) / 30.0, f.lit(0.0)),
+        (f.col("device") == "web").cast("double"),
+    )
+    x = f.array(*(column.cast("float") for column in columns))
+    return events.select("user", "at", x.alias("x"), f.col("bought").cast("float").alias("y"))
+
+
+def logits(w: Any, x: Any) -> Any:
+    """Scores of rows."""
+    return x @ w
+
+
+def step(w: Any, data: Any) -> tuple[Any, dict[str, Any]]:
+    """A step of synchronous gradient descent over the rows of all users."""
+
+    def loss(w: Any, data: Any) -> Any:
+        z, y = logits(w, data["x"]), data["y"]
+        losses = jax.nn.softplus(z) - y * z
+        return jnp.where(jnp.arange(len(y)) < data["n"], losses, 0).sum()
+
+    with wb.program(clients=USERS):
+        total, gradient = wb.map_fn(jax.value_and_grad(loss), (wb.broadcast(w), data))
+        rows = wb.reduce_sum(data["n"]).astype(jnp.float32)
+        return w - 2.0 * wb.reduce_sum(gradient) / rows, {"loss": wb.reduce_sum(total) / rows}
+
+
+@functools.lru_cache(maxsize=4)
+def _loaded(program: bytes) -> Any:
+    return wb.load(program)
+
+
+def score(program: bytes, weights: np.ndarray, batches: Iterable[Any]) -> Iterator[Any]:
+    """Scores Arrow batches of features with an exported program, on an executor."""
+    import pyarrow as pa
+
+    for batch in batches:
+        rows = np.stack(batch.column("x").to_numpy(zero_copy_only=False)) if len(batch) else np.zeros((0, FEATURES))
+        scores = np.asarray(_loaded(program)(weights, rows.astype(np.float32)))
+        yield pa.RecordBatch.from_arrays([batch.column("at"), pa.array(scores)], names=["at", "score"])
+
+
+def run_pipeline(
+    session: Any, folder: Path, rounds: int = 40, callbacks: Sequence[Callable[..., Any]] = ()
+) -> dict[str, Any]:
+    """Runs the whole pipeline in the cluster of a session.
+
+    Args:
+        session: A `SparkSession`, whose executors can import this module.
+        folder: Has `events.parquet`; the model and the scores are written into it. All executors see it.
+        rounds: Steps of training.
+        callbacks: As in `run_rounds`.
+
+    Returns:
+        The loss of each step, the weights, and the path of the scores.
+    """
+    engine = Spark(session, clients_per_batch=3)
+    features = features_of(session.read.parquet(str(folder / "events.parquet"))).cache()
+    clients = clients_from(features, by="user", columns=["x", "y"], order="at")
+    with engine.read(clients) as packed:
+        start = np.zeros(FEATURES, np.float32)
+        run = wb.run_rounds(step, start, rounds, data=packed, engine=engine, callbacks=callbacks, progress=False)
+    weights = np.asarray(run.state)
+    many = jax.ShapeDtypeStruct((jax.export.symbolic_shape("rows")[0], FEATURES), jnp.float32)
+    program = wb.trace(logits)(jax.ShapeDtypeStruct(weights.shape, weights.dtype), many).export()
+    program.save(folder / "model.bin")
+    np.save(folder / "weights.npy", weights)
+    scored = features.mapInArrow(functools.partial(score, bytes(program), weights), "at long, score float")
+    scored.write.mode("overwrite").parquet(str(folder / "scores.parquet"))
+    return {"losses": run.history.summary()["loss"].tolist(), "weights": weights, "scores": folder / "scores.parquet"}
+
+
+def own_session(master: str) -> Any:
+    """Starts a session that listens on the loopback interface alone, and whose executors can import this module."""
+    from pyspark.sql import SparkSession
+
+    settings = {
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.executorEnv.JAX_PLATFORMS": "cpu",
+        "spark.executorEnv.PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
+        "spark.ui.enabled": "false",
+    }
+    return SparkSession.builder.master(master).config(map=settings).getOrCreate()
+
+
+def main() -> None:
+    """Runs the pipeline on a table that it writes itself."""
+    session = own_session((*sys.argv[1:], "local[2]")[0])
+    try:
+        with tempfile.TemporaryDirectory() as name:
+            write_events(Path(name) / "events.parquet")
+            found = run_pipeline(session, Path(name))
+            print(f"loss {found['losses'][0]:.3f} to {found['losses'][-1]:.3f}, weights {found['weights']}")
+    finally:
+        session.stop()
+
+
+if __name__ == "__main__":
+    main()
