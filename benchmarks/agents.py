@@ -1,9 +1,9 @@
-"""One agent at every scale: what the greedy policy earns along the way, over seeds.
+"""Agents at every scale: the returns of the greedy policy along the way, over seeds.
 
     python -m benchmarks.agents [--places here threads processes dask ray] [--seeds 5]
 
-Deep Q-learning on the frozen lake, as in tests/launch/test_agents.py, with seeds for first parameters, actors and
-table. The score of a run is the mean of its curve from step 300 on: 1 if every greedy policy found the way.
+A seed decides first parameters, actors and table. `benchmarks/agents.json` keeps every curve, so that the command goes
+on where it was stopped. The gallery has the curves of the first three places: `python -m benchmarks.papers acme`.
 """
 
 # pyright: reportMissingImports=false
@@ -14,16 +14,42 @@ import importlib
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from examples.agents import run_agent
 from examples.deep_q import deep_q_agent
+from examples.soft_actor_critic import soft_actor_critic_agent
 from workbench.launch import DaskEngine, RayEngine
 
 PLACES = ("here", "threads", "processes", "dask", "ray")
+STORE = Path(__file__).with_suffix(".json")
+_LAKE: dict[str, Any] = {"is_slippery": False, "exploration": 0.5, "discount": 0.95, "episodes": 1, "longest": 30}
+
+
+def _lake(**options: Any) -> Callable[[int], Any]:
+    return lambda seed: deep_q_agent("FrozenLake-v1", **_LAKE, **options, seed=seed)
+
+
+def _pendulum(seed: int) -> Any:
+    return soft_actor_critic_agent("Pendulum-v1", reward_scale=0.1, learning_rate=2e-3, longest=200, seed=seed)
+
+
+_LAKE_RUN: dict[str, Any] = {"steps": 700, "batch": 64, "actors": 2, "samples_per_insert": 4.0, "evaluate_every": 50}
+_PENDULUM_RUN = {"steps": 4000, "batch": 64, "min_size": 500, "samples_per_insert": 64.0, "evaluate_every": 400}
+# The agent of a seed, the options of `run_agent`, and the return of a policy that has learned its task.
+AGENTS: dict[str, tuple[Callable[[int], Any], dict[str, Any], float]] = {
+    "deep Q, frozen lake": (_lake(learning_rate=3e-3), _LAKE_RUN, 1.0),
+    "distributions (C51), frozen lake": (
+        _lake(learning_rate=1e-2, support=(0.0, 1.0, 21)),
+        {**_LAKE_RUN, "steps": 1400, "evaluate_every": 100},
+        1.0,
+    ),
+    "soft actor-critic, pendulum": (_pendulum, _PENDULUM_RUN, -150.0),
+}
 
 
 @contextlib.contextmanager
@@ -57,33 +83,73 @@ def place(name: str) -> Iterator[Any]:
         yield name
 
 
+def curves(places: Sequence[str], seeds: Sequence[int]) -> dict[str, list[list[float]]]:
+    """Runs what the store lacks; returns the returns along the way by agent and place, a row for each seed."""
+    stored = json.loads(STORE.read_text(encoding="utf-8")) if STORE.exists() else {}
+    for name in places:
+        missing = [(agent, seed) for agent in AGENTS for seed in seeds if f"{agent}, {name}, seed {seed}" not in stored]
+        where: Any = place(name) if missing else contextlib.nullcontext()
+        with where as on:
+            for agent, seed in missing:
+                make, options, _ = AGENTS[agent]
+                run = run_agent(make(seed), on, **options, seed=100 * seed)
+                steps, returns = zip(*run.curve, strict=True)
+                line = {
+                    "steps": steps,
+                    "returns": np.round(returns, 3).tolist(),
+                    "inserted": run.counts["inserted"],
+                    "seconds": round(run.seconds, 1),
+                }
+                print(f"  {agent}, {name}, seed {seed}: {line}", flush=True)
+                stored[f"{agent}, {name}, seed {seed}"] = line
+                STORE.write_text(json.dumps(stored, sort_keys=True).replace("}, ", "},\n") + "\n", encoding="utf-8")
+    return {
+        f"{agent}, {name}": [stored[f"{agent}, {name}, seed {seed}"]["returns"] for seed in seeds]
+        for agent in AGENTS
+        for name in places
+    }
+
+
+def acme(seeds: Sequence[int]) -> dict[str, Any]:
+    """Learning curves of three agents, each one definition, in three places."""
+    found = curves(PLACES[:3], seeds)
+    learned = {}
+    for name, rows in found.items():
+        goal, returns = AGENTS[name.rpartition(", ")[0]][2], np.array(rows)
+        learned[name] = (returns - returns[:, :1]) / (goal - returns[:, :1])
+    return {
+        "paper": "Hoffman et al., Acme, 2020",
+        "link": "https://arxiv.org/abs/2006.00979",
+        "claim": "One definition of an agent learns the same at every scale of execution.",
+        "settings": (
+            "Double deep Q-learning and C51 on the frozen lake of Gymnasium (700 and 1,400 steps of the learner, 2 "
+            "actors), soft actor-critic on its pendulum (4,000 steps, 1 actor); in one thread, on threads, and on "
+            "processes. *Learned* is the share of the way from the first return to that of a policy that has learned "
+            "the task (1 and −150), in the mean of the last three evaluations. The verdict asks for 0.8 of the worst "
+            "agent and place of each seed."
+        ),
+        "result": {name: share[:, -3:].mean(1).tolist() for name, share in learned.items()},
+        "runs": {
+            name: {
+                "values": share[:, -3:].mean(1).tolist(),
+                "learned": np.round(share, 4).tolist(),
+                "returns": found[name],
+            }
+            for name, share in learned.items()
+        },
+        "seconds": 0.0,  # most runs come out of the store
+        "deviation": "Small environments; the paper has Atari and the control suite. Policies are evaluated greedily.",
+    }
+
+
 def main() -> None:
-    """Runs and prints, a line of JSON per run, then the means with their 95 % intervals."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Runs what is missing, and prints the last returns."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--places", nargs="+", default=PLACES, choices=PLACES)
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--first", type=int, default=0)
-    parser.add_argument("--rate", type=float, default=4.0, help="samples per insert")
     chosen = parser.parse_args()
-    for name in chosen.places:
-        scores = []
-        with place(name) as on:
-            for seed in range(chosen.first, chosen.first + chosen.seeds):
-                agent = deep_q_agent(
-                    "FrozenLake-v1", is_slippery=False, exploration=0.5, discount=0.95, learning_rate=3e-3,
-                    episodes=1, longest=30, seed=seed,
-                )  # fmt: skip
-                run = run_agent(
-                    agent, on, steps=700, batch=64, actors=2, samples_per_insert=chosen.rate, evaluate_every=50,
-                    seed=100 * seed,
-                )  # fmt: skip
-                late = [value for step, value in run.curve if step >= 300]
-                scores.append(float(np.mean(late)))
-                line = {"place": name, "seed": seed, "score": round(scores[-1], 3), "inserted": run.counts["inserted"],
-                        "seconds": round(run.seconds, 1), "curve": [int(v) for _, v in run.curve]}  # fmt: skip
-                print(json.dumps(line), flush=True)
-        half = 1.96 * np.std(scores, ddof=1) / np.sqrt(len(scores)) if len(scores) > 1 else float("nan")
-        print(f"{name}: {np.mean(scores):.2f} ± {half:.2f}", flush=True)
+    for name, rows in curves(chosen.places, range(chosen.seeds)).items():
+        print(f"{name}: {[row[-1] for row in rows]}")
 
 
 if __name__ == "__main__":

@@ -84,6 +84,26 @@ def _coded(axes: Axes, found: dict) -> str:
     return f"The gain of the best code by the number of workers, on a logarithmic axis: {mean[0]:.2f} to {mean[-1]:.2f}"
 
 
+def _learned(axes: Axes, found: dict) -> str:
+    agents = list(dict.fromkeys(name.rpartition(", ")[0] for name in found["runs"]))
+    dashes = {"here": "-", "threads": "--", "processes": ":"}
+    for name, run in found["runs"].items():
+        agent, _, place = name.rpartition(", ")
+        mean, half = _band(run["learned"])
+        share, colour = np.linspace(0, 1, len(mean)), COLOURS[agents.index(agent)]
+        axes.plot(share, mean, dashes[place], color=colour, label=agent if place == "here" else None)
+        axes.fill_between(share, mean - half, mean + half, color=colour, alpha=0.08, linewidth=0)
+    axes.set(xlabel="share of the steps (one thread —, threads --, processes ···)", ylabel="learned")
+    axes.legend(loc="lower right", frameon=False)
+    return f"Learned share of the task along the way, with bands over five seeds; at the end {_means(found['runs'])}"
+
+
+def _gains(axes: Axes, found: dict) -> str:
+    _dots(axes, {name: run["values"] for name, run in found["runs"].items()}, "times faster than waiting for all")
+    axes.axvline(1, color="#666666", linewidth=0.8)
+    return f"How many times faster each pair of products was, with intervals; in the mean {_means(found['runs'])}"
+
+
 def _matmul(axes: Axes, found: dict) -> str:
     names = list(found["runs"])
     compiled, formula = ([run["values"][i] for run in found["runs"].values()] for i in (0, 1))
@@ -106,6 +126,22 @@ def _tensor_parallel(axes: Axes, found: dict) -> str:
     return f"Predicted milliseconds of an MLP layer and its gradient on 64 chips: {each}"
 
 
+def _scaling(axes: Axes, found: dict) -> str:
+    texts = []
+    for (name, run), colour, marker in zip(found["runs"].items(), COLOURS, "osD^v", strict=False):
+        sizes, values = run["values"]
+        axes.plot([float(n) for n in sizes], values, f"{marker}-", color=colour, label=name)
+        texts.append(f"{name} {', '.join(f'{value:.4g}' for value in values)}")
+    every = sorted({float(n) for run in found["runs"].values() for n in run["values"][0]})
+    values = [value for run in found["runs"].values() for value in run["values"][1]]
+    axes.set(xscale="log", xlabel=found["axes"][0], ylabel=found["axes"][1])
+    axes.set(yscale="log") if max(values) > 30 * min(values) else axes.set(ylim=(0, None))
+    axes.set_xticks(every, [f"{n:,.0f}" for n in every])
+    axes.minorticks_off()
+    axes.legend(frameon=False)
+    return f"{found['axes'][1][0].upper()}{found['axes'][1][1:]} by {found['axes'][0]}: {'; '.join(texts)}"
+
+
 def _baselines(axes: Axes, found: dict) -> str:
     _dots(axes, {name: run["values"] for name, run in found["runs"].items()}, "test accuracy")
     return "Test accuracy of five tuned algorithms on two data sets: every seed as a dot, mean and interval below it"
@@ -117,9 +153,12 @@ DRAWN: dict[str, Callable[[Axes, dict], str]] = {
     "fedopt": _methods,
     "diloco": _diloco,
     "coded": _coded,
+    "coded_on_engines": _gains,
+    "acme": _learned,
     "matmul": _matmul,
     "tensor_parallel": _tensor_parallel,
     "baselines": _baselines,
+    **dict.fromkeys(("local_sgd", "client_memory", "data_centres", "tensor_parallel_sizes", "replicas"), _scaling),
 }
 
 

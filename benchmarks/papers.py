@@ -2,6 +2,7 @@
 
     python -m benchmarks.papers                   all, a few minutes on two cores; writes docs/gallery/
     python -m benchmarks.papers fedopt diloco     these two; the others' results are kept
+    python -m benchmarks.papers scaling           those at the papers' own sizes; goes on where it was stopped
     python -m benchmarks.papers baselines         tuned baselines of five algorithms on two data sets, for exercises
     python -m benchmarks.papers --pages           writes the pages again from the stored results, runs nothing
 
@@ -27,7 +28,10 @@ import optax
 from scipy import stats
 
 import workbench as wb
+from benchmarks import agents
+from benchmarks.coded import coded_engines
 from benchmarks.gallery_pictures import draw
+from benchmarks.scaling import SCALING
 from workbench import algorithms, data
 
 GALLERY = Path(__file__).parents[1] / "docs" / "gallery"
@@ -410,6 +414,23 @@ def coded() -> dict:
     }
 
 
+def coded_on_engines() -> dict:
+    """Coded products on engines that stop waiting."""
+    found = coded_engines()
+    gains = found["runs"].values()
+    shown = {key: _text(value, 2) if isinstance(value, list) else value for key, value in found["result"].items()}
+    verdicts = {verdict(run["values"], 1.0) for run in gains}
+    return {**found, "result": shown, "verdict": verdicts.pop() if len(verdicts) == 1 else "undecided"}
+
+
+def acme() -> dict:
+    """One definition of an agent, in several places."""
+    found = agents.acme(SEEDS)
+    worst = np.min([run["values"] for run in found["runs"].values()], axis=0)
+    shown = {f"learned by {name}": _text(values, 2) for name, values in found["result"].items()}
+    return {**found, "result": shown, "verdict": verdict(worst, 0.8)}
+
+
 def matmul() -> dict:
     """Layers of a grid."""
     n, words = 256, {}
@@ -548,13 +569,18 @@ def baselines() -> dict:
     }
 
 
-PAPERS = {f.__name__: f for f in (fedavg, scaffold, fedopt, diloco, coded, matmul, tensor_parallel, baselines)}
-TITLES = {
+PAPERS = {
+    f.__name__: f for f in (fedavg, scaffold, fedopt, diloco, coded, coded_on_engines, acme, matmul, tensor_parallel)
+}
+PAPERS |= {name: make for name, (_, make) in SCALING.items()} | {"baselines": baselines}
+TITLES = {name: title for name, (title, _) in SCALING.items()} | {
     "fedavg": "FedAvg",
     "scaffold": "SCAFFOLD",
     "fedopt": "FedOpt",
     "diloco": "DiLoCo",
     "coded": "Coded computation",
+    "coded_on_engines": "Coded products on engines",
+    "acme": "Acme",
     "matmul": "2.5-D matrix multiplication",
     "tensor_parallel": "SUMMA2.5-LM",
     "baselines": "Tuned baselines",
@@ -564,11 +590,15 @@ SHORT = {
     "counted": "holds here",
     "fails": "**not reproduced here**",
     "undecided": "**undecided here**",
+    "agrees": "agrees, as predicted",
+    "disagrees": "**disagrees, as predicted**",
 }
 LONG = {
     "holds": "The claim holds here: the interval is on its side.",
     "counted": "The counts are equal to the formula. Nothing is random here.",
     "fails": "The claim was **not reproduced** at this size: the interval is on the other side.",
+    "agrees": "The predictions agree with the claim, by the rule of the settings. Nothing was measured.",
+    "disagrees": "The predictions **disagree** with the claim, by the rule of the settings. Nothing was measured.",
     "undecided": "**Undecided**: the interval contains both answers. More seeds or a larger problem are needed.",
 }
 
@@ -622,10 +652,11 @@ def write(results: dict[str, dict]) -> None:
     """Writes the pages of the gallery from the results."""
     seen = draw(results, GALLERY)
     head = (
-        "# Reproduce the paper\n\nOne claim of each paper, tried at the size of a laptop: settings, our result "
-        "over five seeds (mean ± half of a 95 % t-interval),\nand a verdict that follows from the interval. "
-        "Learning rates are chosen on other seeds, from grids of equal size. Written by\n"
-        "`python -m benchmarks.papers`; `results.json` next to these pages has every value of every seed.\n\n"
+        "# Reproduce the paper\n\nOne claim of each paper, tried at the size of a laptop. A page has settings, our "
+        "result over five seeds (mean ± half of a 95 %\nt-interval), and a verdict that follows from the interval. "
+        "Learning rates are chosen on other seeds, from grids of equal size.\nPages with predicted seconds have the "
+        "papers' own sizes, compiled for chips that are not attached. Written by `python -m benchmarks.papers`;\n"
+        "`results.json` next to these pages has every value of every seed.\n\n"
     )
     cards = [
         f"::::{{container}} wb-card\n```{{image}} {name}.svg\n:alt: {seen[name]}\n:target: {name}.html\n```\n"
@@ -646,9 +677,8 @@ def write(results: dict[str, dict]) -> None:
             text += "twenty.\n\n"
         text += f"**Settings.** {r['settings']}\n\n```{{figure}} {name}.svg\n:alt: {seen[name]}\n\n"
         text += f"{seen[name]}.\n```\n\n"
-        column = (
-            "mean ± half of the 95 % interval" if r["verdict"] not in ("", "counted") or not r["paper"] else "value"
-        )
+        random = r["verdict"] in ("holds", "fails", "undecided") or not r["paper"]
+        column = "mean ± half of the 95 % interval" if random else "value"
         text += f"| quantity | {column} |\n|---|---|\n{table}"
         text += f"{_rates_table(r['runs'])}\n\n"
         if r["verdict"]:
@@ -656,8 +686,8 @@ def write(results: dict[str, dict]) -> None:
         if r["deviation"]:
             text += f"**Differs from the paper.** {r['deviation']}\n\n"
         text += f"{NOTES[name]}\n\n" if name in NOTES else ""
-        text += f"The code is `{name}` in `benchmarks/papers.py`; it ran for {r['seconds']:.0f} s on two shared cores, "
-        text += f"with JAX {r['jax']}.\n"
+        took = f" in {r['seconds']:.0f} s on two shared cores" if r["seconds"] else ""
+        text += f"`python -m benchmarks.papers {name}` made this page{took}, with JAX {r['jax']}.\n"
         (GALLERY / f"{name}.md").write_text(text, encoding="utf-8")
 
 
@@ -667,6 +697,7 @@ def main() -> None:
     parser.add_argument("papers", nargs="*", metavar="PAPER", help=f"of {', '.join(PAPERS)}; all if none is named")
     parser.add_argument("--pages", action="store_true", help="write the pages from the stored results only")
     asked = parser.parse_args()
+    asked.papers = [name for each in asked.papers for name in (SCALING if each == "scaling" else (each,))]
     if unknown := set(asked.papers) - set(PAPERS):
         parser.error(f"no such paper: {', '.join(sorted(unknown))}; there are {', '.join(PAPERS)}")
     GALLERY.mkdir(parents=True, exist_ok=True)
@@ -677,15 +708,16 @@ def main() -> None:
     for name in () if asked.pages else asked.papers or PAPERS:
         print(name, flush=True)
         began = time.perf_counter()
-        results[name] = {
+        page = {
             **PAPERS[name](),
             "seeds": list(SEEDS),
             "tuning seeds": list(TUNING),
-            "seconds": round(time.perf_counter() - began, 1),
             "jax": jax.__version__,
         }
-        print(name, results[name]["result"], results[name]["verdict"], flush=True)
-        results = {key: results[key] for key in PAPERS if key in results}
+        page.setdefault("seconds", round(time.perf_counter() - began, 1))
+        print(name, page["result"], page["verdict"], flush=True)
+        results = json.loads(stored.read_text(encoding="utf-8")) if stored.exists() else {}  # another command may write
+        results = {key: {**results, name: page}[key] for key in PAPERS if key in {**results, name: page}}
         stored.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     write({key: results[key] for key in PAPERS if "seconds" in results.get(key, {})})
 
