@@ -13,7 +13,7 @@ from workbench._open_types import Foreign
 from workbench.errors import ProgramError
 
 
-class Placed(NamedTuple):
+class _Placed(NamedTuple):
     """A federated value: one at the server, or one for each client."""
 
     values: list[Any]
@@ -45,13 +45,13 @@ def evaluate(proto: bytes, arguments: Sequence[ArrayLike], clients: int) -> list
         )
         raise ProgramError(message)
     placed = [
-        Placed(list(x), True) if kind.placement is CLIENTS else Placed([x], False)
+        _Placed(list(x), True) if kind.placement is CLIENTS else _Placed([x], False)
         for x, kind in zip(arrays, kinds, strict=True)
     ]
     results = _Evaluator(count).call(tree, {}, placed)
     return [
         np.stack(each.values) if each.at_clients else each.values[0]
-        for each in ([results] if isinstance(results, Placed) else results)
+        for each in ([results] if isinstance(results, _Placed) else results)
     ]
 
 
@@ -89,23 +89,23 @@ class _Evaluator:
                 return self.call(block.function, names, argument)
         return _Function(block, names)
 
-    def intrinsic(self, uri: str, names: dict[str, Any], argument: Any) -> Placed:
+    def intrinsic(self, uri: str, names: dict[str, Any], argument: Any) -> _Placed:
         apply = lambda f, x: self.call(f.block, f.names, x)  # noqa: E731
         match uri:
             case "federated_value_at_server":
-                return Placed([argument], False)
+                return _Placed([argument], False)
             case "federated_value_at_clients":
-                return Placed([argument] * self.clients, True)
+                return _Placed([argument] * self.clients, True)
             case "federated_eval_at_server":
-                return Placed([apply(argument, None)], False)
+                return _Placed([apply(argument, None)], False)
             case "federated_broadcast":
-                return Placed(argument.values * self.clients, True)
+                return _Placed(argument.values * self.clients, True)
             case "federated_map" | "federated_map_all_equal" | "federated_apply":
                 function, x = argument
-                return Placed([apply(function, value) for value in x.values], x.at_clients)
+                return _Placed([apply(function, value) for value in x.values], x.at_clients)
             case "federated_zip_at_clients" | "federated_zip_at_server":
                 rows = [list(row) for row in zip(*(x.values for x in argument), strict=True)]
-                return Placed(rows, uri.endswith("clients"))
+                return _Placed(rows, uri.endswith("clients"))
         reduce = {"federated_sum": np.sum, "federated_max": np.max, "federated_min": np.min, "federated_mean": np.mean}
         if uri not in reduce:
             message = (
@@ -114,7 +114,7 @@ class _Evaluator:
             )
             raise ProgramError(message)
         stacked = np.stack(argument.values)
-        return Placed([reduce[uri](stacked, axis=0).astype(stacked.dtype)], False)
+        return _Placed([reduce[uri](stacked, axis=0).astype(stacked.dtype)], False)
 
     def run(self, xla: Any, argument: Any) -> Any:
         data = xla.hlo_module.value
