@@ -1,7 +1,8 @@
 """Programs of nodes against the plain library underneath, interleaved in one run: `python -m benchmarks.launch`.
 
-Per engine: seconds from nothing to the first answer, the median round trip of one call, and calls per second with many
-under way. Each round measures ours and the plain one in turn; the table shows medians, and the median of the ratios.
+Per engine: seconds from nothing to the first answer, the median round trip of one call, calls per second with many
+under way, and the median round trip of an array of 25 MB. Each round measures ours and the plain one in turn; the table
+shows medians, and the median of the ratios.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from typing import Any
 
 # A spawned process imports this file: what only the parent needs is imported where it is used.
 
-MEASURES = ("first answer", "round trip", "call in a burst")
+MEASURES = ("first answer", "round trip", "call in a burst", "array of 25 MB")
 ENGINES = ("threads", "processes", "dask", "ray")
 Way = Callable[[], Any]
 Pair = tuple[tuple[float, ...], tuple[float, ...]]  # ours and plain, each with all measures
@@ -51,7 +52,7 @@ def ours(make_engine: Callable[[], Any]) -> Way:
     from workbench.launch import Program, ServiceNode, launch
 
     @contextlib.contextmanager
-    def opened() -> Iterator[tuple[Callable[[int], Any], Callable[[int], Any]]]:
+    def opened() -> Iterator[tuple[Callable[[Any], Any], Callable[[Any], Any]]]:
         program = Program("echo")
         handle = program.add_node(ServiceNode(Echo))
         with launch(program, make_engine()) as launched:
@@ -62,21 +63,21 @@ def ours(make_engine: Callable[[], Any]) -> Way:
 
 
 @contextlib.contextmanager
-def plain_threads() -> Iterator[tuple[Callable[[int], Any], Callable[[int], Any]]]:
+def plain_threads() -> Iterator[tuple[Callable[[Any], Any], Callable[[Any], Any]]]:
     with ThreadPoolExecutor(1) as pool:
         service = pool.submit(Echo).result()  # made where it is called, as a node's object is
         yield lambda value: pool.submit(service.echo, value).result(), lambda value: pool.submit(service.echo, value)
 
 
 @contextlib.contextmanager
-def plain_processes() -> Iterator[tuple[Callable[[int], Any], Callable[[int], Any]]]:
+def plain_processes() -> Iterator[tuple[Callable[[Any], Any], Callable[[Any], Any]]]:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, mp_context=context, initializer=make_service) as pool:
         yield lambda value: pool.submit(call_service, value).result(), lambda value: pool.submit(call_service, value)
 
 
 @contextlib.contextmanager
-def plain_dask(client: Any) -> Iterator[tuple[Callable[[int], Any], Callable[[int], Any]]]:
+def plain_dask(client: Any) -> Iterator[tuple[Callable[[Any], Any], Callable[[Any], Any]]]:
     future = client.submit(Echo, actor=True, pure=False)
     actor = future.result()
     yield lambda value: actor.echo(value).result(), actor.echo
@@ -84,7 +85,7 @@ def plain_dask(client: Any) -> Iterator[tuple[Callable[[int], Any], Callable[[in
 
 
 @contextlib.contextmanager
-def plain_ray(ray: Any, **options: Any) -> Iterator[tuple[Callable[[int], Any], Callable[[int], Any]]]:
+def plain_ray(ray: Any, **options: Any) -> Iterator[tuple[Callable[[Any], Any], Callable[[Any], Any]]]:
     actor = ray.remote(num_cpus=0, **options)(Echo).remote()
 
     class Later:
@@ -105,8 +106,11 @@ def seconds_to_first_answer(opened: Any) -> float:
         return time.perf_counter() - began
 
 
-def measured(opened: Any, calls: int, burst: int) -> tuple[float, float, float]:
-    """Seconds to the first answer, of one round trip, and per call of a burst."""
+def measured(opened: Any, calls: int, burst: int) -> tuple[float, float, float, float]:
+    """Seconds to the first answer, of one round trip, per call of a burst, and of a large array there and back."""
+    import numpy as np
+
+    array = np.random.default_rng(0).random(25 * 10**6 // 8)
     began = time.perf_counter()
     with opened as (call, submit):
         call(0)
@@ -122,14 +126,19 @@ def measured(opened: Any, calls: int, burst: int) -> tuple[float, float, float]:
             for future in [submit(value) for value in range(burst)]:
                 future.result()
             bursts.append((time.perf_counter() - start) / burst)
-    return first, statistics.median(trips), statistics.median(bursts)
+        arrays = []
+        for _ in range(6):
+            start = time.perf_counter()
+            assert call(array)[-1] == array[-1]
+            arrays.append(time.perf_counter() - start)
+    return first, statistics.median(trips), statistics.median(bursts), statistics.median(arrays[1:])
 
 
 def one_round(case: Case, calls: int, burst: int, turn: int) -> Pair:
     """Ours and the plain way, each first in every other turn. What opens quickly is opened often."""
     order = (0, 1) if turn % 2 else (1, 0)
     firsts: tuple[list[float], list[float]] = ([], [])
-    found: dict[int, tuple[float, float, float]] = {}
+    found: dict[int, tuple[float, float, float, float]] = {}
     for side in order:
         found[side] = measured(case.ways[side](), calls, burst)
     for _ in range(case.openings - 1):

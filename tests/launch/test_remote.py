@@ -2,11 +2,13 @@
 
 import multiprocessing
 import os
+import pickle
 import secrets
 import threading
 from pathlib import Path
 
 import launch_nodes as nodes
+import numpy as np
 import pytest
 
 from workbench.errors import NodeError
@@ -34,6 +36,47 @@ def test_a_caller_without_the_key_is_turned_away(served):
         stranger.ask("main/0", "add", remote.pickled(("add", (1,), {})))
     friend = remote.RemoteService(remote.RemoteHost(address, authkey), "main/0", ("add",))
     assert friend.call("add", (1,), {}) == 2
+
+
+LARGE = np.arange(200_000, dtype=np.float64)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="arrays wait in no folder")
+def test_large_arrays_travel_in_files_that_are_gone_when_they_were_read(served):
+    address, authkey = served
+    folder = Path(address).parent
+    before = set(folder.iterdir())
+    friend = remote.RemoteService(remote.RemoteHost(address, authkey), "main/0", ("echo",))
+    sent = {
+        "large": LARGE,
+        "turned": np.asfortranarray(LARGE.reshape(400, 500)),
+        "every second": LARGE[::2],
+        "small": 1,
+    }
+    found = friend.call("echo", (sent,), {})
+    for name, value in sent.items():
+        np.testing.assert_array_equal(found[name], value)
+    found["large"][0] = -1.0  # as a received array always could
+    assert found["large"][0] == -1.0
+    assert set(folder.iterdir()) == before
+
+
+@pytest.mark.skipif(os.name != "posix", reason="arrays wait in no folder")
+def test_only_large_arrays_are_in_files_and_their_bytes_are_read_from_there(tmp_path):
+    assert len(remote.pickled(LARGE)) > LARGE.nbytes
+    assert b"\x00" * 100 in remote.pickled(np.zeros(1000), tmp_path)
+    assert not [*tmp_path.iterdir()]
+    data = remote.pickled((LARGE, LARGE + 1), tmp_path)
+    (waiting,) = tmp_path.iterdir()
+    assert len(data) < 2**12
+    assert waiting.stat().st_size >= 2 * LARGE.nbytes
+    first, second = pickle.loads(data)
+    np.testing.assert_array_equal(first + 1, second)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_arrays_go_through_the_connection_where_no_file_can_be_written(tmp_path):
+    np.testing.assert_array_equal(pickle.loads(remote.pickled(LARGE, tmp_path / "missing")), LARGE)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="file modes")

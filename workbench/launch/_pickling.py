@@ -1,27 +1,88 @@
-"""Values as bytes between the processes of one launch."""
+"""Values as bytes between the processes of one launch; large arrays in files, which the other process maps."""
 
+import contextlib
+import mmap
 import pickle
+import secrets
+from collections.abc import Callable, Sequence
 from multiprocessing import parent_process
+from pathlib import Path
 
 from workbench.errors import needs_library
+from workbench.launch._values import Value
+
+_LARGE_BYTES = 2**20  # an array of this size and more travels in a file
+_ALIGNED = 64  # bytes, of the arrays in a file
+
+Buffers = Callable[[pickle.PickleBuffer], object] | None
 
 
-def pickled(value: object) -> bytes:
-    """`value` as bytes that every process of the launch can read with `pickle.loads`.
+def pickled(value: object, folder: Path | None = None) -> bytes:
+    """`value` as bytes that every process of the launch can read once with `pickle.loads`.
 
     The notebook's own process sends what it defined by value, as the others do not have it. A spawned process tries
     the standard way first: what is importable there is importable everywhere, and cloudpickle takes long to import.
+
+    Args:
+        value: What is sent.
+        folder: Where NumPy arrays of 1 MiB and more may wait for a process of this computer. Reading the bytes removes
+            them.
     """
+    large: list[pickle.PickleBuffer] = []
+
+    def keep(buffer: pickle.PickleBuffer) -> bool:
+        """Whether a buffer goes into the bytes."""
+        if buffer.raw().nbytes < _LARGE_BYTES:
+            return True
+        large.append(buffer)
+        return False
+
+    data = _dumped(value, None if folder is None else keep)
+    if not large or folder is None:
+        return data
+    path = folder / secrets.token_hex(8)
+    try:
+        sizes = _write(path, large)
+    except OSError:  # the disk is full: through the connection
+        path.unlink(missing_ok=True)
+        return _dumped(value, None)
+    return pickle.dumps(_InFile(str(path), sizes, data), pickle.HIGHEST_PROTOCOL)
+
+
+def _dumped(value: object, keep: Buffers) -> bytes:
     if parent_process() is not None:
-        try:
-            return pickle.dumps(value, pickle.HIGHEST_PROTOCOL)
-        except Exception:  # by reference it cannot be found, which says in many ways that it must go by value
-            return _by_value(value)
-    return _by_value(value)
-
-
-def _by_value(value: object) -> bytes:
+        with contextlib.suppress(Exception):  # by reference it cannot be found, which says in many ways: go by value
+            return pickle.dumps(value, pickle.HIGHEST_PROTOCOL, buffer_callback=keep)
     with needs_library("cloudpickle", needed_for="A program of several processes"):
         import cloudpickle
 
-    return cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL)
+    return cloudpickle.dumps(value, pickle.HIGHEST_PROTOCOL, buffer_callback=keep)
+
+
+class _InFile:
+    """Bytes whose large buffers wait in a file."""
+
+    def __init__(self, path: str, sizes: Sequence[int], data: bytes) -> None:
+        self._parts = path, tuple(sizes), data
+
+    def __reduce__(self) -> tuple[Callable[..., Value], tuple[object, ...]]:
+        return _read, self._parts
+
+
+def _write(path: Path, buffers: Sequence[pickle.PickleBuffer]) -> list[int]:
+    with path.open("xb") as file:
+        for buffer in buffers:
+            file.write(buffer.raw())
+            file.write(bytes(-file.tell() % _ALIGNED))
+    return [buffer.raw().nbytes for buffer in buffers]
+
+
+def _read(path: str, sizes: Sequence[int], data: bytes) -> Value:
+    with Path(path).open("rb") as file:
+        mapped = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY))  # private, and can be written
+    Path(path).unlink()
+    views, start = [], 0
+    for size in sizes:
+        views.append(mapped[start : start + size])
+        start += size + -size % _ALIGNED
+    return pickle.loads(data, buffers=views)

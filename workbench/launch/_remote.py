@@ -5,12 +5,14 @@ to the services of its process. A connection is opened per calling thread and au
 launch, so only processes of the launch ever unpickle anything, and only from each other.
 """
 
+import os
 import pickle
 import threading
 import time
 import traceback
 from collections.abc import Callable, Mapping
 from multiprocessing import managers
+from pathlib import Path
 from typing import cast
 
 from workbench.errors import NodeError
@@ -76,8 +78,9 @@ class Connection(managers.BaseProxy):
 class RequestHandler:
     """The answering end: unpacks calls, runs them, packs results and exceptions."""
 
-    def __init__(self, services: Mapping[str, Service]) -> None:
+    def __init__(self, services: Mapping[str, Service], folder: Path | None = None) -> None:
         self._services = services
+        self._folder = folder
 
     def ask(self, label: str, payload: bytes) -> bytes:
         """Calls a method and packs what it returns or raises."""
@@ -87,14 +90,14 @@ class RequestHandler:
         except Exception as error:  # it is the caller's
             return _packed_error(label, method, error)
         try:
-            return pickled(answer)
+            return pickled(answer, self._folder)
         except Exception as error:  # whatever pickling of a user's result raises
             return _packed_error(label, method, error)
 
 
 def serve(services: Mapping[str, Service], address: str, authkey: bytes) -> None:
     """Answers calls of other processes at `address`, in threads of their own, until the process ends."""
-    handler = RequestHandler(services)
+    handler = RequestHandler(services, _folder_of(address))
     server = _manager_class(lambda: handler)(address=address, authkey=authkey).get_server()
     threading.Thread(target=server.serve_forever, name=f"connection {address}", daemon=True).start()
 
@@ -103,6 +106,7 @@ class RemoteHost:
     """The way to another process, shared by all who call its services from here."""
 
     def __init__(self, address: str, authkey: bytes) -> None:
+        self.folder: Path | None = _folder_of(address)
         self._manager = _manager_class(None)(address=address, authkey=authkey)
         self._lock = threading.Lock()
         self._connection: Connection | None = None
@@ -152,8 +156,13 @@ class RemoteService:
 
     def call(self, method: str, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
         """Calls `method` over there; cloudpickle carries what was defined in a notebook."""
-        answer = self._host.ask(self.label, method, pickled((method, args, kwargs)))
+        answer = self._host.ask(self.label, method, pickled((method, args, kwargs), self._host.folder))
         return unpacked(answer)
+
+
+def _folder_of(address: str) -> Path | None:
+    """The folder of a launch, where its sockets are and arrays may wait; None where sockets are in no folder."""
+    return Path(address).parent if os.name == "posix" else None
 
 
 def unpacked(answer: bytes) -> Value:
