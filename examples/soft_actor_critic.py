@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
 
 from examples.acting import Params, Playing, Transition
 from examples.agents import Agent
@@ -29,6 +30,7 @@ class _Options(NamedTuple):
     learning_rate: float
     follow: float
     reward_scale: float
+    devices: int
 
 
 def soft_actor_critic_agent(
@@ -42,6 +44,7 @@ def soft_actor_critic_agent(
     unroll: int = 16,
     episodes: int = 5,
     longest: int = 500,
+    devices: int = 1,
     seed: int = 0,
     **options: object,
 ) -> Agent[SacState, Params]:
@@ -57,6 +60,7 @@ def soft_actor_critic_agent(
         unroll: Steps of an actor between two fetches of parameters.
         episodes: In one evaluation, by the mean action.
         longest: Steps of an episode in an evaluation.
+        devices: Devices of the learner, which split the batch; a gradient is then an all-reduce.
         seed: Of the first parameters and of the learner's noise.
         **options: Of `gymnasium.make`.
 
@@ -95,7 +99,7 @@ def soft_actor_critic_agent(
         "temperature": jnp.zeros(()),
     }
     state = SacState(params, params["critics"], optax.adam(learning_rate).init(params), np.zeros((), np.int32))
-    how = _Options(discount, learning_rate, follow, reward_scale)
+    how = _Options(discount, learning_rate, follow, reward_scale, devices)
     return Agent(
         name=f"soft actor-critic of {environment}",
         actor=playing.actor,
@@ -151,7 +155,12 @@ def _learn(
     now, action, reward, after, goes_on = (np.stack(column) for column in zip(*items, strict=True))
     low, high = bounds
     action = ((action - low[None]) / (high - low)[None] * 2 - 1).reshape(len(now), -1)
-    return _step(how, state, (now, action, reward, after, goes_on), jax.random.key(seed)), None
+    columns, key = (now, action, reward, after, goes_on), jax.random.key(seed)
+    if how.devices > 1:
+        mesh = Mesh(np.array(jax.devices()[: how.devices]), "batch")
+        columns = jax.device_put(columns, NamedSharding(mesh, P("batch")))
+        state, key = jax.device_put((state, key), NamedSharding(mesh, P()))
+    return _step(how, state, columns, key), None
 
 
 def draw(actor: Params, x: Any, key: jax.Array) -> tuple[jax.Array, jax.Array]:

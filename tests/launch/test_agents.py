@@ -124,6 +124,20 @@ def test_soft_actor_critic_raises_the_pendulum(pendulum, place):
     assert max(value for _, value in run.curve) > -400, run.curve
 
 
+def test_learner_on_several_devices_learns_the_same():
+    pytest.importorskip("gymnasium", reason="needs the extra `rl`")
+    short = {**CONTINUOUS, "steps": 5, "min_size": 64, "evaluate_every": 5}
+    agents = [soft_actor_critic_agent("Pendulum-v1", longest=5, devices=n) for n in (1, 4)]
+    one, four = (run_agent(agent, "here", **short).params for agent in agents)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4), one, four)
+    random = np.random.default_rng(0)
+    columns = [random.normal(size=(64, n)).astype(np.float32) for n in (3, 1, 3)]
+    scalars = random.normal(size=(2, 64)).astype(np.float32)
+    items = list(zip(columns[0], columns[1], scalars[0], columns[2], scalars[1], strict=True))
+    state, _ = agents[1].learn(agents[1].state, items, [1.0] * 64)
+    assert len(state.params["temperature"].sharding.device_set) == 4
+
+
 def test_environments_without_continuous_actions_are_refused():
     pytest.importorskip("gymnasium", reason="needs the extra `rl`")
     with pytest.raises(ProgramError, match=r"CartPole-v1.*bounded box actions"):
