@@ -48,6 +48,7 @@ from workbench.records.advice import AdviceRecord, FindingRecord
 from workbench.records.compiled import ProgramRecord
 
 Rule = Callable[[Compiled], Iterator[FindingRecord]]
+_LEAST_SAVED = 0.02  # share of its figure that a compiled change saves; findings with less are left out
 # Rules that need the reasons of collectives come last: reasons take seconds, and findings are given as they are found.
 RULES: tuple[Rule, ...] = (
     loop_invariant_gather,
@@ -250,7 +251,7 @@ def advise_call(
 def _advice(program: Compiled, findings: list[FindingRecord], checked: list[Rule], notes: list[str]) -> AdviceRecord:
     """The record of the findings so far, ranked."""
     # A change that was compiled and gains nothing is no advice.
-    kept = [f for f in findings if f.gain is None or not f.gain.verified or f.gain.saved_share > 0.01]
+    kept = [f for f in findings if f.gain is None or not f.gain.verified or f.gain.saved_share > _LEAST_SAVED]
     kept = [f for f in kept if not _is_too_large(f, program)]
     record = program.record
     return AdviceRecord(

@@ -129,17 +129,19 @@ def _sliced(program: Compiled, kind: CollectiveKind) -> Iterator[tuple[Collectiv
 
 
 def reduced_then_sliced(program: Compiled) -> Iterator[FindingRecord]:
-    """An all-reduce of which every device keeps a slice only."""
+    """An all-reduce of which every device keeps a slice only, where the compiler has a reduce-scatter."""
+    if program.module.platform == "cpu":
+        return
     for each, slices in _sliced(program, "all-reduce"):
         before = sent(each)
         yield FindingRecord(
             rule="all-reduce and slice",
             what=f"{_name(each)} gives every device the whole sum, and each keeps only its slice.",
             why="The result is wanted sharded, but the sum was made replicated first; a reduce-scatter sends half.",
-            change="Constrain the result to its final sharding: `jax.lax.with_sharding_constraint(result, spec)`. "
-            "XLA's CPU compiler keeps the pair; those of TPUs and GPUs fuse it into a reduce-scatter.",
+            change="Constrain the result to its final sharding: `jax.lax.with_sharding_constraint(result, spec)`. In "
+            "`jax.shard_map`, write `jax.lax.psum_scatter`.",
             evidence=evidence_of(each),
-            weight=share(program, before / 2) * (0.2 if program.module.platform == "cpu" else 1.0),
+            weight=share(program, before / 2),
             instructions=(each.name, *slices),
             sources=each.sources,
             gain=estimated("bytes sent", before, before / 2, "ring formulas of both"),

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 
+from workbench.records import read_source_line
 from workbench.records.sharding import PlannedValueRecord, WhyCauseRecord, WhyCollectiveRecord
 
 _LEAST_COLLECTIVES = 2  # fewer are told one by one
@@ -106,13 +107,25 @@ def _cause(
             f"The batch loses `{axis}`{where}: `{axis}` cuts dimension 0 of {batch}, but dimension {dim} of the "
             f"result of `{value.operation}`{like}. {len(following)} collectives over `{axis}` follow."
         ),
-        advice=f"Keep the batch cut after that line: `x = jax.lax.with_sharding_constraint(x, P({entries}))`.",
+        advice=_advice(value, f"P({entries})"),
         source=value.source,
         value=value.name,
         spec=spec,
         collectives=len(following),
         payload_bytes=float(sum(each.payload_bytes * (each.executions or 1) for each in following)),
     )
+
+
+def _advice(value: PlannedValueRecord, spec: str) -> str:
+    """The constraint as the program can have it: after a line that assigns a name, or around a value."""
+    code = read_source_line(value.source.file, value.source.line) if value.source else ""
+    assigned = re.match(r"\s*(\w+)\s*=[^=]", code)
+    if assigned is None:
+        return (
+            f"Keep the batch cut: write `jax.lax.with_sharding_constraint(value, {spec})` for the value of that line."
+        )
+    name = assigned[1]
+    return f"Keep the batch cut after that line: `{name} = jax.lax.with_sharding_constraint({name}, {spec})`."
 
 
 def _without_trailing(spec: Sequence[tuple[str, ...]]) -> Sequence[tuple[str, ...]]:
