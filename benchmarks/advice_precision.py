@@ -185,9 +185,9 @@ def figures(fn: Any, args: tuple[Any, ...]) -> dict[str, float]:
 
     lowered = (fn if hasattr(fn, "lower") else jax.jit(fn)).lower(*args)
     compiled = getattr(lowered, "lowered", lowered).compile()
-    memory = compiled.memory_analysis()
+    memory: Any = compiled.memory_analysis()
     return {
-        "bytes sent": sent_bytes(compiled.as_text()),
+        "bytes sent": sent_bytes(compiled.as_text() or ""),
         "peak bytes": float(
             memory.argument_size_in_bytes
             + memory.output_size_in_bytes

@@ -8,6 +8,7 @@ from typing import Any
 import jax.export
 from jax.stages import Wrapped
 
+from workbench import _jax_compat
 from workbench._jax_compat.exported import without_folders
 from workbench._types import Argument
 from workbench.engines import pack, read_header, unpack_apart
@@ -92,6 +93,8 @@ class LoadedProgram:
         Raises:
             InspectionError: for another platform, number of devices, or other arguments than it was exported for.
         """
+        if refused := _jax_compat.waits_forever(f"The loaded program `{self.__name__}`"):
+            raise InspectionError(refused)
         try:
             return self.module.call(*args, **kwargs)
         except ValueError as error:
