@@ -31,7 +31,7 @@ def pickled(value: object, folder: Path | None = None) -> bytes:
     large: list[pickle.PickleBuffer] = []
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
-        """Whether a buffer goes into the bytes."""
+        """Returns whether a buffer goes into the bytes."""
         if buffer.raw().nbytes < _LARGE_BYTES:
             return True
         large.append(buffer)
