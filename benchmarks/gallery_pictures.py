@@ -84,9 +84,9 @@ def _coded(axes: Axes, found: dict) -> str:
     return f"The gain of the best code by the number of workers, on a logarithmic axis: {mean[0]:.2f} to {mean[-1]:.2f}"
 
 
-def _accuracies(axes: Axes, found: dict) -> str:
-    _dots(axes, {name: run["values"] for name, run in found["runs"].items()}, "test accuracy")
-    return f"Test accuracy of five seeds, with intervals; in the mean {_means(found['runs'])}"
+def _accuracies(axes: Axes, found: dict, what: str = "test accuracy") -> str:
+    _dots(axes, {name: run["values"] for name, run in found["runs"].items()}, what)
+    return f"{what[0].upper()}{what[1:]} of five seeds, with intervals; in the mean {_means(found['runs'])}"
 
 
 def _learned(axes: Axes, found: dict) -> str:
@@ -160,7 +160,7 @@ DRAWN: dict[str, Callable[[Axes, dict], str]] = {
     "coded": _coded,
     "coded_on_engines": _gains,
     "acme": _learned,
-    "fairness": _accuracies,
+    "fairness": lambda axes, found: _accuracies(axes, found, "test accuracy of the two worst clients"),
     "gossip": _accuracies,
     "matmul": _matmul,
     "tensor_parallel": _tensor_parallel,
