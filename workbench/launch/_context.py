@@ -33,6 +33,8 @@ class NodeContext:
         self.last_beat: float = self.started_at
         self.ended_at: float | None = None
         self.lines: deque[str] = deque(maxlen=LOG_LINES)
+        self.partial = ""  # printed, of a line that has not ended
+        self.echo = False  # whether what is printed carries the label
         self._stop = threading.Event()
         self._on_stop_program = on_stop_program
         self._write = write

@@ -17,6 +17,7 @@ def launch(
     on: Literal["threads", "processes"] | LaunchEngine = "threads",
     *,
     on_failure: Literal["stop", "continue"] = "stop",
+    echo: bool = False,
 ) -> Launched:
     """Starts every node of `program`.
 
@@ -29,6 +30,8 @@ def launch(
         on: "threads", "processes", or an engine such as `DaskEngine(client)`.
         on_failure: When a node fails for good, "stop" the program or let the others "continue"; they are notified
             either way (`current_node().failed_peers`), and calls to the failed node raise.
+        echo: Print what nodes print here as well, each line with the label of its node. `Launched.logs` has the lines
+            in any case.
 
     Returns:
         The running program.
@@ -68,5 +71,5 @@ def launch(
                 "these, or pass an engine such as `DaskEngine(client)`."
             )
             raise ProgramError(message)
-        return Launched(program, _ENGINES[on](), on_failure)
-    return Launched(program, on, on_failure)
+        return Launched(program, _ENGINES[on](), on_failure, echo=echo)
+    return Launched(program, on, on_failure, echo=echo)

@@ -18,9 +18,11 @@ from workbench.launch._engine import Host, LaunchEngine
 from workbench.launch._failures import failure_error, with_source_lines
 from workbench.launch._life import NodeLife
 from workbench.launch._nodes import Handle
+from workbench.launch._output import Echo
 from workbench.launch._processes import exit_text
 from workbench.launch._program import Program
 from workbench.launch._runner import Emit
+from workbench.launch._threads import ThreadHost
 from workbench.launch._values import Value
 from workbench.records.launch import LaunchedRecord, LaunchStatus, Live, NodeStateName, NodeStateRecord
 from workbench.render import display_object
@@ -48,7 +50,9 @@ class Launched(Live):
 
     live_view = "LaunchView"
 
-    def __init__(self, program: Program, engine: LaunchEngine, on_failure: Literal["stop", "continue"]) -> None:
+    def __init__(
+        self, program: Program, engine: LaunchEngine, on_failure: Literal["stop", "continue"], *, echo: bool = False
+    ) -> None:
         self.program = program
         self.engine: str = engine.name
         self._engine = engine
@@ -68,7 +72,11 @@ class Launched(Live):
         _RUNNING.add(self)
         if _ENDING.acquire(blocking=False):
             threading.Thread(target=_end_dropped, name="end dropped programs", daemon=True).start()
+        silent = [host for host in self._hosts if echo and not isinstance(host, ThreadHost)]
+        self._echo = Echo(silent) if silent else None
         for host in self._hosts:
+            if echo and isinstance(host, ThreadHost):
+                host.echo()
             self._start(host, 0)
         if any(spec.hang_seconds is not None for spec in program.specs):
             self._begin_to_watch()
@@ -110,6 +118,8 @@ class Launched(Live):
         with self._changed:
             self._changed.wait_for(self._settled, timeout_seconds)
             failed = self.failures
+        if self._echo is not None:
+            self._echo.show()
         if failed:
             states = {label: self._nodes[label].state for label in failed}
             raise failure_error(self.program.name, self.engine, failed, states, self._on_failure)
@@ -132,6 +142,8 @@ class Launched(Live):
             self._due.clear()
         if first:
             self._stop(grace_seconds)
+            if self._echo is not None:
+                self._echo.end()
         else:
             with self._changed:
                 self._changed.wait_for(lambda: self._stopped, 2 * grace_seconds + 5.0)

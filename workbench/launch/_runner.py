@@ -32,6 +32,7 @@ class NodeRunner:
         self.service = Service(spec) if spec.kind == "service" else None
         self.context: NodeContext | None = None
         self.thread: threading.Thread | None = None
+        self.echo = False
         self._client_of = client_of
         self._emit = emit
         self._write = write
@@ -45,6 +46,7 @@ class NodeRunner:
             lambda label: self._emit(label, "stop_program", None),
             self._write,
         )
+        context.echo = self.echo
         if self.context is not None:
             context.lines.extend(self.context.lines)
         self.context = context

@@ -9,6 +9,7 @@ from typing import Any
 from workbench.errors import ProgramError, needs_library
 from workbench.launch._client import CallQueue, Client
 from workbench.launch._nodes import Handle, NodeSpec
+from workbench.launch._output import install, uninstall
 from workbench.launch._program import Program
 from workbench.launch._runner import Emit, NodeRunner
 from workbench.launch._service import parallel_calls
@@ -70,7 +71,12 @@ class ThreadHost:
     def log_lines(self, label: str) -> tuple[str, ...]:
         """Log lines of the node."""
         del label
-        return tuple(self._runner.context.lines) if self._runner.context is not None else ()
+        context = self._runner.context
+        return () if context is None else (*context.lines, *([context.partial] if context.partial else []))
+
+    def echo(self) -> None:
+        """Writes the node's label before the lines that it prints."""
+        self._runner.echo = True
 
     def line(self, label: str) -> CallQueue:
         """A new way to call the node's service."""
@@ -83,7 +89,7 @@ class Threads:
     """The engine that runs nodes as threads of this process.
 
     A thread that hangs cannot be killed: it is reported, forgotten and, if its `Restart` says so, replaced. `print`
-    goes to the notebook; `current_node().log` goes to the node's log.
+    goes to the notebook and to the node's log; `current_node().log` goes to the log alone.
     """
 
     name = "threads"
@@ -103,12 +109,14 @@ class Threads:
                 '"processes", or set the variables before the notebook starts.'
             )
             raise ProgramError(message)
+        install()
         self._hosts = [ThreadHost(spec, self._client_of, emit) for spec in program.specs]
         self._lines: dict[int, CallQueue] = {}
         return self._hosts
 
     def close(self) -> None:
         """Drops calls that wait."""
+        uninstall()
         for line in list(self._lines.values()):
             line.close()
 
