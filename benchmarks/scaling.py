@@ -89,8 +89,8 @@ def _page(
         "paper": paper,
         "link": link,
         "claim": claim,
-        "settings": f"{settings} The seconds are predicted, not measured ([errors of predictions](../predictions.md)). The "
-        f"verdict asks for {asked}.",
+        "settings": f"{settings} The seconds are predicted, not measured ([errors of predictions](../predictions.md)). "
+        f"The verdict asks for {asked}.",
         "result": rows,
         "verdict": "agrees" if agrees else "disagrees",
         "runs": {name: {"values": values} for name, values in runs.items()},
