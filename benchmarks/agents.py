@@ -98,7 +98,6 @@ def curves(places: Sequence[str], seeds: Sequence[int]) -> dict[str, list[list[f
                     "steps": steps,
                     "returns": np.round(returns, 3).tolist(),
                     "inserted": run.counts["inserted"],
-                    "seconds": round(run.seconds, 1),
                 }
                 print(f"  {agent}, {name}, seed {seed}: {line}", flush=True)
                 stored[f"{agent}, {name}, seed {seed}"] = line

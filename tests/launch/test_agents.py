@@ -117,7 +117,7 @@ def test_soft_actor_critic_runs_here_are_the_same_with_the_same_seed(pendulum):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("place", ["here", "threads", "processes"], indirect=True)
+@pytest.mark.parametrize("place", ["here", "threads", "processes", "dask", "ray"], indirect=True)
 def test_soft_actor_critic_raises_the_pendulum(pendulum, place):
     run = run_agent(pendulum, place, steps=4000, actors=1, **CONTINUOUS)
     assert run.curve[0][1] < -900

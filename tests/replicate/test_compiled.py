@@ -100,3 +100,24 @@ def test_one_normalised_layer_costs_one_all_gather_forwards_and_one_reduce_scatt
     moments = 3 * HIDDEN * FLOAT  # a gather's payload is the part of one device, a scatter's is the whole
     expected = [("all-gather", moments), ("reduce-scatter", REPLICAS * moments)]
     assert [(each.kind, each.payload_bytes) for each in found] == expected
+
+
+def test_gradients_of_the_parts_of_a_batch_are_sent_once_per_update():
+    mesh = wb.make_mesh(replicas=REPLICAS)
+    replicator = Replicator(mesh)
+    optimizer = replicator.wrap_optimizer(optax.sgd(0.1))
+
+    def step(ctx, batch, state):
+        w, moments = state
+        slope = jax.grad(lambda w, x: jnp.mean(jnp.tanh(x @ w) ** 2))
+        total, _ = jax.lax.scan(lambda total, part: (total + slope(w, part), None), jnp.zeros_like(w), batch)
+        change, moments = optimizer.update(total / len(batch), moments, w)
+        return (optax.apply_updates(w, change), moments), ()
+
+    w = jnp.ones((POINT, HIDDEN))
+    batch = np.ones((REPLICAS, 4, BATCH, POINT), np.float32)
+    with jax.set_mesh(mesh):
+        record = wb.inspect(replicator.step(step), on=mesh)(batch, replicator.replicate((w, optimizer.init(w))))
+    assert record.module is not None
+    (sent,) = record.module.collectives
+    assert (sent.kind, sent.executions, sent.payload_bytes) == ("all-reduce", 1.0, FLOAT * POINT * HIDDEN)

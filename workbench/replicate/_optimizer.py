@@ -15,7 +15,8 @@ def wrap_optimizer(
     """Averages gradients over all replicas, and over `accumulate` calls, before `optimizer` sees them.
 
     Costs one all-reduce per array of gradients and call. They are averaged before they are accumulated, so that the
-    state of the optimizer stays equal on all replicas.
+    state of the optimizer stays equal on all replicas. To send once per update, average the gradients of the parts of a
+    batch with `jax.lax.scan` in one `step_fn`, and call `update` once.
 
     Args:
         ctx: The context of the replicas, or the `Replicator`'s.
