@@ -162,6 +162,7 @@ DRAWN: dict[str, Callable[[Axes, dict], str]] = {
     "acme": _learned,
     "fairness": lambda axes, found: _accuracies(axes, found, "test accuracy of the two worst clients"),
     "gossip": _accuracies,
+    "hierarchical": _accuracies,
     "matmul": _matmul,
     "tensor_parallel": _tensor_parallel,
     "baselines": _baselines,
