@@ -147,7 +147,7 @@ def test_students_get_notebooks_without_solutions_that_run(tmp_path: Path):
 def test_nbgrader_finds_a_point_for_each_exercise(path: Path, tmp_path: Path):
     cells = nbformat.read(path, as_version=4).cells
     asked = [cell.source for cell in cells if "exercise" in cell.metadata.get("tags", ())]
-    (written,) = course.write_students([path], tmp_path, nbgrader=True)
+    (written,) = course.write_students([path], tmp_path, grader="nbgrader")
     notebook = nbformat.read(written, as_version=4)
     nbformat.validate(notebook)
     roles = [(cell, cell.metadata.nbgrader) for cell in notebook.cells if "nbgrader" in cell.metadata]
@@ -157,3 +157,29 @@ def test_nbgrader_finds_a_point_for_each_exercise(path: Path, tmp_path: Path):
     assert len({role.grade_id for _, role in roles}) == len(roles)
     for whole, answer, test in zip(asked, answers, tests, strict=True):
         assert whole.split() == [*answer.split(), *test.removeprefix("assert ").split()]  # nothing lost, nothing twice
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_otter_finds_a_question_with_its_own_answer_for_each_exercise(path: Path, tmp_path: Path):
+    cells = nbformat.read(path, as_version=4).cells
+    asked = [cell.source for cell in cells if "exercise" in cell.metadata.get("tags", ())]
+    (written,) = course.write_students([path], tmp_path, grader="otter")
+    notebook = nbformat.read(written, as_version=4)
+    nbformat.validate(notebook)
+    assert notebook.cells[0].source.startswith("# ASSIGNMENT CONFIG")
+    begun = [at for at, cell in enumerate(notebook.cells) if cell.source.startswith("# BEGIN QUESTION")]
+    assert len(begun) == len(asked)
+    names = set()
+    for at, whole in zip(begun, asked, strict=True):
+        inside = [cell.source for cell in notebook.cells[at + 1 : at + 8]]
+        assert [inside[0], *inside[2:4], *inside[5:7]] == [
+            "# BEGIN SOLUTION", "# END SOLUTION", "# BEGIN TESTS", "# END TESTS", "# END QUESTION",
+        ]  # fmt: skip
+        answer, test = inside[1], inside[4]
+        (name,) = re.findall(r"^(answer_\w+) = \.\.\.  # SOLUTION$", answer, re.MULTILINE)
+        assert name in test.removeprefix("assert ")
+        assert sorted(whole.split()) == sorted(
+            f"{answer} {test.removeprefix('assert ')}".replace(name, "answer").replace("# SOLUTION", "").split()
+        )
+        names.add(name)
+    assert len(names) == len(asked)

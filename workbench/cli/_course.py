@@ -21,7 +21,7 @@ def add_course_commands(commands: "argparse._SubParsersAction[Any]") -> None:
         action.add_argument("notebooks", nargs="*", help="names or paths of notebooks (default: all of the course)")
         action.add_argument("--to", type=Path, default=Path(f"course-{name}"), help=f"(default: course-{name})")
         if name == "students":
-            action.add_argument("--nbgrader", action="store_true", help="write source notebooks of nbgrader")
+            action.add_argument("--grader", choices=("nbgrader", "otter"), help="write source notebooks of this grader")
         else:
             action.add_argument("--no-outputs", action="store_true", help="do not execute: pages without outputs")
         action.set_defaults(start=start)
@@ -80,7 +80,7 @@ def _slides(arguments: argparse.Namespace) -> int:
 def _students(arguments: argparse.Namespace) -> int:
     from workbench.course import write_students
 
-    print(*write_students(_paths(arguments.notebooks), arguments.to, nbgrader=arguments.nbgrader), sep="\n")
+    print(*write_students(_paths(arguments.notebooks), arguments.to, grader=arguments.grader), sep="\n")
     return 0
 
 

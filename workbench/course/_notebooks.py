@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from workbench.errors import CourseError, needs_library
 
 FOLDED = re.compile(r" ?The solution is in the folded cell below it\.")
 CHECK = re.compile(r"^(wb\.course\.check\(\"([\d.]+)\".*\))$", re.MULTILINE)
+Grader = Literal["nbgrader", "otter"]
 KEPT = "yours, or the solution's"
 
 
@@ -95,13 +96,13 @@ def executed(path: Path, kept: Path, report: Callable[[str], None] = lambda line
     return notebook
 
 
-def write_students(notebooks: Iterable[Path], folder: Path, *, nbgrader: bool = False) -> list[Path]:
+def write_students(notebooks: Iterable[Path], folder: Path, *, grader: Grader | None = None) -> list[Path]:
     """Writes notebooks without solutions; the cells for answers and their checks remain.
 
     Args:
         notebooks: The `.ipynb` files.
         folder: The folder to write to; files of the same name are replaced.
-        nbgrader: Whether to write source notebooks of nbgrader: each check in a locked test cell of one point.
+        grader: Whose source notebooks to write, with each check as a test of one point; None: plain notebooks.
 
     Returns:
         The files written.
@@ -119,8 +120,10 @@ def write_students(notebooks: Iterable[Path], folder: Path, *, nbgrader: bool = 
         notebook.cells = [cell for cell in notebook.cells if "solution" not in cell.metadata.get("tags", ())]
         for cell in notebook.cells:
             cell.source = FOLDED.sub("", cell.source).replace(KEPT, "your right answer")
-        if nbgrader:
-            notebook.cells = [each for cell in notebook.cells for each in _graded(cell)]
+        if grader:
+            notebook.cells = [each for cell in notebook.cells for each in _graded(cell, grader)]
+        if grader == "otter":  # there is no solution that its tests could run on
+            notebook.cells.insert(0, _raw(f"# ASSIGNMENT CONFIG\nname: {path.stem}\nrun_tests: false\nfiles: []"))
         folder.mkdir(parents=True, exist_ok=True)
         import nbformat
 
@@ -129,8 +132,8 @@ def write_students(notebooks: Iterable[Path], folder: Path, *, nbgrader: bool = 
     return written
 
 
-def _graded(cell: Any) -> list[Any]:
-    """The cell for an answer as two cells of nbgrader: one that the student writes in, one with the test."""
+def _graded(cell: Any, grader: Grader) -> list[Any]:
+    """The cell for an answer as cells of a grader: one that the student writes in, one with the test."""
     if "exercise" not in cell.metadata.get("tags", ()):
         return [cell]
     import nbformat
@@ -139,10 +142,28 @@ def _graded(cell: Any) -> list[Any]:
     if check is None:
         return [cell]
     name = check[2].replace(".", "-")
-    cell.source, cell.metadata.nbgrader = written.rstrip(), _role(f"answer-{name}", solution=True)
+    cell.source = written.rstrip()
     test = nbformat.v4.new_code_cell(f"assert {check[1]}", id=f"check-{name}")
-    test.metadata.update(tags=["check"], nbgrader=_role(f"check-{name}", grade=True, points=1))
+    test.metadata.tags = ["check"]
+    if grader == "otter":
+        place = name.replace("-", "_")
+        # Otter runs all tests after the last cell: each answer needs a name of its own. Of a solution it leaves the
+        # lines without its mark, and `answer = ...` of those with it.
+        marked = re.sub(r"^answer = \.\.\.( *#.*)?$", r"\1\nanswer = ...  # SOLUTION", cell.source, flags=re.M)
+        cell.source = re.sub(r"\banswer\b", f"answer_{place}", marked).strip()
+        test.source = re.sub(r"\banswer\b", f"answer_{place}", test.source)
+        question = f"# BEGIN QUESTION\nname: q{place}\npoints: 1"
+        begun = [_raw(question), _raw("# BEGIN SOLUTION"), cell, _raw("# END SOLUTION")]
+        return [*begun, _raw("# BEGIN TESTS"), test, _raw("# END TESTS"), _raw("# END QUESTION")]
+    cell.metadata.nbgrader = _role(f"answer-{name}", solution=True)
+    test.metadata.nbgrader = _role(f"check-{name}", grade=True, points=1)
     return [cell, test]
+
+
+def _raw(text: str) -> Any:
+    import nbformat
+
+    return nbformat.v4.new_raw_cell(text)
 
 
 def _role(name: str, *, grade: bool = False, solution: bool = False, **more: int) -> dict[str, Any]:
