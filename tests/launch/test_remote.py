@@ -75,6 +75,18 @@ def test_only_large_arrays_are_in_files_and_their_bytes_are_read_from_there(tmp_
     assert not [*tmp_path.iterdir()]
 
 
+def test_arrays_of_a_value_that_goes_by_value_in_the_end_are_written_once(tmp_path, monkeypatch):
+    """The standard way fails at the function, after it has met two arrays."""
+    monkeypatch.setattr("workbench.launch._pickling.parent_process", lambda: "of a spawned process")
+    data = remote.pickled((LARGE, LARGE + 1, lambda: 7, LARGE + 2), tmp_path)
+    (waiting,) = tmp_path.iterdir()
+    assert waiting.stat().st_size < 3 * LARGE.nbytes + 2**10
+    first, second, function, third = pickle.loads(data)
+    assert function() == 7
+    for added, found in enumerate((first, second, third)):
+        np.testing.assert_array_equal(found, LARGE + added)
+
+
 def test_arrays_go_through_the_connection_where_no_file_can_be_written(tmp_path):
     np.testing.assert_array_equal(pickle.loads(remote.pickled(LARGE, tmp_path / "missing")), LARGE)
 

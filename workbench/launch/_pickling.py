@@ -14,8 +14,6 @@ from workbench.launch._values import Value
 _LARGE_BYTES = 2**20  # an array of this size and more travels in a file
 _ALIGNED = 64  # bytes, of the arrays in a file
 
-Buffers = Callable[[pickle.PickleBuffer], object] | None
-
 
 def pickled(value: object, folder: Path | None = None) -> bytes:
     """`value` as bytes that every process of the launch can read once with `pickle.loads`.
@@ -29,15 +27,7 @@ def pickled(value: object, folder: Path | None = None) -> bytes:
             them.
     """
     large: list[pickle.PickleBuffer] = []
-
-    def keep(buffer: pickle.PickleBuffer) -> bool:
-        """Returns whether a buffer goes into the bytes."""
-        if buffer.raw().nbytes < _LARGE_BYTES:
-            return True
-        large.append(buffer)
-        return False
-
-    data = _dumped(value, None if folder is None else keep)
+    data = _dumped(value, None if folder is None else large)
     if not large or folder is None:
         return data
     path = folder / secrets.token_hex(8)
@@ -49,10 +39,21 @@ def pickled(value: object, folder: Path | None = None) -> bytes:
     return pickle.dumps(_InFile(str(path), sizes, data), pickle.HIGHEST_PROTOCOL)
 
 
-def _dumped(value: object, keep: Buffers) -> bytes:
+def _dumped(value: object, large: list[pickle.PickleBuffer] | None) -> bytes:
+    """`value` as bytes, without its large buffers if there is a list for them."""
+
+    def keep(buffer: pickle.PickleBuffer) -> bool:
+        """Returns whether a buffer goes into the bytes."""
+        if large is None or buffer.raw().nbytes < _LARGE_BYTES:
+            return True
+        large.append(buffer)
+        return False
+
     if parent_process() is not None:
         with contextlib.suppress(Exception):  # by reference it cannot be found, which says in many ways: go by value
             return pickle.dumps(value, pickle.HIGHEST_PROTOCOL, buffer_callback=keep)
+        if large is not None:
+            large.clear()  # of the attempt that failed
     with needs_library("cloudpickle", needed_for="A program of several processes"):
         import cloudpickle
 
