@@ -52,7 +52,6 @@ def look(page: Page, view: Locator) -> list[str]:
     return found
 
 
-@pytest.mark.xfail(reason="memory at 1,000 px: the last pixels of the pane are cut off in JupyterLab", strict=False)
 def test_views_in_jupyterlab_are_drawn_and_reachable(page: Page):
     views = page.locator("section.wb")
     assert [fault for number in range(3) for fault in look(page, views.nth(number))] == []
