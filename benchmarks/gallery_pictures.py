@@ -106,7 +106,7 @@ def _learned(axes: Axes, found: dict) -> str:
 def _gains(axes: Axes, found: dict) -> str:
     _dots(axes, {name: run["values"] for name, run in found["runs"].items()}, "times faster than waiting for all")
     axes.axvline(1, color="#666666", linewidth=0.8)
-    return f"How many times faster each pair of products was, with intervals; in the mean {_means(found['runs'])}"
+    return f"How many times faster each block of products was, with intervals; in the mean {_means(found['runs'])}"
 
 
 def _matmul(axes: Axes, found: dict) -> str:
