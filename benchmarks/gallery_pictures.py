@@ -163,6 +163,7 @@ DRAWN: dict[str, Callable[[Axes, dict], str]] = {
     "fairness": lambda axes, found: _accuracies(axes, found, "test accuracy of the two worst clients"),
     "gossip": _accuracies,
     "hierarchical": _accuracies,
+    "vertical": _accuracies,
     "matmul": _matmul,
     "tensor_parallel": _tensor_parallel,
     "baselines": _baselines,

@@ -598,6 +598,66 @@ def hierarchical() -> dict:
     }
 
 
+def vertical() -> dict:
+    """Features at clients, whose partial predictions are added up behind masks."""
+    clients, steps, rate = 4, 200, 1.0
+    session = algorithms.SecureSession(clients=clients, threshold=3)
+
+    @wb.program(clients=clients)
+    def step(params: Any, columns: Any, y: Any, masks: Any) -> Any:
+        def partial(w: Any, x: Any) -> Any:  # words with 16 bits after the point
+            return jnp.round((x @ w) * 2.0**16).astype(jnp.int32).ravel()
+
+        words = algorithms.masked_sum(wb.map_fn(partial, (params, columns)), masks, jnp.ones(clients))
+        logits = jax.lax.bitcast_convert_type(words, jnp.int32).reshape(len(y), 10) / jnp.float32(2.0**16)
+        error = (jax.nn.softmax(logits) - jax.nn.one_hot(y, 10)) / len(y)
+        return wb.map_fn(lambda w, x, e: w - rate * x.T @ e, (params, columns, wb.broadcast(error)))
+
+    @jax.jit
+    def apart(columns: Any, y: Any, masks: Any) -> Any:
+        return jax.lax.scan(lambda p, m: (step(p, columns, y, m), None), jnp.zeros((clients, 16, 10)), masks)[0]
+
+    @jax.jit
+    def together(x: Any, y: Any) -> Any:
+        def loss(w: Any) -> Any:
+            return optax.softmax_cross_entropy_with_integer_labels(x @ w, y).mean()
+
+        return jax.lax.scan(lambda w, _: (w - rate * jax.grad(loss)(w), None), jnp.zeros((64, 10)), None, steps)[0]
+
+    values: dict[str, list[float]] = {
+        "features at four clients": [],
+        "all features together": [],
+        "one client alone": [],
+    }
+    for seed in SEEDS:
+        train, test = data.digits(clients=1, alpha=10.0, seed=seed)
+        x, y = (jnp.asarray(train[0][name]) for name in ("x", "y"))
+        columns = jnp.moveaxis(x.reshape(len(x), clients, 16), 1, 0)
+        fresh = jax.tree.map(lambda *m: jnp.stack(m), *(session.masks([True] * clients) for _ in range(steps)))
+        found = (
+            apart(columns, y, fresh).reshape(64, 10),
+            together(x, y),
+            together(jnp.where(jnp.arange(64)[None] < 16, x, 0), y),
+        )
+        for name, w in zip(values, found, strict=True):
+            values[name].append(float(((test.x @ np.asarray(w)).argmax(-1) == test.y).mean()))
+    lost = np.subtract(values["all features together"], values["features at four clients"])
+    return {
+        "paper": "Hardy et al., Private federated learning on vertically partitioned data, 2017",
+        "link": "https://arxiv.org/abs/1711.10677",
+        "claim": "Clients with different features of the same people learn as accurately as with all features.",
+        "settings": (
+            f"8 × 8 digits, two rows of pixels at each of four clients; softmax regression, {steps} steps of gradient "
+            "descent. Partial predictions are added up behind fresh masks in each step, with 16 bits after the point; "
+            "the server has the labels. *As accurately* means: less than half a point lost."
+        ),
+        "result": {name: _text(each) for name, each in values.items()} | {"lost (paired)": _text(lost, 4)},
+        "verdict": verdict(0.005 - lost),
+        "runs": {name: {"values": each} for name, each in values.items()},
+        "deviation": "Masks in place of homomorphic encryption, and rows that match already: no entity resolution.",
+    }
+
+
 def coded_on_engines() -> dict:
     """Coded products on engines that stop waiting."""
     found = coded_engines()
@@ -761,6 +821,7 @@ _LAPTOP = (
     hierarchical,
     fairness,
     gossip,
+    vertical,
     coded,
     coded_on_engines,
     acme,
@@ -777,6 +838,7 @@ TITLES = {name: title for name, (title, _) in SCALING.items()} | {
     "hierarchical": "Hierarchical averaging",
     "fairness": "q-FFL",
     "gossip": "D-PSGD",
+    "vertical": "Features at clients",
     "coded": "Coded computation",
     "coded_on_engines": "Coded products on engines",
     "acme": "Acme",
