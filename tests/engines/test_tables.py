@@ -26,13 +26,14 @@ FRAME = pd.DataFrame(
 BY_HAND = {"a": ([1.0, 5.0], 2), "b": ([2.0, 4.0, 0.0], 3), "c": ([3.0], 1)}  # y of each, in the order of "at"
 
 
+def residuals(w: Any, data: Any) -> Any:
+    here = jnp.arange(len(data["y"])) < data["n"]
+    return jnp.where(here, data["x"] @ w - data["y"], 0.0).sum()
+
+
 @wb.program(clients=3)
 def fitted(w: Any, data: Any) -> Any:
-    def one(w: Any, data: Any) -> Any:
-        here = jnp.arange(len(data["y"])) < data["n"]
-        return jnp.where(here, data["x"] @ w - data["y"], 0.0).sum()
-
-    rows = wb.map_fn(one, (wb.broadcast(w), data))
+    rows = wb.map_fn(residuals, (wb.broadcast(w), data))
     return wb.reduce_weighted_mean(rows, data["n"]), rows
 
 
@@ -82,6 +83,29 @@ def test_longer_clients_are_cut():
     assert [int(data["n"]) for data in clients.values()] == [2, 2, 1]
 
 
+def in_buckets(w: Any, *buckets: Any) -> Any:
+    """The weighted mean of `fitted` over clients of several lengths."""
+    total = weight = jnp.float32(0)
+    for data in buckets:
+        with wb.program(clients=len(data["n"])):
+            n = data["n"].astype(jnp.float32)
+            rows = wb.map_fn(lambda w, data, n: residuals(w, data) * n, (wb.broadcast(w), data, n))
+            total, weight = total + wb.reduce_sum(rows), weight + wb.reduce_sum(n)
+    return total / weight
+
+
+def test_buckets_pad_each_client_to_the_next_length():
+    buckets = clients_from(FRAME, order="at", columns=["x", "y"], buckets=[1, 2, 8])
+    assert [[name for name, _ in reader] for reader in buckets] == [["c"], ["a"], ["b"]]
+    assert [reader.struct["y"].shape for reader in buckets] == [(1, 1), (1, 2), (1, 8)]
+    w = np.array([1.0, -2.0], np.float32)
+    for engine in (Sequential(), MeshEngine()):
+        np.testing.assert_allclose(engine.run(in_buckets, w, *buckets).results, expected(w)[0], rtol=1e-5)
+    assert len(clients_from(FRAME, columns=["y"], buckets=[4, 9])) == 1
+    with pytest.raises(ProgramError, match=r"buckets=\[2, 1\]"):
+        clients_from(FRAME, columns=["y"], buckets=[2, 1])
+
+
 @pytest.mark.parametrize(
     ("options", "fact"),
     [({"by": "user"}, "by='user'"), ({"columns": ["z"]}, r"columns=\['z'\]"), ({"order": "t"}, "order='t'")],
@@ -122,6 +146,9 @@ def test_spark_groups_and_pads_where_the_rows_are(tmp_path: Path):
             jax.tree.map(np.testing.assert_array_equal, data, oracle[name])
         run = engine.run(fitted, w, clients)
         np.testing.assert_allclose(run.results[0], expected(w)[0], rtol=1e-5)
+        buckets = clients_from(frame, order="at", columns=["x", "y"], buckets=[2, 3])
+        assert [reader.struct["x"].shape for reader in buckets] == [(2, 2, 2), (1, 3, 2)]
+        np.testing.assert_allclose(engine.run(in_buckets, w, *buckets).results, expected(w)[0], rtol=1e-5)
         with engine.read(clients) as packed:
             for target in (None, str(tmp_path / "rows")):
                 engine.write_to = target
