@@ -26,6 +26,7 @@ ALLOWED = {
     "workbench/engines/beam/_child.py": "in a child process",
     "workbench/aot/worker.py": "in a child process",
     "workbench/launch/_child.py": "in a child process",
+    "workbench/launch/_output.py": "counted, under a lock; prints of threads reach the logs of their nodes",
     "workbench/cli/_lab.py": "the command is the process",
     "workbench/cli/_main.py": "the command is the process",
     "workbench/cli/_absent_tpu.py": "the command is the process",
