@@ -94,9 +94,9 @@ def test_exported_page_works_from_a_file_without_a_kernel(browser: Browser, tmp_
     page.on("request", lambda request: outside.append(request.url))
     page.goto(file.as_uri())
     page.locator('[data-stage="1"]').click(position={"x": 30, "y": 10})
-    expect(page.locator(".wb-panel h3")).to_have_text("train_locally")
+    expect(page.locator(".wb-panel h2")).to_have_text("train_locally")
     page.locator("canvas").first.click(position={"x": 1, "y": 1})
-    expect(page.locator(".wb-panel h3")).to_have_text("Client 0")
+    expect(page.locator(".wb-panel h2")).to_have_text("Client 0")
     assert not wrong
     assert not [url for url in outside if not url.startswith(("file:", "blob:", "data:"))]
     page.close()

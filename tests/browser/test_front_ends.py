@@ -55,7 +55,7 @@ def click_through(page: Page) -> None:
     """To the kernel and back, by mouse and by keyboard, in every tab."""
     view = page.locator("section.wb")
     view.locator('[data-stage="0"]').first.click(timeout=60_000)
-    expect(view.get_by_role("tabpanel").locator(".wb-panel h3")).to_have_text("Client 3")
+    expect(view.get_by_role("tabpanel").locator(".wb-panel h2")).to_have_text("Client 3")
     for _ in open_every_tab(view):
         expect(view.locator("[role=tabpanel]:visible")).to_have_count(1)
         expect(view.locator(".wb-error:visible")).to_have_count(0)
@@ -132,4 +132,4 @@ def test_exported_explorer_is_interactive_from_a_file(page: Page, tmp_path: Path
     box = view.locator(".wb-graph").get_by_role("button", name=re.compile("^instruction all-reduce.1:"))
     expect(box).to_have_class(re.compile("wb-selected"))
     open_tab(view, "Program")
-    expect(view.get_by_role("tabpanel").locator(".wb-panel h3")).to_have_text("reduce_mean")
+    expect(view.get_by_role("tabpanel").locator(".wb-panel h2")).to_have_text("reduce_mean")

@@ -26,11 +26,11 @@ def test_program_view_in_jupyterlab_is_clicked_driven_by_keyboard_and_follows_th
     view = lab_page.locator("section.wb")
     expect(view.locator("[data-stage]")).to_have_count(5)
     view.locator('[data-stage="1"]').click(position={"x": 40, "y": 12})
-    expect(view.locator(".wb-panel h3")).to_have_text("train_locally")
+    expect(view.locator(".wb-panel h2")).to_have_text("train_locally")
     expect(view.locator(".wb-panel")).to_contain_text("all-gather")
     lab_page.keyboard.press("ArrowRight")
     lab_page.keyboard.press("Enter")
-    expect(view.locator(".wb-panel h3")).to_have_text("Client 0")
+    expect(view.locator(".wb-panel h2")).to_have_text("Client 0")
     grounds = []
     for theme in ("JupyterLab Light", "JupyterLab Dark"):
         set_theme(lab_page, theme)
@@ -50,7 +50,7 @@ view"""
     assert run_all(lab_page) == []
     view = lab_page.locator("section.wb")
     view.locator('[data-stage="0"]').click()
-    expect(view.locator(".wb-panel h3")).to_have_text("Client 3")
+    expect(view.locator(".wb-panel h2")).to_have_text("Client 3")
     view.locator('[data-stage="2"]').click()
     expect(view.locator(".wb-error")).to_contain_text("ZeroDivisionError: division by zero")
 
@@ -65,10 +65,10 @@ def test_explorer_in_jupyterlab_links_every_view(lab_page: Page, lab: str, lab_r
     view.get_by_label("Only collectives over axis").select_option("clients")
     view.locator("[data-instruction]").first.click()
     open_tab(view, "Program")
-    expect(view.get_by_role("tabpanel").locator(".wb-panel h3")).to_have_text("reduce_mean")
+    expect(view.get_by_role("tabpanel").locator(".wb-panel h2")).to_have_text("reduce_mean")
     open_tab(view, "Clients")
     view.get_by_role("tabpanel").get_by_role("img").click()
-    expect(view.get_by_role("tabpanel").locator(".wb-panel h3")).to_contain_text("Client ")
+    expect(view.get_by_role("tabpanel").locator(".wb-panel h2")).to_contain_text("Client ")
     open_tab(view, "Mesh")
     expect(view.locator(".wb-devicecard.wb-holds")).to_have_count(2)
 
@@ -171,10 +171,10 @@ def test_first_notebook_runs_in_jupyterlab_and_its_program_can_be_clicked_throug
     expect(view.locator('[data-stage="1"]').first).to_be_visible()
     view.locator('[data-stage="1"]').first.click(position={"x": 30, "y": 10})
     panel = view.get_by_role("tabpanel").locator(".wb-panel")
-    expect(panel.locator("h3")).to_have_text("train_locally")
+    expect(panel.locator("h2")).to_have_text("train_locally")
     expect(panel.locator(".wb-marked").first).to_contain_text("wb.map_fn(train_locally")
     view.locator('[data-client="17"]').first.click()
-    expect(panel.locator("h3")).to_have_text("Client 17")
+    expect(panel.locator("h2")).to_have_text("Client 17")
     expect(panel).to_contain_text("cpu:")
     view.locator('[data-label^="reduce stage"]').first.click()
     expect(panel).to_contain_text("all-reduce")

@@ -89,7 +89,7 @@ def test_nodes_are_reached_by_keyboard(harness: Harness):
     mark(view, "store/0").focus()
     harness.page.keyboard.press("ArrowRight")
     harness.page.keyboard.press("Enter")
-    expect(view.locator(".wb-panel h3")).to_have_text("workers/0")
+    expect(view.locator(".wb-panel h2")).to_have_text("workers/0")
     harness.page.keyboard.press("Escape")
     assert made.selection == {}
 

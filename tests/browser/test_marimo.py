@@ -75,7 +75,7 @@ def test_explorer_in_marimo_links_its_views_and_the_cells_that_read_it(page: Pag
     received = page.get_by_text("Python heard:")
     expect(received).to_have_text("Python heard: stage None, client None", timeout=60_000)
     view.locator('[data-stage="1"]').first.click()
-    expect(view.get_by_role("tabpanel").locator(".wb-panel h3")).to_contain_text("train")
+    expect(view.get_by_role("tabpanel").locator(".wb-panel h2")).to_contain_text("train")
     expect(received).to_contain_text("stage 1")
     open_tab(view, "Clients")
     view.get_by_label("Show clients as").select_option("table")

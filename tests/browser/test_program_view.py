@@ -21,7 +21,7 @@ def test_click_on_a_stage_shows_its_cost_collectives_and_code(harness: Harness):
     view = harness.mount(made)
     view.locator('[data-stage="2"]').click()
     panel = view.locator(".wb-panel")
-    expect(panel.locator("h3")).to_have_text("reduce_mean")
+    expect(panel.locator("h2")).to_have_text("reduce_mean")
     expect(panel).to_contain_text("all-reduce (add)")
     expect(panel).to_contain_text("all-reduce.1 serves stages 2 and 3")
     expect(panel).to_contain_text("fedavg.py, line 12")
@@ -33,13 +33,13 @@ def test_click_on_a_client_shows_its_data_flops_and_device(harness: Harness):
     view = harness.mount(made)
     view.locator('[data-client="17"]').click()
     panel = view.locator(".wb-panel")
-    expect(panel.locator("h3")).to_have_text("Client 17")
+    expect(panel.locator("h2")).to_have_text("Client 17")
     expect(panel).to_contain_text("cpu:2, cpu:3")
     expect(panel).to_contain_text("492 kFLOP (predicted)")
     expect(panel).to_contain_text("f32[128,64]")
     assert made.selection == {"stage": "1", "client": 17}
     panel.get_by_role("button", name="Next").click()
-    expect(panel.locator("h3")).to_have_text("Client 18")
+    expect(panel.locator("h2")).to_have_text("Client 18")
 
 
 def test_keyboard_walks_stages_and_clients(harness: Harness):
@@ -50,12 +50,12 @@ def test_keyboard_walks_stages_and_clients(harness: Harness):
     harness.page.keyboard.press("ArrowDown")
     expect(view.locator('[data-stage="1"]')).to_be_focused()
     harness.page.keyboard.press("Enter")
-    expect(view.locator(".wb-panel h3")).to_have_text("train_locally")
+    expect(view.locator(".wb-panel h2")).to_have_text("train_locally")
     harness.page.keyboard.press("ArrowRight")
     harness.page.keyboard.press("ArrowRight")
     expect(view.locator('[data-client="1"]')).to_be_focused()
     harness.page.keyboard.press("Enter")
-    expect(view.locator(".wb-panel h3")).to_have_text("Client 1")
+    expect(view.locator(".wb-panel h2")).to_have_text("Client 1")
     harness.page.keyboard.press("Escape")
     expect(view.locator('[data-stage="1"]')).to_be_focused()
     assert first.get_attribute("tabindex") == "-1"
@@ -65,10 +65,10 @@ def test_selection_made_in_python_is_followed(harness: Harness):
     made = workbench_widgets.ProgramView(examples.rounds_record())
     view = harness.mount(made)
     made.select(stage="0.1")
-    expect(view.locator(".wb-panel h3")).to_have_text("train_locally")
+    expect(view.locator(".wb-panel h2")).to_have_text("train_locally")
     expect(view.locator('[data-stage="0.1"]')).to_have_attribute("aria-selected", "true")
     made.select(stage=None)
-    expect(view.locator(".wb-panel h3")).to_have_text("train")
+    expect(view.locator(".wb-panel h2")).to_have_text("train")
 
 
 def test_thousands_of_clients_are_a_canvas_that_can_be_clicked(harness: Harness):
@@ -78,7 +78,7 @@ def test_thousands_of_clients_are_a_canvas_that_can_be_clicked(harness: Harness)
     expect(canvases).to_have_count(4)
     expect(view.locator("[data-client]")).to_have_count(0)
     canvases.nth(3).click(position={"x": 1, "y": 1})
-    expect(view.locator(".wb-panel h3")).to_have_text("Client 3072")
+    expect(view.locator(".wb-panel h2")).to_have_text("Client 3072")
 
 
 def test_gradient_is_next_to_the_program(harness: Harness):
@@ -86,7 +86,7 @@ def test_gradient_is_next_to_the_program(harness: Harness):
     view = harness.mount(made)
     expect(view.locator(".wb-picture")).to_have_count(2)
     view.locator('.wb-picture:nth-child(2) [data-stage="2"]').click()
-    expect(view.locator(".wb-panel h3")).to_have_text("transpose(train_locally)")
+    expect(view.locator(".wb-panel h2")).to_have_text("transpose(train_locally)")
     assert made.selection == {"stage": "gradient/2"}
     view.locator('.wb-picture:nth-child(2) [data-stage="1"]').click(position={"x": 40, "y": 12})
     # `linearize(train_locally)` comes from the line of `train_locally`: its twin in the program is marked.
@@ -124,6 +124,6 @@ def test_names_from_the_program_are_never_markup(harness: Harness):
         workbench_widgets.ProgramView(record.replace(name=evil, plan=record.plan.replace(stages=stages)))
     )
     view.locator('[data-stage="1"]').click()
-    expect(view.locator(".wb-panel h3")).to_have_text(evil)
+    expect(view.locator(".wb-panel h2")).to_have_text(evil)
     assert harness.page.title() == ""
     assert view.locator("img, script").count() == 0

@@ -300,7 +300,7 @@ def test_device_says_which_clients_and_shards_live_on_it(harness: Harness):
     cards.first.focus()
     harness.page.keyboard.press("ArrowDown")  # one row down: next place along the first axis
     harness.page.keyboard.press("Enter")
-    expect(view.locator(".wb-panel h3")).to_have_text("cpu:2")
+    expect(view.locator(".wb-panel h2")).to_have_text("cpu:2")
     expect(view.locator(".wb-panel")).to_contain_text("16–31")
     expect(view.locator(".wb-panel")).to_contain_text("[16:32, :, :]")  # its clients' rows of x
     expect(view.locator(".wb-panel")).to_contain_text("[:, 0:5]")  # the first half of w's columns

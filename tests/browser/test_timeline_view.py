@@ -59,7 +59,7 @@ def test_keys_move_from_span_to_span_and_select_everywhere(harness: Harness) -> 
     canvas.press("ArrowRight")
     assert made.selection["device"] == 0
     assert made.selection["instruction"].startswith("dot.")
-    expect(view.locator("aside h3")).to_have_text(made.selection["instruction"])
+    expect(view.locator("aside h2")).to_have_text(made.selection["instruction"])
     canvas.press("ArrowDown")
     assert made.selection["device"] == 1
     canvas.press("Escape")
@@ -72,7 +72,7 @@ def test_what_is_waited_for_is_named(view: Locator) -> None:
     canvas.press("ArrowRight")
     for _ in range(40):
         canvas.press("ArrowRight")
-        if view.locator("aside h3").inner_text().startswith("Waiting"):
+        if view.locator("aside h2").inner_text().startswith("Waiting"):
             break
     expect(view.locator("aside dl")).to_contain_text("waits for")
     expect(view.locator("aside dl")).to_contain_text("cpu:1")
@@ -82,7 +82,7 @@ def test_an_area_is_added_up(view: Locator) -> None:
     canvas = view.locator(".wb-tl-canvas")
     canvas.focus()
     canvas.press("m")
-    expect(view.locator("aside h3")).to_have_text("1 s on 4 devices")
+    expect(view.locator("aside h2")).to_have_text("1 s on 4 devices")
     table = view.get_by_role("table", name="Operations in the area")
     expect(table.locator("tbody tr", has_text="dot.0").locator("td").nth(1)).to_have_text("80")
     expect(table.locator("tbody tr", has_text="waiting in all-reduce")).to_contain_text("200 ms")
@@ -140,4 +140,4 @@ def test_the_time_line_is_a_tab_of_the_explorer_and_shares_its_selection(harness
     canvas.press("ArrowRight")
     expect(view.get_by_role("button", name="Clear device 0")).to_be_visible()
     made.select(instruction="dot.2")
-    expect(view.locator("aside:visible h3")).to_be_visible()
+    expect(view.locator("aside:visible h2")).to_be_visible()

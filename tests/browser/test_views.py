@@ -89,7 +89,7 @@ def test_client_is_chosen_by_keyboard_in_the_heat_map(harness: Harness):
     for _ in range(4):  # the first press goes to the first client
         harness.page.keyboard.press("ArrowRight")
     harness.page.keyboard.press("Enter")
-    expect(view.locator(".wb-panel h3")).to_have_text("Client 3")
+    expect(view.locator(".wb-panel h2")).to_have_text("Client 3")
     assert made.selection["client"] == 3
 
 
@@ -112,7 +112,7 @@ def test_line_shows_everything_that_it_became(harness: Harness):
     made = workbench_widgets.HloView(examples.fedavg_record())
     view = harness.mount(made)
     made.select(line="fedavg.py:12")
-    expect(view.locator(".wb-panel h3")).to_have_text("fedavg.py:12")
+    expect(view.locator(".wb-panel h2")).to_have_text("fedavg.py:12")
     expect(view.get_by_role("table", name="Collectives")).to_contain_text("all-reduce")
 
 
@@ -158,7 +158,7 @@ def test_selection_is_linked_between_all_tabs_of_the_explorer(harness: Harness):
     expect(view.locator(".wb-devicecard.wb-holds")).to_have_count(2)
     view.locator('[data-device="4"]').click()
     open_tab(view, "Clients")
-    expect(view.get_by_role("tabpanel").locator(".wb-panel h3")).to_have_text("Client 17")
+    expect(view.get_by_role("tabpanel").locator(".wb-panel h2")).to_have_text("Client 17")
     open_tab(view, "Cost")
     expect(view.locator('tr[data-stage="1"].wb-selected')).to_have_count(1)
     assert made.selection == {"stage": "1", "client": 17, "device": 4}

@@ -29,7 +29,7 @@ def test_step_times_are_one_chart_and_compilations_are_events(lab_page: Page, la
     lab_page.evaluate("() => void window.jupyterapp.commands.execute('notebook:run-all-cells')")
     view = lab_page.locator("section.wb").first
     expect(view.locator(".wb-runhead .wb-big")).to_have_text("finished · 60 steps", timeout=120_000)
-    titles = view.locator(".wb-tile:visible h4")
+    titles = view.locator(".wb-tile:visible h3")
     expect(titles.filter(has_text="seconds of a step")).to_have_count(1)
     expect(titles.filter(has_text="loss")).to_have_count(1)
     expect(titles.filter(has_text="compile_seconds")).to_have_count(0)

@@ -102,7 +102,7 @@ export function explorer(shell: Shell, shared: Shared, requests: Requests): void
   }
   const target = context.state<string | undefined>("target");
   const name = h(
-    "h3",
+    "h2",
     { class: "wb-title" },
     context.state<string>("title") ?? "",
     target ? h("span", { class: "wb-target-name" }, ` on ${target}`) : null,

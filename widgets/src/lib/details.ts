@@ -73,12 +73,12 @@ function codeBlock(block: CodeBlock): Child {
     ),
   );
   const body = h("div", { class: "wb-code", tabindex: 0, role: "region", "aria-label": block.title }, lines);
-  return block.folded ? h("details", {}, h("summary", {}, block.title), body) : [h("h4", {}, block.title), body];
+  return block.folded ? h("details", {}, h("summary", {}, block.title), body) : [h("h3", {}, block.title), body];
 }
 
 export function blockOf(context: Words, block: Block): Child {
   if (block.form === "code") return codeBlock(block);
-  const title = block.title ? h("h4", {}, term(context, block.title)) : null;
+  const title = block.title ? h("h3", {}, term(context, block.title)) : null;
   if (block.form === "facts") return [title, facts(context, block.rows)];
   if (block.form === "table") return [title, tableBlock(context, block)];
   return [title, h("p", { class: "wb-note" }, block.text)];
@@ -91,12 +91,12 @@ export function codeWords(text: string): Child {
 
 /** Fills a detail pane; it starts at its top again when it is about something else. */
 export function showDetails(context: Words, pane: HTMLElement, made: Details): void {
-  const before = pane.querySelector("h3")?.textContent;
+  const before = pane.querySelector("h2")?.textContent;
   const heading = h(
     "header",
     {},
     h("span", { class: `wb-badge wb-kind-${made.kind}`, "aria-hidden": "true" }),
-    h("h3", {}, made.title),
+    h("h2", {}, made.title),
     h("p", {}, made.subtitle ?? ""),
   );
   replace(

@@ -54,7 +54,7 @@ export const allocators: RenderView = (host, context) => {
     return h(
       "section",
       { "aria-label": `${each.name} on ${each.where}` },
-      h("h4", {}, `${each.where} · ${each.name}`),
+      h("h3", {}, `${each.where} · ${each.name}`),
       h("p", { class: "wb-note" }, note),
       picture,
     );

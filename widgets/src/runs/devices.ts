@@ -105,10 +105,10 @@ class Devices {
     private readonly context: ViewContext,
   ) {
     this.together = new Chart({ theme: context.theme, signal: context.signal, sync: uniqueId(), height: 190 });
-    this.togetherBox = h("div", { class: "wb-tile" }, h("h4", {}, "All devices"), this.together.node);
+    this.togetherBox = h("div", { class: "wb-tile" }, h("h3", {}, "All devices"), this.together.node);
     this.tiles.addEventListener("click", (event) => this.click(event));
     const timeline = context.state<string[] | null | undefined>("timeline");
-    const last = timeline ? [h("h4", {}, "The last measured run on every device"), fitted(context, timeline)] : null;
+    const last = timeline ? [h("h3", {}, "The last measured run on every device"), fitted(context, timeline)] : null;
     const drawn = h("div", { class: "wb-scrolls" }, this.togetherBox, this.tiles, last, this.host, this.arrays);
     host.append(h("div", { class: "wb-tools" }, this.note, this.choice), drawn);
     context.onLive(() => this.draw());
@@ -163,7 +163,7 @@ class Devices {
     const node = h(
       "div",
       { class: "wb-tile", role: "listitem", "data-where": where },
-      h("h4", {}, parts.name),
+      h("h3", {}, parts.name),
       use,
       drawn,
       parts.facts,
@@ -283,11 +283,11 @@ class Devices {
           h("span", { class: "wb-note wb-sparktop", "aria-hidden": "true" }, top),
           spark,
         );
-        return h("div", { class: "wb-tile" }, h("h4", {}, COURSES[name].name), drawn);
+        return h("div", { class: "wb-tile" }, h("h3", {}, COURSES[name].name), drawn);
       },
     );
     const known = facts(this.context, this.context.live<[string, string][]>("host") ?? []);
-    replace(this.host, h("h4", {}, "Host"), known, h("div", { class: "wb-tiles" }, hosts));
+    replace(this.host, h("h3", {}, "Host"), known, h("div", { class: "wb-tiles" }, hosts));
   }
 
   private drawArrays(): void {
@@ -309,7 +309,7 @@ class Devices {
     const region = { class: "wb-scroll", tabindex: 0, role: "region", "aria-label": "Largest live arrays" };
     replace(
       this.arrays,
-      rows.length ? [h("h4", {}, `Largest of ${count} live arrays`), h("div", region, table)] : null,
+      rows.length ? [h("h3", {}, `Largest of ${count} live arrays`), h("div", region, table)] : null,
     );
   }
 }

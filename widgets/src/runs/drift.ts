@@ -23,7 +23,7 @@ export class DriftPicture {
   private round = 0;
 
   constructor(private readonly context: ViewContext) {
-    const head = h("div", { class: "wb-row wb-loghead" }, h("h4", {}, "Client drift in one round"), this.tools);
+    const head = h("div", { class: "wb-row wb-loghead" }, h("h3", {}, "Client drift in one round"), this.tools);
     this.node.append(head, this.place, this.said);
     this.said.textContent =
       "Repeats the local training of a round of this run, and draws every client's parameters step by step.";

@@ -21,7 +21,7 @@ export class Holdings {
   private counts: readonly (readonly number[])[] = [];
 
   constructor(private readonly context: ViewContext) {
-    this.node.append(h("h4", {}, "Labels per client"), this.canvas, this.said);
+    this.node.append(h("h3", {}, "Labels per client"), this.canvas, this.said);
     const watch = new ResizeObserver(() => this.draw());
     watch.observe(this.node);
     context.signal.addEventListener("abort", () => watch.disconnect());

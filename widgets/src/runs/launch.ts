@@ -349,9 +349,9 @@ class Launch {
     const log = this.logOf(label, more?.log ?? now?.last ?? []);
     const region = { class: "wb-code wb-failed", tabindex: 0, role: "region", "aria-label": "Error" };
     const extra: Child[] = [
-      more?.error ? [h("h4", {}, "Error"), h("div", region, more.error.trimEnd().split("\n").map(line))] : null,
-      sparks.length ? [h("h4", {}, "Recent history"), sparks] : null,
-      now ? [h("div", { class: "wb-row wb-loghead" }, h("h4", {}, "Log"), log.all), log.node] : null,
+      more?.error ? [h("h3", {}, "Error"), h("div", region, more.error.trimEnd().split("\n").map(line))] : null,
+      sparks.length ? [h("h3", {}, "Recent history"), sparks] : null,
+      now ? [h("div", { class: "wb-row wb-loghead" }, h("h3", {}, "Log"), log.all), log.node] : null,
     ];
     const rows = factsOf(node, now, now ? this.sign(now.state) : "");
     const blocks: Block[] = [{ form: "facts", title: "", rows }];

@@ -216,7 +216,7 @@ class Measured {
     ];
     const blocks: Block[] = [{ form: "facts", title: "", rows: rows.filter(([, text]) => text) }];
     const text = of("hlo");
-    const extra = text ? [h("h4", {}, "HLO"), h("pre", { class: "wb-hlotext" }, text)] : [];
+    const extra = text ? [h("h3", {}, "HLO"), h("pre", { class: "wb-hlotext" }, text)] : [];
     const title = this.names[i];
     showDetails(context, this.facts, { title, kind: "clients", subtitle: "measured operation", blocks, extra });
   }

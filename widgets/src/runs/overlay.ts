@@ -31,7 +31,7 @@ const between = (low: number | null, high: number | null): string =>
 /** What a page shows: `results` and `pairs` come with every refresh while runs go on. */
 class Overlay {
   private readonly chart: Chart;
-  private readonly title = h("h4", {});
+  private readonly title = h("h3", {});
   private readonly table = h("div", {
     class: "wb-scroll",
     tabindex: 0,

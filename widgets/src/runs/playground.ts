@@ -96,7 +96,7 @@ class Playground {
     this.chartBox = h(
       "div",
       { class: "wb-tile", hidden: true },
-      h("h4", {}, "Test accuracy, this experiment and those before"),
+      h("h3", {}, "Test accuracy, this experiment and those before"),
       this.chart.node,
     );
     this.askHoldings = throttled(() => this.fetchHoldings(), PAUSE);
@@ -170,7 +170,7 @@ class Playground {
     const head = h(
       "div",
       { class: "wb-row wb-loghead" },
-      h("h4", {}, "One notebook cell that does the same"),
+      h("h3", {}, "One notebook cell that does the same"),
       takeAlong(this.context, () => this.code.textContent ?? "", this.code),
     );
     return h("div", { class: "wb-tile wb-cell" }, head, this.code);

@@ -80,7 +80,7 @@ class RunView {
       this.grid,
       this.heat.node,
       this.problems,
-      h("h4", {}, "Notes"),
+      h("h3", {}, "Notes"),
       notes,
       this.simulated(),
     );
@@ -156,7 +156,7 @@ class RunView {
     return h(
       "div",
       {},
-      h("h4", {}, "A round on the virtual clock"),
+      h("h3", {}, "A round on the virtual clock"),
       h("p", { class: "wb-note" }, gantt.sentence),
       fitted(this.context, gantt.drawn),
     );
@@ -190,7 +190,7 @@ class RunView {
       {},
       problems.map((text) => h("li", {}, text)),
     );
-    replace(this.problems, problems.length ? [h("h4", {}, "Problems"), list] : null);
+    replace(this.problems, problems.length ? [h("h3", {}, "Problems"), list] : null);
   }
 
   private drawHead(state: string): void {
@@ -231,7 +231,7 @@ class RunView {
     const known = this.charts.get(name);
     if (known) return known.chart;
     const chart = new Chart({ theme: this.context.theme, signal: this.context.signal, sync: this.sync });
-    const node = h("div", { class: "wb-tile" }, h("h4", {}, name), chart.node);
+    const node = h("div", { class: "wb-tile" }, h("h3", {}, name), chart.node);
     this.charts.set(name, { node, chart });
     this.grid.append(node);
     return chart;
@@ -344,7 +344,7 @@ class HeatMap {
   private readonly latestBox = h(
     "div",
     { hidden: true },
-    h("h4", {}, "Every client after the last round"),
+    h("h3", {}, "Every client after the last round"),
     this.latest,
   );
   private readonly ring = h("div", { class: "wb-heatring", hidden: true, "aria-hidden": "true" });
@@ -365,7 +365,7 @@ class HeatMap {
     go.addEventListener("change", () => context.select({ client: Number(go.value) }));
     this.node.append(
       this.latestBox,
-      h("h4", {}, "Clients over rounds"),
+      h("h3", {}, "Clients over rounds"),
       h("div", { class: "wb-tools" }, this.key, h("label", {}, "Go to client ", go)),
       h("div", { class: "wb-heatbox" }, this.canvas, this.ring),
       this.foot,

@@ -84,7 +84,7 @@ export const split: RenderView = (host, context) => {
     h(
       "div",
       { class: "wb-scrolls" },
-      h("h4", {}, `${formatCount(devices.length)} devices: ${kinds}`),
+      h("h3", {}, `${formatCount(devices.length)} devices: ${kinds}`),
       h("div", { class: "wb-row wb-legend" }, legend),
       devices.map((device) => bar(device, parts, context.state("longest"))),
       tables(context).map((block) => blockOf(context, block)),

@@ -154,7 +154,7 @@ export class ShardingSearch {
   private invitation(): Child {
     const steps = STEPS.map((step) => h("li", {}, step));
     return [
-      h("header", {}, h("h3", {}, "What the search does")),
+      h("header", {}, h("h2", {}, "What the search does")),
       h("ol", { class: "wb-evidence" }, steps),
       h("p", {}, AFTERWARDS),
     ];
@@ -200,7 +200,7 @@ export class ShardingSearch {
     const words = count ? `Search with ${count} locked` : "Lock a spec to search the rest";
     const again = button(words, () => this.search(), { disabled: !count });
     return [
-      h("header", {}, h("h3", {}, choice.name)),
+      h("header", {}, h("h2", {}, choice.name)),
       h("p", { class: "wb-note" }, codeWords("What is not listed as sharded is `P()`: whole on every device.")),
       h(
         "table",
@@ -213,7 +213,7 @@ export class ShardingSearch {
         ),
       ),
       this.context.hasKernel ? h("p", {}, again) : null,
-      h("h4", {}, "Code"),
+      h("h3", {}, "Code"),
       code,
       takeAlong(this.context, () => choice.code, code),
     ];

@@ -139,7 +139,7 @@ class Advice {
     }
     const finding = report.findings[number];
     if (finding) replace(this.detail, this.describe(finding), this.footer(report));
-    else replace(this.detail, h("h3", {}, "Nothing to change was found"), this.footer(report));
+    else replace(this.detail, h("h2", {}, "Nothing to change was found"), this.footer(report));
   }
 
   private describe(finding: Finding): Child {
@@ -152,19 +152,19 @@ class Advice {
     ];
     const facts: Block = { form: "facts", title: "", rows: figures.filter(([, text]) => text) };
     return [
-      h("header", {}, h("h3", {}, codeWords(finding.title))),
+      h("header", {}, h("h2", {}, codeWords(finding.title))),
       h(
         "p",
         {},
         finding.gain ? gainChip(finding.gain, finding.compared) : h("span", { class: "wb-note" }, NOT_VERIFIED),
       ),
-      h("h4", {}, "Why"),
+      h("h3", {}, "Why"),
       h("p", {}, codeWords(finding.why)),
-      h("h4", {}, "Change"),
+      h("h3", {}, "Change"),
       h("p", {}, codeWords(finding.change)),
       shown ? [shown, takeAlong(context, () => finding.code, shown)] : null,
       finding.compared.length ? blockOf(context, comparison(finding.compared)) : null,
-      h("h4", {}, "Evidence"),
+      h("h3", {}, "Evidence"),
       h(
         "ul",
         { class: "wb-evidence" },
@@ -195,7 +195,7 @@ class Advice {
       ...finding.leaves.slice(0, MOST_LINKS).map((leaf) => link(leaf, go("sharding", { leaf }))),
       ...finding.axes.slice(0, MOST_LINKS).map((axis) => link(`mesh axis ${axis}`, go("mesh", { axis }))),
     ];
-    return made.length ? [h("h4", {}, "Where"), h("div", { class: "wb-row wb-links" }, made)] : null;
+    return made.length ? [h("h3", {}, "Where"), h("div", { class: "wb-row wb-links" }, made)] : null;
   }
 
   private footer(report: Report): Child {

@@ -117,7 +117,7 @@ export class ClientCourse {
             ])
           : null;
       return [
-        h("h4", {}, `${name}: ${said}`),
+        h("h3", {}, `${name}: ${said}`),
         over,
         local ? h("p", { class: "wb-note" }, "and over the local steps of the last round:") : null,
         local,

@@ -92,7 +92,7 @@ export class ClientValues {
       button("Stop", () => this.close()),
     );
     this.place.hidden = false;
-    replace(this.place, h("h4", {}, title), busy);
+    replace(this.place, h("h3", {}, title), busy);
     this.reveal();
     const began = performance.now();
     let phase = "Evaluating the program, this client operation by operation";
@@ -144,7 +144,7 @@ export class ClientValues {
       h(
         "div",
         { class: "wb-row" },
-        h("h4", {}, title),
+        h("h3", {}, title),
         button("Close", () => this.close()),
       ),
       frame,

@@ -401,7 +401,7 @@ class ClientsPane {
       if (!this.context.insertCell(measuring)) copyText(measuring, null, () => this.context.say(COPIED));
     };
     return [
-      h("h4", {}, "Who is slow?"),
+      h("h3", {}, "Who is slow?"),
       h("p", { class: "wb-note" }, "No round was measured yet. This cell times every client and shows them:"),
       h("pre", { class: "wb-code", tabindex: 0 }, measuring),
       button("Insert as cell", insert),

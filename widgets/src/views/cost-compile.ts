@@ -79,7 +79,7 @@ class CompilePanel {
     this.node = h(
       "section",
       { class: "wb-tile wb-compile", "aria-label": title },
-      h("h4", {}, title),
+      h("h3", {}, title),
       row,
       this.progress,
       this.note,
@@ -203,7 +203,7 @@ export function sideBySide(
   return h(
     "section",
     { "aria-label": "Targets side by side" },
-    h("h4", {}, "Targets side by side"),
+    h("h3", {}, "Targets side by side"),
     h("div", region, table),
   );
 }

@@ -163,7 +163,7 @@ class WhatIf {
     return h(
       "div",
       { class: "wb-tile" },
-      h("h4", {}, title),
+      h("h3", {}, title),
       h("div", { class: `wb-big${wrong ? " wb-wrong" : ""}` }, value),
       h("div", { class: "wb-note" }, words),
     );

@@ -126,13 +126,13 @@ class Cost {
         ? h("details", {}, h("summary", {}, "The same by stage"), this.roofline(target))
         : null;
     const roofline = picture
-      ? h("div", { class: "wb-right" }, h("h4", {}, term(this.context, "roofline")), picture, stages)
+      ? h("div", { class: "wb-right" }, h("h3", {}, term(this.context, "roofline")), picture, stages)
       : null;
     return h(
       "section",
       { class: "wb-target", "aria-label": target.target },
       this.misfit(target),
-      h("div", {}, h("h4", {}, this.titleOf(target)), this.total(target), rests),
+      h("div", {}, h("h3", {}, this.titleOf(target)), this.total(target), rests),
       this.stageTable(target, longest, "predicted"),
       roofline,
     );
@@ -171,7 +171,7 @@ class Cost {
     return h(
       "div",
       { class: "wb-tile" },
-      h("h4", {}, time || assumed ? "one call, " : "one call on a device, ", term(this.context, "predicted")),
+      h("h3", {}, time || assumed ? "one call, " : "one call on a device, ", term(this.context, "predicted")),
       h("div", { class: "wb-big" }, time || assumed || work),
       h("div", { class: "wb-note" }, note),
     );

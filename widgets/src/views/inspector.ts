@@ -173,7 +173,7 @@ export class Inspector {
         button(calls.title(each), () => this.choose(calls, each), { class: "wb-link" }),
       ),
     );
-    return [h("h4", {}, "Call path"), h("ol", { class: "wb-path", "aria-label": "Call path" }, steps)];
+    return [h("h3", {}, "Call path"), h("ol", { class: "wb-path", "aria-label": "Call path" }, steps)];
   }
 
   private choose(calls: Calls, node: number): void {
@@ -195,7 +195,7 @@ export class Inspector {
     }
     const title = `${file[1]}:${number}`;
     const parent = h("div", { class: "wb-editor wb-excerpt" });
-    replace(place, h("h4", {}, title), parent);
+    replace(place, h("h3", {}, title), parent);
     const { createEditor } = await context.chunk<EditorChunk>("editor");
     if (context.signal.aborted || turn !== this.shown) return;
     this.editor = createEditor({
@@ -222,13 +222,13 @@ export class Inspector {
       if (!names.length) return null;
       const more = names.length > MOST_NAMED ? ` and ${plural(names.length - MOST_NAMED, "other")}` : "";
       const listed = names.slice(0, MOST_NAMED).flatMap((name) => [link(name), " "]);
-      return [h("h4", {}, plural(names.length, "instruction")), h("p", {}, listed, more)];
+      return [h("h3", {}, plural(names.length, "instruction")), h("p", {}, listed, more)];
     }
     const operands = module.operands[i].split(", ").filter(Boolean);
     const rows = operands.map((name) => [name, module.shapes[module.find(name)]?.replace(/\{[^}]*\}/g, "") ?? ""]);
     const text = module.textOf(i) ?? `${module.names[i]} = ${module.shapes[i]}`;
     return [
-      h("h4", {}, "HLO"),
+      h("h3", {}, "HLO"),
       h("pre", { class: "wb-hlotext" }, text),
       operands.length
         ? blockOf(context, { form: "table", title: "Operands", columns: ["operand", "shape"], rows })
@@ -252,7 +252,7 @@ export class Inspector {
     const positions = mesh.axes.map((_, axis) => Float32Array.from(mesh.ids, (_id, k) => mesh.position(k, axis)));
     const groups = groupsOver(positions, over, count);
     const words = `${plural(groups.length, "group")} of ${plural(groups[0].length, "device")} over ${joint.axes}`;
-    const title = [h("h4", {}, "Devices"), h("p", { class: "wb-note" }, words)];
+    const title = [h("h3", {}, "Devices"), h("p", { class: "wb-note" }, words)];
     if (count > MOST_DEVICES) return title;
     const places = this.context.of("mesh")?.array(`mesh.places.${layout.key}`) ?? new Float32Array();
     const cells = groups.flatMap((group, g) =>

@@ -101,7 +101,7 @@ export function drawPicture(made: Picture, titled: boolean, choose: Choose, clea
   const stages = name(svg, made.prefix);
   const frame = h("div", { class: "wb-frame" }, svg as unknown as Node);
   frame.style.maxWidth = `${made.width}px`;
-  const node = h("div", { class: "wb-picture" }, titled ? h("h4", {}, made.name) : null, frame);
+  const node = h("div", { class: "wb-picture" }, titled ? h("h3", {}, made.name) : null, frame);
   if (titled) node.style.minWidth = `${made.width}px`; // next to another: text keeps its size, and the pane scrolls
   svg.addEventListener("click", (event) => {
     const target = event.target as Element;

@@ -303,7 +303,7 @@ class Player {
       };
       const more = chain.length > MOST_REASONS ? h("li", {}, `… and ${chain.length - MOST_REASONS} more steps`) : null;
       return [
-        h("h4", {}, `Why ${axis} on dimension ${dimensions.join(", ")}`),
+        h("h3", {}, `Why ${axis} on dimension ${dimensions.join(", ")}`),
         h("ol", { class: "wb-why" }, chain.slice(0, MOST_REASONS).map(link), more),
         button(at ? `Show step ${steps[at - 1]}` : "Show the beginning", () => this.jump(at)),
       ];

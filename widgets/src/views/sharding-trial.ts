@@ -139,7 +139,7 @@ export class Trial {
     const moved = !sameSpec(spec, leaf.spec);
     replace(
       this.menus,
-      h("h4", {}, "What if it were sharded differently?"),
+      h("h3", {}, "What if it were sharded differently?"),
       h("div", { class: "wb-menu" }, menus),
       this.effect(leaf, spec, moved),
       this.offers(leaf, spec),
@@ -181,7 +181,7 @@ export class Trial {
       );
     };
     return [
-      h("h4", {}, "What if all of it were sharded over one more axis?"),
+      h("h3", {}, "What if all of it were sharded over one more axis?"),
       h("ul", { class: "wb-candidates" }, found.map(item)),
       h(
         "p",
@@ -231,7 +231,7 @@ export class Trial {
     const stopped = state.status === "stopped" ? h("p", { class: "wb-note" }, "Stopped.") : null;
     replace(
       this.top,
-      h("h4", {}, "Tried together"),
+      h("h3", {}, "Tried together"),
       this.basket(changed),
       wrong.map((text) => h("p", { class: "wb-note wb-wrong" }, text)),
       changed.length || state.status ? this.actions(changed, wrong.length > 0) : null,
