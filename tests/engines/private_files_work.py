@@ -55,9 +55,10 @@ def engine_of(name: str, stack: contextlib.ExitStack) -> Any:
         return wb.engines.Executor(importlib.import_module("distributed").get_client().get_executor())
     if name == "ray":
         return wb.engines.Ray()
+    if name == "beam":
+        return wb.engines.Beam()
     made = {
         "spark": lambda: wb.engines.Spark("local[2]"),
-        "beam": lambda: wb.engines.Beam(),
         "flower": lambda: wb.engines.Flower(nodes=4, workers=1, start_seconds=400),
     }
     return stack.enter_context(made[name]())

@@ -94,7 +94,7 @@ def _records(file: bytes) -> list[bytes]:
 
 
 def test_program_without_rows_has_nothing_for_a_sink() -> None:
-    with pytest.raises(ProgramError, match=r"`fedavg` returned 0 results with a row for each client"):
+    with pytest.raises(ProgramError, match=r"`fedavg` returned 0 results with a row for each of the 5 clients"):
         Beam(write_to=beam.Map(print)).run(fedavg, start(), client_data())
 
 

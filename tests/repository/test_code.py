@@ -203,6 +203,7 @@ BROUGHT = {
     "orbax": "orbax-checkpoint",
     "pynvml": "nvidia-ml-py",
     "sklearn": "scikit-learn",
+    "upath": "universal-pathlib",
     "uvicorn": "flwr",
 }
 # `typing_extensions` is for type checkers alone; JupyterLab brings what reads notebooks; an error message names the two

@@ -1,12 +1,14 @@
 """Checks of what the engines of other systems are given: where the source of clients belongs, how many go together."""
 
-import re
+import secrets
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import jax
 
+from workbench.engines._places import place
+from workbench.engines._run_recorder import brief
 from workbench.errors import ProgramError
 
 
@@ -69,13 +71,18 @@ def check_folder(engine: str, folder: str | Path | None) -> None:
         folder: What the user gave.
 
     Raises:
-        ProgramError: for an address such as "s3a://bucket/tmp", and for a folder that does not exist.
+        ProgramError: if no file can be written there.
     """
-    if folder is None or (not re.match(r"\w+:/", str(folder)) and Path(folder).is_dir()):
+    if folder is None:
         return
-    message = (
-        f"`{engine}` was given folder={str(folder)!r}, which is not a folder of this machine's file system. Rows wait "
-        "in files that this process and all workers read by the same path. Pass an existing folder; for workers on "
-        "other machines, a folder of a mounted file system."
-    )
-    raise ProgramError(message)
+    try:
+        probe = place(folder) / f".workbench-{secrets.token_hex(4)}"
+        probe.write_bytes(b"")
+        probe.unlink()
+    except Exception as error:
+        message = (
+            f"`{engine}` was given folder={str(folder)!r}, in which no file can be written: {brief(error)}. Rows wait "
+            "there in files that this process and all workers read by the same path: pass an existing folder that all "
+            'of them see, or an address such as "s3://bucket/tmp" (extra `storage`, and s3fs for s3).'
+        )
+        raise ProgramError(message) from error

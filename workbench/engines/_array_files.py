@@ -7,10 +7,12 @@ from typing import Any
 
 import numpy as np
 
+from workbench.engines._places import place, whole_file
+
 
 def load_arrays(path: str | Path) -> list[np.ndarray]:
     """The arrays of a file, in order; dtypes that numpy's format does not know are kept as bytes with their name."""
-    with np.load(path, allow_pickle=False) as file:
+    with place(path).open("rb") as data, np.load(data, allow_pickle=False) as file:
         names = json.loads(str(file["names"]))
         return [file[f"x{i}"].view(np.dtype(name)) if name else file[f"x{i}"] for i, name in enumerate(names)]
 
@@ -21,7 +23,5 @@ def save_arrays(path: str | Path, arrays: Sequence[Any]) -> None:
     own = [x.dtype.kind == "V" or x.dtype.name in ("bfloat16",) or x.dtype.name.startswith("float8") for x in plain]
     names = [x.dtype.name if is_own else "" for x, is_own in zip(plain, own, strict=True)]
     shown = [x.view(f"u{x.dtype.itemsize}") if is_own else x for x, is_own in zip(plain, own, strict=True)]
-    path = Path(path)
-    part = path.with_name(f".{path.name}.part.npz")
-    np.savez(part, names=json.dumps(names), **{f"x{i}": x for i, x in enumerate(shown)})  # pyright: ignore[reportArgumentType]
-    part.replace(path)
+    with whole_file(place(path)) as file:
+        np.savez(file, names=json.dumps(names), **{f"x{i}": x for i, x in enumerate(shown)})  # pyright: ignore[reportArgumentType]

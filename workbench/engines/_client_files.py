@@ -12,6 +12,8 @@ from jax import Array
 from workbench._open_types import Foreign
 from workbench._types import PyTree, PyTreeDef
 from workbench.engines._clients import ClientReader, as_avals, wrong_number
+from workbench.engines._places import for_arrow, place
+from workbench.engines._run_recorder import brief
 from workbench.errors import DataError, EngineError, MissingDependencyError, ProgramError
 
 
@@ -96,7 +98,7 @@ class ParquetReader(ClientReader):
     """A `ClientReader` of a parquet file or folder with one row per client. Needs the extra `data`.
 
     Args (of the constructor):
-        path: A `.parquet` file, or a folder of them.
+        path: A `.parquet` file or a folder of such files, or its address, as "s3://bucket/clients" (extra `storage`).
         columns: The columns to read, in this order; all by default. Columns of numbers, or of (nested) lists of
             numbers that are as long for every client.
 
@@ -111,18 +113,17 @@ class ParquetReader(ClientReader):
 
     def __init__(self, path: str | Path, *, columns: Sequence[str] | None = None) -> None:
         try:
-            import pyarrow as pa  # pyright: ignore[reportMissingImports]
             import pyarrow.dataset as datasets  # pyright: ignore[reportMissingImports]
         except ImportError as missing:
             raise MissingDependencyError("pyarrow", extra="data", needed_for="`ParquetReader`") from missing
-        self.path: Path = Path(path)
+        self.path: str = str(path)
         try:
-            self._table = datasets.dataset(self.path, format="parquet")
+            self._table = datasets.dataset(**for_arrow(place(path)), format="parquet")
             self.columns: list[str] = list(columns if columns is not None else self._table.schema.names)
             self.clients: int = self._table.count_rows()
             first = next(iter(self._table.head(1, columns=self.columns).to_batches()), None)
-        except (pa.ArrowException, OSError) as error:
-            fact = f"it cannot be read ({error})"
+        except Exception as error:  # of Arrow, fsspec, or the client of a file system
+            fact = f"it cannot be read ({brief(error)})"
             raise self._wrong(fact, "pass a parquet file, or a folder of them") from error
         if first is None:
             raise self._wrong("it holds no row", "write one row for each client")
@@ -160,7 +161,7 @@ class ParquetReader(ClientReader):
         for leaf, aval in zip(leaves, self.avals, strict=True):
             if leaf.shape[1:] != aval.shape:
                 message = (
-                    f"stage {stage} read clients with rows {leaf.shape[1:]} from {self.path.name}, but the first "
+                    f"stage {stage} read clients with rows {leaf.shape[1:]} from {self.path}, but the first "
                     f"client's are {aval.shape}. All clients of a program have the same shapes: pad their examples."
                 )
                 raise EngineError(message, stage=stage)
@@ -192,7 +193,7 @@ class ParquetReader(ClientReader):
 
     def _wrong(self, fact: str, advice: str) -> DataError:
         return DataError(
-            f"`ParquetReader` was given {self.path.name}, but {fact}. It reads one row per client, of numbers or of "
+            f"`ParquetReader` was given {self.path}, but {fact}. It reads one row per client, of numbers or of "
             f"lists of numbers that are as long for every client: {advice}."
         )
 

@@ -12,7 +12,6 @@ import os
 import pickle
 import queue
 import select
-import shutil
 import signal
 import sys
 import tempfile
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from workbench._processes import ChildProcess
+from workbench.engines._places import place, remove_tree
 
 
 def in_broken_kernel() -> bool:
@@ -107,7 +107,7 @@ def _read(lines: "queue.SimpleQueue[str]") -> None:
     for line in sys.stdin:
         lines.put(line)
     for folder in (*_working, os.environ[_FOLDER]):
-        shutil.rmtree(folder, ignore_errors=True)
+        remove_tree(place(folder))
     if os.getpgrp() == os.getpid():  # as `Child` starts it: the group is this process and its workers
         os.killpg(os.getpgrp(), signal.SIGKILL)
     os._exit(0)

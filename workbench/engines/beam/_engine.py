@@ -15,13 +15,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from workbench._open_types import Foreign
-from workbench._processes import temporary_folder
 from workbench.engines._arguments import check_batch_size, check_folder
 from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._client_loop import Pass
 from workbench.engines._clients import Batch, ReadRows
 from workbench.engines._engine import Engine, table_of_clients
 from workbench.engines._interpreter import PlanInterpreter
+from workbench.engines._places import scratch_folder
 from workbench.engines._run_recorder import Progress, brief
 from workbench.engines.beam._child import Child, in_broken_kernel
 from workbench.engines.beam._files import ClientFiles, read_clients, save_rows
@@ -52,7 +52,8 @@ class Beam(Engine):
             "DirectRunner" first tries to download another one.
         clients_per_batch: Clients that one element of the PCollection holds.
         check_nan: End the run at the first NaN that leaves a pass.
-        folder: Where rows wait. Default: a temporary folder, removed after each pass.
+        folder: Where rows wait: a path, or an address that fsspec knows, such as "s3://bucket/tmp" (extra `storage`).
+            Default: a temporary folder, removed after each pass.
         read_from: Any Beam source, such as `beam.io.ReadFromParquet(...) | beam.Map(as_client)`, that gives pairs
             `(client_id, data)`. The argument of `run` that it stands for is given as shapes, a pytree of
             `jax.ShapeDtypeStruct((clients, ...), dtype)`. It is read once for each run, by the workers; what they
@@ -128,7 +129,7 @@ class Beam(Engine):
 
     def _write_to(self, record: RunRecord, walk: PlanInterpreter) -> None:
         ids, rows = table_of_clients("Beam", record, walk)
-        with temporary_folder("results-", self.folder) as folder:
+        with scratch_folder("results-", self.folder) as folder:
             try:
                 batches = save_rows(folder, ids, rows, self.clients_per_batch)
                 self._do("run_writing", str(folder), self.write_to, batches)
@@ -154,7 +155,7 @@ class Beam(Engine):
 
     def _compute(self, work: Pass) -> None:
         size = min(self.clients_per_batch, work.clients)
-        with temporary_folder("pass-", self.folder) as folder:
+        with scratch_folder("pass-", self.folder) as folder:
             started = time.perf_counter()
             batches = _write(folder, work, size)
             work.recorder.stage(work.stage, "writing rows", time.perf_counter() - started)

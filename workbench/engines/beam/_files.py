@@ -11,10 +11,10 @@ import jax
 import numpy as np
 
 from workbench._open_types import Foreign
-from workbench._processes import temporary_folder
 from workbench.engines._arguments import argument_of_source
 from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._clients import ClientReader
+from workbench.engines._places import scratch_folder
 from workbench.engines._run_recorder import brief
 from workbench.errors import EngineError
 
@@ -48,7 +48,7 @@ def read_clients(
     struct = args[position]
     clients = {x.shape[0] for x in jax.tree.leaves(struct)}
     row = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), struct)
-    with temporary_folder("clients-", folder) as at:
+    with scratch_folder("clients-", folder) as at:
         try:
             pipeline(str(at), row)
             reader = ClientFiles(at, struct)

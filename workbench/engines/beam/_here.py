@@ -16,6 +16,8 @@ from typing import Any
 
 import psutil
 
+from workbench.engines._places import place
+
 _ENDING_SECONDS = 10.0
 _WORKER = "apache_beam.runners.worker.sdk_worker_main"
 _STARTER = "run_worker"  # Beam's name of a thread that started a worker process and waits for its end
@@ -52,7 +54,7 @@ def run(job: str, arguments: Sequence[Any], runner: object, flags: Sequence[str]
             if raised:
                 raise raised[0]
         except BaseException:
-            _end(Path(arguments[0]) / _worker.CANCELLED, before)
+            _end(place(arguments[0]) / _worker.CANCELLED, before)
             if not lost:  # else Beam's thread may wait for what does not come
                 _wait(thread)
             raise

@@ -5,7 +5,6 @@
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import apache_beam as beam
@@ -16,6 +15,7 @@ from jax import Array
 from workbench._open_types import Foreign
 from workbench._types import PyTree
 from workbench.engines._array_files import load_arrays, save_arrays
+from workbench.engines._places import place, whole_file
 from workbench.engines.beam._worker import make_pipeline
 
 
@@ -43,7 +43,7 @@ class _SaveClient(beam.DoFn):
     def process(self, element: object) -> Iterator[tuple[Any, str]]:
         identity, leaves = check_client(element, self.struct)
         name = hashlib.sha256(json.dumps(identity).encode()).hexdigest()[:24]
-        save_arrays(Path(self.folder) / f"client-{name}.npz", leaves)
+        save_arrays(place(self.folder) / f"client-{name}.npz", leaves)
         yield identity, f"client-{name}.npz"
 
 
@@ -70,14 +70,13 @@ def check_client(element: object, struct: object) -> tuple[Any, list[np.ndarray]
 
 def _write_list(clients: list[tuple[Any, str]], folder: str) -> None:
     ordered = sorted(clients, key=lambda client: (isinstance(client[0], str), client[0]))
-    path = Path(folder) / "clients.json"
-    path.with_suffix(".part").write_text(json.dumps(ordered))
-    path.with_suffix(".part").replace(path)
+    with whole_file(place(folder) / "clients.json") as file:
+        file.write(json.dumps(ordered).encode())
 
 
 def _load_rows(batch: int, folder: str) -> Iterator[dict[str, Any]]:
-    spec = json.loads((Path(folder) / f"rows-{batch}.json").read_text())
-    columns = load_arrays(Path(folder) / f"rows-{batch}.npz")
+    spec = json.loads((place(folder) / f"rows-{batch}.json").read_text())
+    columns = load_arrays(place(folder) / f"rows-{batch}.npz")
     for position, client in enumerate(spec["clients"]):
         rows = {name: column[position] for name, column in zip(spec["names"], columns, strict=True)}
         yield {"client": client, **rows}

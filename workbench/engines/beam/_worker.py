@@ -12,6 +12,7 @@ import apache_beam as beam
 import numpy as np
 
 from workbench.engines._array_files import load_arrays, save_arrays
+from workbench.engines._places import place
 from workbench.engines._remote import Task, counted, run_task, token
 
 CANCELLED = "cancelled"  # a file of this name in its folder ends a pipeline before its next batch
@@ -38,11 +39,11 @@ class ComputeBatch(beam.DoFn):
 
     def setup(self) -> None:
         """Reads the stage once per worker."""
-        self.stage = (Path(self.folder) / "stage").read_bytes()
+        self.stage = (place(self.folder) / "stage").read_bytes()
 
     def process(self, batch: int, shared: list[np.ndarray]) -> Iterator[Any]:
         """Its partial results; what is kept, and how long it took, goes to a file."""
-        folder = Path(self.folder)
+        folder = place(self.folder)
         if (folder / CANCELLED).exists() or not folder.exists():
             message = "the pipeline was called off"
             raise RuntimeError(message)
@@ -137,16 +138,17 @@ def make_pipeline(folder: str, runner: object, flags: Sequence[str]) -> beam.Pip
     from apache_beam.options.pipeline_options import PipelineOptions
 
     pipeline = beam.Pipeline(runner=runner, options=PipelineOptions(list(flags), save_main_session=False))
-    Path(pipeline.local_tempdir).rmdir()
-    own = Path(folder) / "beam"
-    own.mkdir(exist_ok=True)
-    pipeline.local_tempdir = str(own)
+    own = place(folder) / "beam"
+    if not hasattr(own, "fs"):
+        Path(pipeline.local_tempdir).rmdir()
+        own.mkdir(exist_ok=True)
+        pipeline.local_tempdir = str(own)
     return pipeline
 
 
 def run_pipeline(folder: str, batches: int, runner: object, flags: Sequence[str]) -> None:
     """Runs one pass as one pipeline. Every step has a label: a notebook's kernel is not asked for one."""
-    spec = BeamPass(**json.loads((Path(folder) / "spec.json").read_text()))
+    spec = BeamPass(**json.loads((place(folder) / "spec.json").read_text()))
     whole = [m for m, axis in zip(spec.merges, spec.keyed, strict=True) if axis < 0]
     with make_pipeline(folder, runner, flags) as pipeline:
         server = pipeline | "server" >> beam.Create([f"{folder}/shared.npz"]) | "load" >> beam.Map(load_arrays)

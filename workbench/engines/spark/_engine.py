@@ -4,10 +4,10 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import math
 import re
-import shutil
 import threading
 import time
 import uuid
@@ -23,7 +23,6 @@ import numpy as np
 from jax import Array
 
 from workbench._open_types import Foreign
-from workbench._processes import temporary_folder
 from workbench._types import PyTree
 from workbench.engines._arguments import argument_of_source, check_batch_size, check_folder
 from workbench.engines._client_loop import Pass, name_clients
@@ -31,6 +30,7 @@ from workbench.engines._clients import COUNT, Batch, ClientReader, ReadRows
 from workbench.engines._cohorts import Quorum, absent_rows, check_quorum
 from workbench.engines._engine import Engine, table_of_clients
 from workbench.engines._interpreter import PlanInterpreter
+from workbench.engines._places import for_arrow, place, remove_tree, scratch_folder, whole_file
 from workbench.engines._remote_rows import RemoteRows, materialize
 from workbench.engines._run_recorder import Progress, RunRecorder, brief
 from workbench.engines._stage import edge_aval, from_edge, to_host
@@ -75,15 +75,15 @@ class Spark(Engine):
             for JARs of a table's format.
         clients_per_batch: Clients that are computed together, in one row of the DataFrame.
         check_nan: End the run at the first NaN that leaves a batch.
-        folder: Where checkpointed rows and clients of a `ClientReader` wait. Default: a temporary folder. Executors on
-            other machines must see it under the same path.
-        read_from: A Parquet path, or a DataFrame of yours (as of a Delta table), with a row for each client: a column
-            "client" with its id (str or int) and one for each leaf of its data, by the leaf's name ("x" of a
+        folder: Where checkpointed rows and clients of a `ClientReader` wait: a path that all executors see, or an
+            address that fsspec knows, such as "s3://bucket/tmp" (extra `storage`). Default: a temporary folder.
+        read_from: A Parquet path or address, or a DataFrame of yours (as of a Delta table), with a row for each client:
+            a column "client" with its id (str or int) and one for each leaf of its data, by the leaf's name ("x" of a
             dictionary, "c0" and so on of a tuple, by position), as a number, as nested or flat lists, or as bytes. The
             argument of `run` that it stands for is given as shapes, a pytree of
             `jax.ShapeDtypeStruct((clients, ...), dtype)`. It is read once per run, by the executors.
-        write_to: A path, to which every client's row of each result is written as Parquet, or a function that gets them
-            as a DataFrame with columns "client", "out[0]" and so on.
+        write_to: A path or address, to which every client's row of each result is written as Parquet, or a function
+            that gets the rows as a DataFrame with columns "client", "out[0]" and so on.
         timeout_seconds: End the run when one pass takes longer than this. Default: wait as long as Spark works.
         quorum: As `Executor`: go on with the clients that answered, once they are a quorum. In the first pass of a
             round every batch is a task and answers with a file in `folder`.
@@ -147,7 +147,7 @@ class Spark(Engine):
         self, fn: Callable, *args: object, progress: Progress | None = None, cancel: threading.Event | None = None
     ) -> RunRecord:
         """As every engine's `run`; with `read_from`, one argument is given as shapes."""
-        with self._lock, temporary_folder("workbench-", self.folder) as folder:
+        with self._lock, scratch_folder("workbench-", self.folder) as folder:
             jobs = self._jobs = _Jobs(self._opened(), folder, self)
             try:
                 if self.read_from is not None:
@@ -177,7 +177,7 @@ class Spark(Engine):
                 "rows are: pass the result of `clients_from` for a Spark DataFrame."
             )
             raise ProgramError(message)
-        with temporary_folder("workbench-", self.folder) as folder:
+        with scratch_folder("workbench-", self.folder) as folder:
             yield _Jobs(self._opened(), folder, self).packed(clients)
 
     def _opened(self) -> Foreign:
@@ -248,6 +248,7 @@ class _Jobs:
         self._stages: dict[str, Any] = {}
         self._frames: dict[Any, tuple[Any, list[Any]]] = {}  # by the place of their arrays, which they keep alive
         self._states: dict[str, _State] = {}
+        self._files: dict[str, list[str]] = {}
         self._given: set[int] = set()
         self._recorder: RunRecorder | None = None
         self._numbers = iter(range(2**62))
@@ -284,13 +285,14 @@ class _Jobs:
         tasks = 4 * self.tasks  # more than one for each executor
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            asked = self.session.range(0, tasks, 1, tasks).mapInArrow(See(str(mark), text), "host string, seen boolean")
-            hosts = {row["host"] for row in asked.collect() if not row["seen"]}
-        if hosts:
+            asked = self.session.range(0, tasks, 1, tasks).mapInArrow(See(str(mark), text), "fact string")
+            facts = {row["fact"] for row in asked.collect() if row["fact"]}
+        if facts:
             message = (
                 f"{self.engine.name} keeps the rows of clients in {str(self.folder.parent)!r}, and executors on "
-                f"{', '.join(sorted(hosts))} do not see that folder. Rows that one executor writes are read by others. "
-                "Pass `folder=` with a path on a file system that the driver and all executors share."
+                f"{', '.join(sorted(facts))} do not see that folder. Rows that one executor writes are read by others. "
+                "Pass `folder=` with a path, or an address, of a file system that the driver and all executors share, "
+                "and run executors as this user."
             )
             raise EngineError(message)
         self._folder_is_shared = True
@@ -327,7 +329,7 @@ class _Jobs:
         if spec.kept and path is not None:
             self._hold(work, path, size, here)
         elif path is not None:
-            shutil.rmtree(path, ignore_errors=True)
+            remove_tree(path)
 
     def _here(self, work: Pass, named: Sequence[Batch], size: int) -> list[Batch]:
         """The batches of the clients that the round counts."""
@@ -344,9 +346,7 @@ class _Jobs:
         def job() -> Foreign:
             rows = computed
             if path is not None:
-                rows.write.parquet(str(path))
-                rows = self.session.read.parquet(str(path))
-                rows = rows.select(*column_names())
+                rows = self._stored(rows, path).select(*column_names())
             if spec.groups:
                 level = rows.repartition(spec.groups, "grp").sortWithinPartitions("kind", "number", "key", "part")
                 rows = level.mapInArrow(Merge(spec), rows.schema)
@@ -364,13 +364,13 @@ class _Jobs:
         from workbench.engines.spark._worker import ComputeApart, column_names
 
         assert path is not None
-        path.mkdir()
+        path.mkdir(parents=True, exist_ok=True)
         missing: dict[int, tuple[Batch, str]] = {}
         numbers: set[int] = set()
         started = time.perf_counter()
 
         def look() -> None:
-            for file in path.iterdir():
+            for file in path.glob("*"):  # an object store has no empty folders
                 if file.suffix == ".parquet":
                     numbers.add(int(file.stem))
                 elif file.suffix == ".failed":
@@ -398,7 +398,35 @@ class _Jobs:
         if missing:
             work.enough(0, missing, started)
             work.decide(missing, spec.size)
-        return pa.concat_tables(pq.read_table(path / f"{i}.parquet", columns=column_names()) for i in sorted(numbers))
+        files = [for_arrow(path / f"{i}.parquet") for i in sorted(numbers)]
+        return pa.concat_tables(pq.read_table(**file, columns=column_names()) for file in files)
+
+    def _stored(self, frame: Foreign, path: Path) -> Foreign:
+        """A frame written by the executors to a folder, and read from there."""
+        from workbench.engines.spark._worker import WriteFiles
+
+        if not hasattr(path, "fs"):
+            frame.write.parquet(str(path))
+            return self.session.read.parquet(str(path))
+        written = frame.mapInArrow(WriteFiles(str(path)), "file string").toArrow()
+        files = self._files[str(path)] = written.column("file").to_pylist()  # and not those of attempts that failed
+        return self._of_files(files, frame.schema)
+
+    def _of_files(self, files: Sequence[str], schema: Foreign = None) -> Foreign:
+        """The frame of Parquet files; Spark knows no other file systems without JARs, and so the workers read them."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        from workbench.engines.spark._worker import ReadFiles
+
+        if not hasattr(place(files[0]), "fs"):
+            return self.session.read.parquet(*files)
+        schema = schema or from_arrow_schema(pq.ParquetFile(**for_arrow(place(files[0]))).schema_arrow)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            names = self.session.createDataFrame(pa.table({"file": sorted(files)})).repartition(len(files))
+        return names.mapInArrow(ReadFiles(), schema)
 
     def _sent_once(self, data: bytes) -> Foreign:
         """Bytes that every executor needs once: small ones cost a broadcast variable more than they weigh."""
@@ -511,29 +539,24 @@ class _Jobs:
 
     def _read_into_files(self, arrays: Sequence[Any], work: Pass, size: int) -> tuple[Any, list[Batch]]:
         """Clients are read one by one, so that this process never holds them all."""
-        import pyarrow as pa
         import pyarrow.parquet as pq
 
         self._check_folder()
         path = self.folder / f"clients-{next(self._numbers)}"
-        path.mkdir()
+        path.mkdir(parents=True, exist_ok=True)
         each = max(1, math.ceil(math.ceil(work.clients / size) / (4 * self.tasks)))
-        named, writer = [], None
-        try:
-            for batch in work.batches(size, arrays):
-                record = _record(batch)
-                if batch.index % each == 0:
-                    if writer is not None:
-                        writer.close()
-                    file = path / f"part-{batch.index:08d}.parquet"
-                    writer = pq.ParquetWriter(file, record.schema, compression="none", use_dictionary=False)
-                assert writer is not None
-                writer.write_table(pa.Table.from_batches([record]))
-                named.append(Batch(batch.index, batch.clients, []))
-        finally:
-            if writer is not None:
-                writer.close()
-        return self.session.read.parquet(str(path)), named
+        named, files, source = [], [], work.batches(size, arrays)
+        while some := next(source, None):
+            record = _record(some)
+            files.append(str(path / f"part-{some.index:08d}.parquet"))
+            with (
+                whole_file(place(files[-1])) as file,
+                pq.ParquetWriter(file, record.schema, compression="none", use_dictionary=False) as writer,
+            ):
+                for batch in (some, *itertools.islice(source, each - 1)):
+                    writer.write_batch(_record(batch))
+                    named.append(Batch(batch.index, batch.clients, []))
+        return self._of_files(files), named
 
     def _guarded(
         self, work: Pass, named: Sequence[Batch], job: Callable[[], Result], look: Callable[[], None] = lambda: None
@@ -623,10 +646,9 @@ class _Jobs:
         from workbench.engines.spark._worker import REPLY
 
         numbers = [batch.index for batch in here]
-        files = (
-            [str(path)] if work.cohorts is None else [str(x) for i in numbers if (x := path / f"{i}.parquet").exists()]
-        )
-        frame = self.session.read.parquet(*(files or [str(path)])).where(f"kind = {REPLY}")
+        apart = [] if work.cohorts is None else [x for i in numbers if (x := path / f"{i}.parquet").exists()]
+        files = [str(x) for x in apart] or self._files.get(str(path), [str(path)])
+        frame = self._of_files(files).where(f"kind = {REPLY}")
         names = {f"{path.name}-{i}": f"k{i}" for i in range(len(work.phase.kept))}
         state = _State(path, frame, size, names, numbers)
         held = []
@@ -642,7 +664,7 @@ class _Jobs:
     def _dropped(self, name: str) -> None:
         state = self._states.pop(name, None)
         if state is not None and not any(other is state for other in self._states.values()):
-            shutil.rmtree(state.path, ignore_errors=True)
+            remove_tree(state.path)
 
     def _bring(self, wanted: Sequence[RemoteRows]) -> list[Any]:
         """Rows that the server or the caller reads: now they leave the clients."""
@@ -753,15 +775,15 @@ class _Jobs:
                 ["batch int", "held array<bigint>", "ccrc bigint", *(f"c{i} binary" for i in range(len(leaves)))]
             )
             path = self.folder / f"clients-{next(self._numbers)}"
-            each.mapInArrow(Pack(columns, shapes, size), schema).write.parquet(str(path))
-        packed = self.session.read.parquet(str(path))
+            packed = self._stored(each.mapInArrow(Pack(columns, shapes, size), schema), path)
         _check_packed(packed.select("batch", "held").toArrow(), ids, size)
         return _Clients(packed, ids, struct, size)
 
     def _parquet(self, path: str) -> Foreign:
         """The files of a folder; a Delta table's would be those of all its versions."""
-        log = self.context._jvm.org.apache.hadoop.fs.Path(path, "_delta_log")
-        if log.getFileSystem(self.context._jsc.hadoopConfiguration()).exists(log):
+        known = self._hadoop_of(path)
+        log = known and self.context._jvm.org.apache.hadoop.fs.Path(path, "_delta_log")
+        if known.exists(log) if known else (place(path) / "_delta_log").exists():
             message = (
                 f"`read_from` was given {path!r}, which is a Delta table: its folder also holds the files of earlier "
                 "versions, and a path is read as plain Parquet. Pass a DataFrame of your session: "
@@ -769,16 +791,37 @@ class _Jobs:
                 "vectors, `spark.read.parquet(*deltalake.DeltaTable(path).file_uris())`."
             )
             raise EngineError(message)
-        return self.session.read.parquet(path)
+        if known:
+            return self.session.read.parquet(path)
+        files = sorted(str(file) for file in place(path).glob("**/*.parquet"))
+        return self._of_files(files or [path])
+
+    def _hadoop_of(self, path: str) -> Foreign:
+        """Hadoop's file system of an address; None where a JAR is missing for it, and fsspec may know it."""
+        try:
+            return self.context._jvm.org.apache.hadoop.fs.Path(path).getFileSystem(
+                self.context._jsc.hadoopConfiguration()
+            )
+        except Exception:
+            if not hasattr(place(path), "fs"):
+                raise
+            return None
 
     def write(self, ids: Sequence[Any], rows: Mapping[str, np.ndarray], target: Foreign) -> None:
         """Gives every client's rows to a table."""
         import pyarrow as pa
+        import pyarrow.parquet as pq
 
-        columns = {"client": pa.array(ids), **{name: _listed(x) for name, x in rows.items()}}
+        table = pa.table({"client": pa.array(ids), **{name: _listed(x) for name, x in rows.items()}})
+        if not callable(target) and self._hadoop_of(str(target)) is None:
+            if any(place(target).glob("*")):
+                raise FileExistsError(target)
+            with whole_file(place(target) / "part-0.parquet") as file:
+                pq.write_table(table, file)
+            return
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            frame = self.session.createDataFrame(pa.table(columns))
+            frame = self.session.createDataFrame(table)
         if callable(target):
             target(frame)
         else:

@@ -8,11 +8,11 @@ shapes and dtypes the `Spec` says.
 
 import dataclasses
 import json
+import os
 import socket
 import uuid
 import zlib
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from workbench._open_types import Foreign
 from workbench.engines._clients import COUNT, padded
+from workbench.engines._places import place, whole_file
 from workbench.engines._remote import Task, run_task, token
 from workbench.engines._run_recorder import find_nan
 
@@ -234,18 +235,17 @@ class ComputeApart(Compute):
         shared, made = self._values()
         for record in batches:
             for slot, number in enumerate(record.column("batch").to_pylist()):
-                path = Path(self.folder)
-                hidden = path / f".{uuid.uuid4().hex}"
+                path = place(self.folder)
                 try:
                     row, partial = self._answer(record, slot, number, 0, made, shared)
                 except RuntimeError as error:
-                    hidden.write_text(str(error))
-                    hidden.replace(path / f"{number}.failed")
+                    with whole_file(path / f"{number}.failed") as file:
+                        file.write(str(error).encode())
                     continue
                 counts = 1, token(number), 0, 0
                 rows = [row, self._row(PARTIAL, number, 0, payload=encode(partial), counts=counts)]
-                pq.write_table(pa.Table.from_batches([_as_batch(rows, self.spec)]), hidden)
-                hidden.replace(path / f"{number}.parquet")
+                with whole_file(path / f"{number}.parquet") as file:
+                    pq.write_table(pa.Table.from_batches([_as_batch(rows, self.spec)]), file)
             yield record.select(["batch"])
 
 
@@ -333,12 +333,43 @@ class See:
         """Computes one partition, for `mapInArrow`."""
         for _ in batches:
             pass
-        mark = Path(self.path)
+        fact = ""
         try:
-            seen = mark.read_text() == self.text
-        except OSError:
-            seen = False
-        yield pa.RecordBatch.from_pydict({"host": pa.array([socket.gethostname()]), "seen": pa.array([seen])})
+            if place(self.path).read_text() != self.text:
+                fact = "it holds other files"
+        except Exception as error:
+            fact = f"{type(error).__name__} for user {os.getuid()}"
+        host = socket.gethostname()
+        yield pa.RecordBatch.from_pydict({"fact": pa.array([fact and f"{host} ({fact})"])})
+
+
+class WriteFiles:
+    """Writes each partition as one Parquet file of a folder in any file system."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Computes one partition, for `mapInArrow`; the name of its file."""
+        first = next(batches, None)
+        if first is None:
+            return
+        name = f"{self.folder}/part-{uuid.uuid4().hex}.parquet"
+        with whole_file(place(name)) as file, pq.ParquetWriter(file, first.schema) as writer:
+            for batch in (first, *batches):
+                writer.write_batch(batch)
+        yield pa.RecordBatch.from_pydict({"file": pa.array([name])})
+
+
+class ReadFiles:
+    """Reads Parquet files by their names in any file system."""
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Computes one partition, for `mapInArrow`."""
+        for batch in batches:
+            for name in batch.column("file").to_pylist():
+                with place(name).open("rb") as file:
+                    yield from pq.ParquetFile(file).iter_batches(batch_size=8)
 
 
 class GroupExamples:
