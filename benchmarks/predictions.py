@@ -27,6 +27,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from jax import lax
+from jax.ad_checkpoint import checkpoint_name
 from jax.experimental import pallas as pl
 from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec as P
 
@@ -38,6 +39,7 @@ RESULTS = Path(__file__).with_name("predictions.json")
 PAGE = DOCS / "predictions.md"
 PLOT = DOCS / "predictions.png"
 BEGIN, END = "<!-- table: made by benchmarks/predictions.py -->", "<!-- end of the table -->"
+BEGIN_MEMORY, END_MEMORY = "<!-- memory: made by benchmarks/predictions.py -->", "<!-- end of memory -->"
 Shape = jax.ShapeDtypeStruct
 BF16, F16, F32 = jnp.bfloat16, jnp.float16, jnp.float32
 
@@ -64,6 +66,20 @@ class Point:
     program: str
     source: str
     note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """One published statement about memory."""
+
+    id: str
+    target: str
+    build: Callable[[], Program]
+    program: str
+    source: str
+    measured: float  # bytes
+    part: str  # of `MemoryRecord`, without "_bytes"
+    ran: bool | None = None  # None where nothing was run
 
 
 LLMCOMPASS = "PrincetonUniversity/LLMCompass@2e015fd2"
@@ -175,9 +191,13 @@ def fused_attention(q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
 
 def decoder_step(
     *, width: int, heads: int, kv_heads: int, hidden: int, layers: int, vocabulary: int, length: int, batch: int,
-    remat: str, fsdp: int, tensor: int = 1, fused: bool = True,
+    remat: str, fsdp: int, tensor: int = 1, fused: bool = True, moment: Any = F32,
 ) -> Program:  # fmt: skip
-    """A MaxText-like decoder: RMS norm, attention, SwiGLU, scanned layers, AdamW in float32, `batch` a device."""
+    """A MaxText-like decoder: RMS norm, attention, SwiGLU, scanned layers, AdamW in float32, `batch` a device.
+
+    `remat` says what the backward pass keeps: "full" a layer's input, "minimal" products too, "context" the input, the
+    attention's operands and its result. `moment` is the dtype of Adam's first moment.
+    """
     size = width // heads if kv_heads == heads else 128
     mesh = mesh_of(fsdp=fsdp, tensor=tensor)
 
@@ -208,11 +228,15 @@ def decoder_step(
         wide = x.astype(F32)
         return (wide * lax.rsqrt(jnp.mean(wide**2, -1, keepdims=True) + 1e-6) * scale).astype(BF16)
 
+    def named(x: jax.Array) -> jax.Array:
+        return checkpoint_name(x, "context") if remat == "context" else x
+
     def layer(x: jax.Array, w: dict[str, jax.Array]) -> tuple[jax.Array, None]:
         n = w["norms"]
         w = {name: value.astype(BF16) for name, value in w.items() if name != "norms"}
         h = norm(x, n[0])
         q, k, v = (jnp.einsum("bld,dhk->blhk", h, w[name]) for name in "qkv")
+        q, k, v = (named(each) for each in (q, k, v))
         k, v = (jnp.repeat(each, heads // kv_heads, 2) for each in (k, v))
         if fused:
             spec = P("fsdp", "tensor", None, None)
@@ -224,7 +248,7 @@ def decoder_step(
             mask = jnp.tril(jnp.ones((length, length), bool))
             shares = jax.nn.softmax(jnp.where(mask, scores, -1e30), -1).astype(BF16)
             mixed = jnp.einsum("bhqs,bshk->bqhk", shares, v)
-        x += jnp.einsum("blhk,hkd->bld", mixed, w["o"])
+        x += jnp.einsum("blhk,hkd->bld", named(mixed), w["o"])
         x = constrained(x, "fsdp", None, "tensor")
         h = norm(x, n[1])
         x += (jax.nn.silu(h @ w["gate"]) * (h @ w["up"])) @ w["down"]
@@ -233,6 +257,7 @@ def decoder_step(
     policies = {
         "full": jax.checkpoint_policies.nothing_saveable,
         "minimal": jax.checkpoint_policies.dots_with_no_batch_dims_saveable,
+        "context": jax.checkpoint_policies.save_only_these_names("context"),
     }
 
     def loss(params: dict[str, Any], tokens: jax.Array) -> jax.Array:
@@ -245,12 +270,13 @@ def decoder_step(
 
     def step(params: Any, first: Any, second: Any, tokens: jax.Array) -> Any:
         gradient = jax.grad(loss)(params, tokens)
-        first = jax.tree.map(lambda m, g: 0.9 * m + 0.1 * g, first, gradient)
+        first = jax.tree.map(lambda m, g: (0.9 * m + 0.1 * g).astype(moment), first, gradient)
         second = jax.tree.map(lambda v, g: 0.95 * v + 0.05 * g * g, second, gradient)
         params = jax.tree.map(lambda p, m, v: p - 1e-4 * (m * lax.rsqrt(v + 1e-8) + 0.1 * p), params, first, second)
         return params, first, second
 
-    return Program(jax.jit(step, donate_argnums=(0, 1, 2)), (params, params, params, tokens), mesh)
+    first = jax.tree.map(lambda x: Shape(x.shape, moment, sharding=x.sharding), params)
+    return Program(jax.jit(step, donate_argnums=(0, 1, 2)), (params, first, params, tokens), mesh)
 
 
 def maxtext(scale: tuple[int, int, int, int], batch: int, **options: Any) -> Program:
@@ -444,7 +470,7 @@ def points() -> list[Point]:
     add("T012", "training step", "v5p", "v5p:4x4x4", 7.38, partial(maxtext, large, 3, remat="minimal", fsdp=16, tensor=4),
         "decoder of 64B, FSDP 16 × tensor 4", MAXTEXT)  # fmt: skip
     add("T022", "training step", "tpu7x", "tpu7x:4x4x4", 12.2, partial(decoder_step, width=8192, heads=64, kv_heads=8, hidden=28672,
-        layers=80, vocabulary=128256, length=8192, batch=2, remat="full", fsdp=128), "Llama-3.1-70B, FSDP 128", "AI-Hypercomputer/tpu-recipes@c8cfe2f6")  # fmt: skip
+        layers=80, vocabulary=128256, length=8192, batch=2, remat="context", fsdp=128, moment=BF16), "Llama-3.1-70B, FSDP 128", "AI-Hypercomputer/tpu-recipes@c8cfe2f6")  # fmt: skip
     add("T068", "training step", "H100", "h100:8", 0.721, partial(decoder_step, width=4096, heads=32, kv_heads=32, hidden=11008,
         layers=32, vocabulary=32000, length=4096, batch=2, remat="minimal", fsdp=8, fused=False), "Llama-2-7B, FSDP 8", MAXTEXT)  # fmt: skip
     return found
@@ -458,6 +484,86 @@ def fitted(all_points: Iterable[Point]) -> set[str]:
             continue
         groups[point.kind, point.chip].append(point.id)
     return {id for ids in groups.values() for id in ids[1::2]}
+
+
+# ---- memory
+
+GIB = 2.0**30
+
+
+def convolution() -> Program:
+    """Two channels, in tiles of 128: most of the memory is padding."""
+
+    def convolve(x: jax.Array, kernel: jax.Array) -> jax.Array:
+        dimensions = ("NDHWC", "DHWIO", "NDHWC")
+        return lax.conv_general_dilated(x, kernel, (1, 1, 1), ((1, 1), (1, 1), (0, 0)), dimension_numbers=dimensions)
+
+    return Program(convolve, (Shape((1, 8, 2176, 1056, 2), F32), Shape((3, 3, 1, 2, 1), F32)))
+
+
+def residuals() -> Program:
+    """Values that a dense layer keeps for its backward pass: the leaves of the function that `jax.vjp` returns."""
+
+    def kept(x: jax.Array, w: jax.Array) -> Any:
+        return jax.vjp(jnp.dot, x, w)[1]
+
+    return Program(kept, (Shape((1024, 1024), BF16), Shape((1024, 1024), BF16)))
+
+
+def gemma_7b() -> Program:
+    """One forward pass of Gemma 7B, without attention's scores: 28 layers, 16 heads of 256, in bfloat16."""
+    width, hidden, layers, inner, vocabulary = 3072, 24576, 28, 16 * 256, 256_000
+    params = {
+        "embedding": Shape((vocabulary, width), BF16),
+        "layers": {
+            "qkv": Shape((layers, width, 3 * inner), BF16), "out": Shape((layers, inner, width), BF16),
+            "gate": Shape((layers, width, hidden), BF16), "up": Shape((layers, width, hidden), BF16),
+            "down": Shape((layers, hidden, width), BF16), "norms": Shape((layers, 2, width), BF16),
+        },
+        "norm": Shape((width,), BF16),
+    }  # fmt: skip
+
+    def forward(params: Any, tokens: jax.Array) -> jax.Array:
+        def layer(x: jax.Array, w: Any) -> tuple[jax.Array, None]:
+            value = (x * w["norms"][0] @ w["qkv"])[:, -inner:]
+            x = x + value @ w["out"]
+            y = x * w["norms"][1]
+            return x + (jax.nn.gelu(y @ w["gate"]) * (y @ w["up"])) @ w["down"], None
+
+        x, _ = lax.scan(layer, params["embedding"][tokens], params["layers"])
+        return (x * params["norm"]) @ params["embedding"].T
+
+    return Program(forward, (params, Shape((1024,), jnp.int32)))
+
+
+def llama_70b() -> Program:
+    """Llama 2 70B with int8 weights over 8 chips, as it is loaded: embedding and norms in bfloat16, scales in float32."""
+    width, hidden, layers, kv, vocabulary = 8192, 28672, 80, 8 * 128, 32_000
+    mesh = mesh_of(tensor=8)
+
+    def spread(shape: tuple[int, ...], axis: int | None, dtype: Any = jnp.int8) -> Shape:
+        spec = ["tensor" if each == axis else None for each in range(len(shape))]
+        return Shape(shape, dtype, sharding=NamedSharding(mesh, P(*spec)))
+
+    outputs = {"q": width, "k": kv, "v": kv, "gate": hidden, "up": hidden}
+    params = {name: spread((layers, width, n), 2) for name, n in outputs.items()}
+    params |= {f"{name} scale": spread((layers, n), 1, F32) for name, n in outputs.items()}
+    params |= {"o": spread((layers, width, width), 1), "down": spread((layers, hidden, width), 1)}
+    params |= {f"{name} scale": spread((layers, width), None, F32) for name in ("o", "down")}
+    params |= {"head": spread((width, vocabulary), 1), "head scale": spread((vocabulary,), 0, F32)}
+    params |= {"embedding": spread((vocabulary, width), 1, BF16), "norms": spread((2 * layers + 1, width), None, BF16)}
+    return Program(lambda params: jax.tree.map(lambda x: x.ravel()[0], params), (params,), mesh)
+
+
+FLAX, EASYDEL = "google/flax issue 1733", "erfanzar/EasyDeL issue 142"
+MEMORY = (
+    Memory("M008", "v3:2x2", convolution, "convolution of 2 channels, program", FLAX, 10.96 * GIB, "temporary"),
+    Memory("M011", "v3:2x2", gemma_7b, "Gemma 7B served, arguments", EASYDEL, 15.90 * GIB, "argument", ran=False),
+    Memory("M007", "v6e:2x4", llama_70b, "Llama 2 70B in int8 over 8, loaded", "AI-Hypercomputer/JetStream@acd4f5ad",
+           8.1 * GIB, "argument", ran=True),
+    Memory("M013", "h100:1", residuals, "residuals of a dense layer, 1024³ bfloat16", "NVIDIA/TransformerEngine@d0067d0d",
+           4.0 * 2**20, "output"),
+)  # fmt: skip
 
 
 # ---- runs
@@ -495,7 +601,51 @@ def run(names: list[str]) -> dict[str, dict[str, Any]]:
             results[point.id] = {"error": str(error).split(". ")[0][:160]}
         print("  ", results[point.id], flush=True)
         RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
+    for point in MEMORY:
+        if point.id in names or (not names and "bytes" not in results.get(point.id, {})):
+            results[point.id] = remembered(point)
+            RESULTS.write_text(json.dumps(results, indent=1, sort_keys=True) + "\n")
     return results
+
+
+def remembered(point: Memory) -> dict[str, Any]:
+    """The bytes that are predicted for a point, and whether it fits."""
+    program = point.build()
+    on = point.target if program.mesh is None else (point.target, program.mesh)
+    record = wb.inspect(program.fn, on=on)(*program.args)
+    assert record.module is not None
+    assert record.inputs is not None
+    size = getattr(record.module.memory, f"{point.part}_bytes")
+    if size is None and point.part == "argument":  # the compiler gave up; the placement of the arguments is known
+        size = record.inputs.bytes_per_device
+    return {"bytes": size, "fits": record.module.memory.fits}
+
+
+def memory_table(results: dict[str, dict[str, Any]]) -> str:
+    """Predicted bytes beside published ones, and which programs fit."""
+    lines = [
+        "| point | program | chip | published | predicted / published | ran | predicted to fit | source |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    said = {True: "yes", False: "no", None: ""}
+    for point in MEMORY:
+        if "bytes" not in (found := results.get(point.id, {})):
+            continue
+        size = f"{point.measured / GIB:.2f} GiB" if point.measured > GIB else f"{point.measured / 2**20:.1f} MiB"
+        fits = said[found["fits"]] if point.ran is not None else ""
+        lines.append(
+            f"| {point.id} | {point.program} | {point.target} | {size} | {found['bytes'] / point.measured:.2f} | {said[point.ran]} | {fits} | {point.source} |"
+        )
+    for point in points():
+        peak = results.get(point.id, {}).get("peak_bytes")
+        chip = known_chip(point.chip)
+        if point.kind == "training step" and peak and chip is not None and chip.hbm_bytes:
+            available = chip.hbm_bytes / chip.devices_per_chip
+            fits = said[peak <= available]
+            lines.append(
+                f"| {point.id} | {point.program} | {point.target} | it ran | {peak / GIB:.1f} GiB of {available / GIB:.1f} | yes | {fits} | {point.source} |"
+            )
+    return "\n".join(lines)
 
 
 def table(results: dict[str, dict[str, Any]]) -> str:
@@ -563,10 +713,12 @@ def draw(results: dict[str, dict[str, Any]]) -> None:
 
 
 def write_page(results: dict[str, dict[str, Any]]) -> None:
-    """Puts the table into the page."""
+    """Puts the tables into the page."""
     text = PAGE.read_text(encoding="utf-8")
-    before, rest = text.split(BEGIN)
-    PAGE.write_text(before + BEGIN + "\n\n" + table(results) + "\n\n" + END + rest.split(END)[1], encoding="utf-8")
+    for begin, end, made in ((BEGIN, END, table(results)), (BEGIN_MEMORY, END_MEMORY, memory_table(results))):
+        before, rest = text.split(begin)
+        text = f"{before}{begin}\n\n{made}\n\n{end}{rest.split(end)[1]}"
+    PAGE.write_text(text, encoding="utf-8")
 
 
 def main() -> None:
@@ -575,7 +727,7 @@ def main() -> None:
     parser.add_argument("--print", action="store_true", help="print the table; leave the page and the plot alone")
     arguments = parser.parse_args()
     results = run(arguments.points)
-    print(table(results))
+    print(table(results), memory_table(results), sep="\n\n")
     if not arguments.print:
         write_page(results)
         draw(results)

@@ -26,6 +26,7 @@ import optax
 import pandas as pd
 
 import workbench as wb
+from workbench import launch
 from workbench.federated import algorithms
 
 CLIENTS = 4
@@ -93,6 +94,42 @@ def _watched() -> Any:
         for n in (1, 2, 3):
             scaled(np.ones(n, np.float32))
     return [(each.count, each.reasons) for each in seen.record.retraces]
+
+
+def _looped() -> Any:
+    """A watched loop, closed."""
+    step = wb.watch(jax.jit(lambda w: (w - 0.1, (w**2).sum())), outputs={"loss": "1"}, show=False)
+    w = W
+    for _ in range(4):
+        w, _ = step(w)
+    step.close()
+    return np.round([each.metrics["loss"] for each in step.record.history], 4).tolist()
+
+
+def _calibrated() -> Any:
+    chip = wb.calibrate(kinds=("call",), seconds=0.2, progress=False, store=False)
+    return sorted({rate.kind for rate in chip.rates})
+
+
+class Total:
+    """A service that adds."""
+
+    def __init__(self) -> None:
+        self.value: int = 0
+
+    def add(self, number: int) -> int:
+        """The sum so far."""
+        self.value += number
+        return self.value
+
+
+def _launched() -> Any:
+    program = launch.Program("sum")
+    total = program.add_node(launch.ServiceNode(Total))
+    program.add_node(launch.PyNode(lambda client: [client.add(n) for n in range(5)], total))
+    with launch.launched_on_threads(program) as running:
+        running.wait()
+        return running.client(total).add(0), running.exit_codes
 
 
 def _executed() -> Any:
@@ -170,6 +207,9 @@ def calls(folder: Path, record: Any) -> dict[str, Callable[[], Any]]:
         "history as a table": lambda: list(rounds().history.to_pandas().columns),
         "sweep": _swept,
         "watch_compilations": _watched,
+        "watch": _looped,
+        "calibrate": _calibrated,
+        "launch": _launched,
         "tap": lambda: repr(wb.trace(average())(W, X).tap()),
         "show": lambda: type(wb.show(average())(W, X)).__name__,
         "explore": lambda: _closed(wb.explore(average())(W, X)),
@@ -198,6 +238,7 @@ def calls(folder: Path, record: Any) -> dict[str, Callable[[], Any]]:
 KEEPS = {
     "search": "the process that compiles, for the next search; it ends with this process",
     "fit": "the same",
+    "launch": "the thread that ends programs which nobody holds any more",
     "epsilon": "filters for warnings that the import of dp-accounting adds",
 }
 """Calls whose first use leaves something for the next one."""

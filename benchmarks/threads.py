@@ -186,7 +186,7 @@ def of_forks(known: Calls, alone: dict[str, Any], seed: int) -> tuple[int, list[
     return len(known), wrong, f"{refused} calls refused with the cause; plain jax.jit {note} there"
 
 
-OF_THE_USER = ("watch_compilations",)  # what hangs is the user's own `jax.jit`, which the call only watches
+OF_THE_USER = ("watch", "watch_compilations")  # what hangs is the user's own `jax.jit`, which these calls only watch
 KINDS = {"threads": of_threads, "asyncio": of_tasks, "nested": of_nested, "forked": of_forks}
 
 

@@ -2,6 +2,7 @@
 
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -25,4 +26,7 @@ def test_call_leaves_the_world_as_it_was(name, known, tmp_path, monkeypatch):
         known[name]()
     before = world(tmp_path)
     known[name]()
-    assert changes(before, world(tmp_path)) == {}
+    deadline = time.monotonic() + 5.0
+    while "threads" in (found := changes(before, world(tmp_path))) and time.monotonic() < deadline:
+        time.sleep(0.05)  # a thread of Orbax ends by itself
+    assert found == {}

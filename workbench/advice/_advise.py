@@ -258,7 +258,7 @@ def _advice(program: Compiled, findings: list[FindingRecord], checked: list[Rule
         name=record.name,
         target=record.target,
         findings=tuple(sorted(kept, key=_rank)),
-        checked=tuple((rule.__doc__ or rule.__name__).strip().splitlines()[0] for rule in checked),
+        checked=tuple((rule.__doc__ or rule.__name__.replace("_", " ")).strip().splitlines()[0] for rule in checked),
         notes=tuple(notes),
         error_bar="" if record.cost is None or record.cost.seconds is None else record.cost.error_bar,
     )

@@ -65,6 +65,8 @@ class Launched(Live):
         self._rated_at = time.monotonic()
         self._lines: dict[str, CallQueue] = {}
         self._watching = threading.Lock()  # held from the start of the thread that watches
+        self._watcher: threading.Thread | None = None
+        self._over = threading.Event()  # for that thread, which does not hold this object
         # Its threads must not keep alive what its user has dropped.
         self._found: list[weakref.ref[Launched]] = [weakref.ref(self)]
         self._hosts = engine.open(program, _teller(self._found, self._events))
@@ -248,9 +250,11 @@ class Launched(Live):
             self._begin_to_watch()
 
     def _begin_to_watch(self) -> None:
-        if self._watching.acquire(blocking=False):
-            arguments = (self._found, self._events)
-            threading.Thread(target=_watch, args=arguments, name=f"watch {self.program.name}", daemon=True).start()
+        if not self._over.is_set() and self._watching.acquire(blocking=False):
+            arguments = (self._found, self._events, self._over)
+            watcher = threading.Thread(target=_watch, args=arguments, name=f"watch {self.program.name}", daemon=True)
+            watcher.start()
+            self._watcher = watcher
 
     def _start(self, host: Host, attempt: int) -> None:
         for spec in host.specs:
@@ -398,7 +402,11 @@ class Launched(Live):
                 line.close()
             self._engine.close()
             self._stopped, self._ended_at = True, time.monotonic()
+            self._over.set()
             self._changed.notify_all()
+        if self._watcher is not None and self._watcher is not threading.current_thread():
+            self._events.put(("", "", None))  # wakes it
+            self._watcher.join(1.0)
 
     def _at_work(self) -> bool:
         return any(life.spec.runs and life.state in ("starting", "running") for life in self._nodes.values())
@@ -441,8 +449,8 @@ def _teller(found: "list[weakref.ref[Launched]]", events: "queue.SimpleQueue[Any
     return report
 
 
-def _watch(found: "list[weakref.ref[Launched]]", events: "queue.SimpleQueue[Any]") -> None:
-    while True:
+def _watch(found: "list[weakref.ref[Launched]]", events: "queue.SimpleQueue[Any]", over: threading.Event) -> None:
+    while not over.is_set():
         event = None
         with contextlib.suppress(queue.Empty):
             event = events.get(timeout=_TICK_SECONDS)
@@ -452,7 +460,7 @@ def _watch(found: "list[weakref.ref[Launched]]", events: "queue.SimpleQueue[Any]
             if event is not None:
                 events.put(event)
             continue
-        if launched._stopped:
+        if over.is_set():
             return
         launched._look_after(event)
         del launched

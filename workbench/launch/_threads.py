@@ -2,6 +2,7 @@
 
 import math
 import os
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -57,6 +58,14 @@ class ThreadHost:
         """Label, silent seconds and stack of a node that has been silent for too long."""
         limit, silent = self.specs[0].hang_seconds, self._runner.silent_seconds()
         return [(self.specs[0].label, silent, self._runner.stack())] if limit is not None and silent > limit else []
+
+    def wait(self) -> None:
+        """Waits for the end of a thread whose work is over; a thread that hangs is left alone."""
+        thread, context = self._runner.thread, self._runner.context
+        if thread is None or context is None or context.attempt < 0 or context.ended_at is None:
+            return
+        if thread is not threading.current_thread():
+            thread.join(1.0)
 
     def snapshot(self, label: str) -> dict[str, Any]:
         """Numbers of a `NodeStateRecord`, processor seconds included."""
@@ -115,7 +124,9 @@ class Threads:
         return self._hosts
 
     def close(self) -> None:
-        """Drops calls that wait."""
+        """Drops calls that wait, and waits for threads that have sent their last news."""
+        for host in self._hosts:
+            host.wait()
         uninstall()
         for line in list(self._lines.values()):
             line.close()

@@ -19,6 +19,7 @@ from workbench._open_types import Foreign
 from workbench.aot import known_chip, store_calibration
 from workbench.errors import MeshError
 from workbench.inspection import inspect_module
+from workbench.primitives import refuse_forked
 from workbench.records.hardware import ChipRecord, RateKind, RateRecord
 
 _LEAST_SECONDS = 2e-3  # of one run of a program: it repeats its operation until it takes that long
@@ -123,6 +124,7 @@ def calibrate(
 
     Raises:
         MeshError: if `seconds` is not above 0.
+        ProgramError: in a child by `os.fork`, where JAX would wait forever.
         KeyboardInterrupt: Ctrl-C; nothing is kept.
 
     Example:
@@ -133,6 +135,7 @@ def calibrate(
     if not seconds > 0:
         message = f"`calibrate` was given seconds={seconds!r}. It measures for that long: use a number above 0."
         raise MeshError(message)
+    refuse_forked("calibrate")
     mesh = Mesh(np.array(jax.devices()), ("devices",)) if mesh is None else mesh
     show = _Line(shown=progress)
     trials: list[_Trial] = []
