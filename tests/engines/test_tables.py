@@ -1,6 +1,8 @@
 """Clients from tables of examples, with pandas as the oracle."""
 
+import os
 import shutil
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +13,9 @@ import pandas as pd
 import pytest
 
 import workbench as wb
-from workbench.engines import MeshEngine, Sequential, Spark, clients_from
+from workbench.engines import Executor, MeshEngine, Ray, Sequential, Spark, clients_from
 from workbench.engines._engine import table_of_clients
-from workbench.errors import ProgramError
+from workbench.errors import EngineError, ProgramError
 
 FRAME = pd.DataFrame(
     {
@@ -122,6 +124,68 @@ def test_partitions_of_dask_give_the_clients_of_pandas():
     plain = FRAME.drop(columns="x")
     found = dict(clients_from(dask.from_pandas(plain, npartitions=2), order="at"))
     assert {name: (data["y"][: data["n"]].tolist(), int(data["n"])) for name, data in found.items()} == BY_HAND
+
+
+def check_clients_stay_on_the_workers(engine: Executor, clients: Any, buckets: Any, patch: pytest.MonkeyPatch):
+    """Reader and results as those of pandas; no run of the engine reads the clients here."""
+    oracle = dict(clients_from(FRAME, order="at", columns=["x", "y"]))
+    found = dict(clients)
+    assert found.keys() == oracle.keys()
+    for name, data in found.items():
+        jax.tree.map(np.testing.assert_array_equal, data, oracle[name])
+    assert sorted(reader.struct["x"].shape for reader in buckets) == [(1, 3, 2), (2, 2, 2)]
+    w = np.array([1.0, -2.0], np.float32)
+    with patch.context() as here:
+        here.setattr(type(clients), "__iter__", None)
+        mean, rows = engine.run(fitted, w, clients).results
+        np.testing.assert_allclose(mean, expected(w)[0], rtol=1e-5)
+        by_client = dict(zip("abc", expected(w)[1], strict=True))
+        np.testing.assert_allclose(rows, [by_client[name] for name in clients.ids], rtol=1e-5)
+        np.testing.assert_allclose(engine.run(in_buckets, w, *buckets).results, expected(w)[0], rtol=1e-5)
+        beside = np.arange(3, dtype=np.int32)  # an argument that this process sends
+        total = wb.program(clients=3)(lambda x, data: wb.reduce_sum(wb.map_fn(lambda x, d: x * d["n"], (x, data))))
+        counts = {name: count for name, (_, count) in BY_HAND.items()}
+        assert int(engine.run(total, beside, clients).results) == sum(
+            i * counts[name] for i, name in enumerate(clients.ids)
+        )
+        clients.labels[0] = clients.labels[0]._replace(mark=0)
+        with pytest.raises(EngineError, match="read again and gave other clients"):
+            engine.run(fitted, w, clients)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_workers_of_dask_pack_and_hold_clients(monkeypatch: pytest.MonkeyPatch):
+    distributed, dask = pytest.importorskip("distributed"), pytest.importorskip("dask")
+    frame = pytest.importorskip("dask.dataframe")
+    with (
+        dask.config.set({"dataframe.convert-string": False}),
+        distributed.Client(n_workers=2, threads_per_worker=1, dashboard_address=":0") as client,
+    ):
+        table = frame.from_pandas(FRAME, npartitions=3)
+        clients = clients_from(table, order="at", columns=["x", "y"])
+        buckets = clients_from(table, order="at", columns=["x", "y"], buckets=[2, 3])
+        engine = Executor(client.get_executor(), clients_per_task=2)
+        check_clients_stay_on_the_workers(engine, clients, buckets, monkeypatch)
+        w = np.array([1.0, -2.0], np.float32)
+        before = engine.run(in_buckets, w, *buckets).results
+        os.kill(next(iter(client.run(os.getpid).values())), signal.SIGKILL)  # its parts are made again
+        assert engine.run(in_buckets, w, *buckets).results == before
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_workers_of_ray_pack_and_hold_clients(monkeypatch: pytest.MonkeyPatch):
+    ray = pytest.importorskip("ray")
+    data = pytest.importorskip("ray.data")
+    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+    try:
+        table = data.from_pandas([FRAME[:3], FRAME[3:]])
+        clients = clients_from(table, order="at", columns=["x", "y"])
+        buckets = clients_from(table, order="at", columns=["x", "y"], buckets=[2, 3])
+        check_clients_stay_on_the_workers(Ray(clients_per_task=2), clients, buckets, monkeypatch)
+    finally:
+        ray.shutdown()
 
 
 @pytest.mark.skipif(not shutil.which("java"), reason="no Java")

@@ -1,12 +1,16 @@
 """Any `concurrent.futures` executor as an engine: threads, processes, a Dask cluster."""
 
 import concurrent.futures
+import contextlib
+import dataclasses
 import logging
 import math
 import os
+import random
 import time
+import uuid
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -16,9 +20,10 @@ from workbench._open_types import Foreign
 from workbench._version import __version__
 from workbench.engines._arguments import check_batch_size
 from workbench.engines._client_loop import Pass, list_clients, name_clients
-from workbench.engines._clients import Batch
+from workbench.engines._clients import Batch, ReadRows
 from workbench.engines._cohorts import Quorum, check_quorum
 from workbench.engines._engine import Engine
+from workbench.engines._held import HeldClients
 from workbench.engines._remote import Reply, Task, Values, fingerprint, run_task
 from workbench.engines._run_recorder import brief
 from workbench.errors import EngineError, ProgramError
@@ -116,21 +121,48 @@ class Executor(Engine):
         started = time.perf_counter()
         digest, stage = work.exported(size, self.platforms)
         work.recorder.warmup_seconds += time.perf_counter() - started
-        values = self._put(Values(stage, work.shared, fingerprint(work.shared, digest)))
+        values: Any = self._put(Values(stage, work.shared, fingerprint(work.shared, digest)))
+        reader, held = self._held(work)
 
         def send(batch: Batch) -> Future:
             operands = [np.int32(batch.index), *batch.rows]
             task = Task(digest, b"", operands, fingerprint(operands, digest))
-            return self.pool.submit(run_task, task, values)  # pyright: ignore[reportArgumentType] -- Dask's or Ray's
+            if reader is None:
+                return self.pool.submit(run_task, task, values)
+            first = batch.index * size
+            parts, slices = reader.slices(first, first + len(batch.clients))
+            task = dataclasses.replace(task, held=held, slices=slices, size=size)
+            return self.pool.submit(run_task, task, values, *parts)
 
         return send
+
+    def _held(self, work: Pass) -> tuple[HeldClients | None, tuple[tuple[int, int], ...]]:
+        """The reader whose clients the workers of this pool hold, and which rows of the pass these are."""
+        owner = getattr(self.pool, "_client", getattr(self.pool, "_ray", None))
+        readers = [x.reader for x in work.rows if isinstance(x, ReadRows) and isinstance(x.reader, HeldClients)]
+        reader = next((x for x in readers if owner is not None and x.cluster.owner is owner), None)
+        if reader is None:
+            return None, ()
+        rows = enumerate(work.rows)
+        return reader, tuple((i, x.index) for i, x in rows if isinstance(x, ReadRows) and x.reader is reader)
+
+    def _batches(self, work: Pass, size: int) -> Iterator[Batch]:
+        """The batches of a pass; those whose clients the workers hold have no rows of these here."""
+        reader, held = self._held(work)
+        if reader is None:
+            yield from work.batches(size)
+            return
+        places = {place for place, _ in held}
+        for batch in work.batches(size, [x for i, x in enumerate(work.rows) if i not in places]):
+            first = batch.index * size
+            yield dataclasses.replace(batch, clients=reader.ids[first : first + len(batch.clients)])
 
     def _put(self, values: Values) -> object:
         """The stage and the server's values where each worker gets them once per pass, if the pool has such a place."""
         client = getattr(self.pool, "_client", None)
         if client is not None:  # of Dask
             _check_dask(client)
-            return client.scatter([values], broadcast=True, hash=False)[0]
+            return _scattered(client, values)
         if isinstance(self.pool, concurrent.futures.ProcessPoolExecutor) or _is_loky(self.pool):
             return values.stored() if values.nbytes > _MOST_SENT_BYTES else values
         return values
@@ -192,7 +224,7 @@ class _Answers:
 
     def collect(self, workers: int) -> None:
         """Sends all batches, at most two for each worker at a time, and adds their answers."""
-        source = self.work.batches(self.size)
+        source = self.engine._batches(self.work, self.size)
         exhausted = reason = None
         while not (reason := self.work.enough(self.answered, self.missing, self.started)) and not (
             exhausted and not self.waiting
@@ -298,7 +330,8 @@ class _Answers:
         try:
             work.add(batch, reply.outputs, seconds=reply.seconds, where=reply.where, check_nan=check_nan)
         except EngineError as error:
-            raise (work.isolated(batch) or error) if check_nan and len(batch.clients) > 1 else error from None
+            alone = check_nan and len(batch.clients) > 1 and self.engine._held(work)[0] is None
+            raise (work.isolated(batch) or error) if alone else error from None
 
 
 def _remade(pool: Foreign) -> concurrent.futures.Executor | None:
@@ -347,6 +380,21 @@ def _check_dask(client: Foreign) -> None:
         )
         raise EngineError(message)
     seen.update(new)
+
+
+def _scattered(client: Foreign, values: Values) -> object:
+    """The values at two workers of Dask, from which the others take them once each.
+
+    Dask's `broadcast=True` never returns if a worker has just died (distributed 2026.8).
+    """
+    key, copies = f"workbench-{uuid.uuid4().hex}", []
+    workers = list(client.scheduler_info(n_workers=-1)["workers"])
+    for worker in random.sample(workers, len(workers)):
+        with contextlib.suppress(OSError, KeyError):  # the worker is gone
+            copies.append(client.scatter({key: values}, workers=[worker])[key])
+        if len(copies) == 2:
+            break
+    return copies[0] if copies else client.scatter({key: values})[key]
 
 
 def _run_here(compiled: jax.stages.Compiled, operands: list[Any]) -> Reply:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from multiprocessing import connection
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -22,6 +22,14 @@ import numpy as np
 from workbench._processes import is_removed, remove_with_this_process
 from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._artifact import unpack
+
+
+class Slice(NamedTuple):
+    """Clients of a part that its worker holds, and the part's checksum."""
+
+    start: int
+    stop: int
+    mark: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +40,9 @@ class Task:
     stage: bytes | memoryview
     operands: list[Any]
     sent: int | None = None  # the fingerprint of the operands, where they travel
+    held: tuple[tuple[int, int], ...] = ()  # rows that come from parts: their place among the rows, and the leaf
+    slices: tuple[Slice, ...] = ()  # of each part
+    size: int = 0  # slots of the batch
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +130,24 @@ _LOADED: dict[str, Callable] = {}
 _LOCK = threading.Lock()
 
 
-def run_task(task: Task, values: Values | None = None) -> Reply:
+def _rows_of_parts(task: Task, parts: Sequence[Any]) -> list[Any]:
+    """The operands with the rows that are held in parts.
+
+    Raises:
+        ValueError: if a part was made again, and has other clients.
+    """
+    if [part.mark for part in parts] != [x.mark for x in task.slices]:
+        message = "a part of the table was read again and gave other clients: write the table first, and read that"
+        raise ValueError(message)
+    operands = list(task.operands)
+    for place, leaf in task.held:
+        rows = [part.leaves[leaf][x.start : x.stop] for part, x in zip(parts, task.slices, strict=True)]
+        filled = np.concatenate([*rows, *[rows[0][:1]] * (task.size - sum(map(len, rows)))])
+        operands.insert(place + 1, filled)
+    return operands
+
+
+def run_task(task: Task, values: Values | None = None, *parts: Any) -> Reply:
     """Runs one batch; a stage is compiled when its first batch arrives and kept."""
     end_with_parent()
     if values is not None and values.sent != fingerprint(values.arrays, task.digest):
@@ -128,6 +156,8 @@ def run_task(task: Task, values: Values | None = None) -> Reply:
     if task.sent is not None and task.sent != fingerprint(task.operands, task.digest):
         message = "the rows of its clients changed on their way to the worker"
         raise ValueError(message)
+    if task.held:
+        task = dataclasses.replace(task, operands=_rows_of_parts(task, parts))
     if values is not None:
         task = dataclasses.replace(task, stage=values.stage, operands=[*task.operands, *values.arrays])
     started = time.perf_counter()

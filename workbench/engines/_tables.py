@@ -2,12 +2,14 @@
 
 import functools
 from collections.abc import Iterator, Sequence
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
+import jax
 import numpy as np
 
 from workbench._open_types import Foreign
 from workbench.engines._clients import COUNT, ClientReader, padded
+from workbench.engines._held import Cluster, HeldClients, HeldPart, cluster_of_dask, cluster_of_ray, label_of
 from workbench.errors import ProgramError
 
 
@@ -46,15 +48,16 @@ def clients_from(
 
     A client's data are a dictionary of its columns, `[length, ...]` each, filled up with zeros, and "n", the number of
     its examples as an int32. Spark groups and pads on its executors, and `Spark` computes them there: no client's data
-    reach this process. A run packs them once, and `Spark.read` once for many runs. Of a Dask DataFrame this process
-    reads one partition at a time, in each pass again.
+    reach this process. A run packs them once, and `Spark.read` once for many runs. The workers of a Dask client or of
+    Ray group, pad and keep the clients until the reader is deleted: `Executor` of that client, or `Ray`, computes the
+    clients there. Without a client, this process reads one partition of Dask at a time, in each pass again.
 
     Args:
-        frame: A DataFrame of pandas, Dask or Spark.
+        frame: A DataFrame of pandas, Dask or Spark, or a data set of Ray Data.
         by: Column with the client of each example.
         columns: Columns of numbers, or of lists of numbers that are as long in every row. Default: all but `by` and
             `order`.
-        order: Column that orders the examples of a client. Default: the order of the table, which Spark does not keep.
+        order: Column that orders the examples of a client. Default: the order of the table, which pandas alone keeps.
         length: Examples that each client has; of longer clients the first are taken. Default: those of the longest.
         buckets: Several such lengths: each client is padded to the next one, and cut to the last.
 
@@ -74,7 +77,8 @@ def clients_from(
         >>> clients.clients, [(name, data["x"].tolist(), int(data["n"])) for name, data in clients]
         (2, [('a', [2.0, 0.0], 1), ('b', [1.0, 3.0], 2)])
     """
-    known = [str(name) for name in frame.columns]
+    is_ray = type(frame).__module__.startswith("ray.data")
+    known = [str(name) for name in (frame.columns() if is_ray else frame.columns)]
     names = list(columns) if columns is not None else [name for name in known if name not in (by, order)]
     wrong = [name for name in (by, *names, *([order] if order else ())) if name not in known]
     if wrong or not names or COUNT in names:
@@ -97,31 +101,92 @@ def clients_from(
             for low, high, top in _used(buckets, counts)
         )
     parts = getattr(frame, "npartitions", None)
+    cluster = cluster_of_ray() if is_ray else cluster_of_dask() if parts is not None else None
+    if cluster is not None:
+        readers = _held(cluster, _whole_clients(cluster, frame, by), by, names, order, length, buckets)
+        return readers if buckets is not None else readers[0]
     sizes = frame.groupby(by).size()
-    counts = np.asarray(sizes if parts is None else sizes.compute())
-    if not len(counts):
-        message = "`clients_from` was given a table without rows. A program needs at least one client."
-        raise ProgramError(message)
-    if buckets is not None:
-        ranges = _used(buckets, counts)
-    else:
-        longest = int(counts.max())
-        ranges = [(0, longest, longest if length is None else length)]
+    ranges = _ranges(np.asarray(sizes if parts is None else sizes.compute()), length, buckets)
 
-    def read(low: int, high: float, length: int) -> Iterator[tuple[Any, Any]]:
+    def read(each: _Range) -> Iterator[tuple[Any, Any]]:
         placed = frame if parts is None else frame.shuffle(on=by)
         pieces = [placed] if parts is None else (piece.compute() for piece in placed.partitions)
         for piece in pieces:
-            ordered = piece.sort_values([by, order] if order else by, kind="stable")
-            for client, rows in ordered.groupby(by, sort=True):
-                if low < len(rows) <= high:
-                    yield client, padded({name: _values(client, name, rows[name]) for name in names}, length)
+            yield from _clients_of(piece, by, names, order, each)
 
-    readers = tuple(
-        ClientReader(functools.partial(read, low, high, top), clients=int(np.sum((low < counts) & (counts <= high))))
-        for low, high, top in ranges
-    )
+    readers = tuple(ClientReader(functools.partial(read, each), clients=each.clients) for each in ranges)
     return readers[0] if buckets is None else readers
+
+
+class _Range(NamedTuple):
+    """Clients with more than `low` and at most `high` examples, to be filled up to a length."""
+
+    low: int
+    high: float
+    length: int
+    clients: int
+
+
+def _ranges(counts: np.ndarray, length: int | None, buckets: Sequence[int] | None) -> list[_Range]:
+    if not len(counts):
+        message = "`clients_from` was given a table without rows. A program needs at least one client."
+        raise ProgramError(message)
+    if buckets is None:
+        return [_Range(0, np.inf, int(counts.max()) if length is None else length, len(counts))]
+    used = _used(buckets, counts)
+    return [_Range(*each, clients=int(np.sum((each[0] < counts) & (counts <= each[1])))) for each in used]
+
+
+def _clients_of(
+    piece: Foreign, by: str, names: Sequence[str], order: str | None, each: _Range
+) -> Iterator[tuple[Any, Any]]:
+    """The clients of a pandas DataFrame that are in a range."""
+    ordered = piece.sort_values([by, order] if order else by, kind="stable")
+    for client, rows in ordered.groupby(by, sort=True):
+        if each.low < len(rows) <= each.high:
+            yield client, padded({name: _values(client, name, rows[name]) for name in names}, each.length)
+
+
+def _whole_clients(cluster: Cluster, frame: Foreign, by: str) -> list[Any]:
+    """References to pandas DataFrames on the workers, with all examples of a client in one of them."""
+    if hasattr(frame, "to_pandas_refs"):  # of Ray Data
+        places = max(1, int(cluster.owner.cluster_resources().get("CPU", 1)))
+        return frame.repartition(2 * places, keys=[by]).to_pandas_refs()
+    return cluster.owner.compute(frame.shuffle(on=by).to_delayed())
+
+
+def _held(
+    cluster: Cluster,
+    frames: Sequence[Any],
+    by: str,
+    names: Sequence[str],
+    order: str | None,
+    length: int | None,
+    buckets: Sequence[int] | None,
+) -> tuple[ClientReader, ...]:
+    """Readers of clients that the workers pack from their DataFrames, and hold."""
+    sizes = cluster.gather([cluster.start(_sizes, piece, by) for piece in frames])
+    readers = []
+    for each in _ranges(np.concatenate(sizes), length, buckets):
+        parts = [cluster.start(_pack, piece, by, names, order, each) for piece in frames]
+        labels = cluster.gather([cluster.start(label_of, part) for part in parts])
+        reader = HeldClients(cluster, parts, labels, jax.tree.structure(dict.fromkeys([*names, COUNT], 0)))
+        if reader.clients != each.clients or len(set(reader.ids)) != reader.clients:
+            message = (
+                f"`clients_from` counted {each.clients} clients and packed {reader.clients}, {len(set(reader.ids))} of "
+                "them different. A table gives the same rows each time it is read: write it first, and read that."
+            )
+            raise ProgramError(message)
+        readers.append(reader)
+    return tuple(readers)
+
+
+def _sizes(piece: Foreign, by: str) -> np.ndarray:
+    return piece.groupby(by).size().to_numpy() if len(piece) else np.zeros(0, int)
+
+
+def _pack(piece: Foreign, by: str, names: Sequence[str], order: str | None, each: _Range) -> HeldPart:
+    return HeldPart.of(list(_clients_of(piece, by, names, order, each)) if len(piece) else [])
 
 
 def _check_buckets(buckets: Sequence[int], length: int | None) -> None:

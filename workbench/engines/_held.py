@@ -1,0 +1,101 @@
+"""Clients whose data stay with the workers of a Dask or Ray cluster, which packed them there."""
+
+# pyright: reportMissingImports=false
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from workbench._open_types import Foreign
+from workbench._types import PyTreeDef
+from workbench.engines._clients import ClientReader, as_avals
+from workbench.engines._remote import Slice, fingerprint
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldPart:
+    """Some clients on a worker: ids, leaves `[clients, ...]`, and a checksum of both."""
+
+    ids: tuple[Any, ...]
+    leaves: list[np.ndarray]
+    mark: int
+
+    @classmethod
+    def of(cls, clients: Sequence[tuple[Any, Any]]) -> "HeldPart":
+        """The part of some clients with their data."""
+        ids = tuple(x.item() if isinstance(x, np.generic) else x for x, _ in clients)
+        rows = zip(*(jax.tree.leaves(data) for _, data in clients), strict=True)
+        leaves = [np.stack(x) for x in rows]
+        return cls(ids, leaves, fingerprint(leaves, ids))
+
+
+class _Label(NamedTuple):
+    """Ids, checksum and shapes of a part, for the driver."""
+
+    ids: tuple[Any, ...]
+    mark: int
+    avals: tuple[Any, ...]
+
+
+def label_of(part: HeldPart) -> _Label:
+    """The ids and the checksum of a part, and the shapes of a client."""
+    return _Label(part.ids, part.mark, as_avals(part.leaves, rows=True))
+
+
+class Cluster(NamedTuple):
+    """A cluster that holds parts: the owner of its references, and functions that start tasks and gather results."""
+
+    owner: Foreign  # a client of Dask, or the module `ray`
+    start: Callable[..., Any]  # fn, *arguments, which may be references → a reference
+    gather: Callable[[Sequence[Any]], list[Any]]
+
+
+def cluster_of_dask() -> Cluster | None:
+    """The cluster of the current `distributed.Client`; None where there is none."""
+    try:
+        from distributed import get_client  # pyright: ignore[reportAttributeAccessIssue]
+
+        client = get_client()
+    except (ImportError, ValueError):
+        return None
+    return Cluster(client, client.submit, client.gather)
+
+
+def cluster_of_ray() -> Cluster:
+    """The cluster that Ray is connected to."""
+    import ray
+
+    return Cluster(ray, lambda fn, *arguments: ray.remote(fn).remote(*arguments), lambda refs: ray.get(list(refs)))
+
+
+class HeldClients(ClientReader):
+    """Clients in parts on a cluster; this process reads one part at a time, where another engine asks for them."""
+
+    def __init__(self, cluster: Cluster, parts: Sequence[Any], labels: Sequence[_Label], structure: PyTreeDef) -> None:
+        full = [(part, label) for part, label in zip(parts, labels, strict=True) if label.ids]
+        self.cluster, self.parts, self.labels = cluster, [x for x, _ in full], [x for _, x in full]
+        self.ids = tuple(identity for label in self.labels for identity in label.ids)
+        self.clients, self.structure, self.avals = len(self.ids), structure, self.labels[0].avals
+        self._ends = np.cumsum([len(label.ids) for label in self.labels])
+
+    def __iter__(self) -> Iterator[tuple[Any, Any]]:
+        """The clients, read by this process."""
+        for reference in self.parts:
+            (part,) = self.cluster.gather([reference])
+            for identity, *leaves in zip(part.ids, *part.leaves, strict=True):
+                yield identity, jax.tree.unflatten(self.structure, leaves)
+
+    def slices(self, start: int, stop: int) -> tuple[list[Any], tuple[Slice, ...]]:
+        """The parts with the clients from `start` to `stop`, and which of each part."""
+        parts, slices = [], []
+        for number in range(int(np.searchsorted(self._ends, start, "right")), len(self.parts)):
+            first = int(self._ends[number]) - len(self.labels[number].ids)
+            if first >= stop:
+                break
+            parts.append(self.parts[number])
+            end = min(stop, int(self._ends[number])) - first
+            slices.append(Slice(max(start - first, 0), end, self.labels[number].mark))
+        return parts, tuple(slices)
