@@ -1,5 +1,6 @@
 """`why` against programs whose collectives have one reason each by construction, and against `inspect`."""
 
+import importlib
 import re
 
 import flax.linen as nn
@@ -321,3 +322,45 @@ def test_many_collectives_are_told_by_reason_and_all_of_them_with_details() -> N
     counted = [int(number) for line in text.splitlines() for number in re.findall(r"(\d+) × (?:all-|coll)", line)]
     assert sum(counted) == len(found.collectives)
     assert "argument `weights[*]`" in text
+
+
+def test_lines_of_a_library_elsewhere_are_not_the_users(tmp_path, monkeypatch) -> None:
+    """As on systems whose `dist-packages` are no part of Python's own folders."""
+    library = tmp_path / "dist-packages" / "other_layers.py"
+    library.parent.mkdir()
+    library.write_text("def dense(x, w):\n    return x @ w\n")
+    monkeypatch.syspath_prepend(library.parent)
+    dense = importlib.import_module("other_layers").dense
+    mesh = mesh_with(data=4, model=2)
+    shape = sharded(mesh)
+
+    def layers(x, up, down):
+        x = dense(x, up)
+        return dense(x, down)
+
+    first = layers.__code__.co_firstlineno
+    args = (shape((512, 256), "data"), shape((256, 1024), "model"), shape((1024, 256), "model"))
+    with jax.set_mesh(mesh):
+        found = wb.why(layers)(*args).collectives
+    told = {each.source.line - first: each.sentence for each in found if each.source is not None}
+    assert sorted(told) == [1, 2]
+    for line, name in ((1, "up"), (2, "down")):
+        assert f"`dot_general` at test_reasons.py:{first + line} sums" in told[line]
+        assert f"argument `{name}`" in told[line]
+
+
+def test_equal_arrays_of_layers_are_told_once() -> None:
+    mesh = mesh_with(data=4, model=2)
+    shape = sharded(mesh)
+
+    def layers(params, x):
+        for w in params["layers"]:
+            x = jnp.tanh(x @ w)
+        return x
+
+    with jax.set_mesh(mesh):
+        found = wb.why(layers)({"layers": [shape((1024, 1024), None, "model")] * 6}, shape((64, 1024), "data"))
+    text = render.text(found)
+    assert len([each for each in found.arrays if "argument" in each.name]) == 6
+    assert "  argument `params['layers'][*]` (f32[1024,1024]): 6 of 4 MiB (together 24 MiB), 4 copies." in text
+    assert text.count("no operation spread `data` to it") == 1

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 
-from workbench.records.sharding import WhyCollectiveRecord, WhyOperandRecord, WhyRecord
+from workbench.records.sharding import WhyArrayRecord, WhyCollectiveRecord, WhyOperandRecord, WhyRecord
 from workbench.render.units import axes_text, bytes_text, count_text, line_text, spec_text
 
 _INDEX = re.compile(r"(?<=[\[._])\d+(?=[\]._'`])")  # of a layer: `layers[3].w`, `params['Dense_1']`, and not `w1`
@@ -43,12 +43,19 @@ def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
         lines.append("  no collectives")
     if record.arrays:
         lines.append("Replicated and large")
-    shown = record.arrays[:_MOST_PLACES] if is_long else record.arrays
-    for array in shown:
-        lines.append(f"  {array.name}: {bytes_text(array.size_bytes)}, {count_text(array.copies)} copies.")
-        lines.append(f"    {array.sentence}")
-    if len(shown) < len(record.arrays):
-        lines.append(f"  and {len(record.arrays) - len(shown)} smaller ones")
+    arrays: dict[tuple[object, ...], list[WhyArrayRecord]] = {}
+    for array in record.arrays:  # those of equal layers are one
+        key = (_without_indices(array.name), array.size_bytes, array.copies, _without_indices(array.sentence))
+        arrays.setdefault(key, []).append(array)
+    shown = list(arrays.values())[:_MOST_PLACES] if is_long else list(arrays.values())
+    for alike in shown:
+        name, sentence = alike[0].name, alike[0].sentence
+        if len(alike) > 1:
+            name, sentence = _without_indices(name), _without_indices(sentence)
+        lines.append(f"  {name}: {_sizes([each.size_bytes for each in alike])}, {count_text(alike[0].copies)} copies.")
+        lines.append(f"    {sentence}")
+    if left := len(record.arrays) - sum(map(len, shown)):
+        lines.append(f"  and {left} smaller ones")
     if is_long:
         lines.append("Every collective, with its operands: `wb.render.text(record, details=True)`.")
     return "\n".join([*lines, *(f"Note: {note}" for note in record.notes)])
@@ -61,7 +68,7 @@ def _one_by_one(groups: list[list[WhyCollectiveRecord]], details: bool) -> list[
         if len({found.sentence for found in group}) > 1:
             reason = [_without_indices(line) for line in reason]
         numbers = f"{number}." if len(group) == 1 else f"{number}–{number + len(group) - 1}."
-        lines += [f"{numbers} {what}, {_payloads(group)} per device{where}", *reason]
+        lines += [f"{numbers} {what}, {_sizes([found.payload_bytes for found in group])} per device{where}", *reason]
         number += len(group)
     return lines
 
@@ -113,12 +120,13 @@ def _total(group: Sequence[WhyCollectiveRecord]) -> float:
     return sum(found.payload_bytes * (found.executions or 1) for found in group)
 
 
-def _payloads(group: Sequence[WhyCollectiveRecord]) -> str:
-    sizes = Counter(bytes_text(found.payload_bytes) for found in group)
-    if len(group) <= 3:
-        return ", ".join(bytes_text(found.payload_bytes) for found in group)
-    total = sum(found.payload_bytes for found in group)
-    return f"{', '.join(f'{count} of {size}' for size, count in sizes.items())} (together {bytes_text(total)})"
+def _sizes(sizes: Sequence[int]) -> str:
+    """`512 KiB`, `3 of 512 KiB`, or `1 of 2 MiB, 4 of 512 KiB (together 4 MiB)`."""
+    counts = Counter(map(bytes_text, sizes))
+    if len(sizes) == 1:
+        return next(iter(counts))
+    told = ", ".join(f"{count} of {size}" for size, count in counts.items())
+    return f"{told} (together {bytes_text(sum(sizes))})"
 
 
 def _without_indices(text: str) -> str:

@@ -1,8 +1,6 @@
 """Asks Shardy how it would shard a program, and why, without devices and without compiling."""
 
-import importlib.util
 import re
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -10,6 +8,7 @@ from typing import Any, Literal, cast
 from workbench._jax_compat import shardy as _shardy
 from workbench._jax_compat.shardy_read import ShardyCollective
 from workbench.inspection.hlo import group_axes, pair_axes
+from workbench.records import package_of
 from workbench.records.program import SourceLine
 from workbench.records.sharding import (
     PlannedCollectiveKind,
@@ -20,7 +19,6 @@ from workbench.records.sharding import (
 )
 
 _STAGE = re.compile(r"wb:([0-9.]+):\w+")
-_LIBRARIES = ("jax", "jaxlib", "workbench")
 
 
 def propagate_shardings(
@@ -147,19 +145,10 @@ def _stage(op_name: str) -> str | None:
     return found[-1] if found else None
 
 
-def _folders() -> tuple[str, ...]:
-    specs = (importlib.util.find_spec(library) for library in _LIBRARIES)
-    homes = tuple(home for spec in specs if spec for home in spec.submodule_search_locations or ())
-    return (*homes, f"{sys.base_prefix}/lib/python3", f"{sys.prefix}/lib/python3")
-
-
-_NOT_THE_USERS = _folders()
-
-
 def _source(frames: tuple[Any, ...]) -> SourceLine | None:
     """The innermost frame that is the user's."""
     for file, line, column, end_line, end_column, function in frames:
-        if not file.startswith((*_NOT_THE_USERS, "<frozen")):
+        if package_of(file) is None:
             return SourceLine(
                 file=file, line=line, column=column, end_line=end_line, end_column=end_column, function=function
             )
