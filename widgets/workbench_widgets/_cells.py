@@ -5,7 +5,7 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from workbench.records import cell_name, read_source_lines
+from workbench.records import cell_name, package_of, read_source_lines
 from workbench.records.compiled import ProgramRecord
 
 MOST_BYTES = 200_000  # of one file
@@ -47,7 +47,7 @@ def code_of(files: Iterable[str]) -> list[tuple[str, str]]:
     for file in files:
         if file in cells:
             found.setdefault(f"In [{cells[file]['number'] or ' '}]", cells[file]["source"])
-        elif "site-packages" not in file and (lines := read_source_lines(file)):
+        elif package_of(file) is None and (lines := read_source_lines(file)):
             found.setdefault(file.replace("\\", "/").rsplit("/", 1)[-1], "\n".join(lines))
     return [(title, text) for title, text in found.items() if len(text) <= MOST_BYTES]
 

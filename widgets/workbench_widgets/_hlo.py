@@ -2,11 +2,10 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
-from workbench import records, render
-from workbench.records import read_source_line, read_source_lines
+from workbench import render
+from workbench.records import package_of, read_source_line, read_source_lines
 from workbench.records.compiled import CollectiveRecord, InstructionRecord, ModuleRecord, ProgramRecord
 from workbench.records.program import SourceLine
 from workbench.render import GLOSSARY, Markup
@@ -19,7 +18,6 @@ from workbench_widgets._stablehlo import read_stablehlo
 
 KINDS = ("server", "broadcast", "clients", "reduce", "loop", "branch", "program", "", "collective")
 MOST_LINES = 20_000  # of StableHLO
-HIDDEN = (f"{Path(records.__file__).parents[1]}/", "/site-packages/", "/dist-packages/")  # not the user's own code
 MOST_FILE_LINES = 3_000
 _METADATA = re.compile(r",? ?(?:metadata|backend_config|origin)=(?:\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}|\"[^\"]*\")")
 AROUND = 2  # lines of source shown around one that became an instruction
@@ -58,7 +56,7 @@ def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
     module = record.module
     found = module.instructions if module is not None else ()
     known = {_key(each.source) for each in found} - {None}
-    listing = read_stablehlo(record.stablehlo, known, hidden=HIDDEN)[:MOST_LINES]
+    listing = read_stablehlo(record.stablehlo, known)[:MOST_LINES]
     sources = sorted({key for key in known | {key for _, key in listing} if key is not None})
     place = {key: index for index, key in enumerate(sources)}
     stages = sorted(
@@ -184,7 +182,7 @@ def _code(sources: Iterable[tuple[str, int]]) -> list[list[Any]]:
 def _file(file: str, used: set[int]) -> list[Any] | None:
     whole = read_source_lines(file)
     title = source_text(file, min(used)).rpartition(":")[0]
-    if whole and len(whole) <= MOST_FILE_LINES and not any(part in file for part in HIDDEN):
+    if whole and len(whole) <= MOST_FILE_LINES and package_of(file) is None:
         return [file, title, [[number, text] for number, text in enumerate(whole, 1)]]
     around = sorted({near for line in used for near in range(max(1, line - AROUND), line + AROUND + 1)})
     lines = [[number, read_source_line(file, number)] for number in around]

@@ -3,6 +3,8 @@
 import re
 from collections.abc import Collection, Sequence
 
+from workbench.records import package_of
+
 Key = tuple[str, int]  # file, line
 
 _DEFINITION = re.compile(r"^#(loc\d*) = loc\((.*)\)\s*$")
@@ -11,13 +13,11 @@ _SUFFIX = re.compile(r"\s*loc\((?:[^()]|\([^()]*\))*\)")
 MOST_FRAMES = 64
 
 
-def read_stablehlo(
-    text: str, known: Collection[Key | None] = (), *, hidden: Sequence[str] = ()
-) -> list[tuple[str, Key | None]]:
+def read_stablehlo(text: str, known: Collection[Key | None] = ()) -> list[tuple[str, Key | None]]:
     r"""Every line without its locations, and the line of code that it came from.
 
     A location is a stack of calls, innermost first. The first call that is among `known` counts, or else the first
-    whose file has none of `hidden` in its path.
+    in a file of the user.
 
     Example:
         >>> read_stablehlo('%0 = stablehlo.abs %1 loc(#loc1)\n#loc1 = loc("a.py":3:0)')
@@ -40,7 +40,7 @@ def read_stablehlo(
 
     def choose(places: Sequence[Key]) -> Key | None:
         mine = next((place for place in places if place in known), None)
-        return mine or next((p for p in places if not any(part in p[0] for part in hidden)), None)
+        return mine or next((place for place in places if package_of(place[0]) is None), None)
 
     listing = []
     for line in lines:

@@ -78,13 +78,18 @@ def start_profile() -> Callable[[], list[bytes]]:
     return stop
 
 
-def user_frame_of(array: object) -> tuple[str, int, str] | None:
-    """File, line and function of the user's code that made a live array, None where JAX did not keep it."""
+def user_frame_of(array: object, is_users: Callable[[str], bool]) -> tuple[str, int, str] | None:
+    """File, line and function of the user's code that made a live array, None where JAX did not keep it.
+
+    Args:
+        array: A live array.
+        is_users: Whether a file is the user's.
+    """
     traceback = getattr(array, "traceback", None)
     if traceback is None:
         return None
     for frame in traceback.frames:
-        if _source_info.is_user_filename(frame.file_name):
+        if _source_info.is_user_filename(frame.file_name) and is_users(frame.file_name):
             return frame.file_name, frame.line_num, frame.function_name
     return None
 

@@ -226,7 +226,7 @@ def _retraces(misses: list[tuple[str, str]]) -> tuple[RetraceRecord, ...]:
     new: collections.Counter[tuple[str, str]] = collections.Counter()
     for text, line in misses:
         found = _SEEN.search(text) or _NEW.search(text)
-        if found is None or not is_user_file(found["defined"]) or _in_library(found["defined"]):
+        if found is None or not is_user_file(found["defined"]):
             continue
         key = found["name"], found["defined"]
         at = _MISS_AT.search(text)
@@ -282,10 +282,6 @@ def added_retraces(one: tuple[RetraceRecord, ...], other: tuple[RetraceRecord, .
     return tuple(sorted(sums.values(), key=lambda retrace: -retrace.count))
 
 
-def _in_library(place: str) -> bool:
-    return "site-packages" in place or "/jax/_src/" in place
-
-
 def _change(what: str, now: str, before: str) -> str:
     """One changed argument in words."""
     here, there = _TYPE.match(now), _TYPE.match(before)
@@ -333,7 +329,7 @@ def _out_of_memory(error: BaseException, trace: TracebackType | None) -> OutOfMe
     elif not any(word in text for word in _OUT_OF_MEMORY):
         return None
     frames = [frame for frame, _ in traceback.walk_tb(trace)]
-    own = [frame for frame in frames if not _in_library(frame.f_code.co_filename)]
+    own = [frame for frame in frames if is_user_file(frame.f_code.co_filename)]
     names = _variables(own)
     groups: dict[tuple[Any, ...], list[Any]] = {}
     for array in own_arrays(jax.live_arrays()):
@@ -365,7 +361,7 @@ def _out_of_memory(error: BaseException, trace: TracebackType | None) -> OutOfMe
 
 def _made_at(array: object) -> str:
     """The user's line that made an array, "" where JAX did not keep it."""
-    frame = user_frame_of(array)
+    frame = user_frame_of(array, is_user_file)
     return "" if frame is None else f"{Path(frame[0]).name}:{frame[1]} in {frame[2]}"
 
 
@@ -395,7 +391,7 @@ def _user_line(frame: types.FrameType | None) -> str:
     """The innermost line on the stack that is the user's."""
     while frame is not None:
         file = frame.f_code.co_filename
-        if not _in_library(file) and is_user_file(file) and not file.startswith("<frozen"):
+        if is_user_file(file):
             return _line_of(frame)
         frame = frame.f_back
     return ""

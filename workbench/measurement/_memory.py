@@ -10,6 +10,7 @@ import jax
 from workbench._jax_compat.profiler import user_frame_of
 from workbench._types import Device
 from workbench.mesh import is_here
+from workbench.plan import is_user_file
 from workbench.records.live import ArrayRecord
 from workbench.records.program import SourceLine
 
@@ -160,7 +161,7 @@ def bytes_per_device(array: jax.Array) -> list[tuple[Any, int]]:
 
 
 def _array_record(array: jax.Array, held: list[tuple[Any, int]]) -> ArrayRecord:
-    frame = user_frame_of(array)
+    frame = user_frame_of(array, is_user_file)
     spec = getattr(array.sharding, "spec", None)
     return ArrayRecord(
         shape=tuple(array.shape),

@@ -245,6 +245,8 @@ def package_of(file: str) -> str | None:
     match = _PACKAGE.search(file)
     if match is not None:
         return match[1]
+    if "/jax/_src/" in file:  # a checkout
+        return "jax"
     if file.startswith(_TAUGHT):
         return None
     if file.startswith(_OURS):
