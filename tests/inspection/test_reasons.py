@@ -349,6 +349,14 @@ def test_lines_of_a_library_elsewhere_are_not_the_users(tmp_path, monkeypatch) -
         assert f"argument `{name}`" in told[line]
 
 
+def test_a_sum_after_a_mapped_function_is_told_in_words_of_jax() -> None:
+    mapped = jax.pmap(lambda w, x: x @ w, axis_name="d", in_axes=(None, 0))
+    found = wb.why(jax.jit(lambda w, x: mapped(w, x).sum()))(jnp.ones((64, 32)), jnp.ones((8, 16, 64)))
+    (reason,) = found.collectives
+    assert "sums over dimension 0 of the result of `shard_map` (f32[8," in reason.sentence
+    assert [each.name.partition(" (")[0] for each in reason.operands] == ["the result of `shard_map`"]  # and no 0
+
+
 def test_equal_arrays_of_layers_are_told_once() -> None:
     mesh = mesh_with(data=4, model=2)
     shape = sharded(mesh)

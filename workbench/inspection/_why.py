@@ -203,11 +203,11 @@ class _Reader:
             executions=found.executions,
             payload_bytes=found.payload_bytes,
             reason=cause.reason,
-            sentence=sentence,
+            sentence=_as_written(sentence),
             operation=value.operation if value else "",
             source=next((each for each in found.sources if (each.file, each.line) == _line_of(value)), line)
             or (value.source if value else None),
-            operands=tuple({o.name: self._operand(o) for o in self._operands(value)}.values()) if value else (),
+            operands=self._told(value) if value else (),
             advice=cause.advice,
         )
 
@@ -587,10 +587,10 @@ class _Reader:
             executions=executions,
             payload_bytes=payload,
             reason=reason,
-            sentence=sentence,
+            sentence=_as_written(sentence),
             operation=value.operation,
             source=value.source or line,
-            operands=tuple({o.name: self._operand(o) for o in self._operands(value)}.values()),
+            operands=self._told(value),
             advice=advice,
         )
 
@@ -719,6 +719,11 @@ class _Reader:
     def _operands(self, value: PlannedValueRecord) -> list[PlannedValueRecord]:
         return [self.values[name] for name in value.operands if name in self.values]
 
+    def _told(self, value: PlannedValueRecord) -> tuple[WhyOperandRecord, ...]:
+        """The operands without constants, such as the 0 with which a sum begins."""
+        told = [each for each in self._operands(value) if each.operation != "constant" or each.shape]
+        return tuple({each.name: self._operand(each) for each in told}.values())
+
     def _operand(self, value: PlannedValueRecord) -> WhyOperandRecord:
         used = dict.fromkeys(axis for axes in value.spec for axis in axes)
         chains = {axis: explain_axis(self.propagation, value.name, axis) for axis in used}
@@ -766,7 +771,7 @@ class _Reader:
             return f"argument `{value.op_name or value.name}` ({kind})"
         if value.operation == "while carry" and (start := self._start_of(value)) is not None:
             return f"{self.named(start)[:-1]}, carried by a loop)"
-        return f"the result of `{value.operation}` ({kind}{_at(value)})"
+        return _as_written(f"the result of `{value.operation}` ({kind}{_at(value)})")
 
     def _start_of(self, carry: PlannedValueRecord) -> PlannedValueRecord | None:
         """The value with which a loop starts what it carries, where that is an argument."""
@@ -872,6 +877,11 @@ _CONTAINERS = frozenset(("while", "case", "if", "manual_computation", "named_com
 _UNSPLIT = frozenset(("fft", "custom_call", "cholesky", "triangular_solve", "rng_bit_generator"))
 # Collectives that a program writes itself, as StableHLO calls them.
 _WRITTEN = frozenset("all_reduce all_gather reduce_scatter all_to_all collective_permute collective_broadcast".split())
+
+
+def _as_written(text: str) -> str:
+    """The text with the name of the operation that one writes in JAX."""
+    return text.replace("`manual_computation`", "`shard_map`")
 
 
 def _reduction_words(value: PlannedValueRecord) -> tuple[str, str, str]:
