@@ -3,16 +3,15 @@
     python -m examples.spark_pipeline [MASTER]        such as local[2], or local-cluster[2,1,1024]
 
 The driver holds the parameters and no example: executors make the features, compute the clients, add up the gradients,
-and read the exported program to score the table. A task that is computed again gives the same bytes.
+and score the table. A task that is computed again gives the same bytes.
 """
 
 # pyright: reportMissingImports=false
 
-import functools
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +61,7 @@ def features_of(events: Any) -> Any:
 
 
 def logits(w: Any, x: Any) -> Any:
-    """Scores of rows."""
+    """Scores of rows, or of one row."""
     return x @ w
 
 
@@ -78,21 +77,6 @@ def step(w: Any, data: Any) -> tuple[Any, dict[str, Any]]:
         total, gradient = wb.map_fn(jax.value_and_grad(loss), (wb.broadcast(w), data))
         rows = wb.reduce_sum(data["n"]).astype(jnp.float32)
         return w - 2.0 * wb.reduce_sum(gradient) / rows, {"loss": wb.reduce_sum(total) / rows}
-
-
-@functools.lru_cache(maxsize=4)
-def _loaded(program: bytes) -> Any:
-    return wb.load(program)
-
-
-def score(program: bytes, weights: np.ndarray, batches: Iterable[Any]) -> Iterator[Any]:
-    """Scores Arrow batches of features with an exported program, on an executor."""
-    import pyarrow as pa
-
-    for batch in batches:
-        rows = np.stack(batch.column("x").to_numpy(zero_copy_only=False)) if len(batch) else np.zeros((0, FEATURES))
-        scores = np.asarray(_loaded(program)(weights, rows.astype(np.float32)))
-        yield pa.RecordBatch.from_arrays([batch.column("at"), pa.array(scores)], names=["at", "score"])
 
 
 def run_pipeline(
@@ -120,7 +104,7 @@ def run_pipeline(
     program = wb.trace(logits)(jax.ShapeDtypeStruct(weights.shape, weights.dtype), many).export()
     program.save(folder / "model.bin")
     np.save(folder / "weights.npy", weights)
-    scored = features.mapInArrow(functools.partial(score, bytes(program), weights), "at long, score float")
+    scored = engine.predict(features, logits, weights, columns="x", out="score").select("at", "score")
     scored.write.mode("overwrite").parquet(str(folder / "scores.parquet"))
     return {"losses": run.history.summary()["loss"].tolist(), "weights": weights, "scores": folder / "scores.parquet"}
 

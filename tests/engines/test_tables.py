@@ -188,6 +188,26 @@ def test_workers_of_ray_pack_and_hold_clients(monkeypatch: pytest.MonkeyPatch):
         ray.shutdown()
 
 
+def check_predictions(engine: Spark, frame: Any, w: Any):
+    """Row by row as NumPy computes them, for scalars, lists and several columns."""
+    x, y = np.stack(FRAME["x"].tolist()), FRAME["y"].to_numpy()
+    found = engine.predict(frame, lambda w, x: x @ w, w, columns="x", rows_per_batch=4).toPandas().sort_values("y")
+    np.testing.assert_allclose(found["prediction"], x @ w, rtol=1e-6)
+    assert [*found.columns] == ["client", "at", "x", "y", "prediction"]
+    both = engine.predict(
+        frame.repartition(3), lambda v, d: v["w"] * d["x"] - d["y"], {"w": w}, columns=["x", "y"], out="left"
+    )
+    np.testing.assert_allclose(np.stack(both.toPandas().sort_values("y")["left"]), x * w - y[:, None], rtol=1e-6)
+    for options in ({"columns": "z"}, {"columns": "client"}, {"columns": "x", "out": "y"}, {"columns": []}):
+        with pytest.raises(ProgramError, match=r"`Spark.predict` was given columns="):
+            engine.predict(frame, lambda x: x, **options)
+    with pytest.raises(ProgramError, match="returns"):
+        engine.predict(frame, lambda x: (x, x), columns="x")
+    uneven = frame.selectExpr("if(at = 3, array(x[0]), x) x", "y").orderBy("y", ascending=False)
+    with pytest.raises(Exception, match=r"column 'x' has missing values, or lists of other than \[2\] numbers"):
+        engine.predict(uneven, lambda x: x, columns="x").collect()
+
+
 @pytest.mark.skipif(not shutil.which("java"), reason="no Java")
 @pytest.mark.filterwarnings("ignore")
 def test_spark_groups_and_pads_where_the_rows_are(tmp_path: Path):
@@ -218,6 +238,7 @@ def test_spark_groups_and_pads_where_the_rows_are(tmp_path: Path):
                 engine.write_to = target
                 mean, _ = engine.run(two, w, packed).results
                 np.testing.assert_allclose(mean, [expected(w)[0]] * 2, rtol=1e-5)
+        check_predictions(engine, frame, w)
         table = session.read.parquet(str(tmp_path / "rows")).toPandas().set_index("client")["out[1]"]
         assert {name: list(x) for name, x in table.items()} == {
             name: pytest.approx([value] * 2) for name, value in zip("abc", expected(w)[1], strict=True)

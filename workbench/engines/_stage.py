@@ -2,7 +2,7 @@
 
 import functools
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import overload
 
 import jax
@@ -60,18 +60,7 @@ class BatchFunction(ClientLoop):
 
     def exported(self, platforms: Sequence[str] | None) -> tuple[str, bytes]:
         """A digest and the StableHLO with its versions, as bytes."""
-        try:
-            module = jax.export.export(jax.jit(self.__call__), platforms=platforms)(*self.in_avals)
-            data = pack(module, name=self.name)
-        except Exception as error:
-            message = (
-                f"stage {self.stage} (`{self.name}`) could not be made ready to travel to other processes: jax.export "
-                f"raised {type(error).__name__}: {error}. A stage travels as StableHLO, which holds no Python, so no "
-                "callbacks: take `jax.debug.print`, `jax.pure_callback` and `io_callback` out of the client function, "
-                "or run it with `workbench.engines.Sequential()` or on threads."
-            )
-            raise EngineError(message, stage=self.stage) from error
-        return hashlib.sha256(data).hexdigest(), data
+        return exported_stage(self.__call__, self.in_avals, self.name, self.stage, platforms)
 
     @property
     def stage(self) -> str:
@@ -111,6 +100,28 @@ class WholeFunction(BatchFunction):
         results = self.run_phase(self.phase, values[:count], values[count:])
         outputs = [step.equation.outvars[0] for step in self.phase.reductions]
         return [*(to_edge(results[v]) for v in self.phase.kept), *(results[v] for v in outputs)]
+
+
+def exported_stage(
+    function: Callable[..., Sequence[jax.Array]],
+    avals: Sequence[jax.ShapeDtypeStruct],
+    name: str,
+    stage: str,
+    platforms: Sequence[str] | None = None,
+) -> tuple[str, bytes]:
+    """A digest and the StableHLO of a function with its versions, as bytes."""
+    try:
+        module = jax.export.export(jax.jit(function), platforms=platforms)(*avals)
+        data = pack(module, name=name)
+    except Exception as error:
+        message = (
+            f"stage {stage} (`{name}`) could not be made ready to travel to other processes: jax.export "
+            f"raised {type(error).__name__}: {error}. A stage travels as StableHLO, which holds no Python, so no "
+            "callbacks: take `jax.debug.print`, `jax.pure_callback` and `io_callback` out of the client function, "
+            "or run it with `workbench.engines.Sequential()` or on threads."
+        )
+        raise EngineError(message, stage=stage) from error
+    return hashlib.sha256(data).hexdigest(), data
 
 
 def leading(phase: Phase) -> Step:

@@ -33,7 +33,7 @@ from workbench.engines._interpreter import PlanInterpreter
 from workbench.engines._places import for_arrow, place, remove_tree, scratch_folder, whole_file
 from workbench.engines._remote_rows import RemoteRows, materialize
 from workbench.engines._run_recorder import Progress, RunRecorder, brief
-from workbench.engines._stage import edge_aval, from_edge, to_host
+from workbench.engines._stage import edge_aval, exported_stage, from_edge, to_host
 from workbench.engines.spark import _session
 from workbench.errors import EngineError, ProgramError
 from workbench.plan import REDUCTION_OF, Plan
@@ -179,6 +179,69 @@ class Spark(Engine):
             raise ProgramError(message)
         with scratch_folder("workbench-", self.folder) as folder:
             yield _Jobs(self._opened(), folder, self).packed(clients)
+
+    def predict(
+        self,
+        frame: Foreign,
+        fn: Callable[..., Array],
+        *values: PyTree[Array],
+        columns: str | Sequence[str],
+        out: str = "prediction",
+        rows_per_batch: int = 1024,
+    ) -> Foreign:
+        """Adds a column with `fn(*values, row)` for each row of a table.
+
+        The executors compute the rows in batches of one size, when the result is used. Each Python worker compiles `fn`
+        once.
+
+        Args:
+            frame: A Spark DataFrame.
+            fn: Function of the values and one row, which returns one array.
+            *values: Pytrees of arrays, such as the weights of a model.
+            columns: Column of numbers, or of lists of numbers as long in every row. `fn` gets one column as an array,
+                and several columns as a dictionary.
+            out: Name of the new column: a number, or a flat list of numbers, for each row.
+            rows_per_batch: Rows that a worker computes together.
+
+        Returns:
+            The DataFrame with the new column.
+
+        Raises:
+            ProgramError: if the table has no rows, a column is missing or has no numbers, `out` is a column, or `fn`
+                does not return one array of numbers.
+            EngineError: if `fn` calls back into Python.
+        """
+        from workbench.engines.spark._worker import Inline, Predict, shapes_of
+
+        check_batch_size("Spark.predict", "a batch of rows", rows_per_batch, option="rows_per_batch")
+        names = [columns] if isinstance(columns, str) else list(columns)
+        rows = _columns_of(frame, names, out)
+        row = rows[0] if isinstance(columns, str) else dict(zip(names, rows, strict=True))
+        leaves, tree = jax.tree.flatten(values)
+        leaves = [to_host(x) for x in leaves]
+
+        def batch(_: Array, *arrays: Array) -> list[Array]:
+            given = arrays[0] if isinstance(columns, str) else dict(zip(names, arrays[: len(names)], strict=True))
+            model = jax.tree.unflatten(tree, arrays[len(names) :])
+            return [jax.vmap(lambda row: fn(*model, row))(given)]
+
+        result = jax.eval_shape(fn, *values, row)
+        kind = {numpy: sql for sql, numpy in _NUMPY_TYPES.items()}.get(str(getattr(result, "dtype", "")))
+        if kind is None:
+            message = (
+                f"`Spark.predict` was given a function that returns {result}. A column of a table has one array of "
+                f"numbers for each row, of the dtypes {', '.join(_NUMPY_TYPES.values())}: return one such array."
+            )
+            raise ProgramError(message)
+        full = [jax.ShapeDtypeStruct((rows_per_batch, *x.shape), x.dtype) for x in rows]
+        avals = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in leaves]
+        name = getattr(fn, "__name__", type(fn).__name__)
+        digest, stage = exported_stage(batch, [jax.ShapeDtypeStruct((), np.int32), *full, *avals], name, "predict")
+        context = frame.sparkSession.sparkContext
+        send = lambda data: Inline(data) if len(data) <= _MOST_INLINE_BYTES else context.broadcast(data)  # noqa: E731
+        work = Predict(digest, send(stage), send(_encoded(leaves)), shapes_of(leaves), names, shapes_of(full))
+        schema = frame.selectExpr("*", f"cast(null as {f'array<{kind}>' if result.shape else kind}) as `{out}`").schema
+        return frame.mapInArrow(work, schema)
 
     def _opened(self) -> Foreign:
         """A session with settings of its own, next to that of the user."""
@@ -909,6 +972,28 @@ def table_of_examples(
     used = frame.select(*dict.fromkeys([by, *names, *([order] if order else [])]))
     grouped = used.groupBy(by).applyInArrow(lambda table: group.row(table), schema)  # Spark counts a method's `self`
     return _Examples(grouped, clients, struct)
+
+
+def _columns_of(frame: Foreign, names: Sequence[str], out: str) -> list[jax.ShapeDtypeStruct]:
+    """Shape and dtype of one row of some columns.
+
+    Raises:
+        ProgramError: if these are no columns of numbers, or the table has no rows.
+    """
+    types = {field.name: field.dataType.simpleString() for field in frame.schema}
+    inner = [re.fullmatch(r"(array<)?(\w+)(?(1)>)", types.get(name, "")) for name in names]
+    good = names and out not in types and all(found and found[2] in _NUMPY_TYPES for found in inner)
+    first = frame.select(*(f"`{name}`" for name in names)).first() if good else None
+    if first is None or any(value is None for value in first):
+        message = (
+            f"`Spark.predict` was given columns={list(names)} and out={out!r}, of a table with the columns {types}. It "
+            "reads columns of numbers, or of lists of numbers, of a table with rows and without missing values, and "
+            "adds a new column: choose others, cast the columns, or fill them."
+        )
+        raise ProgramError(message)
+    kinds = [jax.dtypes.canonicalize_dtype(_NUMPY_TYPES[found[2]]) for found in inner]  # pyright: ignore
+    shapes = [(len(value),) if found[1] else () for found, value in zip(inner, first, strict=True)]  # pyright: ignore
+    return [jax.ShapeDtypeStruct(shape, kind) for shape, kind in zip(shapes, kinds, strict=True)]
 
 
 def leaf_names(struct: object) -> list[str]:

@@ -435,6 +435,50 @@ class Pack:
         return pa.RecordBatch.from_pydict(columns)
 
 
+class Predict:
+    """Adds a column that a stage computes from other columns of each row."""
+
+    def __init__(
+        self, digest: str, stage: Foreign, values: Foreign, shapes: Shapes, columns: Sequence[str], rows: Shapes
+    ) -> None:
+        self.digest, self.stage, self.values, self.shapes = digest, stage, values, shapes
+        self.columns, self.rows = tuple(columns), rows
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Computes one partition, for `mapInArrow`."""
+        values = decode(self.values.value, self.shapes)
+        size = self.rows[0][1][0]
+        for record in batches:
+            for start in range(0, record.num_rows, size):
+                some = record.slice(start, size)
+                rows = [
+                    read_column(some.column(name), name, shape)
+                    for name, shape in zip(self.columns, self.rows, strict=True)
+                ]
+                reply = run_task(Task(self.digest, self.stage.value, [np.int32(0), *rows, *values]))
+                found = reply.outputs[0][: some.num_rows]
+                flat = pa.array(found if found.ndim == 1 else list(found.reshape(len(found), -1)))
+                yield pa.RecordBatch.from_arrays([*some.columns, flat], [*some.schema.names, ""])
+
+
+def read_column(column: Foreign, name: str, shape: tuple[str, tuple[int, ...]]) -> np.ndarray:
+    """The numbers of a column, `[rows, ...]`, filled up with zeros to a shape.
+
+    Raises:
+        ValueError: if a value is missing, or a list has another length.
+    """
+    filled = np.zeros(shape[1], shape[0])
+    numbers, missing = column, column.null_count
+    if pa.types.is_nested(column.type):
+        numbers = column.flatten()
+        missing += sum(size != shape[1][1] for size in column.value_lengths().to_pylist())
+    if missing or numbers.null_count:
+        message = f"column {name!r} has missing values, or lists of other than {list(shape[1][1:])} numbers"
+        raise ValueError(message)
+    filled[: len(column)] = numbers.to_numpy(zero_copy_only=False).reshape(len(column), *shape[1][1:])
+    return filled
+
+
 def _numbers(cell: Foreign) -> np.ndarray:
     """The numbers of a cell, of nested lists from Arrow's own buffer; none where lists are uneven or have nulls."""
     if not pa.types.is_nested(cell.type):
