@@ -10,7 +10,9 @@ _session: list[Path] = []  # the one that this process started last
 
 
 def close_folder_of_ray() -> Path | None:
-    """Closes the folder of the cluster that `ray.init` started here to other users, who may write into it by default.
+    """Closes the folder and the tokens of the cluster that `ray.init` started here to other users.
+
+    By default they may write into the folder, and the umask decides whether they read the tokens (Ray 2.60).
 
     Returns:
         The folder, or None if this process started no cluster.
@@ -24,6 +26,8 @@ def close_folder_of_ray() -> Path | None:
     session = Path(node.get_session_dir_path()).resolve()
     with contextlib.suppress(OSError):  # somebody else's folder
         session.chmod(0o700)
+    with contextlib.suppress(OSError, RuntimeError):  # no such folder, or no home
+        (Path.home() / ".ray").chmod(0o700)
     return session
 
 
