@@ -14,6 +14,7 @@ Importing it prints nothing, starts no device and reaches no network: every name
 """
 
 import logging
+import sys
 from types import ModuleType
 
 import lazy_loader
@@ -33,9 +34,13 @@ def __dir__() -> list[str]:
     return [*__all__, *(name for name in _names if name not in __all__)]
 
 
+if sys.modules.get("jax") is not None:
+    # Makes what JAX keys its traces by, while nothing is compiled yet: later, it would compile everything again.
+    from workbench import _jax_compat as _jax_compat
+
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent until the reader installs a handler
 
-del lazy_loader, logging
+del lazy_loader, logging, sys
 
 
 def _load_render() -> ModuleType:

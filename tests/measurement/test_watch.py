@@ -662,3 +662,24 @@ def test_metrics_that_a_step_updates_in_place_have_the_name_of_their_argument():
     watched(metrics, jnp.ones(3))
     watched.close()
     assert {"metrics.accuracy.total", "metrics.loss.total"} <= set(watched.history[-1].metrics)
+
+
+def test_figures_are_those_of_the_program_that_a_step_ran() -> None:
+    """Two batch sizes take turns: each rate has the FLOPs of its own program, and the record those of most steps."""
+    step = wb.watch(jax.jit(lambda w, x: (w - x.T @ (x @ w), (x @ w).sum())), name="two shapes", show=False)
+    w, sizes = jnp.ones((256, 64)), [128, 128, 512] * 10
+    work = {}
+    for rows in sizes:
+        if rows not in work:
+            work[rows] = wb.inspect(step)(w, jnp.ones((rows, 256))).module.flops
+        step(w, jnp.ones((rows, 256)))
+        _ = step.record  # waits for the step, and so for its program
+    step.close()
+    known = [found for found in step.record.history if "flops_per_second" in found.metrics]
+    assert {sizes[found.round] for found in known} == {128, 512}
+    for found in known:
+        assert found.metrics["flops_per_second"] * found.seconds == pytest.approx(work[sizes[found.round]])
+    record = step.record
+    assert record.flops == work[128]
+    assert record.flops < work[512] / 3
+    assert any(note.startswith("2 programs ran") for note in record.notes)

@@ -202,6 +202,33 @@ def backend_started() -> bool:
     return _xla_bridge.backends_are_initialized()
 
 
+_MAKING = threading.Lock()
+_JIT_KEYS: list[Any] = []
+
+
+def jit_keys() -> tuple[Any, Any]:
+    """Two contexts that are part of JAX's keys of traces: a program's placements, and the clients that are present.
+
+    Once a context is made, JAX traces and compiles every function again that it had compiled before. So both are made
+    together: on import where nothing can have been compiled yet, else with the first program.
+    """
+    if len(_JIT_KEYS) < 2:
+        with _MAKING:
+            if not _JIT_KEYS:
+                _JIT_KEYS.extend([jax.make_user_context(default_value=None) for _ in range(2)])
+    return _JIT_KEYS[0], _JIT_KEYS[1]
+
+
+def has_jit_keys() -> bool:
+    """Returns whether they are made; makes them where that costs nobody a compilation."""
+    if not _JIT_KEYS and not backend_started():
+        jit_keys()
+    return bool(_JIT_KEYS)
+
+
+has_jit_keys()
+
+
 def mesh_of_old_context() -> jax.sharding.Mesh:
     """The mesh of a `with mesh:` block, which JAX 0.10 deprecates for `jax.set_mesh`; empty outside of one."""
     return _mesh.thread_resources.env.physical_mesh

@@ -24,7 +24,7 @@ from workbench.measurement._profile import RunningProfile
 from workbench.measurement._progress import Progress
 from workbench.measurement._run_log import Tracker, describe_run, trackers_of
 from workbench.measurement._watch_core import Core, WatchedStep, WatchStatus, copy_of
-from workbench.measurement._watch_outputs import Reader, Wanted, WatchedCall, arrays_of, outputs_by_name
+from workbench.measurement._watch_outputs import Reader, Wanted, WatchedCall, arrays_of, outputs_by_name, shapes_of
 from workbench.records.compiled import ProgramRecord
 from workbench.records.live import ProblemRecord, WatchRecord
 from workbench.render import display_object, render_rounds_svg
@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 _MOST_REMEMBERED = 16
 _REMEMBERED: "collections.OrderedDict[tuple[str, str], Core]" = collections.OrderedDict()
 """The latest watched function of every name, which the next one is compared with."""
+
+
+_FEW_ARRAYS = 50
 
 
 class Watch:
@@ -78,6 +81,7 @@ class Watch:
         self._wanted, self._profile_every, self._display = outputs, profile_every, display
         self._reader: Reader | None = None
         self._shown_problems = 0
+        self._compiled: dict[tuple[Any, ...], None] = {}  # shapes of the arguments of calls that compiled something
         self._opened = False
         self._open_lock = threading.Lock()
         self._here = threading.local()
@@ -224,8 +228,15 @@ class Watch:
             self._reader = reader
             core.donated |= reader.of_state
             self._note_problems()
-        if step.heard:
-            self._look(call)
+        known = self._compiled
+        # Of many arrays the shapes are compared only once the function is known to have been compiled for others.
+        if step.heard or len(known) != 1 or len(next(iter(known))) <= _FEW_ARRAYS:
+            step.version = shapes_of(call.args, call.kwargs)
+        else:
+            (step.version,) = known
+        if step.heard or step.version not in known:  # a call may run what was compiled before the loop
+            known[step.version] = None
+            self._look(call, step.version)
         reader = self._reader
         try:
             step.probe, step.values = reader.read(call)
@@ -251,7 +262,7 @@ class Watch:
                 self._core.problem(max(self._core.finished - 1, 0), problem)
             self._shown_problems = len(reader.problems)
 
-    def _look(self, call: WatchedCall) -> None:
+    def _look(self, call: WatchedCall, version: tuple[Any, ...]) -> None:
         """Finds what was compiled; JAX has traced this very call, so that nothing of the user's runs again."""
         fn = self._fn
         inner = getattr(fn, "func", fn)
@@ -265,7 +276,7 @@ class Watch:
             assert fn is not None
             traced = trace_call(fn, call.args, call.kwargs, None)
             if isinstance(traced, TracedCall):
-                self._core.inspect(traced.with_shapes())
+                self._core.inspect(traced.with_shapes(), version)
         except Exception as error:
             self._core.note(f"the cost is unknown ({type(error).__name__}: {str(error)[:200]})")
 
@@ -396,8 +407,11 @@ class Watch:
 
     @property
     def program(self) -> ProgramRecord | None:
-        """The compiled step, as `inspect` reads it; None until it is read, or where it is unknown."""
-        return self._core.program
+        """The compiled step, as `inspect` reads it, of several the one that most of the recent steps ran.
+
+        None until it is read, or where it is unknown.
+        """
+        return self._core.shown.program
 
     def to_pandas(self) -> "pd.DataFrame":
         """One row per kept step: seconds and their parts, outputs, rates, memory."""

@@ -39,6 +39,7 @@ RECENT = 1000  # steps that medians are taken over
 _TOGETHER = 10  # steps of one mean
 _KEPT, _WHOLE = 4096, 2048  # steps of the history, and how many of the latest are all kept
 _MOST_PROBLEMS = 100
+_MOST_VERSIONS = 8  # programs of one function, for arguments of different shapes
 _MOST_CHANGED_LINES = 12
 _MOST_WAITING = 10_000  # calls whose results are not ready yet
 _NOTIFY_SECONDS = 0.25
@@ -49,7 +50,7 @@ _PATIENCE_AT_EXIT_SECONDS = 60.0
 class WatchedStep:
     """One call on its way from the user's thread to the record."""
 
-    __slots__ = ("between", "called", "heard", "index", "probe", "profile", "ready", "returned", "values")
+    __slots__ = ("between", "called", "heard", "index", "probe", "profile", "ready", "returned", "values", "version")
 
     def __init__(self, index: int, called: float, between: float | None) -> None:
         self.index, self.called, self.between = index, called, between
@@ -59,6 +60,19 @@ class WatchedStep:
         self.values: dict[str, Any] = {}
         self.heard: Heard | None = None
         self.profile: RunningProfile | None = None
+        self.version: tuple[Any, ...] = ()  # shapes of the arguments
+
+
+class StepProgram:
+    """The program of the calls whose arguments have the same shapes, as far as it is known."""
+
+    __slots__ = ("call_tree", "codes", "program", "rates")
+
+    def __init__(self) -> None:
+        self.program: ProgramRecord | None = None
+        self.call_tree: CallTreeRecord | None = None  # with the measured seconds of the latest profile
+        self.codes: Mapping[tuple[str, int], str] = {}  # as it was when the step was compiled
+        self.rates: dict[str, float] = {}  # per second of a step
 
 
 class Core:
@@ -74,9 +88,6 @@ class Core:
         self.status: WatchStatus = "ready"
         self.callbacks: list[Callable[[Any], object]] = []  # at most four times a second, and at the end
         self.donated: set[str] = set()  # outputs that were donated before they could be read
-        self.program: ProgramRecord | None = None
-        self.call_tree: CallTreeRecord | None = None
-        self.codes: Mapping[tuple[str, int], str] = {}  # as it was when the step was compiled
         self.progress: Progress | None = None
         self._queue: queue.SimpleQueue[WatchedStep | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -88,15 +99,14 @@ class Core:
         self._notes: dict[str, None] = {}
         self._compilations: tuple[CompilationRecord, ...] = ()
         self._retraces: tuple[RetraceRecord, ...] = ()
-        self._recent: collections.deque[tuple[float, float, float | None, float, float]] = collections.deque(
-            maxlen=RECENT
+        self._recent: collections.deque[tuple[float, float, float | None, float, float, tuple[Any, ...]]] = (
+            collections.deque(maxlen=RECENT)
         )
+        self._versions: dict[tuple[Any, ...], StepProgram] = {}
         self._last_ready: float | None = None
         self._devices: list[Device] = []
         self._memory: tuple[int, int | None] | None = None
         self._memory_read = 0.0
-        self._rates: dict[str, float] = {}  # per second of a step
-        self._peaks: dict[str, float] = {}
         self._notified = 0.0
         self._paused = False
 
@@ -177,13 +187,13 @@ class Core:
             self.status = "paused" if paused else "running"
         self._notify(force=True)
 
-    def inspect(self, call: TracedCall) -> None:
+    def inspect(self, call: TracedCall, shapes: tuple[Any, ...]) -> None:
         """Reads what the compiler made of the step, in a thread: JAX has the executable already."""
         devices = jax.local_devices()[:1]
 
         def read() -> None:
             try:
-                self._know(inspect_call(call), devices[0])
+                self._know(inspect_call(call), devices[0], shapes)
             except Exception as error:
                 self.note(f"the cost of `{self.name}` is unknown ({type(error).__name__}: {str(error)[:200]})")
 
@@ -248,8 +258,8 @@ class Core:
             metrics["compile_seconds"] = compiled
         elif seconds > 0.0:
             period = ready - (last if last is not None else step.called)
-            self._recent.append((seconds, dispatch, step.between, idle, max(period, 1e-9)))
-            metrics |= {name: rate / seconds for name, rate in self._rates.items()}
+            self._recent.append((seconds, dispatch, step.between, idle, max(period, 1e-9), step.version))
+            metrics |= {name: rate / seconds for name, rate in self._of(step.version).rates.items()}
         metrics |= self._memory_now(step)
         if step.profile is not None:
             metrics |= self._join(step)
@@ -341,11 +351,18 @@ class Core:
         if len(self._history) >= _KEPT:
             self._history = [*self._history[: _KEPT - _WHOLE : 2], *self._history[_KEPT - _WHOLE :]]
 
-    def _know(self, program: ProgramRecord, device: Device) -> None:
-        module = program.module
+    def _of(self, shapes: tuple[Any, ...]) -> StepProgram:
+        return self._versions.get(shapes, _UNKNOWN)
+
+    def _know(self, program: ProgramRecord, device: Device, shapes: tuple[Any, ...]) -> None:
+        module, version = program.module, StepProgram()
         if module is not None and module.call_tree is not None:
-            self.call_tree, self.codes = module.call_tree, codes_of(module.call_tree)
-        self.program = program
+            version.call_tree, version.codes = module.call_tree, codes_of(module.call_tree)
+        version.program = program
+        with self._lock:
+            self._versions[shapes] = version
+            while len(self._versions) > _MOST_VERSIONS:
+                del self._versions[next(iter(self._versions))]
         if module is None:
             self.note("the cost is unknown: nothing was compiled on these devices")
             return
@@ -363,27 +380,28 @@ class Core:
         if chip is not None:
             share = 1 / chip.devices_per_chip
             dtype = nearest_dtype(largest_dtype(program.plan, chip), chip)
-            self._peaks = {
+            peaks = {
                 "flops_per_second": chip.peak_flops_per_second[dtype] * share,
                 "bytes_per_second": chip.hbm_bytes_per_second * share,
             }
             for name, short in (("flops_per_second", "peak_flops_share"), ("bytes_per_second", "peak_bandwidth_share")):
                 if name in rates:
-                    rates[short] = rates[name] / self._peaks[name]
+                    rates[short] = rates[name] / peaks[name]
         else:
             self.note(f"shares of peaks are unknown: no published peak of {device.device_kind!r}")
-        self._rates = rates
+        version.rates = rates
 
     def _join(self, step: WatchedStep) -> dict[str, float]:
         """Joins the profile of a step to lines; its seconds of computing and of collectives, a mean over devices."""
         assert step.profile is not None
         try:
             profile = step.profile.stop()
-            module = self.program.module if self.program is not None else None
+            version = self._of(step.version)
+            module = version.program.module if version.program is not None else None
             if module is None or module.call_tree is None:
                 self.note("a profile was not joined to lines: the cost of the step was not known yet")
                 return {}
-            joined = join_profile(profile, module, mesh=self.program.mesh if self.program else None)
+            joined = join_profile(profile, module, mesh=version.program.mesh if version.program else None)
             counts = collections.Counter(
                 (leaf.event.name, leaf.event.device)
                 for leaf in joined.leaves
@@ -395,7 +413,7 @@ class Core:
                 place = seconds.setdefault(leaf.event.name, {})
                 label = self._label(leaf.event.device)
                 place[label] = place.get(label, 0.0) + leaf.event.seconds / calls
-            self.call_tree = measured_tree(module.call_tree, seconds)
+            version.call_tree = measured_tree(module.call_tree, seconds)
             devices = len({leaf.event.device for leaf in joined.leaves})
             parts = {"compute_seconds": 0.0, "collective_seconds": 0.0}
             for leaf in joined.leaves:
@@ -470,13 +488,29 @@ class Core:
         """The typical seconds of a step."""
         return _typical([entry[0] for entry in tuple(self._recent)])
 
+    @property
+    def shown(self) -> StepProgram:
+        """The program that most of the recent steps ran; of those that as many ran, the latest."""
+        counts = collections.Counter(entry[5] for entry in tuple(self._recent))
+        with self._lock:
+            known = list(self._versions.items())
+        return max(reversed(known), key=lambda item: counts[item[0]], default=((), _UNKNOWN))[1]
+
     def record(self, *, history: bool = True) -> WatchRecord:
         """Everything so far."""
-        recent = tuple(self._recent)
-        module = None if self.program is None else self.program.module
+        recent, shown = tuple(self._recent), self.shown
+        module = None if shown.program is None else shown.program.module
         step_seconds = self.step_seconds
+        own = [entry[0] for entry in recent if self._of(entry[5]) is shown]
         periods = sum(entry[4] for entry in recent)
-        rates = {name: rate / step_seconds for name, rate in self._rates.items() if step_seconds}
+        own_seconds = _typical(own)
+        rates = {name: rate / own_seconds for name, rate in shown.rates.items() if own_seconds}
+        notes = list(self._notes)
+        if len(self._versions) > 1:
+            notes.append(
+                f"{len(self._versions)} programs ran, as the shapes of the arguments changed: FLOPs, rates, planned "
+                f"memory and collectives are those of {len(own)} of the {len(recent)} latest steps"
+            )
         found = WatchRecord(
             name=self.name,
             status=self.status,
@@ -500,13 +534,13 @@ class Core:
             compilations=self._compilations,
             retraces=self._retraces,
             problems=self.problems,
-            call_tree=self.call_tree,
-            notes=tuple(self._notes),
+            call_tree=shown.call_tree,
+            notes=tuple(notes),
         )
         if self.previous is None:
             return found
         before = self.previous.record(history=False)
-        return found.replace(changes=changes_of(before, found, [self.previous.codes, self.codes]))
+        return found.replace(changes=changes_of(before, found, [self.previous.shown.codes, shown.codes]))
 
     def forget(self) -> None:
         """Drops the steps and earlier versions, once nobody can read them; the rest is for comparisons."""
@@ -550,6 +584,9 @@ def changes_of(
 def _median(values: Any) -> float | None:
     known = list(values)
     return statistics.median(known) if known else None
+
+
+_UNKNOWN = StepProgram()
 
 
 def _typical(seconds: list[float]) -> float | None:

@@ -151,6 +151,18 @@ def arrays_of(args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> dict[i
         return {}
 
 
+def shapes_of(args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> tuple[Any, ...]:
+    """Shapes and dtypes of the arguments, which distinguish the programs of a function; switches by their value."""
+    try:
+        leaves = jax.tree.leaves((args, kwargs))
+    except (TypeError, ValueError):
+        return ()
+    return tuple(
+        leaf if isinstance(leaf, bool | str) else (getattr(leaf, "shape", None), getattr(leaf, "dtype", None))
+        for leaf in leaves
+    )
+
+
 def _name_of(item: object) -> str:
     name = item if isinstance(item, str) else getattr(item, "__name__", type(item).__name__)
     return "value" if name == "<lambda>" else str(name)

@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from contextvars import ContextVar
 
-import jax
 import jax.export
 
+from workbench import _jax_compat
 from workbench.errors import MeshError, PlacementError
 
 
@@ -31,8 +31,6 @@ class ProgramScope:
 
 
 _SCOPE: ContextVar[ProgramScope | None] = ContextVar("workbench_scope", default=None)
-# A function under `jax.jit` that is called in two programs is traced for each: JAX keys its caches with this.
-_IN_JIT_KEY = jax.make_user_context(default_value=None)
 
 
 def make_placements(
@@ -117,11 +115,15 @@ class active:
 
     def __enter__(self) -> None:
         self._token = _SCOPE.set(self._scope)
-        self._key = _IN_JIT_KEY(self._scope)
-        self._key.__enter__()
+        # A function under `jax.jit` that is called in two programs is traced for each.
+        is_default = self._scope is None and not _jax_compat.has_jit_keys()
+        self._key = None if is_default else _jax_compat.jit_keys()[0](self._scope)
+        if self._key is not None:
+            self._key.__enter__()
 
     def __exit__(self, *raised: object) -> None:
-        self._key.__exit__(*raised)
+        if self._key is not None:
+            self._key.__exit__(*raised)
         _SCOPE.reset(self._token)
 
 

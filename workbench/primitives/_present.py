@@ -7,14 +7,13 @@ from contextvars import ContextVar
 import jax
 import jax.numpy as jnp
 
+from workbench import _jax_compat
 from workbench._types import PyTree
 from workbench.errors import ProgramError
 from workbench.mesh import Placement
 from workbench.primitives._map import map_fn
 
 _PRESENT: ContextVar[Mapping[Placement, jax.Array] | None] = ContextVar("workbench_present", default=None)
-# A function under `jax.jit` that was traced with other masks must be traced again: JAX keys its caches with this.
-_IN_JIT_KEY = jax.make_user_context(default_value=None)
 
 
 @contextlib.contextmanager
@@ -22,7 +21,7 @@ def only_present(masks: Mapping[Placement, jax.Array]) -> Iterator[None]:
     """Traces reductions over the clients that `masks`, bool `[clients]` by placement, mark as present."""
     token = _PRESENT.set(masks)
     try:
-        with _IN_JIT_KEY(object()):
+        with _jax_compat.jit_keys()[1](object()):  # what was traced with other masks must be traced again
             yield
     finally:
         _PRESENT.reset(token)

@@ -121,10 +121,10 @@ def _total(group: Sequence[WhyCollectiveRecord]) -> float:
 
 
 def _sizes(sizes: Sequence[int]) -> str:
-    """`512 KiB`, `3 of 512 KiB`, or `1 of 2 MiB, 4 of 512 KiB (together 4 MiB)`."""
+    """`512 KiB`, `2 MiB, 12 B`, or `1 of 2 MiB, 4 of 512 KiB (together 4 MiB)`."""
     counts = Counter(map(bytes_text, sizes))
-    if len(sizes) == 1:
-        return next(iter(counts))
+    if len(sizes) == len(counts) <= 3:
+        return ", ".join(counts)
     told = ", ".join(f"{count} of {size}" for size, count in counts.items())
     return f"{told} (together {bytes_text(sum(sizes))})"
 
