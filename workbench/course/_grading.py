@@ -117,6 +117,12 @@ def plan_of(function: Argument, *args: object, clients: int) -> PlanRecord:
     if rows := raw_rows(plan, clients):
         names = ", ".join(f"{value.name} ({value.size_bytes // clients:,} bytes of each client)" for value in rows)
         wrong(f"the values are right, but the server reads the clients' own data: {names}. Use it at the clients.")
+    if rows := [value for value in plan.disclosed if value.kind == "row"]:
+        names = ", ".join(f"{value.name} ({value.size_bytes:,} bytes)" for value in rows)
+        wrong(
+            f"the values are right, but the server reads a row of each client: {names}. Combine the clients' values "
+            "by a reduction."
+        )
     return plan
 
 
