@@ -37,6 +37,15 @@ def test_text_lists_differences_by_group_and_counts_the_rest():
     ]
 
 
+def test_differences_below_the_digits_are_counted():
+    row = ComparedRecord(group="per device", name="peak", values=(251_904, 251_905), unit="bytes", status="changed")
+    more = COMPARISON.replace(rows=(*COMPARISON.rows, row))
+    lines = render.text(more).splitlines()
+    assert lines[0].endswith("5 of 6 quantities differ.")
+    assert lines[-2] == "  and 1 that differ by less than these digits show"
+    assert display_record(more)["text/html"].count("<tr") == display_record(COMPARISON)["text/html"].count("<tr")
+
+
 def test_card_has_a_row_per_difference_and_escapes_names():
     card = ET.fromstring(display_record(COMPARISON)["text/html"])
     rows = [[cell.text for cell in row] for row in card.iterfind(".//tbody/tr")]

@@ -13,6 +13,7 @@ from workbench.records.compiled import MemoryRecord
 from workbench.records.program import SourceLine
 from workbench.records.run import RunRecord
 from workbench.records.sharding import ShardingRecord
+from workbench.render._compare import visible_differences
 from workbench.render._svg import Markup, data_uri, element
 from workbench.render._text import field_text, text as words_of
 from workbench.render._treescope import picture_of
@@ -130,7 +131,7 @@ def _differences(comparison: ComparisonRecord) -> list[Row]:
             **{name: amount_text(value, row.unit) for name, value in zip(names, row.values, strict=True)},
             "ratio": "" if row.ratio is None else f"×{row.ratio:.3g}",
         }
-        for row in comparison.differences
+        for row in visible_differences(comparison)
     ]
 
 

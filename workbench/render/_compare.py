@@ -10,16 +10,27 @@ def render_comparison_text(comparison: ComparisonRecord) -> str:
     """Every difference, one per line and grouped; what is the same is only counted."""
     programs = " | ".join(f"{n} on {t}" for n, t in zip(comparison.names, comparison.targets, strict=True))
     lines = [f"{programs}: {len(comparison.differences)} of {len(comparison.rows)} quantities differ."]
-    group = None
-    for row in comparison.differences:
+    group, rows = None, visible_differences(comparison)
+    for row in rows:
         if row.group != group:
             group = row.group
             lines.append(f"  {group}")
-        times = f"  (×{row.ratio:.3g})" if row.ratio is not None else ""
         values = " → ".join(amount_text(value, row.unit) for value in row.values)
+        times = f"  (×{row.ratio:.3g})" if row.ratio is not None else ""
         lines.append(f"    {_SIGNS[row.status]} {row.name}: {values}{times}")
+    if unseen := len(comparison.differences) - len(rows):
+        lines.append(f"  and {unseen} that differ by less than these digits show")
     lines += [f"Note: {note}" for note in comparison.notes]
     return "\n".join(lines)
+
+
+def visible_differences(comparison: ComparisonRecord) -> list[ComparedRecord]:
+    """The rows of which one sees a difference: not 246 KiB and 246 KiB."""
+
+    def is_seen(row: ComparedRecord) -> bool:
+        return row.status != "changed" or len({amount_text(value, row.unit) for value in row.values}) > 1
+
+    return [row for row in comparison.differences if is_seen(row)]
 
 
 def _measured(row: ComparedRecord) -> bool:
