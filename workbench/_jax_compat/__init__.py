@@ -78,11 +78,25 @@ def lines_may_be_stale(program: jax.stages.Lowered | jax.stages.Compiled) -> boo
 
     Needs that a `Lowered` keeps its executable in `_lowering._executable` (0.10 to 0.12).
     """
-    cached = _config.enable_compilation_cache.value and _config.compilation_cache_dir.value
-    if not cached or _config.compilation_cache_include_metadata_in_key.value:
+    if not _disk_cache_ignores_lines():
         return False
     lowering = getattr(program, "_lowering", None)
     return isinstance(program, jax.stages.Compiled) or getattr(lowering, "_executable", None) is not None
+
+
+def _disk_cache_ignores_lines() -> bool:
+    cached = _config.enable_compilation_cache.value and _config.compilation_cache_dir.value
+    return bool(cached) and not _config.compilation_cache_include_metadata_in_key.value
+
+
+@contextlib.contextmanager
+def apart_from_disk_cache() -> Iterator[None]:
+    """Traces a function apart from what the user ran, where that may have the lines of another version of the file."""
+    if not _disk_cache_ignores_lines():
+        yield
+        return
+    with jit_keys()[1]("inspected"):
+        yield
 
 
 _CHANGING = threading.RLock()  # held while a primitive of JAX is changed: one thread at a time, nested if need be

@@ -304,7 +304,12 @@ class LoweredCall:
 
 
 def trace_call(
-    fn: Callable[..., Argument], args: tuple[Argument, ...], kwargs: Mapping[str, Argument], mesh: AnyMesh | None = None
+    fn: Callable[..., Argument],
+    args: tuple[Argument, ...],
+    kwargs: Mapping[str, Argument],
+    mesh: AnyMesh | None = None,
+    *,
+    as_run: bool = False,
 ) -> TracedCall | LoweredCall:
     """Traces one call of a function, once, through its own `trace` or `lower` where it has one.
 
@@ -314,6 +319,7 @@ def trace_call(
         kwargs: The same by name.
         mesh: Mesh to trace it under; by default the current one. A function that enters a `shard_map` over a mesh of
             its own is traced without it, and rewritten for the mesh where it is looked at.
+        as_run: Take JAX's own trace of a call that has just run, also where its lines may be those of an older file.
     """
     if inspect.isgeneratorfunction(inspect.unwrap(fn)):
         message = (
@@ -321,12 +327,13 @@ def trace_call(
             "of its body, so there is nothing to trace. Return the values as a tuple, or loop inside `jax.lax.scan`."
         )
         raise TypeError(message)
-    try:
-        return _trace_on(fn, args, kwargs, mesh)
-    except ValueError as refused:
-        if mesh is None or "should match the mesh passed to shard_map" not in str(refused):
-            raise
-        return _trace_on(fn, args, kwargs, None)
+    with contextlib.nullcontext() if as_run else _jax_compat.apart_from_disk_cache():
+        try:
+            return _trace_on(fn, args, kwargs, mesh)
+        except ValueError as refused:
+            if mesh is None or "should match the mesh passed to shard_map" not in str(refused):
+                raise
+            return _trace_on(fn, args, kwargs, None)
 
 
 def _trace_on(

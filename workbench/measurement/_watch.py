@@ -274,7 +274,7 @@ class Watch:
             return
         try:
             assert fn is not None
-            traced = trace_call(fn, call.args, call.kwargs, None)
+            traced = trace_call(fn, call.args, call.kwargs, as_run=True)
             if isinstance(traced, TracedCall):
                 self._core.inspect(traced.with_shapes(), version)
         except Exception as error:
