@@ -64,6 +64,7 @@ LONG = (
     "search", "advise", "fit", "sweep", "measure", "why", "inspect", "inspect a program", "explore", "page",
     "run_rounds with checkpoints", "run_rounds in a folder", "export and load", "executor engine", "tap",
     "sequential engine", "run_rounds", "watch_compilations", "grad", "jit", "compare", "json", "trace",
+    "calibrate", "watch", "launch", "open_profile", "playground",
 )  # fmt: skip
 
 

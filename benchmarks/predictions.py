@@ -383,7 +383,8 @@ def points() -> list[Point]:
     ):
         add(id, "memory", "A100", "a100:1", seconds, partial(elementwise, fn, *shape), name, LLMCOMPASS)
     add("O061", "layout", "H100", "h100:1", 1 / 1400, lambda: Program(
-        lambda x: x[..., ::-1] + 1, (Shape((32, 64, 16, 16, 8, 31), F32),)), "reversal of the minor dimension", "jax-ml/jax issue")  # fmt: skip
+        lambda x: x[..., ::-1] + 1, (Shape((32, 64, 16, 16, 8, 31), F32),)), "reversal of the minor dimension",
+        "jax-ml/jax issue")  # fmt: skip
 
     for id, target, rows, rate in (
         ("C001", "2x2x1", 64, 71.7703), ("C004", "2x2x1", 4096, 174.7655), ("C005", "2x2x1", 16384, 178.7714),
@@ -425,7 +426,8 @@ def points() -> list[Point]:
         "all-reduce of 1 GiB over 8",
         STAS,
     )
-    add("C017", "collective", "H100", "h100:8", 1.5e-3, partial(sent, "all-gather", 4096 * 65536 // 8, BF16, x=8), "all-gather of 536 MB over 8",
+    add("C017", "collective", "H100", "h100:8", 1.5e-3, partial(sent, "all-gather", 4096 * 65536 // 8, BF16, x=8),
+        "all-gather of 536 MB over 8",
         "scaling book, gpus.md")  # fmt: skip
     for id, size, us in (
         ("C020", 2**15, 43.83),
@@ -444,8 +446,8 @@ def points() -> list[Point]:
     ):
         add(id, "collective", "A100", "a100:4", us / 1e6, partial(sent, "all-reduce", size // 4, F32, x=4),
             f"all-reduce of {size / 2**20:,g} MiB over 4", LLMCOMPASS)  # fmt: skip
-    for id, size, rate in (("C029", 2**20, 39.93), ("C030", 2**24, 219.89), ("C031", 2**26, 346.51), ("C032", 2**28, 436.15), ("C033", 2**30, 463.58),
-                           ("C034", 2**34, 482.26)):  # fmt: skip
+    for id, size, rate in (("C029", 2**20, 39.93), ("C030", 2**24, 219.89), ("C031", 2**26, 346.51),
+                           ("C032", 2**28, 436.15), ("C033", 2**30, 463.58), ("C034", 2**34, 482.26)):  # fmt: skip
         add(id, "collective", "H200", "h200:8", bus("all-reduce", size, 8, rate), partial(sent, "all-reduce", size // 4, F32, x=8),
             f"all-reduce of {size / 2**20:,g} MiB over 8", STAS)  # fmt: skip
     add("C037", "collective", "H200", "h200:8", bus("all-gather", 2**34, 8, 361.4), partial(sent, "all-gather", 2**32 // 8, F32, x=8),
@@ -456,9 +458,11 @@ def points() -> list[Point]:
         add(id, "collective", "B200", "b200:8", bus("all-reduce", size, 8, rate), partial(sent, "all-reduce", size // 4, F32, x=8),
             f"all-reduce of {size / 2**20:,g} MiB over 8", STAS)  # fmt: skip
     for id, size, rate in (("C046", 2**28, 229.09), ("C052", 2**34, 381.8)):
-        add(id, "collective", "B200@8x400G", "b200:4x8", bus("all-reduce", size, 32, rate), partial(sent, "all-reduce", size // 4, F32, x=32),
+        add(id, "collective", "B200@8x400G", "b200:4x8", bus("all-reduce", size, 32, rate),
+            partial(sent, "all-reduce", size // 4, F32, x=32),
             f"all-reduce of {size / 2**20:,g} MiB over 4 hosts of 8", STAS)  # fmt: skip
-    add("C072", "collective", "H200@efa-p5", "h200:4x8", bus("all-reduce", 2**32, 32, 364.87), partial(sent, "all-reduce", 2**30, F32, x=32),
+    add("C072", "collective", "H200@efa-p5", "h200:4x8", bus("all-reduce", 2**32, 32, 364.87),
+        partial(sent, "all-reduce", 2**30, F32, x=32),
         "all-reduce of 4 GiB over 4 hosts of 8", STAS)  # fmt: skip
 
     # Steps of MaxText, with its fused attention on TPUs and its activations sharded over the tensor axis.
@@ -488,9 +492,11 @@ def points() -> list[Point]:
     add("T012", "training step", "v5p", "v5p:4x4x4", 7.38, partial(maxtext, large, 3, remat="minimal", fsdp=16, tensor=4, flags=_V5P),
         "decoder of 64B, FSDP 16 × tensor 4", MAXTEXT)  # fmt: skip
     add("T022", "training step", "tpu7x", "tpu7x:4x4x4", 12.2, partial(decoder_step, width=8192, heads=64, kv_heads=8, hidden=28672,
-        layers=80, vocabulary=128256, length=8192, batch=2, remat="context", fsdp=128, moment=BF16), "Llama-3.1-70B, FSDP 128", "AI-Hypercomputer/tpu-recipes@c8cfe2f6")  # fmt: skip
+        layers=80, vocabulary=128256, length=8192, batch=2, remat="context", fsdp=128, moment=BF16),
+        "Llama-3.1-70B, FSDP 128", "AI-Hypercomputer/tpu-recipes@c8cfe2f6")  # fmt: skip
     add("T068", "training step", "H100", "h100:8", 0.721, partial(decoder_step, width=4096, heads=32, kv_heads=32, hidden=11008,
-        layers=32, vocabulary=32000, length=4096, batch=2, remat="minimal", fsdp=8, fused=False), "Llama-2-7B, FSDP 8", MAXTEXT)  # fmt: skip
+        layers=32, vocabulary=32000, length=4096, batch=2, remat="minimal", fsdp=8, fused=False),
+        "Llama-2-7B, FSDP 8", MAXTEXT)  # fmt: skip
     return found
 
 
@@ -651,18 +657,18 @@ def memory_table(results: dict[str, dict[str, Any]]) -> str:
             continue
         size = f"{point.measured / GIB:.2f} GiB" if point.measured > GIB else f"{point.measured / 2**20:.1f} MiB"
         fits = said[found["fits"]] if point.ran is not None else ""
-        lines.append(
-            f"| {point.id} | {point.program} | {point.target} | {size} | {found['bytes'] / point.measured:.2f} | {said[point.ran]} | {fits} | {point.source} |"
-        )
+        ratio = f"{found['bytes'] / point.measured:.2f}"
+        cells = (point.id, point.program, point.target, size, ratio, said[point.ran], fits, point.source)
+        lines.append(f"| {' | '.join(cells)} |")
     for point in points():
         peak = results.get(point.id, {}).get("peak_bytes")
         chip = known_chip(point.chip)
         if point.kind == "training step" and peak and chip is not None and chip.hbm_bytes:
             available = chip.hbm_bytes / chip.devices_per_chip
             fits = said[peak <= available]
-            lines.append(
-                f"| {point.id} | {point.program} | {point.target} | it ran | {peak / GIB:.1f} GiB of {available / GIB:.1f} | yes | {fits} | {point.source} |"
-            )
+            needed = f"{peak / GIB:.1f} GiB of {available / GIB:.1f}"
+            cells = (point.id, point.program, point.target, "it ran", needed, "yes", fits, point.source)
+            lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -29,6 +29,7 @@ import workbench as wb
 from workbench import launch
 from workbench.federated import algorithms
 
+RECORDED = Path(__file__).parents[1] / "tests" / "recorded"
 CLIENTS = 4
 W, X = jnp.ones(3), jnp.arange(12.0).reshape(CLIENTS, 3)
 A, B = jnp.ones((8, 4)), jnp.ones((4, 4)) / 4
@@ -104,6 +105,16 @@ def _looped() -> Any:
         w, _ = step(w)
     step.close()
     return np.round([each.metrics["loss"] for each in step.record.history], 4).tolist()
+
+
+def _monitored() -> Any:
+    with wb.watch_devices(0.1) as monitor:
+        return len(monitor.latest().devices)
+
+
+def _profiled() -> Any:
+    profile = wb.open_profile(RECORDED / "mi300x_conv_two_kernels.xplane.pb")
+    return len(profile.operations), profile.devices[0].where
 
 
 def _calibrated() -> Any:
@@ -210,6 +221,9 @@ def calls(folder: Path, record: Any) -> dict[str, Callable[[], Any]]:
         "watch": _looped,
         "calibrate": _calibrated,
         "launch": _launched,
+        "watch_devices": _monitored,
+        "open_profile": _profiled,
+        "playground": lambda: _closed(wb.playground(algorithm="FedAvg", clients=4, rounds=2)),
         "tap": lambda: repr(wb.trace(average())(W, X).tap()),
         "show": lambda: type(wb.show(average())(W, X)).__name__,
         "explore": lambda: _closed(wb.explore(average())(W, X)),

@@ -3,6 +3,8 @@
 import gc
 import threading
 
+import pytest
+
 from workbench.launch import Program, PyNode, ServiceNode, launch
 
 
@@ -27,3 +29,19 @@ def test_two_hundred_short_programs_leave_no_thread():
         assert left == []
     gc.collect()
     assert not [each.name for each in threading.enumerate() if "short" in each.name]
+
+
+def test_an_interrupted_stop_is_taken_up_by_the_next(monkeypatch):
+    program = Program("interrupted")
+    program.add_node(ServiceNode(Total))
+    launched = launch(program)
+    monkeypatch.setattr(launched, "_all_ended", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        launched.stop()
+    monkeypatch.undo()
+    assert launched.stop() == {"main/0": 0}
+    assert launched.status == "stopped"
+
+
+def interrupted():
+    raise KeyboardInterrupt

@@ -14,7 +14,6 @@ CONTAINERS = {"dict", "list", "set", "defaultdict", "OrderedDict", "WeakKeyDicti
 BOUNDED = {
     # Caches without a size
     "workbench/_jax_compat/checks.py: _class_at_client": "one per class of `checkify` errors",
-    "workbench/_jax_compat/__init__.py: _JIT_KEYS": "two",
     "workbench/_jax_compat/__init__.py: _forked": "one for each fork between the first process and this one",
     "workbench/records/_base.py: _readers": "one per class of records",
     "workbench/plan/_choices.py: _versions": "no arguments",

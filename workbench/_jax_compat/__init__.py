@@ -11,7 +11,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 import jax
 import jaxlib
@@ -95,7 +95,7 @@ def apart_from_disk_cache() -> Iterator[None]:
     if not _disk_cache_ignores_lines():
         yield
         return
-    with jit_keys()[1]("inspected"):
+    with jit_keys().inspected(True):
         yield
 
 
@@ -216,28 +216,37 @@ def backend_started() -> bool:
     return _xla_bridge.backends_are_initialized()
 
 
+class JitKeys(NamedTuple):
+    """Contexts that are part of the keys by which JAX finds a trace again; each is None by default."""
+
+    program: Any  # the placements of the program
+    present: Any  # the masks of the clients that are present
+    inspected: Any  # whether a function is traced apart from what the user ran
+
+
 _MAKING = threading.Lock()
-_JIT_KEYS: list[Any] = []
+_made_keys: JitKeys | None = None
 
 
-def jit_keys() -> tuple[Any, Any]:
-    """Two contexts that are part of JAX's keys of traces: a program's placements, and the clients that are present.
+def jit_keys() -> JitKeys:
+    """Returns the contexts, and makes them with the first call.
 
-    Once a context is made, JAX traces and compiles every function again that it had compiled before. So both are made
+    Once a context is made, JAX traces and compiles every function again that it had compiled before. So all are made
     together: on import where nothing can have been compiled yet, else with the first program.
     """
-    if len(_JIT_KEYS) < 2:
+    global _made_keys
+    if _made_keys is None:
         with _MAKING:
-            if not _JIT_KEYS:
-                _JIT_KEYS.extend([jax.make_user_context(default_value=None) for _ in range(2)])
-    return _JIT_KEYS[0], _JIT_KEYS[1]
+            if _made_keys is None:
+                _made_keys = JitKeys(*(jax.make_user_context(default_value=None) for _ in JitKeys._fields))
+    return _made_keys
 
 
 def has_jit_keys() -> bool:
-    """Returns whether they are made; makes them where that costs nobody a compilation."""
-    if not _JIT_KEYS and not backend_started():
+    """Returns whether the contexts are made; makes them where that costs nobody a compilation."""
+    if _made_keys is None and not backend_started():
         jit_keys()
-    return bool(_JIT_KEYS)
+    return _made_keys is not None
 
 
 has_jit_keys()

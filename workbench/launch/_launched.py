@@ -143,7 +143,11 @@ class Launched(Live):
             first, self._stopping = not self._stopping, True
             self._due.clear()
         if first:
-            self._stop(grace_seconds)
+            try:
+                self._stop(grace_seconds)
+            except BaseException:  # Ctrl-C: the next call stops what is left, instead of waiting for this one
+                self._stopping = False
+                raise
             if self._echo is not None:
                 self._echo.end()
         else:

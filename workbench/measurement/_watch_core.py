@@ -508,8 +508,8 @@ class Core:
         notes = list(self._notes)
         if len(self._versions) > 1:
             notes.append(
-                f"{len(self._versions)} programs ran, as the shapes of the arguments changed: FLOPs, rates, planned "
-                f"memory and collectives are those of {len(own)} of the {len(recent)} latest steps"
+                f"{len(self._versions)} programs ran, as arguments changed their shapes or switches: FLOPs, rates, "
+                f"planned memory and collectives are those of {len(own)} of the {len(recent)} latest steps"
             )
         found = WatchRecord(
             name=self.name,

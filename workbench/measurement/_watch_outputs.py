@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.core import Tracer
 
 from workbench._types import Argument
@@ -151,6 +152,9 @@ def arrays_of(args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> dict[i
         return {}
 
 
+_ARRAYS = (jax.Array, np.ndarray, np.generic)
+
+
 def shapes_of(args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> tuple[Any, ...]:
     """Shapes and dtypes of the arguments, which distinguish the programs of a function; switches by their value."""
     try:
@@ -158,7 +162,7 @@ def shapes_of(args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> tuple[
     except (TypeError, ValueError):
         return ()
     return tuple(
-        leaf if isinstance(leaf, bool | str) else (getattr(leaf, "shape", None), getattr(leaf, "dtype", None))
+        (leaf.shape, leaf.dtype) if isinstance(leaf, _ARRAYS) else leaf if isinstance(leaf, bool | str) else type(leaf)
         for leaf in leaves
     )
 

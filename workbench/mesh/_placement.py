@@ -117,7 +117,7 @@ class active:
         self._token = _SCOPE.set(self._scope)
         # A function under `jax.jit` that is called in two programs is traced for each.
         is_default = self._scope is None and not _jax_compat.has_jit_keys()
-        self._key = None if is_default else _jax_compat.jit_keys()[0](self._scope)
+        self._key = None if is_default else _jax_compat.jit_keys().program(self._scope)
         if self._key is not None:
             self._key.__enter__()
 

@@ -209,7 +209,8 @@ def main_product(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> str | None:
     for work in walk_jaxpr_work(jaxpr):
         equation = work.chain[-1]
         if work.flops and equation.primitive.name in ("dot_general", "conv_general_dilated"):
-            dtype = max((var.aval.dtype for var in equation.invars), key=lambda dtype: dtype.itemsize)  # pyright: ignore[reportAttributeAccessIssue]
+            dtypes = [var.aval.dtype for var in equation.invars]  # pyright: ignore[reportAttributeAccessIssue]
+            dtype = max(dtypes, key=lambda dtype: dtype.itemsize)
             asked = str(equation.params.get("precision")).upper()
             precision = next((f":{name.lower()}" for name in ("HIGHEST", "HIGH") if name in asked), "")
             key = f"{dtype.name}{precision if dtype.name == 'float32' else ''}"

@@ -21,7 +21,7 @@ def only_present(masks: Mapping[Placement, jax.Array]) -> Iterator[None]:
     """Traces reductions over the clients that `masks`, bool `[clients]` by placement, mark as present."""
     token = _PRESENT.set(masks)
     try:
-        with _jax_compat.jit_keys()[1](object()):  # what was traced with other masks must be traced again
+        with _jax_compat.jit_keys().present(object()):  # what was traced with other masks must be traced again
             yield
     finally:
         _PRESENT.reset(token)
