@@ -495,6 +495,39 @@ def constant_masks(key, clients, size):
     return rows.at[-1].set(-rows[:-1].sum(0, dtype=jnp.uint32))
 
 
+def literal_masks(key, clients, size):
+    rows = jnp.array([1, 2, 3, 4, -10])[:clients].astype(jnp.uint32)
+    return jnp.broadcast_to(rows[:, None], (clients, size))
+
+
+def masks_of_one_word_a_pair(key, clients, size):
+    return jnp.broadcast_to(pair_masks(key, clients, 1), (clients, size))
+
+
+def dealer_masks_with_idle_words(key, clients, size):
+    idle = jax.random.bits(jax.random.fold_in(key, 1), (clients**2, size), jnp.uint32)
+    return dealer_masks(key, clients, size) + 0 * idle[:clients]
+
+
+def ring_masks(key, clients, size):
+    words = jax.random.bits(key, (clients, size), jnp.uint32)
+    return words - jnp.roll(words, 1, axis=0)
+
+
+def masks_of_one_key(key, clients, size):
+    word, rows = jax.random.bits(key, (size,), jnp.uint32), jnp.zeros((clients, size), jnp.uint32)
+    for i in range(clients):
+        for j in range(i):
+            rows = rows.at[i].add(word * (i + 2 * j + 1)).at[j].add(-word * (i + 2 * j + 1))
+    return rows
+
+
+def masks_of_a_matrix(key, clients, size):
+    words = jax.random.bits(key, (size, clients, clients), jnp.uint32)
+    above = jnp.where(jnp.triu(jnp.ones((clients, clients), bool), 1), words, jnp.zeros_like(words))
+    return (above - jnp.swapaxes(above, 1, 2)).sum(2, dtype=jnp.uint32).T
+
+
 def first_order(loss, w, rate, steps):
     moved = jax.lax.fori_loop(0, steps, lambda _, v: v - rate * jax.grad(loss)(v), w)
     return jax.grad(loss)(moved)
@@ -731,7 +764,7 @@ RIGHT = {
     "23.2": [63],
     "23.3": [{"up": P(None, "model"), "down": P("model")}],
     "24.1": [inverted],
-    "24.2": [pair_masks],
+    "24.2": [pair_masks, masks_of_a_matrix],
     "24.3": [4 * 100**2],
     "25.1": [first_order],
     "25.2": [rest],
@@ -893,7 +926,12 @@ WRONG = {
     "24.2": [
         (lambda key, clients, size: jax.random.bits(key, (clients, size), jnp.uint32), "is not 0"),
         (constant_masks, "repeats words"),
-        (dealer_masks, "64 random words|80 random words"),
+        (literal_masks, "repeats words"),
+        (masks_of_one_word_a_pair, "repeats words"),
+        (dealer_masks, "clients 0 and 1 share 0 random words"),
+        (dealer_masks_with_idle_words, "clients 0 and 1 share 0 random words"),
+        (ring_masks, "clients 0 and 2 share 0 random words"),
+        (masks_of_one_key, r"a random word is in the masks of the clients \[0, 1, 3\]"),
     ],
     "24.3": [(10_000, "differ by up to 2 C"), (1_000, "Central")],
     "25.1": [
@@ -996,6 +1034,7 @@ def _of_notebook_07():
     data = shaped(32, 4, 16, 4096, spec=P("clients")), shaped(32, 4, 16, 16, spec=P("clients"))
     with jax.set_mesh(mesh):
         record = wb.inspect(training_round, on="v5e", examples_per_client=([64] * 32, 64))(params, data)
+    assert record.cost is not None
     speed, up = np.full(32, 1e12), np.full(32, 2e9)
     speed[11], up[23] = 5e10, 1.2e9
     profiles = measurement.ClientProfiles(flops_per_second=speed, down_bytes_per_second=2e9, up_bytes_per_second=up)

@@ -98,9 +98,11 @@ def small_round(answer: object) -> str:
 def variance(answer: object) -> str:
     for x in ([0.0, 1.0, 2.0, 3.0], [5.0, -1.0, 4.0, 0.5]):
         expect_values(called(answer, jnp.array(x)), np.var(x), "The variance is E[x²] − (E[x])².")
-    found = len(stages(plan_of(answer, jnp.arange(4.0), clients=4), "reduce"))
+    plan = plan_of(answer, jnp.arange(4.0), clients=4)
+    found = len(stages(plan, "reduce"))
     if found > 2:
         wrong(f"the values are right, but the plan has {found} reductions; two are enough.")
+    expect_disclosed(plan, 8)
     return f"{found} reduction{'s' * (found > 1)}, and every client discloses two numbers."
 
 
@@ -131,10 +133,12 @@ def largest_share(answer: object) -> str:
     hint = "Each client divides its own square by the sum of all four; the server returns the largest share."
     for x in ([1.0, 2.0, 3.0, 4.0], [2.0, 0.0, -1.0, 1.0]):
         expect_values(called(answer, jnp.array(x)), np.square(x).max() / np.square(x).sum(), hint)
-    if not stages(plan_of(answer, jnp.arange(4.0), clients=4), "broadcast"):
+    plan = plan_of(answer, jnp.arange(4.0), clients=4)
+    if not stages(plan, "broadcast"):
         wrong(
             "the values are right, but the server divides. Send the sum to the clients, so that each divides its own."
         )
+    expect_disclosed(plan, 8)
     return "a value at the server reaches the clients by a broadcast."
 
 
@@ -143,7 +147,7 @@ def worst_off(answer: Callable) -> str:
     x = jnp.array([1.0, 2.0, 3.0, -4.0])
     expect_values(called(answer, x), 16.0, "The result is the largest square of any client.")
     expect_values(jax.grad(answer)(x), [0, 0, 0, -8.0], "Use `wb.reduce_max`: its gradient goes to the maximum alone.")
-    plan_of(answer, x, clients=4)
+    expect_disclosed(plan_of(answer, x, clients=4), 4)
     return "only the worst-off client receives a gradient."
 
 
@@ -171,4 +175,5 @@ def gradient_by_hand(answer: object) -> str:
     counts = len(stages(plan, "broadcast")), len(stages(plan, "reduce"))
     if counts != (1, 1):
         wrong(f"the values are right, but there are {counts} broadcasts and reductions: one each is enough.")
+    expect_disclosed(plan, 8)
     return "one broadcast, one reduction, as in the result of `jax.grad`."

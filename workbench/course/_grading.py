@@ -6,13 +6,18 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax.extend.core import Jaxpr
 
+from workbench import _jax_compat
 from workbench._types import Argument
 from workbench.api import inspect, trace
+from workbench.engines import Sequential
 from workbench.errors import WorkbenchError, WrongAnswerError
+from workbench.primitives import calls_back
 from workbench.records.compiled import CollectiveRecord, ProgramRecord
-from workbench.records.program import PlanRecord, StageRecord, ValueRecord
+from workbench.records.program import PlanRecord, StageRecord
 
 Grader = Callable[..., str]
 
@@ -102,7 +107,11 @@ def called(function: object, *args: Argument) -> Argument:
 
 
 def plan_of(function: Argument, *args: object, clients: int) -> PlanRecord:
-    """The plan of the student's program, which has a placement of that many clients and reduces over it."""
+    """The plan of the student's program, which has a placement of that many clients and reduces over it.
+
+    The server reads no row of a client, nothing sends the rows of all clients to each of them, and clients that are
+    computed one at a time, each from its own row, give the values of the call.
+    """
     try:
         plan = trace(function)(*args).plan
     except WorkbenchError as error:
@@ -114,23 +123,71 @@ def plan_of(function: Argument, *args: object, clients: int) -> PlanRecord:
         )
     if not stages(plan, "reduce"):
         wrong("the values are right, but nothing is reduced: combine the clients' values by `wb.reduce_…`.")
-    if rows := raw_rows(plan, clients):
-        names = ", ".join(f"{value.name} ({value.size_bytes // clients:,} bytes of each client)" for value in rows)
-        wrong(f"the values are right, but the server reads the clients' own data: {names}. Use it at the clients.")
+    if rows := raw_rows(plan, clients, "server"):
+        wrong(f"the values are right, but the server reads the clients' own data: {rows}. Use it at the clients.")
+    if rows := raw_rows(plan, clients, "broadcast"):
+        wrong(
+            f"the values are right, but every client receives the data of all: {rows}. `wb.map_fn` gives each client "
+            "its own row of its arguments; a variable that its function captures is sent to all."
+        )
     if rows := [value for value in plan.disclosed if value.kind == "row"]:
         names = ", ".join(f"{value.name} ({value.size_bytes:,} bytes)" for value in rows)
         wrong(
             f"the values are right, but the server reads a row of each client: {names}. Combine the clients' values "
             "by a reduction."
         )
+    if alone := [value for value in plan.disclosed if value.single_client]:
+        wrong(
+            f"the values are right, but {alone[0].name} adds up the values of {alone[0].single_client} alone, so the "
+            "server receives a row. Reduce over all clients."
+        )
+    expect_clients_apart(function, args, clients)
     return plan
 
 
-def raw_rows(plan: PlanRecord, clients: int) -> list[ValueRecord]:
-    """The arguments with a row for each client that a stage at the server reads."""
+def expect_clients_apart(function: Argument, args: Sequence[object], clients: int) -> None:
+    """Computes the clients one at a time, on other data, and compares with the values of an ordinary call."""
+
+    def moved(leaf: jax.Array) -> jax.Array:
+        if np.shape(leaf)[:1] != (clients,):
+            return leaf
+        return leaf // 2 if jnp.issubdtype(leaf.dtype, jnp.integer) else leaf * 0.25 + 2
+
+    others = jax.tree.map(moved, args)
+    traced = jax.make_jaxpr(function)(*others)
+    if reads_other_clients(traced.jaxpr):
+        wrong(
+            "the values are right, but a client uses a collective of `jax.lax` over all clients. Let clients compute "
+            "from their own rows, and combine the results by `wb.reduce_…`."
+        )
+    if calls_back(traced):
+        wrong("the program calls Python from a client or the server, which could carry any data. Use JAX alone.")
+    try:
+        apart = Sequential().run(function, *others).results
+    except WorkbenchError as error:
+        message = f"the values are right, but they cannot be computed at each client from its own row: {error}"
+        raise WrongAnswerError(message) from error
+    together = jax.tree.leaves(called(function, *others))
+    for one, other in zip(jax.tree.leaves(apart), together, strict=True):
+        if not np.allclose(one, other, rtol=0.02, atol=0.02 * float(np.max(np.abs(other), initial=0)), equal_nan=True):
+            wrong(
+                "the values are right, but not those of the program: on other data, with each client computed apart "
+                "from its own row, the result is another one. The function should run the same program in every call."
+            )
+
+
+def reads_other_clients(jaxpr: Jaxpr) -> bool:
+    """Searches the functions inside for a named axis of all clients, as `jax.lax.all_gather(x, "clients")` does."""
+    inner = [each for equation in jaxpr.eqns for each in _jax_compat.inner_jaxprs(equation)]
+    return any(_jax_compat.uses_named_axes(each) or reads_other_clients(each) for each in inner)
+
+
+def raw_rows(plan: PlanRecord, clients: int, kind: str) -> str:
+    """Names the arguments with a row for each client that a stage at the server, or a broadcast, reads."""
     given = {value.name for value in plan.inputs if value.shape[:1] == (clients,)}
-    read = [value for stage in stages(plan, "server") for value in stage.inputs if value.name in given]
-    return list({value.name: value for value in read}.values())
+    read = [value for stage in stages(plan, kind) for value in stage.inputs if value.name in given]
+    sizes = {value.name: f"{value.size_bytes // clients:,} bytes of each client" for value in read}
+    return ", ".join(f"{name} ({size})" for name, size in sizes.items())
 
 
 def stages(plan: PlanRecord, kind: str) -> list[StageRecord]:
@@ -139,12 +196,20 @@ def stages(plan: PlanRecord, kind: str) -> list[StageRecord]:
 
 
 def expect_disclosed(plan: PlanRecord, at_most: int) -> int:
-    """Checks the bytes that the server receives of one client in a call."""
-    found = sum(value.size_bytes for value in plan.disclosed)
-    if found > at_most:
-        names = ", ".join(f"{value.name} ({value.size_bytes:,} bytes)" for value in plan.disclosed)
+    """Checks the bytes that the server receives of one client in a call, in all iterations of loops."""
+    sizes = [value.size_bytes * repeats(plan, value.stage) for value in plan.disclosed]
+    if (found := sum(sizes)) > at_most:
+        names = ", ".join(f"{value.name} ({size:,} bytes)" for value, size in zip(plan.disclosed, sizes, strict=True))
         wrong(f"a client discloses {found:,} bytes to the server: {names}. It may disclose at most {at_most:,}.")
     return found
+
+
+def repeats(plan: PlanRecord, path: str) -> int:
+    """Runs of the stage at a path in a call: the product of the lengths of its loops."""
+    loops = [stage for stage in plan.walk() if stage.kind == "loop" and path.startswith(f"{stage.path}.")]
+    if any(loop.trip_count is None for loop in loops):
+        wrong("the values are right, but a loop of unknown length reduces. Use a fixed number of reductions.")
+    return math.prod(loop.trip_count or 1 for loop in loops)
 
 
 def compiled(function: object, *args: object, mesh: jax.sharding.Mesh | None = None) -> ProgramRecord:

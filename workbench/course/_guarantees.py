@@ -1,14 +1,14 @@
 """Exercises of notebooks 12, 13 and 24: Byzantine clients, privacy, compression, stragglers, attacks."""
 
+import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend.core import Jaxpr
+from jax.extend.core import JaxprEqn
 
-from workbench import _jax_compat
-from workbench._types import type_of
 from workbench.course._grading import (
     called,
     exercise,
@@ -20,6 +20,7 @@ from workbench.course._grading import (
     stages,
     wrong,
 )
+from workbench.plan import PythonInterpreter
 
 
 @exercise("12.1", "clip an update to a norm")
@@ -60,7 +61,10 @@ def tolerated(answer: object) -> str:
 @exercise("12.5", "a trimmed mean of eight clients that discloses 12 bytes")
 def trimmed_by_three(answer: object) -> str:
     x = jnp.array([3.0, -40.0, 1.0, 2.0, 5.0, 4.0, 90.0, 0.0])
-    expect_values(called(answer, x), 15 / 6, "Take the smallest and the largest from the sum, and divide by six.")
+    hint = "Take the smallest and the largest from the sum, and divide by six."
+    expect_values(called(answer, x), 15 / 6, hint)
+    others = np.random.default_rng(1).normal(0, 1000, 8).astype("float32")  # too fine to be packed into 12 bytes
+    expect_values(called(answer, jnp.asarray(others)), np.sort(others)[1:-1].mean(), hint)
     plan = plan_of(answer, x, clients=8)
     expect_disclosed(plan, 12)
     used = [stage.operation for stage in stages(plan, "reduce")]
@@ -128,15 +132,55 @@ def reconstruct(answer: object) -> str:
     return "one example's gradient of a layer with a bias *is* the example."
 
 
-def random_words(jaxpr: Jaxpr) -> int:
-    """Counts the random 32-bit words that a function draws, loops included."""
-    total = 0
-    for equation in jaxpr.eqns:
-        times = equation.params.get("length", 1) if equation.primitive.name == "scan" else 1
+class RandomWords(PythonInterpreter):
+    """Evaluates a function and changes one of the random words that it draws; `drawn` counts them."""
+
+    def __init__(self, changed: int = -1) -> None:
+        self.changed: int = changed
+        self.drawn: int = 0
+
+    def bind(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
+        """The results of one operation."""
+        results = super().bind(equation, operands)
         if equation.primitive.name == "random_bits":
-            total += int(np.prod(type_of(equation.outvars[0]).shape))
-        total += times * sum(map(random_words, _jax_compat.inner_jaxprs(equation)))
-    return total
+            (bits,) = results
+            place = self.changed - self.drawn
+            self.drawn += bits.size
+            if 0 <= place < bits.size:
+                results = [
+                    jnp.ravel(bits).at[place].add(jnp.asarray(1_540_483_477).astype(bits.dtype)).reshape(bits.shape)
+                ]
+        return results
+
+
+def expect_pairwise(answer: object, clients: int, size: int) -> None:
+    """Changes each random word alone: it should be in the masks of two clients, and each pair should have its own."""
+    key = jax.random.key(1)
+    closed = jax.make_jaxpr(lambda key: called(answer, key, clients, size))(key)
+
+    def masks(words: RandomWords) -> np.ndarray:
+        return np.asarray(words.run(closed, [key])[0])
+
+    before = masks(counter := RandomWords())
+    if counter.drawn > 1000:
+        wrong(f"{counter.drawn:,} random words are drawn for {clients} clients and {size} numbers: draw fewer.")
+    hidden = {pair: np.zeros(size, bool) for pair in itertools.combinations(range(clients), 2)}
+    for word in range(counter.drawn):
+        changes = masks(RandomWords(word)) != before
+        owners, entries = np.flatnonzero(changes.any(1)).tolist(), changes.any(0)
+        if owners and len(owners) != 2:
+            wrong(f"a random word is in the masks of the clients {owners}: it should be in those of one pair.")
+        if entries.sum() > 1:
+            wrong(f"one random word hides {entries.sum()} entries: draw a word for each.")
+        if owners:
+            hidden[owners[0], owners[1]] |= entries
+    for (i, j), entries in hidden.items():
+        if not entries.all():
+            wrong(
+                f"the sum is 0, but clients {i} and {j} share {entries.sum()} random words that no other client uses; "
+                f"they need {size}. Otherwise the one who draws the masks, or the other clients together, can remove "
+                "them."
+            )
 
 
 @exercise("24.2", "pairwise masks that cancel in the sum")
@@ -153,13 +197,8 @@ def pairwise_masks(answer: object) -> str:
     ones = np.unpackbits(masks.view(np.uint8), axis=1).mean(axis=1)
     if (np.abs(ones - 0.5) > 0.15).any() or any(len(np.unique(row)) < 12 for row in masks):
         wrong("a client's mask repeats words or has hardly any bits set: use `jax.random.bits` for every word.")
-    drawn = random_words(jax.make_jaxpr(lambda key: called(answer, key, 5, 16))(jax.random.key(0)).jaxpr)
-    if drawn < 10 * 16:
-        wrong(
-            f"the sum is 0, but {drawn} random words are drawn; each of the 10 pairs of clients needs 16 words that "
-            "only these two know. Otherwise the one who draws the masks can remove them."
-        )
-    return "every row looks random, and their sum is 0."
+    expect_pairwise(answer, 4, 2)
+    return "each pair shares words that nobody else uses, and they cancel in the sum."
 
 
 @exercise("24.3", "clients that local differential privacy needs for the noise of 100 central ones")
