@@ -20,6 +20,8 @@ sys.path[:0] = [str(ROOT), str(ROOT / "widgets"), str(ROOT / "docs")]
 from field_glossary import TERMS  # noqa: E402
 from other_sites import ALIASES, write_inventories  # noqa: E402
 
+from workbench.render import mark  # noqa: E402
+
 project = "Workbench"
 author = "The Workbench authors"
 copyright = "2026, the Workbench authors"
@@ -55,6 +57,8 @@ html_math_renderer = "mathml"  # browsers draw it themselves; MathJax would be f
 html_theme = "furo"
 html_title = "Workbench"
 html_static_path = ["_static"]
+html_logo = html_favicon = "_static/mark.svg"
+(ROOT / "docs" / html_logo).write_text(mark(64), encoding="utf-8")
 html_css_files = ["site.css"]
 html_copy_source = False
 html_theme_options = {"source_repository": "", "navigation_with_keys": True}

@@ -10,7 +10,9 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from workbench import course
 from workbench.cli import main
 from workbench.errors import CourseError
+from workbench.render import icon_link, mark
 
+(ICON,) = re.findall('href="([^"]+)', icon_link())
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 
 
@@ -23,6 +25,7 @@ def test_slides_show_the_question_and_no_solution(tmp_path):
     slides, notebook = page.read_text(), nbformat.read(NOTEBOOKS[1], as_version=4)
     assert notebook.cells[0].source.splitlines()[0].removeprefix("# ") in slides
     assert slides.count("<section>") > 10
+    assert ICON in slides.partition("</head>")[0]
     solutions = sources(notebook, "solution")
     assert solutions
     assert not any(line in slides for text in solutions for line in text.splitlines() if len(line) > 40)
@@ -51,6 +54,7 @@ def small_notebook(path, *cells):
 
 def test_site_is_executed_once_and_needs_no_network(tmp_path):
     path, runs = small_notebook(tmp_path / "00-small.ipynb", "print(6 * 7)"), []
+    index = Path()
     for _ in range(2):
         index = course.write_site([path], tmp_path / "site", report=runs.append)
     page = (tmp_path / "site" / "00-small.html").read_text()
@@ -58,6 +62,8 @@ def test_site_is_executed_once_and_needs_no_network(tmp_path):
     assert runs == ["executing 00-small.ipynb"]
     assert "Does it run?" in index.read_text()
     assert re.findall(r'(?:src|href)="https?://[^"]+', page + index.read_text()) == []
+    assert all(mark(size) in text for size, text in ((18, page), (30, index.read_text())))
+    assert all(ICON in text for text in (page, index.read_text()))
 
 
 def test_site_without_outputs_says_so(tmp_path):

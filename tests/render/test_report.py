@@ -56,7 +56,8 @@ def test_report_fetches_nothing():
     addresses = [a.get("src") or a.get("srcset") for tag, a in page.tags if tag in ("img", "source")]
     assert len(addresses) == 3
     assert all(address.startswith("data:image/") for address in addresses)
-    assert not page.all("script") + page.all("link") + page.all("iframe")
+    assert not page.all("script") + page.all("iframe")
+    assert all(link["href"].startswith("data:") for link in page.all("link"))
     assert {"http-equiv", "content"} in [set(meta) for meta in page.all("meta")]
     assert "default-src 'none'" in next(m["content"] for m in page.all("meta") if "http-equiv" in m)
 

@@ -11,14 +11,16 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from workbench.records import shorten_paths
+from workbench.render import icon_link, mark
 from workbench_widgets._bundle import BUILT, CHUNKS, chunk, stylesheet
 
 SHARED = ("data", "arrays", "live", "label", "selection", "settings")
 _LICENSES = BUILT.parent / "third-party-licenses.txt"  # of the code in the bundles, which asks for them in every copy
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
+{icon}
 <style>{css}body{{margin:0}}.wb-page{{background:var(--wb-bg);min-height:100vh;padding:16px;box-sizing:border-box}}</style>
-</head><body class="wb-exported"><main class="wb wb-page"><header class="wb-pagehead"><h1>{title}</h1>
+</head><body class="wb-exported"><main class="wb wb-page"><header class="wb-pagehead"><h1>{mark} {title}</h1>
 <p class="wb-note">{by}{date}. This page needs neither a kernel nor a network.</p>{code}</header></main>
 <script type="text/plain" id="wb-licenses">{licenses}</script>
 <script type="text/plain" id="wb-chunks">{chunks}</script>
@@ -53,6 +55,8 @@ def page(views: Sequence[SavedView], *, title: str, author: str | None) -> str:
     state = [{"esm": view.script, "state": view.state} for view in views]
     return _PAGE.format(
         title=html.escape(title),
+        icon=icon_link(),
+        mark=mark(20),
         by=f"{html.escape(by)}, " if by else "",
         code=_code_of(views),
         date=f"{datetime.now().astimezone():%d %B %Y, %H:%M}",

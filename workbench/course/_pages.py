@@ -10,13 +10,16 @@ from typing import Any
 from workbench.course._notebooks import executed, read
 from workbench.course._parts import concept_map, difficulty_of, parts_of, titles_of
 from workbench.errors import needs_library
+from workbench.render import icon_link, mark
 
 # nbconvert's page asks networks for require.js, jQuery, Mermaid, MathJax and reveal.js; this one needs the last alone,
 # from the folder next to it.
 PAGE = """{%- extends 'index.html.j2' -%}
+{%- block html_head_css -%}{{ super() }}{{ resources.icon }}{%- endblock html_head_css -%}
 {%- block html_head_js -%}{%- endblock html_head_js -%}
 {%- block html_head_js_mathjax -%}{%- endblock html_head_js_mathjax -%}
 {%- block footer_js -%}
+<div class="wb-mark">{{ resources.mark }}</div>
 <script src="reveal.js/dist/reveal.js"></script>
 <script src="reveal.js/plugin/notes/notes.js"></script>
 <script>
@@ -30,6 +33,7 @@ Reveal.on("slidechanged", tooLong);
 <style>
 .reveal section.too-long {height: 780px; overflow-y: auto; top: 10px !important}
 .reveal math {font-size: 1.1em}
+.wb-mark {position: fixed; left: 16px; bottom: 12px; z-index: 1}
 </style>
 {%- endblock footer_js -%}
 """
@@ -47,17 +51,17 @@ REVEAL = (
 NOTEBOOK_PAGE = """{%- extends 'lab/index.html.j2' -%}
 {%- block html_head_js -%}{%- endblock html_head_js -%}
 {%- block html_head_js_mathjax -%}{%- endblock html_head_js_mathjax -%}
-{%- block html_head_css -%}{{ super() }}
+{%- block html_head_css -%}{{ super() }}{{ resources.icon }}
 <style>
 body.jp-Notebook {max-width: 60rem; margin: 0 auto; padding: 1rem}
 .wb-home {font: 14px system-ui, sans-serif}
 .jp-OutputArea-output img, .jp-OutputArea-output svg {max-width: 100%; height: auto}
 </style>{%- endblock html_head_css -%}
 """
-HOME = '<p class="wb-home"><a href="index.html">The Workbench course</a></p>'
+HOME = '<p class="wb-home"><a href="index.html">{mark} The Workbench course</a></p>'
 INDEX = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width">
-<title>The Workbench course</title>
+<title>The Workbench course</title>{icon}
 <style>
 :root {{color-scheme: light dark; --line: color-mix(in srgb, currentColor 22%, transparent)}}
 body {{font: 16px/1.5 system-ui, sans-serif; max-width: 70rem; margin: 0 auto; padding: 1.5rem}}
@@ -68,7 +72,7 @@ ol {{list-style: none; padding: 0; display: grid; gap: .75rem;
 li {{border: 1px solid var(--line); border-radius: .5rem; padding: .75rem}}
 li span {{display: block; font-size: .85rem; opacity: .75}}
 </style></head><body>
-<h1>The Workbench course</h1>
+<h1>{mark} The Workbench course</h1>
 <p>{count} notebooks, {hours:.0f} hours with the exercises. {state}</p>
 <div class="map">{chart}</div>
 {parts}
@@ -158,7 +162,7 @@ def write_slides(
             exclude_input_prompt=True,
             exclude_output_prompt=True,
         )
-        body, _ = exporter.from_notebook_node(notebook)
+        body, _ = exporter.from_notebook_node(notebook, {"icon": icon_link(), "mark": mark(28)})
         written.append(folder / f"{path.stem}.slides.html")
         written[-1].write_text(body, encoding="utf-8")
     return written
@@ -202,8 +206,8 @@ def write_site(
             if cell.cell_type == "markdown":
                 cell.source = re.sub(r"\]\((\d\d-[\w-]+)\.ipynb", r"](\1.html", cell.source)
         exporter = HTMLExporter(raw_template=NOTEBOOK_PAGE, exclude_input_prompt=True, exclude_output_prompt=True)
-        body, _ = exporter.from_notebook_node(notebook)
-        body = re.sub(r"(<body[^>]*>)", rf"\1{HOME}", body, count=1)
+        body, _ = exporter.from_notebook_node(notebook, {"icon": icon_link()})
+        body = re.sub(r"<body[^>]*>", rf"\g<0>{HOME.format(mark=mark(18))}", body, count=1)
         (folder / f"{path.stem}.html").write_text(body, encoding="utf-8")
     parts = []
     for part, paths in parts_of(notebooks).items():
@@ -217,6 +221,8 @@ def write_site(
     index = folder / "index.html"
     index.write_text(
         INDEX.format(
+            icon=icon_link(),
+            mark=mark(30),
             count=len(titles),
             hours=sum(title.minutes for title in titles.values()) / 60,
             state="" if execute else "<strong>These pages have no outputs: they were not executed.</strong>",

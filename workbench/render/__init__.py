@@ -13,6 +13,7 @@ from workbench.render._glossary import GLOSSARY as GLOSSARY, LESSONS as LESSONS,
 from workbench.render._graph import node_glyph as node_glyph
 from workbench.render._html import figure as figure
 from workbench.render._live_rounds import describe_samples as describe_samples, render_samples_svg as render_samples_svg
+from workbench.render._mark import icon_link as icon_link, mark as mark
 from workbench.render._mesh import arrange_devices as arrange_devices
 from workbench.render._notebook_figure import notebook_figure as notebook_figure
 from workbench.render._picture import describe as describe, plot as plot, svg as svg

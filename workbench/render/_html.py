@@ -1,5 +1,6 @@
 """Figures and whole pages around pictures and tables; nothing in them is fetched from anywhere."""
 
+from workbench.render._mark import icon_link, mark
 from workbench.render._svg import Markup, data_uri, element, join
 from workbench.render._theme import css_variables
 
@@ -35,7 +36,9 @@ def page(title: str, *content: object, head: object = None) -> Markup:
     """
     sheet = element("style", Markup(css_variables() + _PAGE))
     meta = (element("meta", charset="utf-8"), element("meta", name="viewport", content="width=device-width"))
-    top = element("head", *meta, element("title", title), sheet, head)
+    top = element("head", *meta, element("title", title), icon_link(), sheet, head)
     # A `div`, because the theme is chosen by what the body says and holds for what is inside it.
-    body = element("body", element("div", element("main", element("h1", title), *content), class_="wb wb-page"))
+    body = element(
+        "body", element("div", element("main", element("h1", mark(26), " ", title), *content), class_="wb wb-page")
+    )
     return Markup("<!doctype html>\n" + join([element("html", top, body, lang="en")]))
