@@ -78,7 +78,7 @@ def test_doctor_names_another_distribution_that_installs_a_package_of_our_name(q
     assert main(["doctor"]) == 1
     said = capsys.readouterr().out
     assert "workbench installs files into the package `workbench` too" in said
-    assert "pip uninstall workbench && pip install --force-reinstall --no-deps mapreduce-workbench" in said
+    assert "pip uninstall workbench && pip install --force-reinstall --no-deps .   (in a clone" in said
 
 
 def test_doctor_is_content_without_jupyterlab(quick, without, capsys):

@@ -1,4 +1,4 @@
-"""The README of the package index, and the first cells of notebooks."""
+"""The README of a package index, and the first cells of notebooks."""
 
 import re
 
@@ -20,8 +20,8 @@ def test_links_of_the_published_readme_are_absolute():
     assert len([found for found in ours if found]) >= 5
 
 
-def test_first_code_cell_installs_where_the_package_is_missing():
-    wanted = ("except ModuleNotFoundError", '%pip install --quiet "mapreduce-workbench[course]"')
+def test_first_code_cell_says_how_to_install_where_the_package_is_missing():
+    wanted = ("except ModuleNotFoundError", "from a clone: pip install '.[course]'")
 
     def missing(name):
         code = [cell.source for cell in nbformat.read(ROOT / name, as_version=4).cells if cell.cell_type == "code"]

@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from workbench.cli import _browser, _lab, _metadata
+from workbench.cli._name import REINSTALL
 
 DEVICE_TIMEOUT_SECONDS = 120
 ASK_FOR_DEVICES = """
@@ -127,12 +128,11 @@ def check_foreign() -> Check | None:
     found = sorted({owner for name in PACKAGES for owner in owners.get(name, ()) if owner != _metadata.DISTRIBUTION})
     if not found:
         return None
-    again = f"pip install --force-reinstall --no-deps {_metadata.DISTRIBUTION}"
     return Check(
         name="other distribution",
         state="broken",
         found=f"{', '.join(found)} installs files into the package `workbench` too",
-        fix=f"pip uninstall {' '.join(found)} && {again}   (or use an environment for each)",
+        fix=f"pip uninstall {' '.join(found)} && {REINSTALL}   (in a clone; or use an environment for each)",
     )
 
 
@@ -241,8 +241,8 @@ def check_labextension() -> Check:
     """
     from jupyter_core.paths import jupyter_path
 
-    name, fix = "front end workbench_widgets", f"pip install --force-reinstall --no-deps {_metadata.DISTRIBUTION}"
-    fix += "   (a clone: pip install --no-deps --no-build-isolation -e .)"
+    name = "front end workbench_widgets"
+    fix = f"{REINSTALL}   (in a clone; editable: pip install --no-deps --no-build-isolation -e .)"
     place = next(
         (path for each in jupyter_path("labextensions") if (path := Path(each) / _metadata.DISTRIBUTION).is_dir()), None
     )
@@ -267,7 +267,7 @@ def check_course() -> Check:
     """Returns whether `workbench lab` will find the course."""
     folder = _lab.find_course()
     if folder is None:
-        fix = f"pip install --force-reinstall --no-deps {_metadata.DISTRIBUTION}"
+        fix = f"{REINSTALL}   (in a clone)"
         return Check(name="course", state="absent", found="neither in the package nor next to it", fix=fix)
     found = f"{len(list(folder.glob('*.ipynb')))} notebooks in {folder}; `workbench lab` opens a copy"
     return Check(name="course", state="ok", found=found)
@@ -288,7 +288,7 @@ def _guard(name: str, check: Callable[[], Check]) -> Check:
         return check()
     except Exception as error:
         text = str(error).strip() or "no message"
-        fix = f"pip install --force-reinstall --no-deps {_metadata.DISTRIBUTION}"
+        fix = f"{REINSTALL}   (in a clone)"
         return Check(name=name, state="broken", found=f"{type(error).__name__}: {text.splitlines()[0]}", fix=fix)
 
 

@@ -5,6 +5,7 @@ import shutil
 import socket
 from pathlib import Path
 
+from workbench.cli._name import REINSTALL
 from workbench.errors import CommandError, needs_library
 
 LOOPBACK = "127.0.0.1"
@@ -78,8 +79,8 @@ def find_notebook(notebook: str | None, folder: Path) -> Path:
     if course is None:
         message = (
             "`workbench lab` found no course in this installation, neither in the package nor next to it. A wheel "
-            "holds it: run `pip install --force-reinstall --no-deps mapreduce-workbench`, or name a file: `workbench "
-            "lab path/to/mine.ipynb`."
+            f"holds it: run `{REINSTALL}` in a clone of the repository, or name a file: `workbench lab "
+            "path/to/mine.ipynb`."
         )
         raise CommandError(message)
     names = {path.stem: path.name for path in sorted(course.glob("*.ipynb"))}
