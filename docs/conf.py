@@ -209,7 +209,7 @@ def link_names(app: object, doctree: nodes.document) -> None:
         link += literal
 
 
-def resolve_alias(app: Any, env: Any, node: addnodes.pending_xref, content: nodes.Element) -> nodes.Element | None:
+def resolve_alias(app: Any, env: Any, node: addnodes.pending_xref, content: nodes.TextElement) -> nodes.Element | None:
     """Resolves a type that a signature names as in its source, or where it is defined, to its public documentation."""
     if (public := ALIASES.get(node["reftarget"])) is None:
         return None

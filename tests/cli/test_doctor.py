@@ -121,7 +121,7 @@ def test_doctor_judges_an_extra_by_its_libraries(requirements, state):
 
 
 def test_doctor_reads_every_extra_from_the_metadata():
-    declared = importlib.metadata.metadata("mapreduce-workbench").get_all("Provides-Extra")
+    declared = importlib.metadata.metadata("mapreduce-workbench").get_all("Provides-Extra") or []
     assert set(_metadata.read_extras()) <= set(declared)
     assert "drjax" in {requirement.name for requirement in _metadata.read_extras()["drjax"]}
 
