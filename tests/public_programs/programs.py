@@ -10,6 +10,7 @@ from typing import Any
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 from flax import nnx
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec as P
@@ -741,3 +742,182 @@ def contrastive():
 
     x = array(m, (64, 32), "data")
     return m, jax.grad(f), ([array(m, (32, 16)), array(m, (32, 16))], x, x)
+
+
+@program
+def replay_buffer():
+    """Q-learning from a buffer over devices: rows by random numbers, and priorities written back."""
+    m = mesh_with(data=8)
+
+    def f(w, buffer, rows):
+        batch = jax.tree.map(lambda x: x[rows], buffer)
+
+        def loss(w):
+            q = jnp.take_along_axis(batch["seen"] @ w, batch["action"][:, None], 1)[:, 0]
+            error = q - jax.lax.stop_gradient(batch["reward"] + 0.9 * (batch["next"] @ w).max(-1))
+            return (error**2).mean(), error
+
+        (_, error), g = jax.value_and_grad(loss, has_aux=True)(w)
+        return w - 0.1 * g, buffer["priority"].at[rows].set(jnp.abs(error))
+
+    seen, column = array(m, (1024, 8), "data"), array(m, (1024,), "data")
+    action = array(m, (1024,), "data", dtype="int32")
+    buffer = {"seen": seen, "next": seen, "reward": column, "action": action, "priority": column}
+    return m, f, (array(m, (8, 4)), buffer, array(m, (64,), dtype="int32"))
+
+
+@program
+def recommender():
+    """Tables by rows and batch over one axis (DLRM): the indices are gathered, not the tables."""
+    m = mesh_with(d=8)
+
+    def f(tables, w, indices):
+        def loss(tables):
+            rows = [table[i] for table, i in zip(tables, indices, strict=True)]
+            return jnp.logaddexp(0, jnp.concatenate(rows, 1) @ w).mean()
+
+        return jax.grad(loss)(tables)
+
+    tables = [array(m, (512, 16), "d") for _ in range(2)]
+    return m, f, (tables, array(m, (32, 1)), [array(m, (64,), "d", dtype="int32") for _ in range(2)])
+
+
+@program
+def orthogonal_updates():
+    """Muon: Newton-Schulz steps on parameters that are cut as the batch is."""
+    m = mesh_with(fsdp=8)
+
+    def f(w, x):
+        def loss(w):
+            return ((jnp.tanh(x @ w["up"]) @ w["down"]) ** 2).mean()
+
+        def orthogonal(g):
+            y = g / jnp.linalg.norm(g)
+            return 1.5 * y - 0.5 * y @ y.T @ y
+
+        return jax.tree.map(lambda w, g: w - 0.1 * orthogonal(g), w, jax.grad(loss)(w))
+
+    return m, f, ({"up": array(m, (64, 128), "fsdp"), "down": array(m, (128, 64), "fsdp")}, array(m, (64, 64), "fsdp"))
+
+
+@program
+def shifted_windows():
+    """Attention in windows of an image whose rows are over devices (Swin), shifted by a roll."""
+    m = mesh_with(row=8)
+
+    def f(w, x):
+        x = jnp.roll(x, (-2, -2), (1, 2))
+        x = x.reshape(2, 8, 4, 8, 4, 8).transpose(0, 1, 3, 2, 4, 5).reshape(-1, 16, 8)
+        return jax.nn.softmax(x @ w @ x.transpose(0, 2, 1)) @ x
+
+    return m, f, (array(m, (8, 8)), array(m, (2, 32, 32, 8), None, "row"))
+
+
+@program
+def graph_attention():
+    """Softmax over incoming edges by `segment_max` and `segment_sum`, edges over devices."""
+    m = mesh_with(edge=8)
+
+    def f(w, x, source, target):
+        h = x @ w
+        score = jax.nn.leaky_relu(h[source, 0] + h[target, 1])
+        top = jax.ops.segment_max(score, target, len(x))
+        e = jnp.exp(score - top[target])
+        total = jax.ops.segment_sum(e, target, len(x))
+        return jax.ops.segment_sum((e / total[target])[:, None] * h[source], target, len(x))
+
+    edges = array(m, (1024,), "edge", dtype="int32")
+    return m, f, (array(m, (16, 32)), array(m, (128, 16)), edges, edges)
+
+
+@program
+def host_callbacks():
+    """A step size from the host, and a loss that is printed."""
+    m = mesh_with(data=8)
+
+    def f(w, x):
+        loss, g = jax.value_and_grad(lambda w: ((x @ w) ** 2).mean())(w)
+        jax.debug.print("loss {}", loss)
+        rate = jax.pure_callback(lambda _: np.float32(0.1), jax.ShapeDtypeStruct((), "float32"), loss)
+        return w - rate * g
+
+    return m, f, (array(m, (32, 8)), array(m, (64, 32), "data"))
+
+
+@program
+def local_steps():
+    """DiLoCo: steps inside `shard_map`, then the mean of the differences over pods."""
+    m = mesh_with(pod=2, data=4)
+
+    def local(w, xs):
+        def step(v, x):
+            return v - 0.1 * jax.grad(lambda v: ((jnp.tanh(x @ v) - x) ** 2).mean())(v), None
+
+        end, _ = jax.lax.scan(step, jax.lax.pcast(w, "pod", to="varying"), xs[0])
+        return jax.lax.pmean(w - end, "pod")
+
+    f = jax.shard_map(local, in_specs=(P(), P("pod", None, "data")), out_specs=P())
+    return m, lambda w, xs: w - 0.7 * f(w, xs), (array(m, (16, 16)), array(m, (2, 5, 32, 16), "pod", None, "data"))
+
+
+@program
+def explicit_ulysses():
+    """Attention by heads in a sequence over devices, by `reshard` on an explicit axis."""
+    m = jax.make_mesh((8,), ("sp",), axis_types=(AxisType.Explicit,))
+
+    def f(w, x):
+        qkv = jnp.einsum("btd,dnhk->nbthk", x, w)
+        q, k, v = jax.sharding.reshard(qkv, P(None, None, None, "sp"))
+        a = jax.nn.softmax(jnp.einsum("bthk,bshk->bhts", q, k))
+        return jax.sharding.reshard(jnp.einsum("bhts,bshk->bthk", a, v), P(None, "sp"))
+
+    return m, f, (array(m, (32, 3, 8, 8)), array(m, (2, 64, 32), None, "sp"))
+
+
+@program
+def adaptive_steps():
+    """A neural ODE whose step size follows the error over the batch, in a loop of unknown length."""
+    m = mesh_with(data=8)
+
+    def f(w, y):
+        def body(state):
+            t, h, y = state
+            slope = jnp.tanh(y @ w)
+            later = y + h / 2 * (slope + jnp.tanh((y + h * slope) @ w))
+            error = jnp.sqrt(jnp.mean((later - y - h * slope) ** 2))
+            return t + h, h * jnp.clip(0.9 / error, 0.2, 5.0), later
+
+        return jax.lax.while_loop(lambda state: state[0] < 1.0, body, (jnp.float32(0), jnp.float32(0.1), y))[2]
+
+    return m, f, (array(m, (16, 16)), array(m, (64, 16), "data"))
+
+
+@program
+def noisy_images():
+    """A diffusion step: a time per image, noise, and the loss of its prediction."""
+    m = mesh_with(data=8)
+
+    def f(w, images, key):
+        kept = jnp.cumprod(1 - jnp.linspace(1e-4, 0.02, 100))
+        time = jax.random.randint(jax.random.fold_in(key, 0), (len(images),), 0, 100)
+        noise = jax.random.normal(key, images.shape)
+        a = kept[time][:, None]
+        x = jnp.sqrt(a) * images + jnp.sqrt(1 - a) * noise
+        return jax.grad(lambda w: ((x @ w - noise) ** 2).mean())(w)
+
+    return m, f, (array(m, (64, 64)), array(m, (64, 64), "data"), array(m, (2,), dtype="uint32"))
+
+
+@program
+def dropless_experts():
+    """Tokens sorted by expert: `top_k`, `sort` and lookups of a batch over devices."""
+    m = mesh_with(data=8)
+
+    def f(x, gate):
+        weight, expert = jax.lax.top_k(jax.nn.softmax(x @ gate), 2)
+        order = jnp.argsort(expert.reshape(-1))
+        y = jnp.take(x, order // 2, axis=0)
+        back = jnp.zeros_like(y).at[order].set(jnp.sin(y))
+        return (back.reshape(len(x), 2, -1) * weight[..., None]).sum(1)
+
+    return m, f, (array(m, (64, 32), "data"), array(m, (32, 8)))

@@ -1,6 +1,7 @@
 """Every public program through `inspect`, `why` and JSON, compared with HLO text and JAX's memory analysis."""
 
 import contextlib
+import math
 import re
 
 import jax
@@ -28,6 +29,11 @@ def inspected(request):
             return record, getattr(lowered, "lowered", lowered).compile()
 
 
+@pytest.fixture(scope="module")
+def reasons(inspected):
+    return wb.why(inspected[0])
+
+
 def test_collectives_are_those_of_the_compiled_text(inspected):
     record, compiled = inspected
     counted = sorted(each.kind for each in record.module.collectives)
@@ -45,9 +51,9 @@ def test_memory_is_that_of_the_compiler(inspected):
     assert memory.alias_bytes == known.alias_size_in_bytes
 
 
-def test_why_explains_every_collective_at_a_line_that_inspect_names(inspected):
+def test_why_explains_every_collective_at_a_line_that_inspect_names(inspected, reasons):
     record, _ = inspected
-    found, waiting = wb.why(record).collectives, list(record.module.collectives)
+    found, waiting = reasons.collectives, list(record.module.collectives)
     assert len(found) == len(waiting)
     for why in found:
         alike = [
@@ -60,9 +66,8 @@ def test_why_explains_every_collective_at_a_line_that_inspect_names(inspected):
         waiting.remove(alike[0])
 
 
-def test_no_reason_is_unknown_and_no_gather_adds(inspected):
-    record, _ = inspected
-    for why in wb.why(record).collectives:
+def test_no_reason_is_unknown_and_no_gather_adds(reasons):
+    for why in reasons.collectives:
         assert why.reason != "unknown", why.sentence
         if why.kind in ("all-gather", "all-to-all", "collective-permute"):
             assert "adds the parts" not in why.sentence
@@ -70,9 +75,73 @@ def test_no_reason_is_unknown_and_no_gather_adds(inspected):
             assert "the compiler gathers" not in why.sentence
 
 
-def test_the_text_fits_on_a_screen(inspected):
+def test_a_sum_is_joined_by_the_words_of_its_operation(inspected, reasons):
     record, _ = inspected
-    assert len(str(wb.why(record)).splitlines()) < 70
+    words = {"maximum": "the largest", "minimum": "the smallest", "add": "adds"}
+    for found in record.module.collectives:
+        if found.kind == "all-reduce" and found.reduction in words:
+            same = [
+                each for each in _explained(reasons, found) if words[found.reduction] in each or "one device" in each
+            ]
+            asked = [each for each in _explained(reasons, found) if "asks for it itself" in each or "are added" in each]
+            assert same or asked, (found.op_names, _explained(reasons, found))
+
+
+def _explained(reasons, found):
+    """The sentences of the collectives that are like one."""
+    figures = found.kind, found.payload_bytes, found.executions
+    return [
+        each.sentence for each in reasons.collectives if (each.kind, each.payload_bytes, each.executions) == figures
+    ]
+
+
+def test_combined_exchanges_are_as_many_as_operands(inspected, reasons):
+    record, _ = inspected
+    operands = {each.name: len(each.operands) for each in record.module.instructions}
+    for found in record.module.collectives:
+        told = [re.findall(r"combined (\d+) exchanges", each) for each in _explained(reasons, found)]
+        if found.kind == "all-reduce" and len(told) == 1 and operands[found.name] > 1:
+            assert told[0] == [str(operands[found.name])]
+
+
+def test_what_is_gathered_has_the_type_of_the_instruction(inspected, reasons):
+    record, _ = inspected
+    shapes = {each.name: each.shape for each in record.module.instructions}
+    types = {"f32": "f32", "s32": "i32", "u32": "u32", "pred": "bool"}
+    for found in record.module.collectives:
+        if found.kind != "all-gather":
+            continue
+        (dtype,) = {types.get(each) for each in re.findall(r"(\w+)\[", shapes[found.name])}
+        named = [re.findall(r"compiler gathers [^(]*\((\w+)\[", each) for each in _explained(reasons, found)]
+        assert all(not each for each in named) or any(set(each) == {dtype} for each in named), (dtype, named)
+
+
+def test_a_sentence_is_about_a_line_of_its_collective(inspected, reasons):
+    record, _ = inspected
+    lines = {
+        f"{source.file.rpartition('/')[2]}:{source.line}" for c in record.module.collectives for source in c.sources
+    }
+    for why in reasons.collectives:
+        place = re.search(r"`[\w-]+` at ([\w.]+:\d+)", why.sentence.replace("`pure_callback`", ""))
+        assert place is None or place[1] in lines, why.sentence
+
+
+def test_a_large_array_is_in_the_memory_of_a_device(inspected, reasons):
+    record, _ = inspected
+    held = [each.shape for each in record.module.instructions if not each.fused]
+    sizes = {math.prod(map(int, d.split(","))) for shape in held for d in re.findall(r"\[([\d,]+)\]", shape)}
+    devices = math.prod(axis.size for axis in record.mesh.axes) if record.mesh is not None else 1
+    for found in reasons.arrays:
+        assert math.prod(found.shape) * found.copies // devices in sizes, found.name
+
+
+def test_an_array_is_told_once(reasons):
+    names = [found.name for found in reasons.arrays]
+    assert not [name for name in names if "carried by a loop" in name]
+
+
+def test_the_text_fits_on_a_screen(reasons):
+    assert len(str(reasons).splitlines()) < 70
 
 
 def test_record_is_the_same_after_json(inspected):

@@ -1,5 +1,6 @@
 """The data flow around collectives of a compiled module, and how well a planned operation fits it."""
 
+import math
 import re
 from collections.abc import Iterable, Sequence
 
@@ -13,6 +14,7 @@ _REARRANGING = frozenset(
 _EXCHANGES = frozenset("all-gather all-to-all collective-permute".split())
 _PRODUCTS = frozenset(("dot_general", "dot", "convolution"))
 _PARAMETER = re.compile(r"param(?:eter)?[_.](\d+)")
+_DIMENSIONS = re.compile(r"\[([^\]]*)\]")
 _MOST_CONSUMERS = 8
 
 Origins = tuple[frozenset[str], int]  # the arguments that a value depends on, and how many matrix products
@@ -31,9 +33,18 @@ class CompiledFlow:
             for operand in each.operands:
                 self._users.setdefault(operand, []).append(each)
         self._called = {name for each in instructions for name in each.calls}
+        self._elements: set[int] | None = None
         self._arguments: dict[str, frozenset[str]] = {}
         self._products: dict[str, int] = {}
         self._fill(instructions)
+
+    def has_array(self, elements: int) -> bool:
+        """Returns whether a value of so many elements reaches memory; True where nothing was compiled."""
+        if self._elements is None:
+            shapes = [each.shape for each in self.instructions.values() if not each.fused]
+            dimensions = [found.split(",") for shape in shapes for found in _DIMENSIONS.findall(shape)]
+            self._elements = {math.prod(int(size.strip("<= ") or 1) for size in sizes) for sizes in dimensions}
+        return not self._elements or elements in self._elements
 
     def maker(self, name: str) -> InstructionRecord | None:
         """The instruction that computed a value, past copies, casts and exchanges; else the parameter that it is."""

@@ -31,6 +31,7 @@ _CARRY = re.compile(r"%(\d+)\.\d+#(\d+)")
 _INDEX = re.compile(r"(?<=[\[._])\d+(?=[\]._'`])")  # of a layer: `layers[3].w`, `params['Dense_1']`, and not `w1`
 _PART = re.compile(r"(.+)\[\d+ of \d+\]$")  # a part of an axis: "clients[4 of 8]"
 _RULE = re.compile(r"\((?P<inputs>.*?)\)->\((?P<outputs>.*?)\)")
+_FACTOR = re.compile(r"[a-z](?:_\d+)?")
 _DIMENSIONS = re.compile(r"\[([^\]]*)\]")
 
 
@@ -104,7 +105,16 @@ def _read_rule(text: str) -> _Rule | None:
         return frozenset(f.strip() for f in listed[1].split(",")) if listed else frozenset()
 
     whole = factors("need_replication") | factors("permutation")
-    return _Rule(values(found["inputs"]), values(found["outputs"]), factors("reduction"), whole)
+    rule = _Rule(values(found["inputs"]), values(found["outputs"]), factors("reduction"), whole)
+    before, after = (
+        {f for dims in side for dim in dims for f in _parts_of(dim)} for side in (rule.inputs, rule.outputs)
+    )
+    return rule if before & (after | rule.summed | whole) or not before else None  # it ties no operand to a result
+
+
+def _parts_of(factor: str) -> set[str]:
+    """The factors of one dimension, of which a reshape may have several: `jk`."""
+    return set(_FACTOR.findall(factor))
 
 
 def _factors(value: PlannedValueRecord) -> tuple[Sequence[Sequence[str]], Sequence[str]] | None:
@@ -190,10 +200,10 @@ class _Reader:
         lines = [(source.file, source.line) for source in found.sources]
         cause, *others = sorted(_distinct(causes), key=lambda each: _line_of(each.value) not in lines)
         sentence = cause.sentence
-        if self._is_combined(found) and (count := max(len(others) + 1, len(self._flow.makers(found.name)))) > 1:
-            places = dict.fromkeys(_place(o.value.source) for o in others if o.value and o.value.source)
-            rest = f"; the others are at {', '.join(places)}" if places else ""
-            sentence += f" The compiler combined {count} exchanges into one{rest}."
+        exchanged = len(self._exchanged(found))
+        count = exchanged if exchanged > 1 else len(others) + 1
+        if self._is_combined(found) and count > 1:
+            sentence += f" The compiler combined {count} exchanges into one{_others_at(cause, others, count)}."
         elif others:
             sentence += f" Or: {others[0].sentence} Both fit the compiled instruction."
         value = cause.value
@@ -203,7 +213,7 @@ class _Reader:
             executions=found.executions,
             payload_bytes=found.payload_bytes,
             reason=cause.reason,
-            sentence=_as_written(sentence),
+            sentence=sentence,
             operation=value.operation if value else "",
             source=next((each for each in found.sources if (each.file, each.line) == _line_of(value)), line)
             or (value.source if value else None),
@@ -222,14 +232,17 @@ class _Reader:
         here = [v for v in inner if v.source is not None and (v.source.file, v.source.line) in lines]
         named = [v for v in inner if v.op_name in names]
         if self._is_combined(found):  # some of its parts may have lost their names
-            return here or named
+            return [v for v in here if v in named] or here or named
         return [v for v in named if not lines or v in here] or here or named
 
     def _sums(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
         """The sums whose parts the collective adds: those that fit its size and data flow, the largest first."""
         fits: list[tuple[float, _Cause]] = []
         combined, before = self._is_combined(found), self._flow.origins(self._operand_names(found))
+        parts = self._exchanged(found)
         for value in self._named_so(found):
+            if found.reduction is not None and _reduction_of(value) not in (None, found.reduction):
+                continue
             reason, sentence, advice = self._reason(value, axes)
             if reason not in ("sum", "program"):
                 if (cause := self._sum(value, axes, set())) is None:
@@ -237,12 +250,28 @@ class _Reader:
                 reason, sentence, advice = cause  # the sum is cut over the axis of its parts: a reduce-scatter
             local = self._device_bytes(value)
             is_whole = found.payload_bytes in (local, local * found.group_size)
-            is_part = local <= found.payload_bytes and combined
-            score = float(is_whole or is_part)
+            fitting = {dtype for dtype, size in parts if size in (local, local * found.group_size)}
+            is_part = combined and (bool(fitting) if parts else local <= found.payload_bytes)
+            score = float(is_whole or is_part) + (value.dtype in fitting)
             if not combined:
                 score += likeness(before, self._origins_of[value.name]) / 2
             fits.append((score, _Cause(value, reason, sentence, advice)))
-        return _best(fits, lambda cause: self._device_bytes(cause.value) if cause.value else 0)
+        best = _best(fits, lambda cause: self._device_bytes(cause.value) if cause.value else 0)
+        if combined and len(best) > len(parts) > 1:  # of the same bytes as others
+            shapes = [self._flow.instructions[name].shape for name in self._operand_names(found)]
+            return [c for c in best if c.value and any(self._has_shape(c.value, shape) for shape in shapes)] or best
+        return best
+
+    def _has_shape(self, value: PlannedValueRecord, shape: str) -> bool:
+        """Returns whether one device's part of a value has the shape of a compiled instruction."""
+        parts = [math.prod(self._sizes.get(_whole_axis(axis), 1) for axis in axes) for axes in value.spec]
+        local = ",".join(str(size // part) for size, part in zip(value.shape, parts, strict=True))
+        return _DIMENSIONS.findall(shape)[:1] == [local]
+
+    def _exchanged(self, found: CollectiveRecord) -> list[tuple[str, int]]:
+        """The dtype and bytes of every operand of a collective."""
+        each = [self._flow.instructions[name] for name in self._operand_names(found) if name in self._flow.instructions]
+        return [(_planned_dtype(one.shape.partition("[")[0]), one.size_bytes) for one in each]
 
     def _operand_names(self, found: CollectiveRecord) -> tuple[str, ...]:
         each = self._flow.instructions.get(found.name)
@@ -267,13 +296,16 @@ class _Reader:
         for value in {v.name: v for v in (*at, *readers, *([] if at else outputs))}.values():
             if value.operation == "while" and is_called and value.op_name not in found.op_names:
                 continue  # a loop that starts elsewhere
+            if value.operation not in _CONTAINERS and value.name.partition("#")[2] not in ("", "0"):
+                continue  # a further result of the same operation
             is_consumer = any(each.op_name == value.op_name and each.source == value.source for each in consumers)
             for number, operand in enumerate(self._operands(value)):
-                cause = self._move(value, number, operand, axes, found.kind)
+                cause = self._move(value, number, operand, axes, found.kind) or self._kept(value, number, found)
                 if cause is None:
                     continue
                 is_made = any(pair in ((operand.op_name, None), (operand.op_name, operand.source)) for pair in made)
-                score = 8 * is_made + 4 * self._has_size(found, operand) + 2 * (value in at) + is_consumer
+                is_typed = operand.dtype in {dtype for dtype, _ in self._exchanged(found)}
+                score = 8 * is_made + 4 * self._has_size(found, operand) + 2 * (value in at) + is_consumer + is_typed
                 alike = likeness(before, self._origins_of[operand.name]) + likeness(after, self._around(value))
                 fits.append((score + alike / 4, cause))
         return _best(fits)
@@ -315,6 +347,39 @@ class _Reader:
                 return cause
         return None
 
+    def _kept(self, value: PlannedValueRecord, number: int, found: CollectiveRecord) -> "_Cause | None":
+        """Returns the reason that an operand is gathered whose dimension the result keeps, as the indices of a lookup.
+
+        The compiler gathers the indices where the array that they index is cut over the same axis.
+        """
+        operands, rule = self._operands(value), _read_rule(value.rule)
+        if rule is None or len(rule.inputs) != len(operands) or found.kind != "all-gather":
+            return None
+        operand, axes = operands[number], set(map(_whole_axis, found.axes))
+        if value.operation not in _LOOKUPS or not self._has_size(found, operand):
+            return None
+        dim = next((dim for dim in range(len(operand.spec)) if axes & set(_axes_of(operand.spec, dim))), None)
+        if dim is None or rule.inputs[number][dim] in rule.summed:
+            return None
+        rival = next(
+            (
+                (other, there, "looks up along" if f in rule.summed else "keeps")
+                for other, known in zip(operands, rule.inputs, strict=True)
+                for there, f in enumerate(known)
+                if other is not operand and f != rule.inputs[number][dim] and axes & set(_axes_of(other.spec, there))
+            ),
+            None,
+        )
+        if rival is None or self._has_size(found, rival[0]):
+            return None
+        name, over = self.named(operand), _listed(axes)
+        sentence = (
+            f"`{_called(value)}`{_at(value)} {rival[2]} dimension {rival[1]} of {self.named(rival[0])}, which {over} "
+            f"cuts, and keeps dimension {dim} of {name}, which {over} cuts as well. One mesh axis can cut one of them, "
+            f"so the compiler gathers {name}."
+        )
+        return _Cause(value, "disagreement", sentence, "It stays while both are sharded over the same mesh axis.")
+
     def _move_of(
         self, value: PlannedValueRecord, rule: _Rule, place: tuple[int, int, str], here: set[str], does: str
     ) -> "_Cause | None":
@@ -331,7 +396,7 @@ class _Reader:
                     "other devices."
                 )
             advice = f"Shard another dimension than {dim} of it."
-            return _Cause(value, "whole dimension", f"`{value.operation}`{at} {need}", advice)
+            return _Cause(value, "whole dimension", f"`{_called(value)}`{at} {need}", advice)
         others = [
             (other, there, f)
             for i, (other, known) in enumerate(zip(operands, rule.inputs, strict=True))
@@ -343,7 +408,7 @@ class _Reader:
             kept = next(((other, there) for other, there, f in cut if f not in rule.summed), None)
             if kept is not None:
                 sentence = (
-                    f"At `{value.operation}`{at}, {over} cuts dimension {kept[1]} of {self.named(kept[0])}, which the "
+                    f"At `{_called(value)}`{at}, {over} cuts dimension {kept[1]} of {self.named(kept[0])}, which the "
                     f"result keeps, and the summed dimension {dim} of {name}. One mesh axis can cut one of them, so "
                     f"the compiler {does} {name}."
                 )
@@ -353,13 +418,15 @@ class _Reader:
                 return None
             other = "; the other operand's is not" if any(f == factor for _, _, f in others) else ""
             sentence = (
-                f"`{value.operation}`{at} sums over dimension {dim} of {name}, which is sharded over {over}{other}. "
+                f"`{_called(value)}`{at} sums over dimension {dim} of {name}, which is sharded over {over}{other}. "
                 f"The compiler {does} {name} instead of adding partial sums."
             )
             advice = "Shard both summed dimensions over the same axis, or neither."
             return _Cause(value, "disagreement", sentence, advice)
-        kept = [place for known in rule.outputs[:1] for place, f in enumerate(known) if f == factor]
-        if kept and set(_axes_of(value.spec, kept[0])) == set(_axes_of(operand.spec, dim)):
+        kept = [
+            place for known in rule.outputs[:1] for place, f in enumerate(known) if _parts_of(f) & _parts_of(factor)
+        ]
+        if kept and {a for place in kept for a in _axes_of(value.spec, place)} == set(_axes_of(operand.spec, dim)):
             return None
         holder = next(
             ((other, there) for other, there, f in others if f != factor and here & set(_axes_of(other.spec, there))),
@@ -367,7 +434,7 @@ class _Reader:
         )
         if holder is not None and here & {_whole_axis(axis) for entry in value.spec for axis in entry}:
             sentence = (
-                f"At `{value.operation}`{at}, {over} cuts dimension {holder[1]} of {self.named(holder[0])}, which the "
+                f"At `{_called(value)}`{at}, {over} cuts dimension {holder[1]} of {self.named(holder[0])}, which the "
                 f"result keeps, and dimension {dim} of {name}. One mesh axis can cut one dimension of the result, so "
                 f"the compiler {does} {name}."
             )
@@ -377,7 +444,7 @@ class _Reader:
         if operand.spec == value.spec:  # of other dimensions, as of a transpose
             like = f", and the operation moves dimension {dim}"
         sentence = (
-            f"At `{value.operation}`{at}, {name} is {_spec_text(operand.spec)}, and the result is "
+            f"At `{_called(value)}`{at}, {name} is {_spec_text(operand.spec)}, and the result is "
             f"{_spec_text(value.spec)}{like}: the compiler {does} {name}."
         )
         advice = "Give both the same sharding, or constrain the smaller one."
@@ -451,6 +518,9 @@ class _Reader:
     def _elsewhere(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
         """The one operation that needs such an exchange of this size: the compiler moved it, as out of a loop."""
         causes: list[_Cause] = []
+        lines = [(source.file, source.line) for source in found.sources]
+        if any(value.op_name in found.op_names and _line_of(value) in lines for value in self.propagation.values):
+            return []  # the operation that the collective is named after is planned, and does not need it
         for value in self.propagation.values:
             if found.kind in _SUMS:
                 reason, sentence, advice = self._reason(value, axes)
@@ -481,6 +551,14 @@ class _Reader:
         if not axes or not makers or not self.propagation.values:
             return []
         name, over = self._made_name(next((each for each in makers if each.op_name), makers[0])), _listed(axes)
+        inputs = [m for each in makers for m in (each, *self._flow.makers(each.name))]
+        called = next(
+            (m for m in inputs if m.opcode in ("conditional", "custom-call") and "callback" in m.op_name), None
+        )
+        if found.kind in _SUMS and called is not None:
+            where = f" at {_place(called.source)}" if called.source else ""
+            sentence = f"`{_last(called.op_name)}`{where} runs on one device, which sends its result to the others."
+            return [_Cause(None, "unsplit operation", sentence, "Inside `jax.shard_map`, every device runs its own.")]
         if found.kind in _SUMS:
             sentence = f"Each device along {over} has a part of {name}, and the exchange adds the parts."
             return [_Cause(None, "compiler", f"{sentence} {_DEPARTED}", "")]
@@ -509,11 +587,12 @@ class _Reader:
         if made.opcode == "parameter":
             argument = next((v for v in self.propagation.values if v.op_name == made.op_name), None)
             return self.named(argument) if argument is not None else f"argument `{made.op_name}`"
-        planned = [
-            v for v in self.by_op_name.get(made.op_name, []) if _line_of(v) == (made.source and _line(made.source))
-        ]
-        if planned:
-            return self.named(planned[0])
+        same = self.by_op_name.get(made.op_name, [])
+        planned = [v for v in same if v.operands and _line_of(v) == (made.source and _line(made.source))]
+        typed = [v for v in planned if v.dtype == _planned_dtype(made.shape.partition("[")[0])] or planned
+        alike = [v for v in typed if _called(v) == _last(made.op_name)] or typed
+        if len({v.operation for v in alike}) == 1:
+            return self.named(alike[0])
         return f"the result of `{_last(made.op_name) or made.opcode}`" + (
             f" at {_place(made.source)}" if made.source else ""
         )
@@ -587,7 +666,7 @@ class _Reader:
             executions=executions,
             payload_bytes=payload,
             reason=reason,
-            sentence=_as_written(sentence),
+            sentence=sentence,
             operation=value.operation,
             source=value.source or line,
             operands=self._told(value),
@@ -604,10 +683,17 @@ class _Reader:
         ):
             asked, given = _spec_text(value.spec), _spec_text(operands[0].spec)
             name = self.named(operands[0])
-            sentence = f"The constraint{_at(value)} asks for {asked}, and {name} arrives as {given}."
+            sentence = f"{_constraint_name(value).capitalize()} asks for {asked}, and {name} arrives as {given}."
             return "constraint", sentence, f"Ask for {given} there, or shard the value so from the start."
         if value.operation in _WRITTEN:
-            return "program", f"The program asks for it itself: `{value.operation}`{_at(value)}.", ""
+            name = _last(value.op_name).removesuffix("_invariant") or value.operation
+            if name == "psum" and "_invariant" in value.op_name and "transpose(" in value.op_name:
+                sentence = (
+                    f"Differentiation inside `shard_map` adds it{_at(value)}: the gradients of a value that is the "
+                    f"same along {_listed(axes)} are added."
+                )
+                return "program", sentence, ""
+            return "program", f"The program asks for it itself: `{name}`{_at(value)}.", ""
         if rule is None or len(rule.inputs) != len(operands):
             return self._without_rule(value, operands, wanted)
         kept = {axis for entry in value.spec for axis in map(_whole_axis, entry)}  # cannot hold parts of a sum as well
@@ -625,6 +711,7 @@ class _Reader:
                 for operand, dims in zip(operands, rule.inputs, strict=True)
                 for dim, f in enumerate(dims)
                 if f == factor and wanted & set(_axes_of(operand.spec, dim))
+                if value.operation != "scatter" or operand.name != value.operands[1]  # its indices are not summed
             ]
             if not summed:
                 continue
@@ -633,12 +720,12 @@ class _Reader:
             does, part, joins = _reduction_words(value)
             if value.operation in _LOOKUPS:
                 sentence = (
-                    f"`{value.operation}`{_at(value)} looks up elements along {parts}, which is sharded over "
+                    f"`{_called(value)}`{_at(value)} looks up elements along {parts}, which is sharded over "
                     f"{over}: each device looks up its own elements, and the exchange adds the partial results."
                 )
                 return "sum", sentence, f"It stays as long as that dimension is sharded over {over}."
             sentence = (
-                f"`{value.operation}`{_at(value)} {does} {parts}, which {_are(len(summed))} sharded over "
+                f"`{_called(value)}`{_at(value)} {does} {parts}, which {_are(len(summed))} sharded over "
                 f"{over}: every device has {part}, and the exchange {joins}."
             )
             return "sum", sentence, f"It stays as long as the {_REDUCED[does]} dimension is sharded over {over}."
@@ -654,7 +741,7 @@ class _Reader:
                     continue
                 if factor in rule.whole:
                     sentence = (
-                        f"`{value.operation}`{_at(value)} needs dimension {dim} of {self.named(operand)} whole, which "
+                        f"`{_called(value)}`{_at(value)} needs dimension {dim} of {self.named(operand)} whole, which "
                         f"is sharded over {_listed(here)}."
                     )
                     return "whole dimension", sentence, f"Shard another dimension than {dim} of it."
@@ -672,7 +759,7 @@ class _Reader:
                 ]
                 if others or results:
                     sentence = (
-                        f"At `{value.operation}`{_at(value)}, {self.named(operand)} has dimension {dim} by "
+                        f"At `{_called(value)}`{_at(value)}, {self.named(operand)} has dimension {dim} by "
                         f"{_by(tuple(sorted(here)))}, and {'; '.join([*others, *results])}: one of them must be "
                         "resharded."
                     )
@@ -689,32 +776,40 @@ class _Reader:
             if value.operation not in _UNSPLIT:
                 place = "inside it" if value.operation in _CONTAINERS else "and moved or merged it"
                 sentence = (
-                    f"The exchange has the name of `{value.operation}`{_at(value)}, whose operands and result have "
+                    f"The exchange has the name of `{_called(value)}`{_at(value)}, whose operands and result have "
                     f"the same sharding: the compiler put it there, {place}; no reason was found."
                 )
                 return "unknown", sentence, ""
-        if alike and len(alike) == len(sharded):
+        last = len(value.shape) - 1
+        if sharded and value.operation == "chlo.top_k" and wanted & set(_axes_of(sharded[0].spec, last)):
             sentence = (
-                f"`{value.operation}`{_at(value)} is not split by the compiler's partitioner, although "
-                f"{self.named(alike[0])} and the result are both {_spec_text(value.spec)}: every device "
-                "computes all of it."
+                f"`top_k`{_at(value)} needs dimension {last} of {self.named(sharded[0])} whole, which is sharded over "
+                f"{_listed(wanted)}."
             )
-            advice = "Call it inside `jax.shard_map` with these specs, where every device computes its own part."
+            advice = f"Shard another dimension than {last}, and call it inside `jax.shard_map`."
+            return "whole dimension", sentence, advice
+        if sharded and (value.operation in _UNSPLIT or len(alike) == len(sharded)):
+            sentence = (
+                f"`{_called(value)}`{_at(value)} is not split by the compiler's partitioner: every device computes all "
+                f"of it, and {' and '.join(map(self.named, sharded))} {'is' if len(sharded) == 1 else 'are'} sharded "
+                f"over {_listed(wanted)}."
+            )
+            advice = "Call it inside `jax.shard_map`, where every device computes its own part."
             return "unsplit operation", sentence, advice
         if sharded:
             given = " and ".join(f"{self.named(o)} as {_spec_text(o.spec)}" for o in sharded)
             sentence = (
-                f"`{value.operation}`{_at(value)} receives {given}, and makes a result of {_spec_text(value.spec)}: it "
+                f"`{_called(value)}`{_at(value)} receives {given}, and makes a result of {_spec_text(value.spec)}: it "
                 "needs elements that lie on other devices."
             )
             return "whole dimension", sentence, "Shard a dimension that the operation does not move data along."
         if wanted & result and not value.operation.endswith(("carry", "input")):
             sentence = (
-                f"The result of `{value.operation}`{_at(value)} is wanted as {_spec_text(value.spec)}, and no "
+                f"The result of `{_called(value)}`{_at(value)} is wanted as {_spec_text(value.spec)}, and no "
                 "operand has this sharding."
             )
             return "output", sentence, "Shard the operands in the same way."
-        return "unknown", f"`{value.operation}`{_at(value)}: no reason was found in how shardings spread.", ""
+        return "unknown", f"`{_called(value)}`{_at(value)}: no reason was found in how shardings spread.", ""
 
     def _operands(self, value: PlannedValueRecord) -> list[PlannedValueRecord]:
         return [self.values[name] for name in value.operands if name in self.values]
@@ -748,30 +843,32 @@ class _Reader:
             label = next((v.op_name for v in self.propagation.values if v.name == f"%arg{number}"), "")
             return f"argument `{label or number}`"
         if origin.startswith("constraint"):
-            where = self._constraint(value, axis)
-            return f"a sharding constraint{where}"
+            return self._constraint(origin, axis)
         if origin.startswith("output"):
             return "the sharding asked for the results"
         if origin.startswith("mc_"):
             return "a `shard_map` of the program"
         return "the program itself"
 
-    def _constraint(self, value: PlannedValueRecord, axis: str) -> str:
-        constraints = [
-            v for v in self.propagation.values if v.operation == "sharding_constraint" and axis in sum(v.spec, ())
-        ]
-        number = value.origins.get(axis, "").partition(": ")[2]
-        listed = [v for v in constraints if number.isdigit()]
-        return _at(listed[0]) if len(listed) == 1 else ""
+    def _constraint(self, origin: str, axis: str) -> str:
+        """The constraint in which an axis began: each has a number of its own."""
+        named = (v for v in self.propagation.values if v.operation == "sharding_constraint")
+        found = next((v for v in named if v.origins.get(axis) == origin), None)
+        return "a sharding constraint" if found is None else _constraint_name(found)
 
     def named(self, value: PlannedValueRecord) -> str:
         """The name of a value as the user knows it: the argument, or the operation with its line."""
-        kind = f"{value.dtype}[{','.join(map(str, value.shape))}]"
+        kind = f"{_jax_dtype(value.dtype)}[{','.join(map(str, value.shape))}]"
         if value.operation == "input":
             return f"argument `{value.op_name or value.name}` ({kind})"
         if value.operation == "while carry" and (start := self._start_of(value)) is not None:
-            return f"{self.named(start)[:-1]}, carried by a loop)"
-        return _as_written(f"the result of `{value.operation}` ({kind}{_at(value)})")
+            name = self.named(start)
+            return name if name.endswith(_CARRIED) else f"{name[:-1]}{_CARRIED}"
+        if value.operation == "while carry":
+            return f"the value ({kind}) that the loop{_at(value)} carries"
+        if value.operation == "sharding_constraint" and not _is_constraint(value) and (before := self._operands(value)):
+            return self.named(before[0])  # explicit axes: JAX states the sharding of every result
+        return f"the result of `{_called(value)}` ({kind}{_at(value)})"
 
     def _start_of(self, carry: PlannedValueRecord) -> PlannedValueRecord | None:
         """The value with which a loop starts what it carries, where that is an argument."""
@@ -787,8 +884,16 @@ class _Reader:
     def replicated(self, sizes: dict[str, int], large_bytes: int | None) -> tuple[WhyArrayRecord, ...]:
         """The large values that devices hold more than once, and why."""
         devices = math.prod(sizes.values())
-        local = self._local()
-        listed = [v for v in self.propagation.values if v.operation != "output" and v.shape and v.name not in local]
+        left_out = self._local() | self._constants()
+        listed = [
+            v
+            for v in self.propagation.values
+            if v.operation != "output" and v.shape and v.name not in left_out
+            # What a loop hands on unchanged is the value before it, and nothing reads the result.
+            if v.operation != "while" or self.users.get(v.name)
+            if v.operation != "while carry" or (self.users.get(v.name) and self._start_of(v) is None)
+            if v.operation != "sharding_constraint" or _is_constraint(v)
+        ]
         largest = max((_bytes(v) for v in listed), default=0)
         limit = large_bytes if large_bytes is not None else _LARGE_BYTES if largest >= _LARGE_BYTES else largest / 10
         found: dict[tuple[object, ...], WhyArrayRecord] = {}
@@ -797,6 +902,8 @@ class _Reader:
             copies = devices // max(shards, 1)
             if copies < 2 or _bytes(value) < limit or value.operation in ("constant", "broadcast_in_dim", "iota"):
                 continue
+            if value.operation != "input" and not self._flow.has_array(math.prod(value.shape) // max(shards, 1)):
+                continue  # the compiler fused it, or computes it in parts
             key = (value.source, value.shape, value.op_name if value.operation == "input" else "")
             found.setdefault(
                 key,
@@ -818,8 +925,19 @@ class _Reader:
         """Values inside a `shard_map`: each device has its own."""
         found: set[str] = set()
         for value in self.propagation.values:
-            inside = value.operation != "manual_computation" and any(name in found for name in value.operands)
+            carried = _CARRY.fullmatch(value.name)
+            before = (*value.operands, *((f"%{carried[1]}#0", f"%{carried[1]}") if carried else ()))
+            inside = value.operation != "manual_computation" and any(name in found for name in before)
             if inside or value.operation == "manual_computation input":
+                found.add(value.name)
+        return found
+
+    def _constants(self) -> set[str]:
+        """Values that depend on no argument, such as masks: the compiler computes them where they are used."""
+        found: set[str] = set()
+        for value in self.propagation.values:
+            made = value.operands and all(name in found for name in value.operands)
+            if made or value.operation in ("constant", "iota"):
                 found.add(value.name)
         return found
 
@@ -827,14 +945,14 @@ class _Reader:
         used = {axis for entry in value.spec for axis in entry}
         free = _listed(axes - used)
         if value.operation == "input":
-            given = f"is given as {_spec_text(value.spec)}" if used else "is given without a sharding"
+            given = f"is given as {_spec_text(value.spec)}" if used else "is given whole"
             return (
                 f"It {given}, and no operation spread {free} to it: {copies} devices hold the same. Pass it with a "
                 f"`NamedSharding` that names {free} to cut it."
             )
         operands, rule = self._operands(value), _read_rule(value.rule)
         if value.operation == "sharding_constraint":
-            return f"The constraint{_at(value)} asks for {_spec_text(value.spec)}."
+            return f"{_constraint_name(value).capitalize()} asks for {_spec_text(value.spec)}."
         lost = []
         if rule is not None and len(rule.inputs) == len(operands):
             for operand, dims in zip(operands, rule.inputs, strict=True):
@@ -849,6 +967,7 @@ class _Reader:
         return f"No operand is sharded over {free}, so the result is not divided: constrain it, or shard an operand."
 
 
+_CARRIED = ", carried by a loop)"
 _DEPARTED = "The propagated shardings alone do not ask for this exchange: the compiler chose other shardings there."
 _CONSTRAIN = "Constrain the value there to the sharding that you want (`jax.lax.with_sharding_constraint`)."
 _ONE_SHARDING = "Keep one sharding for the value: constrain it where the loop starts and where its body ends."
@@ -862,8 +981,11 @@ _REDUCTIONS = {
     "or": ("takes the disjunction over", "that of its part", "joins the parts"),
 }
 _REDUCED = {"sums over": "summed", **dict.fromkeys((words[0] for words in _REDUCTIONS.values()), "reduced")}
-_REDUCTION = re.compile(r"(?:reduce_|arg)(max|min|prod|and|or)$")
+_REDUCTION = re.compile(r"(?:reduce_|arg|scatter[-_])(max|min|prod|mul|and|or)$")
+_OPCODES = {"max": "maximum", "min": "minimum", "prod": "multiply", "mul": "multiply", "and": "and", "or": "or"}
+_PLANNED_DTYPES = {"pred": "i1", "c64": "complex<f32>", "c128": "complex<f64>"}
 _SUMS = ("all-reduce", "reduce-scatter")
+_REDUCING = ("reduce", "scatter")
 _DOES = {
     "all-gather": "gathers",
     "all-to-all": "redistributes",
@@ -874,20 +996,67 @@ _DOES = {
 _PLAIN = frozenset(("dot_general", "broadcast_in_dim", "reshape", "transpose", "reduce", "add", "multiply"))
 _CONTAINERS = frozenset(("while", "case", "if", "manual_computation", "named_computation", "optimization_barrier"))
 # The partitioner has no way to split these, whatever Shardy plans.
-_UNSPLIT = frozenset(("fft", "custom_call", "cholesky", "triangular_solve", "rng_bit_generator"))
+_UNSPLIT = frozenset("fft custom_call cholesky triangular_solve rng_bit_generator chlo.top_k".split())
 # Collectives that a program writes itself, as StableHLO calls them.
 _WRITTEN = frozenset("all_reduce all_gather reduce_scatter all_to_all collective_permute collective_broadcast".split())
 
 
-def _as_written(text: str) -> str:
-    """The text with the name of the operation that one writes in JAX."""
-    return text.replace("`manual_computation`", "`shard_map`")
+def _is_constraint(value: PlannedValueRecord) -> bool:
+    """Returns whether the user wrote a constraint; on explicit axes JAX adds one to every operation."""
+    return _last(value.op_name) in ("", "sharding_constraint", "reshard", "copy")
+
+
+def _constraint_name(value: PlannedValueRecord) -> str:
+    name = _last(value.op_name)
+    if name == "reshard":
+        return f"the `reshard`{_at(value)}"
+    return f"the {'constraint' if _is_constraint(value) else f'explicit sharding of `{name}`'}{_at(value)}"
+
+
+def _called(value: PlannedValueRecord) -> str:
+    """The name of an operation in JAX, where StableHLO's is not known to its users."""
+    if value.operation == "custom_call":
+        return _last(value.op_name).partition(":")[0] or value.operation
+    if value.operation == "sharding_constraint" and _last(value.op_name) == "reshard":
+        return "reshard"
+    return "shard_map" if value.operation == "manual_computation" else value.operation.removeprefix("chlo.")
 
 
 def _reduction_words(value: PlannedValueRecord) -> tuple[str, str, str]:
     """Words for a reduction along a dimension: the operation, each device's part, and the exchange."""
-    found = _REDUCTION.search(value.op_name) if value.operation == "reduce" else None
-    return _REDUCTIONS[found[1]] if found else _SUM_WORDS
+    found = _REDUCTION.search(value.op_name) if value.operation in _REDUCING else None
+    return _REDUCTIONS[found[1].replace("mul", "prod")] if found else _SUM_WORDS
+
+
+def _reduction_of(value: PlannedValueRecord) -> str | None:
+    """HLO's name of the operation that joins the parts of a value; None where it is not known."""
+    if value.operation in _REDUCING and (found := _REDUCTION.search(value.op_name)):
+        return _OPCODES[found[1]]
+    if value.operation not in ("dot_general", "convolution", "gather") and "sum" not in value.op_name:
+        return None
+    return "or" if value.dtype == "i1" else "add"
+
+
+def _jax_dtype(dtype: str) -> str:
+    """JAX's short name of a dtype of StableHLO."""
+    found = re.match(r"complex<f(\d+)>", dtype)
+    return f"c{2 * int(found[1])}" if found else "bool" if dtype == "i1" else dtype.replace("ui", "u")
+
+
+def _planned_dtype(dtype: str) -> str:
+    """StableHLO's name of a dtype of HLO."""
+    if dtype[:1] in "su" and dtype[1:].isdigit():
+        return f"{'i' if dtype[0] == 's' else 'ui'}{dtype[1:]}"
+    return _PLANNED_DTYPES.get(dtype, dtype)
+
+
+def _others_at(cause: _Cause, others: Sequence[_Cause], count: int) -> str:
+    """Where the other exchanges are that the compiler combined with one."""
+    places = dict.fromkeys(_place(each.value.source) for each in others if each.value and each.value.source)
+    here = _place(cause.value.source) if cause.value and cause.value.source else ""
+    if not places or list(places) == [here]:
+        return ""
+    return f"; the {'other is' if count == 2 else 'others are'} at {', '.join(places)}"
 
 
 def _over(axes: Sequence[str]) -> str:
@@ -938,4 +1107,5 @@ def _at(value: PlannedValueRecord) -> str:
 
 def _bytes(value: PlannedValueRecord) -> int:
     bits = re.search(r"(\d+)", value.dtype)
-    return math.prod(value.shape) * (int(bits[1]) if bits else 8) // 8
+    size = 8 if bits is None or value.dtype == "i1" else int(bits[1])
+    return math.prod(value.shape) * size * (2 if value.dtype.startswith("complex") else 1) // 8

@@ -120,10 +120,14 @@ def _advice(value: PlannedValueRecord, spec: str) -> str:
     """The constraint as the program can have it: after a line that assigns a name, or around a value."""
     code = read_source_line(value.source.file, value.source.line) if value.source else ""
     assigned = re.match(r"\s*(\w+)\s*=[^=]", code)
-    if assigned is None:
+    kind = f"{value.dtype}[{','.join(map(str, value.shape))}]"
+    if "transpose(" in value.op_name:
         return (
-            f"Keep the batch cut: write `jax.lax.with_sharding_constraint(value, {spec})` for the value of that line."
+            f"Keep the batch cut: this is the gradient of a value {kind} that the line reads. Constrain that value: "
+            f"`jax.lax.with_sharding_constraint(value, {spec})`."
         )
+    if assigned is None:
+        return f"Keep the batch cut: write `jax.lax.with_sharding_constraint(value, {spec})` for the value {kind}."
     name = assigned[1]
     return f"Keep the batch cut after that line: `{name} = jax.lax.with_sharding_constraint({name}, {spec})`."
 
