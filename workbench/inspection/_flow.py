@@ -39,7 +39,7 @@ class CompiledFlow:
         self._fill(instructions)
 
     def has_array(self, elements: int) -> bool:
-        """Returns whether a value of so many elements reaches memory; True where nothing was compiled."""
+        """Returns whether a value with this number of elements reaches memory; True where nothing was compiled."""
         if self._elements is None:
             shapes = [each.shape for each in self.instructions.values() if not each.fused]
             dimensions = [found.split(",") for shape in shapes for found in _DIMENSIONS.findall(shape)]

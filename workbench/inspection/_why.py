@@ -1051,7 +1051,7 @@ def _planned_dtype(dtype: str) -> str:
 
 
 def _others_at(cause: _Cause, others: Sequence[_Cause], count: int) -> str:
-    """Where the other exchanges are that the compiler combined with one."""
+    """Places of the other exchanges that the compiler combined with one."""
     places = dict.fromkeys(_place(each.value.source) for each in others if each.value and each.value.source)
     here = _place(cause.value.source) if cause.value and cause.value.source else ""
     if not places or list(places) == [here]:

@@ -136,7 +136,7 @@ def _without_indices(text: str) -> str:
 
 def _headline(found: WhyCollectiveRecord) -> tuple[str, str]:
     times = "" if found.executions is None else f"{count_text(found.executions)} × "
-    unknown = ", once per turn of a loop of unknown length" if found.executions is None else ""
+    unknown = ", once per iteration of a loop of unknown length" if found.executions is None else ""
     where = f" at {line_text(found.source)}" if found.source else ""
     return f"{times}{found.kind} over {axes_text(found.axes)}{unknown}", where
 
