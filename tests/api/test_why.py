@@ -1,5 +1,7 @@
 """`why`: reasons derived by hand for small programs, with the argument or constraint that each axis came from."""
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 import pytest
@@ -39,7 +41,7 @@ def test_sum_over_a_sharded_dimension_names_both_operands_and_their_arguments(sh
     found = wb.why(two_layers)(shape((64, 32), "data"), shape((32, 16), None, "model"), shape((16, 8), "model"))
     (collective,) = found.collectives
     assert (collective.kind, collective.axes, collective.reason) == ("all-reduce", ("model",), "sum")
-    assert collective.source.line == line_of(two_layers, "# the sum")
+    assert collective.source is not None and collective.source.line == line_of(two_layers, "# the sum")
     assert [(operand.spec, operand.origins["model"]) for operand in collective.operands] == [
         ((("data",), ("model",)), "argument `up`"),
         ((("model",), ()), "the argument itself"),
@@ -81,7 +83,7 @@ def test_constraint_that_undoes_a_sharding_is_named_with_its_line(shape, mesh):
     found = wb.why(lambda x: constrained(x, mesh))(shape((64, 32), "data"))
     (collective,) = found.collectives
     assert (collective.kind, collective.reason) == ("all-gather", "constraint")
-    assert collective.source.line == line_of(constrained, "# asks")
+    assert collective.source is not None and collective.source.line == line_of(constrained, "# asks")
     assert "asks for P(-, -)" in collective.sentence
     assert "arrives as P(data, -)" in collective.sentence
 
@@ -162,7 +164,7 @@ def test_lowered_program_and_record_are_explained(shape):
     lowered = jax.jit(two_layers).lower(*args)
     assert wb.why(lowered).collectives[0].reason == "sum"
     assert wb.why(wb.inspect(two_layers)(*args)).collectives[0].reason == "sum"
-    compiled = wb.why(lowered.compile())
+    compiled: Any = wb.why(lowered.compile())
     assert compiled.collectives[0].reason == "unknown"
     assert any("have no reason" in note for note in compiled.notes)
 

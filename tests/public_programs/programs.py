@@ -448,7 +448,7 @@ def linen_dp():
 
     def step(params, x, y):
         def loss(params):
-            logits = model.apply(params, x)
+            logits: Any = model.apply(params, x)
             return -(jax.nn.log_softmax(logits) * jax.nn.one_hot(y, 10)).sum(-1).mean()
 
         value, g = jax.value_and_grad(loss)(params)

@@ -3,6 +3,7 @@
 import contextlib
 import math
 import re
+from typing import Any
 
 import jax
 import pytest
@@ -24,7 +25,7 @@ def inspected(request):
         mesh, fn, args = PROGRAMS[request.param]()
         with jax.set_mesh(mesh) if mesh is not None else contextlib.nullcontext():
             record = wb.inspect(fn)(*args)
-            stage = fn if hasattr(fn, "lower") else jax.jit(fn)
+            stage: Any = fn if hasattr(fn, "lower") else jax.jit(fn)
             lowered = stage.lower(*args)
             return record, getattr(lowered, "lowered", lowered).compile()
 
