@@ -41,7 +41,8 @@ def test_sum_over_a_sharded_dimension_names_both_operands_and_their_arguments(sh
     found = wb.why(two_layers)(shape((64, 32), "data"), shape((32, 16), None, "model"), shape((16, 8), "model"))
     (collective,) = found.collectives
     assert (collective.kind, collective.axes, collective.reason) == ("all-reduce", ("model",), "sum")
-    assert collective.source is not None and collective.source.line == line_of(two_layers, "# the sum")
+    assert collective.source is not None
+    assert collective.source.line == line_of(two_layers, "# the sum")
     assert [(operand.spec, operand.origins["model"]) for operand in collective.operands] == [
         ((("data",), ("model",)), "argument `up`"),
         ((("model",), ()), "the argument itself"),
@@ -83,7 +84,8 @@ def test_constraint_that_undoes_a_sharding_is_named_with_its_line(shape, mesh):
     found = wb.why(lambda x: constrained(x, mesh))(shape((64, 32), "data"))
     (collective,) = found.collectives
     assert (collective.kind, collective.reason) == ("all-gather", "constraint")
-    assert collective.source is not None and collective.source.line == line_of(constrained, "# asks")
+    assert collective.source is not None
+    assert collective.source.line == line_of(constrained, "# asks")
     assert "asks for P(-, -)" in collective.sentence
     assert "arrives as P(data, -)" in collective.sentence
 
