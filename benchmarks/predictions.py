@@ -85,6 +85,7 @@ class Memory:
 LLMCOMPASS = "PrincetonUniversity/LLMCompass@2e015fd2"
 STAS = "stas00/ml-engineering@744d01e1"
 MICRO = "AI-Hypercomputer/accelerator-microbenchmarks"
+OWN = "measured for this page"
 MAXTEXT = "AI-Hypercomputer/maxtext@e591f30c"
 
 
@@ -497,6 +498,10 @@ def points() -> list[Point]:
     add("T068", "training step", "H100", "h100:8", 0.721, partial(decoder_step, width=4096, heads=32, kv_heads=32, hidden=11008,
         layers=32, vocabulary=32000, length=4096, batch=2, remat="minimal", fsdp=8, fused=False),
         "Llama-2-7B, FSDP 8", MAXTEXT)  # fmt: skip
+    from benchmarks.measured_points import kept  # which takes programs from here
+
+    for point, seconds in kept():
+        add(point.id, point.kind, "H200", "h200:1", seconds, point.build, point.program, OWN)
     return found
 
 
@@ -717,7 +722,7 @@ def draw(results: dict[str, dict[str, Any]]) -> None:
     )
     axes.fill_between(ends, [end / 1.1 for end in ends], [end * 1.1 for end in ends], color="0.8", label="within 10 %")
     marks = {"TPU": "o", "NVIDIA": "s"}
-    colours = {"matrix product": "C0", "memory": "C1", "layout": "C4", "collective": "C2", "training step": "C3"}
+    colours = {"matrix product": "C0", "memory": "C1", "layout": "C4", "collective": "C2", "training step": "C3", "operation": "C5"}
     may_fit, seen = fitted(points()), set()
     for point in points():
         predicted = results.get(point.id, {}).get("predicted")

@@ -27,7 +27,7 @@ PUBLISHED = {
 SIZE = 4096
 FLOPS = 2.0 * SIZE**3
 # Shares that the families reach, and µs of one operation, as the documentation states them.
-TPU, NVIDIA = (0.93, 1.5e-6), (0.80, 4e-6)
+TPU, NVIDIA = (0.93, 1.5e-6), (0.70, 4e-6)  # the second on H100 and H200
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
@@ -112,7 +112,7 @@ ENTRY %main (a: {shape}) -> {whole} {{
 
 
 GATHER = 7 * 2.0 * SIZE**2 / (450e9 * 0.8) + 7 * 6e-6 + 5e-6
-DOT = FLOPS / 989e12 / 0.8 + 4e-6
+DOT = FLOPS / 989e12 / 0.7 + 4e-6
 
 
 @pytest.mark.parametrize("between", [0, 1, 2, 6])
@@ -252,4 +252,4 @@ def test_mixed_precision_is_priced_by_its_products_before_compilation():
     mesh = jax.sharding.AbstractMesh((1,), ("data",))
     w, x = jax.ShapeDtypeStruct((SIZE, SIZE), jnp.float32), jax.ShapeDtypeStruct((SIZE, SIZE), jnp.bfloat16)
     cost = wb.inspect(product, on=(mesh, "H100"))(w, x).cost
-    assert sum(stage.compute_seconds for stage in cost.stages) == pytest.approx(FLOPS / 989e12 / 0.8)
+    assert sum(stage.compute_seconds for stage in cost.stages) == pytest.approx(FLOPS / 989e12 / 0.7)

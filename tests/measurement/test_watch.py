@@ -683,3 +683,45 @@ def test_figures_are_those_of_the_program_that_a_step_ran() -> None:
     assert record.flops == work[128]
     assert record.flops < work[512] / 3
     assert any(note.startswith("2 programs ran") for note in record.notes)
+
+
+class _Ready:
+    """A result that was ready before anybody looked."""
+
+    def block_until_ready(self):
+        return self
+
+    def is_ready(self):
+        return True
+
+
+def test_steps_whose_ends_nobody_saw_share_the_seconds():
+    core, now = _watch_core.Core("late", []), time.perf_counter()
+    steps = [_watch_core.WatchedStep(number, now - 1.0 + 0.001 * number, None) for number in range(5)]
+    for step in steps:
+        step.probe = _Ready()
+        core._queue.put(step)
+    core._queue.put(None)
+    core._see()
+    ends = [step.end for step in steps]
+    spans = [end - begin for begin, end in zip([steps[0].called, *ends], ends, strict=False)]
+    assert sum(spans) == pytest.approx(1.0, abs=0.2)
+    assert spans == pytest.approx([sum(spans) / 5] * 5)
+
+
+def test_a_record_that_takes_long_lengthens_no_step(monkeypatch):
+    """Reading a profile takes longer than a step, and the steps meanwhile are not told as one long and many short."""
+    read = _watch_core.Core._hear
+
+    def slowly(core, step):
+        time.sleep(0.3 if step.index == 3 else 0.0)
+        return read(core, step)
+
+    monkeypatch.setattr(_watch_core.Core, "_hear", slowly)
+    slow = jax.jit(lambda x: jax.pure_callback(lambda x: (time.sleep(0.02), x)[1], x, x).sum())
+    watched = wb.watch(slow, show=False)
+    for _ in range(12):
+        watched(jnp.ones(3)).block_until_ready()
+    seconds = [step.seconds for step in watched.record.history[1:]]
+    assert min(seconds) > 0.015
+    assert max(seconds) < 0.25

@@ -16,6 +16,7 @@ from workbench.cost._operations import (
     nearest_dtype as nearest_dtype,
     predict_operation as predict_operation,
     product_peak as product_peak,
+    seconds_at_peak as seconds_at_peak,
     seconds_of_call as seconds_of_call,
 )
 from workbench.cost._rates import family_of as family_of

@@ -122,6 +122,31 @@ def product_peak(product: str, chip: ChipRecord) -> float | None:
     return peaks[near] / shared if near in peaks else None
 
 
+def seconds_at_peak(instructions: Iterable[InstructionRecord], chip: ChipRecord, dtype: str) -> float | None:
+    """Seconds of all products in one call, at the published peaks of what they multiply; None where one is not known.
+
+    Args:
+        instructions: Of a compiled module, per device.
+        chip: Gives the peaks.
+        dtype: What kernels multiply that do not say so.
+
+    Example:
+        >>> from workbench.cost import known_chip
+        >>> module = wb.inspect(lambda x: x @ x)(jnp.ones((512, 512))).module
+        >>> round(seconds_at_peak(module.instructions, known_chip("H100"), "float32") * 1e9)  # 268 MFLOP as TF32
+        543
+    """
+    seconds = 0.0
+    for each in instructions:
+        products = each.products or ({dtype: each.flops} if each.flops else {})
+        for product, flops in products.items():
+            peak = product_peak(product or dtype, chip)
+            if not peak or each.executions is None:
+                return None
+            seconds += flops * each.executions / peak
+    return seconds
+
+
 def predict_operation(
     flops: float, accessed_bytes: float, dtype: str, chip: ChipRecord, *, kind: OperationClass = "other"
 ) -> Prediction:
@@ -238,8 +263,11 @@ def _measured_seconds(chip: ChipRecord, measured: RateKind, accessed_bytes: floa
 def _product_seconds(product: str, flops: float, chip: ChipRecord, share: float, kind: OperationClass) -> float | None:
     if kind == "convolution" and chip.rates and (measured := interpolate(rows_of(chip, "convolution"), flops)):
         return measured
-    dtype = product.partition("*")[0].partition(":")[0]
-    rows = rows_of(chip, "matrix product", dtype) or (rows_of(chip, "matrix product", "float32") if chip.rates else [])
+    name = product.partition("*")[0]
+    dtype, _, precision = name.partition(":")
+    rows = rows_of(chip, "matrix product", name)
+    if not rows and not (precision == "highest" and family_of(chip) in ("NVIDIA", "AMD")):  # outside of matrix units
+        rows = rows_of(chip, "matrix product", dtype) or rows_of(chip, "matrix product", "float32")
     measured = interpolate(rows, flops)
     if measured is not None:
         return measured * float(product.partition("*")[2] or 1)

@@ -96,7 +96,9 @@ _NAMES: tuple[tuple[Family, re.Pattern[str]], ...] = (
     ("NVIDIA", re.compile(r"(?:V|T|A|L|H|GH|B|GB)\d")),
 )
 # Share of the matrix unit's peak where a chip has fitted points of its own.
-_MATRIX = {"tpu7x": 0.83, "A100": 0.92, "A100 40GB": 0.92}
+_MATRIX = {"tpu7x": 0.83, "A100": 0.92, "A100 40GB": 0.92, "H100": 0.70, "H200": 0.70}
+# The same of main memory's bandwidth.
+_MEMORY = {"H200": 0.90}
 # Switches that add up while they forward (NVLink SHARP): an all-reduce sends its operand about once.
 _REDUCING_SWITCH = ("H100", "H200", "H800", "GH200", "B200", "B300", "GB200", "GB300")
 _REDUCING_SHARE = 1.07  # of the bandwidth that a ring would need
@@ -128,6 +130,8 @@ def rates_of(chip: ChipRecord) -> Rates:
         return rates._replace(matrix=whole[0], memory=whole[1], links={"": 1.0}, network=1.0)
     if share := _MATRIX.get(chip.name):
         rates = rates._replace(matrix=dict.fromkeys(rates.matrix, share))
+    if share := _MEMORY.get(chip.name):
+        rates = rates._replace(memory=dict.fromkeys(rates.memory, share))
     if chip.name in _REDUCING_SWITCH:
         rates = rates._replace(links={**rates.links, "all-reduce": _REDUCING_SHARE})
     return rates

@@ -1,6 +1,8 @@
 """Calibration: small programs on all attached devices at once, as a chip with measured rates."""
 
+import concurrent.futures
 import datetime
+import functools
 import itertools
 import os
 import statistics
@@ -29,6 +31,7 @@ _MOST_REPEATS = 1 << 16
 _FEWEST_RUNS, _MOST_RUNS = 5, 30
 _SMALL_SPREAD = 0.05
 _OPERATIONS = 16  # in one repetition of the program for the cost of one more operation
+_SMALL_BYTES, _SMALL_MANY = 1 << 26, 4
 _STEPS = 32  # of three operations each, in the program of elementwise operations
 _BURST = 20  # calls one after the other: a single one would be timed while caches and threads are cold
 _ARRAYS = 33  # arguments, and as many results, of the program for the cost of one more array
@@ -36,6 +39,8 @@ _COLLECTIVES: tuple[RateKind, ...] = ("all-reduce", "all-gather", "reduce-scatte
 _CALLS: tuple[RateKind, ...] = ("call", "array", "upload", "download")  # that nothing is repeated in
 _FAST_BYTES = (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 28)
 _SLOW_BYTES = (1 << 12, 1 << 17, 1 << 21, 1 << 24)
+
+_UNSUPPORTED = (jax.errors.JaxRuntimeError, TypeError, ValueError, NotImplementedError)
 
 Body = Callable[[Foreign], Foreign]
 
@@ -54,15 +59,18 @@ class _Trial:
     counted: Callable[[], tuple[float, int]] | None = (
         None  # bytes and operations of one repetition, once it is compiled
     )
+    compile: Callable[[], object] = bool  # what takes long and needs no memory of the devices
+    loop_seconds: float = 0.0  # of a repetition of nothing
     repeats: int = 1
     calls: list[float] = field(default_factory=list)  # wall seconds of a call without repetitions
     walls: list[float] = field(default_factory=list)  # wall seconds of a call with all repetitions
 
     @property
     def seconds(self) -> list[float]:
-        """Seconds of one operation: those of the call are taken off, and at least a twentieth is left."""
+        """Seconds of one operation: those of the call and the loop are taken off, and at least a twentieth is left."""
         call = statistics.median(self.calls) if self.calls else 0.0
-        return [max(wall - call, wall / 20) / self.repeats / self.operations for wall in self.walls]
+        empty = call + self.loop_seconds * self.repeats
+        return [max(wall - empty, wall / 20) / self.repeats / self.operations for wall in self.walls]
 
     @property
     def name(self) -> str:
@@ -140,8 +148,11 @@ def calibrate(
     show = _Line(shown=progress)
     trials: list[_Trial] = []
     try:
-        for trial in _trials(mesh, None if kinds is None else {*kinds, "elementwise"}):
-            show(f"compiling {trial.name}")
+        loop_seconds = _loop_seconds(mesh)
+        for trial in _compiled(_trials(mesh, None if kinds is None else {*kinds, "elementwise"}), show):
+            show(f"trying {trial.name}")
+            if trial.counted is not None:
+                trial.loop_seconds = loop_seconds
             if _warm(trial):
                 trials.append(trial)
         end = time.monotonic() + seconds
@@ -163,6 +174,24 @@ def calibrate(
     return chip
 
 
+def _compiled(trials: Iterator[_Trial], show: "_Line") -> Iterator[_Trial]:
+    """The programs that can be compiled, which the host's cores do beside each other."""
+    every = list(trials)
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        try:
+            waiting = [pool.submit(trial.compile) for trial in every]
+            for number, (trial, each) in enumerate(zip(every, waiting, strict=True), 1):
+                show(f"compiling program {number} of {len(every)}: {trial.name}")
+                concurrent.futures.wait([each])
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    for trial, each in zip(every, waiting, strict=True):
+        if not isinstance(each.exception(), _UNSUPPORTED):
+            each.result()
+            yield trial
+
+
 class _Line:
     """One line of progress that the next one replaces."""
 
@@ -180,7 +209,7 @@ def _warm(trial: _Trial) -> bool:
     """Compiles a program and finds how often it repeats its operation; False where it is too slow or unsupported."""
     try:
         trial.run(1)
-    except (jax.errors.JaxRuntimeError, TypeError, ValueError, NotImplementedError):
+    except _UNSUPPORTED:
         return False
     if trial.counted is not None:
         size, operations = trial.counted()
@@ -200,6 +229,19 @@ def _warm(trial: _Trial) -> bool:
         ):
             return True
         trial.repeats *= max(2, min(16, int(_LEAST_SECONDS / max(whole, 1e-7))))
+
+
+def _loop_seconds(mesh: Mesh) -> float:
+    """Seconds of one repetition of nothing: on an accelerator, the host decides after each whether to go on."""
+    if mesh.devices.flat[0].platform == "cpu":
+        return 0.0
+    empty = _repeated(mesh, "operation", 0.0, lambda x: x, (8,))
+    if not _warm(empty):
+        return 0.0
+    for _ in range(_FEWEST_RUNS):
+        empty.calls.append(_timed(empty, 0))
+        empty.walls.append(_timed(empty, empty.repeats))
+    return _agreed(statistics.median(empty.seconds))
 
 
 def _timed(trial: _Trial, repeats: int) -> float:
@@ -227,26 +269,36 @@ def _trials(mesh: Mesh, kinds: Collection[str] | None) -> Iterator[_Trial]:
 def _all_trials(mesh: Mesh) -> Iterator[_Trial]:
     platform = mesh.devices.flat[0].platform
     is_cpu = platform == "cpu"
-    dtypes = ("float32", "bfloat16") if is_cpu else ("bfloat16", "float32", "float16", "int8")
+    dtypes = ("float32", "bfloat16") if is_cpu else (
+        "bfloat16", "float32", "float32:highest", "float16", "float8_e4m3fn", "int8",
+    )  # fmt: skip
     for dtype in dtypes:
         for size in (16, 64, 256, 1024) if is_cpu else (128, 512, 2048, 8192):
-            yield _repeated(mesh, "matrix product", 2.0 * size**3, _product(size, dtype), (size, size), dtype)
+            many = _many(platform, 3 * size * size)
+            yield _repeated(
+                mesh, "matrix product", 2.0 * size**3, _product, (2, size, size), dtype, start=_operands, many=many
+            )
     for channels in (8, 64) if is_cpu else (64, 256):
         flops = 2.0 * 4 * 16 * 16 * 9 * channels**2
-        yield _repeated(mesh, "convolution", flops, _convolution, (4, 16, 16, channels))
+        many = _many(platform, 8 * 4 * 16 * 16 * channels)
+        yield _repeated(mesh, "convolution", flops, _convolution, (4, 16, 16, channels), many=many)
     for length in (1 << 8, 1 << 18):
-        yield _repeated(mesh, "transcendental", float(length), lambda x: jnp.exp(-x), (length,))
-        yield _repeated(mesh, "arithmetic", 3.0 * _STEPS * length, _arithmetic, (length,), "uint32")
+        many = _many(platform, 8 * length)
+        yield _repeated(mesh, "transcendental", float(length), lambda x: jnp.exp(-x), (length,), many=many)
+        yield _repeated(mesh, "arithmetic", 3.0 * _STEPS * length, _arithmetic, (length,), "uint32", many=many)
     for size in (1 << 8, *_SLOW_BYTES) if is_cpu else _FAST_BYTES:
         side = round((size / 4) ** 0.5)
         rows = max(1, size // 4 // 128)
-        yield _repeated(mesh, "elementwise", 0.0, _elementwise, (size // 4,), start=lambda x: (x, x + 1.0))
-        yield _repeated(mesh, "reduction", 0.0, lambda x: x.at[0].set(jnp.max(x) * 0.5), (size // 4,))
-        yield _repeated(mesh, "transpose", 0.0, lambda x: jnp.transpose(x) + 0.0, (side, side))
-        yield _repeated(mesh, "gather", 0.0, _gather, (rows, 128))
-        yield _repeated(mesh, "scatter", 0.0, _scatter, (rows, 128))
-        yield _repeated(mesh, "sort", 0.0, lambda x: -jnp.sort(x), (size // 4,))
-        yield _repeated(mesh, "thin product", 0.0, _thin, (rows, 128), start=lambda x: (x, x[:1].T * jnp.ones(16)))
+        repeated = functools.partial(_repeated, many=_many(platform, 2 * size))
+        yield repeated(mesh, "elementwise", 0.0, _elementwise, (size // 4,), start=lambda x: (x, x + 1.0))
+        yield repeated(mesh, "reduction", 0.0, lambda x: x.at[0].set(jnp.max(x) * 0.5), (size // 4,))
+        yield repeated(mesh, "transpose", 0.0, lambda x: jnp.transpose(x) + 0.0, (side, side))
+        yield repeated(mesh, "gather", 0.0, _gather, (rows, 128))
+        yield repeated(mesh, "scatter", 0.0, _scatter, (rows, 128))
+        yield repeated(
+            mesh, "sort", 0.0, lambda both: (jnp.sort(both[1]), both[1]), (size // 4,), start=lambda x: (x, x)
+        )
+        yield repeated(mesh, "thin product", 0.0, _thin, (rows, 128), start=lambda x: (x, x[:1].T * jnp.ones(16)))
     yield _repeated(mesh, "operation", 0.0, _small_operations, (_OPERATIONS, 128), start=lambda x: tuple(x))
     yield from _call(mesh)
     for size in (1 << 16, 1 << 24):
@@ -260,33 +312,48 @@ def _all_trials(mesh: Mesh) -> Iterator[_Trial]:
 
 def _repeated(
     mesh: Mesh, kind: RateKind, amount: float, body: Body, shape: tuple[int, ...], dtype: str = "float32", *,
-    start: Body = lambda x: x, axis: str = "", group_size: int = 1,
+    start: Body = lambda x: x, axis: str = "", group_size: int = 1, many: int = 1,
 ) -> _Trial:  # fmt: skip
-    """A program that repeats an operation on every device, each time on the result of the time before."""
+    """A program that repeats an operation on every device, `many` times in one repetition of its loop.
+
+    An operation waits for the one before, whose result is its operand, or beside its operand behind a barrier.
+    """
     spec = P(tuple(mesh.axis_names))
+    bare, _, precision = dtype.partition(":")
 
     def repeat(x: jax.Array, times: jax.Array) -> jax.Array:
         def once(_: jax.Array, value: Foreign) -> Foreign:
-            return lax.optimization_barrier(body(value))
+            for _number in range(many):
+                value = lax.optimization_barrier(body(value))
+            return value
 
-        return jax.tree.leaves(lax.fori_loop(0, times[0], once, start(x[0])))[0][None]
+        with jax.default_matmul_precision(precision or "default"):
+            return jax.tree.leaves(lax.fori_loop(0, times[0], once, start(x[0])))[0][None]
 
     each = jax.jit(jax.shard_map(repeat, mesh=mesh, in_specs=(spec, P()), out_specs=spec, check_vma=False))
     sharding = NamedSharding(mesh, spec)
     given: list[jax.Array] = []
     compiled: list[jax.stages.Compiled] = []
 
-    def ones() -> np.ndarray:
-        return np.ones((1, *shape), jnp.dtype(dtype))
+    def numbers() -> np.ndarray:
+        """Random numbers: a chip draws less power on equal bits, and runs faster."""
+        random = np.random.default_rng(0)
+        some = random.integers(-99, 99, 4099) if "int" in bare else random.standard_normal(4099)
+        return np.resize(some.astype(jnp.dtype(bare)), (1, *shape))
+
+    def build() -> None:
+        x = jax.ShapeDtypeStruct((mesh.size, *shape), jnp.dtype(bare), sharding=sharding)
+        compiled.append(each.lower(x, jax.ShapeDtypeStruct((1,), jnp.int32)).compile())
 
     def run(repeats: int) -> None:
-        times = jnp.full((1,), repeats, jnp.int32)
+        if not compiled:
+            build()
         if not given:  # only programs that are reached take memory
-            given.append(jax.make_array_from_callback((mesh.size, *shape), sharding, lambda _: ones()))
-            compiled.append(each.lower(given[0], times).compile())
-        jax.block_until_ready(compiled[0](given[0], times))
+            given.append(jax.make_array_from_callback((mesh.size, *shape), sharding, lambda _: numbers()))
+        jax.block_until_ready(compiled[0](given[0], jnp.full((1,), repeats, jnp.int32)))
 
-    trial = _Trial(kind, amount, run, dtype if kind == "matrix product" else "", axis, group_size)
+    trial = _Trial(kind, amount, run, dtype if kind == "matrix product" else "", axis, group_size, many)
+    trial.compile = build
     trial.counted = lambda: _counted(compiled[0])
     return trial
 
@@ -306,10 +373,24 @@ def _counted(compiled: jax.stages.Compiled) -> tuple[float, int]:
     return float(sum(large)), len(large)
 
 
-def _product(size: int, dtype: str) -> Body:
-    if dtype == "int8":
-        return lambda x: lax.dot(x, x, preferred_element_type=jnp.int32).astype(jnp.int8)
-    return lambda x: (x @ x) * jnp.asarray(1.0 / size, x.dtype)
+def _many(platform: str, size: float) -> int:
+    """Operations in one repetition: small ones cost less than an accelerator's loop."""
+    return _SMALL_MANY if platform != "cpu" and size <= _SMALL_BYTES else 1
+
+
+def _twice(x: jax.Array) -> tuple[jax.Array, jax.Array]:
+    return x, x
+
+
+def _operands(both: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
+    return _product((both[0], both[0], both[1]))
+
+
+def _product(operands: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
+    """The product of two matrices that stay; the first of the three is the result."""
+    _, x, y = operands
+    wide = {"int8": jnp.int32, "float8_e4m3fn": jnp.bfloat16}.get(str(x.dtype))
+    return lax.dot(x, y, preferred_element_type=wide), x, y
 
 
 def _elementwise(both: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
@@ -408,7 +489,9 @@ def _chip(mesh: Mesh, rates: Sequence[RateRecord]) -> ChipRecord:
     """The row of the devices: the best measured rates in the place of the peaks."""
     device = mesh.devices.flat[0]
     known = _row(device.device_kind)
-    products = [rate for rate in rates if rate.kind == "matrix product" and rate.seconds]
+    every = [rate for rate in rates if rate.kind == "matrix product" and rate.seconds]
+    products = [rate for rate in every if ":" not in rate.dtype]
+    precise = [rate.amount / rate.seconds for rate in every if ":" in rate.dtype]
     shared = 1 if known is None else known.devices_per_chip
     peaks: dict[str, float] = {}
     for rate in products:
@@ -420,6 +503,7 @@ def _chip(mesh: Mesh, rates: Sequence[RateRecord]) -> ChipRecord:
     return ChipRecord(
         name=device.device_kind if known is None else known.name,
         peak_flops_per_second=peaks,
+        vector_flops_per_second=max(precise, default=0.0) * shared,
         hbm_bytes=known.hbm_bytes if known is not None else int(stats.get("bytes_limit") or _host_bytes(mesh)),
         hbm_bytes_per_second=largest.amount / largest.seconds * shared,
         link_bytes_per_second=max(sent, default=0.0),

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol, TypeAlias
 
+from workbench.measurement._graph_kernels import graph_name
 from workbench.measurement._xplane import Plane, WireError
 
 _DEVICE = re.compile(r"/device:([A-Za-z]+):(\d+)(.*)")
@@ -360,6 +361,9 @@ def _gpu_events(plane: PlaneLike, line: Line, device: int) -> Iterator[DeviceEve
     for event in plane.events(line):
         kind, start_ps, duration_ps, stats = event.kind, event.start_ps, event.duration_ps, event.stats
         name = stats.get("hlo_op") or kind.stats.get("hlo_op")
+        node = stats.get("cuda_graph_node_id")
+        if node is not None and (not name or _COMMAND_BUFFER.match(str(name))):
+            name = graph_name(device, stats.get("cuda_graph_id"), node)
         if name and name not in graphs:
             graphs[name] = _COMMAND_BUFFER.match(str(name)) is not None
         if name and not graphs[name]:

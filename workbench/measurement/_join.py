@@ -5,7 +5,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
-from workbench.measurement._device_events import DeviceEvent, execution_shares
+from workbench.measurement._device_events import COMMAND_BUFFERS, DeviceEvent, OtherEvent, execution_shares
+from workbench.measurement._graph_kernels import GRAPH, name_kernels
 from workbench.measurement._profile import Profile, describe_others
 from workbench.records.compiled import CollectiveRecord, InstructionRecord, ModuleRecord
 from workbench.records.hardware import MeshRecord
@@ -74,7 +75,8 @@ def join_profile(profile: Profile, module: ModuleRecord, *, mesh: MeshRecord | N
     """
     by_name = {instruction.name: instruction for instruction in module.instructions}
     mine, notes = _of_module(profile, module.name, by_name)
-    notes += describe_others(profile.others)
+    mine, unnamed = _with_graphs(mine, module)
+    notes += describe_others([*profile.others, *unnamed])
     enclosing = _enclosing(module, {event.name for event in mine})
     collectives = {collective.name: collective for collective in module.collectives}
     waits = _waits([event for event in mine if _is_collective(by_name.get(event.name), collectives)], collectives, mesh)
@@ -88,7 +90,7 @@ def join_profile(profile: Profile, module: ModuleRecord, *, mesh: MeshRecord | N
         leaves.sort(key=_moment)
         containers.sort(key=_moment)
     total = sum(leaf.event.seconds for leaf in leaves)
-    counted = len(mine) + profile.other_events
+    counted = len(mine) + len(unnamed) + profile.other_events
     unknown = Counter(event.name for event in mine if find_instruction(by_name, event.name) is None)
     if unknown:
         seconds = sum(event.seconds for event in mine if event.name in unknown)
@@ -133,6 +135,28 @@ def event_records(joined: Iterable[JoinedEvent], labels: Mapping[int, str]) -> I
             stage=item.stage,
             source=source,
         )
+
+
+def _with_graphs(events: list[DeviceEvent], module: ModuleRecord) -> tuple[list[DeviceEvent], list[OtherEvent]]:
+    """The events with the instructions of kernels in command buffers, and the kernels whose instruction is unknown."""
+    if not any(event.name.startswith(GRAPH) for event in events):
+        return events, []
+    order: defaultdict[int, dict[str, str]] = defaultdict(dict)  # each kernel of a device once
+    for event in sorted(events, key=lambda event: event.start_seconds):
+        order[event.device].setdefault(event.name, event.kernel)
+    names: dict[str, str] = {}
+    for kernels in order.values():
+        names |= name_kernels(list(kernels.items()), module)
+    found, unnamed = [], []
+    for event in events:
+        if not event.name.startswith(GRAPH):
+            found.append(event)
+        elif event.name in names:
+            found.append(event._replace(name=names[event.name]))
+        else:
+            where = event.device, COMMAND_BUFFERS, event.kernel
+            unnamed.append(OtherEvent(*where, event.start_seconds, event.seconds))
+    return found, unnamed
 
 
 def _enclosing(module: ModuleRecord, ran: set[str]) -> set[str]:

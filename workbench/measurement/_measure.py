@@ -1,5 +1,6 @@
 """Runs a compiled program and reports where its time went."""
 
+import math
 import statistics
 import time
 from collections import defaultdict
@@ -14,7 +15,7 @@ from jax.sharding import Sharding
 
 from workbench._open_types import Foreign
 from workbench._types import Argument, Device
-from workbench.cost import nearest_dtype
+from workbench.cost import seconds_at_peak
 from workbench.errors import EngineError, MeasureError
 from workbench.inspection import measured_tree
 from workbench.measurement._clients import client_runs
@@ -270,6 +271,8 @@ def _stage_runs(
     """Seconds and work by stage: what the compiler fused or combined from several is shared by them."""
     collectives = {each.name: each.by_stage() for each in module.collectives if each.stages}
     sums: defaultdict[tuple[str, int], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+    at_peak: dict[str, float | None] = {}  # seconds of one execution of an instruction
+    chip = options.chip
     for leaf in leaves:
         found, device = leaf.instruction, leaf.event.device
         if found is not None and found.name in collectives:
@@ -283,15 +286,19 @@ def _stage_runs(
             total[leaf.kind] += share * leaf.work_seconds / rounds
             total["wait"] += share * leaf.wait_seconds / rounds
         executions = leaf.execution_share / rounds
+        if found is not None and found.name not in at_peak:
+            once = [found.replace(executions=1.0)]
+            at_peak[found.name] = None if chip is None else seconds_at_peak(once, chip, options.dtype)
         for part in found.by_stage() if found is not None else ():
             total = sums[part.stage or UNATTRIBUTED, device]
+            if part.flops and found is not None and found.flops:
+                seconds = at_peak[found.name]
+                total["at peak"] += math.nan if seconds is None else seconds * part.flops / found.flops * executions
             total["flops"] += part.flops * executions
             total["elementwise"] += part.elementwise_flops * executions
             if leaf.kind == "compute":
                 total["bytes"] += part.accessed_bytes * executions
-    chip = options.chip
     share = 1 / chip.devices_per_chip if chip else 1.0
-    peak_flops = chip.peak_flops_per_second.get(nearest_dtype(options.dtype, chip)) if chip else None
     records = []
     for (stage, device), total in sorted(sums.items()):
         busy = total["compute"]
@@ -307,7 +314,7 @@ def _stage_runs(
                 flops_per_second=flop_rate,
                 elementwise_flops_per_second=total["elementwise"] / busy if busy else None,
                 bytes_per_second=byte_rate,
-                peak_flops_share=flop_rate / (peak_flops * share) if flop_rate is not None and peak_flops else None,
+                peak_flops_share=total["at peak"] / busy if chip and busy and total["at peak"] >= 0 else None,
                 peak_bandwidth_share=byte_rate / (chip.hbm_bytes_per_second * share)
                 if byte_rate is not None and chip
                 else None,

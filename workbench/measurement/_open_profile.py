@@ -217,6 +217,8 @@ class _Recorder:
             module, hlo, notes = self._module(program)
             if module is not None:
                 modules[program] = module
+            self._read.name_graphs(program, module)
+            counts[program] = sum(owner == program for owner, _ in self._read.sums)
             records.append(
                 ProfiledProgramRecord(
                     name=program,
@@ -355,6 +357,13 @@ class _Recorder:
         start = kept[0].start_seconds if kept else 0.0
         described = []
         for event in kept:
+            name = self._read.graph_names.get((event.program or "", event.name), event.name)
+            if not name:  # a kernel of a command buffer without an instruction
+                described.append(
+                    event.replace(start_seconds=event.start_seconds - start, name=COMMAND_BUFFERS, kind="other")
+                )
+                continue
+            event = event.replace(name=name)
             operation = by_name.get((event.program or "", event.name))
             changes: dict[str, Any] = {"start_seconds": event.start_seconds - start}
             if operation is not None and event.kind in ("compute", "collective"):
@@ -429,6 +438,8 @@ class _Recorder:
         if total > self._read.max_events:
             kept = self._read.max_events
             yield f"The time line holds the first {kept} of {total} events; all sums count every event."
+        if ordered := sum(bool(name) for name in self._read.graph_names.values()):
+            yield f"The instructions of {ordered} kernels in command buffers (CUDA graphs) follow from their order."
         if any(kind == COMMAND_BUFFERS for kind, _ in self._read.unjoined):
             yield COMMAND_BUFFER_NOTE
         elif not operations and any(device.platform == "gpu" for device in self._read.devices.values()):

@@ -10,6 +10,7 @@ from workbench._open_types import Foreign
 from workbench.cost import chip_of_gpu, known_chip
 from workbench.errors import MeshError, ProfileError
 from workbench.measurement._device_events import (
+    COMMAND_BUFFERS,
     WAITING,
     DeviceEvent,
     ModuleRun,
@@ -19,6 +20,7 @@ from workbench.measurement._device_events import (
     first_moment,
     read_plane,
 )
+from workbench.measurement._graph_kernels import GRAPH, is_fill, name_kernels
 from workbench.measurement._operation_facts import COLLECTIVES, program_name
 from workbench.measurement._trace_json import read_trace
 from workbench.measurement._xplane import Plane, WireError, read_space
@@ -38,6 +40,8 @@ class MeasuredSum:
     events: int = 0
     nested: bool = False  # the seconds of what runs inside are left out already
     executions: float = 0.0
+    kernel: str = ""  # the first, of a GPU
+    first: float = 0.0  # its beginning
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
 
@@ -102,6 +106,7 @@ class ProfileReader:
         self.peaks: dict[tuple[str, str], int] = {}
         self.hosts: list[str] = []
         self.notes: list[str] = []
+        self.graph_names: dict[tuple[str, str], str] = {}  # (program, kernel in a command buffer) -> instruction or ""
 
     def read(self, file: Path, number: int | None) -> None:
         """Adds one file: one host."""
@@ -209,7 +214,43 @@ class ProfileReader:
 
     def _sum_of(self, event: DeviceEvent) -> tuple[str, MeasuredSum]:
         program = program_name(event.module, event.program)
-        return program, self.sums.setdefault((program, event.name), MeasuredSum(event.category, event.facts))
+        found = MeasuredSum(event.category, event.facts, kernel=event.kernel, first=event.start_seconds)
+        return program, self.sums.setdefault((program, event.name), found)
+
+    def name_graphs(self, program: str, module: ModuleRecord | None) -> None:
+        """Gives kernels of command buffers the names of their instructions; the others are joined to nothing."""
+        of_program = {name: total for (owner, name), total in self.sums.items() if owner == program}
+        graphs = {name: total for name, total in of_program.items() if name.startswith(GRAPH)}
+        names: dict[str, str] = {}
+        for device in {name.partition(".")[0] for name in graphs} if module is not None else ():
+            own = [
+                (name, total)
+                for name, total in of_program.items()
+                if name not in graphs or name.startswith(device + ".")
+            ]
+            own.sort(key=lambda item: item[1].first)
+            kernels = [(name, total.kernel) for name, total in own]
+            names |= {} if module is None else name_kernels(kernels, module)
+        for name, total in graphs.items():
+            del self.sums[program, name]
+            if name not in names:
+                for where, seconds in total.seconds.items():
+                    self._add_other(COMMAND_BUFFERS, total.kernel, where, seconds, total.events // len(total.seconds))
+                continue
+            whole = self.sums.setdefault((program, names[name]), MeasuredSum())
+            whole.events += total.events
+            whole.executions += 0.0 if is_fill(total.kernel) else total.executions
+            for where, seconds in total.seconds.items():
+                whole.seconds[where] += seconds
+        self.graph_names |= {(program, name): names.get(name, "") for name in graphs}
+
+    def _add_other(self, kind: str, name: str, where: str, spent: float, events: int) -> None:
+        count, seconds, names = self.unjoined.get((kind, False), (0, 0.0, Counter()))
+        names[name] += spent  # pyright: ignore[reportArgumentType] -- a Counter of floats
+        self.unjoined[kind, False] = (count + events, seconds + spent, names)
+        device = self.devices[where]
+        device.other += spent
+        device.events -= events
 
     def _other(self, event: OtherEvent, where: str) -> None:
         device = self.devices.setdefault(where, MeasuredDevice(where.rsplit("/", 1)[-1].split(":")[0]))

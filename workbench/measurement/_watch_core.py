@@ -1,4 +1,4 @@
-"""Work of `watch` outside the user's loop: a thread that waits for results and keeps the record."""
+"""Work of `watch` outside the user's loop: a thread that waits for results, and one that keeps the record."""
 
 import collections
 import contextlib
@@ -17,7 +17,7 @@ import numpy as np
 
 from workbench._open_types import Foreign
 from workbench._types import Device
-from workbench.cost import known_chip, largest_dtype, nearest_dtype
+from workbench.cost import known_chip, largest_dtype, seconds_at_peak
 from workbench.errors import MissingDependencyError
 from workbench.inspection import TracedCall, codes_of, compare_measured, inspect_call, measured_tree
 from workbench.measurement._explain import Heard, added_compilations, added_retraces
@@ -50,12 +50,15 @@ _PATIENCE_AT_EXIT_SECONDS = 60.0
 class WatchedStep:
     """One call on its way from the user's thread to the record."""
 
-    __slots__ = ("between", "called", "heard", "index", "probe", "profile", "ready", "returned", "values", "version")
+    __slots__ = (
+        "between", "called", "end", "heard", "index", "probe", "profile", "ready", "returned", "values", "version",
+    )  # fmt: skip
 
     def __init__(self, index: int, called: float, between: float | None) -> None:
         self.index, self.called, self.between = index, called, between
         self.returned = called
         self.ready: float | None = None  # as the user's thread saw it, at the next call
+        self.end = called  # when the results were ready
         self.probe: jax.Array | None = None
         self.values: dict[str, Any] = {}
         self.heard: Heard | None = None
@@ -76,10 +79,11 @@ class StepProgram:
 
 
 class Core:
-    """The record of a watched loop, filled by a thread of its own.
+    """The record of a watched loop, filled by two threads of its own.
 
-    The user's thread only puts steps into a queue. Of the arrays a step keeps one small one to wait for and the
-    chosen outputs, until they are read.
+    The user's thread only puts steps into a queue. One thread waits for their results, another records them: reading a
+    profile takes longer than a step. Of the arrays a step keeps one small one to wait for and the chosen outputs,
+    until they are read.
     """
 
     def __init__(self, name: str, trackers: list[Tracker]) -> None:
@@ -90,6 +94,7 @@ class Core:
         self.donated: set[str] = set()  # outputs that were donated before they could be read
         self.progress: Progress | None = None
         self._queue: queue.SimpleQueue[WatchedStep | None] = queue.SimpleQueue()
+        self._ready: queue.SimpleQueue[WatchedStep | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._count = 0
@@ -143,9 +148,11 @@ class Core:
             if self._thread is not None:
                 return
             self.status = "running"
+            waiting = threading.Thread(target=self._see, name="workbench-watch-wait", daemon=True)
             thread = threading.Thread(target=self._work, name="workbench-watch", daemon=True)
-            weakref.finalize(self, _end, self._queue, thread)  # a thread that is cut off in JAX aborts Python
+            weakref.finalize(self, _end, self._queue, waiting, thread)  # one that is cut off in JAX aborts Python
             self._thread = thread
+            waiting.start()
             thread.start()
 
     def close(self, status: WatchStatus = "finished", *, wait: bool = True) -> None:
@@ -204,13 +211,55 @@ class Core:
 
     _reading: threading.Thread | None = None
 
-    # In the thread.
+    # In the thread that waits.
+
+    def _see(self) -> None:
+        """Notes when the results of each step were ready.
+
+        Where several are ready when the thread wakes, only the end of the last is known: they share the seconds.
+        """
+        last = -math.inf
+        waiting: list[WatchedStep | None] = [self._queue.get()]
+        while (step := waiting.pop()) is not None:
+            self._wait(step)
+            together = [step]
+            with contextlib.suppress(queue.Empty):
+                while not waiting:
+                    following = self._queue.get_nowait()
+                    if following is not None and _is_ready(following):
+                        together.append(following)
+                    else:
+                        waiting.append(following)
+            now = time.perf_counter()
+            begin = max(step.called, last)
+            for number, each in enumerate(together, 1):
+                end = begin + max(now - begin, 0.0) * number / len(together)
+                end = each.returned if each.probe is None else end if each.ready is None else min(end, each.ready)
+                each.end = last = max(end, each.called, last)
+                self._ready.put(each)
+            if not waiting:
+                waiting.append(self._queue.get())
+        self._ready.put(None)
+
+    def _wait(self, step: WatchedStep) -> None:
+        if step.probe is None:
+            self.note("the seconds cover the calls alone: the results have no array to wait for")
+        elif step.ready is None:
+            try:
+                step.probe.block_until_ready()
+            except RuntimeError as error:
+                if "deleted" not in str(error):  # the computation failed: the user's loop gets the exception
+                    self.problem(step.index, f"step {step.index} failed: {str(error).splitlines()[0][:200]}")
+                else:
+                    self.donated.add("")
+
+    # In the thread that records.
 
     def _work(self) -> None:
         dirty = False
         while True:
             try:
-                step = self._queue.get(timeout=_NOTIFY_SECONDS if dirty else None)
+                step = self._ready.get(timeout=_NOTIFY_SECONDS if dirty else None)
             except queue.Empty:
                 self._notify(force=True)
                 dirty = False
@@ -239,11 +288,7 @@ class Core:
         self._notify(force=True)
 
     def _record(self, step: WatchedStep) -> None:
-        ready = self._wait(step)
-        if step.ready is not None:
-            ready = min(ready, step.ready)
-        ready = max(ready, step.returned) if step.probe is None else ready
-        last = self._last_ready
+        ready, last = step.end, self._last_ready
         began = step.called if last is None else max(step.called, last)
         seconds = max(ready - began, 0.0)
         idle = 0.0 if last is None else max(step.called - last, 0.0)
@@ -274,20 +319,6 @@ class Core:
             self._with_tracker(tracker, lambda tracker: tracker.log(record))
         if self.progress is not None:
             self.progress.update(record)
-
-    def _wait(self, step: WatchedStep) -> float:
-        if step.probe is None:
-            self.note("the seconds cover the calls alone: the results have no array to wait for")
-            return step.returned
-        if step.ready is None:
-            try:
-                step.probe.block_until_ready()
-            except RuntimeError as error:
-                if "deleted" not in str(error):  # the computation failed: the user's loop gets the exception
-                    self.problem(step.index, f"step {step.index} failed: {str(error).splitlines()[0][:200]}")
-                else:
-                    self.donated.add("")
-        return time.perf_counter()
 
     def _read(self, step: WatchedStep) -> dict[str, Any]:
         values: dict[str, Any] = {}
@@ -378,15 +409,12 @@ class Core:
         except Exception:
             chip = None
         if chip is not None:
-            share = 1 / chip.devices_per_chip
-            dtype = nearest_dtype(largest_dtype(program.plan, chip), chip)
-            peaks = {
-                "flops_per_second": chip.peak_flops_per_second[dtype] * share,
-                "bytes_per_second": chip.hbm_bytes_per_second * share,
-            }
-            for name, short in (("flops_per_second", "peak_flops_share"), ("bytes_per_second", "peak_bandwidth_share")):
-                if name in rates:
-                    rates[short] = rates[name] / peaks[name]
+            at_peak = seconds_at_peak(module.instructions, chip, largest_dtype(program.plan, chip))
+            if at_peak:
+                rates["peak_flops_share"] = at_peak
+            if "bytes_per_second" in rates:
+                bandwidth = chip.hbm_bytes_per_second / chip.devices_per_chip
+                rates["peak_bandwidth_share"] = rates["bytes_per_second"] / bandwidth
         else:
             self.note(f"shares of peaks are unknown: no published peak of {device.device_kind!r}")
         version.rates = rates
@@ -415,6 +443,9 @@ class Core:
                 place[label] = place.get(label, 0.0) + leaf.event.seconds / calls
             version.call_tree = measured_tree(module.call_tree, seconds)
             devices = len({leaf.event.device for leaf in joined.leaves})
+            if not devices:
+                self.note("a profile names no operation of the step: its device time is unknown")
+                return {}
             parts = {"compute_seconds": 0.0, "collective_seconds": 0.0}
             for leaf in joined.leaves:
                 parts[f"{leaf.kind}_seconds"] += leaf.event.seconds / calls / devices
@@ -608,9 +639,18 @@ def _sent(collectives: tuple[CollectiveRecord, ...]) -> float | None:
     return sum((each.wire_bytes or 0.0) * (each.executions or 0.0) for each in collectives)
 
 
-def _end(waiting: "queue.SimpleQueue[WatchedStep | None]", thread: threading.Thread) -> None:
-    waiting.put(None)
-    _join(thread)
+def _is_ready(step: WatchedStep) -> bool:
+    probe: Foreign = step.probe  # `is_ready` is in no stub
+    try:
+        return probe is not None and step.ready is None and bool(probe.is_ready())
+    except RuntimeError:  # donated, or failed: waiting says which
+        return False
+
+
+def _end(steps: "queue.SimpleQueue[WatchedStep | None]", *threads: threading.Thread) -> None:
+    steps.put(None)
+    for thread in threads:
+        _join(thread)
 
 
 def _join(thread: threading.Thread) -> None:

@@ -8,6 +8,9 @@ _NONE = frozenset(
     "partition-id replica-id opt-barrier domain add-dependency".split()
 )
 _SLICES = frozenset(("dynamic-slice", "slice", "gather"))
+_SAME = frozenset(("bitcast", "convert", "copy"))  # as many elements
+_IN_PLACE = frozenset(("dynamic-update-slice", "scatter"))
+_WITH_WORKSPACE = ('"__cublas', '"__cudnn')
 
 
 class Traffic:
@@ -43,7 +46,12 @@ class Traffic:
             return _asynchronous_copy(opcode, operands[0], result)
         if opcode.endswith("-start") and result.is_tuple:
             return result.main_bytes  # holds its operands and its results
-        return sum(operand.main_bytes for operand in operands) + result.main_bytes
+        size = sum(operand.main_bytes for operand in operands) + result.main_bytes
+        if opcode == "custom-call" and result.is_tuple:
+            target = instruction.attribute("custom_call_target") or ""
+            if target.startswith(_WITH_WORKSPACE):
+                return size - result.leaves[-1].padded_bytes  # a reserve, of which few calls use much
+        return size
 
     def _fusion(self, instruction: Instruction) -> int:
         return sum(size for _, size in self.parts(instruction))
@@ -84,16 +92,16 @@ class Traffic:
         return self._read[body.name, name]
 
     def _count_reads_of(self, body: Computation, name: str) -> int:
-        full = sum(leaf.padded_bytes for leaf in body.by_name[name].shape.leaves)
+        """Bytes of one value: of what is sliced, gathered or converted, the elements that somebody reads."""
+        shape = body.by_name[name].shape
+        full = sum(leaf.padded_bytes for leaf in shape.leaves)
         total = full if body.root is not None and body.root.name == name else 0
         for user, position in body.users[name]:
-            if user.opcode in _SLICES and position == 0:
-                total += sum(leaf.padded_bytes for leaf in user.shape.leaves)
-            elif user.opcode == "bitcast":
-                total += self._reads_of(body, user.name)
+            if position == 0 and (user.opcode in _SLICES or user.opcode in _SAME):
+                total += self._reads_of(body, user.name) * _width(shape) // (_width(user.shape) or 1)
             elif user.opcode == "fusion":
                 total += self._reads(self._hlo.computations[user.calls("calls")[0]], position)
-            elif not (user.opcode == "dynamic-update-slice" and position == 0):
+            elif not (user.opcode in _IN_PLACE and position == 0):
                 return full
         return min(full, total)
 
@@ -110,7 +118,14 @@ class Traffic:
             node = body.by_name[node.operands[0]]
         if node.opcode == "dynamic-update-slice":
             return min(leaf.padded_bytes, body.by_name[node.operands[1]].shape.size_bytes)
+        if node.opcode == "scatter" and len(node.operands) == 3:  # reads and writes the elements that it changes
+            return min(leaf.padded_bytes, 2 * body.by_name[node.operands[2]].shape.size_bytes)
         return leaf.padded_bytes
+
+
+def _width(shape: Shape) -> int:
+    """Bits of one element."""
+    return 8 * shape.leaves[0].size_bytes // max(1, shape.elements) if shape.leaves else 0
 
 
 def _taken(source: Shape, result: Shape) -> int:
