@@ -175,9 +175,10 @@ def calibrate(
 
 
 def _compiled(trials: Iterator[_Trial], show: "_Line") -> Iterator[_Trial]:
-    """The programs that can be compiled, which the host's cores do beside each other."""
+    """The programs that can be compiled, as many at once as the host has cores; on GPUs one at a time."""
     every = list(trials)
-    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+    workers = 1 if jax.default_backend() == "gpu" else os.cpu_count()  # a GPU's compiler measures kernels
+    with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         try:
             waiting = [pool.submit(trial.compile) for trial in every]
             for number, (trial, each) in enumerate(zip(every, waiting, strict=True), 1):
@@ -273,7 +274,7 @@ def _all_trials(mesh: Mesh) -> Iterator[_Trial]:
         "bfloat16", "float32", "float32:highest", "float16", "float8_e4m3fn", "int8",
     )  # fmt: skip
     for dtype in dtypes:
-        for size in (16, 64, 256, 1024) if is_cpu else (128, 512, 2048, 8192):
+        for size in (16, 64, 256, 1024) if is_cpu else (128, 512, 2048) if ":" in dtype else (128, 512, 2048, 4096):
             many = _many(platform, 3 * size * size)
             yield _repeated(
                 mesh, "matrix product", 2.0 * size**3, _product, (2, size, size), dtype, start=_operands, many=many
@@ -316,7 +317,7 @@ def _repeated(
 ) -> _Trial:  # fmt: skip
     """A program that repeats an operation on every device, `many` times in one repetition of its loop.
 
-    An operation waits for the one before, whose result is its operand, or beside its operand behind a barrier.
+    An operation waits for the one before: for its operand, or at a barrier.
     """
     spec = P(tuple(mesh.axis_names))
     bare, _, precision = dtype.partition(":")

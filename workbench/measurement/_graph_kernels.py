@@ -1,7 +1,7 @@
 """Kernels of CUDA graphs, which a profile gives no instruction: found by their names and their order.
 
 XLA launches the kernels of a program in the order of its schedule, also where a command buffer holds them, and names a
-kernel after the first fusion with the same computation. Library calls are told by their place between such names.
+kernel after the first fusion with the same computation. Calls of libraries have their place between such names.
 """
 
 import itertools
@@ -120,7 +120,7 @@ def is_fill(kernel: str) -> bool:
 
 
 def _fills(kernels: Sequence[tuple[str, str]], names: Mapping[str, str], calls: Collection[str]) -> dict[str, str]:
-    """What clears memory before a call of a library belongs to the call."""
+    """Kernels that clear memory before a call of a library, with the instruction of the call."""
     found: dict[str, str] = {}
     following = ""
     for name, kernel in reversed(kernels):
