@@ -722,7 +722,14 @@ def draw(results: dict[str, dict[str, Any]]) -> None:
     )
     axes.fill_between(ends, [end / 1.1 for end in ends], [end * 1.1 for end in ends], color="0.8", label="within 10 %")
     marks = {"TPU": "o", "NVIDIA": "s"}
-    colours = {"matrix product": "C0", "memory": "C1", "layout": "C4", "collective": "C2", "training step": "C3", "operation": "C5"}
+    colours = {
+        "matrix product": "C0",
+        "memory": "C1",
+        "layout": "C4",
+        "collective": "C2",
+        "training step": "C3",
+        "operation": "C5",
+    }
     may_fit, seen = fitted(points()), set()
     for point in points():
         predicted = results.get(point.id, {}).get("predicted")
