@@ -1,14 +1,11 @@
 """A recorded profile as text: where the seconds went, by device, category, operation and line."""
 
-from workbench.records import shorten_paths
-from workbench.records.call_tree import CallNodeRecord, CallTreeRecord
 from workbench.records.profile import ProfileRecord
+from workbench.render._call_tree import tree_lines
 from workbench.render.units import bytes_text, count_text, flops_text, seconds_text
 
 _OPERATIONS = 10
 _TREE_LINES = 16
-_TREE_SHARE = 0.02
-_ALL = 0.999
 
 
 def render_profile_text(profile: ProfileRecord) -> str:
@@ -19,9 +16,9 @@ def render_profile_text(profile: ProfileRecord) -> str:
         Profile run: 0 devices, 0 programs, 0 s of operations.
     """
     lines = [
-        f"Profile {profile.name}: {count_text(len(profile.devices))} devices"
+        f"Profile {profile.name}: {_number(len(profile.devices), 'device')}"
         f"{f' of {len(profile.hosts)} hosts' if len(profile.hosts) > 1 else ''}, "
-        f"{count_text(len(profile.programs))} programs, {seconds_text(profile.seconds)} of operations."
+        f"{_number(len(profile.programs), 'program')}, {seconds_text(profile.seconds)} of operations."
     ]
     if profile.operations or profile.unjoined:
         lines.append(
@@ -41,7 +38,7 @@ def render_profile_text(profile: ProfileRecord) -> str:
             f"{seconds_text(device.span_seconds)}: {reported or 'nothing'}; idle {100 * device.idle_share:.0f} %"
         )
     for program in profile.programs[:_OPERATIONS]:
-        runs = f", {count_text(program.runs)} runs" if program.runs else ""
+        runs = f", {_number(program.runs, 'run')}" if program.runs else ""
         lines.append(f"  program {program.name}: {seconds_text(program.seconds)}{runs}, HLO {program.hlo}")
     total = profile.seconds or 1.0
     if profile.operations:
@@ -60,7 +57,7 @@ def render_profile_text(profile: ProfileRecord) -> str:
         executions = count_text(round(operation.executions))
         lines.append(f"  {executions} × {operation.name} ({operation.category or 'unknown'}): {', '.join(reported)}")
     if profile.tree is not None:
-        lines += _tree_lines(profile.tree)
+        lines += ["  call tree, all devices:", *(f"  {line}" for line in tree_lines(profile.tree, most=_TREE_LINES))]
     for held in profile.memory[:4]:
         lines.append(f"  memory of {held.where} {held.allocator}: at most {bytes_text(held.peak_bytes)}")
     for lost in profile.unjoined:
@@ -71,25 +68,5 @@ def render_profile_text(profile: ProfileRecord) -> str:
     return "\n".join(lines)
 
 
-def _tree_lines(tree: CallTreeRecord) -> list[str]:
-    whole = _measured(tree.root)
-    lines = ["  call tree, seconds of all devices:"]
-    largest: dict[int, float] = {}  # node -> seconds of its largest child
-    for node in tree.nodes:
-        if node.parent is not None:
-            largest[node.parent] = max(largest.get(node.parent, 0.0), _measured(node))
-    depths: dict[int, int] = {}  # of what is shown: a node whose seconds are all those of one child is left out
-    for node in tree.nodes:
-        seconds = _measured(node)
-        share = seconds / whole if whole else 0.0
-        passes = node.parent is not None and largest.get(node.id, 0.0) >= _ALL * seconds
-        above = depths.get(-1 if node.parent is None else node.parent, 0)
-        depths[node.id] = above if passes or node.hidden else above + 1
-        if share >= _TREE_SHARE and len(lines) <= _TREE_LINES and not node.hidden and not passes:
-            where = f" at {shorten_paths(node.file)}:{node.line}" if node.file and node.line else ""
-            lines.append(f"  {'  ' * depths[node.id]}{share:6.1%} {node.name}{where}")
-    return lines
-
-
-def _measured(node: CallNodeRecord) -> float:
-    return sum(node.total.measured_seconds.values())
+def _number(count: int, what: str) -> str:
+    return f"{count_text(count)} {what}{'s' * (count != 1)}"
