@@ -34,3 +34,17 @@ def test_slides_need_no_network(browser: Browser, tmp_path: Path) -> None:
     assert box is not None
     assert box["width"] > 100  # drawn, not only there
     page.close()
+
+
+def test_text_of_slides_is_readable_on_a_phone(browser: Browser, tmp_path: Path) -> None:
+    (made,) = course.write_slides([NOTEBOOK], tmp_path, execute=False)
+    page = browser.new_page(viewport={"width": 400, "height": 800})
+    page.goto(made.as_uri())
+    expect(page.locator(".reveal.ready")).to_be_visible()
+    text = page.locator("section p").first
+    expect(text).to_be_visible()
+    scale = text.evaluate("p => p.getBoundingClientRect().width / p.offsetWidth")
+    size = text.evaluate("p => parseFloat(getComputedStyle(p).fontSize)")
+    assert scale * size > 8
+    assert page.evaluate("document.documentElement.scrollWidth") <= 400
+    page.close()

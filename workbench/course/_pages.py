@@ -23,7 +23,9 @@ PAGE = """{%- extends 'index.html.j2' -%}
 <script src="reveal.js/dist/reveal.js"></script>
 <script src="reveal.js/plugin/notes/notes.js"></script>
 <script>
-Reveal.initialize({controls: true, progress: true, hash: true, width: 1280, height: 800, plugins: [RevealNotes]});
+// A narrow screen gets narrower slides, whose text is not scaled down to a third.
+const width = Math.min(1280, Math.max(640, innerWidth));
+Reveal.initialize({controls: true, progress: true, hash: true, width, height: 800, plugins: [RevealNotes]});
 const tooLong = () => document.querySelectorAll("section.present section, section.present").forEach((slide) => {
   if (!slide.querySelector("section") && slide.scrollHeight > 780) slide.classList.add("too-long");
 });
@@ -34,6 +36,7 @@ Reveal.on("slidechanged", tooLong);
 .reveal section.too-long {height: 780px; overflow-y: auto; top: 10px !important}
 .reveal math {font-size: 1.1em}
 .wb-mark {position: fixed; left: 16px; bottom: 12px; z-index: 1}
+@media (max-width: 600px) {.wb-mark {display: none}}
 </style>
 {%- endblock footer_js -%}
 """
