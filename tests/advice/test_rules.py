@@ -575,6 +575,14 @@ def test_dimension_that_the_devices_divide_is_no_finding(mesh):
     assert "uneven shards" not in rules(wb.advise(sharded_rows(mesh), verify=False)(jnp.ones((8, 1024))))
 
 
+def test_the_small_halves_of_a_scan_are_no_uneven_shards(mesh):
+    """An associative scan over 64 rows has values of 31, 15 and 7 rows, which nobody can choose."""
+    x = jax.ShapeDtypeStruct((64, 1024), "float32", sharding=NamedSharding(mesh, P("data")))
+    with jax.set_mesh(mesh):
+        advice = wb.advise(lambda x: jax.lax.associative_scan(jnp.multiply, x), verify=False)(x)
+    assert "uneven shards" not in rules(advice)
+
+
 def test_one_temporary_that_is_most_of_the_memory_is_found():
     def attend(q, k, v):
         return jax.nn.softmax(q @ k.T) @ v

@@ -921,3 +921,19 @@ def dropless_experts():
         return (back.reshape(len(x), 2, -1) * weight[..., None]).sum(1)
 
     return m, f, (array(m, (64, 32), "data"), array(m, (32, 8)))
+
+
+@program
+def gaussian_process():
+    """The marginal likelihood of a Gaussian process whose points are over devices."""
+    m = mesh_with(row=8)
+
+    def f(scale, x, y):
+        def loss(scale):
+            distance = ((x[:, None] - x[None]) ** 2).sum(-1)
+            factor = jnp.linalg.cholesky(jnp.exp(-distance / scale) + 0.01 * jnp.eye(len(x)))
+            return y @ jax.scipy.linalg.cho_solve((factor, True), y) + jnp.log(jnp.diagonal(factor)).sum()
+
+        return jax.value_and_grad(loss)(scale)
+
+    return m, f, (array(m, ()), array(m, (64, 3), "row"), array(m, (64,), "row"))

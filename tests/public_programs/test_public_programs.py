@@ -148,3 +148,20 @@ def test_the_text_fits_on_a_screen(reasons):
 def test_record_is_the_same_after_json(inspected):
     record, _ = inspected
     assert ProgramRecord.from_json(record.to_json()) == record
+
+
+@pytest.mark.parametrize("name", ["gaussian_process", "host_callbacks"])
+def test_no_finding_asks_to_split_what_cannot_be_split(name):
+    """A matrix is no batch of a factorisation, and a callback has no operand that is gathered."""
+    mesh, fn, args = PROGRAMS[name]()
+    with jax.numpy_rank_promotion("allow"), jax.set_mesh(mesh):
+        advice = wb.advise(fn)(*args)
+    assert "operation that is not split" not in [finding.rule for finding in advice.findings]
+
+
+def test_advice_says_that_a_loop_of_unknown_length_counts_once():
+    mesh, fn, args = PROGRAMS["adaptive_steps"]()
+    with jax.numpy_rank_promotion("allow"), jax.set_mesh(mesh):
+        advice, reasons = wb.advise(fn)(*args), wb.why(fn)(*args)
+    assert any("lower bounds" in note for note in advice.notes)
+    assert "all-reduce over data, once per iteration of a loop of unknown length" in str(reasons)

@@ -248,6 +248,15 @@ def advise_call(
     )
 
 
+def _unknown_loops(program: Compiled) -> list[str]:
+    """What the figures leave out where the length of a loop is unknown."""
+    if all(each.executions is not None for each in program.module.instructions):
+        return []
+    return [
+        "in a loop whose length is unknown, every instruction counts once, so that bytes and FLOPs are lower bounds"
+    ]
+
+
 def _advice(program: Compiled, findings: list[FindingRecord], checked: list[Rule], notes: list[str]) -> AdviceRecord:
     """The record of the findings so far, ranked."""
     # A change that was compiled and gains nothing is no advice.
@@ -259,7 +268,7 @@ def _advice(program: Compiled, findings: list[FindingRecord], checked: list[Rule
         target=record.target,
         findings=tuple(sorted(kept, key=_rank)),
         checked=tuple((rule.__doc__ or rule.__name__.replace("_", " ")).strip().splitlines()[0] for rule in checked),
-        notes=tuple(notes),
+        notes=(*notes, *_unknown_loops(program)),
         error_bar="" if record.cost is None or record.cost.seconds is None else record.cost.error_bar,
     )
 

@@ -23,11 +23,11 @@ def _scope(op_name: str) -> str:
 def unsplit_operation(program: Compiled) -> Iterator[FindingRecord]:
     """An operation that the partitioner cannot split: every device gathers its operand and computes all of it."""
     for why, each in _explained(program):
-        if why.reason != "unsplit operation":
-            continue
+        if why.reason != "unsplit operation" or not why.operation:
+            continue  # a callback has no operand that is gathered
         yield FindingRecord(
             rule="operation that is not split",
-            what=f"Every device gathers the operand of `{why.operation}` and computes all of it.",
+            what=f"Every device gathers the operand of `{why.operation.removeprefix('chlo.')}` and computes all of it.",
             why=why.sentence,
             change=why.advice,
             evidence=evidence_of(each),

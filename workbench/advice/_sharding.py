@@ -178,11 +178,13 @@ def uneven_shards(program: Compiled) -> Iterator[FindingRecord]:
         return
     sizes = {axis.name: axis.size for axis in record.mesh.axes}
     worst: dict[tuple[int, tuple[str, ...]], tuple[float, PlannedValueRecord, int, int]] = {}
+    largest = max((math.prod(value.shape) for value in record.propagation.values), default=0)
+    least = max(_LARGE_VALUES, largest / 4)  # a scan has uneven halves of halves, whose padding is nothing
     for value in record.propagation.values:
         for dim, axes in enumerate(value.spec):
             count = math.prod(sizes.get(axis, 1) for axis in axes)
             n = value.shape[dim] if dim < len(value.shape) else 0
-            if count < 2 or n % count == 0 or math.prod(value.shape) < _LARGE_VALUES:
+            if count < 2 or n % count == 0 or math.prod(value.shape) < least:
                 continue
             waste = 1 - n / (-(-n // count) * count)
             if waste >= _WASTE and (n, axes) not in worst:

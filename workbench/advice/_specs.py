@@ -53,7 +53,7 @@ def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
             "added up over devices. How many bytes that is depends on the dimension that is sharded.",
             change=f"Shard `{group.pattern}` as `{spec_code(other)}`.",
             specs=dict.fromkeys(leaves, other),
-            evidence=(f"planned: one device sends {bytes_text(before)} per call, then {bytes_text(after)}",),
+            evidence=(_planned_bytes(program, before, after),),
             weight=_weight(before, after),
             leaves=leaves,
             axes=tuple(axis for axes in spec for axis in axes),
@@ -94,7 +94,7 @@ def partly_sharded(program: Compiled) -> Iterator[FindingRecord]:
             change=f"Shard {all_of(leaves)} over `{axis}` as well, as `{spec_code(spec)}`.",
             evidence=(
                 f"{held_bytes / total:.0%} of the arguments of one device",
-                f"planned: one device sends {bytes_text(before)} per call, then {bytes_text(sum(tried.sent.values()))}",
+                _planned_bytes(program, before, sum(tried.sent.values())),
             ),
             weight=0.5 * held_bytes / total,
             specs={each.path: spec for each in leaves},
@@ -171,6 +171,13 @@ def _base(program: Compiled) -> tuple[SearchProgram | None, Priced | None]:
         spec = (*spec, *[()] * (len(group.shape) - len(spec)))
         specs.append(spec if _divides(spec, group.shape, planner) else ((),) * len(group.shape))
     return planner, _planned(planner, tuple(specs))
+
+
+def _planned_bytes(program: Compiled, before: float, after: float) -> str:
+    """Planned bytes before and after; their ratio where the plan has to guess the length of a loop."""
+    if all(each.executions is not None for each in program.module.collectives):
+        return f"planned: one device sends {bytes_text(before)} per call, then {bytes_text(after)}"
+    return f"planned: one device sends {1 - after / (before or 1):.0%} fewer bytes; the length of a loop is unknown"
 
 
 def _planned(planner: SearchProgram, specs: tuple, *, without: tuple[int, ...] = ()) -> Priced | None:

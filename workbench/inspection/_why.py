@@ -214,7 +214,11 @@ class _Reader:
             payload_bytes=found.payload_bytes,
             reason=cause.reason,
             sentence=sentence,
-            operation=value.operation if value else "",
+            operation=_called(value)
+            if value and value.operation == "custom_call"
+            else value.operation
+            if value
+            else "",
             source=next((each for each in found.sources if (each.file, each.line) == _line_of(value)), line)
             or (value.source if value else None),
             operands=self._told(value) if value else (),
@@ -339,7 +343,8 @@ class _Reader:
         if rule is None or len(rule.inputs) != len(operands):
             if not wanted & {axis for entry in operand.spec for axis in entry}:
                 return None
-            reason, sentence, advice = self._without_rule(value, operands, wanted)
+            first = [operand, *(other for other in operands if other is not operand)]
+            reason, sentence, advice = self._without_rule(value, first, wanted)
             return None if reason in ("unknown", "output") else _Cause(value, reason, sentence, advice)
         for dim, factor in enumerate(rule.inputs[number]):
             here = set(_axes_of(operand.spec, dim)) & wanted
@@ -780,14 +785,14 @@ class _Reader:
                     f"the same sharding: the compiler put it there, {place}; no reason was found."
                 )
                 return "unknown", sentence, ""
-        last = len(value.shape) - 1
-        if sharded and value.operation == "chlo.top_k" and wanted & set(_axes_of(sharded[0].spec, last)):
+        needed = _needed_dims(value, sharded[0]) if sharded else ()
+        if here := [dim for dim in needed if wanted & set(_axes_of(sharded[0].spec, dim))]:
             sentence = (
-                f"`top_k`{_at(value)} needs dimension {last} of {self.named(sharded[0])} whole, which is sharded over "
-                f"{_listed(wanted)}."
+                f"`{_called(value)}`{_at(value)} needs dimension {here[0]} of {self.named(sharded[0])} whole, which is "
+                f"sharded over {_listed(wanted)}."
             )
-            advice = f"Shard another dimension than {last}, and call it inside `jax.shard_map`."
-            return "whole dimension", sentence, advice
+            others = " and ".join(map(str, needed))
+            return "whole dimension", sentence, f"Shard other dimensions than {others}, inside `jax.shard_map`."
         if sharded and (value.operation in _UNSPLIT or len(alike) == len(sharded)):
             sentence = (
                 f"`{_called(value)}`{_at(value)} is not split by the compiler's partitioner: every device computes all "
@@ -997,8 +1002,17 @@ _PLAIN = frozenset(("dot_general", "broadcast_in_dim", "reshape", "transpose", "
 _CONTAINERS = frozenset(("while", "case", "if", "manual_computation", "named_computation", "optimization_barrier"))
 # The partitioner has no way to split these, whatever Shardy plans.
 _UNSPLIT = frozenset("fft custom_call cholesky triangular_solve rng_bit_generator chlo.top_k".split())
+_MATRIX_OPERATIONS = frozenset("cholesky triangular_solve eigh eig svd lu qr geqrf householder_product schur".split())
 # Collectives that a program writes itself, as StableHLO calls them.
 _WRITTEN = frozenset("all_reduce all_gather reduce_scatter all_to_all collective_permute collective_broadcast".split())
+
+
+def _needed_dims(value: PlannedValueRecord, operand: PlannedValueRecord) -> tuple[int, ...]:
+    """The dimensions of an operand that an operation needs whole, of those that the partitioner does not split."""
+    rank = len(operand.shape)
+    if value.operation == "chlo.top_k":
+        return (rank - 1,)
+    return (rank - 2, rank - 1) if _called(value) in _MATRIX_OPERATIONS and rank >= 2 else ()
 
 
 def _is_constraint(value: PlannedValueRecord) -> bool:
