@@ -249,7 +249,7 @@ def advise_call(
 
 
 def _unknown_loops(program: Compiled) -> list[str]:
-    """What the figures leave out where the length of a loop is unknown."""
+    """A note on the figures of a program that has a loop of unknown length."""
     if all(each.executions is not None for each in program.module.instructions):
         return []
     return [
