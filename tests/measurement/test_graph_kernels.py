@@ -63,6 +63,14 @@ def test_kernels_beside_a_command_buffer_keep_their_names(module, step):
     assert found == {graph_name(0, 1, number): step[number][0] for number in range(50, KERNELS)}
 
 
+@pytest.mark.parametrize("first", [1, 17, 28, 48, 60, 77, 119])
+def test_a_profile_that_began_in_the_middle_of_a_run_is_named_too(module, step, first):
+    """`watch` profiles while earlier steps are on their way."""
+    kernels = hidden(step)
+    found = name_kernels([*kernels[first:], *kernels[:first]], module)
+    assert found == {name: step[number][0] for number, (name, _) in enumerate(kernels)}
+
+
 @pytest.mark.parametrize("seed", range(40))
 def test_a_kernel_is_never_given_another_instruction(module, step, seed):
     """A lost or foreign kernel, or a part of the program: nothing, or the truth."""

@@ -14,6 +14,7 @@ from workbench.records.compiled import InstructionRecord, ModuleRecord
 
 GRAPH = "cuda graph "  # how the name of a kernel begins until its instruction is found
 _LIBRARY = "*"
+_MOST_STARTS = 100
 _SILENT = frozenset(
     "parameter constant tuple get-tuple-element bitcast after-all partition-id replica-id opt-barrier add-dependency "
     "domain copy copy-start copy-done async-done all-reduce-done all-gather-done collective-permute-done".split()
@@ -42,8 +43,8 @@ def name_kernels(kernels: Sequence[tuple[str, str]], module: ModuleRecord) -> di
     """The instructions of kernels in command buffers.
 
     Args:
-        kernels: Of one run of the program on one device, in order of time: the name of the instruction, or one of
-            `graph_name`, and the name of the kernel.
+        kernels: Each kernel of the program on one device once, in the order in which they first ran: the name of the
+            instruction, or one of `graph_name`, and the name of the kernel. The first run may have begun before.
         module: The compiled program.
 
     Returns:
@@ -58,6 +59,19 @@ def name_kernels(kernels: Sequence[tuple[str, str]], module: ModuleRecord) -> di
         name = kernel[0] if not kernel[0].startswith(GRAPH) else kernel[1]
         return _word(name) if name not in calls and _word(name) in known else _LIBRARY
 
+    first = expected[0][0] if expected else ""
+    starts = [place for place, kernel in enumerate(kernels) if not is_fill(kernel[1]) and word_of(kernel) == first]
+    for start in [0, *starts[:_MOST_STARTS]]:
+        if found := _named([*kernels[start:], *kernels[:start]], expected, calls, word_of):
+            return found
+    return {}
+
+
+def _named(
+    kernels: Sequence[tuple[str, str]], expected: Sequence[tuple[str, list[InstructionRecord]]], calls: Collection[str],
+    word_of: Callable[[tuple[str, str]], str],
+) -> dict[str, str]:  # fmt: skip
+    """The instructions of kernels whose first is the schedule's first; nothing where the words differ."""
     measured = _runs([kernel for kernel in kernels if not is_fill(kernel[1])], word_of)
     if [word for word, _ in measured] != [word for word, _ in expected]:
         return {}
