@@ -228,3 +228,25 @@ def test_note_is_in_the_text_of_the_plan():
     with jax.numpy_dtype_promotion("standard"):
         text = str(wb.trace(program)(np.ones(4, np.float32)).plan)
     assert "its share of reduce_sum (a mask leaves the value of client 2 alone), f32[] (4 B)" in text
+
+
+@pytest.mark.parametrize("length", [0, 3])
+def test_what_clients_send_to_each_other_is_not_kept_on_the_client(length):
+    """A client that gathers the others' rows by a named axis of JAX sees their data."""
+
+    @wb.program(clients=4)
+    def gossip(shared, private):
+        def exchange(x):
+            return jax.lax.all_gather(2 * x, "clients").sum()
+
+        def repeated(x):
+            return jax.lax.scan(lambda total, _: (total + exchange(x), None), 0.0, length=length)[0]
+
+        seen = wb.map_fn(repeated if length else exchange, shared)
+        return wb.reduce_sum(wb.map_fn(lambda s, own: s + own.max(), (seen, private)))
+
+    plan = wb.trace(gossip)(jnp.ones((4, 2)), jnp.ones((4, 3))).plan
+    assert [value.name for value in plan.kept_local] == ["private"]
+    (note,) = (note for note in plan.notes if "exchange" in note)
+    assert note in str(plan)
+    assert "test_disclosed.py" in note

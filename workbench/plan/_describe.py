@@ -15,7 +15,7 @@ from workbench import _jax_compat
 from workbench._types import Atom, PyTree, type_of
 from workbench.mesh import Placement, find_layout
 from workbench.plan._count import JaxprCount, count_jaxpr_work
-from workbench.plan._disclosure import find_disclosed
+from workbench.plan._disclosure import exchanges, find_disclosed
 from workbench.plan._inline import uses_primitives
 from workbench.plan._interpreter import control_flow
 from workbench.plan._phases import find_phases
@@ -67,6 +67,7 @@ def describe_plan(
     stages = tuple(_stage_record(plan, stage, flow, "", made_again, kept_bytes) for stage in plan.stages)
     repeated = [stage for top in stages for stage in top.walk() if stage.computations > 1]
     notes = [*notes, *(_repeated_note(stage) for stage in repeated)]
+    notes += dict.fromkeys(_exchange_note(stages[step.stage]) for step in exchanges(plan))
     return PlanRecord(
         name=plan.name,
         placements=tuple(_placement_record(p, chunks) for p in plan.placements),
@@ -79,6 +80,11 @@ def describe_plan(
         kept_local=deferred(lambda: disclosure()[1]),
         notes=tuple(notes),
     )
+
+
+def _exchange_note(stage: StageRecord) -> str:
+    where = f" at {stage.source}" if stage.source else ""
+    return f"clients exchange values with each other in {stage.name}{where}; they are not among the disclosed ones"
 
 
 def _placement_record(placement: Placement, chunks: Callable[[], Chunks]) -> PlacementRecord:

@@ -6,6 +6,7 @@ from typing import Any
 
 from jax.extend.core import Literal
 
+from workbench import _jax_compat
 from workbench._types import Aval
 from workbench.plan._interpreter import Scan, While, control_flow
 from workbench.plan._plan import Plan, Step, plan_jaxpr
@@ -24,7 +25,8 @@ def find_disclosed(
     Returns:
         One record per disclosed value: a client's partial result of a reduction, or a row that the server reads, in
         program order; `count` is 0, nothing has run. And the inputs that only clients read, as one client holds them,
-        without those whose rows a reduction takes as they are, such as the weights of a weighted mean.
+        without those whose rows a reduction takes as they are, such as the weights of a weighted mean, and without
+        those that clients may exchange over a named axis.
     """
     records: Records = {}
     read = _follow(plan, "", set(range(len(plan.closed.jaxpr.outvars))), records)
@@ -32,9 +34,32 @@ def find_disclosed(
         if path == "0" and step < 0:
             records[path, step, i] = record.replace(name=inputs[i].name)
     leaving = tuple(records[key] for key in sorted(records, key=_place))
-    read |= _inputs_of_clients(plan, reduced=True).keys()
+    read |= _inputs_of_clients(plan, reduced=True).keys() | _exchanged(plan)
     staying = [_of_one(inputs[i], axis) for i, axis in _inputs_of_clients(plan).items() if i not in read]
     return leaving, tuple(staying)
+
+
+def exchanges(plan: Plan) -> Iterator[Step]:
+    """The steps in which clients communicate over a named axis, as `jax.lax.all_gather(x, "clients")` does."""
+    for step in plan.steps:
+        if step.kind in ("loop", "branch"):
+            flow = control_flow(step.equation)
+            bodies = () if flow is None else flow.bodies
+            if any(True for body in bodies for _ in exchanges(plan_jaxpr(body, plan.name))):
+                yield step
+        elif step.kind == "clients" and step.jaxpr is not None and _jax_compat.uses_named_axes(step.jaxpr):
+            yield step
+
+
+def _exchanged(plan: Plan) -> set[int]:
+    """The inputs that reach a step in which clients communicate, through other clients' steps."""
+    communicating = set(map(id, exchanges(plan)))
+    reaching: set[Any] = set()
+    for step in reversed(plan.steps):
+        if id(step) in communicating or not reaching.isdisjoint(step.outputs):
+            reaching.update(v for v in step.equation.invars if not isinstance(v, Literal))
+            reaching.update(step.inputs)
+    return {i for i, v in enumerate(plan.closed.jaxpr.invars) if v in reaching}
 
 
 def _of_one(value: ValueRecord, axis: int) -> ValueRecord:
