@@ -5,7 +5,7 @@ import functools
 from collections.abc import Mapping
 
 from workbench._open_types import Option
-from workbench.records import Record
+from workbench.records import Record, shorten_paths
 from workbench.records.advice import AdviceRecord, ComparisonRecord, SearchRecord
 from workbench.records.call_tree import CallTreeRecord
 from workbench.records.compiled import CostRecord, MemoryRecord, ModuleRecord, ProgramRecord, WhatIfRecord
@@ -40,7 +40,6 @@ from workbench.render.units import axes_text, bytes_text, count_text, flops_text
 _SHOWN = 12
 
 
-@functools.singledispatch
 def text(record: object, **options: Option) -> str:
     """A record as a few lines with units; records without a text of their own list their fields.
 
@@ -52,6 +51,11 @@ def text(record: object, **options: Option) -> str:
         >>> print(text(MeshRecord(axes=(), devices=())))
         Mesh without axes: 0 devices.
     """
+    return shorten_paths(_written(record, **options))
+
+
+@functools.singledispatch
+def _written(record: object, **options: Option) -> str:
     return "\n".join(_lines(record, 0))
 
 
@@ -119,7 +123,7 @@ for _kind, _writer in (
     (ExplanationRecord, render_explanation_text),
     (WatchRecord, render_watch_text),
 ):
-    text.register(_kind, _writer)
+    _written.register(_kind, _writer)
 
 
 def _lines(value: object, depth: int) -> list[str]:
