@@ -248,5 +248,5 @@ def test_what_clients_send_to_each_other_is_not_kept_on_the_client(length):
     plan = wb.trace(gossip)(jnp.ones((4, 2)), jnp.ones((4, 3))).plan
     assert [value.name for value in plan.kept_local] == ["private"]
     (note,) = (note for note in plan.notes if "exchange" in note)
-    assert note in str(plan)
     assert "test_disclosed.py" in note
+    assert note.split(" at ")[0] in str(plan)

@@ -53,6 +53,6 @@ def test_exported_page_holds_the_bundle_once(tmp_path: Path):
 def test_exported_page_has_a_title_an_author_and_a_date():
     widget = workbench_widgets.Explorer(examples.fedavg_record())
     page = workbench_widgets.to_html([widget], title="A round <of> averaging", author="Ada <L>")
-    assert "<h1>A round &lt;of&gt; averaging</h1>" in page
+    assert "</svg> A round &lt;of&gt; averaging</h1>" in page  # after the mark
     assert re.search(r"Ada &lt;L&gt;, \d\d \w+ 20\d\d", page)
     widget.close()
