@@ -728,7 +728,8 @@ def draw(results: dict[str, dict[str, Any]]) -> None:
         "layout": "C4",
         "collective": "C2",
         "training step": "C3",
-        "operation": "C5",
+        "attention": "C5",
+        "loop": "C6",
     }
     may_fit, seen = fitted(points()), set()
     for point in points():

@@ -53,6 +53,21 @@ PRODUCT = """ENTRY main {
   ROOT %r = bf16[512,512] get-tuple-element(%call), index=0
 }
 """
+# Into zeros that the fusion makes, and therefore writes.
+ZEROS = """fused {
+  %rows = s32[4096,3] parameter(0)
+  %nought = f32[] constant(0)
+  %zeros = f32[8,512,8192] broadcast(%nought), dimensions={}
+  %updates = f32[4096,1,1,1] broadcast(%nought), dimensions={}
+  ROOT %scatter = f32[8,512,8192] scatter(%zeros, %rows, %updates), update_window_dims={1,2,3}, \
+inserted_window_dims={}, scatter_dims_to_operand_dims={0,1,2}, index_vector_dim=1, to_apply=add
+}
+
+ENTRY main {
+  %b = s32[4096,3] parameter(0)
+  ROOT %f = f32[8,512,8192] fusion(%b), kind=kInput, calls=fused
+}
+"""
 INDICES = 4096 * 3 * 4
 
 
@@ -60,6 +75,7 @@ INDICES = 4096 * 3 * 4
     ("text", "size"),
     [
         pytest.param(SCATTER, INDICES + 2 * 4096 * 4, id="a scatter changes its operand in place"),
+        pytest.param(ZEROS, INDICES + 8 * 512 * 8192 * 4, id="a scatter into new zeros writes them"),
         pytest.param(GATHER, INDICES + 4096 * 2 + 4096 * 4, id="a gather reads what it takes, in the narrow type"),
         pytest.param(PRODUCT, 3 * 512 * 512 * 2, id="the reserve of a library is not traffic"),
     ],

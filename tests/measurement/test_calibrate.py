@@ -249,3 +249,14 @@ def test_operation_is_repeated_until_a_run_takes_several_empty_calls(monkeypatch
     trial = _calibrate._Trial("sort", 1e3, run)
     assert _calibrate._warm(trial)
     assert trial.repeats * 1e-6 >= 3e-3
+
+
+def test_the_call_and_the_loop_are_taken_off_the_seconds_of_an_operation():
+    """One call takes 1 ms, a repetition of nothing 20 µs; 100 repetitions of four operations took 11 ms in all."""
+    trial = _calibrate._Trial("operation", 0.0, lambda repeats: None, operations=4, repeats=100, loop_seconds=20e-6)
+    trial.calls, trial.walls = [1e-3], [11e-3]
+    assert trial.seconds == [pytest.approx(20e-6)]  # (11 - 1 - 2) ms / 400
+
+
+def test_small_operations_are_repeated_on_accelerators_alone():
+    assert [_calibrate._many(*of) for of in (("gpu", 4096), ("tpu", 1 << 30), ("cpu", 4096))] == [4, 1, 1]

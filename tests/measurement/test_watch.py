@@ -709,19 +709,37 @@ def test_steps_whose_ends_nobody_saw_share_the_seconds():
     assert spans == pytest.approx([sum(spans) / 5] * 5)
 
 
+class _Gate:
+    """A result that is ready when the test says so."""
+
+    def __init__(self):
+        self.open = threading.Event()
+
+    def block_until_ready(self):
+        assert self.open.wait(60)
+
+    def is_ready(self):
+        return self.open.is_set()
+
+
 def test_a_record_that_takes_long_lengthens_no_step(monkeypatch):
-    """Reading a profile takes longer than a step, and the steps meanwhile are not told as one long and many short."""
-    read = _watch_core.Core._hear
-
-    def slowly(core, step):
-        time.sleep(0.3 if step.index == 3 else 0.0)
-        return read(core, step)
-
-    monkeypatch.setattr(_watch_core.Core, "_hear", slowly)
-    slow = jax.jit(lambda x: jax.pure_callback(lambda x: (time.sleep(0.02), x)[1], x, x).sum())
-    watched = wb.watch(slow, show=False)
-    for _ in range(12):
-        watched(jnp.ones(3)).block_until_ready()
-    seconds = [step.seconds for step in watched.record.history[1:]]
-    assert min(seconds) > 0.015
-    assert max(seconds) < 0.25
+    """Reading a profile takes longer than a step: the ends of the steps meanwhile are seen as they come."""
+    reading, read = threading.Event(), _watch_core.Core._hear
+    monkeypatch.setattr(_watch_core.Core, "_hear", lambda core, step: reading.wait(60) and read(core, step))
+    core = _watch_core.Core("slow", [])
+    steps = [_watch_core.WatchedStep(core.next_index(), time.perf_counter(), None) for _ in range(4)]
+    gates = [_Gate() for _ in steps]
+    for step, gate in zip(steps, gates, strict=True):
+        step.probe = gate
+        core.put(step)
+    opened = []
+    for step, gate in zip(steps, gates, strict=True):
+        opened.append(time.perf_counter())
+        gate.open.set()
+        while step.end == step.called:  # the record is still at the first step
+            time.sleep(0.001)
+    opened.append(time.perf_counter())
+    reading.set()
+    core.close()
+    for step, before, after in zip(steps, opened, opened[1:], strict=False):
+        assert before <= step.end <= after

@@ -8,6 +8,7 @@ import pytest
 from records_examples import fedavg_record
 
 from workbench.records import folders_pattern, shorten_paths
+from workbench.records.advice import AdviceRecord, FindingRecord
 from workbench.records.compiled import ProgramRecord
 
 
@@ -77,3 +78,11 @@ def test_names_are_shortened_where_the_working_folder_is_gone(tmp_path, monkeypa
         assert shorten_paths("/opt/secret/project/train.py:12") == "train.py:12"
     finally:
         monkeypatch.undo()
+
+
+def test_every_text_of_a_record_names_files_in_the_short_form() -> None:
+    what, evidence = "The dot at /srv/x/train.py:3 is slow.", ("line /srv/x/net.py:4",)
+    finding = FindingRecord(rule="r", what=what, why="", change="", evidence=evidence, weight=1.0)
+    shown = str(AdviceRecord(name="step", target="", findings=(finding,), checked=()))
+    assert "The dot at train.py:3 is slow." in shown
+    assert "/srv" not in shown

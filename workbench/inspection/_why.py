@@ -214,11 +214,7 @@ class _Reader:
             payload_bytes=found.payload_bytes,
             reason=cause.reason,
             sentence=sentence,
-            operation=_called(value)
-            if value and value.operation == "custom_call"
-            else value.operation
-            if value
-            else "",
+            operation="" if value is None else _called(value) if value.operation == "custom_call" else value.operation,
             source=next((each for each in found.sources if (each.file, each.line) == _line_of(value)), line)
             or (value.source if value else None),
             operands=self._told(value) if value else (),

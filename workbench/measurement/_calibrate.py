@@ -31,7 +31,7 @@ _MOST_REPEATS = 1 << 16
 _FEWEST_RUNS, _MOST_RUNS = 5, 30
 _SMALL_SPREAD = 0.05
 _OPERATIONS = 16  # in one repetition of the program for the cost of one more operation
-_SMALL_BYTES, _SMALL_MANY = 1 << 26, 4
+_SMALL_BYTES, _SMALL_MANY = 1 << 26, 4  # small operations, and their number in one repetition on an accelerator
 _STEPS = 32  # of three operations each, in the program of elementwise operations
 _BURST = 20  # calls one after the other: a single one would be timed while caches and threads are cold
 _ARRAYS = 33  # arguments, and as many results, of the program for the cost of one more array
@@ -59,7 +59,7 @@ class _Trial:
     counted: Callable[[], tuple[float, int]] | None = (
         None  # bytes and operations of one repetition, once it is compiled
     )
-    compile: Callable[[], object] = bool  # what takes long and needs no memory of the devices
+    build: Callable[[], None] | None = None  # compiles: takes long, and needs no memory of the devices
     loop_seconds: float = 0.0  # of a repetition of nothing
     repeats: int = 1
     calls: list[float] = field(default_factory=list)  # wall seconds of a call without repetitions
@@ -180,17 +180,19 @@ def _compiled(trials: Iterator[_Trial], show: "_Line") -> Iterator[_Trial]:
     workers = 1 if jax.default_backend() == "gpu" else os.cpu_count()  # a GPU's compiler measures kernels
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         try:
-            waiting = [pool.submit(trial.compile) for trial in every]
+            waiting = [None if trial.build is None else pool.submit(trial.build) for trial in every]
             for number, (trial, each) in enumerate(zip(every, waiting, strict=True), 1):
                 show(f"compiling program {number} of {len(every)}: {trial.name}")
-                concurrent.futures.wait([each])
+                concurrent.futures.wait([each] if each else [])
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     for trial, each in zip(every, waiting, strict=True):
-        if not isinstance(each.exception(), _UNSUPPORTED):
-            each.result()
+        error = each.exception() if each else None
+        if error is None:
             yield trial
+        elif not isinstance(error, _UNSUPPORTED):
+            raise error
 
 
 class _Line:
@@ -275,7 +277,7 @@ def _all_trials(mesh: Mesh) -> Iterator[_Trial]:
     )  # fmt: skip
     for dtype in dtypes:
         for size in (16, 64, 256, 1024) if is_cpu else (128, 512, 2048) if ":" in dtype else (128, 512, 2048, 4096):
-            many = _many(platform, 3 * size * size)
+            many = _many(platform, 12 * size * size)
             yield _repeated(
                 mesh, "matrix product", 2.0 * size**3, _product, (2, size, size), dtype, start=_operands, many=many
             )
@@ -296,9 +298,7 @@ def _all_trials(mesh: Mesh) -> Iterator[_Trial]:
         yield repeated(mesh, "transpose", 0.0, lambda x: jnp.transpose(x) + 0.0, (side, side))
         yield repeated(mesh, "gather", 0.0, _gather, (rows, 128))
         yield repeated(mesh, "scatter", 0.0, _scatter, (rows, 128))
-        yield repeated(
-            mesh, "sort", 0.0, lambda both: (jnp.sort(both[1]), both[1]), (size // 4,), start=lambda x: (x, x)
-        )
+        yield repeated(mesh, "sort", 0.0, lambda both: (jnp.sort(both[1]), both[1]), (size // 4,), start=_twice)
         yield repeated(mesh, "thin product", 0.0, _thin, (rows, 128), start=lambda x: (x, x[:1].T * jnp.ones(16)))
     yield _repeated(mesh, "operation", 0.0, _small_operations, (_OPERATIONS, 128), start=lambda x: tuple(x))
     yield from _call(mesh)
@@ -354,7 +354,7 @@ def _repeated(
         jax.block_until_ready(compiled[0](given[0], jnp.full((1,), repeats, jnp.int32)))
 
     trial = _Trial(kind, amount, run, dtype if kind == "matrix product" else "", axis, group_size, many)
-    trial.compile = build
+    trial.build = build
     trial.counted = lambda: _counted(compiled[0])
     return trial
 
@@ -374,9 +374,9 @@ def _counted(compiled: jax.stages.Compiled) -> tuple[float, int]:
     return float(sum(large)), len(large)
 
 
-def _many(platform: str, size: float) -> int:
+def _many(platform: str, size_bytes: float) -> int:
     """Operations in one repetition: small ones cost less than an accelerator's loop."""
-    return _SMALL_MANY if platform != "cpu" and size <= _SMALL_BYTES else 1
+    return _SMALL_MANY if platform != "cpu" and size_bytes <= _SMALL_BYTES else 1
 
 
 def _twice(x: jax.Array) -> tuple[jax.Array, jax.Array]:

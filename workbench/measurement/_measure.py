@@ -30,7 +30,7 @@ from workbench.records.run import ClientRunRecord, EventRecord, RunRecord, Stage
 
 _JOINED_WELL = 0.99
 COMMAND_BUFFER_NOTE = (
-    "Kernels inside a command buffer (a CUDA graph) name no instruction, so their seconds reach no stage. Set "
+    "Kernels inside a command buffer (a CUDA graph) name no instruction, and here their order does not give it. Set "
     "XLA_FLAGS=--xla_gpu_enable_command_buffer= before JAX starts, and measure again, to have every kernel by name."
 )
 UNATTRIBUTED = ""  # the stage of what no stage could be found for

@@ -44,7 +44,8 @@ def exchanges(plan: Plan) -> Iterator[Step]:
     for step in plan.steps:
         if step.kind in ("loop", "branch"):
             flow = control_flow(step.equation)
-            bodies = () if flow is None else flow.bodies
+            assert flow is not None
+            bodies = [*flow.bodies, flow.condition] if isinstance(flow, While) else flow.bodies
             if any(True for body in bodies for _ in exchanges(plan_jaxpr(body, plan.name))):
                 yield step
         elif step.kind == "clients" and step.jaxpr is not None and _jax_compat.uses_named_axes(step.jaxpr):

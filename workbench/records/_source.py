@@ -239,7 +239,7 @@ def package_of(file: str) -> str | None:
     """The library that a file belongs to; None for the user's own files.
 
     Example:
-        >>> package_of("/venv/lib/python3.11/site-packages/optax/_src/base.py"), package_of("/home/me/train.py")
+        >>> package_of("/venv/lib/python3.11/site-packages/optax/_src/base.py"), package_of("/project/train.py")
         ('optax', None)
     """
     match = _PACKAGE.search(file)

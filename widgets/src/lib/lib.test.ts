@@ -141,7 +141,7 @@ it("a selection that stays the same is the same object", () => {
 });
 
 it("a chosen line names its file, or that it is in a cell", () => {
-  expect(describeChosen("line", "/home/me/fedavg.py:12")).toBe("line fedavg.py:12");
+  expect(describeChosen("line", "/project/fedavg.py:12")).toBe("line fedavg.py:12");
   expect(describeChosen("line", "/tmp/ipykernel_7/123.py:3")).toBe("line 3 of a cell");
 });
 

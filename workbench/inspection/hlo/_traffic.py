@@ -49,8 +49,9 @@ class Traffic:
         size = sum(operand.main_bytes for operand in operands) + result.main_bytes
         if opcode == "custom-call" and result.is_tuple:
             target = instruction.attribute("custom_call_target") or ""
-            if target.startswith(_WITH_WORKSPACE):
-                return size - result.leaves[-1].padded_bytes  # a reserve, of which few calls use much
+            last = result.leaves[-1]
+            if target.startswith(_WITH_WORKSPACE) and last.dtype in ("s8", "u8") and len(last.dimensions) == 1:
+                return size - last.padded_bytes  # a reserve, of which few calls use much
         return size
 
     def _fusion(self, instruction: Instruction) -> int:
@@ -118,9 +119,17 @@ class Traffic:
             node = body.by_name[node.operands[0]]
         if node.opcode == "dynamic-update-slice":
             return min(leaf.padded_bytes, body.by_name[node.operands[1]].shape.size_bytes)
-        if node.opcode == "scatter" and len(node.operands) == 3:  # reads and writes the elements that it changes
+        if node.opcode == "scatter" and len(node.operands) == 3 and self._is_given(body, node.operands[0]):
+            # In place: it reads and writes the elements that it changes.
             return min(leaf.padded_bytes, 2 * body.by_name[node.operands[2]].shape.size_bytes)
         return leaf.padded_bytes
+
+    def _is_given(self, body: Computation, name: str) -> bool:
+        """Returns whether a value is a parameter of the fusion, and not computed in it."""
+        node = body.by_name[name]
+        while node.opcode == "bitcast":
+            node = body.by_name[node.operands[0]]
+        return node.opcode == "parameter"
 
 
 def _width(shape: Shape) -> int:
