@@ -47,7 +47,7 @@ class Traffic:
         if opcode.endswith("-start") and result.is_tuple:
             return result.main_bytes  # holds its operands and its results
         size = sum(operand.main_bytes for operand in operands) + result.main_bytes
-        if opcode == "custom-call" and result.is_tuple:
+        if opcode == "custom-call" and result.is_tuple and result.leaves:  # `()` is what a printing call gives
             target = instruction.attribute("custom_call_target") or ""
             last = result.leaves[-1]
             if target.startswith(_WITH_WORKSPACE) and last.dtype in ("s8", "u8") and len(last.dimensions) == 1:
