@@ -1,6 +1,7 @@
 """`why` against programs whose collectives have one reason each by construction, and against `inspect`."""
 
 import importlib
+import inspect
 import re
 
 import flax.linen as nn
@@ -282,6 +283,16 @@ def test_a_lost_batch_axis_is_one_cause_with_its_line_and_the_collectives_that_f
     assert "with_sharding_constraint(x, P('data'))" in cause.advice
     assert 2 < cause.collectives <= sum("data" in each.axes for each in found.collectives)
     assert f"Cause: {cause.sentence}" in str(found)
+
+
+def test_a_cause_in_a_notebook_names_the_cell_not_its_temporary_file() -> None:
+    code, cell = inspect.getsource(embedded), {"jnp": jnp}
+    exec(compile(code, "/tmp/ipykernel_1/3864789227.py", "exec"), cell)
+    mesh = mesh_with(data=8)
+    with jax.set_mesh(mesh):
+        found = wb.why(cell["embedded"])(*lost_batch(mesh))
+    assert found.causes
+    assert "3864789227" not in str(found)
 
 
 @pytest.mark.parametrize("spec", [(), ("data",)])

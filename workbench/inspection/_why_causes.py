@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from workbench.inspection.call_tree import shown_file
 from workbench.records import read_source_line
 from workbench.records.sharding import PlannedValueRecord, WhyCauseRecord, WhyCollectiveRecord
 
@@ -143,4 +145,4 @@ def _entry(axes: Sequence[str]) -> str:
 
 
 def _file(value: PlannedValueRecord) -> str:
-    return re.split(r"[\\/]", value.source.file)[-1] if value.source else ""
+    return Path(shown_file(value.source.file)).name if value.source else ""
