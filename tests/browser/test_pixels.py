@@ -9,6 +9,8 @@ from pixels import faults
 from playwright.sync_api import Browser, Locator, Page
 from visitor import open_every_tab
 
+from workbench.render import display_object
+
 pytestmark = [pytest.mark.browser, pytest.mark.lab]
 
 WIDTHS = (1400, 1000, 800)
@@ -74,3 +76,27 @@ def test_faults_are_seen(browser: Browser):
     kinds = [fault.split(":")[0] for fault in faults(page.locator("main"))]
     assert kinds == ["no box", "nothing drawn", "scrolls in what scrolls", "cut off"]
     page.close()
+
+
+# Of every word its top and bottom: a word on two lines is twice as high.
+WORDS = r"""() => [...document.querySelectorAll("pre")].flatMap((pre) =>
+  [...pre.firstChild.data.matchAll(/\S+/g)].map((word) => {
+    const range = document.createRange();
+    range.setStart(pre.firstChild, word.index);
+    range.setEnd(pre.firstChild, word.index + word[0].length);
+    const box = range.getBoundingClientRect();
+    return [word[0], box.top, box.height];
+  }))"""
+
+
+def test_cards_break_lines_between_words_and_keep_columns(browser: Browser):
+    lines = ["Why f communicates", "a sentence of short words that a narrow card has to wrap " * 4]
+    lines += ["  " + "  ".join(f"{share} %" for share in range(40)) + "  loop.py:23"]
+    page = browser.new_page(viewport={"width": 420, "height": 600})
+    card = display_object("Why", "\n".join(lines))["text/html"]
+    page.set_content(f"<style>pre {{ word-break: break-all }}</style>{card}")  # the rule of JupyterLab
+    words = page.evaluate(WORDS)
+    page.close()
+    assert len(words) > 100
+    assert {round(height) for _, _, height in words} == {round(words[0][2])}
+    assert len({round(top) for text, top, _ in words if text in ("%", "loop.py:23")}) == 1

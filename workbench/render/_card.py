@@ -5,6 +5,8 @@ follows every front end, light and dark, and stays a readable table where a host
 """
 
 import functools
+import itertools
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from workbench.records import Record
@@ -31,7 +33,8 @@ _CARD += "border-radius:6px;font-size:13px;line-height:1.45;overflow-x:auto"
 _KIND = "font-size:11px;opacity:.75;letter-spacing:.04em"
 _MONO = "ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace"
 _BODY = f"margin:6px 0 0;padding:0;border:0;background:none;color:inherit;font:12px/1.5 {_MONO};white-space:pre-wrap;"
-_BODY += "overflow-wrap:anywhere"
+_BODY += "word-break:normal;overflow-wrap:anywhere"
+_COLUMNS = _BODY.replace("pre-wrap", "pre") + ";overflow-x:auto"
 _TABLE = "border-collapse:collapse;margin:6px 0 0;font-size:12px;font-variant-numeric:tabular-nums"
 _CELL = f"padding:2px 12px 2px 0;border:0;border-bottom:{_LINE};vertical-align:top;text-align:"
 
@@ -79,12 +82,18 @@ def display_object(
     elif rows is not None and (table := _table(list(rows))) is not None:
         body.append(table)
     elif len(lines) > 1:
-        body.append(element("pre", "\n".join(_cut(lines[1:], CARD_LINES)), style=_BODY))
+        body += _blocks(_cut(lines[1:], CARD_LINES))
         notes = []
     headline = element("div", lines[0], style="font-weight:600")
     shown = [element("div", note, style="margin:4px 0 0;opacity:.8") for note in _cut(notes, 3)]
     card = element("div", element("div", kind, style=_KIND), headline, *body, *shown, style=_CARD)
     return {"text/plain": "\n".join(_cut(lines, TEXT_LINES)), "text/html": str(card)}
+
+
+def _blocks(lines: Sequence[str]) -> list[Markup]:
+    """Lines that wrap between words, and lines in columns, which scroll where the card is narrow."""
+    blocks = itertools.groupby(lines, key=lambda line: re.search(r"\S {2,}\S", line) is not None)
+    return [element("pre", "\n".join(block), style=_COLUMNS if columns else _BODY) for columns, block in blocks]
 
 
 @functools.singledispatch
