@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from workbench.records.live import RoundRecord
 from workbench.render._svg import Markup, group, join, line, path, rect, svg, text
 from workbench.render._theme import sequential, svg_style
-from workbench.render.units import bytes_text, count_text, flops_text, seconds_text
+from workbench.render.units import METRIC_TITLES, bytes_text, count_text, flops_text, metric_text, seconds_text
 
 Point = tuple[int, float, float, float]  # round, mean, least and most over clients and steps
-_WIDE, _HIGH, _LEFT, _FOOT, _HEAD = 280.0, 170.0, 54.0, 24.0, 30.0
+_WIDE, _HIGH, _LEFT, _FOOT, _HEAD = 280.0, 170.0, 78.0, 24.0, 30.0
 _MOST_POINTS = 400
 _SHOWN = 9  # curves in a picture
 
@@ -43,8 +43,8 @@ def describe_rounds(history: Sequence[RoundRecord], rounds: int | None = None, *
     lines = [f"{count_text(len(history))}{of} {unit}s" + (f", {seconds_text(seconds)}" if history else "")]
     for name, points in curves(history[-1:]).items():
         _, mean, least, most = points[-1]
-        spread = f" ({count_text(least)} to {count_text(most)})" if most > least else ""
-        lines.append(f"  {name}: {count_text(mean) if math.isfinite(mean) else 'not finite'}{spread}")
+        spread = f" ({metric_text(name, least)} to {metric_text(name, most)})" if most > least else ""
+        lines.append(f"  {name}: {metric_text(name, mean) if math.isfinite(mean) else 'not finite'}{spread}")
     return "\n".join(lines)
 
 
@@ -85,7 +85,7 @@ def render_rounds_svg(
 def _panel(name: str, points: Sequence[Point], unit: str) -> Markup:
     points = points[:: max(1, len(points) // _MOST_POINTS)]
     known = [point for point in points if math.isfinite(point[1])]
-    heading = text(_LEFT, 18, name, fit=_WIDE - _LEFT - 10, class_="wb-fill-fg wb-strong")
+    heading = text(_LEFT, 18, METRIC_TITLES.get(name, name), fit=_WIDE - _LEFT - 10, class_="wb-fill-fg wb-strong")
     if not known:
         return group(heading, text(_LEFT, _HIGH / 2, f"not finite in any {unit}", class_="wb-fill-muted"))
     least, most = min(point[2] for point in known), max(point[3] for point in known)
@@ -103,8 +103,8 @@ def _panel(name: str, points: Sequence[Point], unit: str) -> Markup:
         heading,
         line(_LEFT, _HEAD, _WIDE - 14, _HEAD, class_="wb-stroke-line", stroke_width=0.7),
         line(_LEFT, bottom, _WIDE - 14, bottom, class_="wb-stroke-line", stroke_width=0.7),
-        text(_LEFT - 6, _HEAD + 4, count_text(most), size=10.5, class_="wb-fill-muted wb-end"),
-        text(_LEFT - 6, bottom + 4, count_text(least), size=10.5, class_="wb-fill-muted wb-end"),
+        text(_LEFT - 6, _HEAD + 4, metric_text(name, most), size=10.5, class_="wb-fill-muted wb-end"),
+        text(_LEFT - 6, bottom + 4, metric_text(name, least), size=10.5, class_="wb-fill-muted wb-end"),
         text(_LEFT, _HIGH - 8, f"{unit} {first}", size=10.5, class_="wb-fill-muted"),
         text(_WIDE - 14, _HIGH - 8, str(points[-1][0]), size=10.5, class_="wb-fill-muted wb-end"),
         path(f"M{'L'.join(band)}Z", class_="wb-fill-clients-soft") if spread else None,

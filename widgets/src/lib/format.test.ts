@@ -39,7 +39,7 @@ describe("metrics", () => {
     const cases = { dispatch_seconds: "2 ms", seconds: "2 ms", peak_bytes: "0 B", bytes_per_second: "0 B/s" };
     for (const [name, text] of Object.entries(cases))
       expect(formatMetric(name)?.(text.endsWith("ms") ? 0.002 : 0)).toBe(text);
-    expect(formatMetric("flops_per_second")?.(2e6)).toBe("2 MFLOP");
+    expect(formatMetric("flops_per_second")?.(2e6)).toBe("2 MFLOP/s");
     expect(formatMetric("loss")).toBeUndefined();
   });
 });

@@ -102,10 +102,22 @@ export const formatAs = (unit: string, value: Amount): string => (FORMATS[unit] 
 
 /** The formatter of a metric by the unit in its name; none where the name has no unit. */
 export function formatMetric(name: string): ((value: Amount) => string) | undefined {
-  if (name === "flops_per_second") return formatFlops; // its name says per second, and an axis has little room
+  if (name === "flops_per_second") return (value) => (known(value) ? `${formatFlops(value)}/s` : UNKNOWN);
   if (name === "bytes_per_second") return formatBandwidth;
   const unit = /(?:^|_)(seconds|bytes|flops|share)$/.exec(name);
   return unit ? FORMATS[unit[1]] : undefined;
 }
+
+const METRIC_TITLES: Partial<Record<string, string>> = {
+  flops_per_second: "FLOPs per second",
+  bytes_per_second: "memory traffic per second",
+  between_seconds: "time between steps",
+  compile_seconds: "compilation",
+  peak_flops_share: "model FLOP utilization (MFU)",
+  peak_bandwidth_share: "share of the peak memory bandwidth",
+};
+
+/** The heading of a metric that a watched loop adds; the name itself for the user's own metrics. */
+export const metricTitle = (name: string): string => METRIC_TITLES[name] ?? name;
 
 export const plural = (count: number, noun: string): string => `${formatCount(count)} ${noun}${count === 1 ? "" : "s"}`;

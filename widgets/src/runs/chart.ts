@@ -50,6 +50,15 @@ type Publishing = (at: { left: number; top: number }, fire?: boolean, publish?: 
 
 const POWERS = Array.from({ length: 50 }, (_, power) => 2 ** power);
 
+const LEAST_LABEL_WIDTH = 62;
+
+/** Width of the labels on the left, so that the longest is not cut; narrow ones leave charts below each other aligned. */
+function labelWidth(chart: uPlot, labels: readonly string[] | null): number {
+  chart.ctx.font = FONT;
+  const widths = (labels ?? []).map((label) => chart.ctx.measureText(label).width);
+  return Math.ceil(Math.max(LEAST_LABEL_WIDTH, ...widths.map((width) => width + 12)));
+}
+
 const faded = (colour: string, share: number): string => `color-mix(in srgb, ${colour} ${100 * share}%, transparent)`;
 
 /** A canvas understands no `color-mix` in older browsers: a plain colour with an alpha. */
@@ -148,7 +157,7 @@ export class Chart {
           {
             ...axis,
             grid,
-            size: 62,
+            size: labelWidth,
             space: 28,
             ...(plot.binary ? { incrs: POWERS } : {}),
             values: (_, ticks) => ticks.map((each) => (each === null ? "" : (this.plot?.format(each) ?? ""))),

@@ -1,7 +1,15 @@
 // A run: how far it is, what can be done about it, its curves with bands over clients, every client over all rounds.
 import { button, h, menu, replace, uniqueId } from "../lib/dom";
 import { fitted } from "../lib/fitted";
-import { formatBytes, formatCount, formatMetric, formatSeconds, formatWithin, plural } from "../lib/format";
+import {
+  formatBytes,
+  formatCount,
+  formatMetric,
+  formatSeconds,
+  formatWithin,
+  metricTitle,
+  plural,
+} from "../lib/format";
 import { floats } from "../lib/model";
 import { cellAt, paintCells } from "../lib/pixels";
 import { position, range, suitsLog } from "../lib/scale";
@@ -231,7 +239,7 @@ class RunView {
     const known = this.charts.get(name);
     if (known) return known.chart;
     const chart = new Chart({ theme: this.context.theme, signal: this.context.signal, sync: this.sync });
-    const node = h("div", { class: "wb-tile" }, h("h3", {}, name), chart.node);
+    const node = h("div", { class: "wb-tile" }, h("h3", {}, metricTitle(name)), chart.node);
     this.charts.set(name, { node, chart });
     this.grid.append(node);
     return chart;
@@ -248,7 +256,7 @@ class RunView {
     const edges = bandOf(curve, this.band);
     const bands = edges ? [{ low: at(curve, edges[0]), high: at(curve, edges[1]), colour: "clients" }] : [];
     const own: Line = {
-      label: behind.length ? "this run" : curve.spreads ? "mean" : curve.name,
+      label: behind.length ? "this run" : curve.spreads ? "mean" : metricTitle(curve.name),
       values: at(curve, curve.mean),
       colour: "clients",
       width: 2.4,
@@ -273,7 +281,7 @@ class RunView {
       log: this.log.checked && canBeLog(columns),
       rangeX: this.span,
       binary: curve.name.endsWith("_bytes"),
-      label: `${curve.name}: ${said} after ${this.unit} ${curve.round.at(-1) ?? 0}`,
+      label: `${metricTitle(curve.name)}: ${said} after ${this.unit} ${curve.round.at(-1) ?? 0}`,
       format,
       formatX:
         this.axis === "seconds" ? formatSeconds : (value) => (Number.isInteger(value) ? `${this.unit} ${value}` : ""),
