@@ -119,13 +119,13 @@ def acme(seeds: Sequence[int]) -> dict[str, Any]:
     return {
         "paper": "Hoffman et al., Acme, 2020",
         "link": "https://arxiv.org/abs/2006.00979",
-        "claim": "One definition of an agent learns the same at every scale of execution.",
+        "claim": "One definition of an agent learns equally well at every scale of execution.",
         "settings": (
             "Double deep Q-learning and C51 on the frozen lake of Gymnasium (700 and 1,400 steps of the learner, 2 "
             "actors), soft actor-critic on its pendulum (4,000 steps, 1 actor); in one thread, on threads, and on "
-            "processes. *Learned* is the share of the way from the first return to that of a policy that has learned "
-            "the task (1 and −150), in the mean of the last three evaluations. The verdict asks for 0.8 of the worst "
-            "agent and place of each seed."
+            "processes. *Learned* is (return − first return) / (target − first return), as a mean over the last three "
+            "evaluations. The target is the return of a policy that has learned the task (1 and −150). The verdict "
+            "requires 0.8 for the worst pair of agent and engine of each seed."
         ),
         "result": {name: share[:, -3:].mean(1).tolist() for name, share in learned.items()},
         "runs": {

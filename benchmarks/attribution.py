@@ -27,14 +27,14 @@ _PACKAGES = ("jax", "flax", "optax", "equinox", "dm-haiku", "keras", "numpyro", 
 _HEAD = """# Attribution of figures to source lines
 
 Every figure of the call tree (`inspect(fn)(*args).call_tree`) is assigned to a line of your own code, and to a function
-or module. This table gives, for programs of published libraries, the share of each figure that has such a place;
-`python -m benchmarks.attribution --write docs/attribution.md` makes it again. The first number is the share on a line
-of the user's code, the second the share in a function or module, and in brackets stands how much of the first was
-inferred. "–": the program has none of it.
+or module. The table gives, for programs of published libraries, the share of each figure that could be assigned. The
+first number is the share on a line of the user's code, and the second number is the share in a function or module. The
+number in brackets is the inferred part of the first number. "–": the program has no such figure.
+`python -m benchmarks.attribution --write docs/attribution.md` writes this page.
 
-A figure counts as attributed where the compiled instruction carries a Python call path, or where what reads or makes
-its value does: then it is inferred, because the compiler dropped the instruction's own path. Arguments count at the
-line that reads them first (inferred too), fused work at the lines of its parts.
+A figure counts as attributed if the compiled instruction has a Python call path. If the compiler dropped this path,
+the path of the operand or of the reader is used, and the figure is inferred. Arguments count at the line that reads
+them first (inferred too), and fused work at the lines of its parts.
 """
 
 

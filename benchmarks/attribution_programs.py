@@ -157,7 +157,7 @@ def optax_loop() -> Call:
 
 
 def optax_lbfgs() -> Call:
-    """Optax: L-BFGS with its line search, whose number of steps nobody knows before it runs."""
+    """Optax: L-BFGS with its line search, whose number of steps is unknown before it runs."""
     import optax
 
     solver = optax.lbfgs(memory_size=3)
@@ -178,7 +178,7 @@ def optax_lbfgs() -> Call:
 
 
 def ring_attention() -> Call:
-    """Attention over a sequence that eight devices share: keys and values go round the ring."""
+    """Ring attention over a sequence sharded over eight devices."""
     mesh = make_mesh(8, names=("ring",))
     turn = [(i, (i + 1) % 8) for i in range(8)]
 

@@ -123,12 +123,13 @@ def coded_engines() -> dict:
     return {
         "paper": "Lee et al., IEEE Trans. Inf. Theory 2018, section III",
         "link": "https://arxiv.org/abs/1512.02673",
-        "claim": "Going on with the first k of n coded answers is faster than waiting for all.",
+        "claim": "Continuing after the first k of n coded answers is faster than waiting for all answers.",
         "settings": (
-            f"n = {WORKERS} workers, k = {needed}, the best for μ = 1. A worker answers {SCALE:g} (1 + Exp(1)) / k s "
-            f"later than its product takes. {BLOCKS} blocks of {PAIRS} pairs of products, each of the same delays, in "
-            "alternating order; the gain of a block is the ratio of its seconds. "
-            "`Executor(pool, clients_per_task=1, quorum=k)` cancels tasks that have not begun, and drops later answers."
+            f"n = {WORKERS} workers, k = {needed}, the best value for μ = 1. A worker answers {SCALE:g} (1 + Exp(1)) / "
+            f"k s after its product is computed. {BLOCKS} blocks of {PAIRS} pairs of products; both products of a pair "
+            "have the same delays, and their order alternates. The gain of a block is the ratio of its seconds. "
+            "`Executor(pool, clients_per_task=1, quorum=k)` cancels tasks that have not begun, and discards later "
+            "answers."
         ),
         "result": result
         | {
@@ -136,5 +137,5 @@ def coded_engines() -> dict:
             "largest error of a product": f"{worst:.1e}",
         },
         "runs": runs,
-        "deviation": "The workers sleep, on one machine; in the paper's experiments machines of a cluster are late.",
+        "deviation": "The workers sleep on one machine; the paper's experiments have stragglers in a cluster.",
     }

@@ -55,7 +55,7 @@ def _fedavg(axes: Axes, found: dict) -> str:
     axes.axhline(0.9, color="#666666", linewidth=0.8)
     axes.annotate("target", (15, 0.9), ha="right", va="bottom", color="#666666")
     needed = " and ".join(f"{-np.mean(run['values']):.1f} with {name}" for name, run in found["runs"].items())
-    return f"Test accuracy by round, with bands over five seeds; rounds to 90 % in the mean: {needed}"
+    return f"Test accuracy by round, with bands over five seeds; mean number of rounds to 90 %: {needed}"
 
 
 def _methods(axes: Axes, found: dict) -> str:
@@ -68,7 +68,7 @@ def _methods(axes: Axes, found: dict) -> str:
 
 def _diloco(axes: Axes, found: dict) -> str:
     _dots(axes, {name: run["values"] for name, run in found["runs"].items()}, "test accuracy after 240 steps")
-    return f"Test accuracy of five seeds, with intervals; in the mean {_means(found['runs'])}"
+    return f"Test accuracy of five seeds, with intervals; means: {_means(found['runs'])}"
 
 
 def _coded(axes: Axes, found: dict) -> str:
@@ -86,7 +86,7 @@ def _coded(axes: Axes, found: dict) -> str:
 
 def _accuracies(axes: Axes, found: dict, what: str = "test accuracy") -> str:
     _dots(axes, {name: run["values"] for name, run in found["runs"].items()}, what)
-    return f"{what[0].upper()}{what[1:]} of five seeds, with intervals; in the mean {_means(found['runs'])}"
+    return f"{what[0].upper()}{what[1:]} of five seeds, with intervals; means: {_means(found['runs'])}"
 
 
 def _learned(axes: Axes, found: dict) -> str:
@@ -100,13 +100,13 @@ def _learned(axes: Axes, found: dict) -> str:
         axes.fill_between(share, mean - half, mean + half, color=colour, alpha=0.08, linewidth=0)
     axes.set(xlabel="share of the steps (one thread —, threads --, processes ···)", ylabel="learned")
     axes.legend(loc="lower right", frameon=False)
-    return f"Learned share of the task along the way, with bands over five seeds; at the end {_means(found['runs'])}"
+    return f"Learned share of the task during training, with bands over five seeds; at the end {_means(found['runs'])}"
 
 
 def _gains(axes: Axes, found: dict) -> str:
     _dots(axes, {name: run["values"] for name, run in found["runs"].items()}, "times faster than waiting for all")
     axes.axvline(1, color="#666666", linewidth=0.8)
-    return f"How many times faster each block of products was, with intervals; in the mean {_means(found['runs'])}"
+    return f"Speed-up of each block of products, with intervals; means: {_means(found['runs'])}"
 
 
 def _matmul(axes: Axes, found: dict) -> str:

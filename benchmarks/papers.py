@@ -239,7 +239,7 @@ def scaffold() -> dict:
     return {
         "paper": "Karimireddy et al., ICML 2020, table 3",
         "link": "https://arxiv.org/abs/1910.06378",
-        "claim": "With heterogeneous clients and partial participation SCAFFOLD needs fewer rounds than FedAvg.",
+        "claim": "With heterogeneous clients and partial participation, SCAFFOLD needs fewer rounds than FedAvg.",
         "settings": (
             "8 × 8 digits, 10 clients, Dirichlet 0.1, 5 participate in a round, 10 epochs, 20 rounds, logistic "
             "regression; mean accuracy over all rounds; the best of five rates for each."
@@ -403,7 +403,7 @@ def coded() -> dict:
             "to 1 / 3.146 for μ = 1."
         ),
         "settings": (
-            "Times (1 + Exp(1)) / k, 2,000 simulated jobs for each seed and n; the verdict asks for a slope within "
+            "Times (1 + Exp(1)) / k, 2,000 simulated jobs for each seed and n; the verdict requires a slope within "
             "10 % of the limit."
         ),
         "result": {f"gain, n = {n}": _text(values, 2) for n, values in gains.items()}
@@ -465,9 +465,10 @@ def fairness() -> dict:
         "link": "https://arxiv.org/abs/1905.10497",
         "claim": "With q > 0 the worst tenth of the clients is more accurate, at about the same mean.",
         "settings": (
-            "8 × 8 digits, 20 clients, Dirichlet 0.3, four of whom hold transposed digits; a quarter of each client's "
-            "digits is its test. Softmax regression, 300 steps of normalised gradient descent on Σ Fₖ^(q+1) / (q + 1); "
-            "the best of four rates for each q by the mean accuracy. The verdict is about the two worst of the clients."
+            "8 × 8 digits, 20 clients, Dirichlet 0.3, four of which have transposed digits; a quarter of each "
+            "client's digits is its test set. Softmax regression, 300 steps of normalised gradient descent on "
+            "Σ Fₖ^(q+1) / (q + 1); the best of four rates for each q by the mean accuracy. The verdict uses the two "
+            "worst clients."
         ),
         "result": {f"worst tenth, {name}": _text(run["values"]) for name, run in runs.items()}
         | {f"mean of the clients, {name}": _text(values) for name, values in mean.items()}
@@ -524,8 +525,8 @@ def gossip() -> dict:
         "claim": "Decentralised SGD on a graph needs about as many steps as parallel SGD with a server.",
         "settings": (
             f"8 × 8 digits, 16 clients, Dirichlet 0.3, batches of 16, {steps} steps, softmax regression; a ring with "
-            f"weights of 1/3, whose spectral gap is {gap:.3f}, against averaging with all; the best of four rates for "
-            "each. Accuracy of the mean model. *About* means: less than two points lost."
+            f"weights of 1/3, whose spectral gap is {gap:.3f}, compared with averaging over all clients; the "
+            "best of four rates for each. Accuracy of the mean model. *About* means: less than two points lost."
         ),
         "result": {name: _text(run["values"]) for name, run in runs.items()}
         | {"lost on the ring (paired)": _text(lost)},
@@ -585,10 +586,11 @@ def hierarchical() -> dict:
     return {
         "paper": "Liu, Zhang, Song and Letaief, HierFAVG, ICC 2020, section V",
         "link": "https://arxiv.org/abs/1905.06641",
-        "claim": "Edge servers that average alone between rounds of the cloud lose little accuracy, for fewer bytes.",
+        "claim": "Averaging only at edge servers between cloud rounds loses little accuracy and sends fewer bytes.",
         "settings": (
-            f"8 × 8 digits, {edges} edges of {own} clients, Dirichlet 0.3, {rounds * every} steps on batches of 32, an "
-            "average at the edge after each; softmax regression; the best of four rates for each. *Little* means: less "
+            f"8 × 8 digits, {edges} edges of {own} clients, Dirichlet 0.3, {rounds * every} steps on batches of 32, "
+            "with an average at the edge after each step; softmax regression; the best of four rates for each. "
+            "*Little* means: less "
             f"than two points lost, for {every} times fewer messages to the cloud."
         ),
         "result": {name: _text(run["values"]) for name, run in runs.items()} | {"lost (paired)": _text(lost)},
@@ -648,13 +650,14 @@ def vertical() -> dict:
         "claim": "Clients with different features of the same people learn as accurately as with all features.",
         "settings": (
             f"8 × 8 digits, two rows of pixels at each of four clients; softmax regression, {steps} steps of gradient "
-            "descent. Partial predictions are added up behind fresh masks in each step, with 16 bits after the point; "
+            "descent. Partial predictions are summed with new masks in each step, with 16 fractional bits; "
             "the server has the labels. *As accurately* means: less than half a point lost."
         ),
         "result": {name: _text(each) for name, each in values.items()} | {"lost (paired)": _text(lost, 4)},
         "verdict": verdict(0.005 - lost),
         "runs": {name: {"values": each} for name, each in values.items()},
-        "deviation": "Masks in place of homomorphic encryption, and rows that match already: no entity resolution.",
+        "deviation": "Masks instead of homomorphic encryption; rows are already matched, so there is no entity "
+        "resolution.",
     }
 
 
@@ -702,7 +705,7 @@ def matmul() -> dict:
         },
         "verdict": "counted" if all(a == b for a, b, _ in words.values()) else "fails",
         "runs": {name: {"values": [float(v) for v in values]} for name, values in words.items()},
-        "deviation": "Reductions as all-reduce, with its factor of two.",
+        "deviation": "Reductions are all-reduces, with their factor of two.",
     }
 
 
@@ -855,34 +858,34 @@ SHORT = {
     "disagrees": "**disagrees, as predicted**",
 }
 LONG = {
-    "holds": "The claim holds here: the interval is on its side.",
-    "counted": "The counts are equal to the formula. Nothing is random here.",
-    "fails": "The claim was **not reproduced** at this size: the interval is on the other side.",
-    "agrees": "The predictions agree with the claim, by the rule of the settings. Nothing was measured.",
-    "disagrees": "The predictions **disagree** with the claim, by the rule of the settings. Nothing was measured.",
+    "holds": "The claim holds here: the interval supports it.",
+    "counted": "The counts are equal to the formula. There is no randomness.",
+    "fails": "The claim was **not reproduced** at this size: the interval contradicts it.",
+    "agrees": "The predictions agree with the claim, by the rule in the settings. Nothing was measured.",
+    "disagrees": "The predictions **disagree** with the claim, by the rule in the settings. Nothing was measured.",
     "undecided": "**Undecided**: the interval contains both answers. More seeds or a larger problem are needed.",
 }
 
 NOTES = {  # what a reader of the notebooks would ask
     "fedopt": (
-        "**Next to {doc}`notebook 21 <../course/21-sweeps-and-intervals>`.** There both adaptive servers are ahead "
-        "of averaging, by about two points of test error. The settings differ: there *one* partition, all 16 "
-        "clients in each of 20 rounds, 16 pairs of rates, and nine seeds that change the start and the "
-        "batches alone; here every seed draws the partition and the participants again, eight of 16. So the "
-        "notebook's answer is about its partition, and this page's interval is about partitions of that kind: "
-        "the five values of averaging lie between 0.86 and 0.93, further apart than the difference that is "
-        "sought."
+        "**Compared with {doc}`notebook 21 <../course/21-sweeps-and-intervals>`.** In the notebook, both adaptive "
+        "servers are better than averaging by about two points of test error. The settings differ. The notebook has "
+        "*one* partition, all 16 clients in each of 20 rounds, 16 pairs of rates, and nine seeds that change only "
+        "the initial parameters and the batches. On this page, every seed draws a new partition and eight of 16 "
+        "participants. The notebook's result therefore applies to its partition, and this page's interval to random "
+        "partitions of that kind. The five values of averaging are between 0.86 and 0.93, a larger spread than the "
+        "difference between the methods."
     ),
     "diloco": (
-        "**Next to {doc}`notebook 10 <../course/10-diloco>`.** There, with a network of four layers and eight data "
-        "centres, every rate lies inside its grid and the outer rate is chosen too: DiLoCo is 0.002 ± 0.006 "
-        "behind data parallelism after 360 steps, and 0.040 ± 0.017 after 60."
+        "**Compared with {doc}`notebook 10 <../course/10-diloco>`.** The notebook has a network of four layers and "
+        "eight data centres. Every chosen rate is inside its grid, and the outer rate is tuned too. DiLoCo is 0.002 "
+        "± 0.006 behind data parallelism after 360 steps, and 0.040 ± 0.017 after 60."
     ),
 }
 BORDER = (
-    "A rate marked *border of the grid* is the largest or the smallest that was tried: the run might do "
-    "better beyond it. Where both sides of a difference are marked, a wider grid could move it either "
-    "way: what is concluded is about this grid."
+    "A rate marked *border of the grid* is the largest or smallest rate of its grid: a rate outside the grid might be "
+    "better. If both runs of a comparison are marked, a wider grid could change the difference in either direction, "
+    "so the conclusion applies only to this grid."
 )
 
 
@@ -892,7 +895,7 @@ BORDER = (
 def _short(found: dict) -> str:
     if found["verdict"]:
         return SHORT[found["verdict"]]
-    return "predicted, no verdict" if found["paper"] else "to be compared with"
+    return "predicted, no verdict" if found["paper"] else "baselines"
 
 
 def _rates_table(found: dict) -> str:
@@ -906,23 +909,23 @@ def _rates_table(found: dict) -> str:
     if not rows:
         return ""
     marked = f"\n\n{BORDER}" if any("(border" in row for row in rows) else ""
-    return "\n\n| run | rates chosen | of | value of each seed |\n|---|---|---|---|\n" + "\n".join(rows) + marked
+    return "\n\n| run | chosen rates | grid size | value of each seed |\n|---|---|---|---|\n" + "\n".join(rows) + marked
 
 
 def write(results: dict[str, dict]) -> None:
     """Writes the pages of the gallery from the results."""
     seen = draw(results, GALLERY)
     head = (
-        "# Reproduce the paper\n\nOne claim of each paper, tried at the size of a laptop. A page has settings, our "
-        "result over five seeds (mean ± half of a 95 %\nt-interval), and a verdict that follows from the interval. "
-        "Learning rates are chosen on other seeds, from grids of equal size.\nPages with predicted seconds have the "
-        "papers' own sizes, compiled for chips that are not attached. Written by `python -m benchmarks.papers`;\n"
-        "`results.json` next to these pages has every value of every seed.\n\n"
+        "# Reproduce the paper\n\nEach page tests one claim of a paper at laptop scale. A page has the settings, the "
+        "result over five seeds (mean ± half of\na 95 % t-interval), and a verdict that follows from the interval. "
+        "Learning rates are chosen on other seeds, from grids of\nequal size. Pages with predicted seconds use the "
+        "papers' own sizes, compiled for chips that are not attached.\n`python -m benchmarks.papers` writes these "
+        "pages; `results.json` next to them has every value of every seed.\n\n"
     )
     cards = [
         f"::::{{container}} wb-card\n```{{image}} {name}.svg\n:alt: {seen[name]}\n:target: {name}.html\n```\n"
         f"**[{TITLES[name]}]({name}.md)**: {_short(r)}  \n"
-        f"{r['claim'] or 'Five algorithms on two data sets, each with its best configuration of twenty.'}\n::::\n"
+        f"{r['claim'] or 'Five algorithms on two data sets, each with the best of twenty configurations.'}\n::::\n"
         for name, r in results.items()
     ]
     grid = ":::::{container} wb-cards\n" + "".join(cards) + ":::::\n"
@@ -934,8 +937,7 @@ def write(results: dict[str, dict]) -> None:
         if r["paper"]:
             text += f"[{r['paper']}]({r['link']})\n\n**Claim.** {r['claim']}\n\n"
         else:
-            text += "What a new idea should be compared with: five algorithms, each with its best configuration of "
-            text += "twenty.\n\n"
+            text += "Baselines for new methods: five algorithms, each with the best of twenty configurations.\n\n"
         text += f"**Settings.** {r['settings']}\n\n```{{figure}} {name}.svg\n:alt: {seen[name]}\n\n"
         text += f"{seen[name]}.\n```\n\n"
         random = r["verdict"] in ("holds", "fails", "undecided") or not r["paper"]

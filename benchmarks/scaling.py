@@ -90,7 +90,7 @@ def _page(
         "link": link,
         "claim": claim,
         "settings": f"{settings} The seconds are predicted, not measured ([errors of predictions](../predictions.md)). "
-        f"The verdict asks for {asked}.",
+        f"The verdict requires {asked}.",
         "result": rows,
         "verdict": "agrees" if agrees else "disagrees",
         "runs": {name: {"values": values} for name, values in runs.items()},
@@ -196,8 +196,8 @@ def local_sgd() -> dict:
     return _page(
         "Rush et al., DrJAX, 2024, section 5",
         "https://arxiv.org/abs/2403.07128",
-        "Rounds of local SGD take as long when clients and chips grow together, for models of 350M, 1B and 8B "
-        "parameters.",
+        "Weak scaling: rounds of local SGD take the same time if clients and chips grow together, for models of 350M, "
+        "1B and 8B parameters.",
         f"Four steps on 8 sequences of 512 tokens for each client, in bfloat16; {', '.join(sizes)} billion parameters. "
         "Each client has 16 TPU v5e chips, which split the model; 1,024 chips are four slices of 256.",
         ("rounds at most 10 % longer than on 16 chips", worst <= 1.1),
@@ -205,7 +205,7 @@ def local_sgd() -> dict:
         rows,
         runs,
         ("chips", "predicted seconds of a round"),
-        "The paper measures TPU v2 to v4 chips; the models here have its sizes, and layers of our own.",
+        "The paper measures TPU v2 to v4 chips; the models here have the paper's sizes, but our own layers.",
     )
 
 
@@ -216,10 +216,11 @@ def client_memory() -> dict:
     return _page(
         "Rush et al., DrJAX, 2024, section 5",
         "https://arxiv.org/abs/2403.07128",
-        "Many clients share a mesh: memory of a chip does not grow with the clients beyond their data.",
+        "If many clients share a mesh, the memory of a chip grows only by the clients' data.",
         "The 350M model of {doc}`local SGD <local_sgd>` on 64 TPU v5e chips, 4 clients at a time.",
         (
-            "at most 10 % more memory without the arguments for 1,024 clients than for 16, the first with a loop",
+            "at most 10 % more memory without the arguments for 1,024 clients than for 16, the smallest number with a "
+            "loop",
             temporary[1024] <= 1.1 * temporary[16],
         ),
         points.values(),
@@ -266,8 +267,8 @@ def data_centres() -> dict:
         "https://arxiv.org/abs/2311.08105",
         "Eight data centres that communicate every 500 steps send 500 times less than data parallelism.",
         f"A decoder of {count(shapes) / 1e6:.0f} million parameters, the paper's 400M: 12 layers, width 1,536; {batch} "
-        "sequences of 1,024 tokens in a step of each of eight slices of 16 TPU v5e chips. AdamW inside, Nesterov "
-        "outside.",
+        "sequences of 1,024 tokens in a step of each of eight slices of 16 TPU v5e chips. Inner AdamW, outer Nesterov "
+        "momentum.",
         ("500 times, within 1 %", abs(between[1] / between[500] / 500 - 1) < 0.01),
         points.values(),
         {
@@ -278,7 +279,7 @@ def data_centres() -> dict:
         | {"bytes between slices, every step against every 500": f"{between[1] / between[500]:.0f} ×"},
         {"in a step": [list(between), [x / 1e6 for x in between.values()]]},
         ("steps of a round", "MB between slices"),
-        "Quality is on the page of {doc}`DiLoCo <diloco>`. A round of one step stands for data parallelism.",
+        "Quality is on the page of {doc}`DiLoCo <diloco>`. A round of one step represents data parallelism.",
     )
 
 
@@ -325,7 +326,7 @@ def tensor_parallel_sizes() -> dict:
     return _page(
         "Wang, Xu, Bian and You, 2.5-dimensional Distributed Model Training, 2021, section 4",
         "https://arxiv.org/abs/2105.14500",
-        "Weak scaling: with tokens growing like the devices, a layer in 2.5-D takes less time than in 2-D and 1-D.",
+        "Weak scaling: if tokens grow in proportion to devices, a layer in 2.5-D takes less time than in 2-D and 1-D.",
         f"MLP layer of {features} features, {per_chip} tokens for each TPU v4 chip, bfloat16, gradient of all inputs.",
         ("2.5-D to be the fastest on 16 and on 64 chips", fastest),
         points,
@@ -500,7 +501,7 @@ def replicas() -> dict:
         "Buchlovsky et al., TF-Replicator, 2019, section 5",
         "https://arxiv.org/abs/1902.00465",
         "One replica's code trains a GAN with global batch normalisation at a batch of 2,048 on 512 chips, and a "
-        "learner on many.",
+        "learner on many chips.",
         "GAN: 128 × 128 images, BigGAN's widths, 4 images on each TPU v4 chip, moments of all images. "
         "Learner: 32 unrolls of 20 frames of 72 × 96 on each chip.",
         ("steps on 512 chips at most 25 % longer than on 8", worst <= 1.25),
