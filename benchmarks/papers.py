@@ -895,7 +895,7 @@ BORDER = (
 def _short(found: dict) -> str:
     if found["verdict"]:
         return SHORT[found["verdict"]]
-    return "predicted, no verdict" if found["paper"] else "baselines"
+    return "predicted, no verdict" if found["paper"] else "for comparison"
 
 
 def _rates_table(found: dict) -> str:
