@@ -1,4 +1,4 @@
-"""Algorithms in terms of the primitives, each a short file with its paper cited."""
+"""Federated algorithms written with the primitives; each file cites its paper."""
 
 from workbench.federated.algorithms._aggregate import Aggregator as Aggregator, weighted_mean as weighted_mean
 from workbench.federated.algorithms._algorithm import Algorithm as Algorithm

@@ -1,4 +1,4 @@
-"""Aggregators: functions that combine the updates of many clients, and replace the last step of an algorithm."""
+"""Aggregators: functions that combine the updates of all clients."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -12,18 +12,18 @@ from workbench.primitives import broadcast, program, reduce_by_key, reduce_weigh
 
 
 class Aggregator(NamedTuple):
-    """A reduction with a memory: what `optax.GradientTransformation` is to gradients.
+    """A stateful reduction, analogous to `optax.GradientTransformation`.
 
     Both functions run inside a program. Clients of weight 0 are absent from the round.
 
     Attributes:
-        name: What it is called.
+        name: Name of the aggregator.
         init: `init(params)` makes the state before the first round.
         combine: `combine(update, weight, state)` takes one update per client (leaves `[clients, ...]`) and one weight
             per client, and returns one update at the server and the next state.
-        bounded: Whether no client adds a larger norm than that of its own update, whatever the others hold; what
-            `gaussian_mean` asks of what it is put around.
-        per_client: Whether the state has a row for each client, such as a memory of what was not sent.
+        bounded: Whether a client adds at most the norm of its own update to the sum, independent of the other clients.
+            `gaussian_mean` requires this of its inner aggregator.
+        per_client: Whether the state has a row for each client, such as the part of its update that was not sent.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Aggregator(NamedTuple):
 
 
 def weighted_mean() -> Aggregator:
-    """Every client counts by its weight: plain federated averaging.
+    """Averages updates by client weight: plain federated averaging.
 
     Example:
         >>> with program(clients=2):
@@ -53,15 +53,16 @@ def _weighted(update: ClientParams, weight: Weights, state: PyTree[Array]) -> tu
 
 
 def gather_rows(rows: PyTree[Array], clients: int) -> PyTree[Array]:
-    """Every client's own value at the server, `[clients, ...]`: for what is not a sum, such as a median.
+    """Gathers every client's value at the server, `[clients, ...]`.
 
-    As a reduction it is a sum by key, in which each client is a key of its own. It moves the same bytes from each
-    client as a mean does, but the server holds them all, and between devices it costs `clients` times as much.
+    Use it for reductions that are not sums, such as a median. It is a sum by key with one key per client. Each client
+    sends as many bytes as for a mean. The server keeps all values, and communication between devices costs `clients`
+    times as much.
     """
     return reduce_by_key(rows, jnp.arange(clients, dtype=jnp.int32), clients)
 
 
 def at_every_client(value: object, clients: int) -> PyTree[Array]:
-    """The same value at every client, also outside of a program."""
+    """Repeats a value for every client, also outside a program."""
     with program(clients=clients):
         return broadcast(value)

@@ -1,4 +1,4 @@
-"""The common form of algorithms that learn in rounds: an initial state and one round."""
+"""The common interface of algorithms that learn in rounds."""
 
 import dataclasses
 from collections.abc import Callable
@@ -24,14 +24,14 @@ class Algorithm:
     `workbench.measurement.run_rounds`.
 
     Attributes:
-        name: What the algorithm is called.
+        name: Name of the algorithm.
         init: `init(params)` makes the state before the first round.
         round: `round(state, client_batches)` returns the next state and metrics, a dictionary of arrays.
-        params_of: `params_of(state)` is what was learned so far.
+        params_of: `params_of(state)` returns the parameters learned so far.
         personalize: `personalize(state, client_batches)` returns parameters for every client, leaves `[clients, ...]`;
             None for algorithms that learn one model for all.
-        part_of: `part_of(population)` is the algorithm for a cohort out of `population` clients, where a round depends
-            on that number; None where it does not.
+        part_of: `part_of(population)` returns the algorithm for a cohort out of `population` clients. None if a round
+            does not depend on the size of the population.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Algorithm:
 
 
 class ServerState(NamedTuple):
-    """The parameters at the server, the state of its optimiser, and what its aggregator remembers."""
+    """Server state: parameters, optimiser state and aggregator state."""
 
     params: Params
     optimizer: PyTree[Array]
@@ -53,7 +53,7 @@ class ServerState(NamedTuple):
 def with_server_optimizer(
     optimizer: optax.GradientTransformation, aggregator: Aggregator, clients: int
 ) -> Callable[[Params], ServerState]:
-    """The `init` of algorithms whose server holds parameters and an optimiser."""
+    """Makes `init` for algorithms with parameters and an optimiser at the server."""
 
     @program(clients=clients)
     def init(params: Params) -> ServerState:
@@ -65,13 +65,13 @@ def with_server_optimizer(
 def server_step(
     optimizer: optax.GradientTransformation, state: ServerState, update: Params, aggregation: PyTree[Array]
 ) -> ServerState:
-    """Lets the server's optimiser take the clients' mean update as a descent direction.
+    """Applies the server's optimiser to the clients' mean update.
 
     Args:
-        optimizer: The server's; `optax.sgd(1.0)` adds the update as it is.
+        optimizer: Optimiser of the server; `optax.sgd(1.0)` adds the update unchanged.
         state: Before.
         update: Mean over the clients of (parameters after local training − before).
-        aggregation: What the aggregator remembers from now on.
+        aggregation: New state of the aggregator.
 
     References:
         Reddi et al., ICLR 2021, Algorithm 1: −update is a pseudo-gradient.
@@ -83,7 +83,7 @@ def server_step(
 def optimizer_step(
     optimizer: optax.GradientTransformation, gradient: Params, optimizer_state: PyTree[Array], params: Params
 ) -> tuple[Params, Any]:
-    """The parameters and the optimiser's state after one step."""
+    """Returns the parameters and the optimiser's state after one step."""
     # Optax 0.2 raises a float to the power of an int32 count, which JAX's strict promotion refuses.
     with jax.numpy_dtype_promotion("standard"):
         updates, optimizer_state = optimizer.update(gradient, optimizer_state, params)

@@ -1,4 +1,4 @@
-"""APFL: every client mixes the model of all with one of its own, and may learn how much of each."""
+"""APFL: each client mixes the shared model with a personal one."""
 
 from typing import Any, NamedTuple
 
@@ -37,16 +37,16 @@ def apfl(
     adaptive: bool = False,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
-    """Adaptive personalised federated learning: a client mixes α of its own parameters with 1 − α of the shared ones.
+    """Mixes α of each client's own parameters with 1 − α of the shared ones (APFL).
 
-    Moves the same bytes as `fedavg`; a client's own parameters stay where they are.
+    Moves the same bytes as `fedavg`; a client's own parameters are never sent.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
-        clients: How many there are. Those of weight 0 are absent from a round and keep what they hold.
-        learning_rate: Of all local steps.
-        mixing: α at the start, 0 (federated averaging) to 1 (everyone alone).
-        adaptive: Whether each client also descends its α once per round.
+        clients: Number of clients. Clients of weight 0 are absent from a round and keep their state.
+        learning_rate: Learning rate of all local steps.
+        mixing: Initial α, from 0 (federated averaging) to 1 (each client trains alone).
+        adaptive: Whether each client also takes one gradient step on its α per round.
         aggregator: As in `fedavg`.
 
     Returns:

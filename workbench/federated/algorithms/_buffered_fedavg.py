@@ -1,4 +1,4 @@
-"""One step of FedBuff for clients out of a large population, each of which started from some version of the model."""
+"""FedBuff steps for a large population of clients."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mea
 
 
 class BufferedState(NamedTuple):
-    """The server's state, and its latest versions of the parameters, the newest first (leaves `[versions, ...]`)."""
+    """The server's state and its latest parameters, newest first (`[versions, ...]`)."""
 
     server: ServerState
     versions: PyTree[Array]
@@ -32,22 +32,23 @@ def buffered_fedavg(
     exponent: float = 0.5,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
-    """Federated averaging with buffered asynchronous aggregation: one step of the server from one buffer of results.
+    """Federated averaging whose server takes one step per buffer of results.
 
-    `fedbuff` follows a fixed set of clients; here every buffer holds other ones, and the server keeps its versions.
+    `fedbuff` follows a fixed set of clients. Here each buffer may have different clients, and the server keeps its
+    latest versions of the parameters.
 
-    The update of a client that started `s` steps of the server ago is scaled by `(1 + s) ** -exponent`. The program
-    computes the clients of a buffer together, each from its own version of the parameters; on a real system each of
-    them started when its version was the newest, and received that one alone (so read a client's bytes from the plan
-    of `fedavg`).
+    The update of a client that started `s` server steps ago is scaled by `(1 + s) ** -exponent`. The program trains the
+    clients of a buffer together, each from the version that it started with. In a real system each client receives only
+    one version, so read a client's bytes from the plan of `fedavg`.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Results in the buffer.
-        client_optimizer: Of the clients.
+        client_optimizer: Optimiser of the clients.
         server_optimizer: Takes the mean update as a pseudo-gradient. Default: `optax.sgd(1.0)`.
-        versions: How many the server keeps; older starts count as the oldest one kept.
-        exponent: How much less a stale result counts; 0 weighs all alike.
+        versions: Number of versions that the server keeps. Clients with an older version count as if they had started
+            from the oldest version kept.
+        exponent: Discount of stale results; 0 gives all results the same weight.
         aggregator: As in `fedavg`.
 
     Returns:

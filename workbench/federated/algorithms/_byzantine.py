@@ -1,4 +1,4 @@
-"""Krum, Bulyan and the geometric median: means that a part of the clients cannot move far, seen as whole vectors."""
+"""Krum, Bulyan and the geometric median: robust means of whole update vectors."""
 
 from typing import Any
 
@@ -15,17 +15,17 @@ from workbench.primitives import broadcast, map_fn, reduce_weighted_mean
 
 
 def krum(byzantine: int, *, chosen: int = 1) -> Aggregator:
-    """The update that lies closest to its neighbours, or the mean of several such.
+    """Selects the update closest to its neighbours, or averages several (Multi-Krum).
 
     The score of a client is the sum of the squared distances to its `present − byzantine − 2` nearest others. Moves
-    every client's update to the server, where all pairs are compared. All present clients count alike.
+    every client's update to the server, where all pairs are compared. All present clients count equally.
 
     Args:
-        byzantine: f, how many clients may be wrong; the promise needs 2 f + 2 < present clients.
-        chosen: m, how many updates of least score are averaged (Multi-Krum).
+        byzantine: f, the number of clients that may be wrong. The guarantee requires 2 f + 2 < present clients.
+        chosen: m, the number of lowest-score updates to average (Multi-Krum).
 
     Raises:
-        ProgramError: fewer clients than the promise needs.
+        ProgramError: if there are fewer clients than the guarantee requires.
 
     Example:
         >>> from workbench.primitives import program
@@ -53,16 +53,16 @@ def krum(byzantine: int, *, chosen: int = 1) -> Aggregator:
 
 
 def bulyan(byzantine: int) -> Aggregator:
-    """Krum's choice of `present − 2 f` updates, and of each of their coordinates the mean of those near the median.
+    """Selects `present − 2 f` updates by Krum, then averages coordinates near their median.
 
-    Of the chosen values of a coordinate, the `present − 4 f` closest to their median count. Moves every client's
-    update to the server. All present clients count alike.
+    For each coordinate, the mean is over the `present − 4 f` selected values closest to their median. Moves every
+    client's update to the server. All present clients count equally.
 
     Args:
-        byzantine: f; the promise needs 4 f + 3 present clients.
+        byzantine: f, the number of clients that may be wrong. The guarantee requires 4 f + 3 present clients.
 
     Raises:
-        ProgramError: fewer clients than the promise needs.
+        ProgramError: if there are fewer clients than the guarantee requires.
 
     Example:
         >>> from workbench.primitives import program
@@ -103,14 +103,15 @@ def bulyan(byzantine: int) -> Aggregator:
 
 
 def geometric_median(*, iterations: int = 8, smoothing: float = 1e-6) -> Aggregator:
-    """The point with the least sum of distances to the clients' updates, by weight; nothing is gathered.
+    """Computes the weighted geometric median of the updates without gathering them.
 
-    Each iteration broadcasts the current point and takes one weighted mean, so it works over sums that hide the
-    clients, and moves the bytes of `iterations + 1` means. Holds while fewer than half of the weight is wrong.
+    Each iteration broadcasts the current point and computes one weighted mean. It needs sums only, as secure
+    aggregation provides, and moves the bytes of `iterations + 1` means. The result is robust while wrong clients have
+    less than half of the weight.
 
     Args:
-        iterations: Of the smoothed Weiszfeld algorithm, from the mean.
-        smoothing: ν, the least distance that is divided by.
+        iterations: Number of iterations of the smoothed Weiszfeld algorithm, starting from the mean.
+        smoothing: ν, the smallest distance used as a divisor.
 
     Example:
         >>> from workbench.primitives import program
@@ -127,7 +128,7 @@ def geometric_median(*, iterations: int = 8, smoothing: float = 1e-6) -> Aggrega
     def nearness(row: object, point: object, weight: jax.Array) -> jax.Array:
         squares = [((a - b) ** 2).sum() for a, b in zip(jax.tree.leaves(row), jax.tree.leaves(point), strict=True)]
         total = sum(squares[1:], squares[0])
-        distance = jnp.sqrt(jnp.maximum(total, jnp.full_like(total, smoothing**2)))  # no root of 0: it has no slope
+        distance = jnp.sqrt(jnp.maximum(total, jnp.full_like(total, smoothing**2)))  # sqrt has no slope at 0
         return weight / distance.astype(weight.dtype)
 
     def combine(update: ClientParams, weight: Weights, state: PyTree[Array]) -> tuple[Params, Any]:
@@ -150,7 +151,7 @@ def _check(name: str, clients: int, byzantine: int, needed: int, rule: str) -> N
 
 
 def _flat_rows(update: PyTree[Array], weight: jax.Array) -> tuple[jax.Array, jax.Array, Any]:
-    """All updates at the server as `[clients, size]`, who is present, and the form of one."""
+    """Gathers updates as `[clients, size]`, with presence and `unravel`."""
     clients = weight.shape[0]
     rows, present = gather_rows((update, weight > 0), clients)
     _, unravel = ravel_pytree(jax.tree.map(lambda x: x[0], rows))
@@ -164,7 +165,7 @@ def _squared_distances(rows: jax.Array) -> jax.Array:
 
 
 def _scores(distances: jax.Array, present: jax.Array, byzantine: int) -> jax.Array:
-    """Krum's score of every client present; infinite for the others."""
+    """Computes Krum's score of present clients; infinity for absent clients."""
     clients = len(present)
     others = present[None, :] & present[:, None] & ~jnp.eye(clients, dtype=bool)
     near = jnp.sort(jnp.where(others, distances, jnp.full_like(distances, jnp.inf)), axis=1)

@@ -1,4 +1,4 @@
-"""The key stream of ChaCha20 as JAX operations, so that masks are made where the numbers are."""
+"""The key stream of ChaCha20 as JAX operations, so that masks are made on the device."""
 
 import jax
 import jax.numpy as jnp

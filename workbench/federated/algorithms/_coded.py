@@ -1,4 +1,4 @@
-"""A coded matrix product: any k of n workers are enough, so that nobody waits for the slowest."""
+"""Coded matrix products: the results of any k of n workers are enough."""
 
 import jax
 import jax.numpy as jnp
@@ -13,8 +13,8 @@ from workbench.primitives import broadcast, map_fn, program
 def encode_blocks(a: Float[Array, " rows k"], *, workers: int, needed: int) -> Float[Array, " workers block k"]:
     """Encodes the row blocks of a matrix, one mixture per worker.
 
-    The first `needed` workers hold the blocks themselves, the others random mixtures of all blocks, so that (with
-    probability one) any `needed` workers together know everything: a maximum distance separable code.
+    This is a maximum distance separable code. The first `needed` workers get the blocks themselves, the other workers
+    random mixtures of all blocks. With probability one, the results of any `needed` workers determine the product.
 
     Args:
         a: The matrix of floats or complex numbers; its rows are a multiple of `needed`.
@@ -50,14 +50,14 @@ def encode_blocks(a: Float[Array, " rows k"], *, workers: int, needed: int) -> F
 def coded_matmul(
     coded: Float[Array, " workers block k"], x: Float[Array, " k m"], finished: Bool[Array, " workers"], *, needed: int
 ) -> Float[Array, " rows m"]:
-    """A x, from those workers that finished; what the others hold is never read.
+    """Computes A x from the workers that finished; other workers are never read.
 
     Moves x to every worker, and a block of the product back from each.
 
     Args:
-        coded: What the workers hold, from `encode_blocks`.
+        coded: The workers' blocks, from `encode_blocks`.
         x: The matrix to multiply by.
-        finished: Who answered in time; if more than `needed` did, the first `needed` of them are used.
+        finished: Workers that answered in time. If there are more than `needed`, the first `needed` are used.
         needed: k, as in `encode_blocks`.
 
     Returns:
@@ -119,7 +119,7 @@ def decode_blocks(
     answers = _wide("decode_blocks", "answers", answers)
     if finished is None:
         finished = ~jnp.isnan(answers).any(axis=(1, 2))
-    # A stable sort puts those who finished first, in the order of their numbers.
+    # A stable sort puts the workers that finished first, in the order of their numbers.
     chosen = jnp.argsort(~finished, stable=True)[:needed]
     mixtures = jnp.asarray(_generator(len(answers), needed), answers.dtype)[chosen]
     rows = jnp.where(finished[chosen][:, None, None], answers[chosen], jnp.nan)
@@ -127,7 +127,7 @@ def decode_blocks(
 
 
 def _wide(function: str, argument: str, value: Array) -> Array:
-    """Casts a matrix to the precision of the code, or refuses its dtype."""
+    """Casts a matrix to the precision of the code, or raises for its dtype."""
     value = jnp.asarray(value)
     if not jnp.issubdtype(value.dtype, jnp.inexact):
         message = (
@@ -147,13 +147,13 @@ def _generator(workers: int, needed: int) -> np.ndarray:
 def expected_latency(workers: int, needed: int, *, rate: float = 1.0) -> float:
     """Expected wait for the fastest `needed` of `workers`, each with 1 / `needed` of the work.
 
-    The whole work takes one worker a time of 1 + Exp(`rate`), and a part of it that part of the time. Without a code
-    one needs all workers: `expected_latency(n, n)`.
+    One worker needs a time of 1 + Exp(`rate`) for the whole work, and a proportional part of that time for a part of
+    the work. Without a code all workers are needed: `expected_latency(n, n)`.
 
     Args:
         workers: n.
         needed: k.
-        rate: μ, of the exponential part; small means heavy straggling.
+        rate: μ, the rate of the exponential part; a small rate means heavy straggling.
 
     Returns:
         (1 + (Hₙ − Hₙ₋ₖ) / μ) / k, with the harmonic numbers Hₙ; in units of the least time of the whole work.
@@ -184,12 +184,12 @@ def best_needed(workers: int, *, rate: float = 1.0) -> int:
 def simulate_latency(
     key: Key[Array, ""], workers: int, needed: int, *, rate: float = 1.0, trials: int = 1000
 ) -> Float[Array, " trials"]:
-    """Draws what `expected_latency` is the mean of.
+    """Draws random latencies; their mean is `expected_latency`.
 
     Example:
         >>> simulate_latency(jax.random.key(0), 10, 7, trials=5).shape
         (5,)
     """
     seconds = (1 + jax.random.exponential(key, (trials, workers)) / rate) / needed
-    # An index that is an array does not compile again for every `needed`.
+    # With an array index, JAX does not recompile for every `needed`.
     return jnp.sort(seconds, axis=1)[:, jnp.int32(needed - 1)]

@@ -1,4 +1,4 @@
-"""Coded shuffling: one message to all that several workers can each use, thanks to what they have already."""
+"""Coded shuffling: cached rows make one message useful to several workers."""
 
 import itertools
 import math
@@ -18,10 +18,10 @@ class ShufflePlan(NamedTuple):
     """Rows that each worker has and wants, and the rows that share a message.
 
     Attributes:
-        caches: Rows that each worker holds before, `[workers, cached]`.
-        batches: Rows that each worker is to have after, `[workers, rows / workers]`.
-        messages: For each message the row that it brings to each worker, or −1, `[messages, workers]`.
-        uncoded: How many rows would have to be sent one by one.
+        caches: Rows that each worker caches before the shuffle, `[workers, cached]`.
+        batches: Rows of each worker's batch after the shuffle, `[workers, rows / workers]`.
+        messages: The row that each message delivers to each worker, or −1, `[messages, workers]`.
+        uncoded: Number of rows that an uncoded shuffle sends.
     """
 
     caches: np.ndarray
@@ -31,20 +31,21 @@ class ShufflePlan(NamedTuple):
 
 
 def plan_shuffle(rows: int, workers: int, cached: int, *, balanced: bool = False, seed: int = 0) -> ShufflePlan:
-    """Draws a shuffle of rows among workers, and finds the messages that serve several of them at once.
+    """Draws a shuffle of rows among workers, and plans its coded messages.
 
-    Rows that each of a group of workers wants, and that all others of the group hold, go into one message: their sum.
+    A message to a group of workers is the sum of one wanted row per worker. All other workers of the group have that
+    row in their caches.
 
     Args:
         rows: q, a multiple of `workers`.
         workers: n.
-        cached: s, rows that each worker can hold: those of its batch, and others at random.
-        balanced: Whether every row is held by equally many workers (s n / q, a whole number), every group of this many
-            holding equally many rows. Then every message serves one worker more than that.
-        seed: Decides what is cached and the new order.
+        cached: s, number of rows in each worker's cache: the rows of its batch, and random other rows.
+        balanced: Whether every row is in exactly t = s n / q caches (t must be a whole number), and every group of t
+            workers shares equally many rows. Each message then serves t + 1 workers.
+        seed: Seed of the caches and of the new order.
 
     Raises:
-        ProgramError: if the rows do not divide, or a cache holds less than a batch or more than everything.
+        ProgramError: if the rows do not divide, or a cache is smaller than a batch or larger than the data.
 
     Example:
         >>> plan = plan_shuffle(400, 4, 200)
@@ -86,7 +87,7 @@ def _fill(own: np.ndarray, rows: int, cached: int, random: np.random.Generator) 
 
 
 def _balanced_caches(before: np.ndarray, cached: int, rows: int) -> np.ndarray:
-    """Gives the rows of each batch, one after the other, to every group of as many other workers as have room."""
+    """Fills caches by giving the rows of each batch to groups of other workers in turn."""
     workers, batch = before.shape
     copies = cached * workers // rows
     if cached * workers % rows or batch % math.comb(workers - 1, copies - 1):
@@ -107,21 +108,21 @@ def _balanced_caches(before: np.ndarray, cached: int, rows: int) -> np.ndarray:
 
 
 def _columns(queue: dict[int, list[int]], workers: int) -> list[list[int]]:
-    """The messages of one group: its workers' wishes side by side, as long as the longest list."""
+    """Aligns the row queues of a group's workers into messages, padded with −1."""
     longest = max(map(len, queue.values()))
     wishes = [queue.get(worker, []) for worker in range(workers)]
     return [[wish[i] if i < len(wish) else -1 for wish in wishes] for i in range(longest)]
 
 
 def coded_shuffle(plan: ShufflePlan, data: UInt32[Array, " rows width"]) -> UInt32[Array, " workers batch width"]:
-    """Sends the messages of a plan and lets every worker read its new batch out of them and out of its cache.
+    """Sends the messages of a plan and decodes every worker's new batch.
 
-    A message is the exclusive or of its rows; a worker takes those that it holds out of it again. Broadcasts every
-    message once to all workers.
+    A message is the exclusive or of its rows. A worker removes its cached rows by a second exclusive or. Broadcasts
+    every message once to all workers.
 
     Args:
         plan: From `plan_shuffle`.
-        data: All rows, at the server, as 32-bit words (`jax.lax.bitcast_convert_type` makes them of floats).
+        data: All rows, at the server, as 32-bit words (use `jax.lax.bitcast_convert_type` for floats).
 
     Returns:
         The workers' new batches, as they decoded them.
@@ -137,7 +138,7 @@ def coded_shuffle(plan: ShufflePlan, data: UInt32[Array, " rows width"]) -> UInt
     """
     workers = len(plan.caches)
     empty = jnp.zeros_like(data[:1])
-    known = jnp.concatenate([data, empty])  # row −1 is the empty one
+    known = jnp.concatenate([data, empty])  # row −1 is the empty row
     coded = jax.lax.reduce(known[plan.messages], jnp.uint32(0), jax.lax.bitwise_xor, (1,))
     held = data[plan.caches]  # what earlier rounds left at the workers
 
@@ -151,9 +152,9 @@ def coded_shuffle(plan: ShufflePlan, data: UInt32[Array, " rows width"]) -> UInt
 
 
 def _reading_tables(plan: ShufflePlan) -> tuple[np.ndarray, np.ndarray]:
-    """For each wanted row the message that holds it (−1: none), and the cached rows to take out (−1: none).
+    """Finds each wanted row's message (−1: none) and the cached rows to remove (−1: none).
 
-    A row that a worker holds already comes out of no message: "taking it out" of nothing leaves it.
+    A row that is already cached has no message; removing it from an empty message gives the row itself.
     """
     workers, batch = plan.batches.shape
     sources = np.full((workers, batch), -1, np.int32)
@@ -179,9 +180,9 @@ def shuffle_messages(
     Args:
         rows: q.
         workers: n.
-        share: α, the share of the rows that each worker holds.
-        gamma: γ(n), the cost of n messages to one worker each, in messages to all. Default: n, so that a message to all
-            costs as much as one to one worker.
+        share: α, the share of the rows in each worker's cache.
+        gamma: γ(n), the cost of n messages to single workers divided by the cost of one message to all workers.
+            Default: n; a message to all workers then costs as much as a message to one worker.
         balanced: As in `plan_shuffle`.
 
     Returns:
@@ -204,7 +205,7 @@ def shuffle_messages(
     uncoded, held = rows * (1 - share), (share - 1 / workers) / (1 - 1 / workers)
     if balanced:
         return uncoded, uncoded / (share * workers + 1) * to_all
-    if held == 0:  # nothing beyond the batch: a row is at one worker, so messages serve two at a time
+    if held == 0:  # caches contain the batch only: each row is at one worker, so a message serves two workers
         return uncoded, uncoded / 2 * to_all
     missing = 1 - held
     factor = missing ** (workers + 1) + (workers - 1) * held * missing - missing**2

@@ -1,4 +1,4 @@
-"""Rounds of cohorts: the state of a client follows the client, and not its slot."""
+"""Rounds of sampled cohorts; a client's state follows the client, not its slot."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,7 +14,7 @@ from workbench.primitives import map_fn, program, select
 
 
 def in_cohorts(make: Callable[[int], Algorithm], *, clients: int, cohort: int) -> Algorithm:
-    """Makes an algorithm whose rounds compute a cohort, and whose state has a row for every client.
+    """Makes an algorithm that trains a cohort per round and keeps state for all clients.
 
     A round selects the rows of the cohort's clients, runs the algorithm for `cohort` clients, and returns the rows to
     these clients. All other clients keep their rows. Compute and memory of the batches grow with the cohort; only the

@@ -1,4 +1,4 @@
-"""Fewer bytes from every client: the largest entries alone, or all of them with few bits."""
+"""Compressed means: only the largest entries, or all entries in few bits."""
 
 import math
 from typing import Any
@@ -16,17 +16,17 @@ from workbench.primitives import broadcast, map_fn, program, reduce_by_key, redu
 
 
 def top_k_mean(fraction: float, *, memory: bool = True) -> Aggregator:
-    """A mean to which every client sends only its largest entries, as pairs of position and value.
+    """Averages each client's largest entries, sent as pairs of position and value.
 
     A pair takes twice the bytes of a value, so a fraction of 0.1 moves a fifth of the bytes. The plan shows them: the
     reduction is a `reduce_by_key`, whose keys are the positions.
 
     Args:
-        fraction: Which part of all parameters together is sent (rounded up), above 0 and up to 1.
+        fraction: Share of all parameters that is sent (rounded up), above 0 and up to 1.
         memory: Whether a client keeps what it did not send and adds it the next time (error feedback).
 
     Raises:
-        ProgramError: if `fraction` is no part.
+        ProgramError: if `fraction` is out of range.
 
     Example:
         >>> with program(clients=2):
@@ -73,16 +73,16 @@ def _flat_form(rows: PyTree[Array]) -> tuple[int, Any]:
 
 
 def quantized_mean(bits: int = 8, *, seed: int = 0) -> Aggregator:
-    """A mean to which every client sends integers of a few bits, several packed into one word.
+    """Averages integers of a few bits per entry, several packed into one word.
 
-    The words are added as they are, so an all-reduce moves them too: each number has room for the sum over all clients,
-    `bits + log2(clients)` bits. The scale of each array is that of its largest entry at any client, found by a
-    `reduce_max` of one number; rounding is random, so that the mean of many is right. In derivatives, rounding counts
-    as the identity.
+    Packed words are added directly, so an all-reduce also moves packed words. Each number therefore has room for the
+    sum over all clients, `bits + log2(clients)` bits. The scale of an array is its largest entry at any client, found
+    by a `reduce_max` of one number. Rounding is stochastic, so that the mean is unbiased. In derivatives, rounding
+    counts as the identity.
 
     Args:
-        bits: Of each number, 2 to 16.
-        seed: Decides the rounding of all rounds.
+        bits: Bits of each number, 2 to 16.
+        seed: Seed of the rounding in all rounds.
 
     Raises:
         ProgramError: if `bits` is out of range, or the sum over this many clients does not fit into 32 bits.

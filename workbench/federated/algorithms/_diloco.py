@@ -1,4 +1,4 @@
-"""DiLoCo: many AdamW steps in every data centre, then one Nesterov step along the mean of their updates."""
+"""DiLoCo: many local AdamW steps, then one Nesterov step on the mean update."""
 
 from typing import NamedTuple
 
@@ -50,16 +50,16 @@ def diloco(
     outer_optimizer: optax.GradientTransformation | None = None,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
-    """Local training with an optimiser that every replica keeps, and Nesterov momentum on the mean of their updates.
+    """Trains replicas that keep their optimiser, with Nesterov momentum on the mean update.
 
     A round of H steps moves the parameters once each way, where data-parallel training moves a gradient in every step:
     H times fewer bytes.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
-        clients: How many replicas there are. Those of weight 0 are absent from a round and keep their optimiser.
-        inner_optimizer: Of the replicas; `optax.adamw` in the paper.
-        outer_optimizer: Of the server. Default: `outer_nesterov()`.
+        clients: Number of replicas. Replicas of weight 0 are absent from a round and keep their optimiser.
+        inner_optimizer: Optimiser of the replicas; `optax.adamw` in the paper.
+        outer_optimizer: Optimiser of the server. Default: `outer_nesterov()`.
         aggregator: As in `fedavg`.
 
     Returns:

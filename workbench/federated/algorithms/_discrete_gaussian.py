@@ -1,4 +1,4 @@
-"""Discrete Gaussian integers by integer arithmetic alone, from the key stream of a secret."""
+"""Discrete Gaussian integers from a secret key stream, by integer arithmetic only."""
 
 from typing import NamedTuple
 
@@ -11,10 +11,10 @@ from workbench.federated.algorithms._chacha import chacha20_words
 MOST_LOG2_DEVIATION = 26
 """Largest exponent of a standard deviation: the other 12 of 64 random bits choose a uniform integer."""
 
-_PER_LANE = 64  # integers that one lane draws in turn: lanes then end at nearly the same step
-_STEPS_PER_INTEGER, _MORE_STEPS = 32, 256  # a lane that needs more has a chance of 1e-11; the mean is 15 per integer
+_PER_LANE = 64  # integers per lane; enough that all lanes end at nearly the same step
+_STEPS_PER_INTEGER, _MORE_STEPS = 32, 256  # a lane needs more with probability 1e-11; the mean is 15 steps per integer
 _CHOICES = 2**12
-_GEOMETRIC, _THIN, _DRAW, _LINEAR, _SQUARE = range(5)  # of one attempt, in this order
+_GEOMETRIC, _THIN, _DRAW, _LINEAR, _SQUARE = range(5)  # phases of one attempt, in this order
 
 
 class _Lanes(NamedTuple):
@@ -27,7 +27,7 @@ class _Lanes(NamedTuple):
     u: Array
     negative: Array
     left: Array  # trials of this phase that must still succeed
-    term: Array  # of the alternating series that decides one trial
+    term: Array  # term of the alternating series that decides one trial
     out: Array
 
 
@@ -63,8 +63,8 @@ def discrete_gaussian(secret: UInt32[Array, " 8"], size: int, log2_deviation: in
         words = chacha20_words(secret, 2 * lanes, nonce=state.step)
         return _advance(state, words[:lanes], words[lanes:], log2_deviation)
 
-    # A loop until all lanes have ended would make the devices of all clients agree on every step, and would show how
-    # long the draws of the slowest client take. After this fixed number of steps, almost never one is left to do.
+    # A while loop would synchronise the devices of all clients at every step, and would reveal how long the slowest
+    # client's draws take. After this fixed number of steps, almost all runs need no further step.
     usual = _STEPS_PER_INTEGER * quota + _MORE_STEPS
     end = jax.lax.fori_loop(0, usual, lambda _, state: advance(state), start)
     end = jax.lax.while_loop(lambda state: (state.made < quota).any(), advance, end)
@@ -72,7 +72,7 @@ def discrete_gaussian(secret: UInt32[Array, " 8"], size: int, log2_deviation: in
 
 
 def _advance(state: _Lanes, first: Array, second: Array, bits: int) -> _Lanes:
-    """One trial of probability below 1 in each lane, and the transition that its outcome makes."""
+    """Runs one trial in each lane and applies the transition of its outcome."""
     one = jnp.ones_like(first)
     a, b = first >> jnp.uint32(32 - bits), second >> jnp.uint32(32 - bits)
     choice = (first & jnp.uint32(63)) | ((second & jnp.uint32(63)) << jnp.uint32(6))
@@ -128,7 +128,7 @@ def squares_exceed(integers: Int32[Array, " values"], limit: int) -> Array:
     """Returns whether the sum of squares is above `limit`, computed without rounding.
 
     Args:
-        integers: Of up to 30 bits and a sign.
+        integers: Integers of up to 30 bits and a sign.
         limit: A whole number.
     """
     size = jnp.abs(integers).astype(jnp.uint32)
@@ -137,7 +137,7 @@ def squares_exceed(integers: Int32[Array, " values"], limit: int) -> Array:
     digits = _digits(high * high, 2) + _digits((high * low) << jnp.uint32(1), 1) + _digits(low * low, 0)
     exceeds = jnp.zeros((), bool)
     carry = jnp.zeros((), jnp.uint32)
-    for place in range(9):  # from the lowest digit: a higher one decides over those before it
+    for place in range(9):  # from the lowest digit: a higher digit overrides lower digits
         total = carry
         for at, digit in digits:
             total = total + (digit if at == place else jnp.zeros_like(digit))
@@ -148,7 +148,7 @@ def squares_exceed(integers: Int32[Array, " values"], limit: int) -> Array:
 
 
 def _digits(values: UInt32[Array, " values"], place: int) -> list[tuple[int, Array]]:
-    """The sum of up to 2^32 words as digits of 16 bits, each with its place."""
+    """Sums up to 2^32 words into digits of 16 bits."""
     digits = []
     for half, words in enumerate((values & jnp.uint32(0xFFFF), values >> jnp.uint32(16))):
         blocks = -(-words.shape[0] // 2**16)

@@ -1,4 +1,4 @@
-"""Error feedback around any compressor: what a client could not send, it adds the next time."""
+"""Error feedback: a client adds its compression error to its next update."""
 
 import math
 from collections.abc import Callable
@@ -18,12 +18,12 @@ from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mea
 class Compressor(NamedTuple):
     """Encodes a client's update in fewer bytes, and decodes it at the server.
 
-    Both functions are in JAX and of one client. The key differs for every client and round; both sides have it, so
-    that what is drawn need not be sent.
+    Both functions are written in JAX for one client. The key differs for every client and round. Client and server both
+    have the key, so random draws need not be sent.
 
     Attributes:
-        name: What it is called.
-        encode: `encode(update, key)` returns what is sent, a pytree of arrays.
+        name: Name of the compressor.
+        encode: `encode(update, key)` returns the message, a pytree of arrays.
         decode: `decode(message, form, key)` returns an update of the shapes and dtypes of `form`.
     """
 
@@ -40,17 +40,17 @@ class FeedbackState(NamedTuple):
 
 
 def error_feedback(compressor: Compressor, *, seed: int = 0) -> Aggregator:
-    """A mean of compressed updates whose compression error is added to the client's next update.
+    """Averages compressed updates; clients add the compression error to their next update.
 
     Client i sends C(uᵢ + eᵢ) and keeps eᵢ ← uᵢ + eᵢ − C(uᵢ + eᵢ). Every client sends its message once; the server reads
-    and averages them one after another. Because messages are not summed on the way, several devices hold all of them:
-    `top_k_mean`, `quantized_mean` and `power_sgd_mean` are sums, and cheaper there. In derivatives, compression counts
-    as the identity.
+    and averages them one after another. Messages are not summed on the way, so with several devices each device
+    receives all messages. `top_k_mean`, `quantized_mean` and `power_sgd_mean` are sums and cheaper in this case.
+    Derivatives treat compression as the identity.
 
     Args:
-        compressor: `top_k(...)`, `random_k(...)`, `scaled_sign()`, `round_to_bits(...)`, `low_rank(...)`, or one of
-            your own. It converges for contractions: E ‖x − C(x)‖² ≤ (1 − δ) ‖x‖² with δ > 0.
-        seed: Decides what compressors draw.
+        compressor: `top_k(...)`, `random_k(...)`, `scaled_sign()`, `round_to_bits(...)`, `low_rank(...)`, or your own
+            compressor. Training converges for contractions: E ‖x − C(x)‖² ≤ (1 − δ) ‖x‖² with δ > 0.
+        seed: Seed of the compressor's random draws.
 
     Returns:
         The aggregator. Absent clients keep their memory.
@@ -71,7 +71,7 @@ def error_feedback(compressor: Compressor, *, seed: int = 0) -> Aggregator:
 
 
 def compressed_mean(compressor: Compressor, *, seed: int = 0) -> Aggregator:
-    """A mean of compressed updates; what compression leaves out is lost. See `error_feedback`.
+    """Averages compressed updates without error feedback; see `error_feedback`.
 
     Example:
         >>> with program(clients=2):
@@ -82,7 +82,7 @@ def compressed_mean(compressor: Compressor, *, seed: int = 0) -> Aggregator:
         [0.5, -1.5]
 
     References:
-        Karimireddy et al., ICML 2019 (arXiv 1901.09847), section 3: where this does not converge.
+        Karimireddy et al., ICML 2019 (arXiv 1901.09847), section 3: cases in which this does not converge.
     """
     return _compressed(compressor.name, compressor, memory=False, seed=seed)
 
@@ -110,7 +110,7 @@ def _left_over(left: PyTree[Array], kept: PyTree[Array], weight: jax.Array) -> P
 
 
 def _exchange(compressor: Compressor, key: jax.Array, wanted: PyTree[Array], weight: jax.Array) -> tuple[Any, Any]:
-    """The mean of what the server reads, and what each client has left."""
+    """Returns the mean of decoded messages, and each client's compression error."""
     clients = weight.shape[0]
     form = jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape[1:], x.dtype), wanted)
 
@@ -146,13 +146,13 @@ def _exchange(compressor: Compressor, key: jax.Array, wanted: PyTree[Array], wei
 
 
 def top_k(fraction: float) -> Compressor:
-    """The largest entries of all parameters together, as values and positions; δ is at least `fraction`.
+    """Sends the largest entries as values and positions; δ is at least `fraction`.
 
     Args:
-        fraction: Which part is sent (rounded up), above 0 and up to 1.
+        fraction: Share of the entries that is sent (rounded up), above 0 and up to 1.
 
     Raises:
-        ProgramError: if `fraction` is no part.
+        ProgramError: if `fraction` is out of range.
 
     Example:
         >>> values, positions = top_k(0.5).encode(jnp.array([1.0, -3.0, 2.0, 0.0]), jax.random.key(0))
@@ -178,13 +178,13 @@ def top_k(fraction: float) -> Compressor:
 
 
 def random_k(fraction: float) -> Compressor:
-    """Entries at random positions, which the server draws too, so that only values are sent; δ is `fraction`.
+    """Sends entries at random positions, as values only; δ is `fraction`.
 
     Args:
-        fraction: Which part is sent (rounded up), above 0 and up to 1.
+        fraction: Share of the entries that is sent (rounded up), above 0 and up to 1.
 
     Raises:
-        ProgramError: if `fraction` is no part.
+        ProgramError: if `fraction` is out of range.
 
     Example:
         >>> key, row = jax.random.key(0), jnp.array([1.0, -3.0, 2.0, 0.0])
@@ -212,7 +212,7 @@ def random_k(fraction: float) -> Compressor:
 
 
 def scaled_sign() -> Compressor:
-    """One bit per entry, and one number: ‖x‖₁ / d · sign(x), with 0 counted as positive; δ is ‖x‖₁² / (d ‖x‖₂²).
+    """Sends ‖x‖₁ / d · sign(x): one bit per entry and one number; δ is ‖x‖₁² / (d ‖x‖₂²).
 
     Example:
         >>> row = jnp.array([3.0, -1.0, 2.0])
@@ -236,10 +236,10 @@ def scaled_sign() -> Compressor:
 
 
 def round_to_bits(bits: int) -> Compressor:
-    """Every entry as a whole number of a few bits, times the largest; rounded to the nearest, so always a contraction.
+    """Rounds every entry to an integer of a few bits, scaled by the largest entry.
 
     Args:
-        bits: Of each number, 2 to 16.
+        bits: Bits of each number, 2 to 16.
 
     Raises:
         ProgramError: if `bits` is out of range.
@@ -275,16 +275,17 @@ def round_to_bits(bits: int) -> Compressor:
 
 
 def low_rank(rank: int) -> Compressor:
-    """Each matrix as the product of two thin ones, found by one step of subspace iteration; smaller leaves as they are.
+    """Factors each matrix into two thin matrices by one step of subspace iteration.
 
-    A leaf `[n, ...]` counts as a matrix of n rows. It is the orthogonal projection onto r directions of its columns.
-    `power_sgd_mean` starts each round from the last one's factors and sums them on the way, which this does not.
+    A leaf `[n, ...]` counts as a matrix of n rows. Leaves smaller than their factors are sent unchanged. The result is
+    the orthogonal projection onto r directions of the columns. Unlike `power_sgd_mean`, it does not start from the
+    factors of the last round, and it does not sum factors on the way.
 
     Args:
         rank: r; a matrix `[n, m]` costs r (n + m) numbers instead of n m.
 
     Raises:
-        ProgramError: if the rank is no positive number.
+        ProgramError: if the rank is not positive.
 
     Example:
         >>> row, key = jnp.outer(jnp.arange(4.0), jnp.ones(5)), jax.random.key(0)
@@ -339,7 +340,7 @@ def _flat(form: object) -> tuple[int, Callable[[jax.Array], Any]]:
 
 
 def _pack(numbers: jax.Array, bits: int) -> jax.Array:
-    """Numbers of a few bits each, as many in a word of 32 as fit."""
+    """Packs as many numbers of a few bits as fit into each 32-bit word."""
     lanes = 32 // bits
     padded = jnp.pad(numbers, (0, -numbers.size % lanes)).reshape(-1, lanes)
     return (padded << _shifts(bits)[None, :]).sum(-1, dtype=jnp.uint32)

@@ -21,19 +21,19 @@ def fedavg(
     proximal: float = 0.0,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
-    """Federated averaging; with one step per client, FedSGD.
+    """Federated averaging (FedAvg); FedSGD if each client takes one step.
 
-    A round moves the parameters once to every client and one update of the same size back.
+    In a round, every client receives the parameters and sends one update of the same size.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
-        clients: How many take part in a round.
-        client_optimizer: Of the clients; `optax.sgd` in the paper. It starts again in every round, and so does a
-            schedule in it, with a warning.
+        clients: Number of clients in a round.
+        client_optimizer: Optimiser of the clients; `optax.sgd` in the paper. Its state is reset in every round. A
+            schedule is reset too, with a warning.
         server_optimizer: Takes the mean update as a pseudo-gradient. Default: `optax.sgd(1.0)`, plain averaging.
         proximal: Strength μ of a pull towards the server's parameters; see `fedprox`.
-        aggregator: How the updates become one: `median()`, `trimmed_mean(...)`, `gaussian_mean(...)`,
-            `top_k_mean(...)`, `quantized_mean(...)`. Default: the mean by weight.
+        aggregator: How the updates are combined: `median()`, `trimmed_mean(...)`, `gaussian_mean(...)`,
+            `top_k_mean(...)`, `quantized_mean(...)`. Default: the weighted mean.
 
     Returns:
         The algorithm. Its round takes batches `[clients, steps, ...]` (a dictionary may hold `mask`
@@ -86,14 +86,14 @@ def fedprox(
     server_optimizer: optax.GradientTransformation | None = None,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
-    """FedAvg whose clients are pulled back towards the server's parameters while they train.
+    """FedAvg with a proximal term that pulls clients towards the server's parameters.
 
     A client minimises `loss + μ/2 ‖w − w_server‖²`. Moves the same bytes as `fedavg`.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
-        clients: How many take part in a round.
-        client_optimizer: Of the clients.
+        clients: Number of clients in a round.
+        client_optimizer: Optimiser of the clients.
         proximal: Strength μ of the pull, at least 0; with 0 this is `fedavg`.
         server_optimizer: As in `fedavg`.
         aggregator: As in `fedavg`.
@@ -131,13 +131,12 @@ def fedopt(
 ) -> Algorithm:
     """FedAvg with an adaptive optimiser at the server: FedAdam, FedYogi, FedAdagrad.
 
-    Moves the same bytes as `fedavg`. Optax's Adam and Yogi correct the bias of their first rounds, which Algorithm 2 of
-    the paper does not.
+    Moves the same bytes as `fedavg`. Unlike Algorithm 2 of the paper, Optax's Adam and Yogi apply bias correction.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
-        clients: How many take part in a round.
-        client_optimizer: Of the clients; `optax.sgd` in the paper.
+        clients: Number of clients in a round.
+        client_optimizer: Optimiser of the clients; `optax.sgd` in the paper.
         server_optimizer: `optax.adam(lr, eps=1e-3)`, `optax.yogi(lr)`, `optax.adagrad(lr)`, …; its `eps` is the
             paper's degree of adaptivity τ.
         aggregator: As in `fedavg`.

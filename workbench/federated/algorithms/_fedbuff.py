@@ -1,4 +1,4 @@
-"""FedBuff: clients train whenever they like, the server steps whenever enough updates have come."""
+"""FedBuff: asynchronous clients; the server takes a step when its buffer is full."""
 
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ from workbench.primitives import broadcast, map_fn, program, reduce_mean, reduce
 
 
 class FedBuffState(NamedTuple):
-    """State of the server and its number of steps, with each client's model and its age (`[clients, ...]`)."""
+    """Server state and step count, with each client's model and age (`[clients, ...]`)."""
 
     server: ServerState
     step: jax.Array
@@ -39,15 +39,15 @@ def fedbuff(
 ) -> Algorithm:
     """Asynchronous federated averaging with a buffer, one server step per round.
 
-    The clients whose updates fill the buffer of a round are those of weight above 0 in its batches. Each of them has
-    trained from the parameters that it fetched when it last delivered, and fetches the new ones afterwards. An update
-    that is s server steps old counts 1 / √(1 + s). If all clients deliver in every round, this is `fedavg`. Moves the
-    bytes of `fedavg`.
+    Clients with weight above 0 in the batches fill the buffer of a round. Each of these clients has trained from the
+    parameters that it fetched at its last delivery; it then fetches the new parameters. An update that is s server
+    steps old is scaled by 1 / √(1 + s). If all clients deliver in every round, this is `fedavg`. Moves the bytes of
+    `fedavg`.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
-        clients: How many there are.
-        client_optimizer: Of the clients.
+        clients: Number of clients.
+        client_optimizer: Optimiser of the clients.
         server_optimizer: Takes the mean of the scaled updates as a pseudo-gradient. Default: `optax.sgd(1.0)`.
         aggregator: As in `fedavg`; combines the scaled updates.
 

@@ -1,4 +1,4 @@
-"""k-means over clients: MapReduce's first textbook example of learning."""
+"""k-means over clients, a classic example of learning with MapReduce."""
 
 from typing import Any
 
@@ -13,13 +13,13 @@ from workbench.primitives import broadcast, map_fn, program, reduce_sum
 
 
 def kmeans(*, clients: int) -> Algorithm:
-    """Lloyd's algorithm over points that stay with their clients.
+    """Runs Lloyd's algorithm on points that stay with their clients.
 
-    A round moves the centres to every client, and per centre a sum and a count back. It equals Lloyd's algorithm on the
-    pooled points, however they are spread.
+    In a round, every client receives the centres and sends a sum and a count per centre. The result equals Lloyd's
+    algorithm on the pooled points, for any distribution of points over clients.
 
     Args:
-        clients: How many hold points.
+        clients: Number of clients with points.
 
     Returns:
         The algorithm. Its state is the centres `[k, dims]`; its round takes points `[clients, points, dims]`, or a

@@ -1,4 +1,4 @@
-"""Linear algebra over rows that stay with their clients: power iteration, and Newton's method."""
+"""Power iteration and Newton's method on data that stay with the clients."""
 
 from typing import Any
 
@@ -15,12 +15,12 @@ from workbench.primitives import broadcast, map_fn, program, reduce_sum, reduce_
 
 
 def power_iteration(*, clients: int) -> Algorithm:
-    """The first principal direction of rows that are spread over clients.
+    """Finds the first principal direction of rows that are spread over clients.
 
-    A round moves one vector to every client and one back: Σ Aᵢᵀ (Aᵢ v) is the matrix of all rows, applied to v.
+    In a round, every client receives one vector and sends one vector; their sum is Σ Aᵢᵀ (Aᵢ v).
 
     Args:
-        clients: How many hold rows.
+        clients: Number of clients with rows.
 
     Returns:
         The algorithm. Its state is a vector `[features]` of norm 1; its round takes rows `[clients, rows, features]`
@@ -50,19 +50,19 @@ def power_iteration(*, clients: int) -> Algorithm:
 
 
 def newton(loss: Loss, *, clients: int, ridge: float = 0.0) -> Algorithm:
-    """Newton's method on the mean loss of the clients; gradient and Hessian are derivatives *of the program*.
+    """Runs Newton's method on the clients' mean loss, by differentiating the program.
 
-    A round moves the parameters to the clients and a gradient and a Hessian `[features, features]` back, through the
-    derivative of `broadcast`, which is a reduction.
+    In a round, every client receives the parameters and sends a gradient and a Hessian `[features, features]`. Both are
+    summed because the derivative of `broadcast` is a reduction.
 
     Args:
         loss: `loss(params, batch)`, a scalar; twice differentiable.
-        clients: How many take part.
+        clients: Number of clients.
         ridge: Strength of an added `ridge/2 ‖w‖²`, which keeps the Hessian invertible.
 
     Returns:
         The algorithm. Its state is the parameters: a vector `[features]`, or a pytree of `features` numbers, such as a
-        small model; its round takes one batch per client (leaves `[clients, ...]`, weighed by the entry `weight` if
+        small model; its round takes one batch per client (leaves `[clients, ...]`, weighted by the entry `weight` if
         there is one) and returns the metrics `loss` and `gradient_norm`, both before the round.
 
     Example:

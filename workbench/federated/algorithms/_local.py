@@ -1,4 +1,4 @@
-"""Local training: what one client does in a round."""
+"""Local training of one client in a round."""
 
 import warnings
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from workbench.primitives import emit
 class Trained(NamedTuple):
     """Result of a client: its update, its mean loss, and its number of steps without padding.
 
-    `optimizer` is the state of its optimiser, where it was given one to go on with.
+    `optimizer` is the new optimiser state if `optimizer_state` was passed.
     """
 
     update: Params
@@ -46,7 +46,7 @@ def train_locally(
 ) -> Trained:
     """Takes one optimiser step per batch, starting at the server's parameters.
 
-    Emits "client loss" at every step and "client drift" (a distance) at the end, to whoever listens.
+    Emits "client loss" at every step and "client drift" (a distance) at the end.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
@@ -55,10 +55,9 @@ def train_locally(
         batches: Pytree `[steps, ...]`. If it is a dictionary with `mask` `[steps, batch]`, steps without any example
             (how a small client is padded) change nothing and do not count.
         adjust: `adjust(params, gradient)` returns the direction that the optimiser gets.
-        optimizer_state: To go on with. Default: the optimiser starts again, and its state is not handed back.
+        optimizer_state: State to continue from. Default: a new state, which is not returned.
 
-    Returns:
-        The update and the mean loss; 0 of both for a client without examples.
+    Returns: The update and the mean loss; both are 0 for a client without examples.
 
     Example:
         >>> import optax
@@ -88,12 +87,12 @@ def train_locally(
 
 
 def _started(optimizer: optax.GradientTransformation, params: Params) -> PyTree[Array]:
-    """The state of an optimizer that starts again in every round."""
+    """Initializes an optimizer that is reset in every round; warns about schedules."""
     state = optimizer.init(params)
     if any(map(_is_schedule, jax.tree.leaves(state, is_leaf=_is_schedule))):
         warnings.warn(
-            "The optimizer of the clients holds a schedule. The optimizer starts again in every round, and so does the "
-            "schedule: it never gets past the steps of one round. For a rate that decays over rounds, make the "
+            "The optimizer of the clients holds a schedule. The optimizer starts again in every round, and so does "
+            "the schedule: it never gets past the steps of one round. For a rate that decays over rounds, make the "
             "algorithm inside the round with the rate of that round, `optax.sgd(schedule(round))`.",
             stacklevel=2,
         )
@@ -112,15 +111,15 @@ def has_examples(batch: Batch) -> Bool[Array, ""]:
 def split_weight(
     client_batches: ClientBatches, clients: int, *, keeps_state: str | Literal[False] = False
 ) -> tuple[Any, Weights]:
-    """Splits batches from the clients' weights: the entry `weight` if there is one, else ones.
+    """Splits batches and client weights (entry `weight`, or ones if it is missing).
 
     Args:
         client_batches: Batches of all clients of the round; entries `weight` and `cohort` are taken out.
         clients: Number of clients of the algorithm.
-        keeps_state: Name of the function that made the algorithm, if its clients keep a state from round to round.
+        keeps_state: Name of the function that made the algorithm, if its clients keep state between rounds.
 
     Raises:
-        ProgramError: if clients keep a state by slot, and the batches are a cohort of more clients.
+        ProgramError: if state is kept per slot, and the batches are a cohort from a larger population.
     """
     if not isinstance(client_batches, dict):
         return client_batches, jnp.ones(clients)
@@ -139,7 +138,7 @@ def split_weight(
 
 
 def mean_gradient(loss: Loss, params: Params, batches: Batches) -> PyTree[Array]:
-    """A client's gradient at the server's parameters, over all its batches that are no padding."""
+    """Computes a client's gradient at the server's parameters over all real batches."""
 
     def add(total: object, batch: Batch) -> tuple[Any, None]:
         gradient = jax.grad(loss)(params, batch)

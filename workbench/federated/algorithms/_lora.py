@@ -1,4 +1,4 @@
-"""Low-rank adapters: clients train two thin matrices next to each frozen one, and send nothing else."""
+"""Low-rank adapters: clients train and send two thin matrices per frozen matrix."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,19 +21,19 @@ Adapters = dict[str, Metrics]
 def init_adapters(
     params: Params, rank: int, key: Key[Array, ""], *, select: Callable[[str], bool] = lambda path: True
 ) -> Adapters:
-    """Adapters `a` (Gaussian) and `b` (zeros) for the matrices of a model; merged, they change nothing at first.
+    """Initializes adapters `a` (Gaussian) and `b` (zeros); merging them changes nothing at first.
 
     Args:
         params: The frozen parameters.
         rank: r; a matrix `[n, m]` gets `a` `[n, r]` and `b` `[r, m]`.
         key: Decides `a`.
-        select: Which matrices, by their path, such as "layers.0.attention.query".
+        select: Whether to adapt the matrix at a path, such as "layers.0.attention.query".
 
     Returns:
         By path, `{"a": …, "b": …}`.
 
     Raises:
-        ProgramError: no matrix is selected, or the rank is no positive number.
+        ProgramError: if no matrix is selected, or the rank is not positive.
 
     Example:
         >>> adapters = init_adapters({"w": jnp.ones((4, 3)), "bias": jnp.ones(3)}, 2, jax.random.key(0))
@@ -63,7 +63,7 @@ def init_adapters(
 
 
 def merge_adapters(params: Params, adapters: Adapters, *, scale: float = 1.0) -> PyTree[Array]:
-    """The parameters with `scale * a @ b` added to each adapted matrix.
+    """Adds `scale * a @ b` to each adapted matrix.
 
     Example:
         >>> merged = merge_adapters({"w": jnp.zeros((1, 1))}, {"w": {"a": jnp.ones((1, 2)), "b": jnp.ones((2, 1))}})
@@ -91,18 +91,18 @@ def fedlora(
 ) -> Algorithm:
     """Federated averaging of low-rank adapters of a frozen model.
 
-    Clients send the adapters alone: for a matrix `[n, m]` r (n + m) numbers instead of n m. A plan counts the frozen
-    parameters as broadcast in every round, because a program does not know that the clients have them already. The
-    mean of products is not the product of means; with `freeze_a` only `b` is trained, half as much, and the mean is
-    exact.
+    Clients send only the adapters: r (n + m) numbers instead of n m for a matrix `[n, m]`. A plan counts the frozen
+    parameters as broadcast in every round, because a program does not know that the clients already have them. The mean
+    of products `a @ b` is not the product of means. With `freeze_a` only `b` is trained, so the mean is exact and
+    communication is halved.
 
     Args:
         loss: `loss(params, batch)`, a scalar, of the whole model.
-        frozen: Its parameters, which every client has already; constants of the program.
-        clients: How many take part in a round.
-        client_optimizer: Of the clients.
-        scale: By which `a @ b` is multiplied (α / r in the paper).
-        freeze_a: Whether `a` keeps its first value (FFA-LoRA).
+        frozen: Parameters of the model, which every client already has; constants of the program.
+        clients: Number of clients in a round.
+        client_optimizer: Optimiser of the clients.
+        scale: Factor of `a @ b` (α / r in the paper).
+        freeze_a: Whether `a` keeps its initial value (FFA-LoRA).
         server_optimizer: As in `fedavg`.
         aggregator: As in `fedavg`.
 

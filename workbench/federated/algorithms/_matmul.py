@@ -1,4 +1,4 @@
-"""SUMMA and 2.5-D matrix multiplication: MapReduce over layers, panels that travel along rows and columns inside."""
+"""SUMMA and 2.5-D matrix multiplication as MapReduce over layers of devices."""
 
 import math
 
@@ -11,23 +11,23 @@ from workbench.primitives import map_fn, program, reduce_sum
 
 
 def matmul_25d(a: Float[Array, " n k"], b: Float[Array, " k m"], *, panels: int = 1) -> Float[Array, " n m"]:
-    """Multiplies two matrices that are spread over `layers` of `rows` × `cols` devices; with one layer, SUMMA.
+    """Multiplies two matrices on `layers` of `rows` × `cols` devices; one layer is SUMMA.
 
-    Layer *l* holds a slab of A's columns and the same slab of B's rows: it is a client whose work is their product, and
-    the product of the whole is the `reduce_sum` over clients. Inside a layer every device gathers, panel by panel, the
-    part of A from its row and the part of B from its column. `matmul_words` counts what that moves.
+    Layer *l* is a client with a slab of A's columns and the same slab of B's rows. It computes the product of its
+    slabs, and `reduce_sum` over the layers gives A B. Inside a layer every device gathers its row of A and its column
+    of B, one panel at a time. `matmul_words` counts the numbers that are sent.
 
     Args:
         a: A. Best laid out as `P("rows", ("layers", "cols"))`.
         b: B. Best laid out as `P(("layers", "rows"), "cols")`.
-        panels: In how many pieces each layer gathers its slab. More panels need less memory at once, and the same
+        panels: Number of pieces in which each layer gathers its slab. More panels need less memory and move the same
             bytes.
 
     Returns:
         A B, laid out as `P("rows", "cols")`.
 
     Raises:
-        MeshError: if the mesh of `jax.set_mesh` has not the axes `rows`, `cols` and `layers`, or is no square grid.
+        MeshError: if the mesh of `jax.set_mesh` lacks the axes `rows`, `cols` or `layers`, or is not a square grid.
         ProgramError: if the matrices do not divide.
 
     Example:
@@ -60,7 +60,7 @@ def matmul_25d(a: Float[Array, " n k"], b: Float[Array, " k m"], *, panels: int 
 
 
 def _add_panel(total: Array, pieces: tuple[Array, Array]) -> tuple[Array, None]:
-    """Adds the product of one panel of A and one of B; saying how they are laid out says what travels."""
+    """Adds the product of two panels; their sharding constraints cause the gathers."""
     of_a = _laid_out(_laid_out(pieces[0], "rows", "cols", None), "rows", None, None)  # along the row
     of_b = _laid_out(_laid_out(pieces[1], "rows", None, "cols"), None, None, "cols")  # along the column
     product = of_a.reshape(of_a.shape[0], -1) @ of_b.reshape(-1, of_b.shape[-1])
@@ -76,8 +76,8 @@ def matmul_words(n: int, *, side: int, layers: int = 1) -> dict[str, float]:
 
     Args:
         n: Rows and columns of the matrices.
-        side: Rows, and columns, of the grid of one layer: q.
-        layers: c; there are c q² devices.
+        side: q, the number of rows and of columns in the grid of one layer.
+        layers: c, the number of layers; there are c q² devices.
 
     Returns:
         `gather`: 2 (q − 1) n² / (c q²), the panels of A and B; `reduce`: 2 (c − 1) n² / (c q²), the all-reduce of the

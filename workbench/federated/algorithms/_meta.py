@@ -1,4 +1,4 @@
-"""Reptile and MAML: parameters from which every client gets far with a few steps of its own."""
+"""Reptile and MAML: initial parameters that each client can fine-tune in a few steps."""
 
 from collections.abc import Callable
 
@@ -30,16 +30,16 @@ def reptile(
     server_learning_rate: float = 0.5,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
-    """Federated averaging with a careful server, understood as learning to learn: `personalize` fine-tunes.
+    """Federated averaging with a server learning rate, used for meta-learning (Reptile).
 
-    Moves the same bytes as `fedavg`, and is it: the mean update of several local steps holds a term that pulls the
-    gradients of a client's batches into one direction (equation 27 of the paper).
+    Equals `fedavg` with a server learning rate, and moves the same bytes. The mean update of several local steps
+    contains a term that aligns the gradients of a client's batches (equation 27 of the paper).
 
     Args:
         loss: `loss(params, batch)`, a scalar.
-        clients: How many take part in a round.
-        client_optimizer: Of the clients, in training and in fine-tuning.
-        server_learning_rate: ε, how far the server follows the mean update.
+        clients: Number of clients in a round.
+        client_optimizer: Optimiser of the clients in training and fine-tuning.
+        server_learning_rate: ε, the factor of the mean update at the server.
         aggregator: As in `fedavg`.
 
     Returns:
@@ -76,22 +76,22 @@ def maml(
     first_order: bool = False,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
-    """Model-agnostic meta-learning over clients: the server descends the loss *after* each client's own steps.
+    """Minimizes the loss *after* each client's local steps (MAML).
 
-    A client trains on its even batches, and its loss on the odd ones is differentiated through that training with
-    respect to where it started. Moves the same bytes as `fedavg`.
+    A client trains on its even batches. Its loss on the odd batches is differentiated through that training, with
+    respect to the initial parameters. Moves the same bytes as `fedavg`.
 
     Args:
         loss: `loss(params, batch)`, a scalar; twice differentiable unless `first_order`.
-        clients: How many take part in a round.
-        inner_optimizer: Of the clients' own steps.
+        clients: Number of clients in a round.
+        inner_optimizer: Optimiser of the clients' local steps.
         server_optimizer: Takes the mean meta-gradient.
-        first_order: Leaves out the derivative of the inner steps (FO-MAML): the gradient where they end.
+        first_order: Whether to ignore the derivative of the inner steps and take the gradient after them (FO-MAML).
         aggregator: As in `fedavg`; combines the negative meta-gradients.
 
     Returns:
-        The algorithm, with batches as in `fedavg` (two steps or more). Its metric `loss` is that after the inner steps,
-        on batches that they have not seen; `personalize(state, client_batches)` takes inner steps on all batches.
+        The algorithm, with batches as in `fedavg` (two steps or more). Its metric `loss` is the loss after the inner
+        steps, on the odd batches; `personalize(state, client_batches)` takes inner steps on all batches.
 
     Example:
         >>> algorithm = maml(lambda w, x: (w - x) ** 2, clients=1, inner_optimizer=optax.sgd(0.25),
@@ -132,7 +132,7 @@ def maml(
 
 
 def fine_tuning(loss: Loss, *, clients: int, optimizer: optax.GradientTransformation) -> Callable[..., ClientParams]:
-    """A `personalize` that trains every client from the server's parameters, for any algorithm that has such.
+    """Makes a `personalize` that trains every client from the server's parameters.
 
     Example:
         >>> tune = fine_tuning(lambda w, x: (w - x) ** 2, clients=2, optimizer=optax.sgd(0.5))

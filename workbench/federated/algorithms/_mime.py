@@ -1,4 +1,4 @@
-"""Mime-lite: clients take the steps of the server's optimiser, whose statistics only the server changes."""
+"""MimeLite: clients use the server's optimiser state without changing it."""
 
 import jax
 import optax
@@ -26,17 +26,17 @@ def mime_lite(
     server_learning_rate: float = 1.0,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
-    """Local training in which the momentum (or Adam's moments) stays that of the whole federation.
+    """Trains clients with the momentum (or Adam's moments) of the server, kept fixed.
 
-    Every client starts with the server's statistics and applies them unchanged in each of its steps; the server renews
-    them with the mean gradient of all clients at its own parameters. A round moves parameters and statistics to the
-    clients, and an update and a gradient back; the clients compute every gradient twice.
+    Every client applies the server's optimiser statistics unchanged in each local step. The server updates the
+    statistics with the mean gradient of all clients at its own parameters. In a round, every client receives parameters
+    and statistics and sends an update and a gradient. Clients compute every gradient twice.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
-        clients: How many take part in a round.
+        clients: Number of clients in a round.
         optimizer: The base optimiser, with its learning rate: `optax.sgd(lr, momentum=0.9)`, `optax.adam(lr)`.
-        server_learning_rate: By which the mean update is multiplied; 1 in the paper.
+        server_learning_rate: Factor of the mean update; 1 in the paper.
         aggregator: As in `fedavg`, for the updates; gradients are averaged by weight.
 
     Returns:
@@ -60,7 +60,7 @@ def mime_lite(
         def step_of(
             updates: PyTree[Array], state: PyTree[Array], params: Params = None
         ) -> tuple[PyTree[Array], PyTree[Array]]:
-            return optimizer.update(updates, statistics, params)[0], state  # the statistics are not renewed here
+            return optimizer.update(updates, statistics, params)[0], state  # the statistics are not updated here
 
         fixed = optax.GradientTransformation(lambda params: (), step_of)
         trained = train_locally(loss, fixed, params, batches)

@@ -1,4 +1,4 @@
-"""FedNova, FedDyn and FedLin: local steps that do not move where the rounds converge to."""
+"""FedNova, FedDyn and FedLin: local steps that keep the global optimum as fixed point."""
 
 from typing import Any, NamedTuple
 
@@ -23,15 +23,16 @@ def fednova(
     server_optimizer: optax.GradientTransformation | None = None,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
-    """FedAvg that divides each update by its number of local steps, and multiplies their mean by the mean number.
+    """FedAvg with updates normalised by the number of local steps (FedNova).
 
-    Clients with more batches no longer pull the solution towards themselves. Moves the bytes of `fedavg` and one number
-    per client.
+    Each update is divided by its number of local steps, and the mean is multiplied by the mean number of steps. Clients
+    with more batches no longer bias the solution. Moves the bytes of `fedavg` and one number per client.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
-        clients: How many take part in a round.
-        client_optimizer: Of the clients; the paper's normalisation for plain SGD (‖aᵢ‖₁ is the number of steps).
+        clients: Number of clients in a round.
+        client_optimizer: Optimiser of the clients. The normalisation is the paper's for plain SGD (‖aᵢ‖₁ is the number
+            of steps).
         server_optimizer: As in `fedavg`.
         aggregator: As in `fedavg`; combines the normalised updates.
 
@@ -78,7 +79,7 @@ class FedDynState(NamedTuple):
 
 
 def feddyn(loss: Loss, *, clients: int, learning_rate: float, alpha: float) -> Algorithm:
-    """Local losses with a linear and a quadratic term, chosen so that the clients' minima agree with the common one.
+    """Adds linear and quadratic terms that align local minima with the global one (FedDyn).
 
     A client minimises `loss − ⟨λᵢ, w⟩ + α/2 ‖w − w_server‖²` and keeps λᵢ. Moves the bytes of `fedavg`.
 
@@ -86,7 +87,7 @@ def feddyn(loss: Loss, *, clients: int, learning_rate: float, alpha: float) -> A
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients. Clients of weight 0 are absent from a round and keep their duals; all others count
             equally, as in the paper. Where each round has a sampled cohort, make the algorithm with `in_cohorts`.
-        learning_rate: Of the clients' steps.
+        learning_rate: Learning rate of the clients.
         alpha: α, the strength of the quadratic term, above 0.
 
     Returns:
@@ -123,7 +124,7 @@ def _feddyn(loss: Loss, clients: int, population: int, learning_rate: float, alp
         present = map_fn(lambda w: w > 0, (weight,))
         results, update, duals, took_part = map_fn(train, (broadcast(state.params), state.duals, present, batches))
         mean, value, drift = reduce_mean(results, where=took_part)
-        # Over the whole population, present or not: α / m times the sum over those that took part.
+        # Over the whole population, present or not: α / m times the sum over the participating clients.
         scale = alpha * clients / population
         correction = jax.tree.map(lambda h, x: h - scale * x, state.correction, reduce_mean(update))
         params = jax.tree.map(lambda w, x, h: w + x - h / alpha, state.params, mean, correction)
@@ -148,17 +149,17 @@ def fedlin(
     server_optimizer: optax.GradientTransformation | None = None,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
-    """Local steps that subtract the client's gradient at the server's parameters and add the mean of all: exact.
+    """Corrects local steps by the difference of mean and client gradient (FedLin).
 
-    The only point at which nothing moves is that where the mean gradient is 0, however many local steps are taken and
-    however different the clients are; strongly convex losses are minimised linearly with a constant learning rate.
-    Moves twice the bytes of `fedavg` each way, in two exchanges.
+    The only fixed point is where the mean gradient is 0, for any number of local steps and any heterogeneity. For
+    strongly convex losses, convergence is linear with a constant learning rate. Moves twice the bytes of `fedavg` each
+    way, in two exchanges.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
-        clients: How many take part in a round.
-        learning_rate: η; a client with τ real batches steps by η / τ, so that clients with more of them do not count
-            for more.
+        clients: Number of clients in a round.
+        learning_rate: η; a client with τ real batches steps by η / τ, so that clients with more batches do not count
+            more.
         server_optimizer: As in `fedavg`.
         aggregator: As in `fedavg`; gradients are averaged by weight.
 

@@ -1,4 +1,4 @@
-"""Ditto and FedRep: a model, or a part of one, that never leaves its client."""
+"""Ditto and FedRep: a personal model, or personal layers, that are never sent."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias
@@ -17,7 +17,7 @@ from workbench.federated.algorithms._types import Batches, ClientBatches, Client
 from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mean
 
 Form: TypeAlias = tuple[Sequence[bool], PyTreeDef]
-"""Which parameters are a client's own, in the order of the tree, and the tree."""
+"""Whether each parameter is personal, in the order of the tree, and the tree."""
 
 
 class PersonalState(NamedTuple):
@@ -42,22 +42,23 @@ def ditto(
     server_optimizer: optax.GradientTransformation | None = None,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
-    """Federated averaging, and next to it a model of each client's own that is pulled towards the shared one.
+    """Trains a shared model, and a personal model per client that is pulled towards it.
 
-    The own model minimises `loss + λ/2 ‖v − w_server‖²`. Moves the bytes of `fedavg`; own models stay on the client.
+    A personal model minimises `loss + λ/2 ‖v − w_server‖²`. Moves the bytes of `fedavg`; personal models stay on the
+    client.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
-        clients: How many there are. Those of weight 0 are absent from a round and keep what they hold.
-        client_optimizer: Of the shared model's local steps.
-        strength: λ; 0 is every client alone, a large one all clients with the shared model.
-        personal_optimizer: Of the own model's steps; default: `client_optimizer`.
+        clients: Number of clients. Clients of weight 0 are absent from a round and keep their personal model.
+        client_optimizer: Optimiser of the shared model's local steps.
+        strength: λ; with 0 each client trains alone, with a large value all clients use the shared model.
+        personal_optimizer: Optimiser of the personal models. Default: `client_optimizer`.
         server_optimizer: As in `fedavg`.
         aggregator: As in `fedavg`.
 
     Returns:
         The algorithm, with batches as in `fedavg` and the metrics `loss`, `squared_drift` and `personal_loss`;
-        `personalize` returns the own models.
+        `personalize` returns the personal models.
 
     Example:
         >>> algorithm = ditto(lambda w, x: (w - x) ** 2, clients=2, client_optimizer=optax.sgd(0.25), strength=0.0)
@@ -110,17 +111,17 @@ def fedrep(
     server_optimizer: optax.GradientTransformation | None = None,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
-    """A shared representation under heads that stay with their clients.
+    """Trains a shared representation with personal heads that stay on their clients.
 
-    A client goes through its batches twice: first its head learns with the representation fixed, then the
-    representation with the head fixed. Only the representation is communicated, each way once.
+    A client passes over its batches twice. First it trains its head with the representation fixed, then the
+    representation with the head fixed. Only the representation is communicated, once in each direction.
 
     Args:
         loss: `loss(params, batch)`, a scalar, of all parameters together.
-        clients: How many there are. Those of weight 0 are absent from a round and keep their head.
-        is_personal: Whether a parameter belongs to the head, by its path, such as "head.kernel".
-        client_optimizer: Of the representation's local steps.
-        head_optimizer: Of the head's; default: `client_optimizer`.
+        clients: Number of clients. Clients of weight 0 are absent from a round and keep their head.
+        is_personal: Whether the parameter at a path, such as "head.kernel", belongs to the head.
+        client_optimizer: Optimiser of the representation's local steps.
+        head_optimizer: Optimiser of the head. Default: `client_optimizer`.
         server_optimizer: As in `fedavg`.
         aggregator: As in `fedavg`.
 
@@ -129,7 +130,7 @@ def fedrep(
         head; `personalize` all parameters for every client.
 
     Raises:
-        ProgramError: `is_personal` chooses nothing, or everything.
+        ProgramError: if `is_personal` chooses no parameter, or all parameters.
 
     Example:
         >>> def loss(w, x):

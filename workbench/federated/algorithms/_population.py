@@ -1,4 +1,4 @@
-"""Populations: models that train apart and are averaged in the end (branch-train-merge) or drawn together (PAPA)."""
+"""Independently trained models, merged at the end (branch-train-merge) or regularly (PAPA)."""
 
 from typing import NamedTuple
 
@@ -23,14 +23,14 @@ class PopulationState(NamedTuple):
 
 
 def branch_train_merge(loss: Loss, *, clients: int, optimizer: optax.GradientTransformation) -> Algorithm:
-    """Experts that start from one seed model and train alone; their parameters are averaged only when asked for.
+    """Trains independent experts from one seed model; `params_of` averages them.
 
     A round moves nothing but its metrics. Merging (`params_of`) moves the parameters once from every expert.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
-        clients: How many experts, each with its own domain.
-        optimizer: Of the experts; it goes on from round to round.
+        clients: Number of experts, each with its own domain.
+        optimizer: Optimiser of the experts; its state is kept between rounds.
 
     Returns:
         The algorithm. `init(params)` branches, a round trains every expert on its own batches (metric `loss`),
@@ -50,20 +50,20 @@ def branch_train_merge(loss: Loss, *, clients: int, optimizer: optax.GradientTra
 
 
 def papa(loss: Loss, *, clients: int, optimizer: optax.GradientTransformation, keep: float = 0.99) -> Algorithm:
-    """A population of networks that after every round are drawn a little towards their mean.
+    """Trains networks that move towards their mean after every round (PAPA).
 
-    Moves the parameters once from every network and their mean back.
+    In a round, every network sends its parameters once and receives the mean.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
-        clients: How many networks. Those of weight 0 do not train in a round.
-        optimizer: Of the networks; it goes on from round to round.
-        keep: α, how much of itself a network keeps; 0.99 with 10 steps per round in the paper. 0 is PAPA-all.
+        clients: Number of networks. Networks of weight 0 do not train in a round.
+        optimizer: Optimiser of the networks; its state is kept between rounds.
+        keep: α, the weight of a network's own parameters; 0.99 with 10 steps per round in the paper. 0 is PAPA-all.
 
     Returns:
-        The algorithm. Its metrics are `loss` and `squared_spread`, the mean squared distance of a network from their
-        mean before it is drawn; `params_of(state)` is the mean (the paper's average soup), and
-        `personalize(state, client_batches)` returns the networks.
+        The algorithm. Its metrics are `loss` and `squared_spread`, the mean squared distance of a network from the mean
+        before the move; `params_of(state)` is the mean (the paper's average soup), and `personalize(state,
+        client_batches)` returns the networks.
 
     Example:
         >>> algorithm = papa(lambda w, x: (w - x) ** 2, clients=2, optimizer=optax.sgd(0.5), keep=0.5)

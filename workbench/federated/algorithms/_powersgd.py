@@ -1,4 +1,4 @@
-"""PowerSGD: matrices as products of two thin ones, with the error fed back into the next round."""
+"""PowerSGD: low-rank compression of updates with error feedback."""
 
 from typing import NamedTuple
 
@@ -14,26 +14,26 @@ from workbench.primitives import broadcast, map_fn, reduce_weighted_mean
 
 
 class PowerSgdState(NamedTuple):
-    """The right factors of the last round at the server, and what each client has not sent yet (`[clients, ...]`)."""
+    """The right factors of the last round, and each client's residual (`[clients, ...]`)."""
 
     factors: list[jax.Array]
     memory: PyTree[Array]
 
 
 def power_sgd_mean(rank: int, *, seed: int = 0) -> Aggregator:
-    """A mean of low rank to which every client sends two thin matrices for each matrix.
+    """Averages updates with low rank: clients send two thin matrices for each matrix.
 
     One step of power iteration per round, from the last round's factors: clients send `M Q`, get its orthonormal basis
-    P back and send `Mᵀ P`. A leaf `[n, ...]` counts as a matrix of n rows; what is smaller than its factors (vectors,
-    biases) is sent as it is. What a client's matrix has beyond the mean of low rank stays in its memory and is added
-    the next time (error feedback).
+    P back and send `Mᵀ P`. A leaf `[n, ...]` counts as a matrix of n rows; leaves smaller than their factors (vectors,
+    biases) are sent unchanged. The difference between a client's matrix and the low-rank mean is added to its next
+    update (error feedback).
 
     Args:
         rank: r; a matrix `[n, m]` costs r (n + m) numbers instead of n m.
-        seed: Decides the first factors.
+        seed: Seed of the initial factors.
 
     Raises:
-        ProgramError: if the rank is no positive number.
+        ProgramError: if the rank is not positive.
 
     Example:
         >>> with program(clients=2):

@@ -1,4 +1,4 @@
-"""Differential privacy for whole clients: every update is clipped, and the mean gets Gaussian noise."""
+"""Client-level differential privacy: clipped updates and Gaussian noise on the mean."""
 
 import math
 from typing import Any
@@ -22,22 +22,22 @@ def gaussian_mean(
     seed: int = 0,
     of: Aggregator | None = None,
 ) -> Aggregator:
-    """A mean that hides whether any single client took part: DP-FedAvg.
+    """Averages with client-level differential privacy (DP-FedAvg).
 
     No client moves the sum by more than `clip`, and the server adds noise of `noise_multiplier * clip` per coordinate
-    to it. `epsilon` says what that is worth. Emits "client norm", the norm before clipping. Moves the bytes of the mean
-    that it is put around. All present clients count alike: a weight would be a secret of its own.
+    to it. `epsilon` computes the privacy guarantee. Emits "client norm", the norm before clipping. Moves the bytes of
+    the inner mean `of`. All present clients count equally, because a weight would be private information too.
 
     Args:
         clip: The largest norm of one client's update, over all parameters together.
         noise_multiplier: z; standard deviation of the noise over `clip`. 0 clips without noise.
-        expected: How many clients take part in a round on average, qN; the sum is divided by it and not by the number
-            that came, which is private too. Default: all clients.
-        seed: Decides the noise of all rounds.
-        of: The mean to put it around, such as `top_k_mean(0.1, memory=False)`. Default: a plain one.
+        expected: Mean number of clients in a round, qN. The sum is divided by it and not by the actual number, which is
+            private. Default: all clients.
+        seed: Seed of the noise in all rounds.
+        of: The inner mean, such as `top_k_mean(0.1, memory=False)`. Default: a plain mean.
 
     Raises:
-        ProgramError: if the noise cannot be what it promises: a clip that is not positive, a negative multiplier, or a
+        ProgramError: if the guarantee does not apply: a clip that is not positive, a negative multiplier, or an inner
             mean in which one client can weigh more than its own update.
 
     Example:
@@ -86,15 +86,15 @@ def _check_noise(clip: float, noise_multiplier: float, inner: Aggregator) -> Non
     if not inner.bounded:
         message = (
             f"`gaussian_mean` was put around {inner.name!r}, in which one client can weigh more than its clipped "
-            "update (a memory of earlier rounds, a scale taken from all clients, or rows that are compared). Then the "
-            "noise hides nobody: use `weighted_mean()` or `top_k_mean(..., memory=False)` inside."
+            "update (a memory of earlier rounds, a scale taken from all clients, or rows that are compared). The "
+            "noise then gives no privacy: use `weighted_mean()` or `top_k_mean(..., memory=False)` inside."
         )
         raise ProgramError(message)
 
 
 def clip_to_norm(tree: PyTree[Array], limit: float | jax.Array) -> PyTree[Array]:
-    """A pytree scaled down to norm `limit`, if it is longer."""
-    # The root of 0 has no derivative; an update of 0 is not scaled at all.
+    """Scales a pytree down to norm `limit` if its norm is larger."""
+    # The square root has no derivative at 0; an update of 0 is not scaled.
     squares = [jnp.vdot(leaf, leaf).real for leaf in jax.tree.leaves(tree)]
     total = sum(squares[1:], squares[0])
     still = total == 0
@@ -105,17 +105,17 @@ def clip_to_norm(tree: PyTree[Array], limit: float | jax.Array) -> PyTree[Array]
 
 
 def epsilon(noise_multiplier: float, *, rounds: int, participation: float, delta: float) -> float:
-    """Upper bound of ε in the (ε, δ)-differential privacy of a client under `gaussian_mean`.
+    """Computes an upper bound of ε for (ε, δ)-differential privacy under `gaussian_mean`.
 
     Computed by Google's `dp-accounting` (extra `privacy`), which composes privacy loss distributions numerically. Two
-    data sets are neighbours if one holds one client more.
+    data sets are neighbours if one has exactly one additional client.
 
     Args:
         noise_multiplier: z, as in `gaussian_mean`.
         rounds: How many.
-        participation: q; each client takes part in a round with this chance, independently, as in the rounds of
-            `data.poisson_cohorts`. Cohorts of a fixed number are another mechanism.
-        delta: δ; below one over the number of clients.
+        participation: q, the probability that a client takes part in a round, independently, as in
+            `data.poisson_cohorts`. Cohorts of fixed size are a different mechanism.
+        delta: δ; use a value below 1 / number of clients.
 
     Returns:
         ε; infinite without noise and 0 without rounds.
@@ -142,12 +142,12 @@ def epsilon(noise_multiplier: float, *, rounds: int, participation: float, delta
     if noise_multiplier == 0 or rounds == 0:
         return 0.0 if rounds == 0 else math.inf
     with needs_library("dp-accounting", extra="privacy", needed_for="`epsilon`"):
-        import dp_accounting  # half a second, and only this needs it
+        import dp_accounting  # takes half a second, and only this function needs it
         from dp_accounting.pld import PLDAccountant
     event = dp_accounting.GaussianDpEvent(noise_multiplier)
     if participation < 1:
         event = dp_accounting.PoissonSampledDpEvent(participation, event)
-    step = 1e-4 if noise_multiplier >= 2 else 1e-3  # of the loss; a larger loss needs fewer digits and many more cells
+    step = 1e-4 if noise_multiplier >= 2 else 1e-3  # large losses: a coarse grid has enough digits
     try:
         return float(PLDAccountant(value_discretization_interval=step).compose(event, rounds).get_epsilon(delta))
     except (ValueError, OverflowError, RuntimeError, MemoryError) as error:

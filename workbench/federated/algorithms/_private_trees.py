@@ -1,4 +1,4 @@
-"""DP-FTRL's tree of noise, and a clip that follows a quantile of the clients' norms."""
+"""DP-FTRL's tree noise, and adaptive clipping at a quantile of the clients' norms."""
 
 import math
 from typing import Any
@@ -18,18 +18,19 @@ from workbench.primitives import broadcast, map_fn, reduce_sum
 def ftrl_mean(
     clip: float, noise_multiplier: float, *, rounds: int, expected: float | None = None, seed: int = 0
 ) -> Aggregator:
-    """A mean whose sum over rounds is private without sampling clients at random: DP-FTRL.
+    """Averages with noise from a binary tree over rounds (DP-FTRL).
 
-    The noise of the first t rounds together is that of a binary tree: as many independent draws as t has ones in
-    binary, at most log2(rounds) + 1, where independent noise per round would be t draws. With a server of `optax.sgd`
-    this is DP-FTRL. Moves the bytes of a mean. All present clients count alike.
+    The sum over rounds is private without sampling clients at random. The noise of the first t rounds together is a sum
+    of independent draws, one per binary digit 1 of t: at most log2(rounds) + 1 draws. Independent noise per round would
+    be t draws. With a server of `optax.sgd` this is DP-FTRL. Moves the bytes of a mean. All present clients count
+    equally.
 
     Args:
         clip: The largest norm of one client's update.
         noise_multiplier: z; standard deviation of one node of the tree over `clip`.
-        rounds: How many there will be; decides the depth of the tree.
-        expected: How many clients take part in a round; the sum is divided by it. Default: all clients.
-        seed: Decides the noise of all rounds.
+        rounds: Number of rounds; determines the depth of the tree.
+        expected: Number of clients in a round; the sum is divided by it. Default: all clients.
+        seed: Seed of the noise in all rounds.
 
     Raises:
         ProgramError: a clip that is not positive, a negative multiplier, or no rounds.
@@ -69,7 +70,7 @@ def ftrl_mean(
 
 
 def _tree_noise(key: jax.Array, finished: jax.Array, levels: int, like: object) -> PyTree[Array]:
-    """The noise of the sum of the first `finished` rounds: one draw per node of the tree that the sum is made of."""
+    """Computes the noise of the first `finished` rounds: one draw per tree node of the sum."""
 
     def of_leaf(x: jax.Array, number: int) -> jax.Array:
         total = jnp.zeros_like(x)
@@ -85,14 +86,14 @@ def _tree_noise(key: jax.Array, finished: jax.Array, levels: int, like: object) 
 
 
 def ftrl_epsilon(noise_multiplier: float, *, rounds: int, delta: float) -> float:
-    """Upper bound of ε in the (ε, δ)-differential privacy of a client that takes part in one round of `ftrl_mean`.
+    """Computes an upper bound of ε for clients that join one round of `ftrl_mean`.
 
-    Computed by `dp-accounting` (extra `privacy`). Clients need not be sampled at random; one that takes part k times
-    needs k² times the variance.
+    The guarantee is (ε, δ)-differential privacy, computed by `dp-accounting` (extra `privacy`). Clients need not be
+    sampled at random. A client that takes part k times needs k² times the variance.
 
     Args:
         noise_multiplier: z, as in `ftrl_mean`.
-        rounds: Leaves of the tree.
+        rounds: Number of rounds, the leaves of the tree.
         delta: δ.
 
     Returns:
@@ -132,21 +133,21 @@ def adaptive_clip_mean(
     expected: float | None = None,
     seed: int = 0,
 ) -> Aggregator:
-    """A private mean whose clip follows a quantile of the clients' norms.
+    """Averages with privacy, and a clip that follows a quantile of the clients' norms.
 
-    Every client also sends one bit, whether its norm is at most the clip C; C is multiplied by
-    exp(−η (share of such clients − quantile)). Its state is `(round, C)`. All present clients count alike.
+    Every client also sends one bit: whether its norm is at most the clip C. C is multiplied by exp(−η (share of such
+    clients − quantile)). The state is `(round, C)`. All present clients count equally.
 
     Args:
         noise_multiplier: z of the updates; standard deviation of their noise over C.
         first_clip: C in the first round.
-        quantile: γ, the share of clients that are not clipped in the long run.
+        quantile: γ, the long-run share of clients whose updates are not clipped.
         learning_rate: η_C.
         count_noise: Standard deviation of the noise of the number of unclipped clients, which is private too; the paper
-            takes a twentieth of the clients of a round. The pair of z and this leaks like z₊ = (z⁻² + (2 b)⁻²)^(−1/2)
-            in `epsilon`.
-        expected: How many clients take part in a round. Default: all clients.
-        seed: Decides the noise.
+            takes a twentieth of the clients of a round. Pass z₊ = (z⁻² + (2 b)⁻²)^(−1/2) to `epsilon` for the combined
+            guarantee, where b is `count_noise`.
+        expected: Number of clients in a round. Default: all clients.
+        seed: Seed of the noise.
 
     Raises:
         ProgramError: a number is out of its range.

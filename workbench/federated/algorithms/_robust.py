@@ -1,4 +1,4 @@
-"""Robust means: what a few clients send, however wrong, does not move the result far."""
+"""Robust means, which bound the influence of a few wrong clients."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,10 +14,10 @@ from workbench.federated.algorithms._types import ClientParams, Params, Weights
 
 
 def median() -> Aggregator:
-    """The median of the clients' updates, coordinate by coordinate.
+    """Computes the coordinate-wise median of the clients' updates.
 
-    Holds as long as fewer than half of the clients are wrong. Moves every client's update to the server, where they
-    are sorted. All present clients count alike.
+    The result is robust while fewer than half of the clients are wrong. Moves every client's update to the server,
+    which sorts them. All present clients count equally.
 
     Example:
         >>> from workbench.primitives import program
@@ -34,16 +34,16 @@ def median() -> Aggregator:
 
 
 def trimmed_mean(share: float = 0.1) -> Aggregator:
-    """The mean without the smallest and the largest updates, coordinate by coordinate.
+    """Computes the coordinate-wise mean without the smallest and largest updates.
 
-    Holds as long as at most a share `share` of the clients is wrong. Moves every client's update to the server, where
-    they are sorted. All present clients count alike.
+    The result is robust while at most a share `share` of the clients is wrong. Moves every client's update to the
+    server, which sorts them. All present clients count equally.
 
     Args:
-        share: Which part of the present clients is left out at each end (rounded down), 0 to below 0.5.
+        share: Share of the present clients that is left out at each end (rounded down), 0 to below 0.5.
 
     Raises:
-        ProgramError: if `share` leaves nobody.
+        ProgramError: if `share` leaves no client.
 
     Example:
         >>> from workbench.primitives import program
@@ -63,7 +63,7 @@ def trimmed_mean(share: float = 0.1) -> Aggregator:
         raise ProgramError(message)
 
     def kept(position: jax.Array, present: jax.Array) -> jax.Array:
-        # A float32 product such as 0.1 × 10 may fall just below the whole number that is meant.
+        # A float32 product such as 0.1 × 10 may be slightly below the intended integer.
         cut = jnp.floor(share * present + 1e-4)
         return ((position >= cut) & (position < present - cut)).astype(present.dtype)
 
@@ -76,7 +76,7 @@ def _median_weights(position: jax.Array, present: jax.Array) -> jax.Array:
 
 
 def _of_sorted(weigh: Callable) -> Callable:
-    """A `combine` that averages sorted rows, each weighed by its position among those of present clients."""
+    """Makes a `combine` that averages sorted rows of present clients, weighted by position."""
 
     def combine(update: ClientParams, weight: Weights, state: PyTree[Array]) -> tuple[Params, Any]:
         clients = weight.shape[0]

@@ -23,17 +23,17 @@ class ScaffoldState(NamedTuple):
 
 
 def scaffold(loss: Loss, *, clients: int, learning_rate: float, server_learning_rate: float = 1.0) -> Algorithm:
-    """Local SGD in which every client subtracts its own mean gradient and adds the mean of all.
+    """Corrects local SGD by the difference of global and local mean gradients (SCAFFOLD).
 
-    Moves twice the bytes of `fedavg` each way: parameters and a control variate. The clients' own controls stay where
-    they are.
+    Moves twice the bytes of `fedavg` each way: parameters and a control variate. The clients' control variates stay on
+    the clients.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients. Clients of weight 0 are absent from a round: they neither move the server nor
             change their control. All others count equally, as in the paper. Where each round has a sampled cohort,
             make the algorithm with `in_cohorts`.
-        learning_rate: Of the clients' steps, η_l.
+        learning_rate: η_l, the learning rate of the clients.
         server_learning_rate: η_g.
 
     Returns:

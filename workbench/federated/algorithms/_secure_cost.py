@@ -20,22 +20,22 @@ def secure_aggregation_cost(
     bits: int = 32,
     neighbours: int | None = None,
 ) -> ProtocolCostRecord:
-    """Bytes and exchanges that secure aggregation adds to a round, and mask words that are expanded.
+    """Counts bytes, exchanges and mask words that secure aggregation adds to a round.
 
     Args:
-        clients: In one aggregation.
+        clients: Number of clients in one aggregation.
         values: Numbers in one client's update.
-        threshold: Results without which nothing is recovered. Default: two thirds of the clients, rounded up.
-        dropouts: Clients that vanish after the exchange of shares, for the work of the server.
-        bits: Of a masked number, instead of the 32 of a plain one.
-        neighbours: With how many others each client shares masks. Default: all of them, as in the protocol of 2017; the
-            one of 2020 needs about a logarithm of them.
+        threshold: Minimum number of results for recovery. Default: two thirds of the clients, rounded up.
+        dropouts: Number of clients that drop out after the exchange of shares; affects the work of the server.
+        bits: Bits of a masked number; a plain number has 32.
+        neighbours: Number of other clients with which each client shares masks. Default: all other clients, as in the
+            protocol of 2017. In the protocol of 2020 the number grows with the logarithm of the clients.
 
     Returns:
         The cost; `population.simulate` takes it as `protocol`.
 
     Raises:
-        ProgramError: if the numbers do not fit each other.
+        ProgramError: if the numbers are inconsistent.
 
     Example:
         >>> cost = secure_aggregation_cost(1000, values=1_000_000)

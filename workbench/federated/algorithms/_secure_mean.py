@@ -1,4 +1,4 @@
-"""Secure aggregation as a reduction: the server adds masked words, and learns the sum alone."""
+"""Secure aggregation as a reduction: the server learns only the sum."""
 
 from typing import Any
 
@@ -20,18 +20,18 @@ from workbench.primitives import map_fn, reduce_sum
 def masked_sum(
     values: Int32[Array, " clients values"], masks: Masks, present: Float[Array, " clients"]
 ) -> UInt32[Array, " values"]:
-    """The sum of the present clients' integers modulo 2³², of which the server sees masked words only.
+    """Sums the present clients' integers modulo 2³²; the server sees only masked words.
 
-    Communicates one `reduce_sum` of words: every client adds the masks of its pairs and its own one to its integers,
-    and the server removes what it has recovered. Each client expands one mask per other client.
+    Communicates one `reduce_sum` of words: every client adds its pairwise masks and its own mask to its integers, and
+    the server removes the recovered masks. Each client expands one mask per other client.
 
     Args:
         values: One row of integers per client.
-        masks: Of this round, from `SecureSession.masks`; `present` must be those for whom they were revealed.
+        masks: Masks of this round, from `SecureSession.masks`, for the same `present` clients.
         present: Above 0 for clients whose results arrive.
 
     Returns:
-        The sum modulo 2³². Words of clients that are masked otherwise than `masks` say make it random.
+        The sum modulo 2³². If the words of a client have other masks than `masks`, the sum is random.
 
     References:
         Bonawitz et al., CCS 2017, section 4.
@@ -44,7 +44,7 @@ def masked_sum(
 
 
 def _masked(row: Array, pairs: Array, own: Array, number: Array, present: Array) -> UInt32[Array, " values"]:
-    """One client's words; 0 of a client whose result does not arrive."""
+    """Masks one client's words; 0 for a client whose result does not arrive."""
     words = jax.lax.bitcast_convert_type(row, jnp.uint32) + chacha20_words(own, row.shape[0])
     others = jnp.arange(pairs.shape[0], dtype=jnp.int32)
 
@@ -56,12 +56,12 @@ def _masked(row: Array, pairs: Array, own: Array, number: Array, present: Array)
 
 
 def _signed(mask: Array, of: Array, other: Array) -> Array:
-    """The mask of a pair as one of them adds it: the smaller number adds, the larger subtracts."""
+    """Signs a pair's mask: the client with the smaller number adds, the other subtracts."""
     return jnp.where(of == other, jnp.zeros_like(mask), jnp.where(of < other, mask, jnp.zeros_like(mask) - mask))
 
 
 def _left(masks: Masks, size: int) -> UInt32[Array, " values"]:
-    """The masks in the sum, from revealed seeds: own ones of survivors, and those shared with clients that dropped."""
+    """Sums survivors' own masks and the pairwise masks shared with dropped clients."""
     survived = jnp.asarray(masks.survived)
     clients = survived.shape[0]
     numbers = jnp.arange(clients, dtype=jnp.int32)
@@ -89,7 +89,7 @@ def _left(masks: Masks, size: int) -> UInt32[Array, " values"]:
 
 
 def _count(masks: Masks) -> Array:
-    """The number of survivors, as the server counts them: not by work on a row of each client."""
+    """Counts the survivors at the server, without work on the clients' rows."""
     count, _ = jax.lax.scan(
         lambda count, alive: (count + alive.astype(jnp.int32), None), jnp.int32(0), jnp.asarray(masks.survived)
     )
@@ -99,28 +99,30 @@ def _count(masks: Masks) -> Array:
 def secure_mean(
     clients: int, *, clip: float, bits: int = 16, noise_multiplier: float = 0.0, threshold: int | None = None
 ) -> Aggregator:
-    """A mean of which the server sees no client's update, only masked words and their sum; with distributed noise.
+    """Averages by secure aggregation, with optional distributed noise.
 
-    A client clips its update to norm `clip`, writes it as integers of at most `bits` bits, adds its part of the noise,
-    and masks the words. The state holds the masks: set it again before every round by `SecureSession.masks(present)`,
-    `state._replace(aggregation=...)`. Who is present is what the masks say. A round uses its masks up: another one
-    without new masks gives NaN, and so does a first one without any. The mean is NaN as well where the words do not fit
-    the masks, such as words of an earlier round. Metrics of the algorithm's round (its loss) are averaged in clear.
+    A client clips its update to norm `clip`, converts it to integers of at most `bits` bits, adds its part of the
+    noise, and masks the words. The server sees only masked words and their sum. The state contains the masks. Before
+    every round, take new masks from a `SecureSession`: `state._replace(aggregation=session.masks(present))`. The masks
+    determine which clients are present. Every round needs new masks; without them the mean is NaN. The mean is also NaN
+    if the words do not match the masks, such as words of an earlier round. Metrics of the algorithm's round (its loss)
+    are averaged in clear.
 
-    Without noise, the present clients of weight above 0 count equally, and a masked word says how many they are. With
+    Without noise, the present clients of weight above 0 count equally, and a masked word gives their number. With
     noise, that number would be a secret too: the sum is divided by the number of present clients, and clients of weight
     0 add zeros. Clients whose update is not finite count as clients of weight 0.
 
     The noise of a client is a discrete Gaussian, drawn by integer arithmetic from a secret of that client in `Masks`,
-    which nobody else learns and which is fresh in every round. The noise of `threshold` clients together has the
-    standard deviation `noise_multiplier * clip`; more clients add more noise. `secure_epsilon` says what it is worth.
+    which is known only to that client and new in every round. The noise of `threshold` clients together has the
+    standard deviation `noise_multiplier * clip`; more clients add more noise. `secure_epsilon` computes the privacy
+    guarantee.
 
     Args:
         clients: Number of clients.
         clip: The largest norm of one client's update.
-        bits: Of the largest number, without the sign. With noise, the resolution is between `bits - 1` and `bits`.
+        bits: Bits of the largest number, without the sign. With noise, the resolution is between `bits - 1` and `bits`.
         noise_multiplier: Standard deviation of the sum's noise over `clip`, if `threshold` clients stay; 0 for none.
-        threshold: That of the session; needed for noise.
+        threshold: Threshold of the session; needed for noise.
 
     Raises:
         ProgramError: if the sum does not fit into 32 bits, if a client's noise is coarser than its integers, or if a
@@ -148,7 +150,7 @@ def secure_mean(
         came = present if grid.is_noisy else counted
         mean = total[:-2].astype(jnp.float32) * grid.unit / jnp.maximum(came, 1).astype(jnp.float32)
         fits = (survivors > 0) & (present == survivors) & (counted >= 0) & (counted <= present)
-        spent = jax.tree.map(lambda x: jnp.zeros_like(jnp.asarray(x)), masks)  # twice the same mask would unmask
+        spent = jax.tree.map(lambda x: jnp.zeros_like(jnp.asarray(x)), masks)  # never mask twice
         return unravel(jnp.where(fits, mean, jnp.full_like(mean, jnp.nan))), spent
 
     def init(params: Params) -> Masks:
@@ -160,11 +162,11 @@ def secure_mean(
 
 
 def _encode(row: object, weight: Array, secret: Array, grid: NoiseGrid) -> Int32[Array, " words"]:
-    """One client's integers, then 1 for its presence, and without noise 1 for an update that counts."""
-    single = jax.tree.map(lambda x: x.astype(jnp.float32), row)  # a norm of fewer digits would be wrong by too much
+    """Encodes one client's integers, its presence, and without noise whether its update counts."""
+    single = jax.tree.map(lambda x: x.astype(jnp.float32), row)  # a norm of lower precision would be too inaccurate
     flat = ravel_pytree(clip_to_norm(single, grid.clip))[0]
     counts = (weight > 0) & jnp.isfinite(flat).all()
-    # Not a product: what a client without data computed may be NaN.
+    # `where`, not a product: a client without data may have computed NaN.
     scaled = jnp.where(counts, jnp.round(flat / grid.unit), jnp.zeros_like(flat))
     words = jnp.clip(scaled, -grid.largest, grid.largest).astype(jnp.int32)
     ones = jnp.ones((), jnp.int32)

@@ -1,4 +1,4 @@
-"""The integers of `secure_mean` with noise, and what their noise is worth."""
+"""The integer grid of `secure_mean` with noise, and its privacy guarantee."""
 
 import math
 from typing import NamedTuple
@@ -6,8 +6,8 @@ from typing import NamedTuple
 from workbench.errors import ProgramError, needs_library
 from workbench.federated.algorithms._discrete_gaussian import MOST_LOG2_DEVIATION
 
-_TAILS = 12  # standard deviations of noise that fit next to the sum
-_LEAST_LOG2_DEVIATION = 2  # sums of finer noise are not discrete Gaussians to 60 digits
+_TAILS = 12  # standard deviations of noise for which the sum has room
+_LEAST_LOG2_DEVIATION = 2  # sums of finer noise match a discrete Gaussian to fewer than 60 digits
 _ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(11, 65), 80, 96, 128, 192, 256, 512, 1024)
 
 
@@ -17,7 +17,7 @@ class NoiseGrid(NamedTuple):
     Attributes:
         clip: The largest norm of one client's update.
         unit: Value of the integer 1.
-        largest: Integer of the largest number.
+        largest: Largest integer.
         log2_deviation: Base-2 logarithm of the standard deviation of one client's noise, in units.
         is_noisy: Whether there is noise.
     """
@@ -29,17 +29,17 @@ class NoiseGrid(NamedTuple):
     is_noisy: bool
 
     def most_squared(self, values: int) -> int:
-        """The largest squared norm of one client's integers: rounding moves each by up to half a unit."""
+        """Bounds the squared norm of one client's integers; rounding adds up to half a unit each."""
         return math.floor(longest(self.clip / self.unit, values) ** 2)
 
 
 def longest(clip_units: float, values: int) -> float:
-    """The largest norm of the integers of an update of norm `clip_units`."""
+    """Bounds the norm of the integers of an update of norm `clip_units`."""
     return clip_units + math.sqrt(values) / 2
 
 
 def noise_grid(clients: int, *, clip: float, bits: int, noise_multiplier: float, threshold: int | None) -> NoiseGrid:
-    """Chooses the unit, so that the deviation of one client's noise is a power of two units.
+    """Chooses the unit so that one client's noise deviation is a power of two units.
 
     Raises:
         ProgramError: as `secure_mean`.
@@ -62,7 +62,7 @@ def noise_grid(clients: int, *, clip: float, bits: int, noise_multiplier: float,
             settings + "Each client adds its part of the noise, and the parts of the clients that certainly stay must "
             f"be enough: pass the threshold of the session, 1 to {clients}."
         )
-    deviation = noise_multiplier / math.sqrt(threshold)  # of one client, over the clip
+    deviation = noise_multiplier / math.sqrt(threshold)  # noise of one client, relative to the clip
     log2 = math.floor(math.log2(deviation) + bits)
     if not _LEAST_LOG2_DEVIATION <= log2 <= MOST_LOG2_DEVIATION:
         raise ProgramError(
@@ -77,7 +77,7 @@ def noise_grid(clients: int, *, clip: float, bits: int, noise_multiplier: float,
 
 
 def clip_in_units(log2_deviation: int, noise_multiplier: float, threshold: int) -> float:
-    """The clip in units, if one client's deviation is `noise_multiplier * clip / sqrt(threshold)`."""
+    """Converts the clip to units, for a deviation of `noise_multiplier * clip / sqrt(threshold)`."""
     return 2**log2_deviation * math.sqrt(threshold) / noise_multiplier
 
 
@@ -100,12 +100,12 @@ def secure_epsilon(
     delta: float,
     colluding: int = 0,
 ) -> float:
-    """Upper bound of ε in the (ε, δ)-differential privacy of a client under `secure_mean` with noise.
+    """Computes an upper bound of ε for (ε, δ)-differential privacy under `secure_mean`.
 
-    Counts the noise of `threshold - colluding` clients: the session recovers no sum with less than `threshold`, and
-    clients that work with the server know the noise that they added. Two data sets are neighbours if one client sends
-    zeros in one of them; who took part in a round is public. Every client is counted in every round, so a smaller
-    participation only helps.
+    Counts the noise of `threshold - colluding` clients: the session recovers no sum with fewer than `threshold`
+    clients, and colluding clients know the noise that they added. Two data sets are neighbours if one client sends
+    zeros in one of them; who took part in a round is public. The bound assumes that every client takes part in every
+    round; it also applies to lower participation.
 
     Args:
         noise_multiplier: As in `secure_mean`.
@@ -160,8 +160,8 @@ def sum_divergence(order: float, l2: float, log2_deviation: int, noises: int, va
     Args:
         order: α, above 1.
         l2: Largest Euclidean norm of one client's integers.
-        log2_deviation: Of one client's noise.
-        noises: Number of clients whose noise counts. More noise has a smaller divergence.
+        log2_deviation: Base-2 logarithm of the standard deviation of one client's noise, in units.
+        noises: Number of clients whose noise counts. More noise gives a smaller divergence.
         values: Numbers in an update.
     """
     nearly = 5 * math.exp(-((math.pi * 2**log2_deviation) ** 2)) * (noises - 1) * values

@@ -1,4 +1,4 @@
-"""The parties of secure aggregation: keys, shares and what the server may learn."""
+"""The parties of secure aggregation: keys, shares and the server's knowledge."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
 
 
 class Masks(NamedTuple):
-    """Seeds of one round. The first four belong to the clients, the others are what the server has recovered.
+    """Seeds of one round: four fields of the clients, then three that the server recovered.
 
     Attributes:
-        pairs: `[clients, clients, 8]`: the seed that each client shares with each other one.
+        pairs: `[clients, clients, 8]`: the seed that each pair of clients shares.
         own: `[clients, 8]`: the seed of each client's own mask.
-        noise: `[clients, 8]`: the seed of each client's noise, of which nobody else has a share.
+        noise: `[clients, 8]`: the seed of each client's noise; no other client has a share of it.
         present: `[clients]`: whether the client's words reach the server.
-        revealed_own: `[clients, 8]`: of survivors; 0 else.
-        revealed_pairs: `[clients, clients, 8]`: those that clients that dropped out shared with survivors; 0 else.
+        revealed_own: `[clients, 8]`: own seeds of survivors; 0 for other clients.
+        revealed_pairs: `[clients, clients, 8]`: seeds of pairs of a dropped client and a survivor; 0 for other pairs.
         survived: `[clients]`: the same as `present`, as the server knows it.
     """
 
@@ -40,21 +40,21 @@ class Masks(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SecureSession:
-    """Secure aggregation among some clients: the server learns their sum, if enough of them stay, and else nothing.
+    """Secure aggregation: the server learns the sum if enough clients stay, else nothing.
 
-    Each pair of clients agrees on a mask that cancels in the sum (X25519, HKDF), and each has a mask of its own. Keys
+    Each pair of clients agrees on a mask that cancels in the sum (X25519, HKDF), and each client has its own mask. Keys
     and own seeds are shared among all (Shamir), sealed for their receivers (ChaCha20-Poly1305), so that the masks of
-    clients that drop out can be removed. A client reveals a share of another one's key *or* of its seed, never of both.
-    The server is honest but curious: it may look at all it receives. Clients refuse a second set of survivors, one that
-    is smaller than the threshold, and one without themselves; keys are not signed, so a server that invents clients is
-    not noticed.
+    clients that drop out can be removed. A client reveals a share of another client's key *or* of its seed, never of
+    both. The server is honest but curious: it may read everything that it receives. Clients refuse a second set of
+    survivors, a set smaller than the threshold, and a set without themselves. Keys are not signed, so clients cannot
+    detect a server that invents clients.
 
     Args (of the constructor):
-        clients: In one aggregation.
-        threshold: Results and answers without which nothing is recovered; more than half of the clients.
+        clients: Number of clients in one aggregation. threshold: Minimum number of results and answers for recovery;
+        more than half of the clients.
 
     Raises:
-        ProgramError: if the threshold does not fit.
+        ProgramError: if the threshold is out of range.
         MissingDependencyError: (when a round begins) if `cryptography` is not installed, extra `secure-aggregation`.
 
     References:
@@ -75,18 +75,18 @@ class SecureSession:
             raise ProgramError(message)
 
     def begin(self) -> "SecureRound":
-        """New keys, agreed and shared among all clients: the exchanges before training."""
+        """Runs the exchanges before training: new keys, agreed and shared among all clients."""
         return SecureRound(self)
 
     def masks(self, present: Sequence[bool] | Bool[np.ndarray, " clients"]) -> Masks:
-        """One whole round for `secure_mean`: fresh keys, and the recovery for the clients that stay.
+        """Runs a whole round for `secure_mean`: new keys, and recovery for the present clients.
 
         Args:
-            present: Whose results arrive.
+            present: Whether each client's result arrives.
 
         Raises:
             EngineError: if fewer than the threshold stay.
-            ProgramError: if `present` has another length than there are clients.
+            ProgramError: if the length of `present` is not the number of clients.
         """
         if np.shape(present) != (self.clients,):
             message = (
@@ -107,7 +107,8 @@ class SecureRound:
     """One round of a session, after keys and shares were exchanged.
 
     Attributes:
-        received: All that the server has received, by exchange and client: bytes of keys, sealed shares and shares.
+        received: Everything that the server has received, by exchange and client: keys, sealed shares and shares, as
+            bytes.
     """
 
     def __init__(self, session: SecureSession) -> None:
@@ -135,15 +136,15 @@ class SecureRound:
         return pairs, np.stack([_words(party.seed) for party in self._parties])
 
     def reveal(self, survivors: Iterable[int], *, responders: Iterable[int] | None = None) -> Masks:
-        """The exchange after training: what the server needs to remove the masks of these survivors' sum.
+        """Runs the exchange after training: recovers the masks in the survivors' sum.
 
         Args:
             survivors: Clients whose masked results arrived.
-            responders: Those of them that are still there to answer. Default: all.
+            responders: Survivors that are still there to answer. Default: all.
 
         Raises:
             EngineError: if fewer than the threshold survive or answer, or if their answers contradict each other.
-            ProgramError: if this round was revealed for other survivors before: two answers would unmask a client.
+            ProgramError: if this round was already revealed for other survivors: two answers would unmask a client.
         """
         alive = sorted(set(survivors))
         answering = alive if responders is None else sorted(set(responders) & set(alive))
@@ -180,7 +181,7 @@ class SecureRound:
 
 
 def _recovered(client: int, shares: Mapping[int, int], threshold: int, key: bytes | None) -> bytes:
-    """The secret of a client's shares; of a private key, the public key must fit."""
+    """Recovers the secret of a client's shares; a private key must match its public key."""
     try:
         secret = recover_secret(shares, threshold=threshold)
     except ProgramError:
@@ -202,7 +203,7 @@ class _Keys(NamedTuple):
 
 
 class _Party:
-    """One client's secrets, which only its own methods read."""
+    """One client's secrets; only its own methods read them."""
 
     def __init__(self, number: int, session: SecureSession) -> None:
         import secrets
@@ -219,7 +220,7 @@ class _Party:
         return _Keys(_public(self._sealing), _public(self._masking))
 
     def seal(self, keys: Mapping[int, _Keys]) -> dict[int, bytes]:
-        """Two shares for each other client, readable by it alone."""
+        """Makes two shares for each other client, encrypted for that client."""
         self._public = keys
         count, threshold = self._session.clients, self._session.threshold
         of_key = share_secret(self._masking, shares=count, threshold=threshold)
@@ -234,7 +235,7 @@ class _Party:
         }
 
     def answer(self, survivors: list[int]) -> list[int]:
-        """A share of every client: of the seed of a survivor, of the key of one that dropped out."""
+        """Returns shares of survivors' seeds and of dropped clients' keys."""
         if self._answered is not None and self._answered != survivors:
             message = (
                 f"Client {self.number} was asked to unmask the survivors {survivors} after {self._answered}. Shares of "
@@ -276,7 +277,7 @@ class _Party:
         return _agree(self._masking, other.masking)
 
     def _cipher(self, receiver: int, sender: int) -> "ChaCha20Poly1305":
-        """Of the messages in one direction: each has a key of its own, so that the nonce may be fixed."""
+        """Derives the key of one direction; each message has its own key, so the nonce may be fixed."""
         other = sender if receiver == self.number else receiver
         with needs_library("cryptography", extra="secure-aggregation", needed_for="`SecureSession`"):
             from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305
@@ -291,7 +292,7 @@ def _public(private: bytes) -> bytes:
 
 
 def _agree(private: bytes, public: bytes) -> bytes:
-    """The seed of the mask of two clients."""
+    """Derives the seed of the mask of two clients."""
     return _exchange(private, public, "pairwise mask")
 
 

@@ -1,4 +1,4 @@
-"""Self-tuning: derivatives of what comes out of several rounds with respect to the settings that went in."""
+"""Hypergradients: derivatives of the result of several rounds with respect to settings."""
 
 import dataclasses
 from collections.abc import Callable
@@ -20,17 +20,17 @@ def hypergradient(
 ) -> Callable[[Any, Any, Any], tuple[jax.Array, Any]]:
     """Differentiates the result of several rounds with respect to settings, such as learning rates.
 
-    The rounds form a scan whose body is differentiated again on the way back (`jax.checkpoint`), so memory holds one
-    state per round.
+    The rounds are a scan whose body is recomputed in the backward pass (`jax.checkpoint`), so memory is one state per
+    round.
 
     Args:
         make: Makes the algorithm from the settings, which are tracers: `lambda lr: fedavg(..., optax.sgd(lr))`.
         objective: `objective(params)`, a scalar; for example the mean loss on held-out examples. May be a program.
-        rounds: How many rounds to differentiate through.
+        rounds: Number of rounds to differentiate through.
 
     Returns:
         A function `(settings, params, client_batches)` that returns the objective after the rounds and its derivative,
-        of the form of `settings`.
+        with the structure of `settings`.
 
     Example:
         >>> import jax.numpy as jnp, optax
@@ -60,13 +60,13 @@ def hypergradient(
 
 
 def reweighted(algorithm: Algorithm, weight: Float[Array, " clients"]) -> Algorithm:
-    """The same algorithm, with these weights of the clients instead of those in its batches.
+    """Replaces the client weights of an algorithm's batches by `weight`.
 
     With `hypergradient`, the weights are settings: `lambda s: reweighted(fedavg(...), jax.nn.softmax(s))`.
 
     Args:
-        algorithm: Whose round takes batches that are a dictionary.
-        weight: How much each client counts, `[clients]`, non-negative.
+        algorithm: An algorithm whose round takes a dictionary of batches.
+        weight: Weight of each client, `[clients]`, non-negative.
 
     Returns:
         The algorithm, with another `round`.

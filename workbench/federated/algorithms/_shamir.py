@@ -1,7 +1,7 @@
 """Shamir's secret sharing over a prime field.
 
-The libraries that share secrets do it for bytes or in GF(2¹²⁸), one bit at a time (PyCryptodome), and a round needs
-clients² shares. Over a prime field Python's own integers compute a share.
+Existing libraries share secrets byte by byte, or in GF(2¹²⁸) one bit at a time (PyCryptodome). A round needs clients²
+shares. Over a prime field, Python's integers compute a share directly.
 """
 
 import math
@@ -11,16 +11,16 @@ from collections.abc import Iterable, Mapping
 from workbench.errors import ProgramError
 
 PRIME = 2**256 + 297
-"""The smallest prime that holds every secret of 32 bytes."""
+"""The smallest prime above every secret of 32 bytes."""
 
 
 def share_secret(secret: bytes, *, shares: int, threshold: int) -> dict[int, int]:
-    """Cuts a secret of 32 bytes into shares, of which `threshold` determine it and fewer say nothing.
+    """Splits a secret of 32 bytes into shares; `threshold` shares recover it.
 
     Args:
         secret: 32 bytes.
-        shares: How many; they are numbered from 1.
-        threshold: How many recover it.
+        shares: Number of shares; they are numbered from 1.
+        threshold: Number of shares that recover the secret; fewer shares reveal nothing.
 
     Example:
         >>> found = share_secret(b"x" * 32, shares=5, threshold=3)
@@ -41,11 +41,11 @@ def share_secret(secret: bytes, *, shares: int, threshold: int) -> dict[int, int
 
 
 def recover_secret(shares: Mapping[int, int], *, threshold: int) -> bytes:
-    """Computes the secret of `threshold` shares, by Lagrange's interpolation at 0.
+    """Recovers a secret from `threshold` shares, by Lagrange interpolation at 0.
 
     Raises:
-        ProgramError: if there are fewer, or they do not belong to one secret of 32 bytes. Shares beyond the threshold
-            are compared with the polynomial of the others, so that one wrong share among them is noticed.
+        ProgramError: if there are fewer shares, or they do not belong to one secret of 32 bytes. Additional shares are
+            checked against the polynomial, so that one wrong share is detected.
     """
     if len(shares) < threshold:
         message = (

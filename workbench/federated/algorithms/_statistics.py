@@ -1,4 +1,4 @@
-"""Statistics of values that stay with their clients: MapReduce that is not learning."""
+"""Statistics of values that stay with their clients, as MapReduce programs."""
 
 import jax
 import jax.numpy as jnp
@@ -15,15 +15,15 @@ def histogram(x: Float[Array, " clients *items"], *, bins: int, low: float, high
 
     Args:
         x: Values, one row per client.
-        bins: How many bins, at least 1.
-        low: Where the first bin starts.
-        high: Where the last bin ends; it includes its end, as in numpy. Values outside and NaN are not counted.
+        bins: Number of bins, at least 1.
+        low: Lower edge of the first bin.
+        high: Upper edge of the last bin, inclusive as in numpy. Values outside the range and NaN are not counted.
 
     Returns:
         The counts at the server, int32 `[bins]`.
 
     Raises:
-        ProgramError: if there is no bin or no room between `low` and `high`.
+        ProgramError: if `bins` is below 1, or `low` is not below `high`.
 
     Example:
         >>> histogram(jnp.array([[0.1, 0.9], [0.2, 0.3]]), bins=2, low=0.0, high=1.0).tolist()
@@ -44,7 +44,7 @@ def histogram(x: Float[Array, " clients *items"], *, bins: int, low: float, high
         values = row.reshape(-1)
         place = jnp.minimum(jnp.searchsorted(edges, values, side="right").astype(jnp.int32) - 1, bins - 1)
         inside = (values >= edges[0]) & (values <= edges[-1])
-        return jnp.where(inside, place, bins)  # one group more, for those that no bin takes
+        return jnp.where(inside, place, bins)  # one additional group, for values outside all bins
 
     with program(clients=x.shape[0]):
         keys = map_fn(keys_of, (x,))
@@ -52,14 +52,15 @@ def histogram(x: Float[Array, " clients *items"], *, bins: int, low: float, high
 
 
 def quantile(x: Float[Array, " clients *items"], q: float, *, rounds: int = 30) -> Float[Array, ""]:
-    """A quantile of the values of all clients, by bisection: nobody shows a value, only how many are at most a guess.
+    """Finds a quantile of the values of all clients by bisection.
 
-    Each round moves one number to every client and one back.
+    Clients send only the number of values that are at most a guess. In each round, every client receives and sends one
+    number.
 
     Args:
         x: Values, one row per client, finite.
-        q: Which quantile, in 0 to 1; 0.5 is the median.
-        rounds: How often the interval is halved; 30 exhaust float32.
+        q: The quantile, from 0 to 1; 0.5 is the median.
+        rounds: Number of bisections; 30 reach the precision of float32.
 
     Returns:
         The smallest value such that at least a share `q` of all values are at most it (numpy's "inverted_cdf"), to
@@ -73,8 +74,8 @@ def quantile(x: Float[Array, " clients *items"], q: float, *, rounds: int = 30) 
         4.0
 
     References:
-        Andrew et al., "Differentially Private Learning with Adaptive Clipping", NeurIPS 2021 (arXiv 1905.03871), find a
-        quantile over clients by counting too, one gradient step per round instead of a bisection.
+        Andrew et al., "Differentially Private Learning with Adaptive Clipping", NeurIPS 2021 (arXiv 1905.03871), also
+        find a quantile by counting, with one gradient step per round instead of a bisection.
     """
     if not 0 <= q <= 1:
         message = (
@@ -102,13 +103,13 @@ def quantile(x: Float[Array, " clients *items"], q: float, *, rounds: int = 30) 
 
 
 def word_count(words: Int[Array, " clients *words"], vocabulary: int) -> Int[Array, " vocabulary"]:
-    """Counts how often each word comes in the documents of all clients.
+    """Counts the occurrences of each word in the documents of all clients.
 
     Moves one count per word of the vocabulary from every client.
 
     Args:
-        words: Word numbers, one row per client; anything outside of the vocabulary (-1 as padding) is not counted.
-        vocabulary: How many words there are.
+        words: Word numbers, one row per client; numbers outside the vocabulary (-1 as padding) are not counted.
+        vocabulary: Number of words in the vocabulary.
 
     Returns:
         The counts at the server, int32 `[vocabulary]`.
@@ -128,14 +129,14 @@ def word_count(words: Int[Array, " clients *words"], vocabulary: int) -> Int[Arr
 
 
 def inverted_index(words: Int[Array, " clients *words"], vocabulary: int) -> Int[Array, " vocabulary clients"]:
-    """For each word, which documents it comes in, and how often: MapReduce's second textbook example.
+    """Builds an inverted index: the documents of each word, with term frequencies.
 
     Every client is a document, and emits the pair (word, document) as one key. Moves one count per word of the
     vocabulary and document from every client.
 
     Args:
-        words: Word numbers, one row per document; anything outside of the vocabulary (-1 as padding) is not indexed.
-        vocabulary: How many words there are.
+        words: Word numbers, one row per document; numbers outside the vocabulary (-1 as padding) are not indexed.
+        vocabulary: Number of words in the vocabulary.
 
     Returns:
         Term frequencies at the server, int32 `[vocabulary, documents]`; the non-zero columns of a row are the posting

@@ -1,4 +1,4 @@
-"""Streaming DiLoCo: one fragment of the parameters after another is synchronised, while training goes on."""
+"""Streaming DiLoCo: synchronises one parameter fragment at a time during training."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mea
 
 
 class StreamingState(NamedTuple):
-    """Each fragment as the server holds it, and every replica's own parameters and inner optimiser."""
+    """Server state of each fragment, and each replica's parameters and inner optimiser."""
 
     fragments: tuple[ServerState, ...]
     local: Params
@@ -27,7 +27,7 @@ class StreamingState(NamedTuple):
 
     @property
     def params(self) -> Params:
-        """The parameters at the server, put together from their fragments."""
+        """The parameters at the server, assembled from their fragments."""
         leaves, structure = jax.tree.flatten(self.local)
         parts = [fragment.params for fragment in self.fragments]
         return jax.tree.unflatten(structure, [parts[i % len(parts)][i // len(parts)] for i in range(len(leaves))])
@@ -44,21 +44,21 @@ def streaming_diloco(
     keep: float = 0.0,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
-    """DiLoCo that sends one fragment of the parameters at a time, and trains on while it travels.
+    """DiLoCo that synchronises one fragment of the parameters at a time.
 
-    A round of H steps synchronises every fragment once, each H / `fragments` steps after the one before: the same bytes
-    as `diloco`, but never more than a fragment at once, and with a `delay` there are that many steps to hide them
-    behind.
+    A round of H steps synchronises every fragment once, with H / `fragments` steps between fragments. It moves the same
+    bytes as `diloco`, but at most one fragment at a time. With a `delay`, communication overlaps with that many steps.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
-        clients: How many replicas there are; all take part in every round.
-        inner_optimizer: Of the replicas; `optax.adamw` in the paper.
-        outer_optimizer: Of the server, one state per fragment. Default: `outer_nesterov()`.
-        fragments: How many; the arrays of the parameters are dealt to them one by one (the paper's strided pattern).
-        delay: How many steps a replica takes between sending a fragment and receiving it, τ.
-        keep: How much of its own value a replica keeps when it receives a fragment, α; 0.5 in the paper with a delay.
-        aggregator: As in `fedavg`; `quantized_mean(4)` in the spirit of the paper's 4-bit numbers.
+        clients: Number of replicas; all take part in every round.
+        inner_optimizer: Optimiser of the replicas; `optax.adamw` in the paper.
+        outer_optimizer: Optimiser of the server, one state per fragment. Default: `outer_nesterov()`.
+        fragments: Number of fragments. Parameter arrays are assigned to fragments in turn (the paper's strided
+            pattern).
+        delay: τ, the number of steps between sending a fragment and receiving it.
+        keep: α, the weight of a replica's own value when it receives a fragment; 0.5 in the paper with a delay.
+        aggregator: As in `fedavg`; `quantized_mean(4)` approximates the paper's 4-bit numbers.
 
     Returns:
         The algorithm, with batches as in `fedavg` (steps a multiple of `fragments`) and the metric `loss`.
@@ -100,7 +100,7 @@ def streaming_diloco(
             local, inner, *counted = map_fn(train, (local, inner, before[number]))
             sums.append(counted)
             sent = map_fn(_updates, (_dealt(local, number, fragments), broadcast(held.params)))
-            if delay:  # reads nothing of what is on its way, so that the compiler may hide one behind the other
+            if delay:  # does not read values in transit, so that the compiler can overlap both
                 local, inner, *counted = map_fn(train, (local, inner, after[number]))
                 sums.append(counted)
             update, aggregation = combiner.combine(sent, weight, held.aggregation)
@@ -135,7 +135,7 @@ def _received(local: Params, arrived: Sequence[Any], number: int, fragments: int
 
 
 def _segments(batches: Batches, fragments: int, delay: int) -> tuple[list[Any], list[Any]]:
-    """The steps before each fragment is sent, and those while it travels."""
+    """Cuts batches into steps before each fragment is sent, and steps while it is in transit."""
     steps = jax.tree.leaves(batches)[0].shape[1]
     each = steps // fragments
     if steps % fragments or not 0 <= delay < each:

@@ -1,4 +1,4 @@
-"""Layers of a transformer, split over devices in one, two, two and a half or three dimensions."""
+"""Transformer layers with tensor parallelism in 1, 2, 2.5 or 3 dimensions."""
 
 import dataclasses
 import functools
@@ -74,7 +74,7 @@ class TensorParallel:
             x w + bias, laid out as `activations(second=not second)`.
 
         Raises:
-            MeshError: if the mesh of `jax.set_mesh` has not the axes of the kind, or is no square grid or no cube.
+            MeshError: if the mesh of `jax.set_mesh` lacks an axis of the kind, or is not a square grid or a cube.
             ProgramError: if the sizes are not multiples of the devices that split them.
 
         Example:
@@ -107,14 +107,14 @@ class TensorParallel:
         Args:
             x: Activations, laid out as `activations()`.
             scale: Factor of each feature.
-            offset: Summand of each feature.
+            offset: Offset added to each feature.
             epsilon: Added to the variance.
 
         Returns:
             The activations in the layout and dtype of `x`.
 
         Raises:
-            MeshError: if the mesh of `jax.set_mesh` has not the axes of the kind, or is no square grid or no cube.
+            MeshError: if the mesh of `jax.set_mesh` lacks an axis of the kind, or is not a square grid or a cube.
             ProgramError: if the sizes are not multiples of the devices that split them.
         """
         self._check("layer_norm", x, ())
@@ -147,13 +147,13 @@ class TensorParallel:
             x: Activations, laid out as `activations()`.
             widen: Weights, laid out as `weights()`.
             narrow: Weights, laid out as `weights(second=True)`.
-            activation: Function of single numbers.
+            activation: Elementwise function.
 
         Returns:
             The activations in the layout of `x`.
 
         Raises:
-            MeshError: if the mesh of `jax.set_mesh` has not the axes of the kind, or is no square grid or no cube.
+            MeshError: if the mesh of `jax.set_mesh` lacks an axis of the kind, or is not a square grid or a cube.
             ProgramError: if the sizes are not multiples of the devices that split them.
         """
         self._check("mlp", x, (widen, narrow))
@@ -188,7 +188,7 @@ class TensorParallel:
             The activations in the layout of `x`.
 
         Raises:
-            MeshError: if the mesh of `jax.set_mesh` has not the axes of the kind, or is no square grid or no cube.
+            MeshError: if the mesh of `jax.set_mesh` lacks an axis of the kind, or is not a square grid or a cube.
             ProgramError: if the sizes, the heads or the sequences are not multiples of the devices that split them.
         """
         self._check("attention", x, (qkv, out), heads=heads, sequence=sequence)
@@ -207,12 +207,11 @@ class TensorParallel:
         """Counts the numbers that each device sends in one product, with ring algorithms.
 
         With q × q devices in each of d layers ("2d": d = 1), a device has the blocks A of `tokens inputs / (d q²)` and
-        B of `inputs outputs / q²` numbers. It sends (q − 1)(A + B) forward; twice that backward, and
-        2 (d − 1) / d · B for the gradient of the weights. With p³ devices ("3d") and C = `tokens outputs / p³`,
-        A = `tokens inputs / p³` and B = `inputs outputs / p³`: (p − 1)(A + B + C) forward, and
-        (p − 1)(2 A + 2 B + C) backward. With p devices ("1d") the first product sends nothing forward, and
-        2 (p − 1) / p · `tokens inputs` backward; the second sends 2 (p − 1) / p · `tokens outputs` forward, and nothing
-        backward. The result for "1d" is the mean of both.
+        B of `inputs outputs / q²` numbers. It sends (q − 1)(A + B) forward; twice as many backward, and 2 (d − 1) / d ·
+        B for the gradient of the weights. With p³ devices ("3d") and C = `tokens outputs / p³`, A = `tokens inputs /
+        p³` and B = `inputs outputs / p³`: (p − 1)(A + B + C) forward, and (p − 1)(2 A + 2 B + C) backward. With p
+        devices ("1d") the first product sends nothing forward, and 2 (p − 1) / p · `tokens inputs` backward; the second
+        sends 2 (p − 1) / p · `tokens outputs` forward, and nothing backward. The result for "1d" is the mean of both.
 
         Args:
             tokens: Rows of the activations.
@@ -247,7 +246,7 @@ class TensorParallel:
         return {"forward": forward, "backward": backward, "total": forward + backward}
 
     def _product(self, x: Array, w: Array, bias: Array | None, *, second: bool = False) -> Array:
-        """One device's part of a product."""
+        """Computes one device's part of a product."""
         if self.kind == "1d":
             y = x @ w
             y = jax.lax.psum(y, "cols") if second else y
@@ -296,22 +295,22 @@ class TensorParallel:
 
 
 def tensor_parallel(kind: Kind) -> TensorParallel:
-    """Layers of a transformer whose weights and activations are split over the devices of `jax.set_mesh`.
+    """Makes transformer layers with tensor parallelism over the mesh of `jax.set_mesh`.
 
-    Forward and backward equal the plain layers; the collectives are those of the papers, whatever the compiler would
-    choose. Gathered blocks are not kept for the backward pass.
+    Forward and backward results equal those of plain layers. The collectives are explicit and follow the papers.
+    Gathered blocks are not kept for the backward pass.
 
     Args:
-        kind: "1d" (Megatron): weights split over `cols`, activations whole on every device. "2d" (Optimus, SUMMA):
-            both in blocks of `rows` × `cols`. "2.5d" (SUMMA2.5-LM, Tesseract): activations in `layers` · `rows` ×
-            `cols` blocks, weights in `rows` × `cols` blocks on each of the layers. No sum over layers in the forward
-            pass. "3d": both over a cube of `layers` × `rows` × `cols`.
+        kind: "1d" (Megatron): weights split over `cols`, activations replicated. "2d" (Optimus, SUMMA): both in blocks
+            of `rows` × `cols`. "2.5d" (SUMMA2.5-LM, Tesseract): activations in `layers` · `rows` × `cols` blocks,
+            weights in `rows` × `cols` blocks on each of the layers. No sum over layers in the forward pass. "3d": both
+            over a cube of `layers` × `rows` × `cols`.
 
     Returns:
         Its layers, layouts and counts.
 
     Raises:
-        ProgramError: for another kind.
+        ProgramError: if `kind` is unknown.
 
     Example:
         >>> import workbench as wb
@@ -334,7 +333,7 @@ def tensor_parallel(kind: Kind) -> TensorParallel:
 
 
 def _gathered_product(x: Array, w: Array, *, of_x: tuple[str, int], of_w: tuple[str, int]) -> Array:
-    """The product of gathered blocks, which are gathered again for the backward pass, as SUMMA does."""
+    """Multiplies gathered blocks and gathers them again in the backward pass, as SUMMA does."""
 
     @jax.checkpoint
     def product(x: Array, w: Array) -> Array:

@@ -1,4 +1,4 @@
-"""The trees of arrays in the algorithms' signatures. Their leaves differ in shape; what they share is named."""
+"""The trees of arrays in the algorithms' signatures. Leaves differ in shape; the names state their common axes."""
 
 from typing import TypeAlias
 
@@ -7,7 +7,7 @@ from jaxtyping import Array, Float, Inexact, Shaped
 from workbench._types import PyTree
 
 Params: TypeAlias = PyTree[Inexact[Array, "..."]]
-"""Parameters at the server or of one client, and what has their form: gradients, updates, averages."""
+"""Parameters at the server or of one client, or gradients, updates and averages of the same structure."""
 ClientParams: TypeAlias = PyTree[Inexact[Array, " clients ..."]]
 """One value of each parameter per client."""
 Batch: TypeAlias = PyTree[Shaped[Array, " batch ..."]]
