@@ -57,7 +57,8 @@ def train_locally(
         adjust: `adjust(params, gradient)` returns the direction that the optimiser gets.
         optimizer_state: State to continue from. Default: a new state, which is not returned.
 
-    Returns: The update and the mean loss; both are 0 for a client without examples.
+    Returns:
+        The update and the mean loss; both are 0 for a client without examples.
 
     Example:
         >>> import optax

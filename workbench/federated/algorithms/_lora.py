@@ -26,7 +26,7 @@ def init_adapters(
     Args:
         params: The frozen parameters.
         rank: r; a matrix `[n, m]` gets `a` `[n, r]` and `b` `[r, m]`.
-        key: Decides `a`.
+        key: Key of the random `a`.
         select: Whether to adapt the matrix at a path, such as "layers.0.attention.query".
 
     Returns:

@@ -112,7 +112,7 @@ def epsilon(noise_multiplier: float, *, rounds: int, participation: float, delta
 
     Args:
         noise_multiplier: z, as in `gaussian_mean`.
-        rounds: How many.
+        rounds: Number of rounds.
         participation: q, the probability that a client takes part in a round, independently, as in
             `data.poisson_cohorts`. Cohorts of fixed size are a different mechanism.
         delta: δ; use a value below 1 / number of clients.

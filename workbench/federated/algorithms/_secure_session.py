@@ -50,8 +50,8 @@ class SecureSession:
     detect a server that invents clients.
 
     Args (of the constructor):
-        clients: Number of clients in one aggregation. threshold: Minimum number of results and answers for recovery;
-        more than half of the clients.
+        clients: Number of clients in one aggregation.
+        threshold: Minimum number of results and answers for recovery; more than half of the clients.
 
     Raises:
         ProgramError: if the threshold is out of range.

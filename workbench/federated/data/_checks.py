@@ -10,7 +10,7 @@ _SHOWN = 5
 
 
 def show_ids(clients: Iterable[str]) -> str:
-    """The first ids, quoted, and how many more there are."""
+    """Lists the first ids, quoted, and the number of further ids."""
     clients = list(clients)
     shown = ", ".join(repr(client) for client in clients[:_SHOWN])
     return f"{shown} and {len(clients) - _SHOWN} more" if len(clients) > _SHOWN else shown
@@ -31,7 +31,7 @@ def raise_all(source: str, problems: Iterable[str], remedy: str = "") -> None:
 
 
 def problems_between_clients(arrays: Mapping[str, Mapping[str, np.ndarray]]) -> Iterator[str]:
-    """Says where clients lack fields, are ragged inside, or differ from the first client in dtype or shape."""
+    """Yields missing fields, ragged clients, and dtypes or shapes unlike the first client's."""
     if not arrays or not next(iter(arrays.values())):
         yield "there are no clients" if not arrays else f"client {next(iter(arrays))!r} has no fields"
         return
@@ -69,14 +69,14 @@ def _problems_of_fields(
 
 
 def _same_dtype(a: np.dtype, b: np.dtype) -> bool:
-    # Text of another longest word is still text.
+    # Text dtypes with different maximum lengths are compatible.
     return a == b or (a.kind == b.kind and a.kind in "US")
 
 
 def problems_inside(
     arrays: Mapping[str, Mapping[str, np.ndarray]], *, allow_empty: bool, allow_nan: bool
 ) -> Iterator[str]:
-    """Says which clients hold no examples and which fields hold NaN or infinity."""
+    """Yields clients without examples, and fields with NaN or infinity."""
     for client, held in arrays.items():
         if not allow_empty and any(value.ndim and not len(value) for value in held.values()):
             yield f"client {client!r} is empty: no examples"

@@ -1,4 +1,4 @@
-"""Examples held by named clients, as they are: ragged, in numpy, on the host."""
+"""Ragged numpy arrays of named clients, on the host."""
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,10 +24,10 @@ class ClientData:
 
     Attributes:
         arrays: Per client id, per field, an array `[examples_of_this_client, *shape]`.
-        name: What the data are, for titles.
-        label: The field that holds class numbers, None where there is none.
-        classes: Names of the classes 0, 1, … in `label`; empty where they have none.
-        metadata: What else is known about a client (a writer's age, a hospital's town), per client id.
+        name: Name of the data, for titles.
+        label: The field with class numbers, or None.
+        classes: Names of the classes 0, 1, … in `label`; empty if they have no names.
+        metadata: Further information about a client (a writer's age, a hospital's town), per client id.
     """
 
     arrays: Mapping[str, ClientArrays]
@@ -53,7 +53,7 @@ class ClientData:
         if self.label is not None and self.label not in fields:
             message = (
                 f"`ClientData` was given label={self.label!r}, but the clients have the fields "
-                f"{', '.join(map(repr, fields))}. The label is one of the fields: name it, or pass label=None."
+                f"{', '.join(map(repr, fields))}. The label is one of the fields: pass its name, or label=None."
             )
             raise DataError(message)
         object.__setattr__(self, "arrays", MappingProxyType(frozen))
@@ -104,7 +104,7 @@ class ClientData:
         return f"ClientData({self.name!r}, {len(self)} clients, {counts.sum()} examples, {spread}; {shapes})"
 
     def select(self, clients: Iterable[str | int]) -> "ClientData":
-        """The same data, only of some clients, in the order asked for (ids or positions)."""
+        """Selects clients by ids or positions, in the given order."""
         names = self.clients
         chosen = [names[c] if isinstance(c, int | np.integer) else c for c in clients]
         repeated = sorted({c for c in chosen if chosen.count(c) > 1}) if len(set(chosen)) < len(chosen) else []
@@ -121,7 +121,7 @@ class ClientData:
         )
 
     def pooled(self) -> dict[str, np.ndarray]:
-        """Everybody's examples one after another, in the order of the clients: what a central server would hold."""
+        """Concatenates all examples in the order of the clients, as for central training."""
         return {field: np.concatenate([held[field] for held in self.arrays.values()]) for field in self.fields}
 
 
@@ -134,25 +134,25 @@ def federate(
     name: str = "",
     classes: Sequence[str] = (),
 ) -> ClientData:
-    """Hands the examples of one data set out to clients.
+    """Distributes the examples of one data set over clients.
 
     Args:
         x: The inputs, `[examples, *shape]`; with `by`, a DataFrame of pandas or Dask with a row for each example.
-        y: The labels or targets, `[examples, *shape]`; None when there are none.
-        partition: Which rows each client holds: made by `iid`, `dirichlet`, `shards`, `by_size` or `by_natural_id`, or
-            one array of row numbers per client.
-        by: Column of the DataFrame with the client of each example, instead of `partition`. The other columns, of
-            numbers or of equally long lists of numbers, are the fields, in the precision of JAX.
-        name: What the data are, for titles.
+        y: The labels or targets, `[examples, *shape]`; None if there are none.
+        partition: The rows of each client: made by `iid`, `dirichlet`, `shards`, `by_size` or `by_natural_id`, or one
+            array of row numbers per client.
+        by: Column of the DataFrame with the client of each example, instead of `partition`. The other columns are the
+            fields, in JAX's default precision. They contain numbers, or lists of numbers of equal length.
+        name: Name of the data, for titles.
         classes: Names of the classes 0, 1, … of integer labels.
 
     Returns:
-        Client data with the fields `x` and, with `y` given, `y`. Of a DataFrame, clients in sorted order with a field
-        per column; the column "y" is the label where it has integers.
+        Client data with the fields `x` and, with `y` given, `y`. For a DataFrame, clients in sorted order with a field
+        per column; the column "y" is the label if it contains integers.
 
     Raises:
-        DataError: if `x` and `y` differ in length, or the partition is of another number of examples.
-        ProgramError: if a column of the DataFrame is missing, has missing values, or has no numbers.
+        DataError: if `x` and `y` differ in length, or the partition has a different number of examples.
+        ProgramError: if a column of the DataFrame is missing, has missing values, or is not numeric.
 
     Example:
         >>> data = federate(np.arange(6.0), np.array([0, 0, 1, 1, 2, 2]), [np.array([0, 5]), np.array([1, 2, 3, 4])])
@@ -201,7 +201,7 @@ def _from_frame(frame: Foreign, by: str, name: str, classes: Sequence[str]) -> C
 
 
 def _label(fields: ClientArrays) -> str | None:
-    """The field "y", where it has class numbers."""
+    """Returns "y" if the field contains class numbers."""
     y = fields.get("y")
     return "y" if y is not None and y.ndim == 1 and np.issubdtype(y.dtype, np.integer) else None
 

@@ -13,7 +13,7 @@ from workbench.federated.data._client_data import ClientData
 from workbench.federated.data._padding import Cohort, Padded, pad_clients
 from workbench.federated.data._seeds import Key, generator
 
-# Keeps the stream that draws cohorts apart from the one that shuffles examples under the same key.
+# Separates the stream for cohorts from the stream for shuffling under the same key.
 _COHORT_STREAM = 0xC0407
 
 
@@ -22,16 +22,15 @@ def sample_clients(key: Key, clients: int, cohort: int, *, weight: ArrayLike | N
 
     Args:
         key: A seed or PRNG key; the same key draws the same clients.
-        clients: How many there are.
-        cohort: How many take part, at most `clients`.
-        weight: How likely each client is drawn, relative to the others, `[clients]`, non-negative; all alike by
-            default.
+        clients: Number of all clients.
+        cohort: Number of clients to draw, at most `clients`.
+        weight: Relative probability of each client, `[clients]`, non-negative; uniform by default.
 
     Returns:
         Positions of the drawn clients, int64 `[cohort]`, ascending.
 
     Raises:
-        DataError: if the cohort is empty or larger than the clients that can be drawn, or the weights do not fit.
+        DataError: if the cohort is empty or larger than the clients that can be drawn, or the weights are invalid.
 
     Example:
         >>> drawn = sample_clients(0, 100, 10)
@@ -72,17 +71,17 @@ def cohorts(
     multiple_of: int = 1,
     weight: ArrayLike | None = None,
 ) -> Iterator[Padded]:
-    """Yields one round's data after another: a fresh cohort, freshly shuffled, always of the same shapes.
+    """Yields each round's data: a new cohort, newly shuffled, in constant shapes.
 
     Make algorithms whose clients keep a state with `algorithms.in_cohorts`: the state follows the client's number.
     Round `r` depends on the key and `r` only. Wrap it in `prefetch` to prepare the next rounds while one runs.
-    `algorithms.epsilon` is about cohorts of another kind, those of `poisson_cohorts`.
+    `algorithms.epsilon` does not apply to these cohorts; use `poisson_cohorts`.
 
     Args:
         data: All clients.
-        cohort: How many take part in each round.
+        cohort: Number of clients in each round.
         key: A seed or PRNG key.
-        rounds: How many rounds; without end when None.
+        rounds: Number of rounds; None for infinitely many.
         batch_size: As in `pad_clients`.
         epochs: As in `pad_clients`.
         multiple_of: As in `pad_clients`: the size of the mesh axis that holds the clients.
@@ -127,12 +126,11 @@ def poisson_cohorts(
     slots: int | None = None,
     multiple_of: int = 1,
 ) -> Iterator[Padded]:
-    """Yields rounds in which every client takes part with the same chance, independently of the others.
+    """Yields rounds that each client joins independently with the same probability.
 
-    Poisson sampling, which `algorithms.epsilon` accounts for. The number of clients differs from round to round, down
-    to none; all rounds have the same shapes, with empty slots of weight 0. Divide sums by the expected number, and not
-    by the number that came: `gaussian_mean(expected=participation * len(data))`. Round `r` depends on the key and `r`
-    only.
+    `algorithms.epsilon` assumes this Poisson sampling. The number of clients differs between rounds and can be 0. All
+    rounds have the same shapes, with empty slots of weight 0. Divide sums by the expected number of clients, not by the
+    actual number: `gaussian_mean(expected=participation * len(data))`. Round `r` depends on the key and `r` only.
 
     Args:
         data: All clients.
@@ -141,15 +139,16 @@ def poisson_cohorts(
         rounds: Number of rounds. Default: without end.
         batch_size: As in `pad_clients`.
         epochs: As in `pad_clients`.
-        slots: Places of a round. Default: the number that more clients exceed with a chance below 1e-12.
-        multiple_of: A divisor of the places: the size of the mesh axis of the clients.
+        slots: Number of slots in a round. Default: the smallest number that a round exceeds with probability below
+            1e-12.
+        multiple_of: A divisor of the slots: the size of the mesh axis of the clients.
 
     Returns:
         An iterator of `Padded` with `slots` clients, each as long as the longest client of all `data`.
 
     Raises:
-        DataError: `participation` or `slots` is out of range; or, at a round, more clients were drawn than there are
-            places. No client is ever left out: the cohort would not be what the accountant assumes.
+        DataError: if `participation` or `slots` is out of range, or a round draws more clients than slots. No client is
+            left out, because the privacy accountant assumes unchanged Poisson samples.
 
     Example:
         >>> data = ClientData(arrays={str(c): {"x": np.arange(3.0)} for c in range(40)})
@@ -209,7 +208,7 @@ def _poisson_rounds(
 
 
 def most_drawn(clients: int, participation: float) -> int:
-    """The number of clients that a Poisson sample exceeds with a chance below 1e-12, by Chernoff's bound.
+    """Computes the sample size exceeded with probability below 1e-12, by Chernoff's bound.
 
     Example:
         >>> most_drawn(40, 0.1), most_drawn(10_000, 0.01), most_drawn(5, 1.0)
@@ -230,7 +229,7 @@ _RARE = -math.log(1e-12)
 
 
 def _divergence(share: float, chance: float) -> float:
-    """Kullback-Leibler divergence of two coins in nats; 0 where the share is not above the chance."""
+    """Kullback-Leibler divergence of two coins in nats; 0 if share <= chance."""
     if share <= chance:
         return 0.0
     rest = 0.0 if share == 1 else (1 - share) * math.log((1 - share) / (1 - chance))

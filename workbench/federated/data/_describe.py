@@ -1,4 +1,4 @@
-"""Client data, counted: what a picture of them needs."""
+"""Counts of client data for plots."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from workbench.records.program import ClientDataRecord, FieldRecord
 
 
 def describe(data: ClientData) -> ClientDataRecord:
-    """Counts what every client holds, and how heterogeneous that is.
+    """Counts every client's examples and labels, and measures their heterogeneity.
 
     Label skew is the total variation distance between a client's label shares and those of all examples together:
     half the sum of absolute differences, 0 when they agree, near 1 when a client sees only rare classes. Size skew is
@@ -17,8 +17,8 @@ def describe(data: ClientData) -> ClientDataRecord:
         data: The clients.
 
     Returns:
-        The record. Without integer labels (`data.label` None, or targets that are measured numbers) it has no label
-        counts and no label skew. A client without examples has distance 0 and is left out of the mean.
+        The record. Without integer labels (`data.label` is None, or targets are real numbers) there are no label counts
+        and no label skew. A client without examples has distance 0 and is left out of the mean.
 
     Example:
         >>> data = ClientData(arrays={"a": {"y": np.array([0, 0])}, "b": {"y": np.array([1, 1])}}, label="y")
@@ -63,7 +63,7 @@ def _label_counts(data: ClientData) -> tuple[np.ndarray | None, tuple[str, ...]]
     held = [fields[data.label] for fields in data.arrays.values()]
     values, index = np.unique(np.concatenate(held), return_inverse=True)
     if data.classes and values.dtype.kind in "iu" and values.size and 0 <= values[0] <= values[-1] < len(data.classes):
-        # Named classes keep their slot even where nobody holds any.
+        # Named classes keep their slot even if no client has examples of them.
         index, classes = values[index].astype(np.int64), data.classes
     else:
         classes = tuple(str(value) for value in values)

@@ -13,7 +13,7 @@ from workbench.federated.data._client_data import ClientData
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """A file that is being read, by which loader, and what it may contain."""
+    """A file to load, its loader, and the permitted irregularities."""
 
     loader: str
     path: Path
@@ -24,7 +24,7 @@ class Source:
         return f"`{self.loader}` of file {str(self.path)!r}"
 
     def existing(self, *, folder: bool = False) -> Path:
-        """The path, if there is a file (or, where the format allows it, a folder)."""
+        """Returns the path of an existing file (or folder, if allowed), else raises."""
         if self.path.is_file() or (folder and self.path.is_dir()):
             return self.path
         found = "is a folder" if self.path.is_dir() else "does not exist"
@@ -33,7 +33,7 @@ class Source:
         raise DataError(message)
 
     def unreadable(self, form: str, *, found: object) -> DataError:
-        """The error for a file that is cut off or of another format."""
+        """Makes the error for a truncated file or a file of another format."""
         return DataError(
             f"{self} cannot be read: {found}. It must be {form}, whole: copy or download it again, or use the loader "
             "of its real format."
@@ -55,7 +55,7 @@ class Source:
         classes: tuple[str, ...] = (),
         problems: Iterable[str] = (),
     ) -> ClientData:
-        """The client data, if nothing is wrong with them or was found wrong before."""
+        """Makes the client data, or raises one error for all problems."""
         found = [*problems, *problems_between_clients(arrays)]
         found += problems_inside(arrays, allow_empty=self.allow_empty, allow_nan=self.allow_nan)
         self.refuse(found)
@@ -70,7 +70,7 @@ class Source:
 
 
 def guess_label(fields: Iterable[str], label: str | None) -> str | None:
-    """The label field asked for; with "auto" the one that is called as labels usually are, if there is one."""
+    """Returns the given label field, or for "auto" a field with a usual label name or None."""
     fields = tuple(fields)
     if label != "auto":
         return label

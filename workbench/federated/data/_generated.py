@@ -1,4 +1,4 @@
-"""Federated data made from what is installed: glyphs of many writers, and characters of many authors' texts."""
+"""Generated federated data: glyphs of many fonts, and docstrings of Python modules."""
 
 import ast
 import sysconfig
@@ -16,16 +16,16 @@ _CHARACTERS = (_UNKNOWN, "\n", *(chr(code) for code in range(32, 127)))
 
 
 def rendered_glyphs(*, writers: int = 24, characters: str = "0123456789", copies: int = 8, seed: int = 0) -> ClientData:
-    """Characters drawn by many writers: each writer is a font of matplotlib with a slant and a weight of its own.
+    """Draws characters by many writers: each is a matplotlib font, slanted and weighted.
 
-    A stand-in for FEMNIST where there is no network: the same classes look different at every client (feature
-    heterogeneity), and a client's id is its writer. It is generated: no person wrote these.
+    A substitute for FEMNIST without a network. The same classes look different at every client (feature heterogeneity),
+    and a client's id is its writer. The images are generated, not handwritten.
 
     Args:
-        writers: How many clients.
+        writers: Number of clients.
         characters: The classes; every writer draws each.
-        copies: How often a writer draws each character, each time a little shifted, turned and scaled.
-        seed: Of all random choices.
+        copies: Number of drawings of each character per writer, each with a small shift, rotation and scale.
+        seed: Seed of all random choices.
 
     Returns:
         Clients with `x`, float32 `[copies * characters, 256]`, images of 16 × 16 in row order with ink 1, and `y`,
@@ -64,7 +64,7 @@ def rendered_glyphs(*, writers: int = 24, characters: str = "0123456789", copies
 
 
 def _fonts() -> list[str]:
-    """The text fonts that matplotlib brings, in order: no symbol fonts, which lack digits."""
+    """Lists matplotlib's text fonts in order, without symbol fonts, which lack digits."""
     with needs_library("matplotlib", needed_for="`rendered_glyphs`"):
         import matplotlib
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
@@ -74,7 +74,7 @@ def _fonts() -> list[str]:
 
 
 def _draw(font: str, character: str) -> np.ndarray:
-    """A character in the middle of a square of twice the final size, ink 1."""
+    """Draws a centred character at twice the final size, ink 1."""
     from matplotlib.ft2font import FT2Font
 
     face = FT2Font(font)
@@ -90,7 +90,7 @@ def _draw(font: str, character: str) -> np.ndarray:
 
 
 def _vary(image: np.ndarray, random: np.random.Generator, slant: float) -> np.ndarray:
-    """The image at half the size, turned, scaled, shifted and slanted a little; bilinear."""
+    """Halves an image with small rotation, scale, shift and slant; bilinear."""
     turn, scale = random.normal(0, 0.08), random.uniform(1.75, 2.1)
     shift = random.normal(0, 0.6, 2)
     at = np.stack(np.meshgrid(*[np.arange(_SIZE) - (_SIZE - 1) / 2] * 2, indexing="ij"))
@@ -105,21 +105,21 @@ def _vary(image: np.ndarray, random: np.random.Generator, slant: float) -> np.nd
 
 
 def character_corpus(clients: int = 32, *, length: int = 64, examples: int | None = None) -> Text:
-    """Characters of many authors' texts: a client is a module of Python's standard library, its text its docstrings.
+    """Makes character data: a client has the docstrings of a standard library module.
 
-    A stand-in for Shakespeare by roles where there is no network. The text depends on the version of Python.
+    A substitute for Shakespeare by roles without a network. The text depends on the version of Python.
 
     Args:
-        clients: How many modules, those with the longest docstrings first.
+        clients: Number of modules; the modules with the longest docstrings are used.
         length: Characters of an example.
         examples: At most this many examples of each client; all by default.
 
     Returns:
         `(data, vocabulary)`: `x`, int32 `[examples, length]`, and `y`, the same one character later; numbers into
-        `vocabulary`, whose first entry stands for characters outside of printable ASCII.
+        `vocabulary`, whose first entry represents characters outside printable ASCII.
 
     Raises:
-        DataError: if there are fewer such modules, or for a length below 1.
+        DataError: if there are too few such modules, or `length` is below 1.
 
     Example:
         >>> data, vocabulary = character_corpus(2, length=20, examples=3)
@@ -157,7 +157,7 @@ def character_corpus(clients: int = 32, *, length: int = 64, examples: int | Non
 
 
 def _docstrings(path: Path) -> str:
-    """All docstrings of a file, in order; empty where it is not readable as Python."""
+    """Returns all docstrings of a file in order; empty if the file is not valid Python."""
     try:
         tree = ast.parse(path.read_text(encoding="utf-8"))
     except (SyntaxError, UnicodeDecodeError):

@@ -24,15 +24,16 @@ def load_folder(
 ) -> ClientData:
     """Reads client data from a folder with one file per client; `pad_clients` and `cohorts` pad them.
 
-    All clients are kept in the host's memory. For more than that, see `engines.ClientReader`.
+    All clients are kept in the host's memory. For larger data, see `engines.ClientReader`.
 
     Args:
         folder: The folder.
-        pattern: The files, as for `Path.glob`: `"*.npz"`, `"**/*.csv"`.
-        read: Reads one file: the path to fields, each `[examples, *shape]`. Default: the arrays of a `.npz` archive,
-            of which nothing is executed.
-        client: The client's id of a path. Default: the path inside the folder without its ending, such as `site/3`.
-        label: The field with the classes; "auto" takes `y` or another usual name if there is one, None no field.
+        pattern: Pattern of the files, as for `Path.glob`: `"*.npz"`, `"**/*.csv"`.
+        read: Function of a path that returns fields, each `[examples, *shape]`. Default: reads the arrays of a `.npz`
+            archive without executing code.
+        client: Function of a path that returns the client's id. Default: the path inside the folder without its
+            extension, such as `site/3`.
+        label: The field with the classes. "auto" uses `y` or another common name if present; None for no label.
         allow_empty: Accept clients without examples.
         allow_nan: Accept NaN.
 
@@ -40,8 +41,8 @@ def load_folder(
         The clients in the sorted order of their paths.
 
     Raises:
-        DataError: the folder or its files do not exist, two files have one id, a file cannot be read; and all that
-            `load_npz` refuses. The message names the file, the client and the field.
+        DataError: if the folder or its files do not exist, two files have the same id, a file cannot be read, or
+            `load_npz` would raise. The message names the file, the client and the field.
 
     Example:
         >>> import tempfile

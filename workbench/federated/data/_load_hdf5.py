@@ -21,23 +21,23 @@ def load_tff_hdf5(
     allow_empty: bool = False,
     allow_nan: bool = False,
 ) -> ClientData:
-    """Reads client data as TensorFlow Federated keeps them: HDF5 with `examples/<client>/<field>`.
+    """Reads TensorFlow Federated's client data: HDF5 with `examples/<client>/<field>`.
 
     These are the files behind its federated EMNIST, CIFAR-100 and Shakespeare. Needs the extra `data`.
 
     Args:
         path: The `.h5` file.
-        clients: Read only these ids, or only the first this many; all by default.
-        label: The field with the classes; "auto" takes `label` or another usual name if there is one, None no field.
+        clients: Ids to read, or the number of first clients to read; all by default.
+        label: The field with the classes. "auto" uses `label` or another common name if present; None for no label.
         allow_empty: Accept clients without examples.
         allow_nan: Accept NaN.
 
     Returns:
-        The clients in the file's (sorted) order, or in the order asked for; text as numpy strings.
+        The clients in the file's (sorted) order, or in the order of `clients`; text as numpy strings.
 
     Raises:
-        DataError: names file, client and field: a cut-off file, no group `examples`, unknown clients, missing fields,
-            ragged clients, differing dtypes or shapes, empty clients, NaN.
+        DataError: for a truncated file, no group `examples`, unknown clients, missing fields, ragged clients, differing
+            dtypes or shapes, empty clients, or NaN. The message names file, client and field.
         MissingDependencyError: if h5py is not installed.
 
     Example:
@@ -95,12 +95,12 @@ def _load(
     return source.checked(arrays, label=guess_label(next(iter(arrays.values()), {}), label))
 
 
-_MOST_PACKED = 1100  # deflate packs up to 1,032 bytes into one
+_MOST_PACKED = 1100  # deflate compresses at most 1,032 bytes into one
 _SMALL_BYTES = 64 * 2**20
 
 
 def _refuse_links(source: Source, group: Foreign, names: Sequence[str]) -> None:
-    """A file from elsewhere must not name other files of this machine as client data."""
+    """Refuses external links: an untrusted file must not read other files of this machine."""
     import h5py  # pyright: ignore[reportMissingImports]
 
     linked = [name for name in names if isinstance(group.get(name, getlink=True), h5py.ExternalLink)]
@@ -108,7 +108,7 @@ def _refuse_links(source: Source, group: Foreign, names: Sequence[str]) -> None:
 
 
 def _outside(dataset: Foreign) -> str:
-    """Returns the reason to refuse a dataset whose numbers are in other files or missing; "" if it can be read."""
+    """Returns the reason to refuse a dataset with external or missing numbers, or ""."""
     import h5py  # pyright: ignore[reportMissingImports]
 
     if not isinstance(dataset, h5py.Dataset):
@@ -140,6 +140,6 @@ def _read(dataset: Foreign) -> np.ndarray:
     import h5py  # pyright: ignore[reportMissingImports]
 
     if h5py.check_string_dtype(dataset.dtype):
-        # Python bytes are stored as "ascii" whatever they hold; UTF-8 reads both.
+        # h5py stores Python bytes as "ascii" for any content; UTF-8 decodes both.
         return np.asarray(dataset.asstr("utf-8")[...], dtype=np.str_)
     return np.asarray(dataset[...])

@@ -15,13 +15,13 @@ from workbench.federated.data._files import Source, guess_label
 def load_leaf(
     path: str | Path, *, label: str | None = "auto", allow_empty: bool = False, allow_nan: bool = False
 ) -> ClientData:
-    """Reads client data as LEAF writes them: JSON with `users`, `num_samples` and `user_data`.
+    """Reads LEAF's client data: JSON with `users`, `num_samples` and `user_data`.
 
-    Whole numbers become int32 (int64 where they need it), others float32, text stays text.
+    Integers become int32 (int64 if necessary), other numbers float32; text stays text.
 
     Args:
         path: A `.json` file, or a folder whose `.json` files hold different users.
-        label: The field with the classes; "auto" takes `y` or another usual name if there is one, None no field.
+        label: The field with the classes. "auto" uses `y` or another common name if present; None for no label.
         allow_empty: Accept clients without examples.
         allow_nan: Accept NaN.
 
@@ -29,8 +29,8 @@ def load_leaf(
         The clients in the order of `users`.
 
     Raises:
-        DataError: names file, client and field: a cut-off file, missing parts, a user twice, `num_samples` that do not
-            agree, rows of different lengths, text among numbers, empty clients, NaN.
+        DataError: for a truncated file, missing parts, duplicate users, inconsistent `num_samples`, rows of different
+            lengths, text among numbers, empty clients, or NaN. The message names file, client and field.
 
     Example:
         >>> import tempfile
@@ -72,13 +72,13 @@ def _read(source: Source) -> dict[str, dict[str, list[Any]]]:
     repeated: list[str] = []
 
     def pairs(items: list[tuple[str, Any]]) -> dict[str, Any]:
-        # JSON itself lets a key come twice, and the later one would win unseen.
+        # JSON allows duplicate keys, and the last one would silently win.
         repeated.extend(key for key, times in Counter(key for key, _ in items).items() if times > 1)
         return dict(items)
 
     try:
         whole = json.loads(source.path.read_text(encoding="utf-8"), object_pairs_hook=pairs)
-    except (ValueError, RecursionError) as error:  # also integers of 5,000 digits, and nesting
+    except (ValueError, RecursionError) as error:  # also integers of 5,000 digits, and deep nesting
         raise source.unreadable(form, found=f"it is cut off or not JSON ({error})") from error
     parts = {"users": list, "num_samples": list, "user_data": dict}
     missing = [
@@ -132,7 +132,7 @@ def _leaves(rows: object) -> Iterator[object]:
 
 
 def _one_number_kind(arrays: dict[str, dict[str, np.ndarray]]) -> dict[str, dict[str, np.ndarray]]:
-    """JSON does not distinguish 1 from 1.0: a field that is fractional at one client is so at all."""
+    """Casts a field to float for all clients if it is fractional at one (JSON writes 1.0 as 1)."""
     kinds: dict[str, set[str]] = {}
     for held in arrays.values():
         for field, value in held.items():

@@ -28,9 +28,9 @@ def load_npz(
 
     Args:
         path: The `.npz` file: arrays named `<client>/<field>`, as `save_npz` writes them; or, if there is an array
-            named `client`, arrays with one row per example, of which that one says whose each row is.
-        client: The name of that array.
-        label: The field with the classes; "auto" takes `y` or another usual name if there is one, None no field.
+            named `client`, arrays with one row per example; `client` has the client of each row.
+        client: Name of the array with the client of each row.
+        label: The field with the classes. "auto" uses `y` or another common name if present; None for no label.
         allow_empty: Accept clients without examples.
         allow_nan: Accept NaN.
 
@@ -38,8 +38,8 @@ def load_npz(
         The clients in the archive's order; in sorted order when each row names its client.
 
     Raises:
-        DataError: names file, client and field: a cut-off file, names without a client, an array that holds Python
-            objects, a client's field twice, and all that `load_leaf` refuses.
+        DataError: for a truncated file, names without a client, an array of Python objects, a duplicate field of a
+            client, or any reason of `load_leaf`. The message names file, client and field.
 
     Example:
         >>> import tempfile
@@ -85,12 +85,12 @@ def _by_rows(source: Source, arrays: dict[str, np.ndarray], client: str, label: 
 
 
 def read_npz(source: Source, form: str = _FORM) -> dict[str, np.ndarray]:
-    """The arrays of an archive by name; nothing in it is executed."""
-    # numpy leaves a file open that it opened itself and then finds broken.
+    """Reads the arrays of an archive by name, without executing code."""
+    # numpy does not close a file that it opened itself and that turns out to be damaged.
     with source.existing().open("rb") as file:
         try:
             loaded = np.load(file, allow_pickle=False)
-        except Exception as error:  # of a damaged file numpy and zipfile raise errors of many types
+        except Exception as error:  # numpy and zipfile raise errors of many types for a damaged file
             raise source.unreadable(form, found=f"it is cut off or not .npz ({error})") from error
         if not isinstance(loaded, np.lib.npyio.NpzFile):
             raise source.unreadable(form, found="it holds one array (.npy)")
@@ -123,7 +123,7 @@ def save_npz(data: ClientData, path: str | Path) -> Path:
 
     Args:
         data: The clients.
-        path: Where; `.npz` is appended if it is missing. An existing file is replaced.
+        path: The file; `.npz` is appended if it is missing. An existing file is replaced.
 
     Returns:
         The path that was written.

@@ -1,4 +1,4 @@
-"""Tables with one row per example and a column that says whose it is: parquet, and Hugging Face data sets on disk."""
+"""Tables with a client column: parquet, and Hugging Face data sets on disk."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,17 +24,17 @@ def load_parquet(
 
     Args:
         path: A `.parquet` file, or a folder of them.
-        client: The column that says whose each row is.
+        client: The column with the client of each row.
         fields: The columns to keep; all others by default. Columns of (nested) lists become arrays.
-        label: The column with the classes; "auto" takes `y`, `label` or another usual name if there is one.
+        label: The column with the classes. "auto" uses `y`, `label` or another common name if present.
         allow_nan: Accept NaN.
 
     Returns:
         The clients in sorted order.
 
     Raises:
-        DataError: names file, client and field: a cut-off file, a missing column, missing values, lists of different
-            lengths, columns that are no numbers, text or lists, NaN.
+        DataError: for a truncated file, a missing column, missing values, lists of different lengths, columns other
+            than numbers, text or lists, or NaN. The message names file, client and field.
         MissingDependencyError: if pyarrow is not installed.
 
     Example:
@@ -68,8 +68,8 @@ def load_hugging_face(
 
     Args:
         path: The folder.
-        client: The column that says whose each row is.
-        split: Which split, for folders that hold several.
+        client: The column with the client of each row.
+        split: Name of the split, for folders with several splits.
         fields: The columns to keep; all others by default.
         label: As in `load_parquet`. The names of a `ClassLabel` become the classes.
         allow_nan: Accept NaN.
@@ -95,7 +95,7 @@ def load_hugging_face(
         raise source.unreadable(form, found="it is a file")
     try:
         found: Foreign = datasets.load_from_disk(str(source.path))
-    # Cut-off files surface as pyarrow, JSON, key or system errors, depending on which file is cut.
+    # Truncated files cause pyarrow, JSON, key or system errors, depending on the file.
     except Exception as error:
         raise source.unreadable(form, found=f"`datasets` says {type(error).__name__}: {error}") from error
     if isinstance(found, datasets.DatasetDict):
@@ -106,7 +106,7 @@ def load_hugging_face(
             )
             raise DataError(message)
         found = found[split]
-    table = found.with_format("arrow")[:]  # follows the data set's own selection and order of rows
+    table = found.with_format("arrow")[:]  # applies the data set's own selection and order of rows
     column = guess_label(found.column_names, label)
     names = getattr(found.features.get(column), "names", None) if column else None
     return _from_table(source, table, client=client, fields=fields, label=label, classes=tuple(names or ()))
@@ -157,7 +157,7 @@ def _from_table(
 
 
 class _BadRowError(Exception):
-    """A column cannot become an array, because of one row of the table if `row` is known."""
+    """A column cannot become an array; `row` is the failing row of the table, if known."""
 
     def __init__(self, fact: str, row: int | None) -> None:
         super().__init__(fact)

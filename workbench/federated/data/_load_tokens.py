@@ -1,4 +1,4 @@
-"""Text that is tokenised already, as Hugging Face pipelines write it: rows of token ids, packed into sequences."""
+"""Tokenised text of Hugging Face pipelines, packed into sequences."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -23,27 +23,28 @@ def load_tokens(
     clients: int | None = None,
     separator: int | None = None,
 ) -> ClientData:
-    """Reads tokenised text and packs the rows of each client into sequences of one length; no network, no tokenizer.
+    """Reads tokenised text and packs each client's rows into sequences of equal length.
 
-    The rows of a client are joined and cut; the last tokens, too few for a sequence, are left out. `x` holds the
-    tokens and `y` the next ones, so a client needs `length + 1` tokens.
+    The rows of a client are joined and cut into sequences; a remainder shorter than a sequence is dropped. No network
+    or tokenizer is needed. `x` holds the tokens and `y` the next ones, so a client needs `length + 1` tokens.
 
     Args:
-        path: JSON lines (`.jsonl`), or what `datasets` writes: `.arrow` (streamed or not) and `.parquet`, which need
-            the extra `data`; or a folder of these, such as that of `save_to_disk`, read in the order of names.
-        length: Tokens of a sequence.
-        client: The field that says whose each row is; None deals the rows out one by one.
-        field: The field with the ids of a row.
-        clients: To how many clients the rows are dealt out, without `client`.
-        separator: A token between the rows of a client, such as that of the end of a text.
+        path: A file of JSON lines (`.jsonl`), Arrow (`.arrow`, file or stream format) or Parquet (`.parquet`), or a
+            folder of such files, read in the order of their names; for example a folder of `save_to_disk`. Arrow and
+            Parquet need the extra `data`.
+        length: Number of tokens in a sequence.
+        client: The field with the client of each row; None assigns the rows to clients in turn.
+        field: The field with the token ids of a row.
+        clients: Number of clients, if `client` is None.
+        separator: A token between the rows of a client, such as the end-of-text token.
 
     Returns:
         Clients with `x` and `y`, int32 `[sequences, length]`; in sorted order of their names.
 
     Raises:
-        DataError: names file and row: a cut-off line, a missing field, ids that are no whole numbers from 0 to
-            2³¹ − 1, a client with too few tokens.
-        MissingDependencyError: an `.arrow` or `.parquet` file without pyarrow.
+        DataError: for a truncated line, a missing field, ids that are not integers from 0 to 2³¹ − 1, or a client with
+            too few tokens. The message names file and row.
+        MissingDependencyError: for an `.arrow` or `.parquet` file if pyarrow is not installed.
 
     Example:
         >>> import tempfile

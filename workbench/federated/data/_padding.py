@@ -1,4 +1,4 @@
-"""Ragged clients as rectangular arrays with masks: the form that a program over clients takes."""
+"""Padding of ragged clients to rectangular arrays with masks, as programs need them."""
 
 import dataclasses
 import zlib
@@ -32,14 +32,14 @@ class Cohort:
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Padded:
-    """Client data as rectangular arrays; `mask` says which entries are examples and which are padding (zeros).
+    """Client data as rectangular arrays; `mask` separates examples from padding (zeros).
 
     Attributes:
         arrays: Per field `[clients, examples, *shape]`, or batched `[clients, steps, batch, *shape]`.
         mask: True where there is an example, bool `[clients, examples]` or `[clients, steps, batch]`.
         counts: Distinct examples of each client, int32 `[clients]`; 0 for an empty slot.
         clients: The clients' ids; an empty slot has the id "".
-        cohort: The clients' numbers among all clients, where these are the clients of one round; else None.
+        cohort: Numbers of the clients among all clients, if the data are of one round; else None.
     """
 
     arrays: Mapping[str, AnyArray]
@@ -52,7 +52,7 @@ class Padded:
     def tree(self) -> dict[str, Any]:
         """The fields, `mask` (bool) and `weight` (float32 `[clients]`, the counts): the argument of a program.
 
-        A cohort also has `cohort`, by which algorithms find the state of each client.
+        A cohort also has `cohort`, with which algorithms find the state of each client.
         """
         cohort = {} if self.cohort is None else {"cohort": self.cohort}
         return {**self.arrays, "mask": self.mask, "weight": self.counts.astype(np.float32), **cohort}
@@ -65,7 +65,7 @@ class Padded:
         return f"Padded({len(self.clients)} clients, mask: bool{list(self.mask.shape)}, {shapes})"
 
     def put(self, sharding: object = None) -> "Padded":
-        """The same data as JAX arrays, on the default device or laid out by `sharding` (one for every array)."""
+        """Puts the data on the default device, or with one `sharding` for all arrays."""
         arrays, mask, counts = jax.device_put((dict(self.arrays), self.mask, self.counts), sharding)
         return dataclasses.replace(self, arrays=arrays, mask=mask, counts=counts)
 
@@ -79,20 +79,20 @@ def pad_clients(
     examples: int | None = None,
     multiple_of: int = 1,
 ) -> Padded:
-    """Makes ragged clients rectangular: every client as long as the longest, padding masked out.
+    """Pads every client to the length of the longest client, with a mask.
 
     Needs `clients × longest` examples of host memory, however unequal the clients are.
 
     Args:
         data: The clients.
-        batch_size: Cut every client into steps of this many examples, for local SGD; None leaves one long axis. The
-            padding is at the end of each epoch, so a small client has whole steps without any example.
-        epochs: With `batch_size`, how many times a client goes through its examples; steps follow one another.
+        batch_size: Examples per local SGD step; None for one axis of all examples. The padding is at the end of each
+            epoch, so a small client has entire steps without examples.
+        epochs: Number of passes over a client's examples; needs `batch_size`. The steps of all epochs share one axis.
         key: A seed or PRNG key that shuffles each client's examples, again for every epoch. A client's order depends
-            on the key and its id only, not on who else is in the cohort. None keeps the order.
-        examples: Pad to this many per client instead of the longest of `data`: keeps shapes equal from cohort to
-            cohort, so that nothing recompiles.
-        multiple_of: Add empty slots (no examples, count 0) until this divides the number of clients.
+            only on the key and its id, not on the other clients. None keeps the order.
+        examples: Number of examples per client after padding; default: the longest client of `data`. A fixed number
+            keeps shapes equal between cohorts, so that nothing recompiles.
+        multiple_of: Divisor of the number of clients; empty slots (no examples, count 0) are added.
 
     Returns:
         Arrays, mask and counts; dtypes as in `data`.

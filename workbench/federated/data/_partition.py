@@ -1,4 +1,4 @@
-"""Partitions of a data set over clients, each a function of its seed."""
+"""Partitions of a data set over clients, reproducible by seed."""
 
 import dataclasses
 from typing import Literal
@@ -14,7 +14,7 @@ class Partition:
     """Row indices of a data set for each client; every row belongs to exactly one client.
 
     Attributes:
-        rows: Per client, the row numbers it holds.
+        rows: Row numbers of each client.
         clients: The clients' ids; `client_0`, `client_1`, … (with leading zeros) when left out.
     """
 
@@ -52,7 +52,7 @@ class Partition:
 
 
 def iid(examples: int, clients: int, *, seed: int) -> Partition:
-    """Deals the examples out like cards: the same number to everyone, give or take one, whatever they are.
+    """Distributes the examples at random in equal numbers (± 1), regardless of labels.
 
     Example:
         >>> [len(rows) for rows in iid(10, 3, seed=0).rows]
@@ -66,24 +66,24 @@ def iid(examples: int, clients: int, *, seed: int) -> Partition:
 def dirichlet(
     labels: ArrayLike, clients: int, *, alpha: float, seed: int, min_examples: int = 1, equal_sizes: bool = False
 ) -> Partition:
-    """Skews the labels: a small `alpha` gives each client few classes, a large one gives everyone all of them.
+    """Partitions with label skew: a smaller `alpha` gives each client fewer classes.
 
     By default each class is split by proportions drawn from `Dirichlet(alpha)` over the clients, which makes sizes
-    ragged too (Yurochkin et al. 2019); clients left with fewer than `min_examples` then receive random examples of the
-    largest ones. With `equal_sizes`, each client, one after the other, draws its own class mixture from
-    `Dirichlet(alpha * share of each class)` and fills its equal share from what is left, as in Hsu et al. 2019.
-    The two read `alpha` on different scales: with 10 balanced classes, Hsu's `alpha=1` is 0.1 per class.
+    ragged too (Yurochkin et al. 2019); clients with fewer than `min_examples` then receive random examples of the
+    largest clients. With `equal_sizes`, all clients have the same size, as in Hsu et al. 2019. One client after the
+    other draws its class mixture from `Dirichlet(alpha * share of each class)` and takes its examples from the
+    remaining ones. The scales of `alpha` differ: with 10 balanced classes, Hsu's `alpha=1` is 0.1 per class.
 
     Args:
         labels: The class of each example, `[examples]`.
         clients: Number of clients.
         alpha: Concentration, positive; `inf` is the limit in which every client has the global mixture.
         seed: The same seed gives the same partition.
-        min_examples: No client has fewer.
-        equal_sizes: Whether all clients hold the same number of examples, give or take one.
+        min_examples: Minimum number of examples per client.
+        equal_sizes: Whether all clients have the same number of examples (± 1).
 
     Returns:
-        The partition; every example is held exactly once.
+        The partition; every example belongs to exactly one client.
 
     Raises:
         DataError: if `alpha` is not positive, labels are not `[examples]`, or there are too few examples.
@@ -121,7 +121,7 @@ def _proportions_per_class(
     held: list[list[np.ndarray]] = [[] for _ in range(clients)]
     for rows in by_class:
         share = _draw_dirichlet(rng, np.full(clients, alpha))
-        # A random order of clients, so that rounding favours nobody.
+        # A random order of clients avoids rounding bias.
         order = rng.permutation(clients)
         cuts = np.rint(np.cumsum(share[order])[:-1] * len(rows)).astype(np.int64)
         for client, piece in zip(order, np.split(rows, cuts), strict=True):
@@ -143,7 +143,7 @@ def _mixture_per_client(
         while (missing := size - wanted.sum()) > 0:
             room = left - wanted
             weight = np.where(room > 0, mixture, 0.0)
-            # A mixture may live on exhausted classes only; what is left then decides.
+            # A mixture may contain only exhausted classes; then draw from the remaining examples.
             weight = weight if weight.sum() > 1e-12 else room.astype(float)
             wanted += np.minimum(rng.multinomial(missing, weight / weight.sum()), room)
         held.append(np.concatenate([rows[t : t + w] for rows, t, w in zip(by_class, taken, wanted, strict=True)]))
@@ -156,7 +156,7 @@ def _draw_dirichlet(rng: np.random.Generator, concentration: np.ndarray) -> np.n
         finite = np.where(np.isinf(concentration), 1.0, 0.0)
         return finite / finite.sum()
     share = rng.dirichlet(concentration)
-    # Very small concentrations underflow to all zeros or NaN; their limit is one winner drawn by weight.
+    # Very small concentrations underflow to zeros or NaN; the limit is a single class, drawn by weight.
     if not np.isfinite(share).all() or share.sum() < 0.5:
         share = np.zeros(len(concentration))
         share[rng.choice(len(concentration), p=concentration / concentration.sum())] = 1.0
@@ -175,15 +175,15 @@ def _top_up(rng: np.random.Generator, held: list[np.ndarray], least: int) -> lis
 
 
 def shards(labels: ArrayLike, clients: int, *, shards_per_client: int = 2, seed: int) -> Partition:
-    """Sorts the examples by label, cuts them into equal shards and deals some to each client ("pathological non-IID").
+    """Sorts examples by label and gives each client equal shards ("pathological non-IID").
 
     With two shards each, most clients see only two classes.
 
     Args:
         labels: The class of each example, `[examples]`.
         clients: Number of clients.
-        shards_per_client: How many shards each client receives.
-        seed: Decides the order inside a class and who gets which shard.
+        shards_per_client: Number of shards per client.
+        seed: Seed of the order inside a class and of the assignment of shards.
 
     Raises:
         DataError: if there are fewer examples than shards.
@@ -215,15 +215,16 @@ def by_size(
     seed: int,
     min_examples: int = 1,
 ) -> Partition:
-    """Gives clients very different numbers of examples, dealt at random: size skew without label skew.
+    """Partitions at random with very different client sizes: size skew, no label skew.
 
     Args:
-        examples: How many there are.
+        examples: Number of all examples.
         clients: Number of clients.
-        law: `lognormal`: sizes go as `exp(spread * normal)`. `power`: the k-th largest client goes as `k ** -spread`.
+        law: `lognormal`: sizes are proportional to `exp(spread * normal)`. `power`: the size of the k-th largest client
+            is proportional to `k ** -spread`.
         spread: 0 makes all sizes equal; 1 is strong.
-        seed: Decides sizes (lognormal), which client has which size, and who holds what.
-        min_examples: No client has fewer.
+        seed: Seed of the sizes (lognormal), the assignment of sizes to clients, and the examples.
+        min_examples: Minimum number of examples per client.
 
     Raises:
         DataError: if `spread` is negative, the law is unknown, or there are too few examples.
@@ -256,10 +257,10 @@ def by_size(
 
 
 def by_natural_id(ids: ArrayLike) -> Partition:
-    """One client per id in the data themselves (a writer, a hospital, a speaker), in sorted order.
+    """Makes one client per natural id (a writer, a hospital, a speaker), in sorted order.
 
     Args:
-        ids: Whose each example is, `[examples]`, strings or integers.
+        ids: Client id of each example, `[examples]`, strings or integers.
 
     Example:
         >>> by_natural_id(["ann", "bob", "ann"]).clients

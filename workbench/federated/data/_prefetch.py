@@ -1,4 +1,4 @@
-"""The next rounds' data on the devices before they are asked for."""
+"""Prefetching of the next rounds' data to the devices."""
 
 import collections
 import contextvars
@@ -13,21 +13,21 @@ from workbench.federated.data._padding import Padded
 
 
 class Prefetch(Iterator[Any]):
-    """An iterator whose next items are being made by a thread; made by `prefetch`.
+    """An iterator whose next items are made in a thread; see `prefetch`.
 
-    Ends the thread when it is exhausted, closed, left as a context or no longer referred to.
+    The thread ends when the iterator is exhausted, closed, left as a context or garbage-collected.
     """
 
     def __init__(self, items: Iterable[Any], size: int, sharding: object) -> None:
         self._line = _Line(size)
         self._thread = threading.Thread(
-            # A context of its own holds the caller's mesh and placements, as far as they are context variables.
+            # A copied context keeps the caller's mesh and placements, as far as they are context variables.
             target=contextvars.copy_context().run,
             args=(_work, self._line, iter(items), sharding),
             name="workbench-prefetch",
             daemon=True,
         )
-        # The thread refers to the line only, so that a forgotten iterator can be collected and then ends it.
+        # The thread refers only to the queue, so that an unused iterator is collected and then ends the thread.
         self._finalizer = weakref.finalize(self, self._line.close)
         self._thread.start()
 
@@ -41,7 +41,7 @@ class Prefetch(Iterator[Any]):
         raise StopIteration
 
     def close(self) -> None:
-        """Drops what is prepared and ends the thread, once the item that it is making is made; harmless twice."""
+        """Drops prepared items and ends the thread after its current item; safe to repeat."""
         self._finalizer()
         if self._thread is not threading.current_thread():
             self._thread.join()
@@ -54,19 +54,19 @@ class Prefetch(Iterator[Any]):
 
 
 def prefetch(items: Iterable[Any], size: int = 2, sharding: object = None) -> Prefetch:
-    """Makes items in a thread and puts them on the devices ahead of their use.
+    """Makes items in a thread and puts them on the devices before they are used.
 
-    Keeps up to `size` items in device memory besides the one in use and the one being made.
+    Device memory holds up to `size` ready items, the item in use and the item being made.
 
     Args:
         items: Trees of arrays or `Padded`, such as `cohorts(...)` yields.
-        size: How many items to hold ready.
-        sharding: Where every array goes, for example `NamedSharding(mesh, PartitionSpec("clients"))`; the default
-            device when None.
+        size: Number of items to keep ready.
+        sharding: Sharding of every array, for example `NamedSharding(mesh, PartitionSpec("clients"))`; None for the
+            default device.
 
     Returns:
         An iterator over the same items, in the same order, as JAX arrays. An exception while making an item is raised
-        in its place. Close it, or use it in `with`, if it is not read to its end.
+        in place of that item. Close the iterator, or use it in `with`, if you do not read it to its end.
 
     Raises:
         DataError: if `size` is not positive.
@@ -83,17 +83,17 @@ def prefetch(items: Iterable[Any], size: int = 2, sharding: object = None) -> Pr
 
 
 class _Line:
-    """A bounded line of ready items between two threads, that either may close."""
+    """A bounded queue of ready items between two threads; either thread may close it."""
 
     def __init__(self, size: int) -> None:
         self._size = size
         self._ready: collections.deque[tuple[str, Any]] = collections.deque()
         self._closed = False
-        # Reentrant: a garbage collection inside the lock may close the line of a forgotten iterator.
+        # Reentrant: a garbage collection inside the lock may close the queue of an unused iterator.
         self._changed = threading.Condition(threading.RLock())
 
     def offer(self, kind: str, item: object) -> bool:
-        """Waits for room; False once nobody takes any more."""
+        """Waits for room; returns False if the queue is closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or len(self._ready) < self._size)
             if not self._closed:
@@ -123,11 +123,11 @@ def _work(line: _Line, items: Iterator[Any], sharding: object) -> None:
             placed = item.put(sharding) if isinstance(item, Padded) else jax.device_put(item, sharding)
             if not line.offer("item", placed):
                 break
-            # Or the last item stays in device memory while the next one is awaited.
+            # Otherwise the last item stays in device memory while the thread waits for the next one.
             del item, placed
         else:
             line.offer("end", None)
-    except BaseException as error:  # whatever it is, it belongs to the caller of `next`
+    except BaseException as error:  # any exception is raised to the caller of `next`
         line.offer("error", error)
     finally:
         if hasattr(items, "close"):

@@ -8,9 +8,9 @@ from jaxtyping import Array, Bool
 
 
 def reshuffle(key: jax.Array, arrays: object, mask: Bool[Array, " examples"]) -> tuple[Any, Bool[Array, " examples"]]:
-    """Puts one client's examples into a random order, the padding still at the end.
+    """Shuffles one client's examples; padding stays at the end.
 
-    Made to be called inside the function of one client, once per local epoch.
+    Call it inside the function of one client, once per local epoch.
 
     Args:
         key: A PRNG key.
@@ -18,13 +18,13 @@ def reshuffle(key: jax.Array, arrays: object, mask: Bool[Array, " examples"]) ->
         mask: True where there is an example, `[examples]`.
 
     Returns:
-        The same, in the new order.
+        The arrays and the mask in the new order.
 
     Example:
         >>> x, mask = reshuffle(jax.random.key(0), jnp.array([1, 2, 0, 0]), jnp.array([True, True, False, False]))
         >>> sorted(x[:2].tolist()), mask.tolist()
         ([1, 2], [True, True, False, False])
     """
-    # Uniform draws lie below 1, so padding always sorts behind the examples.
+    # Uniform draws are below 1, so padding always sorts after the examples.
     order = jnp.argsort(jnp.where(mask, jax.random.uniform(key, mask.shape), 2.0))
     return jax.tree.map(lambda value: jnp.asarray(value)[order], arrays), jnp.asarray(mask)[order]

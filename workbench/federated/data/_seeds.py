@@ -1,4 +1,4 @@
-"""One meaning for seeds and PRNG keys on the host."""
+"""Random generators on the host from seeds or PRNG keys."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ from jax import Array
 
 from workbench.errors import DataError
 
-Key = Any  # an int, or a JAX PRNG key: jax is not imported for the name of a type
+Key = Any  # an int or a JAX PRNG key; jax is not imported just for the type name
 
 
 def generator(key: Key, *folded: int) -> np.random.Generator:
-    """A numpy generator that depends on the key and the numbers folded in, and on nothing else."""
+    """Makes a numpy generator that depends only on the key and the folded-in numbers."""
     return np.random.default_rng([*_words(key), *folded])
 
 

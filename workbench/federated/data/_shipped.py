@@ -1,4 +1,4 @@
-"""Real data without a network: what ships inside scikit-learn and inside Python itself."""
+"""Real data without a network, from scikit-learn and Python's documentation."""
 
 import dataclasses
 import re
@@ -18,14 +18,14 @@ _NAMES = ("breast_cancer", "diabetes", "digits", "iris", "linnerud", "wine")
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class Examples:
-    """A data set in one place, before it is handed out to clients.
+    """A central data set, before it is distributed over clients.
 
     Attributes:
-        name: What the data are.
+        name: Name of the data.
         x: Inputs, float32 `[examples, features]`.
-        y: Classes, int32 `[examples]`, or targets, float32 `[examples, ...]`.
+        y: Classes, int32 `[examples]`, or real-valued targets, float32 `[examples, ...]`.
         features: Names of the columns of `x`.
-        classes: Names of the classes; empty for targets that are measured numbers.
+        classes: Names of the classes; empty for real-valued targets.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Examples:
         return f"Examples({self.name!r}, {len(self)} examples of shape {self.x.shape[1:]}, {kind})"
 
     def split(self, *, test_fraction: float = 0.2, seed: int = 0) -> tuple["Examples", "Examples"]:
-        """Splits at random into examples to train on and examples to test on.
+        """Splits at random into training and test examples.
 
         Example:
             >>> train, test = shipped("iris").split(test_fraction=0.2, seed=0)
@@ -61,17 +61,17 @@ class Examples:
         return self.take(train), self.take(test)
 
     def take(self, rows: np.ndarray) -> "Examples":
-        """The same data, only some rows."""
+        """Selects rows."""
         return dataclasses.replace(self, x=self.x[rows], y=self.y[rows])
 
     def federate(self, partition: Partition | Sequence[np.ndarray]) -> ClientData:
-        """Hands the examples out to clients as the fields `x` and `y`."""
+        """Distributes the examples over clients as the fields `x` and `y`."""
         return federate(self.x, self.y, partition, name=self.name, classes=self.classes)
 
     def standardized(self, like: "Examples | None" = None) -> "Examples":
-        """Columns of `x` shifted and scaled to mean 0 and deviation 1 of `like` (the training part), or of themselves.
+        """Standardizes the columns of `x` by mean and deviation of `like`.
 
-        A column that never varies becomes 0.
+        `like` is the training part; by default it is this data set. A constant column becomes 0.
         """
         model = (like or self).x
         deviation = model.std(axis=0)
@@ -87,7 +87,7 @@ class Split(NamedTuple):
 
 
 def shipped(name: ShippedName) -> Examples:
-    """Returns a real data set that needs no network; `digits` is part of the workbench, the others of scikit-learn.
+    """Loads a real data set without a network, from the workbench or scikit-learn.
 
     | name | examples × features | what `y` is |
     |---|---|---|
@@ -99,7 +99,7 @@ def shipped(name: ShippedName) -> Examples:
     | `wine` | 178 × 13 | the cultivar |
 
     Args:
-        name: Which one.
+        name: Name of the data set.
 
     Raises:
         DataError: if there is no such data set.
@@ -136,7 +136,7 @@ def shipped(name: ShippedName) -> Examples:
 
 
 def _digits() -> Examples:
-    """The test part of "Optical Recognition of Handwritten Digits", packed with the library."""
+    """Loads the test part of "Optical Recognition of Handwritten Digits" from the package."""
     with np.load(Path(__file__).parent / "digits.npz", allow_pickle=False) as packed:
         pixels, labels = packed["pixels"], packed["labels"]
     return Examples(
@@ -151,18 +151,18 @@ def _digits() -> Examples:
 def digits(
     clients: int = 64, *, alpha: float = 0.3, seed: int = 0, test_fraction: float = 0.2, min_examples: int = 1
 ) -> Split:
-    """Real handwritten digits held by clients with heterogeneous labels: the data of the first notebook.
+    """Distributes real handwritten digits over clients with heterogeneous labels.
 
     Args:
         clients: Number of clients.
         alpha: Dirichlet concentration over clients, per digit: 0.1 is strong label skew, `inf` none.
-        seed: Decides the test examples and who holds what.
+        seed: Seed of the test examples and of the partition.
         test_fraction: Share of the 1797 examples held out for testing.
-        min_examples: No client has fewer.
+        min_examples: Minimum number of examples per client.
 
     Returns:
         `(train, test)`: client data with `x` float32 `[examples, 64]` in 0 to 1 and `y` int32 `[examples]`; and the
-        held-out examples, in one place.
+        held-out examples, not distributed.
 
     Raises:
         DataError: as `dirichlet` and `Examples.split` do.
@@ -178,27 +178,27 @@ def digits(
 
 
 class Text(NamedTuple):
-    """Documents as client data of word numbers, and the words that the numbers stand for."""
+    """Client data of word numbers, one client per document, and the vocabulary."""
 
     data: ClientData
     vocabulary: tuple[str, ...]
 
 
 def python_reference(documents: int | None = None) -> Text:
-    """The Python language reference, one topic per client: text for word counts and inverted indexes.
+    """Loads the Python language reference as words, one topic per client.
 
     It ships with Python as `pydoc_data.topics` (what `help("LAMBDA")` shows), so its words depend on the version of
     Python.
 
     Args:
-        documents: Keep only this many of the longest topics; all by default.
+        documents: Number of the longest topics to keep; all by default.
 
     Returns:
         `(data, vocabulary)`: the field `word`, int32 `[words_of_this_topic]`, numbers into `vocabulary`, which is
         sorted; words are lower case. A client's id is the topic's name.
 
     Raises:
-        DataError: if fewer than one document is asked for, or this Python was built without its topics.
+        DataError: if `documents` is below 1, or this Python was built without its topics.
 
     Example:
         >>> data, vocabulary = python_reference(documents=3)
@@ -229,7 +229,7 @@ def tokenize(documents: dict[str, str], *, name: str = "") -> Text:
 
     Args:
         documents: Text per client id.
-        name: What the texts are, for titles.
+        name: Name of the texts, for titles.
 
     Returns:
         `(data, vocabulary)` as in `python_reference`. A word is a run of letters, with apostrophes inside.

@@ -1,4 +1,4 @@
-"""The standard federated data sets, from the files that their authors publish; each loader says where these are."""
+"""Loaders of standard federated data sets, from the files that their authors publish."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -23,11 +23,11 @@ _CHARACTERS = "dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#'/37;?bfjnrvzBFJNRVZ\"&*.26:\n
 
 
 def load_femnist(path: str | Path, *, clients: int | Sequence[str] | None = None) -> ClientData:
-    """Handwritten characters by writer: EMNIST as TensorFlow Federated keeps it, or FEMNIST of LEAF.
+    """Loads handwritten characters by writer: TensorFlow Federated's EMNIST or LEAF's FEMNIST.
 
     Args:
         path: `fed_emnist_train.h5`, or LEAF's folder of `.json` files.
-        clients: Only these writers, or the first this many; all by default. For `.h5` files.
+        clients: Writers to load, or the number of first writers to load; all by default. For `.h5` files.
 
     Returns:
         Clients with `x`, float32 `[examples, 784]` with ink 1, and `y`, int32.
@@ -56,12 +56,12 @@ def load_femnist(path: str | Path, *, clients: int | Sequence[str] | None = None
 
 
 def load_shakespeare(path: str | Path, *, clients: int | Sequence[str] | None = None, length: int = 80) -> Text:
-    """Shakespeare's plays by role, as characters: TensorFlow Federated's file, or LEAF's folder.
+    """Loads Shakespeare's plays by role, as characters, from TensorFlow Federated or LEAF.
 
     Args:
         path: `shakespeare_train.h5`, or LEAF's folder of `.json` files.
-        clients: Only these roles, or the first this many; all by default. For `.h5` files.
-        length: Characters of an example; LEAF's examples have 80.
+        clients: Roles to load, or the number of first roles to load; all by default. For `.h5` files.
+        length: Number of characters in an example; LEAF's examples have 80.
 
     Returns:
         `(data, vocabulary)`: `x`, int32 `[examples, length]`, and `y`, the same one character later (for LEAF, int32
@@ -101,17 +101,17 @@ def load_shakespeare(path: str | Path, *, clients: int | Sequence[str] | None = 
 def load_stackoverflow(
     path: str | Path, *, clients: int | Sequence[str] | None = None, words: int = 10_000, length: int = 20
 ) -> Text:
-    """Questions and answers by user, as words: TensorFlow Federated's file.
+    """Loads Stack Overflow posts by user, as words, from TensorFlow Federated's file.
 
     Args:
         path: `stackoverflow_train.h5`, `stackoverflow_test.h5` or `stackoverflow_held_out.h5`.
-        clients: Only these users, or the first this many; all by default.
-        words: Size of the vocabulary: the most frequent words of what is read.
-        length: Words of an example; shorter ones are padded with 0, longer ones cut.
+        clients: Users to load, or the number of first users to load; all by default.
+        words: Size of the vocabulary: the most frequent words of the loaded clients.
+        length: Number of words in an example. Shorter examples are padded with 0, longer examples are cut.
 
     Returns:
         `(data, vocabulary)`: `x`, int32 `[examples, length]`, and `y`, the same one word later. Entry 0 of the
-        vocabulary is padding, entry 1 any other word.
+        vocabulary is padding, entry 1 represents all other words.
 
     Raises:
         DataError: if there is no such file, with the line that downloads it.
@@ -136,14 +136,14 @@ def load_stackoverflow(
 
 
 def load_cifar(path: str | Path) -> Examples:
-    """CIFAR-10 or CIFAR-100 in the binary version of their authors, in one place: `federate` hands them out.
+    """Loads CIFAR-10 or CIFAR-100 from the authors' binary files, not yet federated.
 
     Args:
         path: A `.bin` file, or the folder `cifar-10-batches-bin` (training batches) or `cifar-100-binary`.
 
     Returns:
         Examples with `x`, float32 `[examples, 3072]` in 0 to 1 (red, green, blue planes of 32 × 32), and `y`, the class
-        (the fine one of CIFAR-100).
+        (for CIFAR-100, the fine class).
 
     Raises:
         DataError: if there is no such file, with the line that downloads it, or a file is cut off.

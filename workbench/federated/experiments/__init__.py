@@ -1,4 +1,4 @@
-"""Experiments in federated learning: sweeps, comparisons of runs, and one experiment from a handful of settings."""
+"""Experiments in federated learning: sweeps, run comparisons, and a playground."""
 
 from workbench.federated.experiments._code import write_code as write_code
 from workbench.federated.experiments._experiment import Experiment as Experiment

@@ -1,4 +1,4 @@
-"""The notebook cell that does what an experiment does."""
+"""Generates the notebook cell that reproduces an experiment."""
 
 from workbench.federated.experiments._experiment import BATCH, DELTA, HIDDEN
 from workbench.federated.experiments._settings import Settings
@@ -62,14 +62,14 @@ print("epsilon", algorithms.epsilon({noise}, rounds={rounds}, participation={par
 
 
 def write_code(settings: Settings) -> str:
-    """The experiment as one notebook cell, with every number in its place; nothing in it is hidden.
+    """Writes an experiment as one self-contained notebook cell.
 
     Args:
-        settings: What the experiment is made of.
+        settings: Settings of the experiment.
 
     Returns:
-        Python. It needs nothing but the workbench and gives the history of `Experiment(settings).run`, without the
-        bytes, which it shows as the plan does.
+        Python. It needs only the workbench. Its history equals that of `Experiment(settings).run`, except for the
+        bytes, which it prints with the plan.
 
     Example:
         >>> "algorithms.scaffold(loss, clients=64, learning_rate=0.2" in write_code(Settings(algorithm="SCAFFOLD"))

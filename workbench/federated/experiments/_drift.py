@@ -1,4 +1,4 @@
-"""Drift of clients in one round of an experiment: their paths, in the plane that shows most of it."""
+"""Client drift in one round of an experiment, projected onto two principal directions."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -24,11 +24,11 @@ class Drift:
 
     Attributes:
         round: The round, from 0.
-        clients: Who is drawn: up to 12 of those that answered.
-        steps: The local steps at which parameters were read; the first is 0.
+        clients: Up to 12 of the clients that answered.
+        steps: Local steps at which parameters were recorded; the first is 0.
         paths: `[clients, steps, 2]`, in the plane of the two principal directions, in units of the parameters (L2).
         mean: `[steps, 2]`, the mean over all clients that answered, weighted as the server weights them.
-        shares: How much of the squared distance from the server each direction holds.
+        shares: Share of the squared distance from the server in each direction.
         apart: `[clients]`, the distance of each client from the mean at the end, in all directions.
         moved: The distance of the mean from the server at the end, in all directions.
     """
@@ -44,17 +44,17 @@ class Drift:
 
 
 def drift_of(algorithm: Algorithm, state: PyTree[Array], batches: Mapping[str, np.ndarray], round: int) -> Drift:
-    """Repeats a round's local training from the state before it, and reads every client's parameters on the way.
+    """Repeats a round's local training and records every client's parameters on the way.
 
-    A round in which one client alone answers, with a server that takes its update as it is, ends at that client's
-    parameters; with fewer local steps, at those on its way. So this is exact for every algorithm, with its control
-    variates, momentum or proximal terms.
+    If only one client answers and the server adds its update unchanged, the round ends at that client's parameters.
+    With fewer local steps, it ends at the client's intermediate parameters. The paths are therefore exact for every
+    algorithm, including control variates, momentum and proximal terms.
 
     Args:
-        algorithm: The clients' part of the algorithm, with a server that takes the mean as it is.
-        state: Its state before the round.
-        batches: What the clients train on, and their `weight`: 0 for those that do not answer.
-        round: Which round this is.
+        algorithm: The clients' part of the algorithm, with a server that adds the mean update unchanged.
+        state: State of the algorithm before the round.
+        batches: Batches of the clients, with the entry `weight`; 0 for clients that do not answer.
+        round: Number of the round.
 
     Raises:
         ProgramError: if no client answers in that round.
@@ -90,7 +90,7 @@ def drift_of(algorithm: Algorithm, state: PyTree[Array], batches: Mapping[str, n
     points = np.stack(read, axis=1)  # [rows, steps, parameters]
     _, sizes, directions = np.linalg.svd(points.reshape(-1, points.shape[-1]), full_matrices=False)
     plane = points @ directions[:2].T
-    plane *= np.where(plane[-1, -1] < 0, -1.0, 1.0)  # the mean goes to the right and up
+    plane *= np.where(plane[-1, -1] < 0, -1.0, 1.0)  # orient the plane so that the mean moves right and up
     whole = max(float((sizes**2).sum()), 1e-30)
     return Drift(
         round=round,
@@ -105,11 +105,11 @@ def drift_of(algorithm: Algorithm, state: PyTree[Array], batches: Mapping[str, n
 
 
 def local_only(settings: Settings) -> Settings:
-    """The same local training, and a server that takes the mean as it is."""
+    """Keeps the local training, with a server that adds the mean update unchanged."""
     algorithm = "FedAvg" if same_clients_as_fedavg(settings) else settings.algorithm
     return dataclasses.replace(settings, algorithm=algorithm, server_learning_rate=1.0, noise=0.0, compression="none")
 
 
 def same_clients_as_fedavg(settings: Settings) -> bool:
-    """Returns whether an algorithm differs at the server only, so that its state is of no use to the clients."""
+    """Returns whether an algorithm differs from FedAvg only at the server."""
     return settings.algorithm in ("FedAdam", "DiLoCo")

@@ -1,4 +1,4 @@
-"""An experiment that runs: data, algorithm, rounds and what they cost."""
+"""A runnable experiment: data, algorithm, rounds and costs."""
 
 from typing import Any
 
@@ -26,19 +26,19 @@ Params = dict[str, jax.Array]
 
 
 def predict(params: Params, x: jax.Array) -> jax.Array:
-    """Logits `[examples, 10]` of a network with one hidden layer."""
+    """Computes logits `[examples, 10]` of a network with one hidden layer."""
     return jax.nn.relu(x @ params["in"] + params["b"][None]) @ params["out"]
 
 
 def loss(params: Params, batch: dict[str, jax.Array]) -> jax.Array:
-    """Mean cross entropy of the examples; of those that are no padding, where there is a `mask`."""
+    """Computes the mean cross entropy of the examples, without padding (`mask`)."""
     losses = optax.softmax_cross_entropy_with_integer_labels(predict(params, batch["x"]), batch["y"])
     mask = batch.get("mask", jnp.ones(losses.shape, bool))
     return jnp.where(mask, losses, 0.0).sum() / jnp.maximum(mask.sum(), 1).astype(losses.dtype)
 
 
 def first_params(seed: int) -> Params:
-    """Random weights, zero biases."""
+    """Initializes random weights and zero biases."""
     first, second = jax.random.split(jax.random.key(seed))
     draw = jax.nn.initializers.he_normal()
     return {"in": draw(first, (64, HIDDEN)), "b": jnp.zeros(HIDDEN), "out": draw(second, (HIDDEN, 10))}
@@ -59,7 +59,7 @@ def aggregator_of(settings: Settings) -> algorithms.Aggregator | None:
 
 
 def algorithm_of(settings: Settings) -> algorithms.Algorithm:
-    """The algorithm as the settings have it."""
+    """Makes the algorithm of the settings."""
     clients, rate, server = settings.clients, settings.learning_rate, settings.server_learning_rate
     sgd, how = optax.sgd(rate), aggregator_of(settings)
     if settings.algorithm == "SCAFFOLD":
@@ -101,16 +101,16 @@ class Experiment:
     """An experiment, ready to run.
 
     Args:
-        settings: What it is made of.
+        settings: Settings of the experiment.
 
     Attributes:
-        run: The rounds; start them with `run.start()`. Their metrics are `test accuracy`, `loss` (of the clients while
-            they train), `client loss` (of the server's model on every client's own examples, `[clients]`), `clients`
-            (that answered) and `sent up (MiB)` (by all clients, all rounds so far); and what the algorithm emits, as
-            `client drift` (how far each client went, `[clients]`).
+        run: The rounds; start them with `run.start()`. Metrics: `test accuracy`; `loss`, the clients' training loss;
+            `client loss`, the loss of the server's model on each client's examples, `[clients]`; `clients`, the number
+            of clients that answered; `sent up (MiB)`, by all clients in all rounds so far. Values that the algorithm
+            emits are metrics too, such as `client drift`, the distance that each client moved, `[clients]`.
         plan: One round as stages.
-        sent_down_bytes: What one client receives in a round.
-        sent_up_bytes: What it sends.
+        sent_down_bytes: Bytes that one client receives in a round.
+        sent_up_bytes: Bytes that one client sends in a round.
 
     Example:
         >>> experiment = Experiment(Settings(clients=4, rounds=2))
@@ -156,7 +156,7 @@ class Experiment:
         }
 
     def epsilon(self) -> float | None:
-        """Upper bound of ε after all rounds at δ = 1e-5; None without noise."""
+        """Computes an upper bound of ε after all rounds at δ = 1e-5; None without noise."""
         if not self.settings.noise:
             return None
         settings = self.settings
@@ -166,11 +166,11 @@ class Experiment:
 
     @property
     def drift_rounds(self) -> tuple[int, ...]:
-        """Rounds that `drift` knows: the first, the second, the fourth, the eighth and so on, from 0."""
+        """Rounds available to `drift`: the first, second, fourth, eighth and so on; numbered from 0."""
         return tuple(self._before)
 
     def drift(self, round: int = 0) -> Drift:
-        """The clients' paths in one round that was run, computed again from the state before it.
+        """Recomputes the clients' paths in a finished round from the state before it.
 
         Args:
             round: One of `drift_rounds`.

@@ -1,4 +1,4 @@
-"""Trials whose hyperparameters descend the derivative of the result of a few rounds."""
+"""Hyperparameter search by gradient descent through a few rounds."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -21,21 +21,21 @@ from workbench.primitives import broadcast, map_fn, program
 class HypergradientSearch(Grid):
     """Improves the hyperparameters of each trial by gradient descent before the trials run.
 
-    The metric after a few rounds is differentiated with respect to the logarithms of all hyperparameters that are
-    positive floats, through the rounds, and Adam takes a number of steps down; all trials together in one program. The
-    sweep then runs each trial with the best values that its steps met. One step costs about what four times its rounds
-    cost forward. It pays where there are more hyperparameters than a grid or random draws can cover, such as a learning
-    rate for each layer. Where few rounds say little about many, it finds hyperparameters that are good for few: too
-    small learning rates, often.
+    The metric after a few rounds is differentiated through the rounds, with respect to the logarithms of all positive
+    float hyperparameters. Adam then descends for a number of steps, with all trials in one program. The sweep runs each
+    trial with the best values found in its steps. One step costs about four times the forward cost of its rounds. Use
+    it for more hyperparameters than a grid or random draws can cover, such as one learning rate per layer. If a few
+    rounds do not predict many rounds, the hyperparameters found suit only a few rounds; the learning rates are then
+    often too small.
 
     Attributes:
-        metric: What is minimised: the mean over its clients in the last of the differentiated rounds. It has to be
-            differentiable, so a loss and not an error rate.
-        steps: Of Adam.
-        learning_rate: Of Adam, on natural logarithms.
-        rounds: How many are differentiated through.
-        trials: Random draws to start from, as in `RandomSearch`; None: the grid.
-        seed: Decides the draws.
+        metric: Metric to minimise: its mean over the clients in the last differentiated round. It must be
+            differentiable: a loss, not an error rate.
+        steps: Number of steps of Adam.
+        learning_rate: Learning rate of Adam, for natural logarithms of the hyperparameters.
+        rounds: Number of rounds to differentiate through.
+        trials: Number of random starting points, as in `RandomSearch`; None for the grid.
+        seed: Seed of the draws.
 
     References:
         Maclaurin, Duvenaud and Adams, "Gradient-based Hyperparameter Optimization through Reversible Learning", ICML
@@ -54,7 +54,7 @@ class HypergradientSearch(Grid):
         return list_grid(space) if self.trials is None else draw_settings(space, self.trials, self.seed)
 
     def propose(self, problem: Problem, space: Space, seeds: tuple[int, ...], rounds: int) -> list[Setting]:
-        """The best settings that the steps met; one whose derivative is not finite stays where it was last finite."""
+        """Returns the best settings found; a trial stops at a derivative that is not finite."""
         starts = self.settings(space)
         names = sorted(name for name in traceable_names(starts) if all(s[name] > 0 for s in starts))
         static = {name: value for name, value in starts[0].items() if name not in names}
@@ -98,7 +98,7 @@ class HypergradientSearch(Grid):
             def step(carry: PyTree[Array], _: None) -> tuple[Any, None]:
                 now, optimizer, best = carry
                 value, slope = jax.value_and_grad(objective)(now, data)
-                with jax.numpy_dtype_promotion("standard"):  # optax's Adam mixes floats and counts
+                with jax.numpy_dtype_promotion("standard"):  # optax's Adam mixes float and integer dtypes
                     change, after = adam.update(slope, optimizer)
                 fine = jnp.isfinite(slope).all()
                 moved = jax.tree.map(lambda new, old: jnp.where(fine, new, old), (now + change, after), carry[:2])
@@ -118,7 +118,7 @@ class HypergradientSearch(Grid):
 
 
 def _better(new: PyTree[Array], best: PyTree[Array]) -> PyTree[Array]:
-    """Of two pairs of a value and where it was met, the one with the smaller value; never one that is not finite."""
+    """Keeps the pair with the smaller finite value."""
     value = new[0].astype(jnp.float32)
     wins = jnp.isfinite(value) & (value < best[0])
     return jax.tree.map(lambda a, b: jnp.where(wins, a, b), (value, new[1]), best)

@@ -13,16 +13,16 @@ if TYPE_CHECKING:
 
 
 def playground(**settings: Option) -> "Playground":
-    """An experiment in federated learning without writing code: choose, run, compare, and copy the code.
+    """Shows a widget to choose, run and compare experiments, and to copy their code.
 
     Args:
-        **settings: What to start with, as for `wb.experiments.Settings`: `algorithm=`, `clients=`, `alpha=`, …
+        **settings: Initial settings, as for `wb.experiments.Settings`: `algorithm=`, `clients=`, `alpha=`, …
 
     Returns:
         The widget; the last line of a cell displays it.
 
     Raises:
-        ProgramError: for settings that no experiment can be made of.
+        ProgramError: if the settings are invalid.
 
     Example:
         >>> type(playground(algorithm="FedAvg", clients=4, rounds=2)).__name__
@@ -30,7 +30,7 @@ def playground(**settings: Option) -> "Playground":
     """
     import workbench_widgets
 
-    experiments: Foreign = SimpleNamespace(  # a face of this package, which is not made yet
+    experiments: Foreign = SimpleNamespace(  # stands in for the package, which imports this module
         ALGORITHMS=ALGORITHMS,
         COMPRESSIONS=COMPRESSIONS,
         Settings=Settings,

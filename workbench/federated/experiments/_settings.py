@@ -26,25 +26,25 @@ _RANGES: dict[str, tuple[float, float]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """An experiment on real handwritten digits, held by clients who train a small network together.
+    """Settings of an experiment: clients with handwritten digits train a small network.
 
     Args (of the constructor):
         algorithm: One of `ALGORITHMS`.
-        clients: How many hold data.
+        clients: Number of clients.
         alpha: Dirichlet concentration of the labels: 0.1 is strong label skew, `inf` none.
-        participation: Chance of each client to be asked in a round.
+        participation: Probability that a client is asked in a round.
         local_steps: Steps of 16 examples that a client takes in a round.
-        learning_rate: Of the clients.
-        server_learning_rate: Of the server's step.
-        dropout: Chance that a client that was asked does not answer.
-        clip: The largest norm of one client's update, where `noise` is not 0.
+        learning_rate: Learning rate of the clients.
+        server_learning_rate: Learning rate of the server.
+        dropout: Probability that an asked client does not answer.
+        clip: The largest norm of one client's update, if `noise` is not 0.
         noise: Differential privacy: standard deviation of the noise over `clip`; 0 for none.
-        compression: One of `COMPRESSIONS`: what clients send of their update.
-        rounds: How many.
-        seed: Decides everything that is drawn.
+        compression: Compression of the clients' updates, one of `COMPRESSIONS`.
+        rounds: Number of rounds.
+        seed: Seed of all random draws.
 
     Raises:
-        ProgramError: for a value out of its range, or parts that do not go together.
+        ProgramError: if a value is out of its range, or settings cannot be combined.
 
     Example:
         >>> Settings(algorithm="SCAFFOLD", alpha=0.1).changed()
@@ -90,6 +90,6 @@ class Settings:
             raise ProgramError(message)
 
     def changed(self) -> dict[str, Any]:
-        """The settings that are not the usual ones."""
+        """Returns the settings that differ from the defaults."""
         usual = {field.name: field.default for field in dataclasses.fields(self)}
         return {name: getattr(self, name) for name in usual if getattr(self, name) != usual[name]}

@@ -1,4 +1,4 @@
-"""Hyperparameters of a sweep: a grid, random draws, and the names that may be traced."""
+"""Hyperparameters of a sweep: grid, random draws, and traceable names."""
 
 import itertools
 import math
@@ -16,10 +16,10 @@ Setting = dict[str, Any]
 
 
 def list_grid(space: Space) -> list[Setting]:
-    """Every combination of the values of a space, the last name fastest.
+    """Lists every combination of the values of a space; the last name varies fastest.
 
     Raises:
-        ProgramError: a name has no values, or a distribution where a grid needs values.
+        ProgramError: if a name has no values, or has a distribution.
 
     Example:
         >>> list_grid({"lr": [0.1, 1.0], "mu": [0.0]})
@@ -30,7 +30,7 @@ def list_grid(space: Space) -> list[Setting]:
 
 
 def draw_settings(space: Space, trials: int, seed: int) -> list[Setting]:
-    """Independent draws of a space: of every list uniformly, of every distribution by its `rvs`.
+    """Draws settings: uniformly from lists, and by `rvs` from distributions.
 
     Example:
         >>> import scipy.stats
@@ -75,28 +75,28 @@ def _plain(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """Every combination of the values that the space lists."""
+    """Strategy that tries every combination of the listed values."""
 
     def settings(self, space: Space) -> list[Setting]:
         """The trials."""
         return list_grid(space)
 
     def rungs(self, rounds: int) -> tuple[int, ...]:
-        """The numbers of rounds after which trials are compared: only the last."""
+        """Returns the rounds after which trials are compared: only the last round."""
         return (rounds,)
 
     def survivors(self, rung: int, scores: Mapping[int, float]) -> set[int]:
-        """The trials that go on: all."""
+        """Returns the trials that continue: all trials."""
         return set(scores)
 
 
 @dataclass(frozen=True, slots=True)
 class RandomSearch(Grid):
-    """Independent random draws; the space may hold lists and frozen distributions of `scipy.stats`.
+    """Strategy of random draws from lists and frozen `scipy.stats` distributions.
 
     Attributes:
-        trials: How many.
-        seed: Decides the draws.
+        trials: Number of trials.
+        seed: Seed of the draws.
 
     References:
         Bergstra and Bengio, "Random Search for Hyper-Parameter Optimization", JMLR 13, 2012.
@@ -112,15 +112,15 @@ class RandomSearch(Grid):
 
 @dataclass(frozen=True, slots=True)
 class SuccessiveHalving(Grid):
-    """Many trials for few rounds, the best part of them for `eta` times as many, and so on.
+    """Strategy that runs many trials briefly, and the best ones `eta` times longer.
 
     Attributes:
-        metric: By which trials are compared: its mean over clients and seeds in the last round of a rung.
-        minimize: Whether small is good.
-        eta: One of `eta` trials goes on (rounded up).
+        metric: Metric for the comparison of trials: its mean over clients and seeds in the last round of a rung.
+        minimize: Whether smaller values are better.
+        eta: One in `eta` trials continues (rounded up).
         first_rounds: Rounds of the first rung; at most the rounds of the sweep.
-        trials: Random draws as in `RandomSearch`; None: the grid.
-        seed: Decides the draws.
+        trials: Number of random draws, as in `RandomSearch`; None for the grid.
+        seed: Seed of the draws.
 
     References:
         Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization", AISTATS 2016
@@ -147,7 +147,7 @@ class SuccessiveHalving(Grid):
         return list_grid(space) if self.trials is None else draw_settings(space, self.trials, self.seed)
 
     def rungs(self, rounds: int) -> tuple[int, ...]:
-        """`first_rounds`, `eta` times as many, …, and the last round."""
+        """Returns `first_rounds`, its multiples by powers of `eta`, and the last round."""
         found, now = [], self.first_rounds
         while now < rounds:
             found.append(now)
@@ -155,7 +155,7 @@ class SuccessiveHalving(Grid):
         return (*found, rounds)
 
     def survivors(self, rung: int, scores: Mapping[int, float]) -> set[int]:
-        """The best `1 / eta` of the trials that still run, rounded up; ties go to the earlier trial."""
+        """Returns the best `1 / eta` of running trials, rounded up; ties go to earlier trials."""
         ordered = sorted(scores, key=lambda trial: (scores[trial] if self.minimize else -scores[trial], trial))
         return set(ordered[: math.ceil(len(ordered) / self.eta)])
 
@@ -164,17 +164,17 @@ Strategy = Grid
 
 
 def traceable_names(settings: Sequence[Setting]) -> set[str]:
-    """Names whose every value is a float: what may be an argument of the compiled program instead of a constant."""
+    """Lists names with only float values, which can be arguments of the program."""
     return {name for name in settings[0] if all(isinstance(setting[name], float) for setting in settings)}
 
 
 def static_part(setting: Setting, traced: set[str]) -> tuple[tuple[str, str], ...]:
-    """The hyperparameters that are not traced, as text: they decide the compiled program."""
+    """Returns the untraced hyperparameters as text, the key of the compiled program."""
     return tuple((name, repr(value)) for name, value in setting.items() if name not in traced)
 
 
 def segment_length(rungs: Sequence[int], most: int) -> int:
-    """The longest number of rounds up to `most` that fits every rung a whole number of times."""
+    """Returns the largest number of rounds up to `most` that divides every rung."""
     whole = math.gcd(*rungs)
     return max(length for length in _divisors(whole) if length <= max(1, most))
 

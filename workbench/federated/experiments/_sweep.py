@@ -1,4 +1,4 @@
-"""`sweep`: hyperparameters × seeds as compiled programs whose outermost placement is the trials."""
+"""Sweeps over hyperparameters and seeds, compiled with trials as outermost placement."""
 
 import contextlib
 import hashlib
@@ -61,45 +61,46 @@ def sweep(
     memory_bytes: int | None = None,
     progress: bool = True,
 ) -> SweepResult:
-    """Runs an algorithm with many hyperparameters and seeds, as one compiled program where shapes allow it.
+    """Runs an algorithm with many hyperparameters and seeds in few compiled programs.
 
-    Trials are a placement above the clients: one program computes all of them, spread over the devices (of the mesh in
-    `jax.set_mesh`, else over all) and streamed in chunks. Hyperparameters that are floats are arguments of that
-    program; every other one (sizes, names, optimisers), and a float that the algorithm looks at in Python, is a
-    constant, and each combination of constants is a program of its own. Communicates what the algorithm does.
+    Trials are a placement above the clients. One program computes many trials, in chunks and distributed over the
+    devices of `jax.set_mesh` (default: all devices). Float hyperparameters are arguments of the program. Other
+    hyperparameters (sizes, names, optimisers) and floats that the algorithm reads in Python are constants. Each
+    combination of constants is compiled as a separate program. The communication is that of the algorithm.
 
     Args:
-        make: `make(**hyperparameters)` returns an `Algorithm`, or a pair `(init, round)` as in it. If it has a
-            parameter `seed` besides, it gets the seed, an int32 scalar.
+        make: `make(**hyperparameters)` returns an `Algorithm`, or a pair `(init, round)` as in `Algorithm`. If `make`
+            has another parameter `seed`, it receives the seed, an int32 scalar.
         space: Values per hyperparameter; for random strategies also frozen distributions of `scipy.stats`.
         params: Initial parameters, or `params(key)` or `params(key, hyperparameters)` that makes them in JAX.
-        rounds: Of every trial.
-        data: What each round trains on: a pytree of arrays, or `data(key)` or `data(key, hyperparameters)` that draws
+        rounds: Number of rounds of every trial.
+        data: Training data of each round: a pytree of arrays, or `data(key)` or `data(key, hyperparameters)` that draws
             it in JAX with a key of the seed and the round.
-        batches: `batches(round, seed)` makes it on the host instead, for pipelines such as `grain`'s: a pytree of
-            arrays of the same shapes in all rounds. It is called again when a sweep is resumed.
+        batches: `batches(round, seed)` makes the data on the host instead, for pipelines such as `grain`'s: a pytree of
+            arrays of the same shapes in all rounds. A resumed sweep calls it again.
         evaluate: `evaluate(params)` (or with the hyperparameters) returns further metrics after each round, in JAX:
             numbers, or one value per client `[clients]`.
-        seeds: How many, or which.
+        seeds: Number of seeds, or the seeds.
         strategy: `Grid()` (the default), `RandomSearch`, `SuccessiveHalving` or `HypergradientSearch`.
-        stop_when: Ends a trial early: gets its metrics so far, `[rounds]` or `[rounds, clients]` by name.
-        rounds_per_call: Most rounds of one call of the program, after which progress, checkpoints and early ends are
-            looked after. Default: about a tenth.
-        directory: Where to keep everything, in one SQLite file. What is there already is resumed, also after the
-            process was killed. Default: in memory.
-        chunk_size: Trials (and clients) that a device computes together, as for `wb.jit`.
-        memory_bytes: Most bytes of one call; more trials than fit run one call after another. Default: what the device
-            or the computer has free.
+        stop_when: Function of a trial's metrics so far (by name, `[rounds]` or `[rounds, clients]`) that returns True
+            to end the trial early.
+        rounds_per_call: Maximum number of rounds in one call of the program. Progress, checkpoints and early ends are
+            handled between calls. Default: about a tenth of the rounds.
+        directory: Folder for the results, in one SQLite file. An existing sweep is resumed, even if its process was
+            killed. Default: in memory.
+        chunk_size: Number of trials (and clients) that a device computes together, as for `wb.jit`.
+        memory_bytes: Maximum bytes of one call; if not all trials fit, they run in several calls. Default: 80 % of the
+            free memory of the device or the host.
         progress: Whether to show a progress bar.
 
     Returns:
-        The result. A trial whose metrics are not finite ends as "diverged" in that round, one that cannot be traced or
-        lacks a metric that the strategy compares by as "failed", with the reason in `result.trials`; the others go on.
+        The result. A trial whose metrics are not finite ends as "diverged" in that round; a trial that cannot be traced
+        or lacks the metric of the strategy ends as "failed", with the reason in `result.trials`. Other trials continue.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C; `error.result` has `status == "interrupted"`, and its `resume()` goes on.
-        ProgramError: the space is empty, or a hyperparameter is no parameter of `make`.
-        MeasureError: counts are out of range, or `directory` holds another sweep or is in use.
+        KeyboardInterrupt: Ctrl-C; `error.result` has `status == "interrupted"`, and its `resume()` continues.
+        ProgramError: if the space is empty, or a hyperparameter is not a parameter of `make`.
+        MeasureError: if counts are out of range, or `directory` contains another sweep or is in use.
 
     Example:
         >>> import optax
@@ -132,7 +133,7 @@ def sweep(
         driver.length = segment_length(chosen.rungs(rounds), rounds_per_call or -(-rounds // 10))
         return driver.run()
     except KeyboardInterrupt as error:
-        if not hasattr(error, "result"):  # before there was a result to go on with
+        if not hasattr(error, "result"):  # before there was a result to resume
             store.close()
         raise
     except BaseException:
@@ -186,7 +187,7 @@ def _agree(
     rounds: int,
     problem: Problem,
 ) -> list[Setting]:
-    """The settings of this sweep; those of the folder, if it is the same sweep."""
+    """Checks and stores the sweep; returns its settings, from the folder if resumed."""
     propose = getattr(strategy, "propose", None)
     asked = {
         "strategy": repr(strategy),
@@ -216,7 +217,7 @@ def _agree(
 
 
 def _digest(given: object) -> str:
-    """Tells functions by their code, without what they close over, and arrays by their values."""
+    """Hashes functions by their code, without closures, and arrays by their values."""
     found = hashlib.sha256()
     if given is None or (callable(given) and jax.tree_util.treedef_is_leaf(jax.tree.structure(given))):
         code = getattr(inspect.unwrap(given), "__code__", None) if callable(given) else None
@@ -230,7 +231,7 @@ def _digest(given: object) -> str:
 
 
 def _code_text(code: CodeType) -> str:
-    """Text of a function's code, equal in every process, with the functions inside it."""
+    """Returns text of a function's code and nested functions, equal in every process."""
     constants = [
         _code_text(c) if hasattr(c, "co_code") else repr(sorted(map(repr, c)) if isinstance(c, frozenset) else c)
         for c in code.co_consts
@@ -239,11 +240,11 @@ def _code_text(code: CodeType) -> str:
 
 
 class _Group:
-    """Trials that share a program, and how many of their runs one call takes."""
+    """Trials that share a program, and the number of runs in one call."""
 
     def __init__(self, made: GroupProgram, trials: list[int], notes: tuple[str, ...]) -> None:
         self.program, self.trials, self.notes = made, trials, notes
-        self.most = 0  # runs in one call that fit the memory; 0: not known yet
+        self.most = 0  # runs in one call that fit in memory; 0: not yet known
 
 
 class _Driver:
@@ -271,7 +272,7 @@ class _Driver:
         self.result = SweepResult(store, settings, seeds, rounds, self.run, self._form_of, self._params_of)
 
     def run(self) -> SweepResult:
-        """All rungs that are left."""
+        """Runs all remaining rungs."""
         began = time.perf_counter()
         self.result.status = "interrupted"
         bar = _Bar(self.progress, len(self.settings) * len(self.seeds) * self.rounds)
@@ -308,7 +309,7 @@ class _Driver:
         for trials in _by_static(range(len(self.settings)), self.settings, traced).values():
             try:
                 names, notes = self._traced_names(self.settings[trials[0]], sorted(traced))
-            except Exception as error:  # whatever the user's functions raise for these hyperparameters
+            except Exception as error:  # the user's functions may raise anything for these hyperparameters
                 self._fail(trials, error)
                 continue
             inner = _by_static(trials, self.settings, set(names))
@@ -334,7 +335,7 @@ class _Driver:
         return GroupProgram(self.problem, static, traced, self.length, self.chunk_size)
 
     def _traced_names(self, setting: Setting, names: list[str]) -> tuple[list[str], tuple[str, ...]]:
-        """Names of the floats that may be tracers, and the reasons for the other names."""
+        """Returns names that can be traced, and the reasons for the other names."""
         data = self._example_data()
         if _why_not(self._program(setting, names), data) is None:
             return names, ()
@@ -361,7 +362,7 @@ class _Driver:
     # -- calls -------------------------------------------------------------------------------------------------------
 
     def _running(self, group: _Group, rung: int) -> dict[int, list[Member]]:
-        """The runs of a group that have rounds left in this rung, by how many they have finished."""
+        """Groups a group's runs that are unfinished in this rung by finished rounds."""
         known, found = self.store.members(), {}
         for trial in group.trials:
             for seed in self.seeds:
@@ -405,7 +406,7 @@ class _Driver:
         bar.update(sum(row[3] - first for row in rows), sum(row[1] not in ("running", "finished") for row in rows))
 
     def _size(self, group: _Group, count: int) -> int:
-        """Number of runs in one program: the whole group, a half, a quarter, …, so that few programs are compiled."""
+        """Rounds a number of runs up to the group's size, a half, a quarter, …, for few compilations."""
         whole = len(group.trials) * len(self.seeds)
         whole = min(whole, group.most or whole)
         while -(-whole // 2) >= count and whole > 1:
@@ -466,7 +467,7 @@ class _Driver:
         return member, status, reason, rounds, state, first, metrics
 
     def _end_trials(self, rung: int) -> None:
-        """Ends the trials that are not among the best after a rung; once, however often the sweep is resumed."""
+        """Ends trials that are not among the best after a rung, once per rung."""
         name, decided = getattr(self.strategy, "metric", None), f"decided after {rung} rounds"
         if name is None or decided in self.store.about():
             return
@@ -478,8 +479,8 @@ class _Driver:
             if lacking := [metrics for metrics in found if name not in metrics]:
                 has = ", ".join(sorted(lacking[0])) or "none"
                 ended |= dict.fromkeys(alive, ("failed", f"metric {name!r} is missing; it has {has}"))
-            elif len(alive) < len(self.seeds):  # compared by fewer seeds, it might win by luck
-                ended |= dict.fromkeys(alive, ("pruned", f"another seed of the trial did not last {rung} rounds"))
+            elif len(alive) < len(self.seeds):  # with fewer seeds, the trial might win by chance
+                ended |= dict.fromkeys(alive, ("pruned", f"another seed of the trial ended before {rung} rounds"))
             else:
                 scores[trial] = float(np.mean([np.mean(metrics[name][-1]) for metrics in found]))
         for trial in set(scores) - self.strategy.survivors(rung, scores):
@@ -493,7 +494,7 @@ def _why_not(made: GroupProgram, data: PyTree[Array]) -> str | None:
     try:
         made.check(data)
     except Exception as error:
-        # With constants only, the error is not that of tracers: the trial cannot run at all.
+        # Without traced hyperparameters, tracing is not the cause: the trial cannot run at all.
         if not made.traced:
             raise
         return f"{type(error).__name__} when traced"
@@ -522,7 +523,7 @@ def _described(group: _Group) -> SweepGroup:
 
 @contextlib.contextmanager
 def _trials_mesh() -> Iterator[None]:
-    """The mesh that is set, else all devices as one axis of trials."""
+    """Sets a mesh of all devices with one axis of trials, unless a mesh is set."""
     if not jax.sharding.get_mesh().empty or len(jax.devices()) == 1:
         yield
         return
@@ -531,7 +532,7 @@ def _trials_mesh() -> Iterator[None]:
 
 
 def _free_bytes() -> int:
-    """Bytes that one call may take on each device: four fifths of what is free."""
+    """Returns the memory limit of one call per device: 80 % of the free bytes."""
     statistics = jax.devices()[0].memory_stats() or {}
     if limit := statistics.get("bytes_limit"):
         return int(0.8 * (limit - statistics.get("bytes_in_use", 0)))
@@ -541,7 +542,7 @@ def _free_bytes() -> int:
 
 
 class _Bar:
-    """Rounds of all trials."""
+    """Progress bar over the rounds of all trials."""
 
     def __init__(self, shown: bool, total: int) -> None:
         self._bar: std.tqdm | None = None

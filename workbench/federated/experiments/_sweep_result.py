@@ -28,13 +28,13 @@ class SweepGroup:
     """Trials that ran as one compiled program.
 
     Attributes:
-        static: The hyperparameters that are constants of the program.
-        traced: Names of those that are its arguments.
-        trials: Numbers of its trials.
-        compile_seconds: Tracing and compiling, all sizes together.
-        run_seconds: Calls of the compiled program.
+        static: Hyperparameters that are constants of the program.
+        traced: Names of hyperparameters that are arguments of the program.
+        trials: Numbers of the trials.
+        compile_seconds: Seconds of tracing and compiling, all sizes together.
+        run_seconds: Seconds in calls of the compiled program.
         memory_bytes: Arguments, results and temporaries of one call, as the compiler reports them; per device.
-        notes: Why a float is a constant, or why nothing could run.
+        notes: Reasons why a float is a constant, or why trials could not run.
     """
 
     static: Setting
@@ -52,10 +52,10 @@ class SweepResult(Results):
     Attributes:
         settings: Hyperparameters of each trial, by its number.
         seeds: The seeds that every trial runs with.
-        rounds: Rounds of a trial that was not ended early.
+        rounds: Number of rounds of a complete trial.
         status: "finished", or "interrupted": `resume()` goes on.
         groups: The compiled programs, with their measured seconds.
-        seconds: Wall time of the sweep, of this process.
+        seconds: Wall time of the sweep in this process.
     """
 
     def __init__(
@@ -90,11 +90,11 @@ class SweepResult(Results):
         return display_object("SweepResult", repr(self)[1:-1], self.trials.to_dict("records"))
 
     def resume(self) -> "SweepResult":
-        """Goes on where an interrupted sweep was; returns itself."""
+        """Resumes an interrupted sweep and returns this result."""
         return self._go_on()
 
     def labels(self) -> list[str]:
-        """Labels of the trials: their hyperparameters, numbered where they look alike."""
+        """Labels of the trials: their hyperparameters, numbered if equal."""
         made = [
             ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in setting.items())
             for setting in self.settings
@@ -102,7 +102,7 @@ class SweepResult(Results):
         return [f"{label} #{n}" if made.count(label) > 1 else label for n, label in enumerate(made)]
 
     def histories(self) -> dict[str, dict[int, History]]:
-        """The history of every trial and seed that has begun; see `workbench.measurement.Results`."""
+        """Returns the history of every started run; see `workbench.measurement.Results`."""
         begun = self.trials.query("rounds > 0")
         pairs = list(zip(begun["trial"].tolist(), begun["seed"].tolist(), strict=True))
         return {
@@ -112,7 +112,7 @@ class SweepResult(Results):
         }
 
     def outcomes(self) -> dict[str, dict[int, tuple[str, str]]]:
-        """The state of every run, and why it ended early, by the label of its trial and its seed."""
+        """Returns each run's status and reason of an early end, by trial label and seed."""
         table = self.trials
         rows = list(zip(table["trial"], table["seed"], table["status"], table["reason"], strict=True))
         labels = self.labels()
@@ -122,13 +122,13 @@ class SweepResult(Results):
         }
 
     def metric_names(self) -> list[str]:
-        """The metrics of all trials."""
+        """Names of the metrics of all trials."""
         known = [self.metrics(trial, seed) for trial in range(len(self.settings)) for seed in self.seeds]
         return list(dict.fromkeys(name for metrics in known for name in metrics))
 
     @property
     def trials(self) -> "pd.DataFrame":
-        """One row per trial and seed: hyperparameters, status, finished rounds, reason, metrics that it lacks."""
+        """One row per trial and seed: hyperparameters, status, rounds, reason, missing metrics."""
         known = self._store.members()
         group = {trial: number for number, g in enumerate(self.groups) for trial in g.trials}
         names = {member: set(self._store.metrics(member)) for member in known}
@@ -145,11 +145,11 @@ class SweepResult(Results):
         return _pandas().DataFrame(rows)
 
     def metrics(self, trial: int, seed: int) -> dict[str, np.ndarray]:
-        """Every metric of one trial and seed, `[rounds]` or `[rounds, clients, ...]`."""
+        """Returns all metrics of one trial and seed, `[rounds]` or `[rounds, clients, ...]`."""
         return self._store.metrics(self._member(trial, seed))
 
     def history(self, trial: int, seed: int) -> History:
-        """One trial as the history that `run_rounds` would have; rounds of a scan have no seconds of their own: NaN."""
+        """Returns one trial as a history of `run_rounds`; seconds are NaN for scanned rounds."""
         metrics = self.metrics(trial, seed)
         rounds = max((len(values) for values in metrics.values()), default=0)
         return History(
@@ -160,9 +160,9 @@ class SweepResult(Results):
         )
 
     def table(self) -> "pd.DataFrame":
-        """One row per trial, seed, round and metric: its value (the mean over clients) and statistics of the clients.
+        """One row per trial, seed, round and metric: the mean over clients, and statistics.
 
-        Columns: `trial`, `seed`, the hyperparameters, `round`, `metric`, `value`, and where a metric has one value per
+        Columns: `trial`, `seed`, the hyperparameters, `round`, `metric`, `value`, and for metrics with one value per
         client `client_std`, `client_min`, `client_p10`, `client_median`, `client_p90`, `client_max`.
         """
         pd = _pandas()
@@ -178,7 +178,7 @@ class SweepResult(Results):
         return pd.DataFrame(columns=["trial", "seed", "round", "metric", "value", *CLIENT_STATISTICS])
 
     def final(self, metric: str) -> "pd.DataFrame":
-        """One row per finished trial: hyperparameters, mean and standard deviation over seeds, how many seeds."""
+        """Returns one row per finished trial: hyperparameters, mean, deviation and number of seeds."""
         known, found = self._store.members(), {}
         for trial, seed in sorted(known):
             values = self._store.metrics((trial, seed)).get(metric)
@@ -199,9 +199,9 @@ class SweepResult(Results):
         return _pandas().DataFrame(rows)
 
     def best(self, metric: str, *, minimize: bool = True) -> Setting:
-        """The hyperparameters of the finished trial with the best mean over all seeds in its last round.
+        """Returns the hyperparameters of the trial with the best mean over seeds in the last round.
 
-        Trials of which a seed diverged are no candidates while one finished with every seed.
+        Only trials with the largest number of finished seeds are candidates.
         """
         table = self.final(metric)
         table = table.query("seeds == seeds.max()")
@@ -210,7 +210,7 @@ class SweepResult(Results):
         return self.settings[int(table["trial"].to_numpy()[at])]
 
     def state(self, trial: int, seed: int) -> PyTree[Array]:
-        """The state of a trial after its last finished round, as numpy arrays."""
+        """Returns the state of a trial after its last finished round, as numpy arrays."""
         member = self._member(trial, seed)
         leaves = self._store.state(member)
         if leaves is None:
@@ -233,7 +233,7 @@ class SweepResult(Results):
 
 
 def client_statistics(values: np.ndarray) -> dict[str, np.ndarray]:
-    """Mean, deviation, least, deciles and largest over the clients, per round; only the value where it has none."""
+    """Computes statistics over the clients per round; NaN for metrics without clients."""
     if values.ndim == 1:
         return {"value": values} | dict.fromkeys(CLIENT_STATISTICS, np.full(len(values), np.nan))
     rows = values.reshape(len(values), values.shape[1], -1).mean(axis=2)
@@ -243,7 +243,7 @@ def client_statistics(values: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def pack_state(state: PyTree[Array]) -> list[np.ndarray]:
-    """The leaves of a state as numpy arrays; keys as their data."""
+    """Converts the leaves of a state to numpy arrays; keys become their data."""
     return [np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf) for leaf in jax.tree.leaves(state)]
 
 
@@ -256,7 +256,7 @@ def unpack_state(leaves: list[np.ndarray], form: object) -> PyTree[Array]:
 def _restored(leaf: np.ndarray, like: AnyArray) -> AnyArray:
     if _is_key(like):
         return jax.random.wrap_key_data(jax.numpy.asarray(leaf), impl=jax.random.key_impl(like))
-    # numpy's files know no bfloat16 and give back its bytes.
+    # numpy's files do not support bfloat16 and return its bytes.
     return leaf if leaf.dtype == like.dtype else leaf.view(like.dtype)
 
 

@@ -1,4 +1,4 @@
-"""The file of a sweep: each call of a compiled program is one transaction; a killed sweep loses one call at most."""
+"""The file of a sweep, with one transaction per program call."""
 
 import io
 import json
@@ -54,7 +54,7 @@ class SweepStore:
             raise DataError(message) from error
 
     def lock(self) -> None:
-        """Keeps other sweeps out until `release`, or until this process ends in whatever way.
+        """Locks the file against other sweeps until `release` or the end of this process.
 
         Raises:
             MeasureError: if another sweep is writing there.
@@ -67,9 +67,9 @@ class SweepStore:
             raise self._in_use(error) from error
 
     def release(self) -> None:
-        """Lets others read and write the file."""
+        """Unlocks the file for other sweeps."""
         self._base.execute("pragma locking_mode = normal")
-        self._base.execute("select count(*) from about").fetchall()  # SQLite lets go at the next access
+        self._base.execute("select count(*) from about").fetchall()  # SQLite releases its lock at the next access
 
     def _in_use(self, error: Exception) -> MeasureError:
         return MeasureError(
@@ -78,33 +78,33 @@ class SweepStore:
         )
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Closes the file."""
         self._base.close()
 
     def about(self) -> dict[str, Any]:
-        """Returns the description of the sweep as it was written; empty in a new file."""
+        """Returns the stored description of the sweep; empty for a new file."""
         rows = self._base.execute("select name, value from about").fetchall()
         return {name: json.loads(value) for name, value in rows}
 
     def describe(self, about: Mapping[str, Any]) -> None:
-        """Writes what the sweep is made of."""
+        """Writes the description of the sweep."""
         with self._base:
             self._base.executemany(
                 "insert or replace into about values (?, ?)", [(name, json.dumps(v)) for name, v in about.items()]
             )
 
     def members(self) -> dict[Member, tuple[str, str, int]]:
-        """Status, reason and finished rounds of every trial and seed that has begun."""
+        """Returns status, reason and finished rounds of every started trial and seed."""
         rows = self._base.execute("select trial, seed, status, reason, rounds from members").fetchall()
         return {(trial, seed): (status, reason, rounds) for trial, seed, status, reason, rounds in rows}
 
     def state(self, member: Member) -> list[np.ndarray] | None:
-        """The leaves of the state after the last finished round."""
+        """Returns the leaves of the state after the last finished round."""
         row = self._base.execute("select state from members where trial = ? and seed = ?", member).fetchone()
         return None if row is None or row[0] is None else list(_arrays(row[0]).values())
 
     def metrics(self, member: Member) -> dict[str, np.ndarray]:
-        """All metrics `[rounds, ...]`; a metric that is missing from some rounds is NaN there."""
+        """Returns all metrics `[rounds, ...]`, with NaN for rounds without the metric."""
         rows = self._base.execute(
             "select count, arrays from metrics where trial = ? and seed = ? order by first", member
         ).fetchall()
@@ -122,7 +122,7 @@ class SweepStore:
         self,
         rows: Sequence[tuple[Member, str, str, int, Sequence[np.ndarray] | None, int, Mapping[str, np.ndarray]]],
     ) -> None:
-        """Writes (member, status, reason, rounds, state, first new round, new metrics) of one call, all or nothing."""
+        """Writes (member, status, reason, rounds, state, first round, metrics) rows in one transaction."""
         with self._base:
             for member, status, reason, rounds, state, first, metrics in rows:
                 blob = None if state is None else _blob({str(i): leaf for i, leaf in enumerate(state)})
@@ -136,7 +136,7 @@ class SweepStore:
                     )
 
     def end(self, ended: Mapping[Member, tuple[str, str]], *, decided: str = "") -> None:
-        """Sets status and reason of members, which need not have begun, and notes what is decided; all or nothing."""
+        """Ends members (started or not) and records the decision in one transaction."""
         with self._base:
             for member, (status, reason) in ended.items():
                 self._base.execute("insert or ignore into members values (?, ?, '', '', 0, null)", member)

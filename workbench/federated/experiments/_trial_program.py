@@ -1,4 +1,4 @@
-"""The compiled program of a group of trials: a placement `trials` above the clients, rounds as a scan."""
+"""The compiled program of a group of trials, with rounds as a scan."""
 
 import functools
 import inspect
@@ -41,18 +41,18 @@ class Problem(NamedTuple):
 
 
 def is_maker(given: object) -> bool:
-    """Returns whether this is a function that makes parameters or data; an Equinox module can be called too."""
+    """Returns whether `given` is a function that makes data, not a callable pytree."""
     return callable(given) and jax.tree_util.treedef_is_leaf(jax.tree.structure(given))
 
 
 def keys_of(seed: ArrayLike) -> tuple[jax.Array, jax.Array]:
-    """The keys of a seed: for the initial parameters, and for the data of all rounds."""
+    """Derives two keys from a seed: for initial parameters, and for the data of all rounds."""
     key = jax.random.key(seed)
     return jax.random.fold_in(key, 0), jax.random.fold_in(key, 1)
 
 
 def call_with(fn: Callable[..., PyTree[Array]], key: jax.Array, setting: Setting) -> PyTree[Array]:
-    """Calls `fn(key)`, or `fn(key, hyperparameters)` where it takes two."""
+    """Calls `fn(key)`, or `fn(key, hyperparameters)` if `fn` has two parameters."""
     return fn(key, setting) if _positional(fn) > 1 else fn(key)
 
 
@@ -65,7 +65,7 @@ def _positional(fn: Callable[..., PyTree[Array]]) -> int:
 
 
 def make_algorithm(problem: Problem, setting: Setting, seed: object) -> AlgorithmLike:
-    """The algorithm of a setting; `make` gets the seed too if it has a parameter `seed` that no hyperparameter is."""
+    """Makes the algorithm of a setting; passes the seed if `make` has a free parameter `seed`."""
     parameters = inspect.signature(problem.make).parameters
     seeded = {"seed": seed} if "seed" in parameters and "seed" not in setting else {}
     made: Argument = problem.make(**setting, **seeded)
@@ -85,7 +85,7 @@ def _is_pair(made: object) -> bool:
 
 
 class _Rounds(NamedTuple):
-    """A pair `(init, round)` in the place of an `Algorithm`."""
+    """A pair `(init, round)` as an `AlgorithmLike`."""
 
     init: Callable[..., Any]
     round: Callable[..., Any]
@@ -96,12 +96,12 @@ class _Rounds(NamedTuple):
 
 
 def first_state(problem: Problem, setting: Setting, seed: ArrayLike) -> PyTree[Array]:
-    """The state before the first round."""
+    """Makes the state before the first round."""
     params = problem.params
     if is_maker(params):
         params = call_with(params, keys_of(seed)[0], setting)
     state = make_algorithm(problem, setting, seed).init(params)
-    return jax.tree.map(_strong, state)  # a scan refuses a state that is weakly typed at first only
+    return jax.tree.map(_strong, state)  # a scan rejects a state that is weakly typed only in its first iteration
 
 
 def _strong(leaf: PyTree[Array]) -> jax.Array:
@@ -112,7 +112,7 @@ def _strong(leaf: PyTree[Array]) -> jax.Array:
 def rounds_of(
     problem: Problem, setting: Setting, seed: ArrayLike, state: PyTree[Array], data: PyTree[Array], numbers: jax.Array
 ) -> tuple[PyTree[Array], dict[str, Array]]:
-    """Some rounds of one trial: the state after them, and their metrics `[rounds, ...]`."""
+    """Runs rounds of one trial; returns the state and the metrics `[rounds, ...]`."""
     algorithm = make_algorithm(problem, setting, seed)
     form = jax.tree.map(lambda leaf: leaf.dtype, state)
 
@@ -150,10 +150,10 @@ class GroupProgram:
     """The trials of one group that share a compiled program.
 
     Args:
-        problem: What all trials share.
+        problem: Inputs that all trials share.
         static: Hyperparameters that are constants of the program.
-        traced: Names of those that are arguments of it.
-        length: Rounds of one call.
+        traced: Names of hyperparameters that are arguments of the program.
+        length: Number of rounds in one call.
         chunk_size: As for `jit`.
     """
 
@@ -179,7 +179,7 @@ class GroupProgram:
         return jax.eval_shape(lambda v, s: first_state(self.problem, self._setting(v), s), values, seed)
 
     def check(self, data: PyTree[Array]) -> None:
-        """Traces some rounds of one trial without computing anything; raises what the user's functions raise."""
+        """Traces rounds of one trial without computing; raises errors of the user's functions."""
         values = [jax.ShapeDtypeStruct((), jnp.result_type(float)) for _ in self.traced]
         numbers = jnp.zeros(self.length, jnp.int32)
 
@@ -191,7 +191,7 @@ class GroupProgram:
         jax.eval_shape(one, values, jax.ShapeDtypeStruct((), jnp.int32), self.form, data)
 
     def start(self, values: Sequence[np.ndarray], seeds: np.ndarray) -> PyTree[Array]:
-        """First states `[trials, ...]`."""
+        """Computes initial states `[trials, ...]`."""
 
         @program(placements={"trials": len(seeds)})
         def first(values: PyTree[Array], seeds: Array) -> PyTree[Array]:
@@ -203,7 +203,7 @@ class GroupProgram:
         return states
 
     def compile(self, size: int, arguments: tuple[Any, ...]) -> jax.stages.Compiled:
-        """The program of `size` trials."""
+        """Returns the program of `size` trials."""
         if size not in self._compiled:
             per_trial = self.problem.batches is not None
 
@@ -231,11 +231,12 @@ class GroupProgram:
     def run(
         self, states: PyTree[Array], values: PyTree[Array], seeds: np.ndarray, first: int, data: PyTree[Array]
     ) -> tuple[PyTree[Array], dict[str, np.ndarray]]:
-        """The next rounds of all trials; everything on the host afterwards."""
+        """Runs the next rounds of all trials; returns results on the host."""
         numbers = np.arange(first, first + self.length, dtype=np.int32)
         arguments = (states, tuple(values), seeds, numbers, data)
         compiled = self.compile(len(seeds), arguments)
-        arguments = jax.device_put(arguments, compiled.input_shardings[0])  # a compiled program moves nothing itself
+        # A compiled program does not move its arguments to its devices.
+        arguments = jax.device_put(arguments, compiled.input_shardings[0])
         began = time.perf_counter()
         states, metrics = jax.block_until_ready(compiled(*arguments))
         metrics = {name: np.asarray(value) for name, value in metrics.items()}

@@ -1,4 +1,4 @@
-"""Populations of up to 10⁸ devices on a virtual clock: who is there, how long a round takes, what it costs."""
+"""Simulates up to 10⁸ devices: their availability, and duration and cost of rounds."""
 
 from workbench.federated.population._availability import (
     Always as Always,

@@ -1,4 +1,4 @@
-"""Availability of devices: sessions that repeat every day, always, or recorded sessions."""
+"""Availability of devices: daily sessions, recorded sessions, or always."""
 
 import dataclasses
 import math
@@ -24,13 +24,13 @@ class Availability(Protocol):
         zone_hours: Float[np.ndarray, " n"],
         seed: int,
     ) -> Float[np.ndarray, " n"]:
-        """Seconds that each device stays available after `seconds` (UTC); 0 if it is not available."""
+        """Returns the remaining available seconds of each device at `seconds` (UTC), or 0."""
         ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Always:
-    """Devices that never leave.
+    """Devices that are always available.
 
     Example:
         >>> Always().remaining_seconds(np.arange(2), 0.0, np.zeros(2), 0).tolist()
@@ -50,10 +50,10 @@ class Always:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sessions:
-    """One session per device and day, at about the same local time: idle, charging and on an unmetered network.
+    """Daily sessions of idle, charging devices on an unmetered network.
 
-    A device has the session of a day with probability `chance`. It starts at `start_hour` of the device's own time plus
-    a triangular deviation of at most `spread_hours`, and lasts uniformly between `shortest_hours` and `longest_hours`.
+    On each day, a device has a session with probability `chance`. The session starts at `start_hour` local time plus a
+    triangular deviation of at most `spread_hours`. Its length is uniform between `shortest_hours` and `longest_hours`.
 
     Args (of the constructor):
         start_hour: 0 to 24, local time.
@@ -96,7 +96,7 @@ class Sessions:
     def bounds(
         self, ids: Integer[np.ndarray, " n"], days: Integer[np.ndarray, " n"], seed: int
     ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
-        """Start and end, in seconds of the device's own time, of the session of a day, and whether there is one."""
+        """Returns start and end of a day's session in local seconds, and whether it exists."""
         day_keys = draw_bits(key_of(seed, repr(self)), days + 4)  # counters are not negative
         first, second, length, lot = parts_of(draw_bits(day_keys, ids))
         starts = days * DAY + (self.start_hour + (first + second - 1) * self.spread_hours) * HOUR
@@ -110,9 +110,9 @@ class Sessions:
         zone_hours: Float[np.ndarray, " n"],
         seed: int,
     ) -> Float[np.ndarray, " n"]:
-        """Seconds until the end of the session that holds now, of the longer one where two do; else 0."""
+        """Returns seconds to the end of the current session (the later end of two), or 0."""
         local = np.asarray(seconds) + zone_hours * HOUR
-        # Sessions of a day begin within 12 hours of `start_hour`, so that no more than two can hold now.
+        # Sessions of a day begin within 12 hours of `start_hour`, so at most two sessions include now.
         newest = np.floor((local - (self.start_hour - 12) * HOUR) / DAY).astype(np.int64)
         remaining = np.zeros(len(ids))
         for days in (newest - 1, newest):
@@ -124,12 +124,12 @@ class Sessions:
 
 @dataclasses.dataclass(frozen=True)
 class RecordedSessions:
-    """Sessions that were recorded on real devices; every client repeats those of one device.
+    """Recorded sessions of real devices; each client repeats the sessions of one device.
 
     Args (of the constructor):
-        starts: Of all sessions of all devices, in seconds; the sessions of a device lie together, in order of time.
+        starts: Start of every session in seconds; the sessions of a device are contiguous and in order of time.
         ends: Likewise.
-        offsets: Where the sessions of each device begin in both, `[devices + 1]`.
+        offsets: Index of each device's first session in both arrays, `[devices + 1]`.
         periods: Seconds after which each device's record starts again, `[devices]`.
 
     Example:
@@ -144,7 +144,7 @@ class RecordedSessions:
     periods: Float[np.ndarray, " devices"]
 
     def devices_of(self, ids: Integer[np.ndarray, " n"], seed: int) -> Integer[np.ndarray, " n"]:
-        """The recorded device that each client repeats."""
+        """Returns the recorded device that each client repeats."""
         return (draw_bits(key_of(seed, "recorded sessions"), ids) % np.uint64(len(self.periods))).astype(np.int64)
 
     def remaining_seconds(
@@ -154,12 +154,12 @@ class RecordedSessions:
         zone_hours: Float[np.ndarray, " n"],
         seed: int,
     ) -> Float[np.ndarray, " n"]:
-        """Seconds until the recorded session ends; time zones are those of the record."""
+        """Returns seconds to the end of the recorded session; ignores time zones."""
         device = self.devices_of(ids, seed)
         now = np.asarray(seconds) % self.periods[device]
         low, high = self.offsets[device], self.offsets[device + 1]
         first, last = low.copy(), high.copy()
-        while (open_ := first < last).any():  # of each device, how many sessions have begun: a search by halves
+        while (open_ := first < last).any():  # bisection for the number of started sessions of each device
             middle = (first + last) // 2
             begun = open_ & (self.starts[np.minimum(middle, len(self.starts) - 1)] <= now)
             first = np.where(begun, middle + 1, first)
@@ -176,7 +176,7 @@ def remaining_of_all(
     zone_hours: Float[np.ndarray, " n"],
     seed: int,
 ) -> Float[np.ndarray, " n"]:
-    """The longest that a device stays available by any of its kinds of sessions."""
+    """Returns the longest remaining session over all kinds of sessions."""
     found = np.zeros(len(ids))
     for kind in kinds:
         np.maximum(found, kind.remaining_seconds(ids, seconds, zone_hours, seed), out=found)

@@ -1,8 +1,8 @@
 """Buffered asynchronous steps on the virtual clock.
 
-Every slot of the server's concurrency is a chain of clients, each of which starts when the one before has ended. Chains
-do not wait for each other, so all of them are advanced together, and their results are merged by time afterwards: the
-same events as those of an event queue, without one.
+Every slot of the server's concurrency is a chain of clients; a client starts when the previous one ends. Chains are
+independent, so all chains are advanced together, and their results are then merged by time. The events equal those of
+an event queue.
 """
 
 import math
@@ -18,15 +18,15 @@ from workbench.federated.population._selection import Load, ask, draw_available
 from workbench.federated.population._servers import Servers
 from workbench.records.run import SimulatedRoundRecord
 
-_LOOKS = 8  # clients that are looked at together for one slot
-_PAUSE_SECONDS = 10.0  # until a slot looks again, if none of them is available
+_LOOKS = 8  # clients that are checked together for one slot
+_PAUSE_SECONDS = 10.0  # wait of a slot if none of them is available
 _PATIENCE = 2 * 86_400.0
 _COLUMNS = ("time", "start", "id", "result", "late", "down", "up", "joules")
 _AT = {name: column for column, name in enumerate(_COLUMNS)}
 
 
 class _Chains:
-    """The slots, and the events that they made and that no step has taken yet."""
+    """The slots, and their events that no step has used yet."""
 
     def __init__(self, population: Population, load: Load, schedule: Buffered, start: float, seed: int) -> None:
         self.population, self.load, self.seed = population, load, seed
@@ -36,7 +36,7 @@ class _Chains:
         self.drawn = self.looked = self.found = 0
 
     def advance(self, until: float) -> np.ndarray:
-        """Starts every client that begins up to `until`; returns the events up to then, in order of time."""
+        """Starts clients up to the time `until`; returns the events up to then, sorted by time."""
         while len(idle := np.flatnonzero(self.free <= until)):
             self._start(idle)
         passed = self.events[:, 0] <= until
@@ -46,7 +46,7 @@ class _Chains:
     def _start(self, idle: np.ndarray) -> None:
         starts = np.repeat(self.free[idle], _LOOKS)
         ids, remaining, able = draw_available(self.population, self.load, starts, self.drawn, self.seed)
-        number = self.drawn + np.arange(len(ids))  # of each look: two tries of one client fail apart
+        number = self.drawn + np.arange(len(ids))  # unique: attempts of one client fail independently
         self.drawn += len(ids)
         working = self.events[self.events[:, 0] > self.free[idle].min(), _AT["id"]]
         able &= ~np.isin(ids, working)
@@ -72,12 +72,12 @@ class _Chains:
 def buffered_steps(
     population: Population, load: Load, schedule: Buffered, servers: Servers, *, start: float, seed: int
 ) -> Iterator[ServerStep]:
-    """Server steps without end."""
+    """Yields server steps without end."""
     chains = _Chains(population, load, schedule, start, seed)
     check_able(population, load)
     delay = servers.adding_seconds(schedule.buffer, load.upload_bytes)
     between = servers.between_bytes(load.download_bytes, load.upload_bytes)
-    versions = np.empty(0)  # when each version of the model was there
+    versions = np.empty(0)  # time at which each version of the model was available
     waiting = np.empty((0, len(_COLUMNS)))
     now = last = start
     window = _PAUSE_SECONDS
@@ -102,7 +102,7 @@ def buffered_steps(
                 "use a smaller buffer, a larger concurrency or longer sessions."
             )
             raise ProgramError(message)
-        # About four steps at once: enough to compute together, few enough to keep little.
+        # About four steps at once: enough for vectorization, with few events to keep.
         window = max(_PAUSE_SECONDS, (now - start) / max(number, 1) * 4) if number else min(2 * window, 3600.0)
 
 
@@ -110,7 +110,7 @@ def _step(
     events: np.ndarray, versions: np.ndarray, number: int, last: float, share: float, between: float
 ) -> ServerStep:
     results = events[events[:, _AT["result"]] > 0]
-    # Version 0 is there from the start; version k + 1 after step k.
+    # Version 0 is available from the start; version k + 1 after step k.
     staleness = number - np.searchsorted(versions, results[:, _AT["start"]], "right")
     column = {name: events[:, i] for name, i in _AT.items()}
     lost = column["result"] == 0

@@ -1,4 +1,4 @@
-"""Populations of devices: every client is computed from its number, and none is stored."""
+"""Populations of devices; clients are computed from their numbers, not stored."""
 
 import dataclasses
 import functools
@@ -37,14 +37,17 @@ PHONES = (
         radio_watts=1.0, compute_spread=0.5, bandwidth_spread=0.8,
     ),
 )  # fmt: skip
-"""Three classes of phones. Round numbers to start from, no measurement: replace them by your own population's."""
+"""Three classes of phones. Round numbers, not measured: replace them by numbers of your population."""
 
 NIGHTS = (
     Sessions(start_hour=23, spread_hours=3, shortest_hours=4, longest_hours=9, chance=0.7),
     Sessions(start_hour=14, spread_hours=8, shortest_hours=0.25, longest_hours=1.5, chance=0.5),
 )
-"""Charging at night, and for a while during the day. An assumption too: the whole world swings about as much in a day
-as the paper reports of phones mostly in one country; a single time zone swings more."""
+"""Charging at night, and for a while during the day. This is also an assumption.
+
+Over all time zones, availability varies within a day about as much as the paper reports for phones mostly in one
+country. In a single time zone it varies more.
+"""
 
 WORLD = MappingProxyType(
     {-8.0: 0.05, -5.0: 0.1, -3.0: 0.08, 0.0: 0.08, 1.0: 0.14, 3.0: 0.1, 5.5: 0.2, 8.0: 0.2, 9.0: 0.05}
@@ -53,7 +56,7 @@ WORLD = MappingProxyType(
 
 
 class Devices(NamedTuple):
-    """Some clients' devices, one entry each."""
+    """Devices of some clients, one entry per client."""
 
     device_class: Integer[np.ndarray, " n"]
     flops_per_second: Float[np.ndarray, " n"]
@@ -67,13 +70,13 @@ class Devices(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RecordedDevices:
-    """Devices that were recorded: every client has the speeds of one of them.
+    """Recorded devices; each client has the speeds of one of them.
 
     Args (of the constructor):
         flops_per_second: `[devices]`.
         download_bytes_per_second: `[devices]`.
         upload_bytes_per_second: `[devices]`.
-        like: What the record does not say: memory, battery and watts.
+        like: Memory, battery and watts, which the record lacks.
     """
 
     flops_per_second: Float[np.ndarray, " devices"]
@@ -84,19 +87,20 @@ class RecordedDevices:
 
 @dataclasses.dataclass(frozen=True)
 class Population:
-    """Clients 0 to `clients - 1`, each of which is a function of its number, the seed and the time.
+    """Clients 0 to `clients - 1`, computed from their number, the seed and the time.
 
     Nothing is stored per client: 10⁸ clients take the memory of one.
 
     Args (of the constructor):
-        clients: How many.
-        devices: Classes of devices with their shares, or devices that were recorded (`read_fedscale_devices`).
-        availability: Kinds of sessions; a device is available while any of them holds.
+        clients: Number of clients.
+        devices: Classes of devices with their shares, or recorded devices (`read_fedscale_devices`).
+        availability: Kinds of sessions; a device is available during any of them.
         time_zones: Share of the clients by hours from UTC.
-        interruptions_per_hour: Rate at which a client that works fails for another reason than the end of its session:
-            the user returns, the network is lost, the process is killed.
-        battery_share: The largest part of its battery that a device spends on one round; others are not asked.
-        seed: Decides every client.
+        interruptions_per_hour: Rate at which a working client fails before the end of its session: the user returns,
+            the network is lost, or the process is killed.
+        battery_share: Maximum share of its battery that a device spends on one round. Devices that would need more are
+            not asked.
+        seed: Seed of all clients.
 
     Raises:
         ProgramError: if there are no clients, or shares do not sum to 1.
@@ -136,18 +140,18 @@ class Population:
 
     @property
     def device_classes(self) -> tuple[DeviceClassRecord, ...]:
-        """Its classes; of recorded devices one, with their medians."""
+        """Classes of devices; recorded devices form one class with their medians."""
         return _median_class(self.devices) if isinstance(self.devices, RecordedDevices) else self.devices
 
     def devices_of(self, ids: Integer[np.ndarray, " n"]) -> Devices:
-        """The devices of some clients."""
+        """Returns the devices of some clients."""
         if isinstance(self.devices, RecordedDevices):
             return _recorded(self.devices, ids, self.seed)
         bounds = np.cumsum([each.share for each in self.devices])
         kind = np.minimum(np.searchsorted(bounds, draw_uniform(self._key("class"), ids), "right"), len(bounds) - 1)
         table = self._table
         compute = np.exp(table["compute_spread"][kind] * draw_normal(self._key("compute"), ids))
-        # One network per device: what is fast downwards is fast upwards.
+        # One network per device: a fast download implies a fast upload.
         network = np.exp(table["bandwidth_spread"][kind] * draw_normal(self._key("network"), ids))
         return Devices(
             kind,
@@ -161,7 +165,7 @@ class Population:
         )
 
     def zones_of(self, ids: Integer[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-        """Hours from UTC of some clients."""
+        """Returns the time zones of some clients, in hours from UTC."""
         hours, bounds = self._zones
         chosen = np.searchsorted(bounds, draw_uniform(self._key("zone"), ids), "right")
         return hours[np.minimum(chosen, len(hours) - 1)]
@@ -169,13 +173,13 @@ class Population:
     def remaining_seconds(
         self, ids: Integer[np.ndarray, " n"], seconds: float | Float[np.ndarray, " n"]
     ) -> Float[np.ndarray, " n"]:
-        """Seconds that each of some clients stays available after `seconds` (since midnight UTC); 0 if it is not."""
+        """Returns remaining available seconds at `seconds` since midnight UTC, or 0."""
         return remaining_of_all(self.availability, ids, seconds, self.zones_of(ids), self.seed)
 
     def failure_seconds(
         self, ids: Integer[np.ndarray, " n"], attempt: Integer[np.ndarray, " n"] | int
     ) -> Float[np.ndarray, " n"]:
-        """Draws the exponential time of each client until it is interrupted; `attempt` numbers its tries."""
+        """Draws each client's exponential time to interruption, for the given `attempt`."""
         if self.interruptions_per_hour == 0:
             return np.full(len(ids), math.inf)
         attempts = np.broadcast_to(np.asarray(attempt, np.int64), len(ids))
@@ -183,7 +187,7 @@ class Population:
         return -np.log(draw_uniform(keys, ids)) * 3600 / self.interruptions_per_hour
 
     def work_factor(self, ids: Integer[np.ndarray, " n"], spread: float) -> Float[np.ndarray, " n"]:
-        """Draws each client's work relative to the mean client, log-normal with mean 1: clients have unequal data."""
+        """Draws each client's relative work, log-normal with mean 1, for unequal data sizes."""
         if spread == 0:
             return np.ones(len(ids))
         return np.exp(spread * draw_normal(self._key("work"), ids) - spread**2 / 2)
@@ -202,7 +206,7 @@ class Population:
         return float((self.remaining_seconds(ids, seconds) > 0).mean())
 
     def frame(self, ids: Sequence[int] | Integer[np.ndarray, " n"]) -> "pd.DataFrame":
-        """Some clients as a table, one row each."""
+        """Makes a table of some clients, one row per client."""
         with needs_library("pandas", needed_for="`Population.frame`"):
             import pandas as pd
         numbers = np.asarray(ids, np.int64)

@@ -1,4 +1,4 @@
-"""Random numbers that are a function of a counter: client 17 is the same client whenever it is looked at."""
+"""Counter-based random numbers, so that client 17 is always the same client."""
 
 import hashlib
 import math
@@ -12,7 +12,7 @@ _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 def key_of(seed: int, *names: str | int) -> np.uint64:
-    """The key of one stream of numbers, such as the speeds of all devices.
+    """Derives the key of one stream of numbers, such as the speeds of all devices.
 
     Example:
         >>> bool(key_of(0, "speed") == key_of(0, "speed")), bool(key_of(0, "speed") == key_of(1, "speed"))
@@ -25,10 +25,11 @@ def key_of(seed: int, *names: str | int) -> np.uint64:
 def draw_bits(
     key: np.uint64 | UInt64[np.ndarray, " n"], counters: Integer[np.ndarray, " n"]
 ) -> UInt64[np.ndarray, " n"]:
-    """64 random bits for every counter: the output function of SplitMix64 at `key + counter * golden ratio`.
+    """Draws 64 random bits for every counter by SplitMix64's output function.
 
     Args:
-        key: Of the stream, or one per counter (the bits of an earlier draw, for numbers of two counters).
+        key: Key of the stream, or one key per counter (bits of an earlier draw, for numbers that depend on two
+            counters).
         counters: Whole numbers of at least 0.
 
     References:
@@ -48,7 +49,7 @@ def draw_bits(
 def draw_uniform(
     key: np.uint64 | UInt64[np.ndarray, " n"], counters: Integer[np.ndarray, " n"]
 ) -> Float[np.ndarray, " n"]:
-    """A number between 0 and 1, both excluded, for every counter.
+    """Draws a number between 0 and 1 (both excluded) for every counter.
 
     Example:
         >>> draws = draw_uniform(key_of(0, "example"), np.arange(100_000))
@@ -59,7 +60,7 @@ def draw_uniform(
 
 
 def draw_normal(key: np.uint64, counters: Integer[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-    """A standard normal number for every counter (Box and Muller)."""
+    """Draws a standard normal number for every counter (Box-Muller)."""
     bits = draw_bits(key, counters)
     first = ((bits >> np.uint64(32)).astype(np.float64) + 0.5) * 2.0**-32
     second = (bits & np.uint64(0xFFFFFFFF)).astype(np.float64) * 2.0**-32
@@ -67,23 +68,23 @@ def draw_normal(key: np.uint64, counters: Integer[np.ndarray, " n"]) -> Float[np
 
 
 def parts_of(bits: UInt64[np.ndarray, " n"]) -> tuple[Float[np.ndarray, " n"], ...]:
-    """Four numbers between 0 and 1 of 16 bits each, which one draw holds."""
+    """Splits one draw into four numbers between 0 and 1 of 16 bits each."""
     mask = np.uint64(0xFFFF)
     return tuple((((bits >> np.uint64(16 * i)) & mask).astype(np.float64) + 0.5) * 2.0**-16 for i in range(4))
 
 
 class Permutation:
-    """All numbers below `size` in a random order, of which any stretch can be computed without the others.
+    """A random permutation of `range(size)`; any part can be computed separately.
 
-    A Feistel network of four rounds permutes the pairs of two digits of base √size; the few numbers that are too large
-    are left out.
+    A Feistel network of four rounds permutes pairs of digits of base √size. The few numbers that are too large are left
+    out.
 
     Args (of the constructor):
-        size: How many.
-        key: Of the order.
+        size: Number of integers, from 0.
+        key: Key of the order.
 
     Attributes:
-        positions: How many positions the order has; some are empty.
+        positions: Number of positions of the order; some are empty.
 
     Example:
         >>> order = Permutation(10, key_of(0, "order"))
@@ -102,7 +103,7 @@ class Permutation:
         self.positions = int(self._base) ** 2
 
     def stretch(self, start: int, stop: int) -> Integer[np.ndarray, " n"]:
-        """The numbers at some positions, in order; a few less than `stop - start`, as empty positions are left out."""
+        """Returns numbers at some positions; fewer than `stop - start` if some are empty."""
         positions = np.arange(start, min(stop, self.positions), dtype=np.uint64)
         left, right = np.divmod(positions, self._base)
         for key in self._keys:

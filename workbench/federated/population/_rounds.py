@@ -1,4 +1,4 @@
-"""Synchronous rounds on the virtual clock; all clients of a round are computed together."""
+"""Synchronous rounds on the virtual clock, vectorized over the clients of a round."""
 
 import math
 from collections.abc import Iterator
@@ -19,7 +19,7 @@ _FIRST_WAIT, _LONGEST_WAIT, _PATIENCE = 60.0, 3600.0, 2 * 86_400.0
 
 
 class ServerStep(NamedTuple):
-    """One server step and the clients that made it."""
+    """One server step and its clients."""
 
     record: SimulatedRoundRecord
     ids: Integer[np.ndarray, " used"]
@@ -27,7 +27,7 @@ class ServerStep(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """Bytes and seconds that clients had used when they stopped, one entry per client."""
+    """Bytes and seconds that each client had used when it stopped."""
 
     download_bytes: Float[np.ndarray, " n"]
     upload_bytes: Float[np.ndarray, " n"]
@@ -35,7 +35,7 @@ class Spent(NamedTuple):
 
 
 def spent_until(asked: Asked, stop: Float[np.ndarray, " n"], load: Load) -> Spent:
-    """Computes the use of each client after `stop` seconds; waiting for the network's latency costs nothing."""
+    """Computes each client's use after `stop` seconds; network latency costs nothing."""
     received = np.minimum(stop, asked.download)
     computed = np.clip(stop - asked.download - load.lead, 0, asked.compute)
     sent = np.clip(stop - (asked.finish - asked.upload), 0, asked.upload)
@@ -60,7 +60,7 @@ def synchronous_steps(
     start: float,
     seed: int,
 ) -> Iterator[ServerStep]:
-    """Rounds without end."""
+    """Yields rounds without end."""
     now, number = start, 0
     while True:
         asked, share, waited = _ask_enough(population, load, schedule, now, number, seed)
@@ -92,10 +92,10 @@ def _ask_enough(
 
 
 def check_able(population: Population, load: Load) -> None:
-    """Refuses work that no device of a sample can do.
+    """Raises if no device of a sample can do the work.
 
     Raises:
-        ProgramError: if the memory or the battery of every one is too small.
+        ProgramError: if the memory or the battery of every sampled device is too small.
     """
     draws = draw_bits(key_of(population.seed, "sample"), np.arange(10_000))
     ids = (draws % np.uint64(population.clients)).astype(np.int64)
@@ -117,7 +117,7 @@ def _needed(schedule: Synchronous) -> int:
 
 
 def _end(asked: Asked, done: Bool[np.ndarray, " n"], schedule: Synchronous) -> float:
-    """Time at which the server has enough results, or gives up."""
+    """Returns the time at which the server has enough results or gives up."""
     deadline = math.inf if schedule.deadline_seconds is None else schedule.deadline_seconds
     finishes = asked.finish[done]
     if len(finishes) >= schedule.cohort:
@@ -140,7 +140,7 @@ def _round(
     done = asked.finish <= asked.leave
     end = _end(asked, done, schedule)
     used = np.flatnonzero(done & (asked.finish <= end))
-    if len(used) > schedule.cohort:  # results that arrive at the same moment
+    if len(used) > schedule.cohort:  # includes results that arrive at the same moment
         used = used[np.argsort(asked.finish[used], kind="stable")[: schedule.cohort]]
     spent = spent_until(asked, np.minimum(np.minimum(asked.finish, asked.leave), end), load)
     gone = ~done & (asked.leave <= end)
@@ -177,7 +177,7 @@ def _round(
 def _unmasking(
     asked: Asked, used: Integer[np.ndarray, " used"], end: float, protocol: ProtocolCostRecord | None
 ) -> tuple[float, int]:
-    """Seconds until enough clients have answered the exchanges after training, and how many are there to answer."""
+    """Returns seconds until enough clients answered after training, and their number."""
     if protocol is None or not any(each.after_training for each in protocol.rounds):
         return 0.0, len(used)
     seconds = asked.unmask[used]

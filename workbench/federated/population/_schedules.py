@@ -8,13 +8,13 @@ from workbench.errors import ProgramError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Synchronous:
-    """Rounds: ask a cohort and more, wait for as many results as the cohort has, stop the others.
+    """Synchronous rounds: ask extra clients, and stop when a cohort has answered.
 
     Args (of the constructor):
-        cohort: Results that a round waits for.
-        over_selection: How many times the cohort is asked.
-        deadline_seconds: When a round ends at the latest; None waits for the last client that still works.
-        minimum_share: Part of the cohort without which a round is lost.
+        cohort: Number of results that a round waits for.
+        over_selection: Ratio of asked clients to the cohort.
+        deadline_seconds: Maximum duration of a round; None waits for the last working client.
+        minimum_share: Minimum share of the cohort; with fewer results a round is lost.
 
     Raises:
         ProgramError: if a number is out of its range.
@@ -41,12 +41,12 @@ class Synchronous:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Buffered:
-    """No rounds: a fixed number of clients works at any time, and the server steps after every `buffer` results.
+    """Asynchronous steps: the server steps after every `buffer` results.
 
     Args (of the constructor):
-        concurrency: Clients that work at the same time; whoever ends is replaced at once.
-        buffer: Results in one step of the server.
-        timeout_seconds: When the server gives up one client; None never.
+        concurrency: Number of clients that work at the same time; a client that ends is replaced immediately.
+        buffer: Number of results in one step of the server.
+        timeout_seconds: Time after which the server gives up a client; None for no limit.
 
     Raises:
         ProgramError: if a number is out of its range.

@@ -1,4 +1,4 @@
-"""Selection of clients: those that are available now and can hold the work, in random order."""
+"""Selection of available and able clients, in random order."""
 
 from typing import NamedTuple
 
@@ -9,22 +9,22 @@ from workbench.federated.population._devices import Devices, Population
 from workbench.federated.population._draws import Permutation, draw_bits, key_of
 from workbench.records.run import ProtocolCostRecord, WorkRecord
 
-_SCANNED = 4_000_000  # clients looked at for one round; a population without enough available ones makes it wait
+_SCANNED = 4_000_000  # clients checked for one round; a round waits if too few of them are available
 _MASK_OPERATIONS = 16.0  # integer operations per word of a mask: a ChaCha20 block is 320 of them for 16 words
 
 
 class Asked(NamedTuple):
-    """Clients that begin to work, one entry each. Seconds are from the start of each client."""
+    """Clients that begin to work, one entry per client; seconds since the client's start."""
 
     ids: Integer[np.ndarray, " n"]
-    finish: Float[np.ndarray, " n"]  # when the result is at the server, if nothing happens
-    leave: Float[np.ndarray, " n"]  # when the device leaves or fails
+    finish: Float[np.ndarray, " n"]  # time at which the result reaches the server, without failures
+    leave: Float[np.ndarray, " n"]  # time at which the device leaves or fails
     download: Float[np.ndarray, " n"]
     compute: Float[np.ndarray, " n"]
     upload: Float[np.ndarray, " n"]
     watts: Float[np.ndarray, " n"]  # while it computes
     radio: Float[np.ndarray, " n"]  # while it receives or sends
-    unmask: Float[np.ndarray, " n"]  # for the exchanges of a protocol after training
+    unmask: Float[np.ndarray, " n"]  # seconds for exchanges after training
 
 
 class Load(NamedTuple):
@@ -35,13 +35,13 @@ class Load(NamedTuple):
     upload_bytes: float
     after_bytes: float  # after training, up
     mask_operations: float
-    waits: float  # seconds of latency, all in all
-    lead: float  # of these, before the client computes
+    waits: float  # total seconds of latency
+    lead: float  # part of `waits` before the client computes
     after_waits: float
 
 
 def load_of(work: WorkRecord, protocol: ProtocolCostRecord | None, latency_seconds: float) -> Load:
-    """Work of a client: its computation, and its part of a protocol."""
+    """Computes the load of a client: its training and its part of a protocol."""
     rounds = protocol.rounds if protocol else ()
     before, after = [r for r in rounds if not r.after_training], [r for r in rounds if r.after_training]
     return Load(
@@ -57,7 +57,7 @@ def load_of(work: WorkRecord, protocol: ProtocolCostRecord | None, latency_secon
 
 
 def eligible(population: Population, devices: Devices, ids: np.ndarray, load: Load) -> Bool[np.ndarray, " n"]:
-    """Returns whether a device has the memory, and the energy that it may spend."""
+    """Returns whether a device has enough memory and may spend enough energy."""
     watts = seconds_of(population, devices, ids, load)
     joules = watts[1] * devices.compute_watts + (watts[0] + watts[2]) * devices.radio_watts
     enough = joules <= population.battery_share * devices.battery_joules
@@ -67,7 +67,7 @@ def eligible(population: Population, devices: Devices, ids: np.ndarray, load: Lo
 def seconds_of(
     population: Population, devices: Devices, ids: np.ndarray, load: Load
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """Seconds of download, computation and upload."""
+    """Computes the seconds of download, computation and upload."""
     flops = load.work.total_flops * population.work_factor(ids, load.work.spread) + load.mask_operations
     return (
         load.download_bytes / devices.download_bytes_per_second,
@@ -77,7 +77,7 @@ def seconds_of(
 
 
 def ask(population: Population, ids: np.ndarray, remaining: np.ndarray, load: Load, attempt: np.ndarray | int) -> Asked:
-    """Outcome of clients that begin to work."""
+    """Simulates the outcome of clients that begin to work."""
     devices = population.devices_of(ids)
     return _ask(population, devices, ids, remaining, load, attempt)
 
@@ -96,18 +96,18 @@ def _ask(
 def select(
     population: Population, load: Load, *, count: int, seconds: float, number: int, seed: int
 ) -> tuple[Asked, float]:
-    """Asks up to `count` available clients, each with the same chance.
+    """Asks up to `count` available clients, drawn uniformly.
 
     Args:
-        population: Of whom.
-        load: What they have to do.
-        count: How many.
+        population: Population to draw from.
+        load: Load of one client.
+        count: Number of clients.
         seconds: When.
-        number: Of the round; every round has an order of its own.
-        seed: Of the orders.
+        number: Number of the round; every round has a different order.
+        seed: Seed of the orders.
 
     Returns:
-        The clients, and which share of those looked at was available and able.
+        The clients, and the share of checked clients that was available and able.
     """
     order = Permutation(population.clients, key_of(seed, "cohort", number))
     found: list[tuple[np.ndarray, np.ndarray]] = []
@@ -132,10 +132,10 @@ def select(
 def draw_available(
     population: Population, load: Load, seconds: np.ndarray, first: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One client for every slot, looked at when the slot is free; entries whose client is not available are -1.
+    """Draws one client for every free slot, and checks it at the time of that slot.
 
     Returns:
-        Clients, how long they stay, and whether each is there and able.
+        Clients, the seconds that they stay, and whether each client is available and able.
     """
     counters = np.arange(first, first + len(seconds))
     ids = (draw_bits(key_of(seed, "slots"), counters) % np.uint64(population.clients)).astype(np.int64)

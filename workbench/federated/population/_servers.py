@@ -1,4 +1,4 @@
-"""Work of the servers around a round: sending the model, and adding the results, flat or in tiers."""
+"""Work of the servers in a round: sending the model and adding results, with tiers."""
 
 import dataclasses
 import itertools
@@ -12,9 +12,9 @@ class Servers:
     """Servers that send models and add results: one, or tiers of aggregators below it.
 
     Args (of the constructor):
-        bytes_per_second: Of each server's network, each direction.
-        tiers: Numbers of aggregators from the clients' side upwards, such as `(1000, 30)`; empty for one server alone.
-        operations_per_second: Of the server that removes masks, where a protocol has some.
+        bytes_per_second: Bandwidth of each server in each direction.
+        tiers: Numbers of aggregators from the clients' side upwards, such as `(1000, 30)`; empty for a single server.
+        operations_per_second: Speed of the server that removes the masks of a protocol.
 
     Raises:
         ProgramError: if a rate is not positive, or a tier is not smaller than the one below it.
@@ -43,9 +43,9 @@ class Servers:
             raise ProgramError(message)
 
     def adding_seconds(self, results: int, result_bytes: float) -> float:
-        """From the last result until all are added: every tier receives what the one below it has added.
+        """Returns seconds from the last result until all tiers have added their results.
 
-        The links of one server are used one after the other, and nothing is received ahead: an upper bound.
+        This is an upper bound: a server uses its links one after the other and receives nothing in advance.
         """
         children, seconds = results, 0.0
         for servers in (*self.tiers, 1):
@@ -54,5 +54,5 @@ class Servers:
         return seconds
 
     def between_bytes(self, model_bytes: float, result_bytes: float) -> float:
-        """Between servers in one round: the model down every tier, one sum up from every aggregator."""
+        """Returns bytes between servers in a round: the model down, one sum up per aggregator."""
         return sum(self.tiers) * (model_bytes + result_bytes)

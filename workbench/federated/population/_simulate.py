@@ -25,13 +25,13 @@ _JOULES_PER_KWH = 3.6e6
 
 @dataclasses.dataclass(frozen=True)
 class Simulation:
-    """Simulated rounds, and a sample of the clients that made each.
+    """Simulated rounds, with a sample of the contributing clients of each.
 
     Attributes:
         record: The rounds.
-        sampled_ids: Of each round, clients whose results were used, drawn with equal chances; −1 where a round had
-            fewer, `[rounds, sampled]`.
-        sampled_staleness: Server steps between each one's start and the use of its result, `[rounds, sampled]`.
+        sampled_ids: Uniform sample of each round's clients whose results were used, `[rounds, sampled]`; −1 for missing
+            clients.
+        sampled_staleness: Server steps between a sampled client's start and the use of its result, `[rounds, sampled]`.
     """
 
     record: PopulationRunRecord
@@ -77,27 +77,29 @@ def simulate(
     sampled: int = 32,
     seed: int = 0,
 ) -> Simulation:
-    """Runs a population's rounds on a virtual clock; no client computes anything.
+    """Simulates a population's rounds on a virtual clock, without training.
 
-    The time of a round does not depend on the number of clients: only those that the server looks at are computed.
+    The cost of a simulated round does not depend on the size of the population: only clients that the server checks are
+    computed.
 
     Args:
         population: The clients.
-        work: What one of them does in a round: `work_of(wb.trace(round)(...))`.
+        work: Work of one client in a round: `work_of(wb.trace(round)(...))`.
         schedule: `Synchronous(...)` rounds, or `Buffered(...)` steps.
-        rounds: How many.
-        start_hour: UTC, when the first one starts.
+        rounds: Number of rounds.
+        start_hour: Start of the first round, in hours UTC.
         servers: Servers and tiers of aggregators. Default: one server with 10 Gbit/s.
-        protocol: What secure aggregation adds: `algorithms.secure_aggregation_cost(...)`.
-        latency_seconds: Between a client and the server, there and back, per exchange.
-        sampled: How many contributing clients of each round are kept, for `train`.
-        seed: Decides cohorts and interruptions; the population has a seed of its own.
+        protocol: Cost of secure aggregation: `algorithms.secure_aggregation_cost(...)`.
+        latency_seconds: Round-trip time between a client and the server, per exchange.
+        sampled: Number of contributing clients of each round to keep for `train`.
+        seed: Seed of cohorts and interruptions; the population has its own seed.
 
     Returns:
         The simulated rounds.
 
     Raises:
-        ProgramError: if no device can do the work, too few are ever available, or a protocol does not fit the schedule.
+        ProgramError: if no device can do the work, too few devices are ever available, or the schedule does not support
+            the protocol.
 
     Example:
         >>> from workbench.records.run import WorkRecord
@@ -173,7 +175,7 @@ def _check(
 
 
 def _some(step: ServerStep, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Some of the clients of a step, each with the same chance, and −1 where there are too few."""
+    """Draws clients of a step uniformly; −1 if there are too few."""
     order = np.argsort(draw_bits(key_of(seed, "sampled", step.record.round), np.arange(len(step.ids))))[:count]
     ids, staleness = np.full(count, -1), np.zeros(count, np.int64)
     ids[: len(order)], staleness[: len(order)] = step.ids[order], step.staleness[order]
@@ -181,7 +183,7 @@ def _some(step: ServerStep, count: int, seed: int) -> tuple[np.ndarray, np.ndarr
 
 
 def _assumptions(population: Population, work: WorkRecord) -> tuple[str, ...]:
-    """Assumptions of the result, without the caller's numbers."""
+    """Lists assumptions of the result that the caller did not set."""
     found = [
         "a device has one speed and one bandwidth, whatever the hour",
         "interruptions are independent of the past; sessions end at their own time",

@@ -1,4 +1,4 @@
-"""Recorded devices and sessions from files that the user has: FedScale's pickles, and tables as FLINT's logs."""
+"""Reads recorded devices and sessions: FedScale's pickles, and tables."""
 
 import io
 import itertools
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 def read_fedscale_devices(
     path: str | Path, *, reference_flops: float = 6e8, like: DeviceClassRecord = PHONES[1]
 ) -> RecordedDevices:
-    """The devices of FedScale's `client_device_capacity`: milliseconds per example and kbit/s of each.
+    """Reads devices from FedScale's `client_device_capacity` (ms per example, kbit/s).
 
     Args:
-        path: The file, a pickle of `{client: {"computation": ms, "communication": kbit/s}}`. Nothing but plain numbers,
-            texts and containers is read from it; a pickle that names code is refused.
-        reference_flops: FLOPs of the inference of one example that was timed. Default: those of MobileNet v2.
-        like: What the file does not say: memory, battery and watts.
+        path: The file, a pickle of `{client: {"computation": ms, "communication": kbit/s}}`. Only plain numbers, text
+            and containers are read; a pickle that names code is refused.
+        reference_flops: FLOPs of the timed inference of one example. Default: the FLOPs of MobileNet v2.
+        like: Memory, battery and watts, which the file lacks.
 
     Raises:
         DataError: if the file is not of this form.
@@ -52,18 +52,19 @@ def read_fedscale_devices(
 
 
 def read_fedscale_sessions(path: str | Path) -> RecordedSessions:
-    """The sessions of FedScale's `client_behave_trace`: when each device was active, over and over again.
+    """Reads repeating device sessions from FedScale's `client_behave_trace`.
 
     Args:
-        path: The file, a pickle of `{client: {"active": [s, ...], "inactive": [s, ...], "finish_time": s}}`, read as
-            that of `read_fedscale_devices`.
+        path: The file, a pickle of `{client: {"active": [s, ...], "inactive": [s, ...], "finish_time": s}}`, read with
+            the restrictions of `read_fedscale_devices`.
 
     Raises:
         DataError: if the file is not of this form.
 
     References:
         Lai et al., "FedScale", ICML 2022, section 3.3; Yang et al., "Characterizing Impacts of Heterogeneity in
-        Federated Learning upon Large-Scale Smartphone Data", WWW 2021 (arXiv 2006.06983), whose users these are.
+        Federated Learning upon Large-Scale Smartphone Data", WWW 2021 (arXiv 2006.06983), the source of the recorded
+        users.
     """
     rows = _entries(_load_plain(path, "read_fedscale_sessions"), ("active", "inactive", "finish_time"), path)
     sessions = [list(zip(row["active"], row["inactive"], strict=False)) for row in rows]
@@ -71,11 +72,13 @@ def read_fedscale_sessions(path: str | Path) -> RecordedSessions:
 
 
 def read_devices(path: str | Path, *, like: DeviceClassRecord = PHONES[1]) -> RecordedDevices:
-    r"""Devices of a table with the columns `flops_per_second`, `download_bytes_per_second`, `upload_bytes_per_second`.
+    r"""Reads devices from a table of speeds and bandwidths.
+
+    The columns are `flops_per_second`, `download_bytes_per_second` and `upload_bytes_per_second`.
 
     Args:
         path: A CSV or (with pyarrow) Parquet file, one row per device.
-        like: What the table does not say: memory, battery and watts.
+        like: Memory, battery and watts, which the table lacks.
 
     Raises:
         DataError: if a column is missing, or a number is not positive.
@@ -95,11 +98,11 @@ def read_devices(path: str | Path, *, like: DeviceClassRecord = PHONES[1]) -> Re
 
 
 def read_sessions(path: str | Path, *, period_hours: float = 168.0) -> RecordedSessions:
-    r"""Sessions from a table with the columns `client`, `start_seconds` and `end_seconds`, as in a log of check-ins.
+    r"""Reads sessions from a table with `client`, `start_seconds` and `end_seconds`.
 
     Args:
         path: A CSV or (with pyarrow) Parquet file, one row per session.
-        period_hours: After which every device's sessions are repeated; a week by default.
+        period_hours: Period after which every device's sessions repeat. Default: one week.
 
     Raises:
         DataError: if a column is missing, or a session ends before it starts or after the period.
@@ -121,7 +124,7 @@ def read_sessions(path: str | Path, *, period_hours: float = 168.0) -> RecordedS
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Reads containers, numbers and texts; anything that would import or call code is refused."""
+    """Unpickler of containers, numbers and text; refuses to import or call code."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         message = f"it names {module}.{name}, and a trace holds plain numbers only"
@@ -134,7 +137,7 @@ def _load_plain(path: str | Path, reader: str) -> object:
     except OSError as error:
         message = f"`{reader}` cannot read {str(path)!r}: {error.strerror}. Pass the path of FedScale's file."
         raise DataError(message) from error
-    except Exception as error:  # a damaged pickle raises anything
+    except Exception as error:  # a damaged pickle can raise any exception
         message = (
             f"`{reader}` received {str(path)!r}, which is not a trace of FedScale: {error or type(error).__name__}. "
             "The file is a pickle of dictionaries of numbers: pass the file as FedScale's download script leaves it."

@@ -30,26 +30,29 @@ def train(
     evaluate: Callable[[Any], Mapping[str, float]] | None = None,
     every: int = 1,
 ) -> "pd.DataFrame":
-    """Trains on the clients that contributed to each simulated round, and returns the costs with what was learned.
+    """Trains on the clients of each simulated round; returns costs and metrics.
 
-    The simulation decides who contributes: fast devices more often than slow ones, and those that charge at the time
-    of the round. In a buffered schedule results are as stale as they were there. A lost round changes nothing.
+    The simulation determines the contributing clients: fast devices more often than slow ones, and devices that charge
+    at the time of the round. With a buffered schedule, results have the simulated staleness. A lost round changes
+    nothing.
 
     Args:
-        simulation: From `simulate`; its `sampled` clients of each round train, and stand for the whole cohort, of which
-            the mean would be less noisy.
-        algorithm: Built for `clients=sampled`; for a buffered schedule `algorithms.buffered_fedavg`.
-        params: The first parameters.
+        simulation: Result of `simulate`. The `sampled` clients of each round train and represent the whole cohort; the
+            mean over the whole cohort would be less noisy.
+        algorithm: Algorithm for `clients=sampled`; for a buffered schedule `algorithms.buffered_fedavg`.
+        params: Initial parameters.
         data_of: `data_of(ids, round)` returns the batches of some clients, leaves `[sampled, steps, ...]`, as a
-            dictionary or any other pytree; with fewer clients than `sampled` the last rows repeat and weigh 0.
+            dictionary or any other pytree; in a round with fewer clients than `sampled`, the first client fills the
+            other rows, with weight 0.
         evaluate: `evaluate(params)` returns metrics, such as `{"accuracy": 0.9}`.
-        every: Rounds between two evaluations.
+        every: Number of rounds between two evaluations.
 
     Returns:
-        `simulation.frame()` with a column for each metric of the rounds and of `evaluate`; NaN where there is none.
+        `simulation.frame()` with a column for each metric of the rounds and of `evaluate`; NaN for rounds without the
+        metric.
 
     Raises:
-        ProgramError: if the batches must hold weights or staleness and are no dictionary.
+        ProgramError: if the batches need weights or staleness and are not a dictionary.
 
     References:
         Lai et al., "FedScale", ICML 2022: statistical and system performance from one run.

@@ -1,4 +1,4 @@
-"""Computation and exchange of one client in a round, read from the program."""
+"""Computation and communication of one client in a round, from the program."""
 
 import operator
 
@@ -8,20 +8,20 @@ from workbench.records.run import WorkRecord
 
 
 def work_of(program: object, *, spread: float = 0.0) -> WorkRecord:
-    """The FLOPs, bytes and memory of one client of a program's round, from its plan. Nothing runs.
+    """Computes FLOPs, bytes and memory of one client in a round from the program's plan. Nothing runs.
 
     Args:
-        program: What `wb.trace(round)(...)` or `wb.inspect(round)(...)` returned, or a plan.
-        spread: Standard deviation of the logarithm of a client's work, where clients hold unequal numbers of examples.
+        program: Result of `wb.trace(round)(...)` or `wb.inspect(round)(...)`, or a plan.
+        spread: Standard deviation of the logarithm of a client's work, for clients with unequal numbers of examples.
 
     Returns:
-        The work. Downloads are the plan's broadcasts, uploads its reductions, FLOPs those of the clients' stages: of
-        matrix products, and apart from them of elementwise operations. Loops count with all their iterations, of
-        branches the one with most. Memory is what one client receives, holds and sends: activations are not in it, so
-        it is a lower bound.
+        The work. Downloads are the plan's broadcasts, uploads its reductions. FLOPs are those of the clients' stages,
+        with separate counts for matrix products and elementwise operations. Loops count all iterations; conditionals
+        count the most expensive branch. Memory is a lower bound: the values that one client receives, keeps and sends,
+        without activations.
 
     Raises:
-        ProgramError: if the program has no clients, or a loop of unknown length.
+        ProgramError: if the program has no clients, or has a loop of unknown length.
 
     Example:
         >>> import jax, jax.numpy as jnp, workbench as wb
@@ -92,7 +92,7 @@ def _of_stage(stage: StageRecord, name: str) -> _Amounts:
 
 
 def _largest_rows(plan: PlanRecord) -> float:
-    """Bytes that one client receives from broadcasts and makes, in the stage where these are most."""
+    """Computes peak bytes of one client over the stages, from received and computed values."""
     stages = [stage for stage in plan.walk(("loop", "branch")) if stage.kind == "clients"]
     return max(sum(_of_one(value, stage) for value in stage.outputs) for stage in stages) + sum(
         stage.moved_bytes / stage.clients for stage in plan.walk(("loop", "branch")) if stage.kind == "broadcast"
