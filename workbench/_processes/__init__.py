@@ -1,9 +1,9 @@
 """Child processes, temporary folders, and temporary changes of this process.
 
-One class is for children that answer requests, one for trees of processes of other systems.
+One class is for children that answer requests, one for process trees of other systems.
 
-No child outlives this process, however it ends. Which part of the workbench uses which, and why `launch` and
-`distributed` use neither, is in docs/decisions/012-child-processes.md.
+No child outlives this process, even if this process is killed. docs/decisions/012-child-processes.md states which parts
+of the workbench use these classes, and why `launch` and `distributed` do not.
 """
 
 from workbench._processes._child import ChildProcess as ChildProcess

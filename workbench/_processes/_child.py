@@ -12,16 +12,16 @@ from typing import BinaryIO, cast
 
 
 class ChildProcess:
-    """One process with pipes, in a session of its own, that never outlives this one.
+    """One process with pipes in a separate session, which never outlives this process.
 
-    Ctrl-C in a notebook reaches the kernel alone, and `end` reaches all processes that the child started. Its standard
-    input ends with this process, also when that is killed; the child must end with its input.
+    Ctrl-C in a notebook reaches only the kernel, and `end` reaches all processes that the child started. The child's
+    standard input closes when this process ends, even by a kill. The child must then end too.
 
     Args:
         command: The program and its arguments.
-        env: Its environment; None: that of this process.
-        stderr: The file that gets its standard error; None: that of this process.
-        folder: A folder of its own, which is removed with it.
+        env: Environment of the child; None: the environment of this process.
+        stderr: File for the child's standard error; None: the standard error of this process.
+        folder: Folder of the child, removed at its end.
     """
 
     def __init__(
@@ -44,36 +44,36 @@ class ChildProcess:
             )
         self.stdin = cast(BinaryIO, self._process.stdin)
         self.stdout = cast(BinaryIO, self._process.stdout)
-        self._end = weakref.finalize(self, _end, self._process, folder)  # also when this process exits
+        self._end = weakref.finalize(self, _end, self._process, folder)  # also at exit of this process
 
     @property
     def pid(self) -> int:
-        """Its process id, which is also the number of its session."""
+        """Process id, which is also the session id."""
         return self._process.pid
 
     @property
     def running(self) -> bool:
-        """True if it has not ended yet."""
+        """True if the child has not ended yet."""
         return self._process.poll() is None
 
     def wait(self, seconds: float) -> int | None:
-        """The exit status, once it has ended; None if it has not within `seconds`."""
+        """Waits up to `seconds` for the exit status; None if the child still runs."""
         try:
             return self._process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
             return None
 
     def close_input(self) -> None:
-        """Ends its input, which asks it to end."""
-        with contextlib.suppress(OSError):  # what it did not read before it ended
+        """Closes the child's input, which asks it to end."""
+        with contextlib.suppress(OSError):  # input that the child did not read before it ended
             self.stdin.close()
 
     def end(self) -> None:
-        """Ends it at once with all that it started, and removes its folder; a second time, nothing."""
+        """Kills the child and its descendants, and removes its folder; safe to repeat."""
         self._end()
 
     def forget_after_fork(self) -> None:
-        """For a forked copy of this process, whose open pipe would keep the child alive: closes that copy alone."""
+        """Closes the pipe in a forked copy of this process, so that it does not keep the child alive."""
         self._end.detach()
         with contextlib.suppress(OSError):
             os.close(self.stdin.fileno())
@@ -81,7 +81,7 @@ class ChildProcess:
 
 def _end(process: subprocess.Popen[bytes], folder: Path | None) -> None:
     try:
-        os.killpg(process.pid, signal.SIGKILL)  # its own session, so the group has its number
+        os.killpg(process.pid, signal.SIGKILL)  # the child has its own session, so its pid is the group id
     except (AttributeError, OSError):
         process.kill()
     with contextlib.suppress(subprocess.TimeoutExpired):

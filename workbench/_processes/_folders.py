@@ -1,4 +1,4 @@
-"""Temporary folders that are removed with this process, also when it is killed."""
+"""Temporary folders that are removed when this process ends or is killed."""
 
 import contextlib
 import os
@@ -14,16 +14,16 @@ from workbench._processes import _remover
 from workbench._processes._child import ChildProcess
 
 _lock = threading.Lock()
-_removers: list[ChildProcess] = []  # one, as long as something is to be removed
+_removers: list[ChildProcess] = []  # one remover while paths are registered
 
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str, parent: str | Path | None = None) -> Iterator[Path]:
-    """A folder for this user alone, removed afterwards, and by another process if this one is killed.
+    """Makes a private folder that is removed after the block, even if this process is killed.
 
     Args:
-        prefix: What its name begins with.
-        parent: The folder in which it is made; None: the system's.
+        prefix: Prefix of the folder's name.
+        parent: Parent folder; None: the system's folder of temporary files.
     """
     folder = make_folder(prefix, parent)
     try:
@@ -33,14 +33,14 @@ def temporary_folder(prefix: str, parent: str | Path | None = None) -> Iterator[
 
 
 def make_folder(prefix: str, parent: str | Path | None = None) -> Path:
-    """A folder for this user alone, for whoever cannot use a block: `remove_folder` removes it, a killed process too.
+    """Makes a private folder; `remove_folder` or the end of this process removes it.
 
     Args:
-        prefix: What its name begins with.
-        parent: The folder in which it is made; None: the system's.
+        prefix: Prefix of the folder's name.
+        parent: Parent folder; None: the system's folder of temporary files.
     """
     folder = Path(parent or tempfile.gettempdir()) / f"{prefix}{secrets.token_hex(4)}"
-    remove_with_this_process(folder)  # before it is made: this process may be killed between the two
+    remove_with_this_process(folder)  # register first: this process may be killed in between
     folder.mkdir(mode=0o700)
     return folder
 
@@ -52,17 +52,17 @@ def remove_folder(folder: Path) -> None:
 
 
 def remove_with_this_process(path: Path) -> None:
-    """Has a folder or a file removed when this process ends without doing it, as by `kill -9`."""
+    """Registers a folder or file for removal if this process is killed."""
     _say("+", path)
 
 
 def end_users_with_this_process(folder: Path) -> None:
-    """Has a Ray session's folder removed when this process is killed, and its cluster ended first (on Linux)."""
+    """Registers a Ray session's cluster (on Linux) and folder for removal after a kill."""
     _say("!", folder)
 
 
 def is_removed(path: Path) -> None:
-    """Says that a folder or a file needs no more care."""
+    """Unregisters a folder or a file."""
     _say("-", path)
 
 
@@ -71,13 +71,13 @@ def _say(change: str, path: Path) -> None:
         if change != "-" and not (_removers and _removers[0].running):
             _removers[:] = [ChildProcess([sys.executable, "-I", "-S", _remover.__file__])]
         for remover in _removers:
-            with contextlib.suppress(OSError, ValueError):  # it was ended, as at exit: only its owner removes a folder
+            with contextlib.suppress(OSError, ValueError):  # the remover has ended, as at exit
                 remover.stdin.write(os.fsencode(f"{change}{path.resolve()}\n"))
                 remover.stdin.flush()
 
 
 def _forget() -> None:
-    """In a forked copy of this process, whose open pipe would keep the remover waiting."""
+    """Closes the remover's pipe in a forked copy, so that the remover does not wait for it."""
     global _lock
     _lock = threading.Lock()
     for remover in _removers:

@@ -1,4 +1,4 @@
-"""The end of a Ray cluster whose driver is killed."""
+"""Cleanup of a Ray cluster after its driver is killed."""
 
 import contextlib
 from importlib import import_module
@@ -6,20 +6,21 @@ from pathlib import Path
 
 from workbench._processes._folders import end_users_with_this_process, is_removed
 
-_session: list[Path] = []  # the one that this process started last
+_session: list[Path] = []  # the last session that this process started
 
 
 def close_folder_of_ray() -> Path | None:
-    """Closes the folder and the tokens of the cluster that `ray.init` started here to other users.
+    """Makes the folder and tokens of this process's Ray cluster private.
 
-    By default they may write into the folder, and the umask decides whether they read the tokens (Ray 2.60).
+    By default (Ray 2.60), other users may write to the folder, and the umask determines whether they can read the
+    tokens.
 
     Returns:
         The folder, or None if this process started no cluster.
     """
     try:
-        node = getattr(import_module("ray._private.worker"), "_global_node", None)  # None: `ray.init` was not here
-    except ImportError:  # another Ray than those that are known
+        node = getattr(import_module("ray._private.worker"), "_global_node", None)  # None without `ray.init`
+    except ImportError:  # an unsupported version of Ray
         return None
     if node is None or not getattr(node, "head", False):
         return None
@@ -32,18 +33,18 @@ def close_folder_of_ray() -> Path | None:
 
 
 def end_ray_with_this_process() -> None:
-    """Ends the cluster that `ray.init` started here, with its folder, should this process be killed.
+    """Ends this process's Ray cluster and removes its folder if this process is killed.
 
-    Ray's own processes watch each other, but on a busy machine agents outlive a killed driver by a minute, and the
-    folder of the session stays. A cluster that others started is left alone, as are the logs after any other end:
-    at exit whoever removes folders is ended first.
+    Ray's processes watch each other, but on a busy machine agents outlive a killed driver by a minute, and the folder
+    of the session remains. Clusters of other processes are not changed. After a normal exit the logs remain, because
+    the remover ends first.
     """
     session = close_folder_of_ray()
     if session is None:
         return
     if _session == [session]:
         return
-    for other in _session:  # that cluster was shut down
+    for other in _session:  # the previous cluster was shut down
         is_removed(other)
     _session[:] = [session]
     end_users_with_this_process(session)

@@ -1,10 +1,10 @@
-"""Removes folders and files when its own input ends, which is when the process that started it ended in whatever way.
+"""Removes folders and files when its input ends: when its parent ends or is killed.
 
-Started by its path, with Python's own modules alone. Each line of its input is `+` or `-` and a path: one to remove at
-the end, or one that is removed already. With `!` the cluster that works in the path is ended first, and links to it are
-removed: Ray's processes are no descendants of anybody who is alive. They are those that have files of the path open and
-were started with an option that names it, or call themselves `ray::…`, and all of their descendants; who only reads a
-log, such as `tail -f`, is left alone.
+It is started by its path and uses only the standard library. Each line of its input is `+`, `-` or `!` and a path. `+`
+registers a path for removal, `-` unregisters it. `!` also ends the Ray cluster that uses the path, and removes links to
+the path. Ray's processes are not descendants of a living process. They are found by open files in the path together
+with an option that names the session or a process name `ray::…`. Their descendants are ended too. Processes that only
+read a log, such as `tail -f`, are not killed.
 """
 
 import contextlib
@@ -16,13 +16,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-_LONGEST = 30.0  # seconds in which other processes may still write as they end
-_QUIET = 1.0  # seconds after which nobody writes any more
+_LONGEST = 30.0  # seconds during which ending processes may still write
+_QUIET = 1.0  # seconds without new files after which removal is complete
 
 
 def main() -> None:
-    """Until the input ends, and until the paths stay away."""
-    paths: dict[Path, bool] = {}  # whether the processes that use it are ended
+    """Reads paths until the input ends, then removes them until they stay removed."""
+    paths: dict[Path, bool] = {}  # whether to end the processes that use the path
     for line in sys.stdin:
         change, path = line[0], Path(line[1:].rstrip("\n"))
         if change == "-":
@@ -54,7 +54,7 @@ def _remove(path: Path) -> bool:
 
 
 def _end_users(folder: Path) -> bool:
-    """Ends the cluster's processes; whether there was one."""
+    """Ends the cluster's processes; returns whether there were any."""
     others = list(_others())
     found = {pid for pid in others if _uses(pid, f"{folder}{os.sep}") and _belongs(pid, folder.name)}
     parents = {pid: _parent(pid) for pid in others} if found else {}
@@ -67,7 +67,7 @@ def _end_users(folder: Path) -> bool:
 
 
 def _belongs(pid: int, session: str) -> bool:
-    """Returns whether Ray started the process, by its option for the session or the name of its workers."""
+    """Returns whether Ray started the process, by its session option or worker name."""
     with contextlib.suppress(OSError):
         words = os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).split("\0")
         return words[0].startswith("ray::") or any(word.startswith("--") and session in word for word in words)
@@ -81,7 +81,7 @@ def _parent(pid: int) -> int:
 
 
 def _others() -> Iterator[int]:
-    """The other processes of this user; none where the system has no /proc."""
+    """Lists other processes of this user; empty on systems without /proc."""
     for entry in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
             if entry.stat().st_uid == os.getuid() and int(entry.name) != os.getpid():
@@ -89,7 +89,7 @@ def _others() -> Iterator[int]:
 
 
 def _uses(pid: int, prefix: str) -> bool:
-    with contextlib.suppress(OSError):  # it ended a moment ago
+    with contextlib.suppress(OSError):  # the process has just ended
         return any(str(link.readlink()).startswith(prefix) for link in Path(f"/proc/{pid}/fd").iterdir())
     return False
 

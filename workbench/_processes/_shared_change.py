@@ -1,4 +1,4 @@
-"""Changes of this process's own state, for a time."""
+"""Temporary changes of process-wide state."""
 
 import contextlib
 import threading
@@ -7,13 +7,14 @@ from collections.abc import Callable
 
 
 class SharedChange(contextlib.ContextDecorator):
-    """A change that overlapping uses share: the first one makes it, and the last one undoes it.
+    """A change shared by overlapping uses: the first makes it, and the last undoes it.
 
-    Saving a value and restoring it is wrong where two threads, tasks or blocks overlap without being nested: the one
-    that ends last restores what the other had set.
+    Saving and restoring a value is wrong if two threads, tasks or blocks overlap without being nested: the last to end
+    restores the value that the other had set.
 
     Args (of the constructor):
-        make: Makes the change and returns a function that undoes it. Both run under the lock of this change.
+        make: Function that makes the change and returns a function that undoes it. Both run under the lock of this
+            change.
 
     Example:
         >>> state = []
@@ -49,10 +50,10 @@ class SharedChange(contextlib.ContextDecorator):
 
 
 def _ignore_warnings(message: str) -> SharedChange:
-    """Makes a filter for warnings that begin with `message`, which leaves all other filters as they are.
+    """Ignores warnings that begin with `message`, without changing other filters.
 
-    `warnings.catch_warnings` restores the whole list of filters, and so removes filters that other code has set
-    meanwhile (until Python 3.14, in all threads).
+    `warnings.catch_warnings` restores the whole list of filters, and so removes filters that other code has set in the
+    meantime (before Python 3.14, in all threads).
     """
 
     def make() -> Callable[[], None]:

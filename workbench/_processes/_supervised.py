@@ -1,4 +1,4 @@
-"""Trees of processes of other systems, kept by a supervisor that ends them all."""
+"""Process trees of other systems, ended by a supervisor."""
 
 import json
 import logging
@@ -9,20 +9,20 @@ from pathlib import Path
 
 from workbench._processes._child import ChildProcess
 
-_SUPERVISOR = Path(__file__).with_name("_supervisor.py")  # started by its path: it needs psutil, this process does not
+_SUPERVISOR = Path(__file__).with_name("_supervisor.py")  # started by its path: only the supervisor needs psutil
 
 
 class SupervisedProcesses:
-    """Processes with their logs in `folder`; all end with `close`, or when this process ends in whatever way.
+    """Processes with logs in `folder`, ended by `close` or the end of this process.
 
-    Those that they start end too, also in sessions of their own and after their parents: the supervisor is the
-    subreaper of all of them (on Linux), which a process group cannot be.
+    Their descendants end too, even in other sessions and after their parents. On Linux the supervisor is the subreaper
+    of all descendants, which a process group cannot be.
 
     Args:
-        folder: Where their logs are written.
-        env: Added to the environment of each.
-        log: Reports starts and ends.
-        system: Whose processes they are, for the log.
+        folder: Folder of the logs.
+        env: Variables added to the environment of each process.
+        log: Logger of starts and ends.
+        system: Name of the system, for the log.
     """
 
     def __init__(self, folder: Path, env: Mapping[str, str], *, log: logging.Logger, system: str) -> None:
@@ -35,19 +35,19 @@ class SupervisedProcesses:
         self._reader.start()
 
     def start(self, name: str, argv: Sequence[str], env: Mapping[str, str] | None = None) -> None:
-        """Starts one; `log(name)` is what it writes."""
+        """Starts a process; its output goes to `log(name)`."""
         task = {"name": name, "argv": list(argv), "env": {**self.env, **(env or {})}, "log": str(self._path(name))}
         self._supervisor.stdin.write(json.dumps(task).encode() + b"\n")
         self._supervisor.stdin.flush()
 
     def log(self, name: str, size: int = 600) -> str:
-        """The end of what a process has written, in one line."""
+        """Returns the end of a process's output in one line."""
         path = self._path(name)
         return " ".join(path.read_text(errors="replace")[-size:].split()) if path.exists() else ""
 
     def close(self) -> None:
-        """Ends all of them and what they started."""
-        self._supervisor.close_input()  # it asks them to end, then ends them
+        """Ends all processes and their descendants."""
+        self._supervisor.close_input()  # the supervisor terminates the processes, then kills them
         self._supervisor.wait(30)
         self._supervisor.end()
         self._reader.join(timeout=10)

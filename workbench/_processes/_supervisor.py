@@ -1,7 +1,7 @@
-"""Keeps processes and ends them, with all that they started, when its own input ends: nothing is left behind.
+"""Supervises processes, and ends them and their descendants when its input ends.
 
-Started by its path, so that it needs neither JAX nor the workbench. Each line of its input is a process to start, as
-`{"name", "argv", "env", "log"}`; it writes a line when one has started and when one has ended.
+It is started by its path, so that it imports neither JAX nor the workbench. Each line of its input is a process to
+start, as `{"name", "argv", "env", "log"}`. It writes a line for each start and each end of a process.
 """
 
 import contextlib
@@ -16,11 +16,11 @@ from typing import Any
 
 import psutil
 
-_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: what loses its parent becomes a child of this process (Linux)
+_SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: orphaned descendants become children of this process (Linux)
 
 
 def main() -> None:
-    """Until the input ends."""
+    """Supervises processes until the input ends."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     kept: dict[str, subprocess.Popen[bytes]] = {}
@@ -53,7 +53,7 @@ def _start(task: dict[str, Any]) -> "subprocess.Popen[bytes]":
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
-            umask=0o077,  # Ray makes its sockets and logs with the umask
+            umask=0o077,  # Ray creates its sockets and logs with the umask
         )
 
 
@@ -63,7 +63,7 @@ def _say(what: dict[str, Any]) -> None:
 
 
 def _end_all() -> None:
-    """Asks all descendants to end, then ends them; again, as long as new ones are found."""
+    """Terminates all descendants, then kills them, until none is left."""
     patience = time.monotonic() + 5
     while descendants := _descendants():
         late = time.monotonic() > patience

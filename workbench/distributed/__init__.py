@@ -1,4 +1,4 @@
-"""Many hosts: one program on the devices of several processes, driven from one notebook."""
+"""Multi-host JAX: one program on the devices of several processes, driven by a notebook."""
 
 from workbench.distributed._data import from_local_clients as from_local_clients
 from workbench.distributed._hosts import Hosts as Hosts, join as join, start_hosts as start_hosts

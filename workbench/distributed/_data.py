@@ -1,4 +1,4 @@
-"""Client data of which every host holds its own."""
+"""Client data that are distributed over hosts."""
 
 import jax
 import numpy as np
@@ -10,19 +10,20 @@ from workbench.errors import MeshError
 
 
 def from_local_clients(rows: PyTree[Array], mesh: Mesh | None = None, *, axis: str = "clients") -> PyTree[Array]:
-    """One global array for each leaf, of which every host gives the rows of its own clients; none are sent around.
+    """Assembles global arrays from the rows of each host's clients, without communication.
 
     Args:
-        rows: A pytree of arrays `[clients of this host, ...]`: hosts hold equally many clients, in the order of
-            `jax.process_index()`.
-        mesh: The mesh of all hosts. Default: that of `jax.set_mesh`.
+        rows: A pytree of arrays `[clients of this host, ...]`. All hosts have the same number of clients, in the order
+            of `jax.process_index()`.
+        mesh: The mesh of all hosts. Default: the mesh of `jax.set_mesh`.
         axis: The mesh axis of the clients.
 
     Returns:
         The pytree with arrays `[clients of all hosts, ...]`, sharded over `axis`.
 
     Raises:
-        MeshError: if there is no mesh, it has no such axis, or a host's clients do not divide among its devices.
+        MeshError: if there is no mesh, the mesh has no such axis, or a host's clients do not divide evenly among its
+            devices.
 
     Example:
         >>> rows = from_local_clients(np.ones((8, 3), np.float32), wb.make_mesh(clients=8))

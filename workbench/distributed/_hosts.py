@@ -1,4 +1,4 @@
-"""Several processes of this machine as hosts of one JAX program, driven through ipyparallel and its `%%px`."""
+"""Processes on this machine as hosts of one JAX program, driven by ipyparallel's `%%px`."""
 
 # pyright: reportMissingImports=false
 
@@ -26,7 +26,7 @@ from workbench.records.run import RunRecord
 with needs_library("psutil", needed_for="`start_hosts`"):
     import psutil
 
-_GRACE_SECONDS = 10.0  # for the other hosts, once one has failed
+_GRACE_SECONDS = 10.0  # grace time for the other hosts after one has failed
 _POLL_SECONDS = 0.05
 _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -40,23 +40,23 @@ def join(
     timeout_seconds: int = 120,
     bind_address: str | None = None,
 ) -> None:
-    """Makes this process one of several hosts. Call it before anything uses a device.
+    """Joins this process to a multi-host program. Call it before anything uses a device.
 
-    Tried with CPU devices on one machine, whose collectives go through gloo. GPUs, TPUs and several machines take the
-    same call of JAX and were not tried; on Cloud TPU use `jax.distributed.initialize()` as it is.
+    Tested with CPU devices on one machine, with gloo collectives. GPUs, TPUs and several machines use the same JAX
+    call, but were not tested. On Cloud TPU call `jax.distributed.initialize()` directly.
 
     Args:
         coordinator: Address and port of host 0, such as "127.0.0.1:15000".
-        hosts: How many there are.
-        host: Which one this is, from 0.
-        devices: How many CPU devices to simulate here. Default: those that there are.
-        timeout_seconds: How long to wait for the others.
-        bind_address: Where host 0 listens. Default: at `coordinator` alone, and so not on other networks of its
-            machine. JAX's coordinator asks nobody for a key: whoever reaches it can join or end the run.
+        hosts: Number of hosts.
+        host: Index of this host, from 0.
+        devices: Number of CPU devices to simulate here. Default: the real devices.
+        timeout_seconds: Maximum time to wait for the other hosts.
+        bind_address: Address at which host 0 listens. Default: only `coordinator`, so not on other networks of its
+            machine. JAX's coordinator has no authentication: anyone who can connect can join or end the run.
 
     Raises:
-        EngineError: if they do not all come in time.
-        MeshError: if devices were used before.
+        EngineError: if not all hosts join in time.
+        MeshError: if devices were already used.
     """
     if devices is not None:
         simulate_devices(devices)
@@ -82,15 +82,15 @@ def start_hosts(
 ) -> "Hosts":
     """Starts processes on this machine that are hosts of one JAX program, each with simulated CPU devices.
 
-    In a notebook, cells that begin with `%%px` then run on all hosts. Everything stays on the loopback interface:
-    ipyparallel behind its keys, JAX's coordinator without one, so that other users of this machine can disturb the
-    hosts but not run code there. The hosts end with this process. Needs the extra `hosts`.
+    In a notebook, cells that begin with `%%px` then run on all hosts. All connections use the loopback interface.
+    ipyparallel authenticates with keys, JAX's coordinator does not. Other users of this machine can therefore disturb
+    the hosts but cannot run code on them. The hosts end with this process. Needs the extra `hosts`.
 
     Args:
         hosts: How many.
-        devices: CPU devices of each.
-        port: Where host 0 listens. Default: one that is free.
-        timeout_seconds: How long to wait until all have joined.
+        devices: Number of CPU devices of each host.
+        port: Port at which host 0 listens. Default: a free port.
+        timeout_seconds: Maximum time until all hosts have joined.
 
     Returns:
         The hosts; stop them with `stop`, or use them in a `with` block.
@@ -128,7 +128,7 @@ def start_hosts(
 
 
 class Hosts:
-    """Processes that are hosts of one JAX program."""
+    """Processes as hosts of one JAX program."""
 
     def __init__(self, cluster: Foreign, before: set[int]) -> None:
         self._cluster, self._before, self._client = cluster, before, None
@@ -147,16 +147,16 @@ class Hosts:
         """Calls a function on every host at once.
 
         Args:
-            fn: What to call; it may be defined in a notebook's cell, and must bring its imports.
+            fn: Function to call; it may be defined in a notebook cell, and must contain its imports.
             *args: Its arguments.
-            timeout_seconds: After so long the hosts are ended.
+            timeout_seconds: Time limit, after which the hosts are ended.
 
         Returns:
-            What it returned, one value from each host.
+            The result of each host.
 
         Raises:
-            EngineError: if it raised on a host, a host ended, or it took too long; `stage` names the host. Hosts that
-                wait for one that failed cannot go on, so that all are ended.
+            EngineError: if `fn` raised on a host, a host ended, or the call took too long; `stage` names the host. All
+                hosts are then ended, because hosts that wait for a failed host cannot continue.
         """
         client = self._open()
         self._check_alive(client)
@@ -180,24 +180,24 @@ class Hosts:
         return [call.get() for call in calls]
 
     def pull(self, name: str) -> list[Any]:
-        """The value of a variable of every host, as `%%px` cells left it."""
+        """Returns the value of a variable of `%%px` cells on every host."""
         client = self._open()
         self._check_alive(client)
         return client[:].pull(name, block=True)
 
     def record(self, name: str) -> RunRecord:
-        """The records that every host measured of one run (`run = wb.measure(...)` in a `%%px` cell) as one."""
+        """Merges the hosts' records of one run (`run = wb.measure(...)` in a `%%px` cell)."""
         return merge_runs(self.pull(name))
 
     def stop(self) -> None:
-        """Ends all hosts at once, also those that hang; what they held is lost."""
+        """Kills all hosts, including hung ones; their data are lost."""
         for process in self._children():
-            with contextlib.suppress(psutil.NoSuchProcess):  # a host in a collective does not react to SIGTERM
+            with contextlib.suppress(psutil.NoSuchProcess):  # a host in a collective ignores SIGTERM
                 process.send_signal(signal.SIGKILL)
         if self._client is not None:
             self._client.close()
             self._client = None
-        with contextlib.suppress(Exception):  # its processes are gone: it finds nothing left to stop
+        with contextlib.suppress(Exception):  # its processes are gone, so there is nothing to stop
             self._cluster.stop_cluster_sync()
         psutil.wait_procs(self._children(), timeout=10)
 
@@ -211,7 +211,7 @@ class Hosts:
         return self._client
 
     def _check_alive(self, client: Foreign) -> None:
-        """All hosts that were started are there: ipyparallel forgets one that ended while nothing ran."""
+        """Raises if a host has ended; ipyparallel drops hosts that ended while idle."""
         dead = [i for i, process in enumerate(self.processes) if not _runs(process) or i not in client.ids]
         if not dead:
             return
@@ -248,7 +248,7 @@ class Hosts:
                 raise _raised(i, _error(call))
 
     def _children(self) -> list[psutil.Process]:
-        """The processes that were started for these hosts: theirs, and those of ipyparallel."""
+        """Lists the processes of the hosts and of ipyparallel."""
         return [child for child in psutil.Process().children(recursive=True) if child.pid not in self._before]
 
     def _stuck(
@@ -312,12 +312,12 @@ def _free_port(port: int | None) -> int:
 
 
 def _see(paths: Sequence[str]) -> None:
-    """Runs on a host: functions of the driver's modules are found there too."""
+    """Adds the driver's module paths to this host."""
     sys.path.extend(path for path in paths if path not in sys.path)
 
 
 def _end_with(driver: int, others: Sequence[int]) -> None:
-    """Runs on a host: it and the processes around it end when the process that started them does."""
+    """Ends this host and `others` when the process `driver` ends."""
     driving = psutil.Process(driver)
     around = [psutil.Process(pid) for pid in others if psutil.pid_exists(pid)]
 

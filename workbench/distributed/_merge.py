@@ -1,4 +1,4 @@
-"""Records of the same run, one from each host, as one record."""
+"""Merges the records of one run from several hosts."""
 
 from collections.abc import Sequence
 
@@ -7,17 +7,17 @@ from workbench.records.run import RunRecord
 
 
 def merge_runs(runs: Sequence[RunRecord]) -> RunRecord:
-    """One record of a run that took place on several hosts, from the record that each of them measured.
+    """Merges the records of one run from several hosts.
 
     Args:
-        runs: One for each host, in the order of their indices.
+        runs: One record per host, in the order of the host indices.
 
     Returns:
-        The run: stages and events of all hosts' devices, of every client what the host measured that computed it, the
-        seconds of the slowest host, bytes of memory of the fullest. `results` are those of the first host.
+        The merged record: stages and events of all hosts' devices; for each client the measurement of its host; the
+            seconds of the slowest host; the memory of the host with the most bytes; `results` of the first host.
 
     Raises:
-        InspectionError: if there are none, or if they are of different programs.
+        InspectionError: if there are no records, or the records are of different programs.
 
     Example:
         >>> run = wb.measure(jnp.sin)(jnp.ones(8))

@@ -1,4 +1,4 @@
-"""Waits for a step of several hosts with an end: a host that does not come is an error and not a hung notebook."""
+"""Waiting for multi-host steps with a timeout, so that a lost host raises an error."""
 
 import functools
 import time
@@ -17,18 +17,18 @@ T = TypeVar("T")
 
 
 def wait_for(results: T, *, timeout_seconds: float = TIMEOUT_SECONDS) -> T:
-    """Waits until arrays are computed, and no longer than this many seconds.
+    """Waits until arrays are computed, for at most `timeout_seconds`.
 
     Args:
         results: A pytree of arrays, on the devices of any number of hosts.
-        timeout_seconds: How long to wait at most. Ctrl-C ends the waiting at any time.
+        timeout_seconds: Maximum time to wait. Ctrl-C stops waiting at any time.
 
     Returns:
         The same pytree, computed.
 
     Raises:
-        EngineError: if they are not there in time. What another host owes cannot be taken back in JAX, so this process
-            must then be started again.
+        EngineError: if the arrays are not computed in time. JAX cannot cancel a pending collective, so restart this
+            process afterwards.
 
     Example:
         >>> float(wait_for(jnp.ones(()) + 1))
@@ -52,10 +52,10 @@ def wait_for(results: T, *, timeout_seconds: float = TIMEOUT_SECONDS) -> T:
 
 
 def synchronized(step: Callable[..., T], *, timeout_seconds: float = TIMEOUT_SECONDS) -> Callable[..., T]:
-    """A step that returns only when it has ended on this host's devices.
+    """Makes a step return only after it has ended on this host's devices.
 
-    On simulated hosts several steps in flight deadlock: their collectives are carried out by few threads, which then
-    wait for each other in different orders on different hosts. Waiting after every step keeps that order.
+    On simulated hosts, several steps in flight deadlock: a few threads run the collectives and wait for each other in
+    different orders on different hosts. Waiting after every step keeps a common order.
 
     Args:
         step: A compiled function.

@@ -1,7 +1,7 @@
-"""Programs of nodes that call each other, on threads, processes or a cluster: Launchpad's model.
+"""Launchpad's model: programs of nodes on threads, processes or a cluster.
 
-Importing this module does not import JAX, and its names are looked up when they are first used: a spawned process needs
-few of them, and imports no more.
+Importing this module does not import JAX. Names are imported at their first use, because a spawned process needs only a
+few of them.
 """
 
 import lazy_loader

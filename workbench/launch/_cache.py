@@ -1,4 +1,4 @@
-"""A service that keeps the answers of another one for a while: parameters that many actors read, for instance."""
+"""A service that caches another service's answers, such as parameters of many actors."""
 
 import math
 import pickle
@@ -14,16 +14,16 @@ from workbench.launch._values import Value
 
 
 class Cache:
-    """Answers calls of a service from memory for `seconds`; after that the next call asks the service again.
+    """Caches a service's answers for `seconds`.
 
-    Calls may come from many threads. Calls of the same method with the same arguments that arrive while the service is
-    asked wait for that one answer: each key costs one call per `seconds`, however many callers there are. Errors are
-    raised to all callers that wait, and are not kept.
+    Thread-safe. Equal calls (same method, equal arguments) that arrive while the service computes wait for its answer.
+    Each key therefore costs one call per `seconds`, for any number of callers. Errors are raised to all waiting callers
+    and are not cached.
 
     Args (of the constructor):
         service: Client of the service.
         seconds: Time to live of an answer.
-        max_size: Number of answers to keep; the oldest leave first.
+        max_size: Number of answers to keep; the oldest answers are dropped first.
 
     Raises:
         ProgramError: if `seconds` or `max_size` is not positive.
@@ -59,12 +59,12 @@ class Cache:
         self._hits = self._misses = 0
 
     def call(self, method: str, *args: Value, **kwargs: Value) -> Value:
-        """Returns what the service's `method` answers, or answered less than `seconds` ago.
+        """Calls the service's `method`, or returns an answer younger than `seconds`.
 
         Args:
             method: Name of a method of the service.
-            *args: Its arguments; calls are the same where these are equal when pickled.
-            **kwargs: Its keywords, in any order.
+            *args: Positional arguments. Calls are equal if their pickled arguments are equal.
+            **kwargs: Keyword arguments, in any order.
         """
         key = pickle.dumps((method, args, sorted(kwargs.items())))
         with self._lock:
@@ -97,18 +97,18 @@ class Cache:
             answer.ready.set()
 
     def forget(self) -> None:
-        """Drops all answers: the next calls ask the service."""
+        """Drops all cached answers."""
         with self._lock:
             self._answers.clear()
 
     def statistics(self) -> dict[str, int]:
-        """Returns the number of calls that were answered from memory (`hits`), and of calls of the service."""
+        """Returns the number of cached answers (`hits`) and of calls of the service (`misses`)."""
         with self._lock:
             return {"hits": self._hits, "misses": self._misses}
 
 
 class _Answer:
-    """An answer that may still be on its way; it does not age until it is there."""
+    """An answer that may be pending; it ages only after it has arrived."""
 
     def __init__(self) -> None:
         self.ready = threading.Event()
@@ -120,8 +120,8 @@ class _Answer:
 class CacheNode(ServiceNode):
     """A `Cache` as a node: `program.add_node(CacheNode(service, seconds=1.0), concurrency=16)`.
 
-    Others call `cache.call("method", *args)`. Give it the concurrency of its callers: calls that wait for the same
-    answer each take one place.
+    Others call `cache.call("method", *args)`. Set its concurrency to the number of its callers: every waiting call
+    takes one place.
 
     Example:
         >>> from workbench.launch import Program, ServiceNode
@@ -134,5 +134,5 @@ class CacheNode(ServiceNode):
     concurrency = 16
 
     def __init__(self, service: Handle, *, seconds: float, max_size: int = 1024) -> None:
-        Cache(service, seconds=seconds, max_size=max_size)  # mistakes are found before the launch
+        Cache(service, seconds=seconds, max_size=max_size)  # reports mistakes before the launch
         super().__init__(Cache, service, seconds=seconds, max_size=max_size)

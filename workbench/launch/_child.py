@@ -1,6 +1,7 @@
-"""Body of a spawned process: runs its nodes as threads, answers calls, reports, and ends with its parent.
+"""Main function of a spawned process: runs its nodes as threads and answers calls.
 
-Imports neither JAX nor NumPy: a child imports what its nodes need, no more.
+The process ends with its parent. This module imports neither JAX nor NumPy: a child imports only modules that its nodes
+need.
 """
 
 import os
@@ -46,13 +47,13 @@ class StartupConfig:
 
 
 def main(order: StartupConfig, pipe: Connection, log_path: str, environment: dict[str, str]) -> None:
-    """Runs until the nodes ended, the parent says so, or the parent is gone."""
+    """Runs until the nodes have ended, the parent asks to stop, or the parent is gone."""
     signal.signal(
         signal.SIGINT, signal.SIG_IGN
-    )  # "interrupt" in a notebook signals the whole group: the parent decides
+    )  # a notebook's interrupt signals the whole group; the parent decides
     try:
         _capture_output(log_path)
-    except FileNotFoundError:  # a notebook that was killed a moment ago is gone with its folder
+    except FileNotFoundError:  # the notebook was just killed, and its folder is removed
         parent = parent_process()
         if parent is None or parent.is_alive():
             raise
@@ -62,7 +63,7 @@ def main(order: StartupConfig, pipe: Connection, log_path: str, environment: dic
     send = _Sender(pipe)
     try:
         _Child(order, pickle.loads(order.specs), send).live(pipe)
-    except BaseException:  # reported, whatever it is: an import that fails, above all
+    except BaseException:  # report everything, mostly failed imports
         text = traceback.format_exc()
         print(text, flush=True)
         send(("event", None, "raised", text))
@@ -78,7 +79,7 @@ class _Sender:
         try:
             with self._lock:
                 self._pipe.send(message)
-        except OSError:  # nobody is left to report to
+        except OSError:  # the parent is gone
             _leave(1)
 
 
@@ -139,10 +140,10 @@ class _Child:
     def _leave_when_done(self) -> None:
         with self._lock:
             codes = tuple(self._codes.values())
-        if any(codes):  # nodes of one process end together
+        if any(codes):  # all nodes of a process end together
             self._waker.send(max(codes, key=abs))
         elif len(codes) == len(self._runners) and (self._closing or not self._services):
-            self._waker.send(0)  # a service whose `run` returned answers on until it is closed
+            self._waker.send(0)  # after `run` has returned, a service still answers until it is closed
 
     def _report(self) -> None:
         found = {}
@@ -180,7 +181,7 @@ def _writer(label: str | None) -> Callable[[str], None]:
 
 
 def _capture_output(log_path: str) -> None:
-    # At the level of file descriptors, so that what XLA writes from C++ is in the node's log too.
+    # At the level of file descriptors, so that the node's log includes C++ output of XLA.
     log = os.open(log_path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     os.dup2(log, 1)
     os.dup2(log, 2)

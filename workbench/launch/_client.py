@@ -1,4 +1,4 @@
-"""The calling end: a node's methods as attributes, now or as futures, with a deadline or without."""
+"""Clients of service nodes: blocking calls, futures and deadlines."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -17,12 +17,12 @@ class Endpoint(Protocol):
     methods: tuple[str, ...]
 
     def call(self, method: str, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
-        """Calls `method` and returns its result or raises what it raised."""
+        """Calls `method`; returns its result or raises its exception."""
         ...
 
 
 class CallQueue:
-    """An endpoint and the threads that wait for its answers, shared by all clients of one place."""
+    """An endpoint and the threads that wait for its answers, shared by all clients in a process."""
 
     def __init__(self, endpoint: Endpoint, parallel: int) -> None:
         self.endpoint = endpoint
@@ -36,16 +36,16 @@ class CallQueue:
             raise not_sent(self.endpoint.label, method) from None
 
     def queued(self) -> int:
-        """Number of calls that wait at this end."""
+        """Number of calls that wait in this process."""
         return self._pool.queued()
 
     def close(self) -> None:
-        """Drops calls that wait."""
+        """Drops waiting calls."""
         self._pool.shutdown()
 
 
 def not_sent(label: str, method: str) -> NodeError:
-    """The error of a call after the end of its program."""
+    """Makes the error of a call after the end of its program."""
     message = (
         f"The call `{method}` was not sent to node {label!r}: its program has stopped. Calls are answered while the "
         "program runs: launch it again."
@@ -54,10 +54,10 @@ def not_sent(label: str, method: str) -> NodeError:
 
 
 class Client:
-    """Calls a service node's methods: `client.method(...)`, now, later or with a deadline.
+    """Calls a service node's methods: `client.method(...)`.
 
-    `client.futures.method(...)` returns a future at once; `client.within(2.0).method(...)` waits at most 2 seconds.
-    What a method raises is raised here, with the traceback of where it happened.
+    `client.futures.method(...)` returns a future immediately. `client.within(2.0).method(...)` waits at most 2 seconds.
+    An exception of the method is raised in the caller, with the original traceback.
 
     Example:
         >>> from workbench.launch import Program, ServiceNode, launch
@@ -74,22 +74,22 @@ class Client:
     def __init__(self, line: CallQueue, timeout_seconds: float | None = None, *, keeps: object = None) -> None:
         self._line = line
         self._timeout_seconds = timeout_seconds
-        self._keeps = keeps  # the launched program, which must not end while somebody can call it
+        self._keeps = keeps  # keeps the launched program alive while a client can call it
 
     @property
     def futures(self) -> "Futures":
-        """The same methods, returning a `concurrent.futures.Future` at once.
+        """The same methods, but returning a `concurrent.futures.Future` immediately.
 
-        They begin in the order asked for. As many calls are under way as the service takes at once (on Dask and Ray
-        also those that it will probably begin within 20 ms, at most 64); the others wait here, where `cancel` reaches
-        them.
+        Calls begin in the order of submission. The number of calls in flight is the concurrency of the service; on Dask
+        and Ray, up to 64 further calls that will probably begin within 20 ms are also sent. Other calls wait in this
+        process, where `cancel` can drop them.
         """
         return Futures(self._line, self._keeps)
 
     def within(self, seconds: float) -> "Client":
-        """A client whose calls raise `NodeTimeoutError` when no answer came within `seconds`.
+        """Returns a client whose calls raise `NodeTimeoutError` after `seconds` without an answer.
 
-        A call that began is not interrupted: the service finishes it, and its result is dropped.
+        A call that has begun is not interrupted: the service finishes it, and the result is dropped.
         """
         return Client(self._line, seconds, keeps=self._keeps)
 
@@ -130,7 +130,7 @@ class Futures:
         def submit(*args: object, **kwargs: object) -> Future[Any]:
             future = line.submit(method, args, kwargs)
             if keeps is not None:
-                kept = [keeps]  # until the answer is there, also if nobody holds the client
+                kept = [keeps]  # until the answer arrives, even if the client is dropped
                 future.add_done_callback(lambda _: kept.clear())
             return future
 

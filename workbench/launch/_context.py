@@ -1,4 +1,4 @@
-"""Facts of the running node, kept in a ContextVar."""
+"""Context of the running node, stored in a ContextVar."""
 
 import contextvars
 import threading
@@ -9,13 +9,13 @@ from types import MappingProxyType
 
 from workbench.errors import ProgramError
 
-LOG_LINES = 2000  # kept per node; older lines are dropped
+LOG_LINES = 2000  # lines kept per node; older lines are dropped
 
 
 class NodeContext:
-    """A running node's view of its program: when to stop, who failed, where to log.
+    """A running node's view of its program: stop requests, failed nodes and the log.
 
-    Reading `stop_requested`, `heartbeat()`, `log()` and every answered call are heartbeats.
+    Reading `stop_requested`, calling `heartbeat()` or `log()`, and answering a call count as heartbeats.
     """
 
     def __init__(
@@ -33,8 +33,8 @@ class NodeContext:
         self.last_beat: float = self.started_at
         self.ended_at: float | None = None
         self.lines: deque[str] = deque(maxlen=LOG_LINES)
-        self.partial = ""  # printed, of a line that has not ended
-        self.echo = False  # whether what is printed carries the label
+        self.partial = ""  # printed part of an unfinished line
+        self.echo = False  # whether printed lines start with the label
         self._stop = threading.Event()
         self._on_stop_program = on_stop_program
         self._write = write
@@ -42,7 +42,7 @@ class NodeContext:
 
     @property
     def stop_requested(self) -> bool:
-        """True if the node should end soon; a `run` loop asks this once per iteration."""
+        """True if the node should end soon; check it once per iteration of a `run` loop."""
         self.heartbeat()
         return self._stop.is_set()
 
@@ -54,7 +54,7 @@ class NodeContext:
         return stopped
 
     def heartbeat(self) -> None:
-        """Says that the node is alive; needed only by nodes with `hang_seconds` in work that lasts longer."""
+        """Reports that the node is alive; needed in work that takes longer than `hang_seconds`."""
         self.last_beat = time.monotonic()
 
     def log(self, text: object) -> None:
@@ -72,7 +72,7 @@ class NodeContext:
 
     @property
     def failed_peers(self) -> MappingProxyType[str, str]:
-        """Label → what happened, of the nodes that failed for good."""
+        """Reason of each permanently failed node, by label."""
         return MappingProxyType(self._failed)
 
     def request_stop(self) -> None:
@@ -88,10 +88,10 @@ CURRENT: contextvars.ContextVar[NodeContext] = contextvars.ContextVar("workbench
 
 
 def current_node() -> NodeContext:
-    """The context of the node whose code is running: its label, its log, and whether it should stop.
+    """Returns the context of the running node: its label, its log and stop requests.
 
     Raises:
-        ProgramError: outside of a node.
+        ProgramError: outside a node.
 
     Example:
         >>> from workbench.launch import Program, PyNode, launch

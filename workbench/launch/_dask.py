@@ -24,7 +24,7 @@ from workbench.launch._program import Program
 from workbench.launch._runner import Emit
 from workbench.launch._service import parallel_calls
 
-_SILENT_SECONDS = 10.0  # without a report from an actor's worker: it is lost
+_SILENT_SECONDS = 10.0  # without a report, an actor's worker counts as lost
 
 
 class DaskHost:
@@ -43,7 +43,7 @@ class DaskHost:
         self._log: deque[str] = deque(maxlen=LOG_LINES)
 
     def start(self, attempt: int) -> None:
-        """Submits the node; Dask decides where it lives."""
+        """Submits the node; Dask chooses the worker."""
         from workbench.launch._dask_worker import DaskNodeActor, DaskOrder, run_node
 
         engine, spec = self._engine, self._spec
@@ -69,48 +69,48 @@ class DaskHost:
         threading.Thread(target=settle, args=(self._future, attempt), daemon=True).start()
 
     def request_stop(self) -> None:
-        """Sets `stop_requested` of all nodes: orders are common."""
+        """Sets `stop_requested` of all nodes, because they share their orders."""
         self._engine.send(stop=True)
 
     def close(self, reason: str) -> None:
-        """Ends the services, once the program stops; a service that failed has ended."""
+        """Closes the services when the program stops; failed services have already ended."""
         if self._engine.stopping:
             self._engine.send(close=reason)
 
     def kill(self) -> None:
-        """Gives the node up; Dask cannot end a thread of a worker."""
+        """Abandons the node; Dask cannot end a thread of a worker."""
         self._over = True
         if self._future is not None:
-            with contextlib.suppress(Exception):  # a cluster that is gone has ended it
+            with contextlib.suppress(Exception):  # the node ended with its cluster
                 self._future.cancel()
             if self._spec.kind == "service":
                 self._engine.place(self._spec, None)
 
     def release(self) -> None:
-        """Lets Dask forget the node's actor or result."""
+        """Releases the node's actor or result on Dask."""
         self._over, self._future = True, None
 
     def report_failed(self, label: str, reason: str) -> None:
-        """Lets the nodes know that another one failed."""
+        """Notifies the nodes of another node's failure."""
         self._engine.send(failed={label: reason})
 
     def failed(self, reason: str) -> None:
-        """Lets callers in this process know that the node is gone for good."""
+        """Notifies callers in this process that the node has failed permanently."""
         endpoint = self._engine.endpoint(self._spec)
         endpoint.gone = reason
         endpoint.forget()
 
     def ended(self) -> bool:
-        """Returns whether the node has ended, or was given up."""
+        """Returns whether the node has ended or was abandoned."""
         return self._over
 
     def hung(self) -> list[tuple[str, float, str]]:
-        """Label, silent seconds and stack of a node that has been silent for too long."""
+        """Returns label, silent seconds and stack of a hung node."""
         limit, silent = self._spec.hang_seconds, self._seen.get("silent_seconds", 0.0)
         return [(self._spec.label, silent, self._seen["stack"] or "")] if limit is not None and silent > limit else []
 
     def snapshot(self, label: str) -> dict[str, Any]:
-        """Numbers of a `NodeStateRecord`, as last reported."""
+        """Returns the last reported numbers of a `NodeStateRecord`."""
         del label
         seen = {name: value for name, value in self._seen.items() if name not in ("silent_seconds", "stack")}
         if seen.get("heartbeat_age_seconds") is not None:
@@ -118,17 +118,17 @@ class DaskHost:
         return seen | {"where": f"worker {self._address}", "log_tail": tuple(self._log)[-5:]}
 
     def log_lines(self, label: str) -> tuple[str, ...]:
-        """Log lines of the node."""
+        """Returns the log lines of the node."""
         del label
         return tuple(self._log)
 
     def line(self, label: str) -> CallQueue:
-        """A new way to call the node's service."""
+        """Makes a new call queue to the node's service."""
         del label
         return PipelinedLine(self._engine.endpoint(self._spec), parallel_calls(self._spec))
 
     def take_event(self, worker: str, message: dict[str, Any]) -> None:
-        """Takes a report; those of an earlier attempt are stale."""
+        """Processes a report; reports of an earlier attempt are ignored."""
         if message["attempt"] != self._attempt or self._future is None:
             return
         self._last_event_at, self._address = time.monotonic(), worker
@@ -146,7 +146,7 @@ class DaskHost:
     def _placed(self, future: Foreign, attempt: int) -> None:
         try:
             actor = future.result()
-        except BaseException:  # whatever kept the actor from being made
+        except BaseException:  # the actor could not be made
             self._end(attempt, "raised", traceback.format_exc())
             return
         self._address = actor._address
@@ -181,17 +181,17 @@ class DaskHost:
 
 
 class DaskEngine:
-    """The engine that runs nodes on a Dask cluster, also one on other machines.
+    """The engine that runs nodes on a Dask cluster, on one or several machines.
 
-    Service nodes become actors, others tasks that occupy a worker's thread for as long as they run: have more threads
-    than such nodes. Where workers die, the node's `Restart` decides. Dask cannot end a running thread: a node that
-    hangs is given up where it is. Calls are quicker with `Client(..., direct_to_workers=True)`.
+    Service nodes are actors. Other nodes are tasks that occupy a thread of a worker while they run, so the cluster
+    needs more threads than such nodes. If a worker dies, the node's `Restart` policy applies. Dask cannot end a running
+    thread: a hung node is abandoned. Calls are faster with `Client(..., direct_to_workers=True)`.
 
     Args (of the constructor):
-        client: A `distributed.Client`; it stays yours to close.
+        client: A `distributed.Client`; the engine does not close it.
 
     Raises:
-        MissingDependencyError: without the library `distributed`.
+        MissingDependencyError: if `distributed` is not installed.
     """
 
     name = "dask"
@@ -212,7 +212,7 @@ class DaskEngine:
         self._making = threading.Lock()
 
     def open(self, program: Program, emit: Emit) -> list[DaskHost]:
-        """One host for each node.
+        """Makes one host for each node.
 
         Raises:
             ProgramError: if nodes are colocated or set environment variables, or no worker has their resources.
@@ -226,7 +226,7 @@ class DaskEngine:
         self._endpoints, self._places = {}, {}
         self._last_order: dict[str, Any] = {"stop": False, "close": None, "failed": {}}
         self._orders = distributed.Variable(f"{self.launch}-orders", client=self.client)
-        # Nodes ask for their orders a quarter of a second after their start: nobody needs to wait for this.
+        # Nodes first read their orders 0.25 s after their start, so this need not block.
         threading.Thread(target=self.send, kwargs={"first": True}, daemon=True).start()
         self.services = {
             spec.index: (spec.label, spec.methods, parallel_calls(spec))
@@ -242,7 +242,7 @@ class DaskEngine:
         return list(self._hosts.values())
 
     def close(self) -> None:
-        """Removes what the program left on the scheduler."""
+        """Removes the program's data from the scheduler."""
         self._on_the_cluster(self.client.unsubscribe_topic, self.launch)
         self._reports.put(None)
         for spec in (host.specs[0] for host in self._hosts.values()):
@@ -273,7 +273,7 @@ class DaskEngine:
                 self._on_the_cluster(self._orders.set, order)
 
     def place(self, spec: NodeSpec, where: Place | None) -> None:
-        """Says where a service's actor is, or that it is nowhere now."""
+        """Publishes the location of a service's actor, or removes it."""
         distributed = import_module("distributed")
 
         self.found(spec, where)
@@ -286,11 +286,11 @@ class DaskEngine:
 
     def _on_the_cluster(self, does: Callable[..., Any], *args: object) -> None:
         if self.client.status == "running":
-            with contextlib.suppress(Exception):  # it may be gone by now: that its nodes are lost is reported elsewhere
+            with contextlib.suppress(Exception):  # the cluster may be gone; lost nodes are reported elsewhere
                 does(*args)
 
     def found(self, spec: NodeSpec, where: Place | None) -> None:
-        """As `place`, for this process alone; it may be called by Dask's own thread."""
+        """Sets the location only for this process; Dask's thread may call it."""
         with self._placing:
             if where is None:
                 self._places.pop(spec.label, None)
@@ -299,7 +299,7 @@ class DaskEngine:
             self._placing.notify_all()
 
     def endpoint(self, spec: NodeSpec) -> DaskEndpoint:
-        """Returns the endpoint by which this process calls a service."""
+        """Returns this process's endpoint of a service."""
         from workbench.launch._dask_worker import DaskNodeActor
 
         with self._making:
@@ -314,8 +314,8 @@ class DaskEngine:
             return places.get(label)
 
     def _take_event(self, event: tuple[float, dict[str, Any]]) -> None:
-        # In the thread of Dask's event loop, which must not wait for those who wait for it. Where an actor is they want
-        # to know at once; the rest is taken by a thread.
+        # This runs in the thread of Dask's event loop, which must not block. Locations of actors are processed at once,
+        # because callers wait for them; a thread processes the other messages.
         message = dict(event[1])
         if "key" in message:
             self._take(message)

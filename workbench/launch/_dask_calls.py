@@ -18,13 +18,13 @@ from workbench.launch._remote import CONNECT_SECONDS, unpacked, unreachable
 from workbench.launch._values import Value
 
 _LOOK_SECONDS = 0.25
-_LOST_SECONDS = 15.0  # more than the engine takes to see that a worker is lost
+_LOST_SECONDS = 15.0  # longer than the engine needs to detect a lost worker
 Place = tuple[str, str]  # a worker's address, and the key of an actor there
 Look = Callable[[float], Place | None]
 
 
 class _Asked:
-    """An actor, and what it was asked in order: Dask sends each call by itself, so that they are numbered."""
+    """An actor and its numbered calls; Dask sends calls separately, so numbers give the order."""
 
     def __init__(self, place: Place, actor: Foreign, loop: asyncio.AbstractEventLoop) -> None:
         self.place = place
@@ -35,7 +35,7 @@ class _Asked:
         self._under_way: set[Future[bytes]] = set()
 
     def send(self, payload: bytes) -> Future[bytes]:
-        """Sends a call that the actor begins after those sent before."""
+        """Sends a call; the actor begins it after earlier calls."""
         future = asyncio.run_coroutine_threadsafe(self._answer(payload, self._number), self._loop)
         self._number += 1
         self._under_way.add(future)
@@ -43,7 +43,7 @@ class _Asked:
         return future
 
     def give_up(self) -> None:
-        """Waits for no more answers: where one call was lost, those after it never begin."""
+        """Stops waiting for answers: after a lost call, later calls never begin."""
         for future in tuple(self._under_way):
             future.cancel()
 
@@ -59,14 +59,14 @@ class _Sent:
 
 
 class DaskEndpoint:
-    """Calls a service in an actor, wherever it lives now.
+    """Calls a service in an actor, and finds the actor after restarts.
 
     Args (of the constructor):
         client: Dask's.
         label: The node's.
-        methods: Its public methods.
-        look: Gives the actor's place; waits for it for at most this many seconds.
-        actor: The class of the actors that hold nodes.
+        methods: Public methods of the service.
+        look: Function of a timeout in seconds that waits for the actor's place and returns it.
+        actor: Class of the actors that run nodes.
     """
 
     def __init__(self, client: Foreign, label: str, methods: tuple[str, ...], look: Look, actor: type) -> None:
@@ -77,7 +77,7 @@ class DaskEndpoint:
         self._client = client
         self._look = look
         self._asked: _Asked | None = None
-        self._lost: Place | None = None  # where nobody answered: the next actor has another key
+        self._lost: Place | None = None  # place without an answer; the next actor has another key
         self._lost_until = 0.0
         self._changed = threading.Condition()
         self._answered: list[_Sent] = []
@@ -91,7 +91,7 @@ class DaskEndpoint:
             return self._opened(method, asked, lambda: asked.actor.ask(payload).result())
 
     def send(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Sent:
-        """Calls `method` and leaves."""
+        """Calls `method` without waiting for its answer."""
         payload = pickled((method, args, kwargs))
         with self._client.as_current():
             asked = self._found(method)
@@ -100,8 +100,8 @@ class DaskEndpoint:
         return sent
 
     def answered(self, sent: Collection[_Sent], count: int, seconds: float) -> list[_Sent]:
-        """Those that were answered since the last look, as soon as `count` were or `seconds` are over."""
-        del sent  # no others were
+        """Returns newly answered calls, after `count` answers or `seconds`."""
+        del sent  # `_answered` contains no other calls
         with self._changed:
             self._wanted = count
             self._changed.wait_for(lambda: len(self._answered) >= count, seconds)
@@ -109,29 +109,29 @@ class DaskEndpoint:
         return answered
 
     def announce(self, sent: _Sent, notify: Callable[[], None]) -> None:
-        """Calls `notify` once this one is answered."""
+        """Calls `notify` when the call is answered."""
         sent.answer.add_done_callback(lambda _: notify())
 
     def results(self, sent: Sequence[_Sent]) -> list[Callable[[], Any]]:
-        """For each what returns its result, or raises what it raised."""
+        """Returns a function per call that returns its result or raises its exception."""
         opened = set(sent)
-        with self._changed:  # those that were announced were never asked for
+        with self._changed:  # announced calls are never collected by `answered`
             self._answered = [each for each in self._answered if each not in opened]
         found = [functools.partial(self._opened, each.method, each.asked, each.answer.result) for each in sent]
         for each in sent:
-            each.answer = None  # else its callbacks, which know it, would keep the bytes until the next collection
+            each.answer = None  # otherwise its callbacks keep the bytes alive until the next garbage collection
         return found
 
     def connected(self) -> bool:
-        """Returns whether the client is."""
+        """Returns whether the client is connected."""
         return self._client.status != "closed"
 
     def known(self) -> bool:
-        """Returns whether it is known where the actor is."""
+        """Returns whether the actor's place is known."""
         return self._asked is not None
 
     def forget(self) -> None:
-        """Looks for the actor again at the next call; those under way are lost."""
+        """Looks for the actor again at the next call; calls in flight are lost."""
         asked, self._asked = self._asked, None
         if asked is not None:
             asked.give_up()
@@ -145,7 +145,7 @@ class DaskEndpoint:
     def _opened(self, method: str, asked: _Asked, answer: Callable[[], bytes]) -> Value:
         try:
             packed = answer()
-        except (OSError, RuntimeError, KeyError, CancelledError) as error:  # no such worker, no such actor, given up
+        except (OSError, RuntimeError, KeyError, CancelledError) as error:  # no such worker or actor, or abandoned
             if self._asked is asked:
                 self._asked = None
             self._lost, self._lost_until = asked.place, time.monotonic() + _LOST_SECONDS
@@ -178,9 +178,9 @@ class DaskEndpoint:
 
 
 class InOrder:
-    """The calls of one caller, at the actor: begun by their number, in threads of their own.
+    """The calls of one caller at the actor; they begin in the order of their numbers.
 
-    For the thread of the actor's event loop alone.
+    Use it only in the thread of the actor's event loop.
     """
 
     def __init__(self, parallel: int, name: str) -> None:
@@ -189,7 +189,7 @@ class InOrder:
         self._early: dict[int, asyncio.Future[None]] = {}
 
     async def run(self, number: int, function: Callable[..., bytes], *args: object) -> bytes:
-        """Calls `function` in a thread, once the calls before have begun."""
+        """Calls `function` in a thread after earlier calls have begun."""
         loop = asyncio.get_running_loop()
         if number != self._next:
             self._early[number] = start = loop.create_future()
@@ -201,5 +201,5 @@ class InOrder:
         return await result
 
     def close(self) -> None:
-        """Lets the threads end."""
+        """Ends the threads."""
         self._pool.shutdown(cancel_futures=False)

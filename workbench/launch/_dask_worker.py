@@ -1,6 +1,7 @@
-"""Nodes on a Dask worker: services run in actors, other nodes in tasks.
+"""Nodes on a Dask worker: services as actors, other nodes as tasks.
 
-All actor methods of a worker share one thread, unless they are coroutines; so calls go through one, into a pool.
+All actor methods of a worker share one thread, unless they are coroutines. Calls therefore use a coroutine, which
+passes them to a pool.
 """
 
 import asyncio
@@ -28,7 +29,7 @@ _DIRECT_CALLS = 256
 
 
 class LostWorkerError(RuntimeError):
-    """Dask ran a node's task again because it lost the worker: here that is a failure, and a restart is ours to say."""
+    """Dask lost a worker and reran a node's task; the restart policy is launch's, not Dask's."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +44,7 @@ class DaskOrder:
 
 
 class _Slot:
-    """A node on a worker: runs it, reports over a topic of the scheduler, obeys a variable there."""
+    """Runs a node on a worker; reports by a scheduler topic, reads orders from a variable."""
 
     def __init__(self, order: DaskOrder, *, announces: bool = False) -> None:
         distributed = import_module("distributed")
@@ -61,7 +62,7 @@ class _Slot:
         self.runner.start(order.attempt)
 
     def live(self) -> None:
-        """Reports and obeys until the node has ended."""
+        """Sends reports and follows orders until the node has ended."""
         distributed = import_module("distributed")
 
         orders = distributed.Variable(f"{self._order.launch}-orders", client=self._client)
@@ -70,7 +71,7 @@ class _Slot:
             self._report()
             try:
                 reported = orders.get(timeout=CONNECT_SECONDS)
-            except Exception:  # the notebook gave the program up and removed its orders, or the cluster ends
+            except Exception:  # the notebook abandoned the program and removed its orders, or the cluster ends
                 reported = {"stop": True, "close": "the program has stopped", "failed": {}}
             if reported["stop"]:
                 self.runner.request_stop()
@@ -89,7 +90,7 @@ class _Slot:
         self._report()
 
     def announce(self, actor: Foreign) -> None:
-        """Reports where the actor is, as soon as the worker passes calls to it; with that what happened before."""
+        """Reports earlier events and the actor's place when the actor can receive calls."""
         while self._worker.state.actors.get(self._order.key) is not actor and not self._ended.wait(0.0005):
             pass
         with self._lock:
@@ -99,7 +100,8 @@ class _Slot:
 
     def _emit(self, label: str, event: str, detail: Value) -> None:
         self._log({"label": label, "event": event, "detail": detail, "worker": self._worker.address})
-        # A service whose `run` returned answers on until it is closed, and a passive one ends by being closed.
+        # After `run` has returned, a service still answers until it is closed. A passive service ends when it is
+        # closed.
         answers_on = self.runner.service is not None and event == "finished" and self.runner.spec.runs
         if event in ("finished", "stopped", "raised") and not answers_on:
             self._ended.set()
@@ -159,11 +161,11 @@ class DaskNodeActor:
         threading.Thread(target=self._live, name=f"reports of {service.label}", daemon=True).start()
 
     async def ask(self, payload: bytes) -> bytes:
-        """Runs one call in a thread of this node's own, so that calls to other actors of the worker go on."""
+        """Runs one call in a thread of this node, so that it does not block other actors."""
         return await asyncio.get_running_loop().run_in_executor(self._pool, self._handler.ask, self._label, payload)
 
     async def ask_in_order(self, payload: bytes, caller: str, number: int) -> bytes:
-        """Runs one call after this caller's earlier ones began."""
+        """Runs one call after the caller's earlier calls have begun."""
         if caller not in self._callers:
             self._callers[caller] = InOrder(self._parallel, f"calls for {self._label} in order")
         return await self._callers[caller].run(number, self._handler.ask, self._label, payload)
@@ -172,14 +174,14 @@ class DaskNodeActor:
         try:
             self._slot.announce(self)
             self._slot.live()
-        finally:  # the worker lives on
+        finally:  # the worker continues
             self._pool.shutdown(cancel_futures=False)
             for caller in self._callers.values():
                 caller.close()
 
 
 def run_node(order: DaskOrder) -> None:
-    """A node without methods, as a task that lasts as long as the node."""
+    """Runs a node without methods as a task."""
     distributed = import_module("distributed")
 
     spec = pickle.loads(order.spec)

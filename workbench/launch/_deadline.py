@@ -1,4 +1,4 @@
-"""Programs of nodes in tests: on threads, with a deadline."""
+"""Runs programs of nodes in tests, on threads with a deadline."""
 
 import contextlib
 import sys
@@ -12,7 +12,7 @@ from workbench.launch._launch import launch
 from workbench.launch._launched import Launched
 from workbench.launch._program import Program
 
-if TYPE_CHECKING:  # spawned processes need no records
+if TYPE_CHECKING:  # spawned processes do not need records
     from workbench.records.launch import NodeStateRecord
 
 
@@ -20,18 +20,18 @@ if TYPE_CHECKING:  # spawned processes need no records
 def launched_on_threads(program: Program, *, seconds: float = 60.0) -> Iterator[Launched]:
     """Runs a program of nodes on threads of this process, and fails if its nodes do not end in time.
 
-    The block may call the services; after the block all nodes with work of their own must end. The program is stopped
-    in every case.
+    The block may call the services. After the block, all nodes with their own work must end. The program is always
+    stopped.
 
     Args:
         program: A program of `workbench.launch`.
-        seconds: Time from the launch until every node with work of its own has ended.
+        seconds: Time limit from the launch until every node with its own work has ended.
 
     Returns:
         The running program.
 
     Raises:
-        AssertionError: naming each node that still runs, with its stack and the end of its log.
+        AssertionError: if nodes still run; names each node, with its stack and the end of its log.
         NodeError: if a node failed.
 
     Example:

@@ -1,4 +1,4 @@
-"""The interface of all launch engines, so that one program runs on each of them."""
+"""The interface of all launch engines."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -10,9 +10,10 @@ from workbench.launch._runner import Emit
 
 
 class Host(Protocol):
-    """Nodes that live and die together, on an engine.
+    """Nodes that start and end together on an engine.
 
-    It sends news after `ended()` became true, or while it is: a program that stops looks again when it hears something.
+    It emits an event when or after `ended()` becomes true, because a stopping program checks `ended()` only after
+    events.
     """
 
     specs: tuple[NodeSpec, ...]
@@ -30,15 +31,15 @@ class Host(Protocol):
 
 
 class LaunchEngine(Protocol):
-    """A place for nodes."""
+    """Runs the nodes of programs."""
 
     name: str
-    kills: bool  # whether `Host.kill` ends a node, or gives it up where it is
+    kills: bool  # whether `Host.kill` ends a node, or only abandons it
 
     def open(self, program: Program, emit: Emit) -> Sequence[Host]:
-        """Hosts for the program's nodes, not yet started; they report to `emit(label, event, detail)`."""
+        """Makes hosts for the program's nodes, not yet started; they call `emit(label, event, detail)`."""
         ...
 
     def close(self) -> None:
-        """Gives back what the hosts shared."""
+        """Releases the shared resources of the hosts."""
         ...

@@ -1,4 +1,4 @@
-"""Failures of nodes: tracebacks with the lines of the notebook, and the error that `wait` raises."""
+"""Failures of nodes: tracebacks with notebook lines, and the error of `wait`."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ _FRAME = re.compile(r'(?P<indent> *)File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
 def with_source_lines(traceback: str) -> str:
-    """Names a notebook's cells by their numbers, and adds lines that another process could not show."""
+    """Names notebook cells by their numbers, and adds source lines of the notebook."""
     lines = traceback.splitlines()
     found = []
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
@@ -28,14 +28,14 @@ def with_source_lines(traceback: str) -> str:
 def failure_error(
     program: str, engine: str, failed: Mapping[str, str], states: Mapping[str, str], on_failure: str
 ) -> NodeError:
-    """The error that names all nodes that failed, how, and with which tracebacks.
+    """Makes the error that lists all failed nodes, with reasons and tracebacks.
 
     Args:
         program: Name of the program.
         engine: Name of the engine.
-        failed: Label → traceback or reason.
-        states: Label → "raised", "killed" or "hung".
-        on_failure: Whether the others were stopped.
+        failed: Traceback or reason, by label.
+        states: "raised", "killed" or "hung", by label.
+        on_failure: Whether the other nodes were stopped.
     """
     first = next(iter(failed))
     ends = ", ".join(f"{label!r} ({states[label]})" for label in failed)

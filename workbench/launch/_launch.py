@@ -21,23 +21,23 @@ def launch(
 ) -> Launched:
     """Starts every node of `program`.
 
-    "threads" starts at once and shares one JIT cache; "processes" starts one spawned process per node (colocated ones
-    share) on this machine, which dies with this one. In a script, launch on processes under
-    `if __name__ == "__main__":`, as spawned processes import the script.
+    "threads" starts immediately and shares one JIT cache. "processes" starts one process per node (or per set of
+    colocated nodes) on this machine; these processes end with this process. In a script, launch on processes under
+    `if __name__ == "__main__":`, because spawned processes import the script.
 
     Args:
-        program: What to run.
+        program: The program.
         on: "threads", "processes", or an engine such as `DaskEngine(client)`.
-        on_failure: When a node fails for good, "stop" the program or let the others "continue"; they are notified
-            either way (`current_node().failed_peers`), and calls to the failed node raise.
-        echo: Print what nodes print here as well, each line with the label of its node. `Launched.logs` has the lines
-            in any case.
+        on_failure: After a permanent failure of a node, "stop" the program or let the other nodes "continue". The other
+            nodes are notified in both cases (`current_node().failed_peers`), and calls to the failed node raise.
+        echo: Whether to print the nodes' output here too, each line with the label of its node. `Launched.logs` always
+            has the lines.
 
     Returns:
         The running program.
 
     Raises:
-        ProgramError: if the program has no nodes, the engine is unknown, or the engine cannot hold a node.
+        ProgramError: if the program has no nodes, the engine is unknown, or the engine cannot run a node.
 
     Example:
         >>> from workbench.launch import Program, PyNode, ServiceNode, launch

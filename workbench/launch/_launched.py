@@ -1,4 +1,4 @@
-"""A launched program: watches its nodes, restarts them, reports, waits, stops."""
+"""Launched programs: monitoring, restarts, reports, waiting and stopping."""
 
 import asyncio
 import atexit
@@ -30,14 +30,15 @@ from workbench.render import display_object
 _TICK_SECONDS = 0.25
 _LOG = logging.getLogger("workbench.launch")
 _RUNNING: "weakref.WeakSet[Launched]" = weakref.WeakSet()
-_DROPPED: "queue.SimpleQueue[Launched]" = queue.SimpleQueue()  # may be put to from a garbage collection
-_ENDING = threading.Lock()  # held from the start of the thread that ends what was dropped
+_DROPPED: "queue.SimpleQueue[Launched]" = queue.SimpleQueue()  # the garbage collector may put objects here
+_ENDING = threading.Lock()  # held once the thread that ends dropped programs has started
 
 
 class Launched(Live):
-    """A program that runs; made by `launch`. Stops at the end of a `with` block; `await` it to wait in a notebook.
+    """A running program, made by `launch`.
 
-    A program that nobody can reach any more, because this object and all its clients are gone, is stopped.
+    It stops at the end of a `with` block; `await` it to wait in a notebook. It also stops when this object and all its
+    clients are garbage-collected.
 
     Example:
         >>> from workbench.launch import Program, PyNode, launch
@@ -64,10 +65,10 @@ class Launched(Live):
         self._due: list[tuple[float, Host]] = []
         self._rated_at = time.monotonic()
         self._lines: dict[str, CallQueue] = {}
-        self._watching = threading.Lock()  # held from the start of the thread that watches
+        self._watching = threading.Lock()  # held once the watching thread has started
         self._watcher: threading.Thread | None = None
-        self._over = threading.Event()  # for that thread, which does not hold this object
-        # Its threads must not keep alive what its user has dropped.
+        self._over = threading.Event()  # for the watching thread, which has no strong reference
+        # The threads must not keep an object alive that its user has dropped.
         self._found: list[weakref.ref[Launched]] = [weakref.ref(self)]
         self._hosts = engine.open(program, _teller(self._found, self._events))
         self._nodes = {spec.label: NodeLife(spec, host) for host in self._hosts for spec in host.specs}
@@ -84,10 +85,10 @@ class Launched(Live):
             self._begin_to_watch()
 
     def client(self, handle: Handle) -> Client:
-        """A client of a service node, to call it from here.
+        """Returns a client of a service node, to call it from here.
 
         Raises:
-            ProgramError: if the node is of another program or no service.
+            ProgramError: if the node belongs to another program or is not a service.
         """
         life = self._nodes.get(handle.label)
         if handle.program != self.program.name or life is None or life.spec.kind != "service":
@@ -105,16 +106,16 @@ class Launched(Live):
         return Client(line, keeps=self)
 
     def wait(self, timeout_seconds: float | None = None) -> dict[str, int | None]:
-        """Waits until every node with work of its own has ended; passive services answer on until `stop`.
+        """Waits until all nodes with their own work have ended; services answer until `stop`.
 
         Args:
-            timeout_seconds: Returns after so long at the latest.
+            timeout_seconds: Maximum time to wait; then returns normally.
 
         Returns:
-            The exit code of each node: 0 finished, 1 raised, -9 killed by signal 9, None while it lives.
+            The exit code of each node: 0 finished, 1 raised, -9 killed by signal 9, None while it runs.
 
         Raises:
-            NodeError: if a node failed for good; names all that did, with their tracebacks.
+            NodeError: if a node failed permanently; lists all such nodes with tracebacks.
         """
         self._begin_to_watch()
         with self._changed:
@@ -128,16 +129,16 @@ class Launched(Live):
         return self.exit_codes
 
     def __await__(self) -> Generator[Any, None, dict[str, int | None]]:
-        """As `wait()`, for a notebook's cell: `await launched` leaves the kernel free, so that views can be clicked."""
+        """Waits like `wait()`, but keeps the notebook's kernel and views responsive."""
         while not self._settled():
             yield from asyncio.sleep(_TICK_SECONDS).__await__()
         return self.wait()
 
     def stop(self, grace_seconds: float = 5.0) -> dict[str, int | None]:
-        """Asks all nodes to end, closes the services, and kills what is left after `grace_seconds`.
+        """Asks all nodes to end, closes services, and kills nodes left after `grace_seconds`.
 
         Returns:
-            The exit code of each node. A thread that did not end has None: it goes on until the kernel ends.
+            The exit code of each node. None for a thread that did not end; it continues until the kernel ends.
         """
         with self._changed:
             first, self._stopping = not self._stopping, True
@@ -145,7 +146,7 @@ class Launched(Live):
         if first:
             try:
                 self._stop(grace_seconds)
-            except BaseException:  # Ctrl-C: the next call stops what is left, instead of waiting for this one
+            except BaseException:  # Ctrl-C: the next call stops the remaining nodes instead of waiting for this call
                 self._stopping = False
                 raise
             if self._echo is not None:
@@ -162,7 +163,7 @@ class Launched(Live):
 
     @property
     def status(self) -> LaunchStatus:
-        """The state of the program: "running" as long as anything of it runs and nobody stopped it."""
+        """The state of the program: "running" while a node runs and `stop` was not called."""
         if self._stopping and not self._stopped:
             return "stopping"
         if self.alive:
@@ -171,7 +172,7 @@ class Launched(Live):
 
     @property
     def record(self) -> LaunchedRecord:
-        """The graph and what each node does now, as plain data; `workbench.show` draws it."""
+        """The graph and current node states as plain data; `workbench.show` draws it."""
         return LaunchedRecord(
             graph=self.program.graph(),
             engine=self.engine,
@@ -181,7 +182,7 @@ class Launched(Live):
         )
 
     def logs(self, node: Handle | str) -> tuple[str, ...]:
-        """A node's log: what it logged and, in a process, what it printed there."""
+        """Returns a node's log, including printed lines."""
         label = node if isinstance(node, str) else node.label
         if label not in self._nodes:
             message = (
@@ -192,7 +193,7 @@ class Launched(Live):
         return self._nodes[label].host.log_lines(label)
 
     def kill(self, node: Handle | str) -> None:
-        """Kills the process of a node, as a crash would; its restart policy applies. A thread cannot be killed."""
+        """Kills the process of a node like a crash; its restart policy applies."""
         label = node if isinstance(node, str) else node.label
         self._nodes[label].host.kill()
 
@@ -206,12 +207,12 @@ class Launched(Live):
 
     @property
     def exit_codes(self) -> dict[str, int | None]:
-        """0 finished or stopped, 1 raised, -9 killed by signal 9, None while it lives."""
+        """Exit codes: 0 finished or stopped, 1 raised, -9 killed by signal 9, None while running."""
         return {label: life.exit_code for label, life in self._nodes.items()}
 
     @property
     def failures(self) -> dict[str, str]:
-        """Label → traceback or reason, of the nodes that failed for good."""
+        """Traceback or reason of each permanently failed node, by label."""
         return {
             label: life.error or life.state
             for label, life in self._nodes.items()
@@ -231,8 +232,8 @@ class Launched(Live):
 
     def __del__(self) -> None:
         if getattr(self, "_hosts", ()) and not self._stopped:
-            self._found[0] = weakref.ref(self)  # a collected cycle has cleared it
-            _DROPPED.put(self)  # which lives again, until another thread has stopped it
+            self._found[0] = weakref.ref(self)  # garbage collection of a cycle has cleared it
+            _DROPPED.put(self)  # revives the object until another thread has stopped it
 
     def __repr__(self) -> str:
         states = [life.state for life in self._nodes.values()]
@@ -245,7 +246,7 @@ class Launched(Live):
         return display_object("Launched", f"{render.describe(record)} {render.describe(record.graph)}", picture=picture)
 
     def _notify(self, label: str, event: str, detail: str | int | None) -> None:
-        if event in ("running", "serving"):  # nothing to decide, so that the first answer waits for no other thread
+        if event in ("running", "serving"):  # no decision needed: the first answer must not wait for another thread
             with self._changed:
                 self._nodes[label].state = event
                 self._changed.notify_all()
@@ -367,7 +368,7 @@ class Launched(Live):
     def _restart_due(self) -> None:
         now = time.monotonic()
         ready = [entry for entry in self._due if entry[0] <= now and entry[1].ended()]
-        # The end of an attempt must not be taken for that of the next one: receive it before starting that.
+        # Receive the end of this attempt before the next attempt starts, to not confuse both.
         while ready and not self._events.empty():
             self._take(*self._events.get_nowait())
         for entry in ready:
@@ -397,7 +398,7 @@ class Launched(Live):
         for host in left:
             host.kill()
         with self._changed:
-            if left and self._engine.kills:  # what was only given up sends no news
+            if left and self._engine.kills:  # abandoned nodes send no events
                 self._changed.wait_for(self._all_ended, 5.0)
             for life in self._nodes.values():
                 if life.exit_code is None and life.state not in ("hung", "killed", "waiting"):
@@ -416,7 +417,7 @@ class Launched(Live):
         return any(life.spec.runs and life.state in ("starting", "running") for life in self._nodes.values())
 
     def _all_ended(self) -> bool:
-        # What an engine cannot kill has no exit code when its worker was lost.
+        # If the engine cannot kill nodes, a node of a lost worker has no exit code.
         codeless = {"hung"} if self._engine.kills else {"hung", "killed"}
         return all(
             life.host.ended() and (life.exit_code is not None or life.state in codeless)
@@ -459,7 +460,7 @@ def _watch(found: "list[weakref.ref[Launched]]", events: "queue.SimpleQueue[Any]
         with contextlib.suppress(queue.Empty):
             event = events.get(timeout=_TICK_SECONDS)
         launched = found[0]()
-        if launched is None:  # dropped, and about to be stopped
+        if launched is None:  # dropped; another thread stops it
             time.sleep(0.01)
             if event is not None:
                 events.put(event)
@@ -480,7 +481,7 @@ def _end_dropped() -> None:
                 "returns, or use `with launch(...)`.",
                 launched.program.name,
             )
-        launched._stopping = False  # who was stopping it would still hold it
+        launched._stopping = False  # a running `stop` would hold a reference, so none is running
         threading.Thread(target=launched.stop, name=f"stop {launched.program.name}", daemon=True).start()
         del launched
 
@@ -488,7 +489,7 @@ def _end_dropped() -> None:
 def _kill_all() -> None:
     # multiprocessing would send SIGTERM and wait, and JAX's preemption notifier catches SIGTERM.
     for launched in list(_RUNNING):
-        with contextlib.suppress(Exception):  # at exit nobody is left to read it, and the other programs must end too
+        with contextlib.suppress(Exception):  # at exit nobody reads errors, and the other programs must end too
             launched.kill_now()
 
 

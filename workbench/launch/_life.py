@@ -7,12 +7,12 @@ from workbench.launch._engine import Host
 from workbench.launch._nodes import NodeSpec
 from workbench.records.launch import NodeStateName
 
-_RATE_SECONDS = 2.0  # calls and processor time are averaged over so long
+_RATE_SECONDS = 2.0  # averaging time of calls and processor time
 
 
 @dataclass(slots=True)
 class NodeLife:
-    """A node's state, how often it was started, how it ended, and what it did in the last two seconds."""
+    """A node's state, restarts, end, and rates of the last two seconds."""
 
     spec: NodeSpec
     host: Host
@@ -20,7 +20,7 @@ class NodeLife:
     restarts: int = 0
     exit_code: int | None = None
     error: str | None = None
-    seen: deque[tuple[float, int, float | None]] = field(default_factory=deque)  # when, calls, processor seconds
+    seen: deque[tuple[float, int, float | None]] = field(default_factory=deque)  # time, calls, processor seconds
 
     def note(self, now: float) -> None:
         """Takes a sample."""
@@ -30,7 +30,7 @@ class NodeLife:
             self.seen.popleft()
 
     def rates(self, computing: bool) -> tuple[float | None, float | None]:
-        """Calls per second, and processor seconds per second if the node is `computing`; None where it ended."""
+        """Returns calls per second and, if `computing`, processor load; None for ended nodes."""
         if self.exit_code is not None or not self.seen or self.seen[-1][0] <= self.seen[0][0]:
             return None, None
         (began, calls, cpu), (ended, calls_now, cpu_now) = self.seen[0], self.seen[-1]

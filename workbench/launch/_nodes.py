@@ -1,4 +1,4 @@
-"""The kinds of nodes, and the handles that stand for them in other nodes' arguments."""
+"""The kinds of nodes, and handles that represent nodes in arguments of other nodes."""
 
 import copy
 import functools
@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from workbench.errors import ProgramError
 from workbench.launch._values import Value
 
-if TYPE_CHECKING:  # spawned processes need no records
+if TYPE_CHECKING:  # spawned processes do not need records
     from workbench.records.launch import NodeKind
 
-RESERVED = ("futures", "within")  # what every client offers itself
+RESERVED = ("futures", "within")  # attributes of every client
 
 
 class Node:
-    """Base of all kinds of nodes: a target, called with its arguments after the launch."""
+    """Base class of nodes: a target to call with arguments after the launch."""
 
     kind: "ClassVar[NodeKind]" = "function"
     concurrency: ClassVar[int] = 1  # unless `add_node` says otherwise
@@ -39,12 +39,12 @@ class Node:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The methods that other nodes may call."""
+        """Names of the methods that other nodes may call."""
         return ()
 
     @property
     def runs(self) -> bool:
-        """True if the node has work of its own, so that `wait` waits for it."""
+        """True if the node has its own work, so that `wait` waits for it."""
         return True
 
 
@@ -58,7 +58,7 @@ class PyNode(Node):
 
 
 class PyClassNode(Node):
-    """Constructs `target(*args, **kwargs)` where the node lives and calls its `run()`; nobody can call it.
+    """Constructs `target(*args, **kwargs)` in the node and calls `run()`; it is not callable.
 
     Raises:
         ProgramError: if `target` is not a class with a `run` method.
@@ -84,13 +84,13 @@ class PyClassNode(Node):
 
 
 class ServiceNode(Node):
-    """Constructs `target(*args, **kwargs)` where the node lives and lets others call its public methods.
+    """Constructs `target(*args, **kwargs)` in the node and serves its public methods.
 
-    If the class has a `run` method, the node runs it in a thread of its own while it answers calls; guard what both
-    touch with a lock. Calls run one after the other unless `add_node(..., concurrency=n)` allows more at once.
+    If the class has a `run` method, the node runs it in a separate thread while it answers calls; protect shared data
+    with a lock. Calls run one after the other unless `add_node(..., concurrency=n)` allows concurrent calls.
 
     Raises:
-        ProgramError: if `target` is not a class, has no public method, or one of them has a name that clients need.
+        ProgramError: if `target` is not a class, has no public method, or a method name is reserved for clients.
 
     Example:
         >>> class Counter:
@@ -119,7 +119,7 @@ class ServiceNode(Node):
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """The class's public methods, `run` left out."""
+        """Public methods of the class, without `run`."""
         return public_methods(self.target)
 
     @property
@@ -130,7 +130,7 @@ class ServiceNode(Node):
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """Stands for a node in the arguments of other nodes, which get a client of it when they are launched.
+    """Represents a node in arguments of other nodes; replaced by a client at launch.
 
     Example:
         >>> from workbench.launch import Program, PyNode, ServiceNode
@@ -147,12 +147,12 @@ class Handle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
-    """Policy for restarts of a node: how often, how soon, and after which failures.
+    """Restart policy of a node: number, delay and causes.
 
     Args (of the constructor):
-        limit: How many times.
-        delay_seconds: The pause before each.
-        causes: Which ends count; a node that finishes is never restarted.
+        limit: Maximum number of restarts.
+        delay_seconds: Pause before each restart.
+        causes: Kinds of failures that lead to a restart. A finished node is never restarted.
 
     Example:
         >>> Restart(limit=3, delay_seconds=1.0).causes
@@ -176,7 +176,7 @@ class Restart:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSpec:
-    """A node as its program knows it: everything that starting it needs, wherever that is."""
+    """Everything that an engine needs to start a node."""
 
     index: int
     label: str
@@ -196,10 +196,10 @@ class NodeSpec:
 
 
 def handles_in(value: object, *, above: frozenset[int] = frozenset()) -> Iterator[Handle]:
-    """Every handle in `value`: itself, or inside containers, dataclasses, attrs classes and partial calls."""
+    """Lists handles in `value`, also in containers, dataclasses, attrs classes and partials."""
     if isinstance(value, Handle):
         yield value
-    elif id(value) not in above:  # an object may hold itself
+    elif id(value) not in above:  # an object may contain itself
         for item in _parts(value):
             yield from handles_in(item, above=above | {id(value)})
 
@@ -215,7 +215,7 @@ def _parts(value: object) -> Iterable[object]:
 
 
 def _fields(value: object) -> list[str]:
-    """The fields of an instance of a dataclass or an attrs class; of anything else none."""
+    """Returns the fields of a dataclass or attrs instance; no fields for other objects."""
     if isinstance(value, type):
         return []
     kinds = getattr(type(value), "__dataclass_fields__", None) or {}
@@ -223,7 +223,7 @@ def _fields(value: object) -> list[str]:
 
 
 def dereference(value: object, client_of: Callable[[Handle], Value]) -> Value:
-    """`value` with each handle replaced by a client of its node; objects with handles inside are copied."""
+    """Replaces each handle in `value` by a client of its node, in copies of its containers."""
     if isinstance(value, Handle):
         return client_of(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
@@ -253,7 +253,7 @@ def dereference(value: object, client_of: Callable[[Handle], Value]) -> Value:
 
 @functools.lru_cache(256)
 def public_methods(target: type) -> tuple[str, ...]:
-    """The names of what can be called on instances of `target`, in alphabetical order; `run` and "_" left out."""
+    """Returns sorted names of public methods of `target`, without `run`."""
     names = {name for each in target.__mro__ for name in vars(each) if not name.startswith("_") and name != "run"}
     return tuple(name for name in sorted(names) if callable(getattr(target, name)))
 

@@ -1,4 +1,4 @@
-"""Text that nodes print: in their logs on threads too, and with their names where the program was launched."""
+"""Output of nodes: captured in logs on threads, and echoed with node names."""
 
 import sys
 import threading
@@ -13,7 +13,7 @@ _LOCK = threading.Lock()
 
 
 class NodeOutput:
-    """Standard output of a process with nodes on its threads: their lines go into their logs as well."""
+    """Standard output that also copies lines of nodes on threads to their logs."""
 
     users = 0
 
@@ -24,7 +24,7 @@ class NodeOutput:
         return getattr(self._stream, name)
 
     def write(self, text: str) -> int:
-        """Writes text, and adds it to the log of the node that runs in this thread."""
+        """Writes text, and adds it to the log of this thread's node."""
         context = CURRENT.get(None)
         if context is None:
             return self._stream.write(text)
@@ -39,7 +39,7 @@ class NodeOutput:
 
 
 def install() -> None:
-    """Puts `NodeOutput` in front of `sys.stdout`, until as many calls of `uninstall`."""
+    """Wraps `sys.stdout` in `NodeOutput` until the matching call of `uninstall`."""
     with _LOCK:
         NodeOutput.users += 1
         if not isinstance(sys.stdout, NodeOutput):
@@ -47,7 +47,7 @@ def install() -> None:
 
 
 def uninstall() -> None:
-    """Takes it away again after the last program."""
+    """Restores `sys.stdout` after the last program."""
     with _LOCK:
         NodeOutput.users -= 1
         if not NodeOutput.users and isinstance(sys.stdout, NodeOutput):
@@ -55,7 +55,7 @@ def uninstall() -> None:
 
 
 class Echo:
-    """Prints new lines of the logs of hosts, with the names of their nodes, from a thread of its own."""
+    """Prints new log lines of hosts with node names, in a separate thread."""
 
     def __init__(self, hosts: Sequence[Host]) -> None:
         self._hosts, self._shown = hosts, [0] * len(hosts)
@@ -63,7 +63,7 @@ class Echo:
         threading.Thread(target=self._run, name="echo of nodes", daemon=True).start()
 
     def show(self) -> None:
-        """Prints the lines that are new."""
+        """Prints the new lines."""
         with self._lock:
             for number, host in enumerate(self._hosts):
                 labels = [spec.label for spec in host.specs]

@@ -1,4 +1,4 @@
-"""Values as bytes between the processes of one launch; large arrays in files, which the other process maps."""
+"""Pickling between processes of a launch, with large arrays in memory-mapped files."""
 
 import contextlib
 import mmap
@@ -11,20 +11,20 @@ from pathlib import Path
 from workbench.errors import needs_library
 from workbench.launch._values import Value
 
-_LARGE_BYTES = 2**20  # an array of this size and more travels in a file
-_ALIGNED = 64  # bytes, of the arrays in a file
+_LARGE_BYTES = 2**20  # larger arrays are sent in a file
+_ALIGNED = 64  # alignment of the arrays in a file, in bytes
 
 
 def pickled(value: object, folder: Path | None = None) -> bytes:
-    """`value` as bytes that every process of the launch can read once with `pickle.loads`.
+    """Pickles `value` to bytes that another process of the launch can load once.
 
-    The notebook's own process sends what it defined by value, as the others do not have it. A spawned process tries
-    the standard way first: what is importable there is importable everywhere, and cloudpickle takes long to import.
+    The notebook's process pickles its definitions by value, because other processes cannot import them. A spawned
+    process tries standard pickle first: its modules are importable in every process, and importing cloudpickle is slow.
 
     Args:
-        value: What is sent.
-        folder: Where NumPy arrays of 1 MiB and more may wait for a process of this computer. Reading the bytes removes
-            them.
+        value: Value to send.
+        folder: Folder for NumPy arrays of 1 MiB or more, for a process on this computer. Loading the bytes removes the
+            files.
     """
     large: list[pickle.PickleBuffer] = []
     data = _dumped(value, None if folder is None else large)
@@ -33,27 +33,27 @@ def pickled(value: object, folder: Path | None = None) -> bytes:
     path = folder / secrets.token_hex(8)
     try:
         sizes = _write(path, large)
-    except OSError:  # the disk is full: through the connection
+    except OSError:  # the disk is full: send the arrays through the connection
         path.unlink(missing_ok=True)
         return _dumped(value, None)
     return pickle.dumps(_InFile(str(path), sizes, data), pickle.HIGHEST_PROTOCOL)
 
 
 def _dumped(value: object, large: list[pickle.PickleBuffer] | None) -> bytes:
-    """`value` as bytes, without its large buffers if there is a list for them."""
+    """Pickles `value`; appends large buffers to `large` if it is a list."""
 
     def keep(buffer: pickle.PickleBuffer) -> bool:
-        """Returns whether a buffer goes into the bytes."""
+        """Returns whether to keep a buffer in the bytes."""
         if large is None or buffer.raw().nbytes < _LARGE_BYTES:
             return True
         large.append(buffer)
         return False
 
     if parent_process() is not None:
-        with contextlib.suppress(Exception):  # by reference it cannot be found, which says in many ways: go by value
+        with contextlib.suppress(Exception):  # not importable, with various exceptions: pickle by value
             return pickle.dumps(value, pickle.HIGHEST_PROTOCOL, buffer_callback=keep)
         if large is not None:
-            large.clear()  # of the attempt that failed
+            large.clear()  # buffers of the failed attempt
     with needs_library("cloudpickle", needed_for="A program of several processes"):
         import cloudpickle
 
@@ -61,7 +61,7 @@ def _dumped(value: object, large: list[pickle.PickleBuffer] | None) -> bytes:
 
 
 class _InFile:
-    """Bytes whose large buffers wait in a file."""
+    """Pickled bytes with large buffers in a file."""
 
     def __init__(self, path: str, sizes: Sequence[int], data: bytes) -> None:
         self._parts = path, tuple(sizes), data

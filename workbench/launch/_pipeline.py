@@ -1,4 +1,4 @@
-"""A caller's end that sends calls before earlier ones were answered."""
+"""A call queue that sends calls before earlier calls are answered."""
 
 import queue
 import threading
@@ -13,37 +13,37 @@ from workbench.launch._client import CallQueue, Endpoint, not_sent
 from workbench.launch._remote import unreachable
 from workbench.launch._values import Value
 
-_AHEAD_SECONDS = 0.02  # a call is sent ahead if it will probably begin within so long
+_AHEAD_SECONDS = 0.02  # calls that will probably begin within this time are sent ahead
 _AHEAD_CALLS = 64
-_SOON_SECONDS = 0.01  # how long answers are waited for together, before each is waited for by itself
-_LOOK_SECONDS = 1.0  # how often to see whether the engine is still there
+_SOON_SECONDS = 0.01  # time to wait for a group of answers, before waiting for each answer separately
+_LOOK_SECONDS = 1.0  # interval of the connection checks
 
 
 class SendingEndpoint(Endpoint, Protocol):
     """Interface of an engine for a pipelined connection."""
 
     def connected(self) -> bool:
-        """Returns whether answers can still come."""
+        """Returns whether answers can still arrive."""
         ...
 
     def known(self) -> bool:
-        """Returns whether a call can be sent at once; else `send` looks for the service first."""
+        """Returns whether the service's place is known; else `send` looks for it first."""
         ...
 
     def send(self, method: str, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
-        """Sends a call, which the service begins after those sent before, and returns what stands for its answer."""
+        """Sends a call and returns its identifier; the service begins it after earlier calls."""
         ...
 
     def answered(self, sent: Collection[Any], count: int, seconds: float) -> Collection[Any]:
-        """Those that were answered, as soon as `count` were or `seconds` are over."""
+        """Returns answered calls, after `count` answers or `seconds`."""
         ...
 
     def announce(self, sent: Value, notify: Callable[[], None]) -> None:
-        """Calls `notify` once this one is answered."""
+        """Calls `notify` when the call is answered."""
         ...
 
     def results(self, sent: Sequence[Any]) -> list[Callable[[], Any]]:
-        """For each of those that were answered what returns its result, or raises what it raised."""
+        """Returns a function per answered call that returns its result or raises its exception."""
         ...
 
 
@@ -53,28 +53,28 @@ class _Call:
     method: str
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any]
-    sent: object = None  # what the endpoint returned
+    sent: object = None  # identifier from the endpoint
     sent_at: float = 0.0
-    announced: bool = False  # whether it comes back into the inbox when it is answered
+    announced: bool = False  # whether it returns to the inbox when it is answered
 
 
 class PipelinedLine(CallQueue):
-    """A line that does not wait for an answer before it sends the next call, where answers come fast.
+    """A call queue that pipelines calls to fast services.
 
-    As many calls are under way as the service lets in at once, and beyond those as many as it worked off lately in
-    20 ms, which hides the way there and back. So a fast service never waits for its callers, and a slow one holds few
-    calls that could be cancelled otherwise, or would be lost with it. Answers that come fast are collected together:
-    to wake a thread for each costs as much as the engine does.
+    The number of calls in flight is the concurrency of the service plus the number of calls that it recently completed
+    in 20 ms, which hides the round trip. A fast service therefore never waits for its callers. A slow service holds few
+    calls, so most calls can still be cancelled and few are lost in a failure. Fast answers are collected in groups,
+    because waking a thread for each answer costs as much as the engine's work.
     """
 
     def __init__(self, endpoint: SendingEndpoint, parallel: int) -> None:
         self.endpoint: SendingEndpoint = endpoint
         self._parallel = parallel
         self._ahead = 0
-        self._answered_at: deque[float] = deque(maxlen=parallel)  # of the last answers
-        self._inbox: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()  # new calls, answered ones; None: look up
+        self._answered_at: deque[float] = deque(maxlen=parallel)  # times of the last answers
+        self._inbox: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()  # new and answered calls; None: wake up
         self._unsent: deque[_Call] = deque()
-        self._under_way: dict[Any, _Call] = {}  # by what the endpoint returned
+        self._under_way: dict[Any, _Call] = {}  # by the endpoint's identifiers
         self._opening = threading.Lock()
         self._open = self._closed = False
 
@@ -91,11 +91,11 @@ class PipelinedLine(CallQueue):
         return call.future
 
     def queued(self) -> int:
-        """Number of calls that the service has not started, as far as this end knows."""
+        """Estimated number of calls that the service has not started."""
         return self._inbox.qsize() + len(self._unsent) + max(0, len(self._under_way) - self._parallel)
 
     def close(self) -> None:
-        """Drops calls that wait."""
+        """Drops waiting calls."""
         with self._opening:
             self._closed = True
         self._inbox.put(None)
@@ -110,7 +110,7 @@ class PipelinedLine(CallQueue):
                     self._send(self._unsent.popleft())
                 if self._under_way:
                     self._collect()
-        except Exception as error:  # of the engine's library, or `_listen`: nobody will answer
+        except Exception as error:  # an error of the engine's library or of `_listen`: no more answers
             self.close()
             for call in self._under_way.values():
                 fact = f"the connection to its engine is gone ({error})"
@@ -125,7 +125,7 @@ class PipelinedLine(CallQueue):
             self._unsent.popleft().future.cancel()
 
     def _listen(self) -> None:
-        """Takes what came; waits for it where nothing else is to be done."""
+        """Processes new calls and answers; waits for them if there is no other work."""
         if not self._may_send() and all(call.announced for call in self._under_way.values()):
             self._wait()
         while not self._inbox.empty():
@@ -153,7 +153,7 @@ class PipelinedLine(CallQueue):
 
     def _may_send(self) -> bool:
         room = len(self._under_way) < self._parallel + self._ahead
-        # To look for a service that restarts takes long: first settle what the last one left.
+        # Finding a restarted service takes time: first settle the calls of the previous instance.
         return bool(self._unsent) and room and not self._closed and (self.endpoint.known() or not self._under_way)
 
     def _send(self, call: _Call) -> None:
@@ -162,18 +162,18 @@ class PipelinedLine(CallQueue):
         call.sent_at = time.monotonic()
         try:
             call.sent = self.endpoint.send(call.method, call.args, call.kwargs)
-        except Exception as error:  # whatever pickling raises, or the node cannot be reached
+        except Exception as error:  # pickling failed, or the node cannot be reached
             call.future.set_exception(error)
         else:
             self._under_way[call.sent] = call
         finally:
-            del call  # an error that its caller keeps, keeps this frame
+            del call  # an error kept by its caller keeps this frame alive
 
     def _collect(self) -> None:
-        """Settles calls that were answered; waits a little for half of those that were sent ahead."""
+        """Settles answered calls; waits briefly for half of the calls that were sent ahead."""
         self._check()
         ahead = len(self._under_way) - self._parallel
-        if ahead >= 0:  # else the next call can be sent at any moment
+        if ahead >= 0:  # otherwise the next call can be sent at any moment
             self._settle(self.endpoint.answered(self._under_way.keys(), 1 + ahead // 2, _SOON_SECONDS))
             if len(self._under_way) < ahead + self._parallel:
                 return
@@ -189,16 +189,16 @@ class PipelinedLine(CallQueue):
         answered = [sent for sent in answered if sent in self._under_way]
         results = self.endpoint.results(answered)
         calls = [self._under_way.pop(sent) for sent in answered]
-        del answered  # an error that its caller keeps, keeps all these frames
+        del answered  # an error kept by its caller keeps all these frames alive
         if calls:
             self._note_rate(calls)
         while calls:
             _finish(calls.pop(0), results.pop(0))
-        if not self.endpoint.known():  # lost: failures that come fast say nothing of the next one
+        if not self.endpoint.known():  # lost: quick failures do not predict the speed of the next instance
             self._ahead = 0
 
     def _note_rate(self, calls: list[_Call]) -> None:
-        """Estimates the calls that a service answers in 20 ms, from answers to calls that began together."""
+        """Estimates the number of calls answered in 20 ms, from calls that began together."""
         now = time.monotonic()
         began = min(call.sent_at for call in calls)
         if len(self._answered_at) == self._parallel:
@@ -209,10 +209,10 @@ class PipelinedLine(CallQueue):
 
 
 def _finish(call: _Call, result: Callable[[], Any]) -> None:
-    call.sent, call.args, call.kwargs = (), (), {}  # where it was announced, it is known to what was sent
+    call.sent, call.args, call.kwargs = (), (), {}  # the callbacks of an announced call refer to it
     try:
         value = result()
-    except BaseException as error:  # handed to whoever waits, as in concurrent.futures
+    except BaseException as error:  # raised to the waiting caller, as in concurrent.futures
         call.future.set_exception(error)
     else:
         call.future.set_result(value)

@@ -12,11 +12,11 @@ from workbench.launch._values import Value
 class DaemonPool(Executor):
     """A thread pool that never keeps the interpreter alive.
 
-    `ThreadPoolExecutor` joins its threads at exit, so that one hung call would keep a script or kernel from ending.
+    `ThreadPoolExecutor` joins its threads at exit, so one hung call would prevent a script or kernel from ending.
 
     Args (of the constructor):
         max_workers: Threads are started when needed, up to this many.
-        name: Stands in the threads' names.
+        name: Prefix of the threads' names.
     """
 
     def __init__(self, max_workers: int, name: str) -> None:
@@ -29,7 +29,7 @@ class DaemonPool(Executor):
         self._closed = False
 
     def submit(self, fn: Callable[..., Any], /, *args: Value, **kwargs: Value) -> Future[Any]:
-        """Queues one call; the future can be cancelled until a thread takes it up."""
+        """Queues one call; the future can be cancelled until a thread starts the call."""
         future: Future[Any] = Future()
         with self._lock:
             if self._closed:
@@ -44,11 +44,11 @@ class DaemonPool(Executor):
         return future
 
     def queued(self) -> int:
-        """Number of calls that no thread has started."""
+        """Number of calls that have not started."""
         return self._work.qsize()
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = True) -> None:
-        """Takes no more calls and lets the threads end; does not wait for a call that hangs."""
+        """Accepts no more calls and ends idle threads, without waiting for running calls."""
         del wait
         with self._lock:
             self._closed = True
@@ -72,7 +72,7 @@ class DaemonPool(Executor):
             if future.set_running_or_notify_cancel():
                 try:
                     result = fn(*args, **kwargs)
-                except BaseException as error:  # handed to whoever waits, as in concurrent.futures
+                except BaseException as error:  # raised to the waiting caller, as in concurrent.futures
                     future.set_exception(error)
                 else:
                     future.set_result(result)
@@ -84,7 +84,7 @@ class DaemonPool(Executor):
             return self._work.get_nowait()
         except queue.Empty:
             pass
-        with self._lock:  # as `submit` puts under it, no call can slip in between
+        with self._lock:  # `submit` takes the same lock, so no call can be added in between
             try:
                 return self._work.get_nowait()
             except queue.Empty:

@@ -1,4 +1,4 @@
-"""Nodes as spawned processes of this machine, which die with the notebook's kernel."""
+"""Nodes as processes on this machine that end with the notebook's kernel."""
 
 import contextlib
 import multiprocessing
@@ -32,14 +32,14 @@ with needs_library("psutil", needed_for="`ProcessEngine`"):
     import psutil
 
 _LOG_TAIL_BYTES = 4096
-# Forked from a process that is spawned once and holds neither threads nor JAX, a node starts in a tenth of the time.
+# The fork server has neither threads nor JAX; forking from it takes a tenth of the time of spawning.
 _START_METHOD = "forkserver" if sys.platform == "linux" else "spawn"  # a fork of this process, with JAX, would deadlock
-_registered: set[Path] = set()  # what is removed when this process is killed
-_REAPING = threading.Lock()  # the exit code of a forked process can be read once: `start` and `join` both try
+_registered: set[Path] = set()  # paths to remove when this process is killed
+_REAPING = threading.Lock()  # an exit code of a forked process can be read only once; `start` and `join` read it
 
 
 class ProcessHost:
-    """One spawned process with the nodes that share it."""
+    """One process and its nodes."""
 
     def __init__(self, specs: tuple[NodeSpec, ...], engine: "Processes", address: str, log: Path) -> None:
         self.specs = specs
@@ -57,7 +57,7 @@ class ProcessHost:
         self._last_event_at = time.monotonic()
 
     def start(self, attempt: int) -> None:
-        """Starts the process; its nodes start when it has imported what they need."""
+        """Starts the process; its nodes start after their imports."""
         with contextlib.suppress(OSError):
             Path(self._address).unlink()  # left behind by a process that was killed
         order = StartupConfig(
@@ -77,7 +77,7 @@ class ProcessHost:
             "order": pickled(order),
             "pipe": theirs,
             "log_path": str(self._log),
-            "environment": {**os.environ, **self.specs[0].environment},  # as of now: the server has that of its start
+            "environment": {**os.environ, **self.specs[0].environment},  # the fork server has an older environment
         }
         process = context.Process(target=_spawned.start, kwargs=arguments, name=name, daemon=True)
         with _REAPING:
@@ -93,31 +93,31 @@ class ProcessHost:
         self._send("stop")
 
     def close(self, reason: str) -> None:
-        """Ends its services, and with them the process."""
+        """Closes its services, which ends the process."""
         self._send("close", reason)
 
     def kill(self) -> None:
-        """Ends the process at once. SIGKILL, because JAX's preemption notifier catches SIGTERM."""
+        """Kills the process. Sends SIGKILL, because JAX's preemption notifier catches SIGTERM."""
         if self._process is not None:
             self._process.kill()
 
     def report_failed(self, label: str, reason: str) -> None:
-        """Lets the nodes know that another one failed, and calls to it fail instead of waiting for it."""
+        """Notifies nodes of another node's failure, so that calls to it fail without waiting."""
         self._send("failed", label, reason)
         address = self._engine.address_of(label)
         if address is not None:
             self._send("gone", address, reason)
 
     def failed(self, reason: str) -> None:
-        """Lets callers in this process know that the host is gone for good."""
+        """Notifies callers in this process that the host has failed permanently."""
         self._remote.gone = reason
 
     def ended(self) -> bool:
-        """Returns whether no process is left."""
+        """Returns whether the process has ended."""
         return self._exited.is_set()
 
     def hung(self) -> list[tuple[str, float, str]]:
-        """Label, silent seconds and stack of each node that has been silent for too long."""
+        """Returns label, silent seconds and stack of each hung node."""
         unheard = time.monotonic() - self._last_event_at
         found = []
         for spec in self.specs:
@@ -132,7 +132,7 @@ class ProcessHost:
         return found
 
     def snapshot(self, label: str) -> dict[str, Any]:
-        """Numbers of a `NodeStateRecord`: those that the process reported, and what the system knows of it."""
+        """Returns numbers of a `NodeStateRecord`, from the process and the operating system."""
         seen = dict(self._snapshots.get(label, {}))
         for unused in ("native_id", "silent_seconds", "stack"):
             seen.pop(unused, None)
@@ -147,12 +147,12 @@ class ProcessHost:
         return seen
 
     def log_lines(self, label: str) -> tuple[str, ...]:
-        """Output of the process and log lines of all its nodes."""
+        """Returns the output of the process and log lines of all its nodes."""
         del label
         return self._log_text(None)
 
     def line(self, label: str) -> CallQueue:
-        """A new way to call a service of this process."""
+        """Makes a new call queue to a service of this process."""
         address = next(found for found in self._engine.addresses.values() if found.label == label)
         return CallQueue(RemoteService(self._remote, label, address.methods), address.parallel)
 
@@ -169,7 +169,7 @@ class ProcessHost:
     def _listen(self, process: BaseProcess, pipe: Connection) -> None:
         emit = self._engine.emit
         while True:
-            # The sentinel as well: a child that was stopped by a signal keeps the pipe open.
+            # Wait for the sentinel too: a child that was stopped by a signal keeps the pipe open.
             ready = connection.wait([pipe, process.sentinel])
             try:
                 message = pipe.recv() if pipe in ready or pipe.poll() else None
@@ -183,18 +183,18 @@ class ProcessHost:
             else:
                 _, label, event, detail = message
                 label = label or self.specs[0].label
-                if event in ("running", "serving"):  # from now on silence counts, also before the first report
+                if event in ("running", "serving"):  # count silent seconds from now on, even before the first report
                     self._snapshots.setdefault(label, {"silent_seconds": 0.0, "stack": None})
                 emit(label, event, detail)
         connection.wait([process.sentinel])
         with _REAPING:
             process.join()
-        while process.exitcode is None:  # multiprocessing may have reaped it in another thread a moment ago
+        while process.exitcode is None:  # multiprocessing may just have reaped it in another thread
             time.sleep(0.005)
         with self._sending:
             pipe.close()
         emit(self.specs[0].label, "exited", process.exitcode)
-        self._exited.set()  # after its events, so that nobody starts the next attempt before they are received
+        self._exited.set()  # after the events, so that they are received before the next attempt starts
         emit(self.specs[0].label, "gone", None)
 
     def _log_text(self, last_bytes: int | None) -> tuple[str, ...]:
@@ -208,9 +208,9 @@ class ProcessHost:
 
 
 class Processes:
-    """The engine that runs each host of a program in a spawned process of this machine.
+    """The engine that runs each host of a program in a process on this machine.
 
-    Sockets and logs live in a private temporary folder; whoever may call is decided by a key drawn for the launch.
+    Sockets and logs are in a private temporary folder. Callers authenticate with a random key of the launch.
     """
 
     name = "processes"
@@ -223,7 +223,7 @@ class Processes:
         weakref.finalize(self, remove_folder, self._folder)
 
     def open(self, program: Program, emit: Emit) -> list[ProcessHost]:
-        """One host for each set of nodes that share a process.
+        """Makes one host for each set of nodes that share a process.
 
         Raises:
             ProgramError: if a node's target or arguments cannot be sent to another process.
@@ -246,11 +246,11 @@ class Processes:
         ]
 
     def address_of(self, label: str) -> str | None:
-        """The address of a service's process."""
+        """Returns the address of a service's process."""
         return next((found.host for found in self.addresses.values() if found.label == label), None)
 
     def close(self) -> None:
-        """Nothing to do: the folder, which holds the logs, goes with this object."""
+        """Does nothing: the folder with the logs is removed with this object."""
 
 
 def exit_text(code: int | None) -> str:
@@ -269,11 +269,11 @@ def exit_text(code: int | None) -> str:
 
 
 def _keep_no_socket() -> None:
-    """Has the fork server's socket removed when this process is killed, and its folder where it is this process's own.
+    """Registers the fork server's socket (and own folder) for removal after a kill.
 
-    A process that `multiprocessing` started may use the folder of the one that started it, which goes on.
+    A child process of `multiprocessing` may use the folder of its parent, which must remain.
     """
-    from multiprocessing import forkserver  # not everywhere, but where it is the start method
+    from multiprocessing import forkserver  # exists only on platforms with this start method
 
     known = getattr(multiprocessing.current_process(), "_config", {}).get("tempdir")
     own = multiprocessing.parent_process() is None or known is None
@@ -310,6 +310,6 @@ def _pickled_specs(specs: tuple[NodeSpec, ...]) -> bytes:
 def _fault(spec: NodeSpec) -> str | None:
     try:
         pickled(spec)
-    except Exception as error:  # whatever pickling of a user's object raises
+    except Exception as error:  # pickling a user's object may raise anything
         return f"{type(error).__name__}: {error}"
     return None

@@ -1,4 +1,4 @@
-"""A program of nodes: groups, handles, and the graph that they make."""
+"""Programs of nodes: groups, handles and the graph."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,7 +27,7 @@ class Program:
     """A graph of nodes, to be launched on threads, processes or a cluster.
 
     Args (of the constructor):
-        name: Stands in pictures, logs and errors.
+        name: Name in pictures, logs and errors.
 
     Example:
         >>> from workbench.launch import Program, PyNode, ServiceNode
@@ -49,7 +49,7 @@ class Program:
         self.name = name
         self.specs: list[NodeSpec] = []
         self._handles: set[Handle] = set()
-        self._hosts: list[int] = []  # of each node, the first node that it shares a process with
+        self._hosts: list[int] = []  # for each node, the first node of its process
         self._group: _Group | None = None
 
     @contextlib.contextmanager
@@ -62,15 +62,15 @@ class Program:
         restart: Restart | None = None,
         colocate: bool = False,
     ) -> Iterator[None]:
-        """Calls the nodes added inside `label/0`, `label/1`, and so on.
+        """Names the nodes added in the block `label/0`, `label/1`, and so on.
 
         Args:
             label: The group's name, without "/".
-            resources: What each node needs, e.g. `{"GPU": 1}`. Dask places nodes by them (a worker's `resources=`);
-                threads and processes of this machine only show them.
-            environment: Environment variables of each node's process, set before it imports anything.
-            restart: What happens to each node that fails; not at all by default.
-            colocate: Put all nodes of the group into one process, where they call each other directly.
+            resources: Resources of each node, e.g. `{"GPU": 1}`. Dask and Ray place nodes by them (Dask: a worker's
+                `resources=`); threads and processes on this machine only display them.
+            environment: Environment variables of each node's process, set before imports.
+            restart: Restart policy of each node. Default: no restarts.
+            colocate: Whether to put all nodes of the group into one process, where they call each other directly.
 
         Raises:
             ProgramError: if groups are nested, or the label is empty or contains "/".
@@ -102,18 +102,19 @@ class Program:
         """Adds `node` to the current group.
 
         Args:
-            node: What to run; handles among its arguments become edges.
-            concurrency: How many calls a service works on at once, from any callers; others wait. One by
-                default, so that a service needs no locks; many for a `ReplayNode`, which has its own.
-            restart: Overrides the group's.
-            hang_seconds: Report the node as hung once it had work but sent no heartbeat for this long. Calls
-                that it answers, `current_node().heartbeat()`, `.log()` and `.stop_requested` are heartbeats.
+            node: The node; handles in its arguments become edges.
+            concurrency: Maximum number of concurrent calls of a service; other calls wait. Default: 1, so that a
+                service needs no locks; more for a `ReplayNode`, which has its own locks.
+            restart: Overrides the policy of the group.
+            hang_seconds: Time without a heartbeat after which a node with work is reported as hung. Answered calls,
+                `current_node().heartbeat()`, `.log()` and `.stop_requested` are heartbeats.
 
         Returns:
             The node's handle, to pass to other nodes' constructors.
 
         Raises:
-            ProgramError: if the node is no node, a number is not positive, or a handle is foreign or has no methods.
+            ProgramError: if `node` is not a node, a number is not positive, or a handle is from another program or has
+                no methods.
         """
         group = self._group or _MAIN
         index = len(self.specs)
@@ -143,16 +144,16 @@ class Program:
         return handle
 
     def colocate(self, *handles: Handle) -> None:
-        """Puts the nodes into one process, where they call each other directly; they start, end and restart together.
+        """Puts nodes into one process, where they start, end and restart together.
 
         Raises:
-            ProgramError: if a handle belongs to another program, or the nodes ask for different environments.
+            ProgramError: if a handle belongs to another program, or the nodes have different environments.
         """
         self._check_owned(handles, "colocate")
         self._share_host([handle.index for handle in handles])
 
     def hosts(self) -> tuple[tuple[NodeSpec, ...], ...]:
-        """The nodes, put together by the process that they share."""
+        """Returns the nodes grouped by process."""
         shared: dict[int, list[NodeSpec]] = {}
         for spec, host in zip(self.specs, self._hosts, strict=True):
             shared.setdefault(host, []).append(spec)
@@ -180,7 +181,7 @@ class Program:
 
     @property
     def record(self) -> ProgramGraphRecord:
-        """The same as `graph()`, under the name by which `workbench.show` finds it."""
+        """The graph as a record, for `workbench.show`."""
         return self.graph()
 
     def _edges(self) -> Iterator[EdgeRecord]:

@@ -23,9 +23,9 @@ from workbench.launch._runner import Emit
 from workbench.launch._service import parallel_calls
 
 _LOOK_SECONDS = 0.25
-_ALIVE_SECONDS = 1.0  # how often to see whether Ray is still connected
-_NAME_SECONDS = 30.0  # until Ray gives the name of an actor that was killed to the next one
-_WAITING_CALLS = 32  # beyond those that a service works on at once
+_ALIVE_SECONDS = 1.0  # interval of the connection checks
+_NAME_SECONDS = 30.0  # time until Ray releases the name of a killed actor
+_WAITING_CALLS = 32  # additional waiting calls beyond the concurrency of the services
 
 
 class RayHost:
@@ -35,16 +35,16 @@ class RayHost:
         self.specs = specs
         self._engine = engine
         self._actor: Foreign = None
-        self._waiting: list[tuple[str, ...]] = []  # orders for an actor that is not made yet
+        self._waiting: list[tuple[str, ...]] = []  # orders for an actor that is not yet created
         self._telling = threading.Lock()
         self._over = True
-        self._killed = False  # by us, so that its end is no events
+        self._killed = False  # killed by this host, so its end is not a failure
         self._seen: dict[str, dict[str, Any]] = {}
         self._last_event_at = time.monotonic()
         self._logs: dict[str, deque[str]] = {spec.label: deque(maxlen=LOG_LINES) for spec in specs}
 
     def start(self, attempt: int) -> None:
-        """Asks Ray for an actor, which starts the nodes; Ray decides where it lives."""
+        """Requests an actor that starts the nodes; Ray chooses the machine."""
         self._over, self._killed, self._seen, self._waiting = False, False, {}, []
         self._last_event_at = time.monotonic()
         name = f"{self.specs[0].program}:{self.specs[0].label}"
@@ -55,32 +55,32 @@ class RayHost:
         self._send("stop")
 
     def close(self, reason: str) -> None:
-        """Ends its services, and with them the actor."""
+        """Closes its services, which ends the actor."""
         self._send("close", reason)
 
     def kill(self) -> None:
-        """Ends the actor's process at once."""
+        """Kills the actor's process."""
         self._killed = True
         if self._actor is not None and import_module("ray").is_initialized():
-            with contextlib.suppress(Exception):  # Ray may be shut down by now, and with it the actor
+            with contextlib.suppress(Exception):  # Ray may be shut down already, with the actor
                 import_module("ray").kill(self._actor)
 
     def report_failed(self, label: str, reason: str) -> None:
-        """Lets the nodes know that another one failed."""
+        """Notifies the nodes of another node's failure."""
         self._send("failed", label, reason)
 
     def failed(self, reason: str) -> None:
-        """Lets callers in this process know that the nodes are gone for good."""
+        """Notifies callers in this process that the nodes have failed permanently."""
         for spec in self.specs:
             if spec.kind == "service":
                 self._engine.endpoint(spec).gone = reason
 
     def ended(self) -> bool:
-        """Returns whether no actor is left."""
+        """Returns whether the actor has ended."""
         return self._over
 
     def hung(self) -> list[tuple[str, float, str]]:
-        """Label, silent seconds and stack of each node that has been silent for too long."""
+        """Returns label, silent seconds and stack of each hung node."""
         unheard = time.monotonic() - self._last_event_at
         found = []
         for spec in self.specs:
@@ -94,18 +94,18 @@ class RayHost:
         return found
 
     def snapshot(self, label: str) -> dict[str, Any]:
-        """Numbers of a `NodeStateRecord`, as last reported."""
+        """Returns the last reported numbers of a `NodeStateRecord`."""
         seen = {n: v for n, v in self._seen.get(label, {}).items() if n not in ("silent_seconds", "stack")}
         if seen.get("heartbeat_age_seconds") is not None:
             seen["heartbeat_age_seconds"] += time.monotonic() - self._last_event_at
         return {"where": "actor that is starting"} | seen | {"log_tail": tuple(self._logs[label])[-5:]}
 
     def log_lines(self, label: str) -> tuple[str, ...]:
-        """Log lines of the node."""
+        """Returns the log lines of the node."""
         return tuple(self._logs[label])
 
     def line(self, label: str) -> CallQueue:
-        """A new way to call a service of this actor."""
+        """Makes a new call queue to a service of this actor."""
         spec = next(spec for spec in self.specs if spec.label == label)
         return PipelinedLine(self._engine.endpoint(spec), parallel_calls(spec))
 
@@ -115,7 +115,7 @@ class RayHost:
                 self._waiting.append(order)
                 return
         if self._actor is not None and not self._over and import_module("ray").is_initialized():
-            with contextlib.suppress(Exception):  # an actor that is gone is reported by the thread that listens to it
+            with contextlib.suppress(Exception):  # the listening thread reports an actor that is gone
                 self._actor.obey.options(concurrency_group="control").remote(*order)
 
     def _live(self, attempt: int) -> None:
@@ -126,7 +126,7 @@ class RayHost:
                 self._actor, waiting, self._waiting = made, self._waiting, []
             for order in waiting:
                 self._send(*order)
-            while not self._killed:  # before there was anything to kill, perhaps
+            while not self._killed:  # `kill` may come before the actor exists
                 status = self._events()
                 self._last_event_at, self._seen = time.monotonic(), status["seen"]
                 for label, line in status["lines"]:
@@ -136,20 +136,20 @@ class RayHost:
                 if status["code"] is not None:
                     code = status["code"]
                     break
-        except Exception as error:  # the actor died, or could not be made
+        except Exception as error:  # the actor died or could not be created
             if not self._killed:
                 emit(first, "killed", f"The actor of {first!r} was lost: {error}")
-        self.kill()  # one that is dead, too: Ray keeps its name from the next one for as long as we hold a handle
+        self.kill()  # also a dead actor: while a handle exists, Ray does not release its name for the next actor
         self._actor = None
         for spec in self.specs:
             if spec.kind == "service":
                 self._engine.endpoint(spec).forget()
         emit(first, "exited", code)
-        self._over = True  # after the events of it, so that nobody starts the next attempt before they are received
+        self._over = True  # after its events, so that they are received before the next attempt starts
         emit(first, "gone", None)
 
     def _events(self) -> dict[str, Any]:
-        # Not by `ray.get`: a thread inside it when Ray is shut down crashes the process when Ray is started again.
+        # Not `ray.get`: if Ray is shut down while a thread is in `ray.get`, the next start of Ray crashes the process.
         answer = self._actor.events.options(concurrency_group="control").remote(_LOOK_SECONDS).future()
         while True:
             try:
@@ -169,28 +169,28 @@ class RayHost:
             num_cpus=needs.pop("CPU", 0),
             num_gpus=needs.pop("GPU", 0),
             resources=needs or None,
-            # Only named groups, as Ray begins the calls of an actor with a large default group in any order.
+            # Use only named groups: with a large default group, Ray begins an actor's calls in any order.
             concurrency_groups={
                 "control": CONTROL_CALLS,
-                "direct": sum(parallel.values()) + _WAITING_CALLS,  # from callers that wait for the answer
-                **parallel,  # sent ahead, to the service of that label
+                "direct": sum(parallel.values()) + _WAITING_CALLS,  # blocking calls
+                **parallel,  # pipelined calls to the service of that label
             },
             allow_out_of_order_execution=False,
-            max_restarts=0,  # restarts are ours to say
+            max_restarts=0,  # `Restart` controls restarts
             runtime_env={"env_vars": dict(self.specs[0].environment)} if self.specs[0].environment else None,
         )(_spawned.RayNode)
         deadline = time.monotonic() + _NAME_SECONDS
         while True:
             try:
                 return made.options(name=self.specs[0].label, namespace=engine.launch).remote(pickled(order))
-            except ValueError:  # the name still belongs to the actor of the last attempt
+            except ValueError:  # the actor of the last attempt still has the name
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)
 
 
 def _check_connected() -> None:
-    if not import_module("ray").is_initialized():  # and asked for anything else, it would start a cluster
+    if not import_module("ray").is_initialized():  # any other call would start a cluster
         message = "Ray was shut down"
         raise ConnectionError(message)
 
@@ -198,12 +198,12 @@ def _check_connected() -> None:
 class RayEngine:
     """The engine that runs nodes as actors of the Ray cluster that `ray.init` connected to.
 
-    Colocated nodes share an actor. A group's resources are Ray's: "CPU", "GPU" and custom ones; without any, a node
-    takes no place. Nodes may restart as their `Restart` says; Ray's own restarts are off. What a node prints goes where
-    Ray sends it, and `current_node().log` to the node's log. An actor that was lost has exit code -9.
+    Colocated nodes share an actor. A group's resources are Ray's: "CPU", "GPU" and custom resources. A node without
+    resources reserves nothing. Nodes restart by their `Restart` policy; Ray's own restarts are off. Printed output goes
+    to Ray's logs, and `current_node().log` to the node's log. A lost actor has exit code -9.
 
     Raises:
-        MissingDependencyError: without the library `ray`.
+        MissingDependencyError: if `ray` is not installed.
         ProgramError: before `ray.init`.
     """
 
@@ -226,7 +226,7 @@ class RayEngine:
         self._endpoints: dict[int, RayEndpoint] = {}
 
     def open(self, program: Program, emit: Emit) -> list[RayHost]:
-        """One host for each set of nodes that share an actor.
+        """Makes one host for each set of nodes that share an actor.
 
         Raises:
             ProgramError: if no machine of the cluster has the resources of a node.
@@ -244,10 +244,10 @@ class RayEngine:
         return [RayHost(specs, self) for specs in program.hosts()]
 
     def close(self) -> None:
-        """Nothing to do: actors ended with their nodes."""
+        """Does nothing: actors have ended with their nodes."""
 
     def endpoint(self, spec: NodeSpec) -> RayEndpoint:
-        """Returns the endpoint by which this process calls a service."""
+        """Returns this process's endpoint of a service."""
         if spec.index not in self._endpoints:
             actor, label, methods, _ = self.services[spec.index]
             self._endpoints[spec.index] = RayEndpoint(self.launch, actor, label, methods)
@@ -255,7 +255,7 @@ class RayEngine:
 
     @staticmethod
     def names(specs: tuple[NodeSpec, ...]) -> list[str]:
-        """All resources that the nodes ask for."""
+        """Returns the names of all requested resources."""
         return sorted({name for spec in specs for name in spec.resources})
 
     def _check(self, program: Program) -> None:

@@ -14,12 +14,12 @@ from workbench.launch._values import Value
 
 
 class _Place:
-    """An actor, and the ways to ask it: Ray makes a new class at each `options`."""
+    """An actor and its call methods, cached because `options` makes a new class each time."""
 
     def __init__(self, actor: Foreign, label: str) -> None:
         self.identity: int = hash(actor)
         self.ask: Callable[[str, bytes], Any] = actor.ask.options(concurrency_group="direct").remote
-        # This group has as many threads as the service lets in, so that calls begin in the order sent.
+        # The size of this group is the concurrency of the service, so that calls begin in order.
         self.ask_in_order: Callable[[str, bytes], Any] = actor.ask.options(concurrency_group=label).remote
 
 
@@ -31,7 +31,7 @@ class _Sent:
 
 
 class RayEndpoint:
-    """Calls a service in an actor, wherever it lives now."""
+    """Calls a service in an actor, and finds the actor after restarts."""
 
     def __init__(self, launch: str, actor: str, label: str, methods: tuple[str, ...]) -> None:
         self.label = label
@@ -39,7 +39,7 @@ class RayEndpoint:
         self.gone: str | None = None
         self._launch, self._name = launch, actor
         self._place: _Place | None = None
-        self._dead: int | None = None  # whose name Ray may not have forgotten yet
+        self._dead: int | None = None  # a dead actor whose name Ray may still return
 
     def call(self, method: str, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
         """Calls `method` and waits for its answer."""
@@ -49,29 +49,29 @@ class RayEndpoint:
         return self._opened(method, place, lambda: import_module("ray").get(answer))
 
     def send(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> _Sent:
-        """Calls `method` and leaves."""
+        """Calls `method` without waiting for its answer."""
         payload = pickled((method, args, kwargs))
         place = self._found(method)
         return _Sent(method, place, place.ask_in_order(self.label, payload))
 
     def answered(self, sent: Collection[_Sent], count: int, seconds: float) -> list[_Sent]:
-        """Those that were answered, as soon as `count` were or `seconds` are over."""
+        """Returns answered calls, after `count` answers or `seconds`."""
         of_reference = {each.reference: each for each in sent}
         answered, _ = import_module("ray").wait(list(of_reference), num_returns=count, timeout=seconds)
         return [of_reference[reference] for reference in answered]
 
     def announce(self, sent: _Sent, notify: Callable[[], None]) -> None:
-        """Calls `notify` once this one is answered."""
+        """Calls `notify` when the call is answered."""
         sent.reference.future().add_done_callback(lambda _: notify())
 
     def results(self, sent: Sequence[_Sent]) -> list[Callable[[], Any]]:
-        """For each what returns its result, or raises what it raised; to ask Ray for all at once is cheaper."""
+        """Returns a function per call for its result or exception, from one request to Ray."""
         ray = import_module("ray")
 
         references = [each.reference for each in sent]
         try:
             answers = [lambda answer=answer: answer for answer in ray.get(references)]
-        except ray.exceptions.RayError:  # of one of them
+        except ray.exceptions.RayError:  # one call failed
             answers = [functools.partial(ray.get, reference) for reference in references]
         return [
             functools.partial(self._opened, each.method, each.place, answer)
@@ -79,11 +79,11 @@ class RayEndpoint:
         ]
 
     def connected(self) -> bool:
-        """Returns whether Ray is; it would start a new cluster when asked for anything else."""
+        """Returns whether Ray is initialized; any other call would start a new cluster."""
         return import_module("ray").is_initialized()
 
     def known(self) -> bool:
-        """Returns whether it is known where the actor is."""
+        """Returns whether the actor is known."""
         return self._place is not None
 
     def forget(self) -> None:
@@ -116,7 +116,7 @@ class RayEndpoint:
                 return place
             try:
                 actor = ray.get_actor(self._name, namespace=self._launch)
-            except ValueError:  # not there yet, or not there again
+            except ValueError:  # not yet started or restarted
                 actor = None
             if actor is not None and hash(actor) != self._dead:
                 self._place = place = _Place(actor, self.label)

@@ -1,4 +1,4 @@
-"""Nodes in a Ray actor: runs them as threads, answers calls, and reports events to the notebook."""
+"""Runs nodes in a Ray actor as threads, answers calls and reports events."""
 
 import os
 import pickle
@@ -19,7 +19,7 @@ from workbench.launch._values import Value
 with needs_library("psutil", needed_for="`RayEngine`"):
     import psutil
 
-CONTROL_CALLS = 4  # at once, of the notebook: they must not wait behind calls of other nodes
+CONTROL_CALLS = 4  # concurrent calls of the notebook, which must not wait for calls of other nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class RayNodeActor:
         return {"events": events, "lines": lines, "code": code, "seen": self._seen()}
 
     def obey(self, order: str, *details: str) -> None:
-        """Does what the notebook says."""
+        """Executes an order of the notebook."""
         for runner in self._runners.values():
             runner.obey(order, *details)
         for endpoint in list(self._endpoints) if order == "failed" else ():
@@ -80,7 +80,7 @@ class RayNodeActor:
                 self._changed.notify_all()
 
     def _code(self) -> int | None:
-        """The exit code once the nodes have ended: nodes of one actor end together."""
+        """Exit code of the nodes, which end together; None while they run."""
         codes = tuple(self._codes.values())
         if any(codes):
             return max(codes, key=abs)

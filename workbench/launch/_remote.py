@@ -1,8 +1,8 @@
 """Calls between processes of one launched program, on the standard library's `multiprocessing.managers`.
 
-Each process serves one object, the request handler, at an address that is known before it starts; it passes calls on
-to the services of its process. A connection is opened per calling thread and authenticated with a key drawn for the
-launch, so only processes of the launch ever unpickle anything, and only from each other.
+Each process serves one object, the request handler, at an address that is known before the process starts. The handler
+forwards calls to the services of its process. Each calling thread opens its own connection, authenticated with a random
+key of the launch. Processes therefore unpickle data only from other processes of the launch.
 """
 
 import os
@@ -21,7 +21,7 @@ from workbench.launch._pickling import pickled
 from workbench.launch._service import Service
 from workbench.launch._values import Value
 
-CONNECT_SECONDS = 60.0  # how long a call waits for a node that starts or restarts
+CONNECT_SECONDS = 60.0  # time that a call waits for a starting or restarting node
 
 
 class RemoteTraceback(Exception):
@@ -32,11 +32,11 @@ class RemoteTraceback(Exception):
 
 
 class NotSentError(Exception):
-    """The request did not reach the other process, so that it can be sent again."""
+    """The request did not reach the other process and can be sent again."""
 
 
 class Connection(managers.BaseProxy):
-    """The calling end of a connection to another process."""
+    """The client side of a connection to another process."""
 
     _exposed_ = ("ask",)
 
@@ -44,8 +44,8 @@ class Connection(managers.BaseProxy):
         """Sends one call and waits for its answer.
 
         Raises:
-            NotSentError: if the other process cannot have seen the call.
-            EOFError, OSError: if it ended while it worked on it.
+            NotSentError: if the other process cannot have received the call.
+            EOFError, OSError: if the other process ended during the call.
         """
         try:
             if not hasattr(self._tls, "connection"):  # pyright: ignore[reportAttributeAccessIssue]
@@ -55,7 +55,7 @@ class Connection(managers.BaseProxy):
         try:
             return cast(bytes, self._callmethod("ask", (label, payload)))
         except (BrokenPipeError, managers.RemoteError) as error:
-            # RemoteError: a process that was started again does not know the handler by its old name.
+            # RemoteError: a restarted process does not know the handler by its old name.
             self._hang_up()
             raise NotSentError from error
         except (EOFError, OSError):
@@ -68,42 +68,42 @@ class Connection(managers.BaseProxy):
             connection.close()
 
     def _incref(self) -> None:
-        # As in BaseProxy, but without its finalizer: that one would dial a process that may be gone, or hang, whenever
-        # the garbage collector finds a proxy.
+        # As in BaseProxy, but without its finalizer. When a proxy is garbage-collected, the finalizer would connect to a
+        # process that may be gone or hung.
         connection = self._Client(self._token.address, authkey=self._authkey)  # pyright: ignore[reportAttributeAccessIssue]
         managers.dispatch(connection, None, "incref", (self._id,))  # pyright: ignore[reportAttributeAccessIssue]
         connection.close()
 
 
 class RequestHandler:
-    """The answering end: unpacks calls, runs them, packs results and exceptions."""
+    """The server side: unpacks calls, runs them, packs results and exceptions."""
 
     def __init__(self, services: Mapping[str, Service], folder: Path | None = None) -> None:
         self._services = services
         self._folder = folder
 
     def ask(self, label: str, payload: bytes) -> bytes:
-        """Calls a method and packs what it returns or raises."""
+        """Calls a method and packs its result or exception."""
         method, args, kwargs = pickle.loads(payload)
         try:
             answer = (True, self._services[label].call(method, args, kwargs), None)
-        except Exception as error:  # it is the caller's
+        except Exception as error:  # raised to the caller
             return _packed_error(label, method, error)
         try:
             return pickled(answer, self._folder)
-        except Exception as error:  # whatever pickling of a user's result raises
+        except Exception as error:  # pickling a user's result may raise anything
             return _packed_error(label, method, error)
 
 
 def serve(services: Mapping[str, Service], address: str, authkey: bytes) -> None:
-    """Answers calls of other processes at `address`, in threads of their own, until the process ends."""
+    """Serves calls of other processes at `address` in threads, until this process ends."""
     handler = RequestHandler(services, _folder_of(address))
     server = _manager_class(lambda: handler)(address=address, authkey=authkey).get_server()
     threading.Thread(target=server.serve_forever, name=f"connection {address}", daemon=True).start()
 
 
 class RemoteHost:
-    """The way to another process, shared by all who call its services from here."""
+    """Connections to another process, shared by all callers in this process."""
 
     def __init__(self, address: str, authkey: bytes) -> None:
         self.folder: Path | None = _folder_of(address)
@@ -113,7 +113,7 @@ class RemoteHost:
         self.gone: str | None = None
 
     def ask(self, label: str, method: str, payload: bytes) -> bytes:
-        """Sends one call, waiting for the process to start if need be."""
+        """Sends one call; waits for the start of the process if necessary."""
         deadline = time.monotonic() + CONNECT_SECONDS
         pause = 0.001
         while True:
@@ -155,18 +155,18 @@ class RemoteService:
         self._host = host
 
     def call(self, method: str, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
-        """Calls `method` over there; cloudpickle carries what was defined in a notebook."""
+        """Calls `method` remotely; cloudpickle handles notebook definitions."""
         answer = self._host.ask(self.label, method, pickled((method, args, kwargs), self._host.folder))
         return unpacked(answer)
 
 
 def _folder_of(address: str) -> Path | None:
-    """The folder of a launch, where its sockets are and arrays may wait; None where sockets are in no folder."""
+    """Returns the folder of a launch for sockets and arrays, or None without such a folder."""
     return Path(address).parent if os.name == "posix" else None
 
 
 def unpacked(answer: bytes) -> Value:
-    """The result in an answer of a `RequestHandler`; raises the exception that is in it instead."""
+    """Returns the result of a `RequestHandler`'s answer, or raises its exception."""
     succeeded, value, where = pickle.loads(answer)
     if succeeded:
         return value
@@ -174,7 +174,7 @@ def unpacked(answer: bytes) -> Value:
 
 
 def _manager_class(connection: Callable[[], object] | None) -> type[managers.BaseManager]:
-    # A class of its own: `register` writes into the class.
+    # A separate class, because `register` changes the class.
     made = type("DoorManager", (managers.BaseManager,), {})
     made.register("connection", callable=connection, proxytype=Connection, exposed=("ask",))
     return made
@@ -184,7 +184,7 @@ def _packed_error(label: str, method: str, error: Exception) -> bytes:
     where = (label, "".join(traceback.format_exception(error)))
     try:
         packed = pickled((False, error, where))
-        pickle.loads(packed)  # some exceptions can be pickled and not be unpickled
+        pickle.loads(packed)  # some exceptions can be pickled but not unpickled
     except Exception:  # a user's exception may raise anything here
         message = (
             f"The call `{method}` of node {label!r} raised {type(error).__name__}: {error}. The exception cannot be "

@@ -1,4 +1,4 @@
-"""A table of experience between actors and learners, sampled uniformly, in order, or by priority."""
+"""Replay tables, sampled uniformly, in order, or by priority."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -8,27 +8,27 @@ from workbench.errors import NodeError, ProgramError
 from workbench.launch._context import CURRENT
 from workbench.launch._nodes import ServiceNode
 
-_WAIT_SECONDS = 0.2  # between two looks at whether the program stops
+_WAIT_SECONDS = 0.2  # interval of checks whether the program stops
 
 
 class Replay:
-    """Holds at most `max_size` items; the oldest leave first.
+    """Stores at most `max_size` items; the oldest items are removed first.
 
-    Callers may come from many threads. Sampling by priority costs one pass over the priorities of all items.
+    Thread-safe. Sampling by priority costs one pass over the priorities of all items.
 
     Args (of the constructor):
-        max_size: How many items are kept.
+        max_size: Maximum number of items.
         sampling: "uniform" (with replacement), "fifo" (each item once, oldest first, then it is removed), or
-            "prioritized" (with replacement, chance ∝ priority ** `exponent`).
-        min_size: `sample` waits until this many items were in the table at once.
+            "prioritized" (with replacement, probability ∝ priority ** `exponent`).
+        min_size: `sample` waits until the table has had this many items.
         samples_per_insert: Rate limit: after `min_size` items, sampled items never exceed this many times the inserted
-            ones (`sample` waits); None for no limit. `insert` never waits: ask `wanted` first, so as not to run
-            ahead of the sampler.
-        exponent: How sharply priorities count; 0 is uniform.
-        seed: Of the sampling.
+            ones (`sample` waits); None for no limit. `insert` never waits: call `wanted` first to stay within the rate
+            limit.
+        exponent: Exponent of the priorities; 0 is uniform.
+        seed: Seed of the sampling.
 
     Raises:
-        ProgramError: if sizes do not fit, or the sampling is unknown.
+        ProgramError: if sizes are inconsistent, or the sampling is unknown.
 
     Example:
         >>> table = Replay(max_size=2, sampling="fifo")
@@ -64,7 +64,7 @@ class Replay:
         self._max_size, self._min_size, self._sampling = max_size, min_size, sampling
         self._rate, self._exponent = samples_per_insert, exponent
         self._items: list[Any] = [None] * max_size
-        self._keys = np.full(max_size, -1, np.int64)  # number of the insertion; -1 marks an empty place
+        self._keys = np.full(max_size, -1, np.int64)  # number of the insertion; -1 for an empty slot
         self._weights = np.zeros(max_size)
         self._oldest = self._size = self._inserted = self._sampled = 0
         self._began = False
@@ -72,7 +72,7 @@ class Replay:
         self._changed = threading.Condition()
 
     def insert(self, item: object, priority: float = 1.0) -> int:
-        """Adds an item, in place of the oldest when the table is full; returns its key."""
+        """Adds an item (replaces the oldest if the table is full); returns its key."""
         weight = self._weight(priority)
         with self._changed:
             place = (self._oldest + self._size) % self._max_size
@@ -88,11 +88,11 @@ class Replay:
             return key
 
     def insert_all(self, items: Sequence[Any], priorities: Sequence[float]) -> list[int]:
-        """Adds several items, in one call; returns their keys."""
+        """Adds several items; returns their keys."""
         return [self.insert(item, priority) for item, priority in zip(items, priorities, strict=True)]
 
     def wanted(self, count: int, timeout_seconds: float = 0.0) -> bool:
-        """Returns whether items must be inserted before `sample(count)` could return; waits for that up to a time."""
+        """Waits until `sample(count)` needs more items; returns False on timeout."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._allowed(count), timeout_seconds)
 
@@ -100,11 +100,11 @@ class Replay:
         """Draws `count` items, waiting until the table's size and rate allow it.
 
         Returns:
-            `items`, their `keys`, and `probabilities`, the chance that one draw had of each item.
+            `items`, their `keys`, and `probabilities`, the probability of each item in one draw.
 
         Raises:
-            TimeoutError: if that lasts longer than `timeout_seconds`.
-            NodeError: if the program stops meanwhile.
+            TimeoutError: if waiting takes longer than `timeout_seconds`.
+            NodeError: if the program stops while waiting.
         """
         with self._changed:
             self._wait(lambda: self._allowed(count), timeout_seconds, count)
@@ -124,7 +124,7 @@ class Replay:
             return found
 
     def update_priorities(self, keys: Sequence[int], priorities: Sequence[float]) -> int:
-        """Sets new priorities; returns how many of the items were still there."""
+        """Sets new priorities; returns the number of items that still exist."""
         updated = 0
         with self._changed:
             for key, priority in zip(keys, priorities, strict=True):
@@ -135,7 +135,7 @@ class Replay:
         return updated
 
     def ready(self, count: int) -> bool:
-        """Returns whether `sample(count)` would return at once."""
+        """Returns whether `sample(count)` would return immediately."""
         with self._changed:
             return self._allowed(count)
 
@@ -173,7 +173,7 @@ class Replay:
             return places.tolist(), [1.0 / self._size] * count
         total = np.cumsum(self._weights)
         places = np.searchsorted(total, self._random.random(count) * total[-1], side="right")
-        places = np.minimum(places, np.flatnonzero(self._weights)[-1])  # a draw may round up to the very end
+        places = np.minimum(places, np.flatnonzero(self._weights)[-1])  # rounding may give an index past the end
         return places.tolist(), (self._weights[places] / total[-1]).tolist()
 
     def _wait(self, ready: Callable[[], bool], timeout_seconds: float | None, count: int) -> None:
@@ -199,7 +199,7 @@ class Replay:
 class ReplayNode(ServiceNode):
     """A service node with a `Replay` table, e.g. `ReplayNode(10_000, sampling="prioritized", min_size=100)`.
 
-    Answers 256 calls at once: at most this many callers may wait in `sample` without holding up an `insert`.
+    It serves 256 concurrent calls; as long as fewer callers wait in `sample`, they do not block `insert`.
 
     Example:
         >>> from workbench.launch import Program, launch

@@ -1,4 +1,4 @@
-"""One node in one thread of this process: of the notebook's own, or of a child's."""
+"""Runs one node in a thread of the notebook's process or of a child process."""
 
 import sys
 import threading
@@ -15,7 +15,7 @@ Emit = Callable[[str, str, Any], None]  # label, event, detail
 
 
 class NodeRunner:
-    """Starts one node in a daemon thread, watches for heartbeats and says how it ended.
+    """Runs one node in a daemon thread, tracks its heartbeats and reports its end.
 
     Events: "running", "serving", ("finished", exit code), ("stopped", None), ("raised", traceback), "stop_program".
     """
@@ -55,7 +55,7 @@ class NodeRunner:
         self.thread.start()
 
     def request_stop(self) -> None:
-        """Asks the node to end; its service answers on."""
+        """Asks the node to end; its service continues to answer."""
         if self.context is not None:
             self.context.request_stop()
 
@@ -65,7 +65,7 @@ class NodeRunner:
             self.service.close(reason)
 
     def obey(self, order: str, *details: str) -> None:
-        """Does what the notebook asks: "stop", "close" (a reason), or "failed" (the other node, and the reason)."""
+        """Executes an order: "stop", "close" (reason), or "failed" (other node, reason)."""
         if order == "stop":
             self.request_stop()
         elif order == "close":
@@ -74,7 +74,7 @@ class NodeRunner:
             self.context.report_failed(*details)
 
     def abandon(self) -> None:
-        """Forgets the thread, which cannot be killed: what it does from now on has no effect on the program."""
+        """Abandons the thread, which cannot be killed; the program ignores it from now on."""
         if self.context is not None:
             self.context.request_stop()
             self.context.attempt = -1
@@ -82,7 +82,7 @@ class NodeRunner:
             self.service.pause()
 
     def silent_seconds(self) -> float:
-        """Seconds since the last heartbeat of a node with work; 0 for a service without calls."""
+        """Returns seconds since the last heartbeat of a working node; 0 for an idle service."""
         context, thread = self.context, self.thread
         if context is None or thread is None or not thread.is_alive():
             return 0.0
@@ -100,7 +100,7 @@ class NodeRunner:
         return "\n".join("".join(traceback.format_stack(frame)) for frame in found)
 
     def snapshot(self) -> dict[str, Any]:
-        """The numbers of a `NodeStateRecord` that are known where the node lives."""
+        """Returns the numbers of a `NodeStateRecord` that the node's process knows."""
         context, thread = self.context, self.thread
         now = time.monotonic()
         until = context.ended_at if context is not None and context.ended_at is not None else now
@@ -118,7 +118,7 @@ class NodeRunner:
         try:
             code = self._work(context)
             event, detail = ("stopped", None) if context.stop_requested and code == 0 else ("finished", code)
-        except BaseException as error:  # whatever ends the node is reported, not lost with its thread
+        except BaseException as error:  # report every end of the node
             text = _traceback_of(error)
             context.log(text)
             event, detail = ("stopped", None) if context.stop_requested else ("raised", text)
@@ -155,5 +155,5 @@ class NodeRunner:
 def _traceback_of(error: BaseException) -> str:
     where = error.__traceback__
     while where is not None and where.tb_frame.f_code.co_filename == __file__:
-        where = where.tb_next  # the node's author did not write these lines
+        where = where.tb_next  # skip this module's frames
     return "".join(traceback.format_exception(type(error), error, where or error.__traceback__))

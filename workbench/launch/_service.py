@@ -1,4 +1,4 @@
-"""The receiving end of calls: counts them, queues them, runs them; the same on every engine."""
+"""The server side of calls on every engine: queueing, running and counting."""
 
 import functools
 import threading
@@ -18,15 +18,15 @@ _BATCHING = "_workbench_batching"
 
 
 def batched(*, max_size: int, wait_seconds: float = 0.01) -> Callable[[F], F]:
-    """Makes a service's method receive many calls at once.
+    """Makes a service's method process many calls together.
 
-    Each caller calls it with single values and gets a single result. The method sees a list per argument, one entry
-    per call, and returns one result per call in the same order. Wants callers that wait at the same time: several
-    nodes, or `client.futures`.
+    Each caller passes single values and gets a single result. The method receives a list per argument, with one entry
+    per call, and returns one result per call in the same order. Batches need concurrent callers: several nodes, or
+    `client.futures`.
 
     Args:
-        max_size: Runs as soon as this many calls are there.
-        wait_seconds: Runs with fewer calls once the first has waited so long.
+        max_size: Number of calls at which the batch runs immediately.
+        wait_seconds: Time after the first call at which a smaller batch runs.
 
     Raises:
         ProgramError: if `max_size` is below 1 or `wait_seconds` negative.
@@ -52,13 +52,13 @@ def batched(*, max_size: int, wait_seconds: float = 0.01) -> Callable[[F], F]:
 
 @functools.lru_cache(256)
 def batchings(target: type) -> Mapping[str, tuple[int, float]]:
-    """Method → size and patience of its batches, of those that are `batched`."""
+    """Returns size and waiting time of the batches of each `batched` method."""
     members = {name: member for each in reversed(target.__mro__) for name, member in vars(each).items()}
     return {name: getattr(member, _BATCHING) for name, member in members.items() if hasattr(member, _BATCHING)}
 
 
 def parallel_calls(spec: NodeSpec) -> int:
-    """Number of concurrent calls per client: enough to fill the largest batch."""
+    """Returns the number of concurrent calls per client, enough for the largest batch."""
     batches = batchings(spec.target) if isinstance(spec.target, type) else {}
     return max([spec.concurrency, *(size for size, _ in batches.values())]) if batches else spec.concurrency
 
@@ -70,7 +70,7 @@ class _Batch:
 
 
 class _Batcher:
-    """Collects calls of one method: the first caller waits for the others and then works for all."""
+    """Collects calls of one method; the first caller waits for more and runs the batch."""
 
     def __init__(self, label: str, method: str, max_size: int, wait_seconds: float) -> None:
         self._label, self._method = label, method
@@ -96,7 +96,7 @@ class _Batcher:
         return future.result()
 
     def close(self, error: Exception) -> None:
-        """Fails whoever still waits."""
+        """Fails all waiting calls."""
         with self._lock:
             waiting, self._gathering = list(self._open), None
         for batch in waiting:
@@ -116,7 +116,7 @@ class _Batcher:
             columns = self._columns(batch)
             results = execute(self._method, columns[0], columns[1], calls=len(batch.calls))
             _settle(batch, results=self._checked(results, len(batch.calls)))
-        except Exception as error:  # every caller of the batch gets it
+        except Exception as error:  # raised to every caller of the batch
             _settle(batch, error=error)
         finally:
             with self._lock:
@@ -147,21 +147,21 @@ class _Batcher:
 
 
 class Service:
-    """Lets callers in, at most `concurrency` at once, and keeps the count."""
+    """Limits concurrent calls to `concurrency`, and counts calls."""
 
     def __init__(self, spec: NodeSpec) -> None:
         self.spec = spec
         self.label = spec.label
         self.methods = spec.methods
         self._lock = threading.RLock()
-        self._may_start = threading.Condition(self._lock)  # for callers that must wait
+        self._may_start = threading.Condition(self._lock)  # for waiting callers
         self._gate = threading.Lock()  # held until the service is closed: for the node's own thread
         self._gate.acquire()
         self._instance: object = None
         self._context: NodeContext | None = None
         self._closed: str | None = None
         self._waiting = 0
-        self._active: dict[int, tuple[str, float]] = {}  # thread → method and when it began
+        self._active: dict[int, tuple[str, float]] = {}  # thread → method and start time
         self._calls = self._errors = 0
         self._batchers = {
             name: _Batcher(spec.label, name, size, patience)
@@ -169,7 +169,7 @@ class Service:
         }
 
     def open(self, instance: object, context: NodeContext) -> None:
-        """Starts to answer with `instance`; a restarted node comes with a new one and an empty count."""
+        """Starts to answer with `instance`; resets the counters after a restart."""
         with self._lock:
             self._instance, self._context = None if self._closed else instance, context
             self._calls = self._errors = 0
@@ -177,12 +177,12 @@ class Service:
             self._may_start.notify_all()
 
     def pause(self) -> None:
-        """Keeps callers waiting until the next `open`: the node restarts."""
+        """Makes callers wait until the next `open`, during a restart of the node."""
         with self._lock:
             self._instance = None
 
     def close(self, reason: str) -> None:
-        """Turns away whoever waits and whoever comes."""
+        """Rejects waiting and new calls."""
         with self._lock:
             if self._closed is None:
                 self._gate.release()
@@ -197,14 +197,14 @@ class Service:
             pass
 
     def call(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> object:
-        """Runs one method when those before it are done; what it raises reaches the caller, not the node."""
+        """Runs one method after earlier calls; its exception goes to the caller, not the node."""
         batcher = self._batchers.get(method)
         if batcher is not None:
             return batcher.call(self._execute, args, kwargs)
         return self._execute(method, args, kwargs)
 
     def tally(self) -> dict[str, Any]:
-        """Numbers of calls that were answered, failed, run and wait, and the age of the oldest running call."""
+        """Counts answered, failed, running and waiting calls, and the age of the oldest call."""
         now = time.monotonic()
         with self._lock:
             oldest = min((began for _, began in self._active.values()), default=now)
@@ -217,14 +217,14 @@ class Service:
             }
 
     def threads(self) -> list[int]:
-        """The threads that work on a call now."""
+        """Returns the threads that currently run calls."""
         with self._lock:
             return list(self._active)
 
     def _execute(self, method: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], *, calls: int = 1) -> object:
         me = threading.get_ident()
         with self._lock:
-            outer = self._active.get(me)  # a service that calls itself keeps its slot instead of waiting for one
+            outer = self._active.get(me)  # a service that calls itself keeps its slot instead of waiting for another
             if outer is None and not self._free():
                 self._wait()
             instance, context = self._instance, self._context
@@ -240,7 +240,7 @@ class Service:
             CURRENT.reset(token)
             context.last_beat = time.monotonic()
             with self._lock:
-                if context is self._context:  # else the node restarted meanwhile, and counts again
+                if context is self._context:  # otherwise the node has restarted, with new counters
                     self._leave(me, outer, calls, failed)
         return result
 
@@ -281,5 +281,5 @@ def _settle(batch: _Batch, *, results: Sequence[Any] = (), error: Exception | No
                 future.set_exception(error)
             else:
                 future.set_result(results[position])
-        except InvalidStateError:  # closed while the batch was at work
+        except InvalidStateError:  # closed while the batch was running
             continue

@@ -1,8 +1,8 @@
 """The first code of a spawned process of `workbench.launch`.
 
-Importing `workbench` and `workbench.launch` does not import JAX, which takes a second and 150 MB; a node that does not
-use JAX never pays for it. Where processes are forked from a server (`multiprocessing`'s forkserver, a process without
-threads and without JAX), the server imports this module once for all of them.
+Importing `workbench` and `workbench.launch` does not import JAX, which takes 1 s and 150 MB. Nodes without JAX avoid
+this cost. With `multiprocessing`'s fork server, a process without threads and JAX, the server imports this module once
+for all children.
 """
 
 import pickle
@@ -13,12 +13,12 @@ from workbench.launch._values import Value
 
 
 def start(order: bytes, **arguments: Value) -> None:
-    """Becomes a child of a launched program."""
+    """Runs a child process of a launched program."""
     _child.main(pickle.loads(order), **arguments)
 
 
 class RayNode:
-    """The Ray actor of a node: Ray's worker imports this module to make it, and so starts without JAX as well."""
+    """The Ray actor of a node; Ray's worker imports this module and so starts without JAX."""
 
     def __init__(self, order: bytes) -> None:
         from workbench.launch._ray_worker import RayNodeActor
@@ -34,5 +34,5 @@ class RayNode:
         return self._actor.events(seconds)
 
     def obey(self, order: str, *details: str) -> None:
-        """Does what the notebook says."""
+        """Executes an order of the notebook."""
         self._actor.obey(order, *details)

@@ -1,4 +1,4 @@
-"""Nodes as threads of this process: nothing to start, one JIT cache, direct calls."""
+"""Nodes as threads of this process, with one JIT cache and direct calls."""
 
 import math
 import os
@@ -39,28 +39,28 @@ class ThreadHost:
         self._runner.close(reason)
 
     def kill(self) -> None:
-        """Abandons the thread; Python cannot end it."""
+        """Abandons the thread, because Python cannot end it."""
         self._runner.abandon()
 
     def report_failed(self, label: str, reason: str) -> None:
-        """Lets the node know that another one failed."""
+        """Notifies the node of another node's failure."""
         if self._runner.context is not None:
             self._runner.context.report_failed(label, reason)
 
     def ended(self) -> bool:
-        """Returns whether the node's work is over, or its thread forgotten."""
+        """Returns whether the node's work has ended, or its thread was abandoned."""
         thread, context = self._runner.thread, self._runner.context
         if thread is None or context is None or not thread.is_alive():
             return True
-        return context.attempt < 0 or context.ended_at is not None  # a thread lives on for a moment after its last news
+        return context.attempt < 0 or context.ended_at is not None  # threads outlive their last event briefly
 
     def hung(self) -> list[tuple[str, float, str]]:
-        """Label, silent seconds and stack of a node that has been silent for too long."""
+        """Returns label, silent seconds and stack of a hung node."""
         limit, silent = self.specs[0].hang_seconds, self._runner.silent_seconds()
         return [(self.specs[0].label, silent, self._runner.stack())] if limit is not None and silent > limit else []
 
     def wait(self) -> None:
-        """Waits for the end of a thread whose work is over; a thread that hangs is left alone."""
+        """Waits for a thread whose work has ended; skips a hung thread."""
         thread, context = self._runner.thread, self._runner.context
         if thread is None or context is None or context.attempt < 0 or context.ended_at is None:
             return
@@ -68,7 +68,7 @@ class ThreadHost:
             thread.join(1.0)
 
     def snapshot(self, label: str) -> dict[str, Any]:
-        """Numbers of a `NodeStateRecord`, processor seconds included."""
+        """Returns numbers of a `NodeStateRecord`, including processor seconds."""
         del label
         found = self._runner.snapshot()
         native_id = found.pop("native_id")
@@ -78,7 +78,7 @@ class ThreadHost:
         }
 
     def log_lines(self, label: str) -> tuple[str, ...]:
-        """Log lines of the node."""
+        """Returns the log lines of the node."""
         del label
         context = self._runner.context
         return () if context is None else (*context.lines, *([context.partial] if context.partial else []))
@@ -88,7 +88,7 @@ class ThreadHost:
         self._runner.echo = True
 
     def line(self, label: str) -> CallQueue:
-        """A new way to call the node's service."""
+        """Makes a new call queue to the node's service."""
         if self._runner.service is None:
             raise KeyError(label)
         return CallQueue(self._runner.service, parallel_calls(self.specs[0]))
@@ -97,18 +97,18 @@ class ThreadHost:
 class Threads:
     """The engine that runs nodes as threads of this process.
 
-    A thread that hangs cannot be killed: it is reported, forgotten and, if its `Restart` says so, replaced. `print`
-    goes to the notebook and to the node's log; `current_node().log` goes to the log alone.
+    A hung thread cannot be killed: it is reported, abandoned and, depending on its `Restart`, replaced. `print` writes
+    to the notebook and to the node's log; `current_node().log` writes only to the log.
     """
 
     name = "threads"
     kills = False
 
     def open(self, program: Program, emit: Emit) -> list[ThreadHost]:
-        """One host for each node of `program`.
+        """Makes one host for each node of `program`.
 
         Raises:
-            ProgramError: if a group sets environment variables, which threads cannot have apart.
+            ProgramError: if a group sets environment variables, which threads share.
         """
         asking = sorted({spec.group for spec in program.specs if spec.environment})
         if asking:
@@ -124,7 +124,7 @@ class Threads:
         return self._hosts
 
     def close(self) -> None:
-        """Drops calls that wait, and waits for threads that have sent their last news."""
+        """Drops waiting calls, and joins threads that have sent their last event."""
         for host in self._hosts:
             host.wait()
         uninstall()
@@ -133,13 +133,13 @@ class Threads:
 
     def _client_of(self, handle: Handle) -> Client:
         line = self._lines.get(handle.index)
-        if line is None:  # of two that two nodes make at the same time, one is kept
+        if line is None:  # if two nodes create it concurrently, one is kept
             line = self._lines.setdefault(handle.index, self._hosts[handle.index].line(handle.label))
         return Client(line)
 
 
 class _Clock:
-    """Processor seconds of this process's threads, read at most a few times per second."""
+    """Processor seconds of this process's threads, cached for 0.2 s."""
 
     def __init__(self) -> None:
         self._read_at = -math.inf
@@ -150,7 +150,7 @@ class _Clock:
         if now - self._read_at > 0.2:
             try:
                 threads = psutil.Process(os.getpid()).threads()
-            except psutil.Error:  # macOS asks for rights that a notebook rarely has
+            except psutil.Error:  # macOS requires rights that a notebook rarely has
                 threads = []
             self._read_at = now
             self._seconds = {thread.id: thread.user_time + thread.system_time for thread in threads}

@@ -1,6 +1,6 @@
-"""Types of what calls between nodes carry. Nothing here imports JAX, which many nodes do without."""
+"""Types of values in calls between nodes. Does not import JAX, which many nodes do not need."""
 
 from typing import Any, TypeAlias
 
 Value: TypeAlias = Any
-"""An argument or a result of a method of the user's own service: whatever can be pickled."""
+"""An argument or a result of a user's service method: any picklable object."""

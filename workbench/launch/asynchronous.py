@@ -1,7 +1,7 @@
-"""Asynchronous learning as programs of nodes: federated averaging with bounded staleness, and actors with a learner.
+"""Asynchronous learning programs: bounded-staleness FedAvg and actor-learner.
 
-The nodes do no mathematics of their own: pass functions on NumPy or JAX arrays. Parameters are an array, or
-dictionaries, lists and tuples of arrays.
+Training is done by functions that you pass; they may use NumPy or JAX arrays. Parameters are an array, or dictionaries,
+lists and tuples of arrays.
 """
 
 import threading
@@ -15,23 +15,24 @@ from workbench.launch._program import Program
 from workbench.launch._replay import Replay, ReplayNode
 from workbench.launch._values import Value
 
-_WAIT_SECONDS = 0.2  # between two looks at whether the program stops or a client failed
+_WAIT_SECONDS = 0.2  # interval of checks whether the program stops or a client failed
 
 
 class AsynchronousServer:
-    """Holds the parameters and mixes in what clients send, whenever they send it.
+    """Stores the parameters and mixes in clients' results as they arrive.
 
-    A client at version v that sends its result at version t moves the server by `mixing * (1 + t - v) ** -exponent`
-    of the way. A client waits before a round while it is more than `staleness` rounds ahead of the slowest one; clients
-    that failed for good are not waited for.
+    A result that started at version v and arrives at version t has the weight `mixing * (1 + t - v) ** -exponent`. A
+    client waits before a round while it is more than `staleness` rounds ahead of the slowest client. Permanently failed
+    clients are ignored.
 
     Args (of the constructor):
-        params: The first parameters.
+        params: Initial parameters.
         clients: Labels of the client nodes.
-        rounds: How many each client works on.
-        staleness: 0 lets no client begin a round before all have ended the one before.
-        mixing: Weight of a fresh result, in (0, 1].
-        exponent: How much less a stale one counts.
+        rounds: Number of rounds of each client.
+        staleness: Maximum number of rounds ahead of the slowest client. With 0, all clients finish a round before any
+            client begins the next.
+        mixing: Weight of a result without staleness, in (0, 1].
+        exponent: Exponent of the discount of stale results.
 
     References:
         Xie et al., "Asynchronous Federated Optimization", arXiv 1903.03934; Ho et al., "More Effective Distributed ML
@@ -50,13 +51,13 @@ class AsynchronousServer:
     ) -> None:
         self._params = params
         self._rounds, self._staleness, self._mixing, self._exponent = rounds, staleness, mixing, exponent
-        self._finished = dict.fromkeys(clients, 0)  # rounds that each client has ended
+        self._finished = dict.fromkeys(clients, 0)  # finished rounds of each client
         self._version = 0
         self._history: list[dict[str, Any]] = []
         self._changed = threading.Condition()
 
     def pull(self, client: str) -> dict[str, Any] | None:
-        """The parameters and their version when `client` may begin a round, None when it has done all of them."""
+        """Waits until `client` may begin a round; returns parameters and version, or None at the end."""
         context = current_node()
         with self._changed:
             while not self._changed.wait_for(lambda: self._ahead(client) <= self._staleness, _WAIT_SECONDS):
@@ -72,7 +73,7 @@ class AsynchronousServer:
             return {"params": self._params, "version": self._version, "round": self._finished[client]}
 
     def push(self, client: str, params: object, version: int) -> int:
-        """Mixes in the result that `client` made from `version`; returns the new version."""
+        """Mixes in a client's result that started from `version`; returns the new version."""
         with self._changed:
             late = self._version - version
             weight = self._mixing * (1 + late) ** -self._exponent
@@ -85,12 +86,12 @@ class AsynchronousServer:
             return self._version
 
     def current(self) -> dict[str, Any]:
-        """The newest parameters and their version."""
+        """Returns the newest parameters and their version."""
         with self._changed:
             return {"params": self._params, "version": self._version}
 
     def history(self) -> list[dict[str, Any]]:
-        """Of each result: its client, versions it was late, rounds the client was ahead, and its weight."""
+        """Returns client, staleness, rounds ahead and weight of each result."""
         with self._changed:
             return list(self._history)
 
@@ -103,13 +104,13 @@ class AsynchronousServer:
 
 
 class AsynchronousClient:
-    """Trains on its own data, round after round, at its own pace."""
+    """Trains on its data for all rounds, at its own speed."""
 
     def __init__(self, server: AsynchronousServer, train: Callable[[Any, Any], Any], data: object) -> None:
         self._server, self._train, self._data = server, train, data
 
     def run(self) -> None:
-        """Works until the server has no more rounds for it."""
+        """Trains until the server has no more rounds for this client."""
         context = current_node()
         while not context.stop_requested and (work := self._server.pull(context.label)) is not None:
             self._server.push(context.label, self._train(work["params"], self._data), work["version"])
@@ -125,16 +126,16 @@ def asynchronous_fedavg_program(
     mixing: float = 0.5,
     exponent: float = 0.5,
 ) -> tuple[Program, Handle]:
-    """Federated averaging in which nobody waits for the slowest client, up to a bound.
+    """Makes a program of asynchronous federated averaging with bounded staleness.
 
     Args:
         train: `train(params, client_data)` returns a client's new parameters.
-        params: The first parameters.
+        params: Initial parameters.
         data: One entry per client.
-        rounds: How many each client works on.
-        staleness: How many rounds a client may be ahead of the slowest.
-        mixing: Weight of a fresh result, in (0, 1].
-        exponent: A result that is `t` versions late weighs `mixing * (1 + t) ** -exponent`.
+        rounds: Number of rounds of each client.
+        staleness: Maximum number of rounds that a client may be ahead of the slowest client.
+        mixing: Weight of a result without staleness, in (0, 1].
+        exponent: A result with a staleness of `t` versions has the weight `mixing * (1 + t) ** -exponent`.
 
     Returns:
         The program, and the handle of its `AsynchronousServer` (`current()`, `history()`).
@@ -170,7 +171,7 @@ def asynchronous_fedavg_program(
             mixing=mixing,
             exponent=exponent,
         )
-        server = program.add_node(node, concurrency=len(data) + 2)  # every client may wait in `pull` at once
+        server = program.add_node(node, concurrency=len(data) + 2)  # all clients may wait in `pull` at the same time
     with program.group("clients"):
         for examples in data:
             program.add_node(PyClassNode(AsynchronousClient, server, train, examples))
@@ -178,7 +179,7 @@ def asynchronous_fedavg_program(
 
 
 class Learner:
-    """Learns from a replay table, and hands out its newest parameters meanwhile."""
+    """Learns from a replay table, and serves its newest parameters."""
 
     def __init__(
         self,
@@ -205,7 +206,7 @@ class Learner:
             self._newest = (params, step + 1)
 
     def current(self) -> dict[str, Any]:
-        """The newest parameters, how many steps made them, and whether these were all."""
+        """Returns the newest parameters, the number of steps, and whether training has finished."""
         params, steps = self._newest
         return {"params": params, "steps": steps, "finished": steps == self._steps}
 
@@ -219,7 +220,7 @@ class Actor:
         self._replay, self._learner, self._act, self._seed = replay, learner, act, seed
 
     def run(self) -> None:
-        """Acts, and inserts what came of it."""
+        """Acts and inserts experience until the learner has finished."""
         import numpy as np
 
         context, random = current_node(), np.random.default_rng(self._seed)
@@ -241,22 +242,22 @@ def actor_learner_program(
     batch: int,
     replay: ReplayNode | None = None,
 ) -> tuple[Program, Handle, Handle]:
-    """Actors that fill a replay table, and a learner that draws from it.
+    """Makes a program of actors that fill a replay table and a learner that samples it.
 
     Args:
         act: `act(params, random)` returns one item of experience and its priority; `random` is a NumPy generator.
         learn: `learn(params, items, probabilities)` returns new parameters and new priorities of the items (or None).
-        params: The first parameters.
+        params: Initial parameters.
         actors: How many.
-        steps: How many the learner takes.
-        batch: Items per step.
-        replay: The table; by default 10,000 items, sampled uniformly once a batch is there.
+        steps: Number of steps of the learner.
+        batch: Number of items per step.
+        replay: The table. Default: 10,000 items, sampled uniformly after the first batch is complete.
 
     Returns:
         The program, and the handles of its `Learner` (`current()`) and of its `Replay`.
 
     Raises:
-        ProgramError: if there is no actor, no step or no item to learn from.
+        ProgramError: if `actors`, `steps` or `batch` is below 1.
 
     References:
         Horgan et al., "Distributed Prioritized Experience Replay", ICLR 2018.
@@ -279,7 +280,7 @@ def actor_learner_program(
 
 
 def mixed(old: Value, new: Value, share: float) -> Value:
-    """The parameters `share` of the way from `old` to `new`.
+    """Interpolates parameters from `old` to `new` by `share`.
 
     Example:
         >>> mixed({"w": 0.0, "b": [2.0]}, {"w": 4.0, "b": [4.0]}, 0.25)

@@ -9,10 +9,10 @@ from workbench.replicate._context import ReplicaContext
 
 
 def batch_moments(ctx: ReplicaContext, x: Array) -> tuple[Array, Array]:
-    """Computes mean and variance per feature over the examples of all replicas.
+    """Computes the mean and variance of each feature over the examples of all replicas.
 
-    Keep a running average of both in the state, and normalise with it in evaluation:
-    `sync_batch_norm(ctx, x, moments=running)`. Costs one all-gather of `3 * features` numbers per replica.
+    Keep running averages of both in the state, and use them in evaluation: `sync_batch_norm(ctx, x, moments=running)`.
+    Costs one all-gather of `3 * features` numbers per replica.
 
     Args:
         ctx: The context of the replica.
@@ -23,7 +23,7 @@ def batch_moments(ctx: ReplicaContext, x: Array) -> tuple[Array, Array]:
         examples.
 
     Raises:
-        PlacementError: outside of `step_fn`.
+        PlacementError: outside `step_fn`.
 
     Example:
         >>> from workbench.replicate import Replicator
@@ -50,25 +50,25 @@ def sync_batch_norm(
     epsilon: float = 1e-5,
     moments: tuple[Array, Array] | None = None,
 ) -> jax.Array:
-    """Normalises `x` with the mean and variance over the examples of all replicas, not only those of this one.
+    """Normalises `x` with the mean and variance over the examples of all replicas.
 
     Costs one all-gather of `3 * features` numbers per replica. The moments are computed in float32 (float64 for float64
-    input), and squares are taken after the mean is subtracted: low precision and large means are safe.
+    input), and the mean is subtracted before squaring, so low precision and large means are safe.
 
     Args:
         ctx: The context of the replica.
         x: Examples of this replica `[batch, ..., features]`.
         scale: Factor of the normalised features, scalar or `[features]`.
-        offset: Summand of the normalised features, scalar or `[features]`.
-        epsilon: Summand of the variance.
-        moments: Mean and variance `[features]` to use instead of those of the batch, such as running averages in
-            evaluation. Then nothing is communicated.
+        offset: Offset added to the normalised features, scalar or `[features]`.
+        epsilon: Added to the variance.
+        moments: Mean and variance `[features]` to use instead of the batch statistics, such as running averages in
+            evaluation. Nothing is communicated in this case.
 
     Returns:
         Normalised examples, with the shape and dtype of `x`.
 
     Raises:
-        PlacementError: outside of `step_fn`.
+        PlacementError: outside `step_fn`.
 
     Example:
         >>> from workbench.replicate import Replicator
@@ -96,9 +96,9 @@ def sync_batch_norm(
 
 
 def _moments(ctx: ReplicaContext, x: Array) -> tuple[Array, Array, Array]:
-    """Mean, as a reference that has no derivative plus a small shift, and variance, over all replicas."""
+    """Computes reference, shift and variance over all replicas; mean = reference + shift."""
     axes, x = tuple(range(x.ndim - 1)), x.astype(_wide(x))
-    # Distances to a rounded mean are small and exact, so that the sums of them lose nothing where the mean is large.
+    # Distances to a rounded mean are small and exact, so their sums keep precision for large means.
     reference = jax.lax.stop_gradient(jnp.mean(x, axes, keepdims=True))
     distance = x - reference
     shift = jnp.mean(distance, axes, keepdims=True)

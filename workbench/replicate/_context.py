@@ -1,4 +1,4 @@
-"""Context of one replica: its facts about the other replicas, and its collectives."""
+"""Context of one replica: its number, the number of replicas, and collectives."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from workbench.replicate._reduce import REDUCE, permute, take_from
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InputContext:
-    """Context of `input_fn`: the replica for which it makes batches. Both fields are Python ints."""
+    """Context of `input_fn`, for one replica. Both fields are Python ints."""
 
     replica_id: int
     num_replicas: int
@@ -23,10 +23,10 @@ class InputContext:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReplicaContext:
-    """Context of `step_fn`; its methods are the only way to other replicas, one collective per array.
+    """Context of `step_fn`; its methods communicate between replicas, one collective per array.
 
-    Every replica must call the same methods in the same order. What may be different on each replica (batches,
-    `replica_id`, what is computed from them) therefore cannot decide whether a collective runs.
+    Every replica must call the same methods in the same order. Values that may differ between replicas (batches,
+    `replica_id` and values computed from them) must therefore not control whether a collective runs.
     """
 
     num_replicas: int
@@ -34,7 +34,7 @@ class ReplicaContext:
 
     @property
     def replica_id(self) -> jax.Array:
-        """The number of this replica, int32 scalar; a traced value, so no Python `if` can read it."""
+        """The number of this replica, a traced int32 scalar; do not use it in a Python `if`."""
         self._check_inside("replica_id")
         return jnp.asarray(jax.lax.axis_index(self.axis), jnp.int32)
 
@@ -45,13 +45,13 @@ class ReplicaContext:
 
         Args:
             tree: Pytree of arrays of this replica.
-            op: How to combine; "first" takes those of replica 0. All have derivatives.
+            op: How to combine; "first" takes the values of replica 0. All have derivatives.
 
         Returns:
             The same pytree, equal on all replicas.
 
         Raises:
-            PlacementError: for an unknown `op`, or outside of `step_fn`.
+            PlacementError: for an unknown `op`, or outside `step_fn`.
             ProgramError: if a leaf is not an array.
 
         Example:
@@ -72,26 +72,28 @@ class ReplicaContext:
         return self._each("all_reduce", lambda x: REDUCE[op](x, self.axis), tree)
 
     def broadcast(self, tree: PyTree[Array], source: int = 0) -> PyTree[Array]:
-        """The values of replica `source`, on every replica. One all-reduce per array.
+        """Returns the values of replica `source` on every replica. Costs one all-reduce per array.
 
         Raises:
-            PlacementError: if there is no replica `source`, or outside of `step_fn`.
+            PlacementError: if there is no replica `source`, or outside `step_fn`.
             ProgramError: if a leaf is not an array.
         """
         self._check_replicas("broadcast", "source", [source])
         return self._each("broadcast", lambda x: take_from(x, source, self.axis), tree)
 
     def all_gather(self, tree: PyTree[Array]) -> PyTree[Array]:
-        """The values of all replicas, each leaf `[replicas, *shape]`, on every replica. One all-gather per array.
+        """Returns the values of all replicas on every replica, leaves `[replicas, *shape]`.
+
+        Costs one all-gather per array.
 
         Raises:
-            PlacementError: outside of `step_fn`.
+            PlacementError: outside `step_fn`.
             ProgramError: if a leaf is not an array.
         """
         return self._each("all_gather", lambda x: jax.lax.all_gather(x, self.axis), tree)
 
     def reduce_scatter(self, tree: PyTree[Array], op: Literal["sum", "mean"] = "sum") -> PyTree[Array]:
-        """Combines the values of all replicas; each replica gets its own part of the result along the leading axis.
+        """Combines the values of all replicas; each replica gets its part along the leading axis.
 
         Args:
             tree: Pytree of arrays `[n, ...]` of this replica, `n` a multiple of the number of replicas.
@@ -101,7 +103,7 @@ class ReplicaContext:
             The same pytree, each leaf `[n / replicas, ...]`: replica `i` has the i-th part.
 
         Raises:
-            PlacementError: for an unknown `op`, for arrays that cannot be cut equally, or outside of `step_fn`.
+            PlacementError: for an unknown `op`, for arrays that cannot be cut equally, or outside `step_fn`.
             ProgramError: if a leaf is not an array.
         """
         if op not in ("sum", "mean"):
@@ -121,10 +123,10 @@ class ReplicaContext:
         return self._each("reduce_scatter", scatter, tree)
 
     def all_to_all(self, tree: PyTree[Array], split_axis: int = 0, concat_axis: int = 0) -> PyTree[Array]:
-        """Sends the i-th part of every array along `split_axis` to replica `i`; the parts received are concatenated.
+        """Sends part i of every array along `split_axis` to replica i, and concatenates received parts.
 
         Raises:
-            PlacementError: for arrays that cannot be cut into equal parts, or outside of `step_fn`.
+            PlacementError: for arrays that cannot be cut into equal parts, or outside `step_fn`.
             ProgramError: if a leaf is not an array.
         """
         self._check_parts("all_to_all", tree, split_axis)
@@ -133,14 +135,14 @@ class ReplicaContext:
         )
 
     def permute(self, tree: PyTree[Array], to: Mapping[int, int] | int) -> PyTree[Array]:
-        """Sends the values of each replica to another one; a replica that receives nothing gets zeros.
+        """Sends the values of each replica to another replica; replicas without a sender get zeros.
 
         Args:
             tree: Pytree of arrays of this replica.
-            to: Receiver by sender; or an int: to the replica this many further on, around the ring.
+            to: Receiver by sender, or an int: the offset to the receiver in the ring of replicas.
 
         Raises:
-            PlacementError: for replicas that are not there or that receive twice, or outside of `step_fn`.
+            PlacementError: for unknown replicas or replicas that receive twice, or outside `step_fn`.
             ProgramError: if a leaf is not an array.
         """
         count = self.num_replicas
@@ -158,12 +160,12 @@ class ReplicaContext:
         return self._each("permute", lambda x: permute(x, pairs, count, self.axis), tree)
 
     def merge_call(self, fn: Callable[[Any], Any], tree: PyTree[Array]) -> PyTree[Array]:
-        """Calls `fn` with the values of all replicas, each leaf `[replicas, *shape]`; every replica gets its result.
+        """Calls `fn` with the values of all replicas, leaves `[replicas, *shape]`.
 
-        Costs one all-gather per array, and `fn` runs on every replica.
+        Every replica gets the result. Costs one all-gather per array, and `fn` runs on every replica.
 
         Raises:
-            PlacementError: outside of `step_fn`.
+            PlacementError: outside `step_fn`.
             ProgramError: if a leaf is not an array.
         """
         return fn(self.all_gather(tree))

@@ -13,7 +13,7 @@ from workbench.replicate._context import InputContext
 
 
 class ReplicaInputs:
-    """The iterators of `input_fn`, one per replica of this host; `next_batch` stacks one batch of each."""
+    """The iterators of `input_fn`, one per replica of this host; `next_batch` stacks their batches."""
 
     def __init__(self, input_fn: Callable, num_replicas: int, own: Sequence[int] | None = None) -> None:
         self.name = getattr(input_fn, "__name__", type(input_fn).__name__)
@@ -30,10 +30,11 @@ class ReplicaInputs:
         self.sources: list[Iterator[Any]] = [iter(source) for source in made.values()]
 
     def next_batch(self, step: int, steps: int) -> PyTree[Array]:
-        """The batches of one step, each leaf a numpy array `[replicas of this host, *shape]`.
+        """Stacks the batches of one step to numpy arrays `[replicas of this host, *shape]`.
 
         Raises:
-            DataError: naming the replicas whose iterator has ended, or whose batch is unlike the others'.
+            DataError: if a replica's iterator has ended, or its batch differs in form; the message names these
+                replicas.
         """
         missing = object()
         batches = [next(source, missing) for source in self.sources]

@@ -1,4 +1,4 @@
-"""An optimizer of one replica that sees the gradients of all."""
+"""An optimizer that averages the gradients of all replicas."""
 
 import jax
 import optax
@@ -12,16 +12,16 @@ from workbench.replicate._context import ReplicaContext
 def wrap_optimizer(
     ctx: ReplicaContext, optimizer: optax.GradientTransformation, *, accumulate: int = 1
 ) -> optax.GradientTransformationExtraArgs:
-    """Averages gradients over all replicas, and over `accumulate` calls, before `optimizer` sees them.
+    """Averages gradients over all replicas and `accumulate` calls before `optimizer`.
 
-    Costs one all-reduce per array of gradients and call. They are averaged before they are accumulated, so that the
-    state of the optimizer stays equal on all replicas. To send once per update, average the gradients of the parts of a
-    batch with `jax.lax.scan` in one `step_fn`, and call `update` once.
+    Costs one all-reduce per array of gradients and call. Gradients are averaged over replicas before they are
+    accumulated, so that the state of the optimizer stays equal on all replicas. To communicate once per update, average
+    the gradients of the parts of a batch with `jax.lax.scan` in one `step_fn`, and call `update` once.
 
     Args:
         ctx: The context of the replicas, or the `Replicator`'s.
         optimizer: Any optax optimizer.
-        accumulate: Number of calls whose gradients make one update; the updates between are zero.
+        accumulate: Number of calls per update; the other calls return zero updates.
 
     Returns:
         An optax optimizer; its `init` works anywhere, its `update` inside `step_fn`.

@@ -1,9 +1,9 @@
-"""Checks of the jaxpr: all replicas call the same collectives in the same order, and return an equal state.
+"""Checks that all replicas call the same collectives in order and return equal states.
 
-Every value of the step either is equal on all replicas or may vary. Batches and `replica_id` vary, and so does what is
-computed from them, until an all-reduce or an all-gather makes it equal. A collective under a branch or in a loop whose
-condition varies would run on some replicas only: compiled that hangs or mixes up values, and under `vmap`, where both
-branches are computed, it silently gives another answer.
+The checks read the step's jaxpr. Every value is either equal on all replicas or may vary. Batches, `replica_id` and
+values computed from them vary, until an all-reduce or an all-gather makes them equal. A collective in a branch or loop
+with a varying condition would run only on some replicas. In compiled code this hangs or mixes up values. Under `vmap`,
+which computes both branches, it silently gives a different result.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ _COLLECTIVES = (*_EQUALIZING, "reduce_scatter", "all_to_all", "ppermute", "pbroa
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Uneven:
-    """A branch or loop whose condition varies and that holds collectives."""
+    """A branch or loop with collectives and a varying condition."""
 
     kind: str  # cond or while
     collectives: tuple[str, ...]  # one text per branch
@@ -37,14 +37,14 @@ class Reading:
 
 
 def read_order(closed: ClosedJaxpr, varies: Sequence[bool], axis: str) -> Reading:
-    """Reads a step's jaxpr, given which of its inputs may differ between the replicas of `axis`."""
+    """Analyses a step's jaxpr; `varies` flags inputs that may differ between replicas."""
     walk = _Walk(axis)
     outputs = walk.run(closed, varies)
     return Reading(tuple(outputs), tuple(walk.uneven.values()))
 
 
 class _Walk(Interpreter[bool]):
-    """Evaluates a step with flags in the place of arrays: whether a value may differ between the replicas."""
+    """Evaluates a step on flags: whether a value may differ between the replicas."""
 
     def __init__(self, axis: str) -> None:
         self.axis = axis
@@ -109,7 +109,7 @@ class _Walk(Interpreter[bool]):
         self.uneven[id(equation)] = Uneven(equation.primitive.name, texts, place)
 
     def _collectives(self, jaxpr: Jaxpr) -> list[str]:
-        """The collectives of a jaxpr over the replicas, in order."""
+        """Lists the collectives of a jaxpr over the replicas, in order."""
         names: list[str] = []
         for equation in jaxpr.eqns:
             if equation.primitive.name.startswith(_COLLECTIVES) and self._is_here(equation):

@@ -1,4 +1,4 @@
-"""Reductions across a named axis that JAX has no derivative, no order of arguments or no name for."""
+"""Collectives over a named axis that JAX lacks, or lacks derivatives for."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,7 +11,7 @@ from workbench._types import PyTree
 
 
 def take_from(x: jax.Array, source: int, axis: str) -> Array:
-    """The value of replica `source`, on every replica: one all-reduce, since the others add nothing."""
+    """Broadcasts the value of replica `source` by one all-reduce."""
     dtype = x.dtype
     counted = x.astype(jnp.int8) if dtype == jnp.bool_ else x
     mine = jax.lax.axis_index(axis) == source
@@ -19,11 +19,11 @@ def take_from(x: jax.Array, source: int, axis: str) -> Array:
 
 
 def permute(x: object, pairs: Sequence[tuple[int, int]], count: int, axis: str) -> PyTree[Array]:
-    """`jax.lax.ppermute` that may leave replicas out: under `vmap` JAX 0.10 only has whole permutations."""
+    """`jax.lax.ppermute` for partial permutations, which `vmap` of JAX 0.10 lacks."""
     whole = dict(pairs)
     silent = [i for i in range(count) if i not in whole]
     deaf = [i for i in range(count) if i not in whole.values()]
-    whole |= {i: i for i in silent if i in deaf}  # to itself costs nothing
+    whole |= {i: i for i in silent if i in deaf}  # sending to itself costs nothing
     rest = zip([i for i in silent if i not in deaf], [i for i in deaf if i not in silent], strict=True)
     moved = jax.lax.ppermute(x, axis, sorted((whole | dict(rest)).items()))
     if not deaf:
@@ -33,7 +33,7 @@ def permute(x: object, pairs: Sequence[tuple[int, int]], count: int, axis: str) 
 
 
 def extreme(x: object, axis: str, reduce: Callable) -> Array:
-    """`jax.lax.pmin` or `pmax` with a derivative: that of the replica which holds the extreme, shared among equals."""
+    """`jax.lax.pmin` or `pmax` with the derivative of the extreme value, shared among ties."""
 
     @jax.custom_jvp
     def call(value: object) -> PyTree[Array]:

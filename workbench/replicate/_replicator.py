@@ -1,4 +1,4 @@
-"""`Replicator`: runs the code of one replica on all replicas of a mesh, in one program."""
+"""`Replicator` runs code for one replica on all replicas of a mesh in one program."""
 
 import contextlib
 import functools
@@ -23,16 +23,16 @@ from workbench.replicate._step import ReplicaStep
 
 
 class Replicator:
-    """Runs code written for one replica on all of them.
+    """Runs code that is written for one replica on all replicas.
 
-    A replica is a client of the placement `axis`. On a mesh each replica has one position of that axis, and the other
-    axes are its own devices: shard the model over them inside `step_fn` as without replicas. Without a mesh, all are
-    computed together on one device, with equal results.
+    A replica is a client of the placement `axis`. On a mesh each replica has one position along that axis. The other
+    axes are the devices of the replica: shard the model over them inside `step_fn` as without replicas. Without a mesh,
+    one device computes all replicas, with equal results.
 
     Args:
         mesh: Mesh with the axis `axis`, of Auto or Explicit type.
-        replicas: Number of replicas. Default: the size of the mesh axis. More than that are shared equally among its
-            positions, and compiled collectives are then chosen by the compiler.
+        replicas: Number of replicas. Default: the size of the mesh axis. A larger number is distributed equally over
+            the positions, and the compiler then chooses the collectives.
         axis: Name of the mesh axis of the replicas.
 
     Raises:
@@ -79,21 +79,21 @@ class Replicator:
         )
 
     def step(self, step_fn: Callable, *, check_state: bool = True) -> Callable:
-        """One step of all replicas, as a program for `workbench.jit`, `inspect`, `measure`, `show` and `jax.grad`.
+        """Makes a program of one step of all replicas, for `workbench.jit`, `jax.grad` and views.
 
         Args:
             step_fn: `step_fn(ctx, batch, state)` of one replica; returns `(state, metrics)`.
-            check_state: Whether to check, when it is traced, that the state it returns is equal on all replicas. With
-                False that is what you declare.
+            check_state: Whether to check at trace time that the returned state is equal on all replicas. With False you
+                assert that it is equal.
 
         Returns:
             A function of the batches `[replicas, ...]` and states `[replicas, ...]` (see `replicate`); returns the new
-            states and the metrics, `[replicas, ...]`. It has the collectives that `step_fn` calls, and no others. Use
-            it under `jax.set_mesh(mesh)`.
+            states and the metrics, `[replicas, ...]`. Its only collectives are those that `step_fn` calls. Use it under
+            `jax.set_mesh(mesh)`.
 
         Raises:
-            ProgramError: when it is traced: if replicas would call different collectives, if the state may differ
-                between them, or if `step_fn` raises or returns something else.
+            ProgramError: at trace time, if replicas would call different collectives, the state may differ between
+                replicas, or `step_fn` raises or returns another structure.
         """
         one = ReplicaStep(step_fn, self.context, check_state)
 
@@ -102,29 +102,29 @@ class Replicator:
         def replicated(batch: PyTree[Array], state: PyTree[Array]) -> PyTree[Array]:
             return map_fn(one, (batch, state), over=self.axis)
 
-        del replicated.__wrapped__  # its arguments are other ones
+        del replicated.__wrapped__  # its arguments are replaced
         return replicated
 
     def replicate(self, state: PyTree[Array]) -> PyTree[Array]:
-        """One copy of a state per replica: each leaf `[replicas, ...]`, the rest of its sharding as it was."""
+        """Copies a state to every replica, leaves `[replicas, ...]`; keeps other mesh axes."""
         return copy_to_replicas(state, self.num_replicas, self.mesh, self.axis)
 
     def value(self, states: PyTree[Array]) -> PyTree[Array]:
-        """The state that all replicas hold, from what `replicate` or the program of `step` returned; moves nothing."""
+        """Returns the common state from a replicated state, without communication."""
         return first_rows(states, self.mesh, self.axis)
 
     def run(
         self, step_fn: Callable, input_fn: Callable, state: PyTree[Array], steps: int, *, check_state: bool = True
     ) -> tuple[Any, Any]:
-        """Runs `steps` steps on all replicas; it is compiled once.
+        """Runs `steps` steps on all replicas; compiles once.
 
-        With many hosts (`jax.distributed`, a mesh of the devices of all of them) every host makes the same call;
-        `input_fn` is asked on each host for the replicas that have a device there.
+        With many hosts (`jax.distributed`, a mesh of the devices of all of them) every host makes the same call. Each
+        host calls `input_fn` for the replicas that have a device there.
 
         Args:
             step_fn: `step_fn(ctx, batch, state)` of one replica; returns `(state, metrics)`.
             input_fn: `input_fn(ctx)` of one replica; returns an iterator of its batches.
-            state: Pytree of arrays that all replicas begin with.
+            state: Initial state of all replicas, a pytree of arrays.
             steps: Number of steps.
             check_state: As in `step`.
 
@@ -133,7 +133,7 @@ class Replicator:
 
         Raises:
             ProgramError: as in `step`, in the first step.
-            DataError: if a replica has no batch for a step, or one unlike the others'.
+            DataError: if a replica has no batch for a step, or a batch of different form.
         """
         if not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
             message = (
@@ -150,7 +150,7 @@ class Replicator:
             for step in range(steps):
                 batch = place_rows(inputs.next_batch(step, steps), self.mesh, self.axis, own, self.num_replicas)
                 states, metrics = call(batch, states)
-                # One step at a time: simulated devices starve when collectives of several steps are under way at once.
+                # One step at a time: simulated devices deadlock when collectives of several steps run at once.
                 taken.append(read_rows(metrics))
                 jax.block_until_ready(states)
             final = self.value(states)
@@ -159,7 +159,7 @@ class Replicator:
     def wrap_optimizer(
         self, optimizer: optax.GradientTransformation, *, accumulate: int = 1
     ) -> optax.GradientTransformationExtraArgs:
-        """As `workbench.replicate.wrap_optimizer`, for the replicas of this replicator."""
+        """Calls `workbench.replicate.wrap_optimizer` for the replicas of this replicator."""
         return wrap_optimizer(self.context, optimizer, accumulate=accumulate)
 
 

@@ -1,4 +1,4 @@
-"""A state that every replica holds: one row per replica, each on the devices of its replica."""
+"""Replicated states: one row per replica, on the devices of that replica."""
 
 import jax
 import numpy as np
@@ -10,7 +10,7 @@ from workbench._types import PyTree
 
 
 def own_replicas(mesh: Mesh | None, replicas: int, axis: str) -> tuple[int, ...]:
-    """The replicas that have a device in this process: all of them, unless there are many hosts."""
+    """Returns replicas with a device in this process (with one host, all replicas)."""
     if mesh is None:
         return tuple(range(replicas))
     places = NamedSharding(mesh, P(axis)).addressable_devices_indices_map((replicas,)).values()
@@ -18,7 +18,7 @@ def own_replicas(mesh: Mesh | None, replicas: int, axis: str) -> tuple[int, ...]
 
 
 def place_rows(tree: PyTree[Array], mesh: Mesh | None, axis: str, own: tuple[int, ...], replicas: int) -> PyTree[Array]:
-    """Rows of this process's replicas `[own, ...]` as arrays `[replicas, ...]` along the mesh axis."""
+    """Assembles rows `[own, ...]` of this process's replicas to arrays `[replicas, ...]`."""
     if mesh is None:
         return jax.tree.map(jax.numpy.asarray, tree)
     sharding = NamedSharding(mesh, P(axis))
@@ -37,7 +37,7 @@ def place_rows(tree: PyTree[Array], mesh: Mesh | None, axis: str, own: tuple[int
 
 
 def read_rows(tree: PyTree[Array]) -> PyTree[Array]:
-    """Rows of all replicas as numpy arrays, on every host."""
+    """Returns the rows of all replicas as numpy arrays on every host."""
 
     def read(x: object) -> np.ndarray:
         if not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated:
@@ -48,7 +48,7 @@ def read_rows(tree: PyTree[Array]) -> PyTree[Array]:
 
 
 def copy_to_replicas(tree: PyTree[Array], replicas: int, mesh: Mesh | None, axis: str) -> PyTree[Array]:
-    """One copy of every array per replica; how an array is sharded over other mesh axes is kept."""
+    """Copies every array to each replica; keeps its sharding over other mesh axes."""
 
     def copy(x: Array) -> Array:
         if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):
@@ -66,7 +66,7 @@ def copy_to_replicas(tree: PyTree[Array], replicas: int, mesh: Mesh | None, axis
 
 
 def first_rows(tree: PyTree[Array], mesh: Mesh | None, axis: str) -> PyTree[Array]:
-    """The one value that all rows hold. Moves nothing: every device keeps its own copy, as a part of one array."""
+    """Returns the common value of all rows, without communication."""
 
     def first(rows: PyTree[Array]) -> PyTree[Array]:
         return jax.tree.map(lambda x: x[0], rows)

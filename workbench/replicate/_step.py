@@ -1,4 +1,4 @@
-"""One replica's step as a function of arrays: traced, checked, then computed."""
+"""The step of one replica as a function of arrays: traced, checked and computed."""
 
 from collections.abc import Callable
 
@@ -13,7 +13,7 @@ from workbench.replicate._order import Uneven, read_order
 
 
 class ReplicaStep:
-    """Calls `step_fn` with the context of a replica, after checking that all replicas will do the same."""
+    """Checks that all replicas call the same collectives, then calls `step_fn`."""
 
     def __init__(self, step_fn: Callable, ctx: ReplicaContext, check_state: bool) -> None:
         self.step_fn, self.ctx, self.check_state = step_fn, ctx, check_state
