@@ -314,7 +314,7 @@ def test_a_program_that_nobody_holds_is_stopped(engine, in_a_cycle, before, capl
     del launched
     gc.collect()
     assert nodes.eventually(lambda: not left_of(engine, before))
-    assert "nobody holds the launched program" in caplog.text
+    assert "the launched program and its clients are no longer referenced" in caplog.text
 
 
 @pytest.mark.parametrize("engine", ["threads", "processes"])

@@ -87,11 +87,14 @@ class TakesAName:
 
 
 MISTAKES = {
-    "a node that is no node": (lambda p: p.add_node(print), "A program holds nodes: wrap a function in `PyNode`"),
+    "a node that is no node": (lambda p: p.add_node(print), "A program consists of nodes: wrap a function in `PyNode`"),
     "a target that cannot be called": (lambda p: PyNode(3), "`PyNode` was given 3 of type int, which cannot be called"),
     "a service that is no class": (lambda p: ServiceNode(nodes.Counter()), "pass the class and the arguments"),
     "a service without methods": (lambda p: ServiceNode(NoMethods), "`NoMethods`, which has no public method"),
-    "a service with a client's name": (lambda p: ServiceNode(TakesAName), r"with `futures`\. Clients themselves offer"),
+    "a service with a client's name": (
+        lambda p: ServiceNode(TakesAName),
+        r"with `futures`\. These names are reserved for clients",
+    ),
     "a class without run": (lambda p: PyClassNode(nodes.Counter), "`Counter`, which has no `run` method"),
     "no concurrency": (lambda p: p.add_node(PyNode(nodes.idle), concurrency=0), "concurrency=0 and hang_seconds=None"),
     "no time to hang": (lambda p: p.add_node(PyNode(nodes.idle), hang_seconds=0), "more than 0 seconds"),

@@ -33,9 +33,9 @@ def from_local_clients(rows: PyTree[Array], mesh: Mesh | None = None, *, axis: s
     mesh = jax.sharding.get_mesh() if mesh is None else mesh
     if mesh.empty or axis not in mesh.shape:
         message = (
-            f"`from_local_clients` was to spread clients over the mesh axis {axis!r}, and the mesh has the axes "
-            f"{list(mesh.shape)}. Every host's clients lie on its own devices of that axis: pass `mesh=` or `axis=`, "
-            "or enter `jax.set_mesh(mesh)` before."
+            f"`from_local_clients` cannot spread clients over the mesh axis {axis!r}, and the mesh has the axes "
+            f"{list(mesh.shape)}. Every host's clients are placed on its own devices along that axis: pass `mesh=` or "
+            "`axis=`, or enter `jax.set_mesh(mesh)` before."
         )
         raise MeshError(message)
     sharding = NamedSharding(mesh, PartitionSpec(axis))

@@ -87,7 +87,7 @@ def start_hosts(
     the hosts but cannot run code on them. The hosts end with this process. Needs the extra `hosts`.
 
     Args:
-        hosts: How many.
+        hosts: Number of hosts.
         devices: Number of CPU devices of each host.
         port: Port at which host 0 listens. Default: a free port.
         timeout_seconds: Maximum time until all hosts have joined.
@@ -305,7 +305,7 @@ def _free_port(port: int | None) -> int:
         except OSError as error:
             message = (
                 f"`start_hosts` was given port={port}, where another program listens ({error}). Host 0 listens there "
-                "for the others: pass a port that is free, or none to have one chosen."
+                "for the others: pass a free port, or omit `port` to choose one automatically."
             )
             raise MeshError(message) from error
         return listener.getsockname()[1]

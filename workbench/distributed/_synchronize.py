@@ -41,9 +41,9 @@ def wait_for(results: T, *, timeout_seconds: float = TIMEOUT_SECONDS) -> T:
         if time.monotonic() > ends:
             message = (
                 f"a step did not end within {timeout_seconds:g} s on host {jax.process_index()} of "
-                f"{jax.process_count()}: {len(waiting)} of its results are missing. All hosts must run "
-                "the same steps in the same order, and none may be ended while others wait for it: look at what the "
-                "other hosts did, then restart all of them, since a step that has begun cannot be taken back."
+                f"{jax.process_count()}: {len(waiting)} of its results are missing. All hosts must run the same steps "
+                "in the same order, and none may be ended while others wait for it: look at what the other hosts did, "
+                "then restart all of them, because JAX cannot cancel a step that has begun."
             )
             raise EngineError(message)
         time.sleep(pause)

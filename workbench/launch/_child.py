@@ -48,9 +48,7 @@ class StartupConfig:
 
 def main(order: StartupConfig, pipe: Connection, log_path: str, environment: dict[str, str]) -> None:
     """Runs until the nodes have ended, the parent asks to stop, or the parent is gone."""
-    signal.signal(
-        signal.SIGINT, signal.SIG_IGN
-    )  # a notebook's interrupt signals the whole group; the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a notebook's interrupt signals the whole group; the parent decides
     try:
         _capture_output(log_path)
     except FileNotFoundError:  # the notebook was just killed, and its folder is removed

@@ -110,8 +110,8 @@ class Client:
 
     def __reduce__(self) -> NoReturn:
         message = (
-            f"A client of node {self._line.endpoint.label!r} was to be pickled. Clients belong to the place where "
-            "their node lives: pass the node's handle to the other node's constructor instead."
+            f"A client of node {self._line.endpoint.label!r} cannot be pickled. A client is valid only in its process: "
+            "pass the node's handle to the other node's constructor instead."
         )
         raise NodeError(message, stage=self._line.endpoint.label)
 

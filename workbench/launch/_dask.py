@@ -345,7 +345,7 @@ class DaskEngine:
         if faults:
             message = (
                 f"`launch` on Dask was given program {program.name!r} that this cluster cannot hold: "
-                f"{'; '.join(faults)}. A Dask node lives alone in a worker process that runs already: start workers "
-                "with the variables and `resources=` that the nodes need, leave nodes apart, or launch on 'processes'."
+                f"{'; '.join(faults)}. A Dask node runs separately in an existing worker process: start workers with "
+                "the variables and `resources=` that the nodes need, do not colocate nodes, or launch on 'processes'."
             )
             raise ProgramError(message)

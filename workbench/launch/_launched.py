@@ -186,7 +186,7 @@ class Launched(Live):
         label = node if isinstance(node, str) else node.label
         if label not in self._nodes:
             message = (
-                f"`Launched.logs` of {self.program.name!r} was given {label!r}. Nodes are called by their group and "
+                f"`Launched.logs` of {self.program.name!r} was given {label!r}. Nodes are named by their group and "
                 f"number: use one of {', '.join(self._nodes)}."
             )
             raise ProgramError(message)
@@ -477,8 +477,8 @@ def _end_dropped() -> None:
         _RUNNING.add(launched)
         if launched.alive:
             _LOG.warning(
-                "%s: nobody holds the launched program or a client of it any more: it is stopped. Keep what `launch` "
-                "returns, or use `with launch(...)`.",
+                "%s: the launched program and its clients are no longer referenced, so it is stopped. Keep the "
+                "result of `launch`, or use `with launch(...)`.",
                 launched.program.name,
             )
         launched._stopping = False  # a running `stop` would hold a reference, so none is running

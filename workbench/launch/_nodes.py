@@ -32,8 +32,8 @@ class Node:
         if not callable(self.target):
             message = (
                 f"`{type(self).__name__}` was given {self.target!r} of type {type(self.target).__name__}, which cannot "
-                "be called. A node calls its target after launch: pass the function or class itself and its arguments "
-                f"behind it, `{type(self).__name__}(target, argument, ...)`."
+                "be called. A node calls its target after launch: pass the function or class, followed by its "
+                f"arguments, `{type(self).__name__}(target, argument, ...)`."
             )
             raise ProgramError(message)
 
@@ -78,7 +78,7 @@ class PyClassNode(Node):
         if not callable(getattr(self.target, "run", None)):
             message = (
                 f"`PyClassNode` was given the class `{_name(self.target)}`, which has no `run` method. The node's work "
-                "is `run()`: write one, or use `ServiceNode` for an object that only answers calls."
+                "is `run()`: add this method, or use `ServiceNode` for an object that only answers calls."
             )
             raise ProgramError(message)
 
@@ -106,14 +106,15 @@ class ServiceNode(Node):
         if not self.methods:
             message = (
                 f"`ServiceNode` was given the class `{_name(self.target)}`, which has no public method besides `run`. "
-                "Others call a service's public methods: write one, or use `PyClassNode` for an object that only runs."
+                "Other nodes call a service's public methods: add a method, or use `PyClassNode` for an object that "
+                "only runs."
             )
             raise ProgramError(message)
         taken = [name for name in RESERVED if hasattr(self.target, name)]
         if taken:
             message = (
-                f"`ServiceNode` was given the class `{_name(self.target)}` with {_listed(taken)}. Clients themselves "
-                f"offer {_listed(RESERVED)}, so a service's method of that name could not be called: rename it."
+                f"`ServiceNode` was given the class `{_name(self.target)}` with {_listed(taken)}. These names are "
+                f"reserved for clients ({_listed(RESERVED)}), so such a method could not be called: rename it."
             )
             raise ProgramError(message)
 
@@ -262,8 +263,8 @@ def _require_class(node: Node) -> None:
     if not inspect.isclass(node.target):
         message = (
             f"`{type(node).__name__}` was given {node.target!r} of type {type(node.target).__name__}. The object is "
-            "made where the node lives, in another process perhaps, so pass the class and the arguments of its "
-            f"constructor: `{type(node).__name__}(Class, argument, ...)`. For a function there is `PyNode`."
+            "made in the node, perhaps in another process, so pass the class and the arguments of its constructor: "
+            f"`{type(node).__name__}(Class, argument, ...)`. For a function there is `PyNode`."
         )
         raise ProgramError(message)
 

@@ -78,8 +78,8 @@ class Program:
         if self._group is not None or not label or "/" in label:
             message = (
                 f"`Program.group` of {self.name!r} was given the label {label!r}"
-                f"{f' inside group {self._group.label!r}' if self._group else ''}. Labels of groups are not empty and "
-                "contain no '/', and groups do not nest: name nodes apart by a longer label, such as 'actors-left'."
+                f"{f' inside group {self._group.label!r}' if self._group else ''}. A group's label is not empty and "
+                "contains no '/', and groups do not nest: use a longer label, such as 'actors-left'."
             )
             raise ProgramError(message)
         self._group = _Group(label, dict(resources or {}), dict(environment or {}), restart or Restart(), colocate)
@@ -193,15 +193,15 @@ class Program:
         if not isinstance(node, Node):
             message = (
                 f"`Program.add_node` of {self.name!r} was given {node!r} of type {type(node).__name__}. A program "
-                "holds nodes: wrap a function in `PyNode`, a class with `run` in `PyClassNode`, one that others call "
-                "in `ServiceNode`."
+                "consists of nodes: wrap a function in `PyNode`, a class with `run` in `PyClassNode`, a class that "
+                "others call in `ServiceNode`."
             )
             raise ProgramError(message)
         if concurrency < 1 or (hang_seconds is not None and hang_seconds <= 0):
             message = (
                 f"`Program.add_node` was given concurrency={concurrency} and hang_seconds={hang_seconds} for "
-                f"{label!r}. Both count something that happens: use concurrency of at least 1, and more than 0 "
-                "seconds, or None for a node that may be silent forever."
+                f"{label!r}. Use a concurrency of at least 1, and more than 0 seconds, or None for a node without a "
+                "heartbeat limit."
             )
             raise ProgramError(message)
         handles = list(handles_in((node.target, node.args, node.kwargs)))
@@ -220,8 +220,8 @@ class Program:
         foreign = sorted(f"{handle.label} of {handle.program}" for handle in handles if handle not in self._handles)
         if foreign:
             message = (
-                f"`Program.{operation}` of {self.name!r} was given handles of another program: {', '.join(foreign)}. "
-                "Handles only mean something in the program that made them: add those nodes to this program."
+                f"`Program.{operation}` of {self.name!r} was given handles of another program: {', '.join(foreign)}. A "
+                "handle is valid only in its own program: add those nodes to this program."
             )
             raise ProgramError(message)
 
@@ -232,7 +232,7 @@ class Program:
             message = (
                 f"`Program` {self.name!r} was asked to colocate {', '.join(spec.label for spec in members)}, whose "
                 "groups set different environment variables. One process has one environment: give these groups the "
-                "same `environment`, or leave the nodes apart."
+                "same `environment`, or do not colocate the nodes."
             )
             raise ProgramError(message)
         for spec in members:

@@ -270,7 +270,7 @@ class RayEngine:
         if faults:
             message = (
                 f"`launch` on Ray was given program {program.name!r} with nodes that no machine of the cluster can "
-                f"hold: {'; '.join(faults)}. An actor lives on one machine: start machines with these resources, ask "
-                "for less, or leave nodes apart."
+                f"hold: {'; '.join(faults)}. An actor runs on one machine: start machines with these resources, ask "
+                "for less, or do not colocate nodes."
             )
             raise ProgramError(message)

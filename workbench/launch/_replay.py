@@ -54,9 +54,9 @@ class Replay:
         if not 1 <= min_size <= max_size or sampling not in ("uniform", "fifo", "prioritized") or not rate_fits:
             message = (
                 f"`Replay` was given max_size={max_size}, min_size={min_size}, sampling={sampling!r}, "
-                f"samples_per_insert={samples_per_insert}. A sampler that waits for more than the table holds, or may "
-                "sample nothing, waits forever: choose 1 <= min_size <= max_size, samples_per_insert above 0 or "
-                "None, and 'uniform', 'fifo' or 'prioritized'."
+                f"samples_per_insert={samples_per_insert}. A sampler that waits for more items than the table can "
+                "store, or that may not sample, waits forever: choose 1 <= min_size <= max_size, samples_per_insert "
+                "above 0 or None, and 'uniform', 'fifo' or 'prioritized'."
             )
             raise ProgramError(message)
         import numpy as np

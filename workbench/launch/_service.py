@@ -128,7 +128,7 @@ class _Batcher:
             found = ", ".join(f"{count} positional and keywords {list(names)}" for count, names in sorted(shapes))
             message = (
                 f"The batched method `{self._method}` of {self._label!r} got calls of one batch with different "
-                f"arguments: {found}. A batch is a list per argument, so every caller must pass the same ones."
+                f"arguments: {found}. A batch has one list per argument, so all callers must pass the same arguments."
             )
             raise NodeError(message, stage=self._label)
         first_args, first_kwargs, _ = batch.calls[0]

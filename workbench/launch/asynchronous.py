@@ -64,7 +64,7 @@ class AsynchronousServer:
                 if context.stop_requested:
                     message = (
                         f"`pull` of {client!r} gave up waiting for slower clients: the program stops. A client ends "
-                        "with it: let its `run` end."
+                        "with its program: let its `run` end."
                     )
                     raise NodeError(message, stage=context.label)
                 self._forget(context.failed_peers)
@@ -154,9 +154,9 @@ def asynchronous_fedavg_program(
     if not data or rounds < 1 or staleness < 0 or not 0 < mixing <= 1 or exponent < 0:
         message = (
             f"`asynchronous_fedavg_program` was given {len(data)} clients' data, rounds={rounds}, "
-            f"staleness={staleness}, mixing={mixing}, exponent={exponent}. Some client has to work, and the server "
-            "moves towards it by a share: pass data of at least one client, rounds of at least 1, staleness and "
-            "exponent of at least 0, and 0 < mixing <= 1."
+            f"staleness={staleness}, mixing={mixing}, exponent={exponent}. At least one client must train, and the "
+            "server moves towards its result by a share: pass data of at least one client, rounds of at least 1, "
+            "staleness and exponent of at least 0, and 0 < mixing <= 1."
         )
         raise ProgramError(message)
     program = Program("asynchronous FedAvg")
@@ -248,7 +248,7 @@ def actor_learner_program(
         act: `act(params, random)` returns one item of experience and its priority; `random` is a NumPy generator.
         learn: `learn(params, items, probabilities)` returns new parameters and new priorities of the items (or None).
         params: Initial parameters.
-        actors: How many.
+        actors: Number of actors.
         steps: Number of steps of the learner.
         batch: Number of items per step.
         replay: The table. Default: 10,000 items, sampled uniformly after the first batch is complete.

@@ -108,9 +108,8 @@ class ReplicaContext:
         """
         if op not in ("sum", "mean"):
             message = (
-                f"`reduce_scatter` was given op={op!r}. Only sums can be computed in parts by one collective, so the "
-                "rule "
-                'is "sum" or "mean": for another one use `all_reduce` and keep the part of `replica_id`.'
+                f"`reduce_scatter` was given op={op!r}. Only sums can be computed in parts by one collective, so "
+                '`op` must be "sum" or "mean": for others use `all_reduce` and keep the part of `replica_id`.'
             )
             raise PlacementError(message)
         self._check_parts("reduce_scatter", tree, 0)
@@ -189,8 +188,8 @@ class ReplicaContext:
         except NameError:
             message = (
                 f"`{operation}` of a replica context was used where no replica runs: the axis {self.axis!r} of its "
-                f"{self.num_replicas} replicas is not open here. A context is good only while `step_fn` is called with "
-                "it: use it inside `step_fn`, and run that with `Replicator.run` or `Replicator.step`."
+                f"{self.num_replicas} replicas is not open here. A context is valid only during the call of `step_fn`: "
+                "use it inside `step_fn`, and run `step_fn` with `Replicator.run` or `Replicator.step`."
             )
             raise PlacementError(message) from None
 

@@ -43,7 +43,7 @@ class ReplicaInputs:
             message = (
                 f"`{self.name}` had no batch for step {step} of {steps} on replicas {ended} of {len(batches)}. Every "
                 "replica needs a batch in every step, or the others would wait for it: yield more batches (repeat the "
-                f"data), give each replica as many, or run {step} steps."
+                f"data), give all replicas the same number, or run {step} steps."
             )
             raise DataError(message)
         kinds = [_described(batch) for batch in batches]

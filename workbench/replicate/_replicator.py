@@ -64,7 +64,7 @@ class Replicator:
         if positions is not None and count % positions:
             message = (
                 f"`Replicator` was given {count} replicas for the mesh axis {axis!r} of size {positions}, which does "
-                f"not divide {count}. Every position of the axis holds as many replicas: use a multiple of "
+                f"not divide {count}. Every position of the axis needs the same number of replicas: use a multiple of "
                 f"{positions}, or a mesh whose axis {axis!r} divides {count}."
             )
             raise MeshError(message)
@@ -168,8 +168,8 @@ def _positions(mesh: Mesh, axis: str) -> int:
     if types.get(axis, AxisType.Manual) is AxisType.Manual:
         message = (
             f"`Replicator` was given a mesh with the axes {dict(mesh.shape)}, but the axis of the replicas is "
-            f"{axis!r}. Replicas live along one Auto or Explicit axis of the mesh: name it with `axis=`, or make one "
-            f"with `workbench.make_mesh({axis}=8)`."
+            f"{axis!r}. Replicas are placed along one Auto or Explicit axis of the mesh: pass its name as `axis=`, or "
+            f"make one with `workbench.make_mesh({axis}=8)`."
         )
         raise MeshError(message)
     return mesh.shape[axis]

@@ -72,9 +72,9 @@ class ReplicaStep:
                 "; ".join(wrong[:6]) or f"{jax.tree.structure(state)} before, {jax.tree.structure(shapes[0])} after"
             )
             message = (
-                f"`{self.__name__}` returned another kind of state than it was given: {listed}. The state of one step "
-                "is the input of the next, so structure, shapes and dtypes stay: return it as it came, and put other "
-                "values into the metrics."
+                f"`{self.__name__}` returned a state of another form than its input: {listed}. The state of one step "
+                "is the input of the next step, so structure, shapes and dtypes must not change: keep them, and put "
+                "other values into the metrics."
             )
             raise ProgramError(message)
 
@@ -88,9 +88,9 @@ class ReplicaStep:
         if wrong:
             message = (
                 f"`{self.__name__}` returned a state that may differ between the {self.ctx.num_replicas} replicas: "
-                f"{', '.join(wrong[:8])} depend on the batch or the `replica_id` of one replica. The state is one "
-                "value that all replicas hold: `ctx.all_reduce` the gradients or statistics it is made of, return "
-                "what belongs to one replica as a metric, or declare it equal with `check_state=False`."
+                f"{', '.join(wrong[:8])} depend on the batch or the `replica_id` of one replica. The state must be "
+                "equal on all replicas: `ctx.all_reduce` the gradients or statistics that it is computed from, return "
+                "values of single replicas as metrics, or declare it equal with `check_state=False`."
             )
             raise ProgramError(message)
 

@@ -196,7 +196,7 @@ def test_the_compiled_all_reduce_carries_the_packed_words() -> None:
         (lambda: algorithms.gaussian_mean(0.0, 1.0), "clip=0.0.*positive finite clip"),
         (lambda: algorithms.gaussian_mean(1.0, -1.0), "noise_multiplier=-1.0"),
         (lambda: algorithms.gaussian_mean(1.0, 1.0, of=algorithms.median()), "'median'.*memory=False"),
-        (lambda: algorithms.gaussian_mean(1.0, 1.0, of=algorithms.top_k_mean(0.1)), "'top 0.1'.*hides nobody"),
+        (lambda: algorithms.gaussian_mean(1.0, 1.0, of=algorithms.top_k_mean(0.1)), "'top 0.1'.*gives no privacy"),
         (lambda: algorithms.epsilon(1.0, rounds=1, participation=0.0, delta=1e-5), "participation=0.0"),
     ],
     ids=["trim all", "send none", "one bit", "too many", "no clip", "noise", "around median", "memory", "nobody"],

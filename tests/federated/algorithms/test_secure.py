@@ -57,7 +57,7 @@ def test_sum_is_exact_with_any_tolerated_dropouts(numbers, dropped):
 def test_below_the_threshold_nothing_is_recovered(dropped):
     opened = SecureSession(CLIENTS, 5).begin()
     alive = sorted(set(range(CLIENTS)) - dropped - {1})
-    with pytest.raises(EngineError, match="below it nothing is recovered"):
+    with pytest.raises(EngineError, match="fewer answers recover nothing"):
         opened.reveal(alive)
     assert not any(exchange == "unmasking" for exchange, _ in opened.received)
 

@@ -216,7 +216,7 @@ def test_tff_refuses_cut_off_files_and_unknown_clients(tmp_path):
     path = write_hdf5(tmp_path / "a.h5", {"a": {"x": np.zeros(2000)}})
     with pytest.raises(DataError, match=r"asked for 2 clients and holds 1: use 1 to 1"):
         wd.load_tff_hdf5(path, clients=2)
-    with pytest.raises(DataError, match=r"asked for 'q', which it does not hold. It holds 'a'"):
+    with pytest.raises(DataError, match=r"asked for 'q', which it does not contain. It contains 'a'"):
         wd.load_tff_hdf5(path, clients=["q"])
     with pytest.raises(DataError, match="it is cut off or not HDF5"):
         wd.load_tff_hdf5(cut(path))
@@ -236,7 +236,7 @@ def test_npz_with_a_client_column_is_grouped(tmp_path):
 
 
 NPZ = {
-    "nameless": ({"x": np.zeros(2)}, "it holds 'x' and no array 'client' that says whose"),
+    "nameless": ({"x": np.zeros(2)}, "it holds 'x' and no array 'client' with the client of each row"),
     "nothing": ({}, "it holds nothing"),
     "rows": (
         {"client": np.array([1, 2]), "x": np.zeros(3)},

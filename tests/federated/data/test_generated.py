@@ -32,7 +32,7 @@ def test_writers_differ_more_than_the_copies_of_one():
 
 @pytest.mark.parametrize("bad", [{"writers": 0}, {"copies": 0}, {"characters": ""}])
 def test_no_glyphs_are_refused(bad):
-    with pytest.raises(DataError, match="draws at least one character once"):
+    with pytest.raises(DataError, match="draws at least one character at least once"):
         data.rendered_glyphs(**bad)
 
 

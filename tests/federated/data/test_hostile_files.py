@@ -83,7 +83,7 @@ def test_hdf5_with_numbers_in_another_file_is_refused(tmp_path: Path):
     def make(h5py: Any, group: Any) -> None:
         group.create_dataset("x", (10,), np.uint64, external=[(str(secret), 0, 80)])
 
-    with pytest.raises(DataError, match=r"client 'a', field 'x': its numbers lie in another file"):
+    with pytest.raises(DataError, match=r"client 'a', field 'x': its numbers are in another file"):
         load_tff_hdf5(_hdf5(tmp_path / "data.h5", make))
 
 
@@ -99,7 +99,7 @@ def test_hdf5_that_announces_more_than_it_holds_is_refused(tmp_path: Path):
     def make(h5py: Any, group: Any) -> None:
         group.create_dataset("x", (10**10,), np.float64, chunks=(1000,))
 
-    with pytest.raises(DataError, match=r"announces 80000000000 bytes and holds 0"):
+    with pytest.raises(DataError, match=r"declares 80000000000 bytes but stores 0"):
         load_tff_hdf5(_hdf5(tmp_path / "data.h5", make))
 
 

@@ -134,7 +134,7 @@ WRONG = {
     ),
     "text": (
         lambda d: wd.pad_clients(wd.ClientData(arrays={"a": {"t": np.array(["to be"])}})),
-        r"field\(s\) 't' hold text. Devices hold numbers only: .*`tokenize`",
+        r"field\(s\) 't' hold text. Devices store only numbers: .*`tokenize`",
     ),
     "negative seed": (lambda d: wd.pad_clients(d, key=-1), r"is -1. It must be a seed.*jax\.random\.key\(0\)"),
     "float key": (lambda d: wd.pad_clients(d, key=np.float32(1)), "It must be a seed"),

@@ -126,9 +126,9 @@ def rows(*lists):
 
 
 WRONG = {
-    "twice": (lambda: wd.Partition(rows([0, 1], [1])), r"held more than once: \[1\], rows held by nobody: \[2\]"),
-    "hole": (lambda: wd.Partition(rows([0, 3], [1])), r"rows held by nobody: \[2\]"),
-    "negative": (lambda: wd.Partition(rows([0, -1])), r"rows held by nobody: \[1\]"),
+    "twice": (lambda: wd.Partition(rows([0, 1], [1])), r"rows of several clients: \[1\], rows of no client: \[2\]"),
+    "hole": (lambda: wd.Partition(rows([0, 3], [1])), r"rows of no client: \[2\]"),
+    "negative": (lambda: wd.Partition(rows([0, -1])), r"rows of no client: \[1\]"),
     "float rows": (lambda: wd.Partition(rows([0.0, 1.0])), "row numbers of dtype float64"),
     "nothing": (lambda: wd.Partition(()), "no examples at all"),
     "same id": (lambda: wd.Partition(rows([0], [1]), ("a", "a")), "1 distinct ids for 2 clients"),

@@ -67,7 +67,7 @@ def test_a_round_without_clients_has_weight_zero_everywhere(held):
 
 
 def test_more_clients_than_places_are_an_error_and_never_left_out(held):
-    with pytest.raises(DataError, match=r"drew \d+ of 30 clients in round \d+ for 4 places"):
+    with pytest.raises(DataError, match=r"drew \d+ of 30 clients in round \d+ for 4 slots"):
         list(wd.poisson_cohorts(held, 0.3, key=0, rounds=50, slots=4))
 
 

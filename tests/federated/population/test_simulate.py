@@ -259,7 +259,7 @@ def test_work_that_no_device_can_do_is_refused():
 
 
 def test_a_cohort_larger_than_the_population_is_refused():
-    with pytest.raises(ProgramError, match="never more than 1000 of 1000 clients"):
+    with pytest.raises(ProgramError, match="at most 1000 of 1000 clients"):
         simulate(MACHINES, EVEN, Synchronous(cohort=2000), rounds=1)
 
 

@@ -80,7 +80,7 @@ class Hostile:
 
 def test_code_in_a_pickle_is_not_run(write, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(DataError, match="a trace holds plain numbers only"):
+    with pytest.raises(DataError, match="a trace contains only plain numbers"):
         read_fedscale_devices(write("hostile", {1: Hostile()}))
     assert not (tmp_path / "made-by-a-pickle").exists()
 

@@ -78,7 +78,7 @@ def test_loops_of_unknown_length_are_refused():
             lambda w: w.sum() < 100, lambda w: wb.reduce_sum(wb.map_fn(lambda w, x: w + x, (wb.broadcast(w), x))), w
         )
 
-    with pytest.raises(ProgramError, match="a length that only a run decides"):
+    with pytest.raises(ProgramError, match="a length that is known only at run time"):
         work_of(wb.trace(rounds)(jnp.ones(10), jnp.ones((2, 10))))
 
 

@@ -144,7 +144,7 @@ def geometric_median(*, iterations: int = 8, smoothing: float = 1e-6) -> Aggrega
 def _check(name: str, clients: int, byzantine: int, needed: int, rule: str) -> None:
     if byzantine < 0 or clients < needed:
         message = (
-            f"`{name}` received byzantine={byzantine} for {clients} clients. It holds against f wrong clients among at "
+            f"`{name}` received byzantine={byzantine} for {clients} clients. It tolerates f wrong clients among at "
             f"least {rule}: pass a smaller number, or use `median()` or `geometric_median()`."
         )
         raise ProgramError(message)

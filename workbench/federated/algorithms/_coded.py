@@ -38,8 +38,8 @@ def encode_blocks(a: Float[Array, " rows k"], *, workers: int, needed: int) -> F
     if not 1 <= needed <= workers or a.shape[0] % needed:
         message = (
             f"`encode_blocks` was given a matrix of {a.shape[0]} rows, workers={workers} and needed={needed}. The "
-            f"matrix is cut into `needed` equal blocks, and that many of the workers suffice: pass 1 to {workers} that "
-            "divide the rows, padding the matrix with rows of zeros where they do not."
+            "matrix is cut into `needed` equal blocks, and the results of `needed` workers suffice: pass "
+            f"a number from 1 to {workers} that divides the rows, and pad the matrix with rows of zeros if necessary."
         )
         raise ProgramError(message)
     a = _wide("encode_blocks", "a", a)

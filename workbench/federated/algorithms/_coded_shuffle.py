@@ -57,9 +57,9 @@ def plan_shuffle(rows: int, workers: int, cached: int, *, balanced: bool = False
     """
     if workers < 2 or rows % workers or not rows // workers <= cached <= rows:
         message = (
-            f"`plan_shuffle` was given {rows} rows, workers={workers} and cached={cached}. Every worker holds a batch "
-            f"of rows / workers and room for others: pass a multiple of {workers} rows among 2 or more workers, and "
-            f"{max(rows // max(workers, 1), 1)} to {rows} of them cached."
+            f"`plan_shuffle` was given {rows} rows, workers={workers} and cached={cached}. Every worker caches a batch "
+            f"of rows / workers rows, and possibly others: pass a multiple of {workers} rows among 2 or more workers, "
+            f"and {max(rows // max(workers, 1), 1)} to {rows} of them cached."
         )
         raise ProgramError(message)
     random = np.random.default_rng(seed)
@@ -93,9 +93,9 @@ def _balanced_caches(before: np.ndarray, cached: int, rows: int) -> np.ndarray:
     if cached * workers % rows or batch % math.comb(workers - 1, copies - 1):
         message = (
             f"`plan_shuffle` was given cached={cached} and balanced=True for {rows} rows among {workers} workers. "
-            "Every row is held by `cached * workers / rows` workers, a whole number t, and every batch is dealt "
-            "evenly to the groups of t − 1 others: pass a multiple of rows / workers, and batches that C(workers − 1, "
-            "t − 1) divides."
+            "Every row is cached by t = `cached * workers / rows` workers, a whole number, and every batch is spread "
+            "evenly over the groups of t − 1 other workers: pass a multiple of rows / workers, and batches that "
+            "C(workers − 1, t − 1) divides."
         )
         raise ProgramError(message)
     held: list[list[int]] = [batch_.tolist() for batch_ in before]

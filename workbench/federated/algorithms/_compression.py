@@ -42,7 +42,7 @@ def top_k_mean(fraction: float, *, memory: bool = True) -> Aggregator:
     if not 0 < fraction <= 1:
         message = (
             f"`top_k_mean` was given fraction={fraction}, but a client sends at least one and at most all of its "
-            "entries. The fraction is a part: pass a number above 0 and up to 1, such as 0.05."
+            "entries. The fraction is a share of the entries: pass a number above 0 and up to 1, such as 0.05."
         )
         raise ProgramError(message)
 
@@ -118,8 +118,8 @@ def _integer_sum(bits: int, shares: PyTree[Array], key: jax.Array) -> PyTree[Arr
     room = math.ceil(math.log2(clients * 2 * _levels(bits) + 1))
     if room > 32:
         message = (
-            f"`quantized_mean` was given bits={bits} for {clients} clients, whose sum needs {room} bits. It is added "
-            f"in words of 32 bits: use at most {bits - room + 32} bits, or fewer clients."
+            f"`quantized_mean` was given bits={bits} for {clients} clients, whose sum needs {room} bits. The sum must "
+            f"fit into 32 bits: use at most {bits - room + 32} bits, or fewer clients."
         )
         raise ProgramError(message)
 

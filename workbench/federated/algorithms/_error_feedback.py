@@ -329,7 +329,7 @@ def _check_fraction(name: str, fraction: float) -> None:
     if not 0 < fraction <= 1:
         message = (
             f"`{name}` received fraction={fraction}, but a client sends at least one and at most all of its entries. "
-            "The fraction is a part: pass a number above 0 and up to 1, such as 0.05."
+            "The fraction is a share of the entries: pass a number above 0 and up to 1, such as 0.05."
         )
         raise ProgramError(message)
 

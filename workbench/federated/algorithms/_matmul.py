@@ -102,9 +102,9 @@ def _grid() -> tuple[int, int]:
     if not {"layers", "rows", "cols"} <= set(sizes) or sizes["rows"] != sizes["cols"]:
         found = ", ".join(f"{name}={size}" for name, size in sizes.items()) or "none"
         message = (
-            f"`matmul_25d` found the mesh axes {found}. Its panels travel along the rows and columns of a square grid "
-            "of devices, in one or more layers: `jax.set_mesh(wb.make_mesh(layers=2, rows=2, cols=2))`, or layers=1 "
-            "for SUMMA."
+            f"`matmul_25d` found the mesh axes {found}. Its panels are sent along the rows and columns of a square "
+            "grid of devices, in one or more layers: `jax.set_mesh(wb.make_mesh(layers=2, rows=2, cols=2))`, or "
+            "layers=1 for SUMMA."
         )
         raise MeshError(message)
     return sizes["layers"], sizes["rows"]

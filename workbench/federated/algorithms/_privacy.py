@@ -79,15 +79,15 @@ def _check_noise(clip: float, noise_multiplier: float, inner: Aggregator) -> Non
     if not (clip > 0 and noise_multiplier >= 0 and math.isfinite(clip)):
         message = (
             f"`gaussian_mean` was given clip={clip} and noise_multiplier={noise_multiplier}. One client moves the sum "
-            "by at most `clip`, and the noise is that many times as large: pass a positive finite clip and a "
+            "by at most `clip`, and the noise is `noise_multiplier` times as large: pass a positive finite clip and a "
             "multiplier of at least 0."
         )
         raise ProgramError(message)
     if not inner.bounded:
         message = (
-            f"`gaussian_mean` was put around {inner.name!r}, in which one client can weigh more than its clipped "
-            "update (a memory of earlier rounds, a scale taken from all clients, or rows that are compared). The "
-            "noise then gives no privacy: use `weighted_mean()` or `top_k_mean(..., memory=False)` inside."
+            f"`gaussian_mean` received of={inner.name!r}, in which one client can weigh more than its clipped update "
+            "(a memory of earlier rounds, a scale taken from all clients, or rows that are compared). The noise then "
+            "gives no privacy: use `weighted_mean()` or `top_k_mean(..., memory=False)` inside."
         )
         raise ProgramError(message)
 
@@ -135,8 +135,8 @@ def epsilon(noise_multiplier: float, *, rounds: int, participation: float, delta
     if noise_multiplier < 0 or rounds < 0 or not 0 < participation <= 1 or not 0 < delta < 1:
         message = (
             f"`epsilon` was given noise_multiplier={noise_multiplier}, rounds={rounds}, participation={participation} "
-            f"and delta={delta}. Noise and rounds are not negative, a participation is a chance above 0 and up to 1, "
-            "and delta a chance between 0 and 1: pass 1e-5 or less for delta."
+            f"and delta={delta}. Noise and rounds are not negative, a participation is a probability above 0 and up to "
+            "1, and delta a probability between 0 and 1: pass 1e-5 or less for delta."
         )
         raise ProgramError(message)
     if noise_multiplier == 0 or rounds == 0:
@@ -154,6 +154,6 @@ def epsilon(noise_multiplier: float, *, rounds: int, participation: float, delta
         message = (
             f"`epsilon` received noise_multiplier={noise_multiplier}, rounds={rounds}, participation={participation} "
             f"and delta={delta}, which the accountant cannot compose: {error}. It discretises the privacy loss, which "
-            "is too large for that here: pass more noise, fewer rounds or a smaller participation."
+            "is too large here: pass more noise, fewer rounds or a smaller participation."
         )
         raise ProgramError(message) from error

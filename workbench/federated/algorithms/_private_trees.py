@@ -110,7 +110,7 @@ def ftrl_epsilon(noise_multiplier: float, *, rounds: int, delta: float) -> float
     if noise_multiplier < 0 or rounds < 1 or not 0 < delta < 1:
         message = (
             f"`ftrl_epsilon` received noise_multiplier={noise_multiplier}, rounds={rounds} and delta={delta}. Noise is "
-            "not negative, there is at least one round, and delta is a chance between 0 and 1: pass such numbers."
+            "not negative, there is at least one round, and delta is a probability between 0 and 1: pass such numbers."
         )
         raise ProgramError(message)
     if noise_multiplier == 0:

@@ -51,9 +51,9 @@ def secure_aggregation_cost(
     if not 2 <= needed <= clients or not 1 <= others < clients or not 0 <= dropouts < clients or values < 1 or bits < 1:
         message = (
             f"`secure_aggregation_cost` received clients={clients}, values={values}, threshold={needed}, "
-            f"dropouts={dropouts}, bits={bits} and neighbours={others}. A threshold of at least two of the clients "
-            "answers, and masks are shared with others: pass 2 <= threshold <= clients, 0 <= dropouts < clients and "
-            "1 <= neighbours < clients."
+            f"dropouts={dropouts}, bits={bits} and neighbours={others}. At least two clients must answer, and every "
+            "client shares masks with other clients: pass 2 <= threshold <= clients, 0 <= dropouts < clients and 1 <= "
+            "neighbours < clients."
         )
         raise ProgramError(message)
     survivors = clients - dropouts

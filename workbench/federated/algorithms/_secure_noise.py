@@ -59,14 +59,14 @@ def noise_grid(clients: int, *, clip: float, bits: int, noise_multiplier: float,
         return NoiseGrid(clip, clip / 2**bits, 2**bits, 0, is_noisy=False)
     if threshold is None or not 1 <= threshold <= clients:
         raise ProgramError(
-            settings + "Each client adds its part of the noise, and the parts of the clients that certainly stay must "
-            f"be enough: pass the threshold of the session, 1 to {clients}."
+            settings + "Each client adds its part of the noise, and the parts of `threshold` clients must be enough: "
+            f"pass the threshold of the session, 1 to {clients}."
         )
     deviation = noise_multiplier / math.sqrt(threshold)  # noise of one client, relative to the clip
     log2 = math.floor(math.log2(deviation) + bits)
     if not _LEAST_LOG2_DEVIATION <= log2 <= MOST_LOG2_DEVIATION:
         raise ProgramError(
-            settings + f"One client's noise has a standard deviation of 2^{log2} units. It is between "
+            settings + f"One client's noise has a standard deviation of 2^{log2} units. It must be between "
             f"2^{_LEAST_LOG2_DEVIATION} and 2^{MOST_LOG2_DEVIATION}: pass "
             + ("more bits." if log2 < _LEAST_LOG2_DEVIATION else "fewer bits.")
         )
@@ -135,8 +135,9 @@ def secure_epsilon(
     if values < 1 or rounds < 0 or not 0 < delta < 1 or not 0 <= colluding < threshold:
         message = (
             f"`secure_epsilon` received values={values}, rounds={rounds}, delta={delta}, colluding={colluding} and "
-            f"threshold={threshold}. An update has values, delta is a chance, and some of the clients that stay are "
-            "honest: pass positive values, rounds of at least 0, 1e-5 or less for delta, and colluding < threshold."
+            f"threshold={threshold}. An update has values, delta is a probability, and some of the remaining clients "
+            "are honest: pass positive values, rounds of at least 0, 1e-5 or less for delta, and colluding < "
+            "threshold."
         )
         raise ProgramError(message)
     grid = noise_grid(clients, clip=1.0, bits=bits, noise_multiplier=noise_multiplier, threshold=threshold)

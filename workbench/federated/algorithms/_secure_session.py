@@ -68,9 +68,9 @@ class SecureSession:
     def __post_init__(self) -> None:
         if not self.clients >= 2 or not self.clients / 2 < self.threshold <= self.clients:
             message = (
-                f"`SecureSession` received clients={self.clients} and threshold={self.threshold}. Two halves of the "
-                "clients must not be able to answer apart: pass at least 2 clients, and "
-                "clients / 2 < threshold <= clients."
+                f"`SecureSession` received clients={self.clients} and threshold={self.threshold}. Two disjoint groups "
+                "of clients must not both reach the threshold: pass at least 2 clients, and clients / 2 < threshold "
+                "<= clients."
             )
             raise ProgramError(message)
 
@@ -91,7 +91,7 @@ class SecureSession:
         if np.shape(present) != (self.clients,):
             message = (
                 f"`SecureSession.masks` received present of shape {np.shape(present)} for {self.clients} clients. It "
-                f"says of each client whether its result arrives: pass {self.clients} of True or False."
+                f"states for each client whether its result arrives: pass {self.clients} values, True or False."
             )
             raise ProgramError(message)
         opened = self.begin()
@@ -152,7 +152,7 @@ class SecureRound:
         if min(len(alive), len(answering)) < needed:
             message = (
                 f"`SecureRound.reveal` received the results of {len(alive)} of {self._session.clients} clients and "
-                f"answers of {len(answering)}. The threshold is {needed}, and below it nothing is recovered: repeat "
+                f"answers of {len(answering)}. The threshold is {needed}, and fewer answers recover nothing: repeat "
                 "the round with clients that stay, or start a session with a lower threshold."
             )
             raise EngineError(message)
@@ -190,8 +190,8 @@ def _recovered(client: int, shares: Mapping[int, int], threshold: int, key: byte
         message = (
             f"`SecureRound.reveal` received {len(shares)} shares of a secret of client {client}, and they do not "
             f"belong together. At least one of the clients {sorted(number - 1 for number in shares)} answered with a "
-            f"wrong share, or client {client} dealt wrong ones: begin a new round, without the clients that you do not "
-            "trust."
+            f"wrong share, or client {client} distributed wrong shares: begin a new round, without the clients that "
+            "you do not trust."
         )
         raise EngineError(message)
     return secret
@@ -246,8 +246,8 @@ class _Party:
         if len(survivors) < self._session.threshold or self.number not in survivors:
             message = (
                 f"Client {self.number} was asked to unmask the survivors {survivors}. A sum of fewer than "
-                f"{self._session.threshold} clients would say too much about each of them, and a client answers for a "
-                "sum that its own result is part of: wait for more results."
+                f"{self._session.threshold} clients would reveal too much about each client, and a client answers only "
+                "for sums that include its own result: wait for more results."
             )
             raise ProgramError(message)
         self._answered = list(survivors)
@@ -268,8 +268,8 @@ class _Party:
             return self._cipher(self.number, sender).decrypt(bytes(12), self.sealed[sender], None)
         except InvalidTag as error:
             message = (
-                f"Client {self.number} cannot open the shares that client {sender} sealed for it. They were changed on "
-                "the way, sealed for somebody else or kept from another round: begin a new round."
+                f"Client {self.number} cannot open the shares that client {sender} sealed for it. The shares were "
+                "changed on the way, sealed for another client or kept from another round: begin a new round."
             )
             raise EngineError(message) from error
 

@@ -34,8 +34,8 @@ def histogram(x: Float[Array, " clients *items"], *, bins: int, low: float, high
     """
     if bins < 1 or not low < high:
         message = (
-            f"`histogram` was given bins={bins}, low={low} and high={high}, which leave no bin to count in. There must "
-            "be at least one bin and `low` must lie below `high`: pass bins >= 1 and two bounds in order."
+            f"`histogram` was given bins={bins}, low={low} and high={high}. There must be at least one bin, and `low` "
+            "must be below `high`: pass bins >= 1 and low < high."
         )
         raise ProgramError(message)
     edges = jnp.linspace(low, high, bins + 1, dtype=x.dtype)
@@ -79,8 +79,8 @@ def quantile(x: Float[Array, " clients *items"], q: float, *, rounds: int = 30) 
     """
     if not 0 <= q <= 1:
         message = (
-            f"`quantile` was given q={q}, but no share of the values is below 0 or above 1. The quantile is a share: "
-            "pass a number in 0 to 1, such as 0.5 for the median or 0.95 instead of 95."
+            f"`quantile` was given q={q}. The quantile is a share of the values: pass a number in 0 to 1, such as 0.5 "
+            "for the median or 0.95 instead of 95."
         )
         raise ProgramError(message)
     # At least one value is at most the answer, so the 0-quantile is the minimum.

@@ -356,7 +356,7 @@ def _sizes(kind: str, name: str) -> dict[str, int]:
         )
         form = {"1d": "a line", "2d": "a square grid", "2.5d": "layers of a square grid"}.get(kind, "a cube")
         message = (
-            f'`tensor_parallel("{kind}").{name}` found the mesh axes {listed}. Its blocks travel along the axes '
+            f'`tensor_parallel("{kind}").{name}` found the mesh axes {listed}. Its blocks are sent along the axes '
             f"{', '.join(axes)} of {form}: use `jax.set_mesh(wb.make_mesh({shape}))`."
         )
         raise MeshError(message)

@@ -46,14 +46,14 @@ class ClientData:
         if unknown:
             message = (
                 f"`ClientData` was given metadata of {show_ids(unknown)}, which have no arrays. Metadata refer to "
-                f"clients by id: use ids among {show_ids(frozen)}, or leave these out."
+                f"clients by id: use ids among {show_ids(frozen)}, or leave out these metadata."
             )
             raise DataError(message)
         fields = next(iter(frozen.values()))
         if self.label is not None and self.label not in fields:
             message = (
                 f"`ClientData` was given label={self.label!r}, but the clients have the fields "
-                f"{', '.join(map(repr, fields))}. The label is one of the fields: pass its name, or label=None."
+                f"{', '.join(map(repr, fields))}. The label is one of the fields: name it, or pass label=None."
             )
             raise DataError(message)
         object.__setattr__(self, "arrays", MappingProxyType(frozen))
@@ -111,8 +111,8 @@ class ClientData:
         if repeated or not chosen:
             what = f"{show_ids(repeated)} more than once" if repeated else "no client"
             message = (
-                f"`select` was asked for {what}. A cohort holds at least one client and each at most once: pass "
-                "distinct ids or positions."
+                f"`select` was asked for {what}. A cohort contains at least one client, and each client at most once: "
+                "pass distinct ids or positions."
             )
             raise DataError(message)
         arrays = {client: self[client] for client in chosen}
@@ -181,8 +181,8 @@ def federate(
         given = ", ".join(f"`{field}` of shape {value.shape}" for field, value in fields.items())
         message = (
             f"`federate` was given {given} and a partition of {partition.examples} examples. Every array needs one row "
-            "per example of the partition: make the partition from these very labels (`dirichlet(y, ...)`) or this "
-            "very number of rows (`iid(len(x), ...)`)."
+            "per example of the partition: make the partition from these labels (`dirichlet(y, ...)`) or this number "
+            "of rows (`iid(len(x), ...)`)."
         )
         raise DataError(message)
     arrays = {

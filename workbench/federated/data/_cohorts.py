@@ -42,7 +42,7 @@ def sample_clients(key: Key, clients: int, cohort: int, *, weight: ArrayLike | N
     if not 1 <= cohort <= able:
         message = (
             f"`sample_clients` was asked for a cohort of {cohort} among {clients} clients, of which {able} can be "
-            f"drawn. A cohort holds at least one client and each at most once: use 1 to {able}."
+            f"drawn. A cohort contains at least one client, and each client at most once: use 1 to {able}."
         )
         raise DataError(message)
     return np.sort(generator(key, _COHORT_STREAM).choice(clients, cohort, replace=False, p=share))
@@ -163,9 +163,9 @@ def poisson_cohorts(
     clients = len(data)
     if not 0 < participation <= 1 or (slots is not None and slots < 1) or multiple_of < 1:
         message = (
-            f"`poisson_cohorts` was given participation={participation}, slots={slots} and "
-            f"multiple_of={multiple_of}. A participation is a chance above 0 and up to 1, and there is at least one "
-            "place: pass 0.1 for a tenth of the clients."
+            f"`poisson_cohorts` was given participation={participation}, slots={slots} and multiple_of={multiple_of}. "
+            "A participation is a probability above 0 and up to 1, and there is at least one slot: pass 0.1 for a "
+            "tenth of the clients."
         )
         raise DataError(message)
     places = most_drawn(clients, participation) if slots is None else slots
@@ -188,9 +188,9 @@ def _poisson_rounds(
         drawn = np.flatnonzero(generator(seed, _COHORT_STREAM).random(clients) < participation)
         if len(drawn) > places:
             message = (
-                f"`poisson_cohorts` drew {len(drawn)} of {clients} clients in round {number} for {places} places. A "
-                "client that is left out would make the cohort another one than the accountant of privacy assumes: "
-                f"pass slots={most_drawn(clients, participation)}, or leave `slots` out."
+                f"`poisson_cohorts` drew {len(drawn)} of {clients} clients in round {number} for {places} slots. If a "
+                "client were left out, the cohort would differ from the assumption of the privacy accountant: pass "
+                f"slots={most_drawn(clients, participation)}, or leave `slots` out."
             )
             raise DataError(message)
         nobody = not len(drawn)

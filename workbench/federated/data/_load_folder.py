@@ -62,7 +62,7 @@ def load_folder(
     paths = sorted(path for path in place.glob(pattern) if path.is_file())
     if not paths:
         message = (
-            f"{source}: no file matches {pattern!r}. Every client is one file: pass the pattern of their names, such "
+            f"{source}: no file matches {pattern!r}. Every client is one file: pass a pattern of file names, such "
             'as "*.npz" or "**/*.csv".'
         )
         raise DataError(message)

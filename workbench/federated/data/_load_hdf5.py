@@ -114,10 +114,10 @@ def _outside(dataset: Foreign) -> str:
     if not isinstance(dataset, h5py.Dataset):
         return "cannot be read: it is not a dataset"
     if dataset.external or dataset.is_virtual:
-        return "its numbers lie in another file"
+        return "its numbers are in another file"
     stored = dataset.id.get_storage_size()
     if dataset.nbytes > _SMALL_BYTES and dataset.nbytes > stored * _MOST_PACKED:
-        return f"announces {dataset.nbytes} bytes and holds {stored}"
+        return f"declares {dataset.nbytes} bytes but stores {stored}"
     return ""
 
 
@@ -127,11 +127,13 @@ def _choose(source: Source, there: list[str], clients: int | Sequence[str] | Non
     if isinstance(clients, int):
         if 1 <= clients <= len(there):
             return there[:clients]
-        message = f"{source} was asked for {clients} clients and holds {len(there)}: use 1 to {len(there)}, or None."
+        message = f"{source} was asked for {clients} clients and contains {len(there)}: use 1 to {len(there)}, or None."
         raise DataError(message)
     unknown = [client for client in clients if client not in there]
     if unknown:
-        message = f"{source} was asked for {show_ids(unknown)}, which it does not hold. It holds {show_ids(there)}."
+        message = (
+            f"{source} was asked for {show_ids(unknown)}, which it does not contain. It contains {show_ids(there)}."
+        )
         raise DataError(message)
     return list(clients)
 

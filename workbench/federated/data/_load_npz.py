@@ -11,8 +11,7 @@ from workbench.federated.data._partition import by_natural_id
 from workbench.records import write_whole
 
 _FORM = (
-    "a .npz archive with arrays named `client/field`, or with one row per example in every array and whose row it is "
-    "in one of them"
+    "a .npz archive with arrays named `client/field`, or arrays with one row per example, one of them with the clients"
 )
 
 
@@ -55,7 +54,7 @@ def load_npz(
     nameless = [name for name in arrays if "/" not in name]
     if nameless or not arrays:
         names = ", ".join(map(repr, nameless[:5])) or "nothing"
-        raise source.unreadable(_FORM, found=f"it holds {names} and no array {client!r} that says whose the rows are")
+        raise source.unreadable(_FORM, found=f"it holds {names} and no array {client!r} with the client of each row")
     held: dict[str, dict[str, np.ndarray]] = {}
     for name, value in arrays.items():
         owner, _, field = name.rpartition("/")
@@ -106,7 +105,7 @@ def _read_members(source: Source, loaded: np.lib.npyio.NpzFile) -> dict[str, np.
         try:
             arrays[name] = loaded[name]
         except MemoryError:
-            problems.append(f"{_name(name)}: announces more numbers than this machine has memory for")
+            problems.append(f"{_name(name)}: declares more numbers than this machine has memory for")
         except Exception as error:  # encrypted, damaged, Python objects
             problems.append(f"{_name(name)}: cannot be read ({str(error).rstrip('.')})")
     source.refuse(problems)

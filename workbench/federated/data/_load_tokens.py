@@ -58,8 +58,8 @@ def load_tokens(
     if length < 1 or (client is None) == (clients is None) or (clients is not None and clients < 1):
         message = (
             f"{source} received length={length}, client={client!r}, clients={clients!r}. A sequence has at least one "
-            "token, and rows belong to whom a field names or are dealt out: pass a positive length, and either "
-            "`client` or a positive `clients`."
+            "token, and a field names the client of each row or rows are assigned in turn: pass a positive length, "
+            "and either `client` or a positive `clients`."
         )
         raise DataError(message)
     held: dict[str, list[np.ndarray]] = {}

@@ -151,22 +151,21 @@ def _check_sizes(
     if wrong or (batch_size is None and epochs != 1):
         message = (
             f"`pad_clients` was given {', '.join(wrong) or f'epochs={epochs} without a batch_size'}. Sizes are at "
-            "least 1, and several epochs need a batch_size to be cut into steps: pass positive numbers, for example "
-            "batch_size=16, epochs=2."
+            "least 1, and several epochs need a batch_size: pass positive numbers, for example batch_size=16, epochs=2."
         )
         raise DataError(message)
     taken = [field for field in data.fields if field in _RESERVED]
     if taken:
         message = (
             f"`pad_clients` was given client data with the field(s) {', '.join(map(repr, taken))}. These names are "
-            f"kept for what padding adds ({', '.join(map(repr, _RESERVED))}): rename the field(s)."
+            f"reserved for arrays that padding adds ({', '.join(map(repr, _RESERVED))}): rename the field(s)."
         )
         raise DataError(message)
     text = [field for field in data.fields if data[0][field].dtype.kind not in "biufcV"]
     if text:
         message = (
-            f"`pad_clients` was given client data whose field(s) {', '.join(map(repr, text))} hold text. Devices hold "
-            "numbers only: make numbers of text first (for words `tokenize`), or leave the field out."
+            f"`pad_clients` was given client data whose field(s) {', '.join(map(repr, text))} hold text. Devices store "
+            "only numbers: convert text to numbers first (for words `tokenize`), or leave the field out."
         )
         raise DataError(message)
     if examples is not None and data.counts.max() > examples:

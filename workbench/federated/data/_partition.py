@@ -37,11 +37,11 @@ class Partition:
             values, times = np.unique(held, return_counts=True)
             twice = values[times > 1][:5].tolist()
             absent = np.setdiff1d(np.arange(max(held.size, held.max() + 1)), held)[:5].tolist()
-            wrong = f"rows held more than once: {twice}, rows held by nobody: {absent}"
+            wrong = f"rows of several clients: {twice}, rows of no client: {absent}"
         if wrong:
             message = (
-                f"`Partition` was given {wrong}. Every row 0 … examples-1 belongs to exactly one client with an id of "
-                "its own: pass one integer array per client that together are a permutation of the rows."
+                f"`Partition` was given {wrong}. Every row 0 … examples-1 belongs to exactly one client, and ids are "
+                "unique: pass one integer array per client that together are a permutation of the rows."
             )
             raise DataError(message)
 
@@ -102,7 +102,7 @@ def dirichlet(
     if not alpha > 0:
         message = (
             f"`dirichlet` was given alpha={alpha}. The concentration must be positive: use 0.1 for strong label skew, "
-            "1 for mild, math.inf for none."
+            "1 for mild skew, math.inf for none."
         )
         raise DataError(message)
     rng = np.random.default_rng(seed)
@@ -276,8 +276,8 @@ def _as_labels(operation: str, labels: ArrayLike) -> np.ndarray:
     if labels.ndim != 1 or labels.size == 0 or labels.dtype.kind not in "iubUS":
         message = (
             f"`{operation}` was given labels of dtype {labels.dtype} and shape {labels.shape}. It needs one integer or "
-            "string per example, of shape (examples,), at least one: pass class numbers, and for targets that are "
-            "measured numbers use `iid` or `by_size`, or bin them with `numpy.digitize` first."
+            "string per example, of shape (examples,), at least one: pass class numbers. For real-valued targets use "
+            "`iid` or `by_size`, or bin them with `numpy.digitize` first."
         )
         raise DataError(message)
     return labels

@@ -146,7 +146,7 @@ def load_cifar(path: str | Path) -> Examples:
         (for CIFAR-100, the fine class).
 
     Raises:
-        DataError: if there is no such file, with the line that downloads it, or a file is cut off.
+        DataError: if there is no such file, with the line that downloads it, or a file is truncated.
 
     Example:
         >>> load_cifar("cifar-10-batches-bin")  # doctest: +SKIP
@@ -162,7 +162,7 @@ def load_cifar(path: str | Path) -> Examples:
         if not len(flat) or len(flat) % width:
             message = (
                 f"`load_cifar` read {file.name} of {len(flat):,} bytes. A record has {width:,} bytes, so the file is "
-                f"cut off or of another kind. Download it again: {_WHERE['CIFAR']}"
+                f"truncated or of another kind. Download it again: {_WHERE['CIFAR']}"
             )
             raise DataError(message)
         rows.append(flat.reshape(-1, width))

@@ -60,9 +60,9 @@ class HypergradientSearch(Grid):
         static = {name: value for name, value in starts[0].items() if name not in names}
         if not names or any(setting[name] != value for setting in starts for name, value in static.items()):
             message = (
-                f"`HypergradientSearch` received a space in which {', '.join(map(repr, names)) or 'nothing'} can "
-                f"descend and {', '.join(map(repr, static)) or 'nothing'} cannot. It improves positive floats, and "
-                "everything else is the same in all trials: run one sweep per value of the others."
+                f"`HypergradientSearch` received a space in which {', '.join(map(repr, names)) or 'nothing'} can be "
+                f"optimized and {', '.join(map(repr, static)) or 'nothing'} cannot. It optimizes positive floats, and "
+                "the other hyperparameters must be equal in all trials: run one sweep per value of the others."
             )
             raise ProgramError(message)
         if problem.batches is not None:

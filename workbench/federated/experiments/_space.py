@@ -138,7 +138,7 @@ class SuccessiveHalving(Grid):
         if self.eta < 2 or self.first_rounds < 1:
             message = (
                 f"`SuccessiveHalving` received eta={self.eta} and first_rounds={self.first_rounds}. One of `eta` "
-                "trials goes on after `first_rounds` rounds: pass eta >= 2 and first_rounds >= 1."
+                "trials continues after `first_rounds` rounds: pass eta >= 2 and first_rounds >= 1."
             )
             raise ProgramError(message)
 

@@ -161,7 +161,7 @@ def _check(
         )
         raise MeasureError(message)
     if not space:
-        message = "`sweep` received no hyperparameters. It varies something: pass a space such as {'lr': [0.01, 0.1]}."
+        message = "`sweep` received no hyperparameters. Pass a space such as {'lr': [0.01, 0.1]}."
         raise ProgramError(message)
     if data is not None and batches is not None:
         message = "`sweep` received both `data` and `batches`. A round trains on one of them: leave the other out."
@@ -204,7 +204,8 @@ def _agree(
         other = [name for name in asked if found.get(name) != asked[name]]
         message = (
             f"`sweep` received directory={str(directory)!r}, which holds a sweep with other {' and '.join(other)}. A "
-            "folder holds one sweep, and resuming needs the same one: pass the same arguments, or another folder."
+            "folder stores one sweep, and only the same sweep can be resumed: pass the same arguments, or another "
+            "folder."
         )
         raise MeasureError(message)
     if propose:

@@ -83,9 +83,9 @@ def _ask_enough(
             check_able(population, load)
         if waited > _PATIENCE:
             message = (
-                f"`simulate` waited {_PATIENCE / 3600:.0f} hours of virtual time for round {number}, in which never "
-                f"more than {len(asked.ids)} of {population.clients} clients were available at once. A round needs "
-                f"{needed}: use a smaller cohort, a larger population or longer sessions."
+                f"`simulate` waited {_PATIENCE / 3600:.0f} hours of virtual time for round {number}, in which at most "
+                f"{len(asked.ids)} of {population.clients} clients were available at once. A round needs {needed}: use "
+                "a smaller cohort, a larger population or longer sessions."
             )
             raise ProgramError(message)
         waited, pause = waited + pause, min(2 * pause, _LONGEST_WAIT)

@@ -63,7 +63,7 @@ class Buffered:
         timeout = math.inf if self.timeout_seconds is None else self.timeout_seconds
         if self.concurrency < 1 or self.buffer < 1 or timeout <= 0:
             message = (
-                f"`Buffered` received {self}. Some client has to work, and a step needs a result: pass a concurrency "
-                "and a buffer of at least 1, and a positive timeout or None."
+                f"`Buffered` received {self}. At least one client must work, and a step needs a result: pass a "
+                "concurrency and a buffer of at least 1, and a positive timeout or None."
             )
             raise ProgramError(message)

@@ -146,14 +146,15 @@ def _check(
     if not isinstance(work, WorkRecord) or not isinstance(schedule, Synchronous | Buffered):
         message = (
             f"`simulate` received a {type(work).__name__} as its work and a {type(schedule).__name__} as its schedule. "
-            "Work is a WorkRecord and a schedule says when the server steps: pass "
+            "Work is a WorkRecord, and the schedule is synchronous or buffered: pass "
             "`work_of(wb.trace(algorithm.round)(state, batches))`, and `Synchronous(...)` or `Buffered(...)`."
         )
         raise ProgramError(message)
     if rounds < 1 or latency_seconds < 0 or sampled < 1:
         message = (
-            f"`simulate` received rounds={rounds}, latency_seconds={latency_seconds} and sampled={sampled}. It runs "
-            "rounds and keeps some clients of each: pass at least 1 round, 1 sampled client, and no negative latency."
+            f"`simulate` received rounds={rounds}, latency_seconds={latency_seconds} and sampled={sampled}. It "
+            "simulates rounds and keeps sampled clients of each: pass at least 1 round, 1 sampled client, and no "
+            "negative latency."
         )
         raise ProgramError(message)
     if protocol is None:
@@ -188,9 +189,12 @@ def _assumptions(population: Population, work: WorkRecord) -> tuple[str, ...]:
         "a device has one speed and one bandwidth, whatever the hour",
         "interruptions are independent of the past; sessions end at their own time",
         "computation takes a program's FLOPs at the device's sustained rate",
-        *(["memory counts values that a client receives, holds and sends, no activations"] * bool(work.memory_bytes)),
-        *(["device classes are the defaults, round numbers and no measurement"] * (population.devices is PHONES)),
-        *(["sessions are the defaults, round numbers and no measurement"] * (population.availability is NIGHTS)),
-        *(["time zones are the defaults, a rough image of the world"] * (population.time_zones is WORLD)),
+        *(
+            ["memory counts values that a client receives, keeps and sends, without activations"]
+            * bool(work.memory_bytes)
+        ),
+        *(["device classes are the defaults: round numbers, not measured"] * (population.devices is PHONES)),
+        *(["sessions are the defaults: round numbers, not measured"] * (population.availability is NIGHTS)),
+        *(["time zones are the defaults, a rough approximation of the world"] * (population.time_zones is WORLD)),
     ]
     return tuple(found)

@@ -127,7 +127,7 @@ class _PlainUnpickler(pickle.Unpickler):
     """Unpickler of containers, numbers and text; refuses to import or call code."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
-        message = f"it names {module}.{name}, and a trace holds plain numbers only"
+        message = f"it names {module}.{name}, but a trace contains only plain numbers"
         raise pickle.UnpicklingError(message)
 
 
@@ -180,7 +180,7 @@ def _check_positive(path: str | Path, **columns: np.ndarray) -> None:
     if wrong:
         message = (
             f"The file {str(path)!r} has numbers of {', '.join(wrong)} that are not positive. Speeds and bandwidths "
-            "are: leave out the devices that were not measured."
+            "must be positive: leave out the devices that were not measured."
         )
         raise DataError(message)
 

@@ -83,8 +83,8 @@ def _of_stage(stage: StageRecord, name: str) -> _Amounts:
         once = _totals(stage.body, name)
         if any(once) and stage.trip_count is None:
             message = (
-                f"`work_of` received {name!r}, whose loop {stage.path} has a length that only a run decides. The work "
-                "of a client is counted before anything runs: pass one round without the loop, or use `lax.scan`."
+                f"`work_of` received {name!r}, whose loop {stage.path} has a length that is known only at run time. "
+                "The work of a client is counted before the run: pass one round without the loop, or use `lax.scan`."
             )
             raise ProgramError(message)
         return tuple(amount * (stage.trip_count or 0) for amount in once)
