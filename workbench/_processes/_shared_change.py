@@ -71,4 +71,4 @@ def _ignore_warnings(message: str) -> SharedChange:
 
 
 UNUSED_DONATIONS_ARE_FINE = _ignore_warnings("Some donated buffers were not usable")
-"""Silences JAX's warning where the compiled module shows which donated buffers were used."""
+"""Silences JAX's warning; the compiled module shows which donated buffers are used."""

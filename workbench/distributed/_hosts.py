@@ -204,8 +204,8 @@ class Hosts:
     def _open(self) -> Foreign:
         if self._client is None:
             message = (
-                "the hosts were asked to run something after they had ended. Hosts do not start again, since JAX joins "
-                "them once: call `start_hosts` for new ones."
+                "the hosts were asked to run something after they had ended. Hosts cannot restart, because JAX joins "
+                "them only once: call `start_hosts` for new ones."
             )
             raise EngineError(message)
         return self._client

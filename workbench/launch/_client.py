@@ -99,7 +99,7 @@ class Client:
             call = functools.partial(_call, self._keeps, self._line.endpoint.call, method)
         else:
             call = functools.partial(_call_within, self._keeps, self._line, self._timeout_seconds, method)
-        self.__dict__[method] = call  # the next look-up does not come here
+        self.__dict__[method] = call  # the next look-up finds it directly
         return call
 
     def __dir__(self) -> list[str]:
@@ -168,6 +168,6 @@ def _check_method(endpoint: Endpoint, method: str) -> None:
     if method not in endpoint.methods:
         message = (
             f"The client of node {endpoint.label!r} was asked for {method!r}. Its public methods are "
-            f"{', '.join(endpoint.methods)}: a leading underscore and plain attributes stay with the node."
+            f"{', '.join(endpoint.methods)}: private methods and plain attributes are not available to clients."
         )
         raise AttributeError(message)

@@ -185,7 +185,7 @@ class DaskEngine:
 
     Service nodes are actors. Other nodes are tasks that occupy a thread of a worker while they run, so the cluster
     needs more threads than such nodes. If a worker dies, the node's `Restart` policy applies. Dask cannot end a running
-    thread: a hung node is abandoned. Calls are faster with `Client(..., direct_to_workers=True)`.
+    thread, so a hung node is abandoned. Calls are faster with `Client(..., direct_to_workers=True)`.
 
     Args (of the constructor):
         client: A `distributed.Client`; the engine does not close it.

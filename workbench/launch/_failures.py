@@ -42,8 +42,8 @@ def failure_error(
     outcome = "was stopped" if on_failure == "stop" else "went on"
     details = "\n\n".join(f"--- {label} ---\n{text.rstrip()}" for label, text in failed.items())
     message = (
-        f"`wait` for program {program!r} on {engine} found failed nodes: {ends}. A node that fails for good notifies "
-        f"the others, and the program {outcome} (on_failure={on_failure!r}). See `Launched.logs({first!r})`, correct "
-        f"the node, or give it a `Restart(limit=...)`.\n\n{details}"
+        f"`wait` for program {program!r} on {engine} found failed nodes: {ends}. The other nodes are notified of a "
+        f"permanent failure, and the program {outcome} (on_failure={on_failure!r}). See `Launched.logs({first!r})`, "
+        f"correct the node, or give it a `Restart(limit=...)`.\n\n{details}"
     )
     return NodeError(message, stage=first)

@@ -20,7 +20,7 @@ class Node:
     """Base class of nodes: a target to call with arguments after the launch."""
 
     kind: "ClassVar[NodeKind]" = "function"
-    concurrency: ClassVar[int] = 1  # unless `add_node` says otherwise
+    concurrency: ClassVar[int] = 1  # default of `add_node`
 
     def __init__(self, target: Callable[..., Any], /, *args: object, **kwargs: object) -> None:
         self.target = target

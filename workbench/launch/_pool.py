@@ -1,4 +1,4 @@
-"""An executor whose threads die with the process."""
+"""An executor whose threads end with the process."""
 
 import queue
 import threading

@@ -25,7 +25,7 @@ CONNECT_SECONDS = 60.0  # time that a call waits for a starting or restarting no
 
 
 class RemoteTraceback(Exception):
-    """The traceback of an exception, from the process where it was raised."""
+    """The traceback of an exception in the process that raised it."""
 
     def __str__(self) -> str:
         return f"in the process of node {self.args[0]!r}:\n{with_source_lines(self.args[1])}"

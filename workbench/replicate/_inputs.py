@@ -23,7 +23,7 @@ class ReplicaInputs:
         if wrong:
             message = (
                 f"`{self.name}` returned a {type(made[wrong[0]]).__name__} for replicas {wrong}, which is not an "
-                "iterator. Each replica reads its own batches, one per step: return an iterator of them, or be a "
+                "iterator. Each replica reads its own batches, one per step: return an iterator of batches, or use a "
                 "generator function."
             )
             raise DataError(message)

@@ -278,7 +278,7 @@ def test_a_folder_of_another_sweep_is_refused(tmp_path: Path) -> None:
 def test_a_folder_in_which_another_sweep_writes_is_refused(tmp_path: Path) -> None:
     store = SweepStore(tmp_path)
     store.lock()
-    with pytest.raises(MeasureError, match="wait for the other one"):
+    with pytest.raises(MeasureError, match="wait for the other sweep"):
         small(directory=tmp_path, rounds=1)
     store.close()
 

@@ -16,7 +16,7 @@ from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mea
 
 
 class ApflState(NamedTuple):
-    """State of the server, with each client's parameters and mixing weight (`own`, `mixing`: `[clients, ...]`)."""
+    """Server state, with each client's parameters and mixing weight (`[clients, ...]`)."""
 
     server: ServerState
     own: Params

@@ -52,9 +52,9 @@ def buffered_fedavg(
         aggregator: As in `fedavg`.
 
     Returns:
-        The algorithm. Its round takes batches `[clients, steps, ...]`, a dictionary that holds `staleness` `[clients]`
-        (whole numbers; `population.train` adds them) and may hold `weight`, and returns the metrics `loss` and
-        `staleness`, the weighted means.
+        The algorithm. Its round takes batches `[clients, steps, ...]`, a dictionary with `staleness` `[clients]`
+        (integers; `population.train` adds them) and optionally `weight`. It returns the metrics `loss` and `staleness`,
+        the weighted means.
 
     Example:
         >>> sgd = optax.sgd(0.5)

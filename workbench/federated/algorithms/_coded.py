@@ -93,12 +93,13 @@ def decode_blocks(
 ) -> Float[Array, " rows m"]:
     """Decodes the product of the whole matrix from any `needed` answers of workers.
 
-    The answers may come from an engine that stops waiting: `Executor(pool, clients_per_task=1, quorum=needed)` runs a
-    program of one `map_fn`, cancels the tasks of late workers, and leaves NaN in their rows.
+    An engine with a quorum can compute the answers: `Executor(pool, clients_per_task=1, quorum=needed)` runs a program
+    of one `map_fn`, cancels the tasks of late workers, and leaves NaN in their rows.
 
     Args:
         answers: Product of each worker's block, from `encode_blocks`, with the same matrix.
-        finished: Workers that answered; the first `needed` of them are used. Default: those without a NaN.
+        finished: Workers that answered; the first `needed` of them are used. Default: workers whose answers have no
+            NaN.
         needed: k, as in `encode_blocks`.
 
     Returns:

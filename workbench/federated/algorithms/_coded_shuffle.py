@@ -125,7 +125,7 @@ def coded_shuffle(plan: ShufflePlan, data: UInt32[Array, " rows width"]) -> UInt
         data: All rows, at the server, as 32-bit words (use `jax.lax.bitcast_convert_type` for floats).
 
     Returns:
-        The workers' new batches, as they decoded them.
+        The workers' decoded new batches.
 
     Example:
         >>> plan = plan_shuffle(40, 4, 20)
@@ -140,7 +140,7 @@ def coded_shuffle(plan: ShufflePlan, data: UInt32[Array, " rows width"]) -> UInt
     empty = jnp.zeros_like(data[:1])
     known = jnp.concatenate([data, empty])  # row −1 is the empty row
     coded = jax.lax.reduce(known[plan.messages], jnp.uint32(0), jax.lax.bitwise_xor, (1,))
-    held = data[plan.caches]  # what earlier rounds left at the workers
+    held = data[plan.caches]  # rows cached in earlier rounds
 
     def read(messages: Array, cache: Array, sources: Array, parts: Array) -> Array:
         with_empty = jnp.concatenate([cache, jnp.zeros_like(cache[:1])])
@@ -175,7 +175,7 @@ def _reading_tables(plan: ShufflePlan) -> tuple[np.ndarray, np.ndarray]:
 def shuffle_messages(
     rows: int, workers: int, share: float, *, gamma: float | None = None, balanced: bool = False
 ) -> tuple[float, float]:
-    """Average cost of a shuffle, uncoded and coded, for many rows, in messages to one worker.
+    """Computes the mean cost of uncoded and coded shuffles for many rows, in unicast messages.
 
     Args:
         rows: q.
@@ -186,10 +186,10 @@ def shuffle_messages(
         balanced: As in `plan_shuffle`.
 
     Returns:
-        `(uncoded, coded)`; the ratio is the gain. Uncoded q (1 − α). Coded, with balanced caches, (α + 1/n) γ(n) times
-        less; with random ones q / (n p)² ((1 − p)ⁿ⁺¹ + (n − 1) p (1 − p) − (1 − p)²) messages to all, where
-        p = (α − 1/n) / (1 − 1/n) is the chance that a worker holds a row beyond its batch. For many workers, that is
-        α γ(n) times less.
+        `(uncoded, coded)`; the ratio is the gain. The uncoded cost is q (1 − α). With balanced caches, the coded cost
+        is (α + 1/n) γ(n) times smaller. With random caches, it is q / (n p)² ((1 − p)ⁿ⁺¹ + (n − 1) p (1 − p) − (1 −
+        p)²) messages to all workers, where p = (α − 1/n) / (1 − 1/n) is the probability that a worker caches a row
+        outside its batch. For many workers, it is then α γ(n) times smaller than the uncoded cost.
 
     Example:
         >>> uncoded, coded = shuffle_messages(10_000, 8, 0.5)

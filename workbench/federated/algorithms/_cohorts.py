@@ -18,8 +18,8 @@ def in_cohorts(make: Callable[[int], Algorithm], *, clients: int, cohort: int) -
 
     A round selects the rows of the cohort's clients, runs the algorithm for `cohort` clients, and returns the rows to
     these clients. All other clients keep their rows. Compute and memory of the batches grow with the cohort; only the
-    state grows with the number of clients. `select` moves rows between devices, so that a plan lists the rows of the
-    cohort's state among those that the server reads.
+    state grows with the number of clients. `select` moves rows between devices, so a plan lists the rows of the
+    cohort's state as read by the server.
 
     Args:
         make: `make(clients)` returns the algorithm for that many clients.

@@ -23,7 +23,7 @@ def top_k_mean(fraction: float, *, memory: bool = True) -> Aggregator:
 
     Args:
         fraction: Share of all parameters that is sent (rounded up), above 0 and up to 1.
-        memory: Whether a client keeps what it did not send and adds it the next time (error feedback).
+        memory: Whether a client adds the unsent part to its next update (error feedback).
 
     Raises:
         ProgramError: if `fraction` is out of range.
@@ -77,8 +77,8 @@ def quantized_mean(bits: int = 8, *, seed: int = 0) -> Aggregator:
 
     Packed words are added directly, so an all-reduce also moves packed words. Each number therefore has room for the
     sum over all clients, `bits + log2(clients)` bits. The scale of an array is its largest entry at any client, found
-    by a `reduce_max` of one number. Rounding is stochastic, so that the mean is unbiased. In derivatives, rounding
-    counts as the identity.
+    by a `reduce_max` of one number. Rounding is stochastic, so that the mean is unbiased. Derivatives treat rounding as
+    the identity.
 
     Args:
         bits: Bits of each number, 2 to 16.
@@ -129,7 +129,7 @@ def _integer_sum(bits: int, shares: PyTree[Array], key: jax.Array) -> PyTree[Arr
 
     @rounded.defjvp
     def _as_if_exact(primals: PyTree[Array], tangents: PyTree[Array]) -> PyTree[Array]:
-        with program(clients=clients):  # differentiated long after the program's own block has ended
+        with program(clients=clients):  # differentiation may run after the program's block has ended
             return rounded(*primals), reduce_sum(tangents[0])
 
     return rounded(shares)

@@ -52,8 +52,8 @@ def diloco(
 ) -> Algorithm:
     """Trains replicas that keep their optimiser, with Nesterov momentum on the mean update.
 
-    A round of H steps moves the parameters once each way, where data-parallel training moves a gradient in every step:
-    H times fewer bytes.
+    A round of H steps moves the parameters once each way. Data-parallel training moves a gradient in every step, H
+    times as many bytes.
 
     Args:
         loss: `loss(params, batch)`, a scalar.

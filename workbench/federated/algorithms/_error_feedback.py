@@ -137,7 +137,7 @@ def _exchange(compressor: Compressor, key: jax.Array, wanted: PyTree[Array], wei
 
     @exchanged.defjvp
     def _as_if_exact(primals: PyTree[Array], tangents: PyTree[Array]) -> PyTree[Array]:
-        with program(clients=clients):  # differentiated long after the program's own block has ended
+        with program(clients=clients):  # differentiation may run after the program's block has ended
             found = exchanged(*primals)
             _, slope = jax.jvp(reduce_weighted_mean, primals, tangents)
         return found, (slope, jax.tree.map(jnp.zeros_like, found[1]))

@@ -36,9 +36,9 @@ def fedavg(
             `top_k_mean(...)`, `quantized_mean(...)`. Default: the weighted mean.
 
     Returns:
-        The algorithm. Its round takes batches `[clients, steps, ...]` (a dictionary may hold `mask`
-        `[clients, steps, batch]` and `weight` `[clients]`, as `data.pad_clients(...).tree` does), and returns the
-        metrics `loss`, the mean over the clients, and `squared_drift`, the mean squared norm of their updates.
+        The algorithm. Its round takes batches `[clients, steps, ...]`. Batches in a dictionary may include `mask`
+        `[clients, steps, batch]` and `weight` `[clients]`, as in `data.pad_clients(...).tree`. The metrics are `loss`,
+        the mean over the clients, and `squared_drift`, the mean squared norm of their updates.
 
     Example:
         >>> algorithm = fedavg(lambda w, x: (w - x) ** 2, clients=2, client_optimizer=optax.sgd(0.5))

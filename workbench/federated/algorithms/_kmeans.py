@@ -24,7 +24,7 @@ def kmeans(*, clients: int) -> Algorithm:
     Returns:
         The algorithm. Its state is the centres `[k, dims]`; its round takes points `[clients, points, dims]`, or a
         dictionary of them as `x` and `mask` `[clients, points]`, and returns the metric `inertia`, the mean squared
-        distance of a point to its centre before the round. A centre without points stays where it is.
+        distance of a point to its centre before the round. A centre without points does not move.
 
     Example:
         >>> algorithm = kmeans(clients=2)
@@ -60,7 +60,7 @@ def _points_and_mask(client_points: PyTree[Array]) -> tuple[Any, Any]:
 def _assign(
     centres: Float[Array, " k dims"], points: Float[Array, " points dims"], mask: Bool[Array, " points"]
 ) -> tuple[Float[Array, " k dims"], Float[Array, " k"], Float[Array, ""]]:
-    """One client's sums and counts per centre, and its sum of squared distances to the nearest."""
+    """Computes one client's sums and counts per centre, and its total squared distance."""
     squared = ((points[:, None, :] - centres[None, :, :]) ** 2).sum(-1)
     nearest = jax.nn.one_hot(squared.argmin(-1), centres.shape[0], dtype=points.dtype)
     member = nearest * mask[:, None].astype(points.dtype)

@@ -85,8 +85,8 @@ def feddyn(loss: Loss, *, clients: int, learning_rate: float, alpha: float) -> A
 
     Args:
         loss: `loss(params, batch)`, a scalar.
-        clients: Number of clients. Clients of weight 0 are absent from a round and keep their duals; all others count
-            equally, as in the paper. Where each round has a sampled cohort, make the algorithm with `in_cohorts`.
+        clients: Number of clients. Clients of weight 0 are absent from a round and keep their duals; all other clients
+            count equally, as in the paper. Where each round has a sampled cohort, make the algorithm with `in_cohorts`.
         learning_rate: Learning rate of the clients.
         alpha: α, the strength of the quadratic term, above 0.
 

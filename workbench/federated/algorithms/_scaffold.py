@@ -31,8 +31,8 @@ def scaffold(loss: Loss, *, clients: int, learning_rate: float, server_learning_
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients. Clients of weight 0 are absent from a round: they neither move the server nor
-            change their control. All others count equally, as in the paper. Where each round has a sampled cohort,
-            make the algorithm with `in_cohorts`.
+            change their control. All other clients count equally, as in the paper. Where each round has a sampled
+            cohort, make the algorithm with `in_cohorts`.
         learning_rate: η_l, the learning rate of the clients.
         server_learning_rate: η_g.
 
@@ -66,7 +66,7 @@ def _scaffold(
         trained = train_locally(loss, optimizer, params, batches, corrected)
         took_part = present & (trained.steps > 0)
         scale = 1 / (jnp.maximum(trained.steps, jnp.ones_like(trained.steps)) * learning_rate)
-        # Option II: c_i⁺ = c_i − c + (x − y_i) / (K η_l), so the change is what the client moved by, less c.
+        # Option II: c_i⁺ = c_i − c + (x − y_i) / (K η_l), so the change is the client's movement minus c.
         change = jax.tree.map(lambda c, update: jnp.where(took_part, -c - update * scale, 0), control, trained.update)
         return (trained.update, trained.loss, trained.squared_drift), change, took_part
 

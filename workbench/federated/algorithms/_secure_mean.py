@@ -172,7 +172,8 @@ def _encode(row: object, weight: Array, secret: Array, grid: NoiseGrid) -> Int32
     ones = jnp.ones((), jnp.int32)
     if not grid.is_noisy:
         return jnp.concatenate([words, jnp.stack([ones, counts.astype(jnp.int32)])])
-    # Floating-point clipping may end a little too long: the integers decide, since `secure_epsilon` counts on them.
+    # Floating-point clipping may leave a slightly larger norm. Check the integers, because `secure_epsilon` relies on
+    # them.
     words = jnp.where(squares_exceed(words, grid.most_squared(words.shape[0])), jnp.zeros_like(words), words)
     words = words + discrete_gaussian(secret, words.shape[0], grid.log2_deviation)
     return jnp.concatenate([words, jnp.stack([ones, jnp.zeros_like(ones)])])

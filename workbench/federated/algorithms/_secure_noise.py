@@ -19,7 +19,7 @@ class NoiseGrid(NamedTuple):
         unit: Value of the integer 1.
         largest: Largest integer.
         log2_deviation: Base-2 logarithm of the standard deviation of one client's noise, in units.
-        is_noisy: Whether there is noise.
+        is_noisy: Whether noise is added.
     """
 
     clip: float
@@ -104,7 +104,7 @@ def secure_epsilon(
 
     Counts the noise of `threshold - colluding` clients: the session recovers no sum with fewer than `threshold`
     clients, and colluding clients know the noise that they added. Two data sets are neighbours if one client sends
-    zeros in one of them; who took part in a round is public. The bound assumes that every client takes part in every
+    zeros in one of them; participation in a round is public. The bound assumes that every client takes part in every
     round; it also applies to lower participation.
 
     Args:

@@ -43,11 +43,11 @@ class SecureSession:
     """Secure aggregation: the server learns the sum if enough clients stay, else nothing.
 
     Each pair of clients agrees on a mask that cancels in the sum (X25519, HKDF), and each client has its own mask. Keys
-    and own seeds are shared among all (Shamir), sealed for their receivers (ChaCha20-Poly1305), so that the masks of
-    clients that drop out can be removed. A client reveals a share of another client's key *or* of its seed, never of
-    both. The server is honest but curious: it may read everything that it receives. Clients refuse a second set of
-    survivors, a set smaller than the threshold, and a set without themselves. Keys are not signed, so clients cannot
-    detect a server that invents clients.
+    and own seeds are shared among all clients (Shamir) and encrypted for their receivers (ChaCha20-Poly1305), so that
+    the masks of dropped clients can be removed. A client reveals a share of another client's key *or* of its seed,
+    never of both. The server is honest but curious: it may read everything that it receives. Clients refuse a second
+    set of survivors, a set smaller than the threshold, and a set without themselves. Keys are not signed, so clients
+    cannot detect a server that invents clients.
 
     Args (of the constructor):
         clients: Number of clients in one aggregation.
@@ -85,7 +85,7 @@ class SecureSession:
             present: Whether each client's result arrives.
 
         Raises:
-            EngineError: if fewer than the threshold stay.
+            EngineError: if fewer clients than the threshold stay.
             ProgramError: if the length of `present` is not the number of clients.
         """
         if np.shape(present) != (self.clients,):
@@ -239,8 +239,8 @@ class _Party:
         if self._answered is not None and self._answered != survivors:
             message = (
                 f"Client {self.number} was asked to unmask the survivors {survivors} after {self._answered}. Shares of "
-                "a client's key and of its seed together unmask it, so a client answers for one set of survivors: "
-                "begin a new round."
+                "a client's key and of its seed together unmask it, so a client answers only for one set of "
+                "survivors: begin a new round."
             )
             raise ProgramError(message)
         if len(survivors) < self._session.threshold or self.number not in survivors:

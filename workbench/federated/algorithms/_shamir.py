@@ -74,10 +74,11 @@ def _distances(x: int, points: Iterable[int]) -> int:
 
 
 def _are_on_a_polynomial(shares: Mapping[int, int], threshold: int) -> bool:
-    """Returns whether all shares have a polynomial of degree `threshold - 1`; errs with chance 1 / `PRIME`.
+    """Returns whether all shares fit one polynomial of degree `threshold - 1`.
 
-    The leading coefficient of a polynomial through all shares, times any other polynomial, is 0 while the degrees stay
-    below the number of shares (Cascudo and David, "SCRAPE", ACNS 2017).
+    Multiply the polynomial through all shares by any other polynomial. The leading coefficient is 0 while the degrees
+    stay below the number of shares (Cascudo and David, "SCRAPE", ACNS 2017). The check errs with probability 1 /
+    `PRIME`.
     """
     random = [secrets.randbelow(PRIME) for _ in range(len(shares) - threshold)]
     total = 0

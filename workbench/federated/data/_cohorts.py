@@ -84,7 +84,7 @@ def cohorts(
         rounds: Number of rounds; None for infinitely many.
         batch_size: As in `pad_clients`.
         epochs: As in `pad_clients`.
-        multiple_of: As in `pad_clients`: the size of the mesh axis that holds the clients.
+        multiple_of: As in `pad_clients`: the size of the mesh axis of the clients.
         weight: As in `sample_clients`.
 
     Returns:

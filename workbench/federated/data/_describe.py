@@ -10,8 +10,8 @@ def describe(data: ClientData) -> ClientDataRecord:
     """Counts every client's examples and labels, and measures their heterogeneity.
 
     Label skew is the total variation distance between a client's label shares and those of all examples together:
-    half the sum of absolute differences, 0 when they agree, near 1 when a client sees only rare classes. Size skew is
-    the standard deviation of the clients' numbers of examples over their mean.
+    half the sum of absolute differences. It is 0 for equal shares, and near 1 if a client has only rare classes. Size
+    skew is the standard deviation of the clients' numbers of examples over their mean.
 
     Args:
         data: The clients.

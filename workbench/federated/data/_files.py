@@ -43,7 +43,7 @@ class Source:
         """Raises one error with all problems; does nothing without problems."""
         remedy = (
             "In a file every client also needs at least one example, and no NaN. Repair the file or leave these "
-            "clients out; `allow_empty=True` and `allow_nan=True` take such data as they are."
+            "clients out; `allow_empty=True` and `allow_nan=True` accept such data."
         )
         raise_all(str(self), problems, remedy)
 

@@ -20,7 +20,7 @@ def load_leaf(
     Integers become int32 (int64 if necessary), other numbers float32; text stays text.
 
     Args:
-        path: A `.json` file, or a folder whose `.json` files hold different users.
+        path: A `.json` file, or a folder of `.json` files with different users.
         label: The field with the classes. "auto" uses `y` or another common name if present; None for no label.
         allow_empty: Accept clients without examples.
         allow_nan: Accept NaN.

@@ -8,7 +8,7 @@ import jax, jax.numpy as jnp, numpy as np, optax
 import workbench as wb
 from workbench.federated import algorithms, data
 
-# {clients} clients hold real handwritten digits; alpha, of a Dirichlet distribution, decides who holds which.
+# {clients} clients with real handwritten digits; alpha is the concentration of the Dirichlet partition.
 train, test = data.digits({clients}, alpha={alpha}, seed={seed})
 held = list(train.arrays.values())
 padded = jax.tree.map(jnp.asarray, data.pad_clients(train).tree)
@@ -22,7 +22,7 @@ def loss(params, batch):
     mask = batch.get("mask", jnp.ones(losses.shape, bool))
     return jnp.where(mask, losses, 0.0).sum() / jnp.maximum(mask.sum(), 1).astype(losses.dtype)
 
-def batches(round):                                     # of all clients; who does not answer weighs 0
+def batches(round):                                     # of all clients; weight 0: does not answer
     random = np.random.default_rng([{seed}, round])
     rows = [random.integers(count, size=({local_steps}, {batch})) for count in train.counts]
     asked = random.random({clients}) < {participation}
@@ -51,7 +51,7 @@ def one_round(state, batches):
                    "client loss": loss_of_clients(params, everything), "clients": int((batches["weight"] > 0).sum())}}
 
 run = wb.run_rounds(one_round, algorithm.init(params), {rounds}, data=batches)
-print(wb.trace(algorithm.round)(run.state, batches(0)).plan)  # what goes between server and clients in a round
+print(wb.trace(algorithm.round)(run.state, batches(0)).plan)  # the communication of one round
 {privacy}accuracy = run.history.to_pandas().query("metric == 'test accuracy'")
 accuracy.plot(x="round", y="value", ylabel="test accuracy", legend=False);
 """

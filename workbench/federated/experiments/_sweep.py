@@ -291,7 +291,7 @@ class _Driver:
         except KeyboardInterrupt as error:
             error.args = error.args or (
                 "The sweep is the attribute `result` of this exception (`sys.last_value.result` in a notebook): "
-                "`result.resume()` goes on.",
+                "`result.resume()` continues it.",
             )
             setattr(error, "result", self.result)  # noqa: B010 -- an exception of Python's own
             raise

@@ -53,7 +53,7 @@ class SweepResult(Results):
         settings: Hyperparameters of each trial, by its number.
         seeds: The seeds that every trial runs with.
         rounds: Number of rounds of a complete trial.
-        status: "finished", or "interrupted": `resume()` goes on.
+        status: "finished" or "interrupted"; `resume()` continues an interrupted sweep.
         groups: The compiled programs, with their measured seconds.
         seconds: Wall time of the sweep in this process.
     """

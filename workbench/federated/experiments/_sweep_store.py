@@ -33,9 +33,9 @@ class SweepStore:
                 self.path.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 message = (
-                    f"`sweep` received directory={str(directory)!r}, which cannot be created "
-                    f"({type(error).__name__}: {error.strerror}). A sweep keeps its trials in a separate folder: "
-                    "pass the path of a new folder, where you can write."
+                    f"`sweep` received directory={str(directory)!r}, which cannot be created ({type(error).__name__}: "
+                    f"{error.strerror}). A sweep keeps its trials in a separate folder: pass the path of a new, "
+                    "writable folder."
                 )
                 raise DataError(message) from error
         self._base = sqlite3.connect(":memory:" if self.path is None else self.path, timeout=0.5)
@@ -48,8 +48,8 @@ class SweepStore:
         except sqlite3.DatabaseError as error:
             self._base.close()
             message = (
-                f"`sweep` received directory={str(directory)!r}, whose {NAME} is not a file of a sweep ({error}). The "
-                "file is written by `sweep` alone: restore it, or pass another folder."
+                f"`sweep` received directory={str(directory)!r}, whose {NAME} is not a file of a sweep ({error}). Only "
+                "`sweep` writes this file: restore it, or pass another folder."
             )
             raise DataError(message) from error
 
@@ -73,8 +73,8 @@ class SweepStore:
 
     def _in_use(self, error: Exception) -> MeasureError:
         return MeasureError(
-            f"`sweep` received directory={str(self._directory)!r}, whose {NAME} cannot be opened ({error}). One sweep "
-            "writes a folder at a time: wait for the other one, or pass another folder."
+            f"`sweep` received directory={str(self._directory)!r}, whose {NAME} cannot be opened ({error}). Only one "
+            "sweep can write to a folder at a time: wait for the other sweep, or pass another folder."
         )
 
     def close(self) -> None:

@@ -87,9 +87,9 @@ class Sessions:
         fits = 0 <= self.start_hour <= 24 and 0 <= self.spread_hours <= 12 and 0 <= self.chance <= 1
         if not (fits and 0 <= self.shortest_hours <= self.longest_hours <= 24):
             message = (
-                f"`Sessions` received {self}. A session starts at an hour of the day, give or take at most 12, and "
-                "ends within 24: pass 0 <= start_hour <= 24, 0 <= spread_hours <= 12, "
-                "0 <= shortest_hours <= longest_hours <= 24 and 0 <= chance <= 1."
+                f"`Sessions` received {self}. A session starts at an hour of the day, plus or minus at most 12 hours, "
+                "and lasts at most 24 hours: pass 0 <= start_hour <= 24, 0 <= spread_hours <= 12, 0 <= shortest_hours "
+                "<= longest_hours <= 24 and 0 <= chance <= 1."
             )
             raise ProgramError(message)
 

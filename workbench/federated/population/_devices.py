@@ -52,7 +52,7 @@ country. In a single time zone it varies more.
 WORLD = MappingProxyType(
     {-8.0: 0.05, -5.0: 0.1, -3.0: 0.08, 0.0: 0.08, 1.0: 0.14, 3.0: 0.1, 5.5: 0.2, 8.0: 0.2, 9.0: 0.05}
 )
-"""Shares of clients by hours from UTC: roughly where people live."""
+"""Shares of clients by hours from UTC, roughly by world population."""
 
 
 class Devices(NamedTuple):

@@ -162,8 +162,8 @@ def _check(
     if isinstance(schedule, Buffered):
         message = (
             f"`simulate` received the protocol {protocol.name!r} with a buffered schedule. Masks cancel among clients "
-            "that train from one model at one time, and a buffer has several: use `Synchronous(...)`, or leave the "
-            "protocol out (FedBuff adds inside a trusted enclave)."
+            "that train from the same model at the same time, but a buffer has several models: use "
+            "`Synchronous(...)`, or leave the protocol out (FedBuff adds inside a trusted enclave)."
         )
         raise ProgramError(message)
     if protocol.threshold > schedule.cohort:
@@ -186,7 +186,7 @@ def _some(step: ServerStep, count: int, seed: int) -> tuple[np.ndarray, np.ndarr
 def _assumptions(population: Population, work: WorkRecord) -> tuple[str, ...]:
     """Lists assumptions of the result that the caller did not set."""
     found = [
-        "a device has one speed and one bandwidth, whatever the hour",
+        "a device has constant speed and bandwidth",
         "interruptions are independent of the past; sessions end at their own time",
         "computation takes a program's FLOPs at the device's sustained rate",
         *(

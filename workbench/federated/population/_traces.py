@@ -149,9 +149,9 @@ def _entries(found: object, names: Sequence[str], path: str | Path) -> list[Mapp
     rows = list(found.values()) if isinstance(found, dict) else []
     if not rows or not all(isinstance(row, dict) and all(name in row for name in names) for row in rows):
         message = (
-            f"The file {str(path)!r} holds {len(rows)} clients, not each with {', '.join(names)}. A trace has these "
-            "for every client: pass a file of FedScale's benchmark, or write your own as a table (`read_devices`, "
-            "`read_sessions`)."
+            f"The file {str(path)!r} holds {len(rows)} clients, not all of them with {', '.join(names)}. A trace has "
+            "these entries for every client: pass a file of FedScale's benchmark, or write your own as a table "
+            "(`read_devices`, `read_sessions`)."
         )
         raise DataError(message)
     return rows
