@@ -22,7 +22,7 @@ class Endpoint(Protocol):
 
 
 class CallQueue:
-    """An endpoint and the threads that wait for its answers, shared by all clients in a process."""
+    """An endpoint and threads that wait for its answers, shared by clients in a process."""
 
     def __init__(self, endpoint: Endpoint, parallel: int) -> None:
         self.endpoint = endpoint
@@ -87,7 +87,7 @@ class Client:
         return Futures(self._line, self._keeps)
 
     def within(self, seconds: float) -> "Client":
-        """Returns a client whose calls raise `NodeTimeoutError` after `seconds` without an answer.
+        """Returns a client whose calls raise `NodeTimeoutError` after `seconds`.
 
         A call that has begun is not interrupted: the service finishes it, and the result is dropped.
         """

@@ -37,7 +37,7 @@ class LaunchEngine(Protocol):
     kills: bool  # whether `Host.kill` ends a node, or only abandons it
 
     def open(self, program: Program, emit: Emit) -> Sequence[Host]:
-        """Makes hosts for the program's nodes, not yet started; they call `emit(label, event, detail)`."""
+        """Makes hosts (not started) for nodes; they call `emit(label, event, detail)`."""
         ...
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Types of values in calls between nodes. Does not import JAX, which many nodes do not need."""
+"""Types of values in calls between nodes, without importing JAX."""
 
 from typing import Any, TypeAlias
 

@@ -23,10 +23,11 @@ class InputContext:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReplicaContext:
-    """Context of `step_fn`; its methods communicate between replicas, one collective per array.
+    """Context of `step_fn`; its methods are the collectives between replicas.
 
-    Every replica must call the same methods in the same order. Values that may differ between replicas (batches,
-    `replica_id` and values computed from them) must therefore not control whether a collective runs.
+    Each method costs one collective per array. Every replica must call the same methods in the same order. Values that
+    may differ between replicas (batches, `replica_id` and values computed from them) must therefore not control whether
+    a collective runs.
     """
 
     num_replicas: int
@@ -122,7 +123,7 @@ class ReplicaContext:
         return self._each("reduce_scatter", scatter, tree)
 
     def all_to_all(self, tree: PyTree[Array], split_axis: int = 0, concat_axis: int = 0) -> PyTree[Array]:
-        """Sends part i of every array along `split_axis` to replica i, and concatenates received parts.
+        """Sends part i of every array along `split_axis` to replica i; concatenates parts.
 
         Raises:
             PlacementError: for arrays that cannot be cut into equal parts, or outside `step_fn`.
@@ -134,7 +135,7 @@ class ReplicaContext:
         )
 
     def permute(self, tree: PyTree[Array], to: Mapping[int, int] | int) -> PyTree[Array]:
-        """Sends the values of each replica to another replica; replicas without a sender get zeros.
+        """Sends values to other replicas; replicas without a sender get zeros.
 
         Args:
             tree: Pytree of arrays of this replica.

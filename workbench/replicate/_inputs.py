@@ -13,7 +13,7 @@ from workbench.replicate._context import InputContext
 
 
 class ReplicaInputs:
-    """The iterators of `input_fn`, one per replica of this host; `next_batch` stacks their batches."""
+    """Iterators of `input_fn` for the replicas of this host; stacks their batches."""
 
     def __init__(self, input_fn: Callable, num_replicas: int, own: Sequence[int] | None = None) -> None:
         self.name = getattr(input_fn, "__name__", type(input_fn).__name__)

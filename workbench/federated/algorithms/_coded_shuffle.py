@@ -175,7 +175,7 @@ def _reading_tables(plan: ShufflePlan) -> tuple[np.ndarray, np.ndarray]:
 def shuffle_messages(
     rows: int, workers: int, share: float, *, gamma: float | None = None, balanced: bool = False
 ) -> tuple[float, float]:
-    """Computes the mean cost of uncoded and coded shuffles for many rows, in unicast messages.
+    """Computes the mean cost of uncoded and coded shuffles, in unicast messages.
 
     Args:
         rows: q.

@@ -21,7 +21,7 @@ Adapters = dict[str, Metrics]
 def init_adapters(
     params: Params, rank: int, key: Key[Array, ""], *, select: Callable[[str], bool] = lambda path: True
 ) -> Adapters:
-    """Initializes adapters `a` (Gaussian) and `b` (zeros); merging them changes nothing at first.
+    """Initializes adapters `a` (Gaussian) and `b` (zeros); their product is 0.
 
     Args:
         params: The frozen parameters.

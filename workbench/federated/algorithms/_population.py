@@ -1,4 +1,4 @@
-"""Independently trained models, merged at the end (branch-train-merge) or regularly (PAPA)."""
+"""Models trained apart and merged at the end (branch-train-merge) or regularly (PAPA)."""
 
 from typing import NamedTuple
 

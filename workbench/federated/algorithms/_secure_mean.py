@@ -162,7 +162,7 @@ def secure_mean(
 
 
 def _encode(row: object, weight: Array, secret: Array, grid: NoiseGrid) -> Int32[Array, " words"]:
-    """Encodes one client's integers, its presence, and without noise whether its update counts."""
+    """Encodes one client's integers and presence, and without noise whether it counts."""
     single = jax.tree.map(lambda x: x.astype(jnp.float32), row)  # a norm of lower precision would be too inaccurate
     flat = ravel_pytree(clip_to_norm(single, grid.clip))[0]
     counts = (weight > 0) & jnp.isfinite(flat).all()

@@ -77,7 +77,7 @@ def noise_grid(clients: int, *, clip: float, bits: int, noise_multiplier: float,
 
 
 def clip_in_units(log2_deviation: int, noise_multiplier: float, threshold: int) -> float:
-    """Converts the clip to units, for a deviation of `noise_multiplier * clip / sqrt(threshold)`."""
+    """Converts the clip to units; the deviation is `noise_multiplier * clip / sqrt(threshold)`."""
     return 2**log2_deviation * math.sqrt(threshold) / noise_multiplier
 
 

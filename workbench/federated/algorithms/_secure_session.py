@@ -277,7 +277,7 @@ class _Party:
         return _agree(self._masking, other.masking)
 
     def _cipher(self, receiver: int, sender: int) -> "ChaCha20Poly1305":
-        """Derives the key of one direction; each message has its own key, so the nonce may be fixed."""
+        """Derives the key of one message in one direction, so the nonce may be fixed."""
         other = sender if receiver == self.number else receiver
         with needs_library("cryptography", extra="secure-aggregation", needed_for="`SecureSession`"):
             from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305

@@ -1,4 +1,4 @@
-"""The trees of arrays in the algorithms' signatures. Leaves differ in shape; the names state their common axes."""
+"""Types of array trees in the algorithms' signatures, named by their common axes."""
 
 from typing import TypeAlias
 

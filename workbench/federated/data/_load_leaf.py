@@ -132,7 +132,7 @@ def _leaves(rows: object) -> Iterator[object]:
 
 
 def _one_number_kind(arrays: dict[str, dict[str, np.ndarray]]) -> dict[str, dict[str, np.ndarray]]:
-    """Casts a field to float for all clients if it is fractional at one (JSON writes 1.0 as 1)."""
+    """Casts a field to float at all clients if any has fractions (JSON may write 1.0 as 1)."""
     kinds: dict[str, set[str]] = {}
     for held in arrays.values():
         for field, value in held.items():

@@ -23,7 +23,7 @@ _CHARACTERS = "dhlptx@DHLPTX $(,048cgkoswCGKOSW[_#'/37;?bfjnrvzBFJNRVZ\"&*.26:\n
 
 
 def load_femnist(path: str | Path, *, clients: int | Sequence[str] | None = None) -> ClientData:
-    """Loads handwritten characters by writer: TensorFlow Federated's EMNIST or LEAF's FEMNIST.
+    """Loads handwritten characters by writer, from TensorFlow Federated or LEAF.
 
     Args:
         path: `fed_emnist_train.h5`, or LEAF's folder of `.json` files.

@@ -166,7 +166,7 @@ class Experiment:
 
     @property
     def drift_rounds(self) -> tuple[int, ...]:
-        """Rounds available to `drift`: the first, second, fourth, eighth and so on; numbered from 0."""
+        """Numbers (from 0) of rounds available to `drift`: first, second, fourth, eighth and so on."""
         return tuple(self._before)
 
     def drift(self, round: int = 0) -> Drift:

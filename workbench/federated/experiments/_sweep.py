@@ -407,7 +407,7 @@ class _Driver:
         bar.update(sum(row[3] - first for row in rows), sum(row[1] not in ("running", "finished") for row in rows))
 
     def _size(self, group: _Group, count: int) -> int:
-        """Rounds a number of runs up to the group's size, a half, a quarter, …, for few compilations."""
+        """Rounds `count` up to the group's size, a half, a quarter, …, for few compilations."""
         whole = len(group.trials) * len(self.seeds)
         whole = min(whole, group.most or whole)
         while -(-whole // 2) >= count and whole > 1:

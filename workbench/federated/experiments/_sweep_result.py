@@ -178,7 +178,7 @@ class SweepResult(Results):
         return pd.DataFrame(columns=["trial", "seed", "round", "metric", "value", *CLIENT_STATISTICS])
 
     def final(self, metric: str) -> "pd.DataFrame":
-        """Returns one row per finished trial: hyperparameters, mean, deviation and number of seeds."""
+        """One row per finished trial: hyperparameters, mean, deviation and number of seeds."""
         known, found = self._store.members(), {}
         for trial, seed in sorted(known):
             values = self._store.metrics((trial, seed)).get(metric)
@@ -199,7 +199,7 @@ class SweepResult(Results):
         return _pandas().DataFrame(rows)
 
     def best(self, metric: str, *, minimize: bool = True) -> Setting:
-        """Returns the hyperparameters of the trial with the best mean over seeds in the last round.
+        """Returns the hyperparameters of the trial with the best final mean over seeds.
 
         Only trials with the largest number of finished seeds are candidates.
         """

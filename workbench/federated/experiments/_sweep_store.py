@@ -122,7 +122,7 @@ class SweepStore:
         self,
         rows: Sequence[tuple[Member, str, str, int, Sequence[np.ndarray] | None, int, Mapping[str, np.ndarray]]],
     ) -> None:
-        """Writes (member, status, reason, rounds, state, first round, metrics) rows in one transaction."""
+        """Writes rows in one transaction; `first` is the first new round of a row."""
         with self._base:
             for member, status, reason, rounds, state, first, metrics in rows:
                 blob = None if state is None else _blob({str(i): leaf for i, leaf in enumerate(state)})

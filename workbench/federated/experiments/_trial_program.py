@@ -65,7 +65,7 @@ def _positional(fn: Callable[..., PyTree[Array]]) -> int:
 
 
 def make_algorithm(problem: Problem, setting: Setting, seed: object) -> AlgorithmLike:
-    """Makes the algorithm of a setting; passes the seed if `make` has a free parameter `seed`."""
+    """Makes the algorithm; passes the seed if `make` has a free parameter `seed`."""
     parameters = inspect.signature(problem.make).parameters
     seeded = {"seed": seed} if "seed" in parameters and "seed" not in setting else {}
     made: Argument = problem.make(**setting, **seeded)

@@ -8,7 +8,7 @@ from workbench.records.run import WorkRecord
 
 
 def work_of(program: object, *, spread: float = 0.0) -> WorkRecord:
-    """Computes FLOPs, bytes and memory of one client in a round from the program's plan. Nothing runs.
+    """Computes FLOPs, bytes and memory of one client in a round, without running it.
 
     Args:
         program: Result of `wb.trace(round)(...)` or `wb.inspect(round)(...)`, or a plan.
