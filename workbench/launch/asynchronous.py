@@ -212,7 +212,7 @@ class Learner:
 
 
 class Actor:
-    """Gathers experience with the learner's newest parameters until it has finished."""
+    """Gathers experience with the newest parameters until the learner has finished."""
 
     def __init__(
         self, replay: Replay, learner: Learner, act: Callable[[Any, Any], tuple[Any, float]], seed: int

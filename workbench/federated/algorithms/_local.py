@@ -52,8 +52,8 @@ def train_locally(
         loss: `loss(params, batch)`, a scalar.
         optimizer: The client's.
         params: The server's parameters.
-        batches: Pytree `[steps, ...]`. If it is a dictionary with `mask` `[steps, batch]`, steps without any example
-            (how a small client is padded) change nothing and do not count.
+        batches: Pytree `[steps, ...]`. With an entry `mask` `[steps, batch]`, padded steps without examples change
+            nothing and do not count.
         adjust: `adjust(params, gradient)` returns the direction that the optimiser gets.
         optimizer_state: State to continue from. Default: a new state, which is not returned.
 

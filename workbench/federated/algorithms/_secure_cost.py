@@ -6,9 +6,9 @@ from workbench.errors import ProgramError
 from workbench.records.run import ProtocolCostRecord, ProtocolRoundRecord
 
 PUBLIC_KEY_BYTES = 32  # X25519
-SHARE_BYTES = 33  # of a secret of 32 bytes
+SHARE_BYTES = 33  # share of a secret of 32 bytes
 SEALED_BYTES = 2 * SHARE_BYTES + 16  # two shares and the tag of ChaCha20-Poly1305
-_NUMBER_BYTES = 4  # of a client in a list
+_NUMBER_BYTES = 4  # id of a client in a list
 
 
 def secure_aggregation_cost(

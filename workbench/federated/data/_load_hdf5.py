@@ -61,7 +61,7 @@ def load_tff_hdf5(
         return _load(source, file, form, clients, label)
     except DataError:
         raise
-    except Exception as error:  # of a damaged file h5py raises RuntimeError, KeyError, ValueError and others
+    except Exception as error:  # for damaged files h5py raises RuntimeError, KeyError, ValueError and others
         raise source.unreadable(form, found=f"it is damaged ({type(error).__name__}: {error})") from error
 
 

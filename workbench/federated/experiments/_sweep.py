@@ -363,7 +363,7 @@ class _Driver:
     # -- calls -------------------------------------------------------------------------------------------------------
 
     def _running(self, group: _Group, rung: int) -> dict[int, list[Member]]:
-        """Groups a group's runs that are unfinished in this rung by finished rounds."""
+        """Returns a group's unfinished runs in this rung, by number of finished rounds."""
         known, found = self.store.members(), {}
         for trial in group.trials:
             for seed in self.seeds:
