@@ -61,7 +61,7 @@ def open_advice(harness: Harness) -> tuple[workbench_widgets.Explorer, Locator]:
 
 def test_tab_says_what_advice_is_before_it_is_asked_for(harness: Harness):
     view = harness.mount(workbench_widgets.Explorer(examples.fedavg_record(), advise=advises, view="advice"))
-    expect(view.get_by_text("changes are compiled to verify what they gain")).to_be_visible()
+    expect(view.get_by_text("changes are compiled to verify their gains")).to_be_visible()
     expect(view.get_by_text("No advice has been requested yet.")).to_be_visible()
 
 
@@ -155,7 +155,7 @@ def test_search_says_what_it_does_before_it_has_run(harness: Harness):
     made = workbench_widgets.Explorer(examples.fedavg_record(), search=lambda **asked: FOUND, view="advice")
     view = harness.mount(made)
     view.get_by_role("button", name="Search for shardings").click()
-    expect(view.get_by_role("heading", name="What the search does")).to_be_visible()
+    expect(view.get_by_role("heading", name="How the search works")).to_be_visible()
     expect(view.get_by_role("button", name="Search shardings")).to_be_enabled()
 
 

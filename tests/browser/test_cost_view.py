@@ -92,7 +92,7 @@ def test_compiles_for_a_chosen_machine_in_the_background_and_puts_it_next_to_the
     expect(view.locator(".wb-misfit")).to_contain_text("needs 3 GiB of 1 GiB")
     expect(view.locator('.wb-target tr[data-stage="1"].wb-selected')).to_have_count(2)
     assert made.compiled["v5e:4x4"].target == "v5e:4x4"
-    view.get_by_role("button", name="Take v5e:4x4 out").click()
+    view.get_by_role("button", name="Remove v5e:4x4").click()
     arrive(made)
     expect(view.locator(".wb-target")).to_have_count(1)
     assert made.compiled == {}
@@ -207,9 +207,9 @@ def test_sliders_ask_the_kernel_for_the_cost_at_another_size(harness: Harness, k
     assert wanted.cost.stages[1].flops == 2 * estimate_scaled(record).cost.stages[1].flops
     expect(tiles(view).nth(2)).to_contain_text("32 clients on the fullest device")  # 128 over the 4 shares of the mesh
     move(view.get_by_role("slider", name="devices, along clients"), 20)
-    expect(tiles(view).nth(3)).to_contain_text("devices have nothing to do")
+    expect(tiles(view).nth(3)).to_contain_text("devices are idle")
     expect(view.locator(".wb-whatif")).to_contain_text("estimated, not compiled")
-    view.get_by_role("button", name="As it is").click()
+    view.get_by_role("button", name="Reset").click()
     expect(tiles(view).nth(2)).to_contain_text("16 clients on the fullest device")
 
 

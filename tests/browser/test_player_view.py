@@ -40,7 +40,7 @@ def test_a_round_is_stepped_through(view: Locator) -> None:
     expect(said).to_contain_text("Local step 1 of 3 in train: mean loss")
     expect(view.get_by_role("table", name="Clients").locator("tbody tr")).to_have_count(4)
     view.get_by_role("button", name="Last step").click()
-    expect(said).to_contain_text("reduce_mean makes one of 4 values")
+    expect(said).to_contain_text("reduce_mean reduces 4 values to one")
     expect(view.locator(".wb-counter")).to_have_text("step 6 of 6")
 
 
@@ -75,9 +75,9 @@ def test_a_collective_is_played_on_the_devices_of_its_group(view: Locator) -> No
     label = next(text for text in choose.locator("option").all_inner_texts() if text.startswith("all-reduce"))
     choose.select_option(label=label)
     expect(view.locator(".wb-playsaid")).to_contain_text("devices send")
-    expect(view.locator("aside")).to_contain_text("the algorithm of the textbook")
+    expect(view.locator("aside")).to_contain_text("the textbook algorithm")
     view.get_by_label("Algorithm", exact=True).select_option("tree")
-    expect(view.locator("aside header")).to_contain_text("in pairs")
+    expect(view.locator("aside header")).to_contain_text("pairs")
 
 
 def test_the_view_can_be_read_and_operated(view: Locator) -> None:

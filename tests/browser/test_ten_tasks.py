@@ -104,7 +104,7 @@ def test_5_why_an_array_is_whole_and_how_to_shard_it(page: Page, visitor: Visito
     visitor.type(shown.get_by_label("Search arrays"), "model up.kernel 0")
     visitor.click(shown.locator("[data-leaf]", has_text="kernel").first)
     details = shown.get_by_role("complementary", name="Details of the selected array")
-    expect(details).to_contain_text("Held by 8 devices each: nothing shards it further.")
+    expect(details).to_contain_text("Each shard is on 8 devices.")
     visitor.click(shown.get_by_role("button", name='Try P(None, "model")'))
     count = "window.jupyterapp.shell.currentWidget.content.model.cells.length"
     before = page.evaluate(count)

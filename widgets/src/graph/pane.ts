@@ -55,7 +55,7 @@ export class GraphPane {
   private readonly status = h("p", { class: "wb-note wb-graphtip", role: "status" });
   private readonly nearButton = button("Only inputs and outputs", () => this.toggleNear(), {
     "aria-pressed": "false",
-    "data-tip": `Shows the selected box and what it reads and feeds, ${STEPS} steps far.`,
+    "data-tip": `Shows the selected box with its inputs and users, up to ${STEPS} steps away.`,
   });
   private scale = 1;
   private offset: [number, number] = [0, 0];

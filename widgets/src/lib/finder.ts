@@ -78,7 +78,7 @@ export function finder(context: ViewContext, root: HTMLElement): HTMLElement {
   let entries: Entry[] | undefined;
   let shown: Entry[] = [];
   let at = 0;
-  const list = h("div", { class: "wb-found", role: "listbox", id, "aria-label": "Found", hidden: true });
+  const list = h("div", { class: "wb-found", role: "listbox", id, "aria-label": "Results", hidden: true });
   const input = h("input", {
     type: "search",
     class: "wb-find",
@@ -122,7 +122,7 @@ export function finder(context: ViewContext, root: HTMLElement): HTMLElement {
         h("span", { class: "wb-note" }, marked(entry.more, words)),
       ),
     );
-    replace(list, rows.length ? rows : h("p", { class: "wb-note", role: "option" }, "Nothing has this name."));
+    replace(list, rows.length ? rows : h("p", { class: "wb-note", role: "option" }, "No match."));
     list.hidden = !words.length;
     input.setAttribute("aria-expanded", String(!list.hidden));
     point();

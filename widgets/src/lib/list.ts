@@ -29,7 +29,7 @@ export function virtualList({
   row,
   choose,
   rowHeight = 24,
-  empty = "Nothing passes the filter.",
+  empty = "No row matches the filter.",
   signal,
 }: ListOptions): List {
   const inner = h("div", { class: "wb-inner" });

@@ -3,7 +3,7 @@ import type { Model } from "./model";
 
 type State = Record<string, unknown>;
 type Listener = (...values: unknown[]) => void;
-export const NO_KERNEL = "This page has no kernel. Open the notebook and run its cells to ask for new numbers.";
+export const NO_KERNEL = "This page has no kernel. Open the notebook and run its cells to compute new numbers.";
 
 /** Base64 as bytes; a loop, since `Uint8Array.from` with a function takes ten times as long. */
 function bytesOf(text: string): Uint8Array<ArrayBuffer> {

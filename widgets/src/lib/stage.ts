@@ -6,7 +6,7 @@ const SIZES = { usual: 1.5, least: 1, most: 2.5, step: 0.25 };
 const STEP = "wb-step";
 const HELP =
   "On stage: Page Down and Page Up, or the arrow keys, step; B or the full stop blanks the screen; " +
-  "+ and − change the size of the type; Escape leaves.";
+  "+ and − change the text size; Escape leaves.";
 
 export type Act = "next" | "back" | "blank" | "larger" | "smaller" | "leave";
 
@@ -142,7 +142,7 @@ export function stageButton(host: HTMLElement, { signal, say, step }: StageOptio
   const made = button("Present", () => (root ? leave() : enter()), {
     class: "wb-stagebutton",
     "aria-pressed": "false",
-    "data-tip": `Fills the screen, in large type. ${HELP}`,
+    "data-tip": `Fills the screen, with large text. ${HELP}`,
   });
   signal.addEventListener("abort", leave);
   return made;

@@ -111,7 +111,7 @@ class Table implements TreeTable {
     this.shown = options.columns;
     this.open = new Set(options.open ?? []);
     this.order = options.sort;
-    this.nothing = h("p", { class: "wb-note wb-empty", hidden: true }, options.empty ?? "Nothing passes the filter.");
+    this.nothing = h("p", { class: "wb-note wb-empty", hidden: true }, options.empty ?? "No row matches the filter.");
     this.node = h("div", { class: "wb-tt", role: "treegrid", "aria-label": options.label }, this.head, this.body);
     setTabIndex(this.node, 0);
     keepKeys(this.node);

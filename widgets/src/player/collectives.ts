@@ -25,9 +25,9 @@ export const ALGORITHMS: Readonly<Record<string, readonly Algorithm[]>> = {
 };
 
 export const ALGORITHM_WORDS: Readonly<Record<Algorithm, string>> = {
-  ring: "ring: each to its neighbour",
-  tree: "tree: in pairs, twice as far each time",
-  direct: "direct: everyone to everyone",
+  ring: "ring: to the neighbour",
+  tree: "tree: pairs at doubling distances",
+  direct: "direct: every device to every device",
 };
 
 const range = (count: number): number[] => Array.from({ length: count }, (_, i) => i);

@@ -75,7 +75,7 @@ function localFrames(stage: PlayedStage, index: number, course: Course | undefin
   const end =
     average === null
       ? ""
-      : ` Each ${moved.from ? "moved by" : "returns something of size"} ${formatCount(average)} on average.`;
+      : ` Each ${moved.from ? "moved by" : "returned values of norm"} ${formatCount(average)} on average.`;
   return Array.from({ length: count }, (_, i) => {
     const step = Math.round(((i + 1) * steps) / count);
     const value = course && steps > 1 ? meanAt(course, step - 1) : null;
@@ -107,12 +107,12 @@ export function framesOf(played: Played): Frame[] {
     if (stage.kind === "reduce")
       return [
         one("up", `Every client sends back for ${stage.name}: ${total(stage)}.`),
-        one("result", `${stage.name} makes one of ${plural(stage.clients, "value")}${sizeOf(stage)}.`),
+        one("result", `${stage.name} reduces ${plural(stage.clients, "value")} to one${sizeOf(stage)}.`),
       ];
     return [
       one(
         "server",
-        `${WORDS[stage.kind]} ${stage.name === "server" ? "with what it has" : stage.name}${sizeOf(stage)}.`,
+        `${WORDS[stage.kind]} ${stage.name === "server" ? "on its own values" : stage.name}${sizeOf(stage)}.`,
       ),
     ];
   });
@@ -120,7 +120,7 @@ export function framesOf(played: Played): Frame[] {
 
 function sizeOf(stage: PlayedStage): string {
   const norm = stage.values[0]?.norms[0];
-  return norm === undefined ? "" : `, of size ${formatCount(norm)}`;
+  return norm === undefined ? "" : `, of norm ${formatCount(norm)}`;
 }
 
 /** Where a moment lies: the frame, and how much of it has passed. */

@@ -165,9 +165,9 @@ class CollectivePiece implements Piece {
     const step = this.steps[index];
     const bytes = step[0]?.bytes ?? 0;
     const senders = new Set(step.map(({ from }) => from)).size;
-    const what = step.some((message) => message.adds) ? "adds it to its own" : "keeps it";
+    const what = step.some((message) => message.adds) ? "adds it to its own value" : "keeps it";
     const who = senders === 1 ? "one device sends" : `${formatCount(senders)} devices send`;
-    return `Step ${index + 1} of ${this.steps.length}: ${who} ${formatBytes(bytes)} each; who receives it ${what}.`;
+    return `Step ${index + 1} of ${this.steps.length}: ${who} ${formatBytes(bytes)} each; the receiver ${what}.`;
   }
 
   painter(pen: CanvasRenderingContext2D, ink: Ink, size: Stage): (moment: number) => void {
@@ -193,15 +193,15 @@ class CollectivePiece implements Piece {
     if (sent.executions !== null) rows.push(["executions", formatCount(sent.executions)]);
     if (sent.line) rows.push(["source", sent.line]);
     const text =
-      "Kind, devices and bytes are those of the compiled program. The order of the messages is the algorithm of the " +
-      "textbook: the compiler's own choice is not known, and nothing here was timed.";
+      "Kind, devices and bytes come from the compiled program. The order of the messages is the textbook algorithm: " +
+      "the compiler's own choice is not known, and nothing was timed.";
     showDetails(this.context, pane, {
       title: sent.label,
       kind: "reduce",
       subtitle: ALGORITHM_WORDS[this.algorithm],
       blocks: [
         { form: "facts", title: "", rows },
-        { form: "note", title: "What is real", text },
+        { form: "note", title: "Sources", text },
       ],
     });
   }
@@ -290,7 +290,7 @@ class Player {
       this.slider,
       this.counter,
       h("label", {}, "Speed ", speed),
-      button("Save as GIF", () => this.saveGif(), { "data-tip": "Made in the browser, sent nowhere." }),
+      button("Save as GIF", () => this.saveGif(), { "data-tip": "Created in the browser; nothing is uploaded." }),
       this.videoButton(),
       this.context.hasKernel
         ? button("Save as page", () => this.savePage(), { "data-tip": "One HTML file that plays without a notebook." })
@@ -475,7 +475,7 @@ class Player {
   private videoButton(): HTMLElement | null {
     const kind = videoKind();
     if (!kind) return null;
-    const tip = `${endingOf(kind).toUpperCase()}, recorded by the browser while it plays: it takes as long as the piece.`;
+    const tip = `${endingOf(kind).toUpperCase()}, recorded by the browser during playback, in real time.`;
     const made = button("Save as video", () => void this.saveVideo(kind, made), { "data-tip": tip });
     return made;
   }
@@ -538,6 +538,6 @@ export const player: RenderView = (host, context) => {
   }
   const nothing = !context.state("played") && !context.state<unknown[] | undefined>("collectives")?.length;
   if (nothing)
-    host.append(h("p", { class: "wb-note wb-empty" }, "Nothing was played, and the program has no collectives."));
+    host.append(h("p", { class: "wb-note wb-empty" }, "No round was recorded, and the program has no collectives."));
   else new Player(host, context, context.state<Played | null>("played"));
 };

@@ -60,7 +60,7 @@ export function bandOf(curve: Curve, kind: BandKind): [(number | null)[], (numbe
 export const BANDS: readonly (readonly [BandKind, string])[] = [
   ["80", "10th to 90th percentile"],
   ["50", "25th to 75th percentile"],
-  ["all", "least to most"],
+  ["all", "minimum to maximum"],
   ["none", "none"],
 ];
 

@@ -42,7 +42,7 @@ it("says how far clients are apart, next to how far the mean went", () => {
     moved: 0.5,
   });
   expect(said).toBe(
-    "Round 1, 2 clients: after 8 local steps a client is 2.0 from the mean of all clients, 4.0 times as far as the mean " +
-      "went from the server (0.50; distances over all parameters).",
+    "Round 1, 2 clients: after 8 local steps, clients are on average 2.0 away from the mean of all clients, 4.0 times " +
+      "the distance of that mean from the server (0.50; distances over all parameters).",
   );
 });

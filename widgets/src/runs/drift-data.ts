@@ -59,10 +59,10 @@ export function planeOf(
 /** What the picture shows, in words. */
 export function sentenceOf({ round, clients, steps, apart, moved }: Drift): string {
   const mean = apart.reduce((sum, each) => sum + each, 0) / (apart.length || 1);
-  const ratio = moved > 0 ? `, ${(mean / moved).toPrecision(2)} times as far as the mean went from the server` : "";
+  const ratio = moved > 0 ? `, ${(mean / moved).toPrecision(2)} times the distance of that mean from the server` : "";
   const last = steps[steps.length - 1];
   return (
-    `Round ${round + 1}, ${clients.length} clients: after ${last} local step${last === 1 ? "" : "s"} a client is ` +
-    `${mean.toPrecision(2)} from the mean of all clients${ratio} (${moved.toPrecision(2)}; distances over all parameters).`
+    `Round ${round + 1}, ${clients.length} clients: after ${last} local step${last === 1 ? "" : "s"}, clients are on ` +
+    `average ${mean.toPrecision(2)} away from the mean of all clients${ratio} (${moved.toPrecision(2)}; distances over all parameters).`
   );
 }

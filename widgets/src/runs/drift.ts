@@ -56,7 +56,7 @@ export class DriftPicture {
 
   private ask(): void {
     this.show.disabled = true;
-    this.said.textContent = "Training the clients of this round again";
+    this.said.textContent = "Repeating the local training of this round";
     this.context
       .request<Drift>("drift", { round: this.round })
       .then(
@@ -97,7 +97,7 @@ export class DriftPicture {
       { class: "wb-row wb-keys", "aria-hidden": "true" },
       key("wb-driftkey-server", "server"),
       key("wb-driftkey-mean", "mean of all clients"),
-      h("span", { class: "wb-note" }, "thin lines: one client each, a dot per step read"),
+      h("span", { class: "wb-note" }, "thin lines: one per client, with a dot per recorded step"),
     );
     replace(this.place, svg, keys);
   }

@@ -16,7 +16,7 @@ export function dominance(counts: readonly (readonly number[])[]): number {
 
 export class Holdings {
   readonly node = h("div", { class: "wb-tile" });
-  private readonly canvas = h("canvas", { class: "wb-holdings", role: "img", "aria-label": "Who holds what" });
+  private readonly canvas = h("canvas", { class: "wb-holdings", role: "img", "aria-label": "Labels per client" });
   private readonly said = h("p", { class: "wb-note", role: "status" });
   private counts: readonly (readonly number[])[] = [];
 
@@ -34,7 +34,7 @@ export class Holdings {
     const range = `${formatCount(Math.min(...totals))} to ${formatCount(Math.max(...totals))} examples`;
     const share = `${(100 * dominance(counts)).toFixed(0)} %`;
     const clients = `${formatCount(counts.length)} clients with ${range}`;
-    const said = `${clients}; of a client's examples, ${share} are of its most frequent digit.`;
+    const said = `${clients}; on average, ${share} of a client's examples have its most frequent label.`;
     this.said.textContent = said;
     this.canvas.setAttribute("aria-label", `Labels per client: ${said}`);
     this.draw();

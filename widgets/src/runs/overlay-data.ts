@@ -53,7 +53,7 @@ export type Spread = "interval" | "all" | "seeds" | "none";
 
 export const SPREADS: readonly (readonly [Spread, string])[] = [
   ["interval", "interval of the mean"],
-  ["all", "least to most"],
+  ["all", "minimum to maximum"],
   ["seeds", "every seed"],
   ["none", "none"],
 ];

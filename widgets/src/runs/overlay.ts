@@ -183,7 +183,7 @@ class Overlay {
     const rows = this.order.map((index) => this.row(index));
     const table = h(
       "table",
-      { class: "wb-overlaid", "aria-label": "Results, the best first" },
+      { class: "wb-overlaid", "aria-label": "Results, best first" },
       h(
         "thead",
         {},

@@ -96,7 +96,7 @@ class Playground {
     this.chartBox = h(
       "div",
       { class: "wb-tile", hidden: true },
-      h("h3", {}, "Test accuracy, this experiment and those before"),
+      h("h3", {}, "Test accuracy of this and earlier experiments"),
       this.chart.node,
     );
     this.askHoldings = throttled(() => this.fetchHoldings(), PAUSE);
@@ -128,10 +128,10 @@ class Playground {
           Array.from({ length: SEEDS }, (_, i) => ({ ...this.chosen(), seed: Number(this.chosen().seed) + i })),
         ),
       {
-        "data-tip": "Runs that differ in their seeds only are drawn as a mean with a band.",
+        "data-tip": "Runs that differ only in their seeds are drawn as a mean with a band.",
       },
     );
-    const back = button("Usual settings", () => this.reset());
+    const back = button("Reset settings", () => this.reset());
     const { signal, say } = this.context;
     for (const each of [three, seeds]) each.disabled = !this.context.hasKernel;
     const onStage = stageButton(this.begin, { signal, say: (text) => say(text), step: (by) => this.turn(by) });
@@ -253,7 +253,7 @@ class Playground {
     this.ran = running;
     this.pane.hidden = this.context.live("run/status") === undefined;
     this.begin.disabled = running || !this.context.hasKernel;
-    this.begin.title = this.context.hasKernel ? "" : "Needs a kernel: this page only shows what was run";
+    this.begin.title = this.context.hasKernel ? "" : "Needs a kernel: this page shows only finished runs";
     this.begin.textContent = running ? "Running" : "Run";
     replace(
       this.told,
@@ -327,7 +327,7 @@ class Playground {
         h("td", {}, last),
       );
     });
-    const names = ["line", "experiment", "test accuracy", "sent up", ""];
+    const names = ["line", "experiment", "test accuracy", "uploaded", ""];
     const head = names.map((name) => h("th", { scope: "col" }, name || h("span", { class: "wb-hidden" }, "forget")));
     const table = h("table", { "aria-label": "Experiments" }, h("thead", {}, h("tr", {}, head)), h("tbody", {}, rows));
     replace(

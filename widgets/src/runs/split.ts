@@ -36,7 +36,7 @@ function bar(device: Device, parts: readonly string[], longest: number): HTMLEle
     .map((part, i) => [WORDS[part], device.seconds[i]] as const)
     .filter(([, seconds]) => seconds > 0)
     .map(([word, seconds]) => `${word} ${formatSeconds(seconds)}`);
-  const beside = device.overlapped ? `, and ${formatSeconds(device.overlapped)} beside other work` : "";
+  const beside = device.overlapped ? `, and ${formatSeconds(device.overlapped)} overlapping other work` : "";
   const words = `${device.where}: ${said.join(", ")}${beside}`;
   const pieces = widths(device.seconds, longest).map((width, i) => {
     const piece = h("div", { class: `wb-splitpart wb-split-${parts[i]}` });

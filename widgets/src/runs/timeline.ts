@@ -62,7 +62,7 @@ class Timeline {
   private readonly found = h("span", { class: "wb-note", role: "status" });
   private readonly selecting = button("Select an area", () => this.toggleSelecting(), {
     "aria-pressed": "false",
-    "data-tip": "Drag over the picture to add up everything in an area; Shift and drag does it too.",
+    "data-tip": "Drag over the picture to sum an area; Shift and drag does the same.",
   });
   private readonly detail: HTMLElement;
   private scene: Scene;
@@ -128,7 +128,7 @@ class Timeline {
       button("Show all", () => this.look({ from: 0, to: this.scene.end })),
     );
     const save = button("Save as Perfetto trace", () => this.save(), {
-      "data-tip": "A file for ui.perfetto.dev or chrome://tracing; it is made in the browser, and sent nowhere.",
+      "data-tip": "A file for ui.perfetto.dev or chrome://tracing; it is created in the browser; nothing is uploaded.",
     });
     return h(
       "div",

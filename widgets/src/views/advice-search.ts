@@ -35,15 +35,15 @@ interface Job {
 
 const INVITE =
   "Which PartitionSpecs should the arguments have on this mesh? The search compares hundreds of choices, and takes " +
-  "about a minute at most. Nothing of the program runs.";
+  "about a minute at most. The program does not run.";
 const STEPS = [
   "Arguments are grouped: a parameter has the same spec in all layers, and its optimizer state follows it.",
   "Each choice is planned: Shardy propagates it, and a cost model predicts seconds, memory and bytes sent.",
-  "The best few are compiled and ranked again. A choice that does not fit in memory comes after all that do.",
+  "The best few are compiled and ranked again. Choices that do not fit in memory are ranked last.",
 ];
 const AFTERWARDS =
-  "The table fills while the search runs; Stop keeps what is known. Then you can take the code of a choice as a new " +
-  "cell, or lock some of its specs and search the rest.";
+  "The table fills while the search runs; Stop keeps the results so far. Then you can insert the code of a choice " +
+  "as a new cell, or lock some of its specs and search the rest.";
 const NOT_SEARCHED = "No search had run when this page was saved: that needs a kernel.";
 
 /** Whether a lock holds the spec that a choice gives to an argument; replicated is no axes at all. */
@@ -117,7 +117,7 @@ export class ShardingSearch {
     this.main.setAttribute("aria-busy", String(running));
     if (running) this.status.textContent = `${job.phase}, ${job.seconds.toFixed(0)} s`;
     else if (job?.error) this.status.textContent = `Failed: ${job.error.message}`;
-    else this.status.textContent = job?.status === "stopped" ? "Stopped: these are the best until then" : "";
+    else this.status.textContent = job?.status === "stopped" ? "Stopped: these are the best choices so far" : "";
     const now = JSON.stringify(this.found);
     if (now === this.seen) return this.mark();
     this.seen = now;
@@ -154,7 +154,7 @@ export class ShardingSearch {
   private invitation(): Child {
     const steps = STEPS.map((step) => h("li", {}, step));
     return [
-      h("header", {}, h("h2", {}, "What the search does")),
+      h("header", {}, h("h2", {}, "How the search works")),
       h("ol", { class: "wb-evidence" }, steps),
       h("p", {}, AFTERWARDS),
     ];
@@ -201,7 +201,7 @@ export class ShardingSearch {
     const again = button(words, () => this.search(), { disabled: !count });
     return [
       h("header", {}, h("h2", {}, choice.name)),
-      h("p", { class: "wb-note" }, codeWords("What is not listed as sharded is `P()`: whole on every device.")),
+      h("p", { class: "wb-note" }, codeWords("Arguments that are not listed have `P()`: replicated on every device.")),
       h(
         "table",
         { "aria-label": "Specs" },

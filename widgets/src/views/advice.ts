@@ -18,7 +18,7 @@ interface Job {
 const MOST_LINKS = 8;
 const NOT_ASKED = "No advice had been requested when this page was saved: that needs a kernel.";
 const WORSE = 0.05; // a share from which a change's price is named next to its gain
-const NOT_VERIFIED = "The change is inside the program: what it gains could not be verified from outside.";
+const NOT_VERIFIED = "The change is inside the program, so its gain could not be verified from outside.";
 class Advice {
   private readonly main: HTMLElement;
   private readonly detail: HTMLElement;
@@ -64,7 +64,7 @@ class Advice {
     this.main.setAttribute("aria-busy", String(running));
     if (running) this.status.textContent = `${job.phase}, ${job.seconds.toFixed(0)} s`;
     else if (job?.error) this.status.textContent = `Failed: ${job.error.message}`;
-    else this.status.textContent = job?.status === "stopped" ? "Stopped: what was not verified is estimated" : "";
+    else this.status.textContent = job?.status === "stopped" ? "Stopped: gains without verification are estimates" : "";
   }
 
   private fill(report: Report | undefined): void {
@@ -83,8 +83,8 @@ class Advice {
   private invite(): void {
     const can = this.context.state<boolean>("can_advise");
     const text =
-      "Looks for sharding, memory, precision and communication that can be improved. Where the program itself is here, " +
-      "changes are compiled to verify what they gain: that takes about as long as compiling it a few times, and can be stopped.";
+      "Looks for sharding, memory, precision and communication that can be improved. If the program itself is available, " +
+      "changes are compiled to verify their gains: this takes about as long as a few compilations, and can be stopped.";
     this.sentence.textContent = this.context.state<string | null>("missing") ?? text;
     this.list.hidden = true;
     const asked = this.context.hasKernel ? "No advice has been requested yet." : NOT_ASKED;
@@ -139,7 +139,7 @@ class Advice {
     }
     const finding = report.findings[number];
     if (finding) replace(this.detail, this.describe(finding), this.footer(report));
-    else replace(this.detail, h("h2", {}, "Nothing to change was found"), this.footer(report));
+    else replace(this.detail, h("h2", {}, "No changes found"), this.footer(report));
   }
 
   private describe(finding: Finding): Child {

@@ -108,7 +108,7 @@ export class Calls {
       ...(shared
         ? ["The compiler fused or combined instructions of several lines: this node has its share of them."]
         : []),
-      ...(this.atLeast.has(node) ? ["A loop of unknown length is inside; one iteration is counted."] : []),
+      ...(this.atLeast.has(node) ? ["Contains a loop of unknown length; one iteration is counted."] : []),
       ...(node === 0 ? this.reader.state<string[]>("notes") : []),
     ];
   }

@@ -111,18 +111,18 @@ export function explainTime(columns: readonly ClientColumn[], values: Values, cl
       (each) =>
         `${each.label} (${each.ratio.toFixed(2)} × the mean, correlation with time ${each.correlation.toFixed(2)})`,
     );
-    return `${first} It has more of what goes with time over all clients: ${words.join(", ")}.`;
+    return `${first} It has more of the quantities that correlate with time over all clients: ${words.join(", ")}.`;
   }
   const strongest = all
     .filter((each) => Number.isFinite(each.correlation))
     .sort((a, b) => b.correlation - a.correlation)[0];
   const once =
     kind === "measured"
-      ? " One measurement holds the noise of scheduling: measure several rounds before acting on it."
+      ? " A single measurement contains scheduling noise: measure several rounds before acting on it."
       : "";
   if (!strongest) return `${first} No pattern: all clients have the same counted work.${once}`;
-  const most = `at most ${strongest.label}, correlation ${strongest.correlation.toFixed(2)}`;
-  return `${first} No pattern: nothing that was counted goes with time over all clients (${most}).${once}`;
+  const most = `highest: ${strongest.label}, correlation ${strongest.correlation.toFixed(2)}`;
+  return `${first} No pattern: no counted quantity correlates with time over all clients (${most}).${once}`;
 }
 
 export const rangeOf = (clients: Clients, client: number): DeviceRange | undefined =>
@@ -145,13 +145,13 @@ export function clientDetails(clients: Clients, values: Values, client: number):
   if (clients.shares.length)
     blocks.push({
       form: "table",
-      title: "Its share of the data",
+      title: "Share of the data",
       columns: ["name", "type", "bytes"],
       rows: clients.shares,
     });
   if (clients.neighbours && held) {
     const text = `${clientName(clients, held[0])} to ${clientName(clients, held[1] - 1)} on the same ${devices}`;
-    blocks.push({ form: "note", title: "Lives with", text });
+    blocks.push({ form: "note", title: "Same devices", text });
   }
   const name = clientName(clients, client);
   return { title: name[0].toUpperCase() + name.slice(1), kind: "clients", subtitle: clients.placement, blocks };

@@ -230,7 +230,7 @@ class ClientsPane {
   }
 
   private summarize(): void {
-    if (!this.order.length) return replace(this.summary, "No client passes the filter.");
+    if (!this.order.length) return replace(this.summary, "No client matches the filter.");
     const shown = this.order.map(this.value).filter(Number.isFinite);
     const [low, high] = range(shown);
     const { label, kind, unit } = this.column;
@@ -387,7 +387,7 @@ class ClientsPane {
     showDetails(this.context, this.facts, {
       title: this.clients.placement || "Clients",
       kind: "clients",
-      subtitle: "all of them",
+      subtitle: "all clients",
       blocks,
       extra: this.howToMeasure(),
     });
@@ -401,8 +401,8 @@ class ClientsPane {
       if (!this.context.insertCell(measuring)) copyText(measuring, null, () => this.context.say(COPIED));
     };
     return [
-      h("h3", {}, "Who is slow?"),
-      h("p", { class: "wb-note" }, "No round was measured yet. This cell times every client and shows them:"),
+      h("h3", {}, "Slow clients"),
+      h("p", { class: "wb-note" }, "No round was measured yet. This cell measures and shows the time of every client:"),
       h("pre", { class: "wb-code", tabindex: 0 }, measuring),
       button("Insert as cell", insert),
     ];

@@ -22,8 +22,8 @@ interface Job {
 
 const OVER = { done: "Compiled", stopped: "Stopped", failed: "Failed" };
 const ORDERS: Option<string>[] = [
-  ["topology", "as the topology prefers"],
-  ["naive", "naive: as they come"],
+  ["topology", "topology order"],
+  ["naive", "naive: in the listed order"],
 ];
 
 class CompilePanel {
@@ -159,7 +159,7 @@ export function sideBySide(
     ...axesOf(targets.flatMap(({ stages }) => stages)).map(
       (axis): Row => [`sent over ${axis}`, (each) => formatBytes(wire(each, axis))],
     ),
-    ...strategies.map((axis): Row => [`strategy over ${axis}`, (each) => each.strategies[axis] ?? "not told"]),
+    ...strategies.map((axis): Row => [`strategy over ${axis}`, (each) => each.strategies[axis] ?? "not reported"]),
   ];
   const insert = (name: string) => {
     const into = (place: string | null) => {
@@ -174,7 +174,7 @@ export function sideBySide(
     button("Insert as cell", () => insert(name), { "aria-label": `Insert ${name} as a cell`, class: "wb-link" });
   const forget = (name: string) =>
     button("×", () => context.request("forget", { target: name }).catch(() => {}), {
-      "aria-label": `Take ${name} out`,
+      "aria-label": `Remove ${name}`,
     });
   const head = targets.map((each) =>
     h(

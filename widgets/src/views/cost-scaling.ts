@@ -85,14 +85,14 @@ class WhatIf {
     const chips = made.chips.map((name): Option<string> => [name, name]);
     const chip = menu(
       "Chip of the estimate",
-      [["", made.chip_now ? `as it is: ${made.chip_now}` : "none: no seconds"], ...chips],
+      [["", made.chip_now ? `current: ${made.chip_now}` : "none: no seconds"], ...chips],
       this.chip,
       (name) => {
         this.chip = name;
         this.ask();
       },
     );
-    const reset = button("As it is", () => {
+    const reset = button("Reset", () => {
       this.settle();
       this.ask();
     });
@@ -177,12 +177,12 @@ class WhatIf {
     const room = formatBytes(made.available);
     const fit =
       made.fits === null
-        ? "what a device has is not known"
+        ? "the memory of a device is not known"
         : made.fits
           ? `of ${room}: fits`
           : `of ${room}: DOES NOT FIT, ${formatBytes((made.peak ?? 0) - (made.available ?? 0))} too much`;
     const idle = made.idle
-      ? `${formatCount(made.idle)} of ${formatCount(made.devices)} devices have nothing to do`
+      ? `${formatCount(made.idle)} of ${formatCount(made.devices)} devices are idle`
       : `${formatCount(made.devices)} devices`;
     replace(
       this.results,
@@ -219,7 +219,7 @@ class WhatIf {
       h(
         "details",
         {},
-        h("summary", {}, "What the estimate rests on"),
+        h("summary", {}, "Assumptions of the estimate"),
         h(
           "ul",
           { class: "wb-note" },

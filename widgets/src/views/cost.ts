@@ -38,7 +38,7 @@ function strip(parts: readonly (readonly [number, string])[], longest: number): 
 function otherSizes(context: ViewContext): HTMLElement | null {
   if (!context.hasKernel || !context.state<unknown[]>("elsewhere")?.length) return null;
   const code = context.state<string>("other_size");
-  const shown = h("pre", { class: "wb-code", tabindex: 0, "aria-label": "The cell for another size" }, code);
+  const shown = h("pre", { class: "wb-code", tabindex: 0, "aria-label": "Cell for another size" }, code);
   const text =
     "The size of an ordinary JAX function is in its arguments. Write your own arguments into this cell: it compiles the " +
     "function for both sizes and compares; nothing runs. For more devices, compile for a machine below.";
@@ -112,7 +112,7 @@ class Cost {
       ? h(
           "details",
           {},
-          h("summary", {}, `What this rests on: ${target.assumptions[0] ?? "notes"}, …`),
+          h("summary", {}, `Assumptions: ${target.assumptions[0] ?? "notes"}, …`),
           h(
             "ul",
             { class: "wb-note" },
@@ -123,7 +123,7 @@ class Cost {
     const picture = target.lines ? lineRoofline(this.context, target.lines) : this.roofline(target);
     const stages =
       target.lines && target.roofline
-        ? h("details", {}, h("summary", {}, "The same by stage"), this.roofline(target))
+        ? h("details", {}, h("summary", {}, "Roofline by stage"), this.roofline(target))
         : null;
     const roofline = picture
       ? h("div", { class: "wb-right" }, h("h3", {}, term(this.context, "roofline")), picture, stages)
@@ -148,7 +148,7 @@ class Cost {
     const unknown = stages.filter(({ seconds }) => seconds === null).map(({ name }) => name);
     if (chip === "no chip" || !unknown.length)
       return 'Seconds need the published figures of a chip: inspect with on="v5e:4x4" or another.';
-    return `Seconds of the call on ${chip} are not predicted, because those of ${unknown.join(", ")} are not.`;
+    return `The time of the call on ${chip} is not predicted, because the time of ${unknown.join(", ")} is not.`;
   }
 
   /** Why stages lack figures. */
@@ -230,7 +230,7 @@ class Cost {
     const more =
       idle.length && idle.length < stages.length
         ? button(
-            `Show ${plural(idle.length, "stage")} that cost nothing`,
+            `Show ${plural(idle.length, "stage")} without cost`,
             () => {
               for (const each of rows) each.hidden = false;
               more?.remove();

@@ -69,7 +69,7 @@ export function collectivesTable(
       key: "payload",
       title: "payload",
       unit: "bytes",
-      tip: "What one device puts into one execution; of several collectives the largest.",
+      tip: "Operand of one device in one execution; the largest of several collectives.",
       value: (node) => figure(node).payload,
       full: most((group) => group.payload),
       width: "98px",

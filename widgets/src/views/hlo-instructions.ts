@@ -93,7 +93,7 @@ export class Instructions {
         trivial.setAttribute("aria-pressed", String(this.trivial));
         this.filter();
       },
-      { "aria-pressed": "false", "data-tip": "Also show instructions that only name, hold or pass on a value." },
+      { "aria-pressed": "false", "data-tip": "Also show instructions that only name, store or forward a value." },
     );
     this.search.addEventListener("input", () => {
       this.words = wordsOf(this.search.value);

@@ -143,8 +143,8 @@ class Hlo {
     if (!module.count) {
       const title = this.context.state<string>("sentence");
       const text =
-        "The compiled listing, its collectives and its memory are known once it is compiled: give a mesh of devices, " +
-        "or a target such as v5e:4x4.";
+        "The compiled listing, its collectives and its memory need a compilation: pass a mesh of devices, or a target " +
+        "such as v5e:4x4.";
       return showDetails(this.context, this.detail, {
         title,
         kind: "server",

@@ -92,7 +92,8 @@ export class Inspector {
     const rows = calls.columns.map(({ title, unit }, i): [string, string] => {
       const [total, own] = [calls.totals[i][node], calls.own[i][node]];
       const share = node > 0 && calls.totals[i][0] > 0 ? ` · ${((100 * total) / calls.totals[i][0]).toFixed(1)} %` : "";
-      const itself = calls.tree.children[node].length && own > 0 ? `, ${formatAs(unit, own)} of it directly here` : "";
+      const itself =
+        calls.tree.children[node].length && own > 0 ? `, ${formatAs(unit, own)} directly in this node` : "";
       return [title, `${calls.isLeast(i, node) ? "≥ " : ""}${formatAs(unit, total)}${share}${itself}`];
     });
     const blocks: Block[] = [{ form: "facts", title: "", rows: rows.filter(([, text]) => !isNothing(text)) }];

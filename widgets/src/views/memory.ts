@@ -143,14 +143,14 @@ class Memory {
       label: "Buffers alive at the peak",
       parent: buffers.map(({ parent }) => parent),
       open: new Set(buffers.flatMap(({ parent }, i) => (parent < 0 ? [i] : []))),
-      title: "what it is",
+      title: "buffer",
       name: (i) => buffers[i].name,
       columns: [
         {
           key: "bytes",
           title: "bytes",
           unit: "bytes",
-          tip: "The bar is its share of what is alive at the peak.",
+          tip: "The bar is the share of the bytes alive at the peak.",
           value: (i) => buffers[i].bytes,
           full: total,
         },
@@ -242,7 +242,7 @@ class Memory {
     showDetails(this.context, this.detail, {
       title: "Memory of one device",
       kind: "broadcast",
-      subtitle: "as the compiler planned it",
+      subtitle: "as planned by the compiler",
       blocks,
     });
   }
@@ -288,7 +288,7 @@ class Memory {
     const right = x(peak) > width / 2;
     pen.fillStyle = hue("fg");
     pen.textAlign = right ? "right" : "left";
-    pen.fillText(`most alive: ${formatBytes(most)}`, x(peak) + (right ? -8 : 8), EDGE.top - 9);
+    pen.fillText(`maximum: ${formatBytes(most)}`, x(peak) + (right ? -8 : 8), EDGE.top - 9);
     pen.strokeStyle = hue("accent");
     pen.beginPath();
     pen.moveTo(x(this.at), EDGE.top);

@@ -38,7 +38,7 @@ export function linksOf(mesh: Mesh, sending: Sending | null, torus: Torus | null
   const axes = sending.axes.join(" and ");
   if (!isRing(sending.kind)) {
     const words =
-      `${sending.name} (${sending.kind}) is no ring: every device sends ` +
+      `${sending.name} (${sending.kind}) is not a ring: every device sends ` +
       `${formatBytes(sending.sent)} to the others of its group over ${axes}.`;
     return { links: [], idle, words };
   }
@@ -52,7 +52,7 @@ export function linksOf(mesh: Mesh, sending: Sending | null, torus: Torus | null
   const each = least === most ? formatBytes(most) : `${formatBytes(least)} to ${formatBytes(most)}`;
   const part = few.length < groups.length ? `, of ${groups.length} rings the selected device's` : "";
   const how = torus ? "each link of the torus carries" : "each link of the rings carries";
-  const around = links.some(({ wrap }) => wrap) ? " Dashed: what leaves at one end and enters at the other." : "";
+  const around = links.some(({ wrap }) => wrap) ? " Dashed: wrap-around links." : "";
   const aside = torus && torus.dimensions > 2 ? " Slanted: to another panel." : "";
   const words =
     `${sending.name} over ${axes}: ${how} ${each} in one call${part} ` +

@@ -93,7 +93,7 @@ class MeshPane {
       this.layout = mesh.layouts.find((each) => each.key === key) ?? this.layout;
       this.arrange();
     });
-    const same: Option<number>[] = this.choice ? [] : [[-1, "what they hold: the same"]];
+    const same: Option<number>[] = this.choice ? [] : [[-1, "contents: the same"]];
     const choices = [...same, ...mesh.choices.map((each, i): Option<number> => [i, each.label])];
     const colour = menu("Colour devices by", choices, this.choice ? mesh.choices.indexOf(this.choice) : -1, (i) => {
       this.choice = mesh.choices[i];
@@ -181,7 +181,7 @@ class MeshPane {
     this.grid = new Int32Array(gridOf(layout, this.places));
     this.cards = [];
     this.canvas = this.rings = null;
-    const abstract = context.state<boolean>("abstract") ? " · no devices behind it" : "";
+    const abstract = context.state<boolean>("abstract") ? " · no devices attached" : "";
     const caption = h("p", { class: "wb-note" }, `${layout.reading}${abstract}`);
     if (context.state<boolean>("few")) this.buildCards(caption);
     else this.buildCanvas(caption);

@@ -296,6 +296,5 @@ class Operations {
 
 export const operations: RenderView = (host, context) => {
   if (context.state<string[]>("names").length) new Operations(host, context);
-  else
-    host.append(h("div", { class: "wb-scrolls" }, facts(context, [["operations", "none are known of this program"]])));
+  else host.append(h("div", { class: "wb-scrolls" }, facts(context, [["operations", "none known for this program"]])));
 };

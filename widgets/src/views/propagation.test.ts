@@ -25,6 +25,6 @@ it("states what a frame decided", () => {
 
 it("an array that no axis reached is explained", () => {
   const leaf = { spec_text: "P()", shape: [64, 10], devices: [0, 1, 2, 3] };
-  expect(wholeBecause(leaf)).toContain("Each of 4 devices holds all of it. It came with P()");
+  expect(wholeBecause(leaf)).toContain("Each of 4 devices stores the whole array. Its spec is P()");
   expect(wholeBecause({ ...leaf, shape: [] })).toContain("nothing to shard");
 });

@@ -88,12 +88,12 @@ interface WholeLeaf {
 
 /** Why an array of the arguments lies whole on its devices, as far as propagation tells. */
 export function wholeBecause({ spec_text: spec, shape, devices }: Omit<WholeLeaf, "path" | "rows">): string {
-  const held = devices.length > 1 ? `Each of ${devices.length} devices holds all of it. ` : "";
+  const held = devices.length > 1 ? `Each of ${devices.length} devices stores the whole array. ` : "";
   if (!shape.length) return `${held}It is a single number: there is nothing to shard.`;
   return (
-    `${held}It came with ${spec}, and no operation that reads it handed a mesh axis back to it: Shardy carries axes on ` +
-    "from values that have them, and never splits a value that nothing asks to split. Give it a spec of its own: the " +
-    "candidates, and what each saves, are under Arrays and what if."
+    `${held}Its spec is ${spec}, and no operation that reads it propagates a mesh axis back to it: Shardy propagates ` +
+    "axes from sharded values, and never shards a value without such an axis. Pass a spec for it: Arrays and what if " +
+    "lists candidates and the bytes that each saves."
   );
 }
 
@@ -254,7 +254,7 @@ class Player {
     this.frame = clamp(to, 0, this.last);
     const { frame, last } = this;
     this.slider.value = String(frame);
-    this.slider.setAttribute("aria-valuetext", frame ? `step ${frame} of ${last}` : "what the program says");
+    this.slider.setAttribute("aria-valuetext", frame ? `step ${frame} of ${last}` : "specified by the program");
     this.counter.textContent = frame ? `step ${steps[frame - 1]} · ${frame} of ${last}` : `beginning · 0 of ${last}`;
     const only = this.context.selection.axis;
     for (const node of this.moving) {
@@ -356,7 +356,7 @@ class Player {
     const text = wholeBecause(leaf);
     const blocks: Block[] = [
       { form: "facts", title: "", rows: leaf.rows },
-      { form: "note", title: "Why is it whole?", text },
+      { form: "note", title: "Why is it replicated?", text },
     ];
     const subtitle = "no mesh axis shards it";
     showDetails(this.context, this.panel, { title: leaf.path, kind: "server", subtitle, blocks });

@@ -208,8 +208,8 @@ export class Trial {
         "p",
         { class: "wb-note" },
         copies(spec, this.sizes) > 1
-          ? `Held by ${plural(copies(spec, this.sizes), "device")} each: nothing shards it further. One more axis:`
-          : "One more axis:",
+          ? `Each shard is on ${plural(copies(spec, this.sizes), "device")}. Shard it over one more axis:`
+          : "Shard it over one more axis:",
       ),
       h("ul", { class: "wb-candidates" }, found.slice(0, OFFERED).map(item)),
     ];
@@ -343,7 +343,7 @@ export class Trial {
     const how =
       state.how === "compiled"
         ? "in the compiled program"
-        : "as Shardy plans it: sites in the program, a loop's counted once";
+        : "as planned by Shardy: places in the program; a loop body is counted once";
     const pairs = state.amounts?.map(([name, before, after]) => [
       h("dt", {}, name),
       h("dd", {}, before === after ? `${after}, the same` : `${before} → ${after}`),

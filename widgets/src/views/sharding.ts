@@ -128,7 +128,7 @@ class Sharding {
           key: "bytes",
           title: "per device",
           unit: "bytes",
-          tip: "Bytes that one device holds of it.",
+          tip: "Bytes of the array on one device.",
           value: (node) => this.sum(node, (leaf) => trial.bytesOf(leaf)),
           full: all((leaf) => trial.bytesOf(leaf)),
           width: "104px",
@@ -136,7 +136,7 @@ class Sharding {
         {
           key: "copies",
           title: "copies",
-          tip: "Devices that hold the same shard: 1 where nothing is repeated.",
+          tip: "Number of devices with the same shard; 1 means no copies.",
           value: held,
           cell: (node) => (held(node) === null ? "" : formatCount(held(node))),
           full: most,
@@ -201,7 +201,7 @@ class Sharding {
     const axes = Object.keys(this.trial.sizes).map((axis): Option<string> => [axis, `sharded over ${axis}`]);
     const only = menu<string>(
       "Only arrays",
-      [["", "all arrays"], ["*", "copied on several devices"], ["?", "tried differently"], ...axes],
+      [["", "all arrays"], ["*", "copied on several devices"], ["?", "tried with another spec"], ...axes],
       "",
       (value) => {
         this.only = value;
@@ -341,7 +341,7 @@ class Why {
 
 export const sharding: RenderView = (host, context) => {
   if (!context.state<Leaf[]>("leaves").length)
-    return host.append(h("p", { class: "wb-note wb-scrolls" }, "This tree holds no arrays."));
+    return host.append(h("p", { class: "wb-note wb-scrolls" }, "This tree has no arrays."));
   const arrays = h("div", { class: "wb-pane" });
   const place = h("div", { class: "wb-scrolls", hidden: true });
   const why = new Why(place, context);
