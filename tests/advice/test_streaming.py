@@ -60,7 +60,7 @@ def test_no_change_is_compiled_for_which_no_time_is_left():
     late = advise_record(record, fn=AVERAGE, recompile=recompile, until=time.monotonic() + 50, compiling=100.0)
     assert compiled == []
     assert [each.is_verified for each in late.findings] == [False]
-    assert late.notes[0].startswith("1 of 1 changes were not compiled: one takes about 100 s")
+    assert late.notes[0].startswith("1 of 1 changes were not compiled: a compilation takes about 100 s")
     advise_record(record, fn=AVERAGE, recompile=recompile, until=time.monotonic() + 50, compiling=1.0)
     assert len(compiled) == 1
 

@@ -109,5 +109,5 @@ ENTRY %e (p: f32[3]) -> f32[3] {
   ROOT %a = f32[3]{0} fusion(f32[3]{0} %p), kind=kLoop, calls=%f
 }
 """
-    with pytest.raises(InspectionError, match="its computations call each other without an end"):
+    with pytest.raises(InspectionError, match="its computations call each other in a cycle"):
         inspect_module(text)

@@ -213,7 +213,7 @@ def test_sharding_without_axis_names_is_read_from_its_index_map():
 def test_sharding_that_does_not_know_is_noted():
     leaf = nameless((7, 2))  # its index map refuses 7 rows over 4 devices
     assert (leaf.kind, leaf.shards) == ("unknown", ())
-    assert "`NamelessSharding` does not say who holds what" in leaf.notes[0]
+    assert "`NamelessSharding` has no device slices" in leaf.notes[0]
 
 
 def test_two_meshes_are_noted_and_the_commoner_one_is_shown():

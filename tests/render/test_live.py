@@ -196,7 +196,7 @@ def test_devices_with_the_same_memory_share_a_line():
 
 def test_memory_in_words_names_the_peak_and_what_is_gone():
     assert describe_samples(SAMPLES) == (
-        "Memory of 4 devices, 3 samples: at most 2 KiB on cpu:0. Not readable any more: cpu:3."
+        "Memory of 4 devices, 3 samples: at most 2 KiB on cpu:0. No longer readable: cpu:3."
     )
 
 

@@ -1,4 +1,4 @@
-"""Runs every rule over one program and ranks what it finds."""
+"""Runs every rule over one program and ranks the findings."""
 
 import math
 import re
@@ -48,8 +48,8 @@ from workbench.records.advice import AdviceRecord, FindingRecord
 from workbench.records.compiled import ProgramRecord
 
 Rule = Callable[[Compiled], Iterator[FindingRecord]]
-_LEAST_SAVED = 0.02  # share of its figure that a compiled change saves; findings with less are left out
-# Rules that need the reasons of collectives come last: reasons take seconds, and findings are given as they are found.
+_LEAST_SAVED = 0.02  # minimum saving of a compiled change, as a share of its figure
+# Rules that need the reasons of collectives come last: reasons take seconds, and findings are reported immediately.
 RULES: tuple[Rule, ...] = (
     loop_invariant_gather,
     wide_collective,
@@ -103,28 +103,29 @@ def advise_record(
     """Ranked findings about an inspected program.
 
     Args:
-        record: What `inspect` returned, compiled.
-        recompile: Compiles a variant of the program; with it, gains of changes that can be applied from outside
-            (donation, specs) are verified by compiling them. Without it none is.
-        planner: Prices the program with other specs; the rules that try some need it.
-        fn: The function itself: what compiles it (`jax.jit`, `nnx.jit`), and how often it did so here.
-        chunk_size: The chunk size that it was compiled with, as the user gave it.
-        at_most: Findings to keep.
+        record: The record of a compiled program, from `inspect`.
+        recompile: Compiles a variant of the program. With it, gains of changes that need no edit of the program
+            (donation, specs) are verified by compiling; without it, no gain is verified.
+        planner: Prices the program with other specs; required by the rules that try specs.
+        fn: The function, to determine its wrapper (`jax.jit`, `nnx.jit`) and its number of compilations in this
+            process.
+        chunk_size: The chunk size of the compilation, as given by the user.
+        at_most: Maximum number of findings.
         trials: Runs the program before and after each verified change; needs `recompile`.
-        progress: Called with what is done now and the seconds so far.
-        cancel: Ends the rules and the verification once it is set. Findings that were not verified are kept as
-            estimates; an interrupt of the main thread does the same.
+        progress: Called with the current activity and the elapsed seconds.
+        cancel: Ends the rules and the verification once it is set. Unverified findings are kept as estimates. An
+            interrupt of the main thread has the same effect.
         found: Called with the record so far after each rule with findings, and after each verified change.
-        until: Time of `time.monotonic()` before which the last compilation ends; None: no limit.
-        compiling: Seconds that one compilation is expected to take; later ones count as long as the slowest so far.
+        until: Deadline of the last compilation, as a time of `time.monotonic()`; None: no limit.
+        compiling: Expected seconds of one compilation; later compilations are expected to take as long as the slowest
+            so far.
 
     Returns:
-        The findings and the rules that were checked. Findings are ranked by the predicted seconds that they save, or by
-        their share of a figure where no seconds are predicted; trades that save no time come last. A program in which
-        no rule finds anything has none.
+        The findings and the rules that were checked. Findings are ranked by predicted saved seconds, or by their share
+        of a figure without a prediction. Trade-offs that save no time come last. The findings may be empty.
 
     Raises:
-        InspectionError: if the record was only planned, not compiled.
+        InspectionError: if the record is planned, not compiled.
 
     Example:
         >>> record = wb.inspect(jax.jit(lambda x: x * 2))(jnp.ones(4))
@@ -199,13 +200,13 @@ def advise_record(
 
 
 def _too_late(number: int, of: int, until: float | None, compiling: float) -> list[str]:
-    """A note where the time left is shorter than a compilation."""
+    """A note if the remaining time is shorter than a compilation."""
     left = math.inf if until is None else max(0.0, until - time.monotonic())
     if compiling <= left:
         return []
     return [
-        f"{of - number} of {of} changes were not compiled: one takes about {compiling:.3g} s, and `seconds` leaves "
-        f"{left:.3g} s"
+        f"{of - number} of {of} changes were not compiled: a compilation takes about {compiling:.3g} s, and `seconds` "
+        f"leaves {left:.3g} s"
     ]
 
 
@@ -221,16 +222,16 @@ def advise_call(
     until: float | None = None,
     compiling: float = 0.0,
 ) -> AdviceRecord:
-    """Ranked findings about a traced call and its record; changes are compiled, with `measure` also run.
+    """Ranked findings about a traced call and its record; changes are compiled, and run with `measure`.
 
     Raises:
-        InspectionError: for `measure` without `verify`, or for a target that is not attached.
+        InspectionError: for `measure` without `verify`, or for a target without attached devices.
     """
     if measure and (not verify or variants.options.get("target") is not None):
         message = (
             f"`advise` was given measure=True for {record.name} with "
             f"{'verify=False' if not verify else 'the target ' + record.target}. A measured gain needs the changed "
-            "program, compiled for attached devices: leave this option out."
+            "program, compiled for attached devices: omit this option."
         )
         raise InspectionError(message)
     return advise_record(
@@ -249,7 +250,7 @@ def advise_call(
 
 
 def _unknown_loops(program: Compiled) -> list[str]:
-    """A note on the figures of a program that has a loop of unknown length."""
+    """A note on the figures of a program with a loop of unknown length."""
     if all(each.executions is not None for each in program.module.instructions):
         return []
     return [
@@ -259,7 +260,7 @@ def _unknown_loops(program: Compiled) -> list[str]:
 
 def _advice(program: Compiled, findings: list[FindingRecord], checked: list[Rule], notes: list[str]) -> AdviceRecord:
     """The record of the findings so far, ranked."""
-    # A change that was compiled and gains nothing is no advice.
+    # A compiled change without a gain is dropped.
     kept = [f for f in findings if f.gain is None or not f.gain.verified or f.gain.saved_share > _LEAST_SAVED]
     kept = [f for f in kept if not _is_too_large(f, program)]
     record = program.record
@@ -281,7 +282,7 @@ def _tried(
     report: Callable[[str], None],
     place: str,
 ) -> tuple[FindingRecord, str]:
-    """The finding with its change compiled, with `trials` also run, and the reason where the run failed."""
+    """The finding with its change compiled, and run with `trials`; and the reason if the run failed."""
     report(f"compiling change {place}: {finding.rule}")
     if trials is None:
         return verified(finding, program, recompile), ""
@@ -291,7 +292,7 @@ def _tried(
 
 
 def _for_pmap(finding: FindingRecord, program: Compiled) -> FindingRecord:
-    """The finding as it applies to `jax.pmap`, which takes no shardings."""
+    """The finding adapted to `jax.pmap`, which takes no shardings."""
     if program.wrapper != "jax.pmap" or not finding.specs:
         return finding
     return finding.replace(
@@ -302,21 +303,21 @@ def _for_pmap(finding: FindingRecord, program: Compiled) -> FindingRecord:
 
 
 def _is_too_large(finding: FindingRecord, program: Compiled) -> bool:
-    """Returns whether the compiled change needs more memory than a device has, where the program itself fits."""
+    """Returns whether the change exceeds a device's memory although the original program fits."""
     available = program.module.memory.available_bytes
     peak = next((each for each in finding.compared if each.quantity == "peak bytes"), None)
     return bool(available and peak is not None and peak.before <= available < peak.after)
 
 
 def _rank(finding: FindingRecord) -> tuple[bool, float]:
-    """Faster programs first, by predicted seconds where they are known; trades without a gain of time last."""
+    """Sort key: faster programs first, by predicted seconds if known; trade-offs that save no time last."""
     saved = finding.saved_seconds
     is_faster = saved is not None and saved > 0
     return bool(finding.costs) and not is_faster, -(saved if saved is not None else finding.weight)
 
 
 def _without_effects(found: list[FindingRecord]) -> list[FindingRecord]:
-    """Each cause once: a constraint in a loop is not costly by itself where its gather could leave the loop."""
+    """Drops effects of other findings: constraints whose gather could leave its loop."""
     loops = {(s.file, s.line) for each in found if each.rule == "loop-invariant collective" for s in each.sources}
     return [
         each
@@ -326,7 +327,7 @@ def _without_effects(found: list[FindingRecord]) -> list[FindingRecord]:
 
 
 def _once(found: list[FindingRecord]) -> list[FindingRecord]:
-    """Findings of one rule at one line as a single one, with the gains added."""
+    """Merges findings of one rule at one line, and adds their gains."""
     groups: dict[object, list[FindingRecord]] = {}
     for number, each in enumerate(found):
         place = (each.rule, each.sources[0].file, each.sources[0].line) if each.sources else number

@@ -1,4 +1,4 @@
-"""Rules about clients that a device computes together: more than pay, or fewer."""
+"""Rules about chunk sizes that are too large or too small."""
 
 from collections.abc import Iterator
 
@@ -10,16 +10,16 @@ from workbench.records.compiled import ProgramRecord
 from workbench.render.units import bytes_text
 
 _WORTH = 0.2  # of the peak
-_FEWER = 0.5  # of the instructions that are started: larger chunks that save less are no finding
+_FEWER = 0.5  # of the started instructions: larger chunks must save at least this share
 
 
 def chunk_size(program: Compiled) -> Iterator[FindingRecord]:
-    """More clients computed together than pay: another chunk size, compiled, takes clearly less memory."""
+    """A chunk size that is too large: another compiled chunk size needs much less memory."""
     plan, memory = program.record.plan, program.module.memory
     clients = [stage for stage in plan.walk() if stage.kind == "clients"]
     if program.recompile is None or not clients or not memory.peak_bytes:
         return
-    # "auto" weighs memory against starting operations again; only what does not fit should go below its choice
+    # "auto" balances memory against the cost of starting operations; try less only if the program does not fit
     tried = [] if program.chunk_size == "auto" or callable(program.chunk_size) else ["auto"]
     tried += [1] if memory.fits is False else []
     best: tuple[int, ProgramRecord] | None = None
@@ -62,7 +62,7 @@ def chunk_size(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def small_chunks(program: Compiled) -> Iterator[FindingRecord]:
-    """Fewer clients computed together than pay: a larger chunk size, compiled, starts far fewer instructions."""
+    """A chunk size that is too small: a larger compiled chunk size starts far fewer instructions."""
     plan, memory = program.record.plan, program.module.memory
     clients = [stage for stage in plan.walk() if stage.kind == "clients"]
     if program.recompile is None or not clients or not isinstance(program.chunk_size, int) or not plan.chunk_size:
@@ -82,7 +82,7 @@ def small_chunks(program: Compiled) -> Iterator[FindingRecord]:
         rule="small chunks",
         what=f"In chunks of {plan.chunk_size} clients a device starts {before:,.0f} instructions per call; in chunks "
         f"of {chunk} it starts {now:,.0f}.",
-        why="Every chunk runs the client's instructions once more, and a client this small does not fill a device.",
+        why="Every chunk starts the client's instructions again, and a client this small does not fill a device.",
         change=f'Compile with `wb.jit({program.record.name}, chunk_size={chunk})`, or leave `chunk_size="auto"`, '
         "which chooses the same.",
         code=f"{program.record.name} = wb.jit({program.record.name}, chunk_size={chunk})",

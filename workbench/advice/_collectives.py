@@ -1,4 +1,4 @@
-"""Rules about collectives that need not be, need not be so large, or need not run so often."""
+"""Rules about collectives that are unnecessary, too large, or too frequent."""
 
 import re
 from collections.abc import Iterator
@@ -14,19 +14,19 @@ from workbench.render.units import bytes_text
 _HALVED = {"bf16", "f16"}
 _REARRANGED = {"bitcast", "copy", "reshape", "transpose"}
 _SMALL_BYTES = 1 << 12
-_RUNTIME_SHIFT = "_roll_dynamic"  # what JAX calls `jnp.roll` by a distance that is an array
+_RUNTIME_SHIFT = "_roll_dynamic"  # JAX's name of `jnp.roll` with an array as shift
 _PARAMETER = re.compile(r" parameter\((\d+)\)")
 
 
 def gathered_for_one_use(program: Compiled) -> Iterator[FindingRecord]:
-    """An argument that is kept sharded, gathered whole in every call, and used once."""
+    """An argument that is stored sharded, but gathered whole in every call and used once."""
     inputs, outputs = program.record.inputs, program.record.outputs
     if inputs is None:
         return
-    # a training step that gathers its state saves the memory of the whole state between steps: that is its purpose
+    # not the state of a training step: gathering it in every step is intended to save memory between steps
     state = set() if outputs is None else {(leaf.shape, leaf.dtype) for leaf in outputs.leaves}
     arguments = sum(_PARAMETER.search(line) is not None for line in program.entry_lines)
-    if arguments != len(inputs.leaves):  # what is not used was left out: which is which is not known
+    if arguments != len(inputs.leaves):  # unused arguments were removed: no mapping
         return
     for each in program.module.collectives:
         instruction = program.by_name.get(each.name)
@@ -46,13 +46,13 @@ def gathered_for_one_use(program: Compiled) -> Iterator[FindingRecord]:
             rule="argument gathered for one use",
             what=f"`{leaf.path}` is kept in {count} shards, gathered whole in every call "
             f"({bytes_text(leaf.bytes_per_device * count)}), and used once.",
-            why=f"It is sharded over {' and '.join(each.axes)}, and so is what it is combined with, on another "
-            "dimension: one of them has to be gathered.",
+            why=f"It is sharded over {' and '.join(each.axes)}, and so is the other operand, on another dimension: one "
+            "of them must be gathered.",
             change=f"Keep it whole along this dimension, as `{spec_code(kept)}`: nothing is gathered, and each device "
             f"holds {more} more. Or shard it over an axis that the other operand does not use.",
             specs={leaf.path: kept},
             evidence=evidence_of(each),
-            weight=0.5 * share(program, saved),  # memory is paid for it
+            weight=0.5 * share(program, saved),  # costs memory
             instructions=(each.name, users[0].name),
             leaves=(leaf.path,),
             sources=each.sources,
@@ -61,7 +61,7 @@ def gathered_for_one_use(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def loop_invariant_gather(program: Compiled) -> Iterator[FindingRecord]:
-    """A collective inside a loop whose operand is the same in every iteration."""
+    """A collective in a loop with the same operand in every iteration."""
     for each in program.module.collectives:
         instruction = program.by_name.get(each.name)
         times = each.executions or 1.0
@@ -78,7 +78,7 @@ def loop_invariant_gather(program: Compiled) -> Iterator[FindingRecord]:
             change="Gather it once, before the loop: `jax.lax.with_sharding_constraint(value, P())` outside of the "
             "scan. This keeps the gathered copy in memory while the loop runs.",
             evidence=evidence_of(each),
-            weight=0.5 + 0.5 * share(program, before * (1 - 1 / times)),  # the cause ranks before what it makes
+            weight=0.5 + 0.5 * share(program, before * (1 - 1 / times)),  # the cause ranks before its effects
             instructions=(each.name,),
             sources=each.sources,
             gain=estimated(
@@ -100,7 +100,7 @@ def wide_collective(program: Compiled) -> Iterator[FindingRecord]:
         if each.name in promoted or sent(each) < _SMALL_BYTES:
             continue
         origins = [o for operand in instruction.operands for o in program.sources_of(operand)]
-        # Compilers for TPUs take the conversion into the collective: its operand has 16 bits, and its result 32.
+        # TPU compilers move the conversion into the collective: a 16-bit operand and a 32-bit result.
         widened = [o for o in origins if dtype_of(o.shape) in _HALVED or _converts_from_half(program, o.name)]
         if not widened and not _is_narrowed(program, each.name):
             continue
@@ -121,7 +121,7 @@ def wide_collective(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def _sliced(program: Compiled, kind: CollectiveKind) -> Iterator[tuple[CollectiveRecord, list[str]]]:
-    """Collectives of a kind of whose results nothing but slices are read, and the names of these."""
+    """Collectives of a kind whose results are only sliced, with the names of the slices."""
     for each in program.module.collectives:
         users = program.real_users(each.name) if each.kind == kind else []
         if users and all(user.opcode == "dynamic-slice" or "dynamic-slice" in user.name for user in users):
@@ -129,7 +129,7 @@ def _sliced(program: Compiled, kind: CollectiveKind) -> Iterator[tuple[Collectiv
 
 
 def reduced_then_sliced(program: Compiled) -> Iterator[FindingRecord]:
-    """An all-reduce of which every device keeps a slice only, where the compiler has a reduce-scatter."""
+    """An all-reduce of which every device keeps only a slice: a reduce-scatter would do."""
     if program.module.platform == "cpu":
         return
     for each, slices in _sliced(program, "all-reduce"):
@@ -137,7 +137,8 @@ def reduced_then_sliced(program: Compiled) -> Iterator[FindingRecord]:
         yield FindingRecord(
             rule="all-reduce and slice",
             what=f"{_name(each)} gives every device the whole sum, and each keeps only its slice.",
-            why="The result is wanted sharded, but the sum was made replicated first; a reduce-scatter sends half.",
+            why="The result is sharded, but the sum is computed replicated first. A reduce-scatter sends half the "
+            "bytes.",
             change="Constrain the result to its final sharding: `jax.lax.with_sharding_constraint(result, spec)`. In "
             "`jax.shard_map`, write `jax.lax.psum_scatter`.",
             evidence=evidence_of(each),
@@ -151,14 +152,15 @@ def reduced_then_sliced(program: Compiled) -> Iterator[FindingRecord]:
 def gather_and_slice(program: Compiled) -> Iterator[FindingRecord]:
     """An all-gather of which every device keeps a slice along another dimension: an all-to-all in disguise."""
     for each, slices in _sliced(program, "all-gather"):
-        if is_runtime_shift(program, each):  # sliced where an argument says: no all-to-all
+        if is_runtime_shift(program, each):  # the slice depends on an argument: no all-to-all
             continue
         before = sent(each)
         after = before / max(each.group_size, 1)
         yield FindingRecord(
             rule="all-gather and slice",
             what=f"{_name(each)} gathers a whole array, of which each device keeps one slice.",
-            why="The array changes from one sharded dimension to another; an all-to-all sends only what changes place.",
+            why="The array changes from one sharded dimension to another; an all-to-all sends only the elements that "
+            "change devices.",
             change="Write the exchange yourself: `jax.reshard(x, new_spec)` on Explicit axes, or "
             "`jax.lax.all_to_all` inside `jax.shard_map`.",
             evidence=evidence_of(each),
@@ -170,7 +172,7 @@ def gather_and_slice(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def is_runtime_shift(program: Compiled, each: CollectiveRecord) -> bool:
-    """Returns whether a collective serves a `jnp.roll` by an array: by its own name, or by that of what reads it."""
+    """Returns whether a collective serves a `jnp.roll` by an array, from its name or its users' names."""
     read_by = [program.lines.get(user.name, "") for user in program.real_users(each.name)]
     return any(_RUNTIME_SHIFT in name for name in (*each.op_names, *read_by))
 
@@ -191,7 +193,7 @@ def _converts_from_half(program: Compiled, name: str) -> bool:
 
 
 def _is_narrowed(program: Compiled, value: str) -> bool:
-    """Returns whether all that reads a value, inside fusions too, converts it to 16 bits first."""
+    """Returns whether all users of a value, also inside fusions, first convert it to 16 bits."""
     waiting, is_found = [value], False
     while waiting:
         name = waiting.pop()
@@ -211,7 +213,7 @@ def _is_narrowed(program: Compiled, value: str) -> bool:
 
 
 def _inside(program: Compiled, fusion: InstructionRecord, operand: str) -> list[str]:
-    """The parameters of a fusion that an operand is given for."""
+    """The parameters of a fusion that an operand is passed to."""
     places = {f" parameter({at})" for at, name in enumerate(fusion.operands) if name == operand}
     inside = [i.name for i in program.module.instructions if i.computation in fusion.calls and i.opcode == "parameter"]
     return [name for name in inside if any(place in program.lines.get(name, "") for place in places)]
@@ -223,7 +225,7 @@ def _name(each: CollectiveRecord) -> str:
 
 
 def evidence_of(each: CollectiveRecord) -> tuple[str, ...]:
-    """A collective with its axes, executions and bytes, and the lines that it comes from."""
+    """A collective with its axes, executions, bytes and source lines."""
     lines = [f"{source.function} line {source.line}" for source in each.sources[:3]]
     count = "an unknown number of executions" if each.executions is None else f"{each.executions:,.0f} executions"
     times = "1 execution" if each.executions == 1 else count

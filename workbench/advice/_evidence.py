@@ -12,10 +12,10 @@ _MOST_NODES = 8
 
 
 def with_evidence(finding: FindingRecord, program: Compiled) -> FindingRecord:
-    """The finding with its place in the call tree, its bytes and, where a chip is known, its predicted seconds.
+    """The finding with its call tree nodes, bytes and, if a chip is known, predicted seconds.
 
     Args:
-        finding: What a rule found; it names instructions, source lines, or neither.
+        finding: The finding of a rule; it names instructions, source lines, or neither.
         program: The program.
     """
     names = set(finding.instructions)
@@ -44,7 +44,7 @@ def with_evidence(finding: FindingRecord, program: Compiled) -> FindingRecord:
 
 
 def _placement(finding: FindingRecord, record: ProgramRecord) -> str:
-    """Code that places the arguments by the specs that are advised; empty where the rule advises none."""
+    """Code that places the arguments by the advised specs; empty without advised specs."""
     if not finding.specs or record.mesh is None:
         return ""
     by_pattern = {pattern_of(path): spec for path, spec in finding.specs.items()}
@@ -52,7 +52,7 @@ def _placement(finding: FindingRecord, record: ProgramRecord) -> str:
 
 
 def _nodes(finding: FindingRecord, program: Compiled) -> tuple[int, ...]:
-    """The nodes that hold its instructions; for a finding without instructions those of its lines."""
+    """The nodes with the finding's instructions; without instructions, the nodes of its lines."""
     tree = program.record.call_tree
     if tree is None:
         return ()

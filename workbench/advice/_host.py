@@ -1,4 +1,4 @@
-"""Rules about the host: callbacks and transfers that the devices wait for."""
+"""Rules about the host: callbacks and transfers that block the devices."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ def host_in_loop(program: Compiled) -> Iterator[FindingRecord]:
             rule="host inside a loop",
             what=f"A loop calls the host {times} times in one call of the program.",
             why="A callback (`jax.debug.print`, `pure_callback`, `io_callback`) makes the devices wait for Python.",
-            change="Return the values from the loop (the `ys` of a scan) and look at them after it.",
+            change="Return the values from the loop (the `ys` of a scan) and inspect them after the loop.",
             evidence=(f"{each.name}: {each.opcode}",),
             weight=0.6,
             instructions=(each.name,),
@@ -32,7 +32,7 @@ def host_in_loop(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def retraces(program: Compiled) -> Iterator[FindingRecord]:
-    """A function that was traced and compiled again and again for other shapes or dtypes."""
+    """A function that was recompiled many times for other shapes or dtypes."""
     if program.traces is None or program.traces < _MANY_TRACES:
         return
     yield FindingRecord(
@@ -40,7 +40,7 @@ def retraces(program: Compiled) -> Iterator[FindingRecord]:
         what=f"`{program.record.name}` was compiled {program.traces} times in this process.",
         why="Every new shape, dtype, weak type or static argument compiles the function again.",
         change="Pad to a few fixed shapes, and pass numbers as arrays of one dtype. `with wb.watch_compilations():` "
-        "around a few calls says which argument changed.",
+        "around a few calls reports which argument changed.",
         evidence=(f"{program.traces} entries in the cache of the compiled function",),
         weight=min(0.5, 0.05 * program.traces),
     )

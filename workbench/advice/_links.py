@@ -1,4 +1,4 @@
-"""Rules about the wires below the mesh: a busy axis on the slow network, groups that lie apart on the torus."""
+"""Rules about network links: a busy axis on a slow network, groups far apart on the torus."""
 
 from collections.abc import Iterator, Sequence
 
@@ -13,7 +13,7 @@ from workbench.render.units import bytes_text
 
 
 def slow_axis(program: Compiled) -> Iterator[FindingRecord]:
-    """A busy mesh axis on the network between slices, while a quieter axis stays inside them."""
+    """A busy mesh axis crosses slices, while a less busy axis stays inside slices."""
     between: dict[str, float] = {}
     within: dict[str, float] = {}
     for each in program.module.collectives:
@@ -40,8 +40,8 @@ def slow_axis(program: Compiled) -> Iterator[FindingRecord]:
         rule="mesh axis on the slow network",
         what=f"`{busy}` sends {bytes_text(between[busy])} per device between slices, `{other}` "
         f"{bytes_text(quiet[other])} inside them.",
-        why=f"The mesh lays `{busy}` across slices, where the data-centre network is the only way.",
-        change=f"Lay `{other}` across the slices and `{busy}` inside one: build the mesh with "
+        why=f"The mesh places `{busy}` across slices, which only the data-centre network connects.",
+        change=f"Place `{other}` across slices and `{busy}` inside slices: build the mesh with "
         "`jax.experimental.mesh_utils.create_hybrid_device_mesh`.",
         evidence=(
             f"mesh: {', '.join(f'{name}={size}' for name, size in sizes.items())}",
@@ -54,11 +54,11 @@ def slow_axis(program: Compiled) -> Iterator[FindingRecord]:
     )
 
 
-_CLEARLY = 1.1  # how much further than in JAX's order
+_CLEARLY = 1.1  # minimum ratio of distances to JAX's order
 
 
 def device_order(program: Compiled) -> Iterator[FindingRecord]:
-    """Devices in an order whose groups lie further apart on the torus than in the order of `jax.make_mesh`."""
+    """A device order whose groups are further apart on the torus than in the order of `jax.make_mesh`."""
     mesh = program.record.mesh
     other = None if mesh is None else order_of_jax(mesh)
     here = None if mesh is None else link_distances(mesh)
@@ -80,8 +80,8 @@ def device_order(program: Compiled) -> Iterator[FindingRecord]:
     code = f"mesh = jax.make_mesh(({sizes}{',' * (len(names) == 1)}), ({quoted}{',' * (len(names) == 1)}))"
     yield FindingRecord(
         rule="order of devices",
-        what=f"Devices that communicate over {shown} lie {lengths[0]:.2g} links apart on average; in the order of "
-        f"`jax.make_mesh` it is {lengths[1]:.2g}.",
+        what=f"Devices that communicate over {shown} are {lengths[0]:.2g} links apart on average; in the order of "
+        f"`jax.make_mesh`, {lengths[1]:.2g}.",
         why="The mesh was built from devices in an order that does not follow the torus. A message between devices "
         "of one group crosses links that other groups use too.",
         change="Let JAX order the devices: `jax.make_mesh(shape, names)` instead of "
@@ -90,26 +90,26 @@ def device_order(program: Compiled) -> Iterator[FindingRecord]:
         evidence=(
             f"bytes sent x links between the devices of a group: {bytes_text(now)} here, {bytes_text(then)} in JAX's "
             "order",
-            "counted on the torus of the devices; the route inside a group is the compiler's",
+            "counted on the torus of the devices; the compiler chooses the route inside a group",
         ),
         weight=min(1.0, 1.0 - then / now),
         instructions=tuple(each.name for each in program.module.collectives if each.axes == axes)[:8],
         axes=axes,
         gain=estimated(
-            "bytes sent x links", now, then, "counted for the collectives as they are, not compiled for the other order"
+            "bytes sent x links", now, then, "counted for the present collectives, not compiled for the other order"
         ),
     )
 
 
 def crossed_links(mesh: MeshRecord, collectives: Sequence[CollectiveRecord]) -> dict[tuple[str, ...], float] | None:
-    """Bytes that one device sends times the links to the devices of its group, by mesh axes.
+    """Bytes that one device sends, times the links to the devices of its group, by mesh axes.
 
     Args:
         mesh: The mesh with the places of its devices.
-        collectives: Of a module that was compiled for it.
+        collectives: Collectives of a module that was compiled for the mesh.
 
     Returns:
-        Byte-links of one device in one call; None for devices whose places are not known.
+        Byte-links of one device in one call; None if the places of the devices are unknown.
     """
     distances = link_distances(mesh)
     if distances is None:
@@ -125,7 +125,7 @@ def crossed_links(mesh: MeshRecord, collectives: Sequence[CollectiveRecord]) -> 
 
 
 def _length(distances: np.ndarray, shape: Sequence[int], axes: Sequence[int], *, neighbours: bool) -> float:
-    """Mean links between the devices of a group: between neighbours for a permutation, else between any two."""
+    """Mean links in a group: between neighbours for a permutation, else between all pairs."""
     places = np.moveaxis(np.arange(len(distances)).reshape(tuple(shape)), axes, range(-len(axes), 0))
     size = int(np.prod([shape[axis] for axis in axes]))
     if size < 2:

@@ -1,4 +1,4 @@
-"""Rules about loops and small operations: bodies that do little, layers written out, many small instructions."""
+"""Rules about loops and small operations: small bodies, unrolled layers, many small instructions."""
 
 import re
 from collections import Counter, defaultdict
@@ -19,18 +19,18 @@ _FRAME = re.compile(r"stack_frame_id=(\d+)")
 
 
 def small_loop_body(program: Compiled) -> Iterator[FindingRecord]:
-    """A loop of many iterations that each do very little: it could be unrolled, or its iterations batched."""
+    """A loop of many small iterations, which could be unrolled or batched."""
     bodies: dict[str, list[InstructionRecord]] = defaultdict(list)
     for each in program.module.instructions:
         if not each.fused and each.opcode not in WORKLESS:
             bodies[each.computation].append(each)
-    # what these call is not in the figures of the computation that holds them
+    # the figures of a computation exclude its callees
     nested = {each.computation for each in program.module.instructions if each.opcode in CALLING}
     all_executions = sum(each.executions or 0.0 for inside in bodies.values() for each in inside)
     for loop in program.module.instructions:
         if loop.opcode != "while" or not loop.executions:
             continue
-        # a `while` calls its condition and its body; the body is what runs less often
+        # a `while` calls its condition and its body; the body runs less often
         inner = [bodies[name] for name in loop.calls if bodies.get(name)]
         body = min(inner, key=lambda inside: inside[0].executions or 0.0, default=[])
         if not body or body[0].executions is None or body[0].computation in nested:
@@ -59,9 +59,9 @@ def small_loop_body(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def unrolled_layers(program: Compiled) -> Iterator[FindingRecord]:
-    """The same matrix product written out many times: equal layers that could be one scan."""
-    # Copies of one layer share the whole call stack; what a library's attention does on one line of the user's does
-    # not, except in the backward pass, where XLA knows the line of the gradient alone.
+    """The same matrix product many times: equal layers that could be one scan."""
+    # Copies of one layer share the whole call stack. Products of a library's attention on one user line do not, except
+    # in the backward pass, where XLA knows only the line of the gradient.
     copies: dict[tuple[str, str, SourceLine, str], list[InstructionRecord]] = defaultdict(list)
     products = [each for each in program.module.instructions if each.opcode in ("dot", "convolution")]
     for each in products:
@@ -83,7 +83,7 @@ def unrolled_layers(program: Compiled) -> Iterator[FindingRecord]:
             f"{len(same)} instructions {opcode} of shape {shape.partition('{')[0]}",
             f"{len(program.module.instructions):,} instructions in the module",
         ),
-        weight=min(0.1, 0.1 * len(same) / max(len(products), 1)),  # about compilation alone: below what a step costs
+        weight=min(0.1, 0.1 * len(same) / max(len(products), 1)),  # concerns compilation only, so ranks low
         instructions=tuple(each.name for each in same[:8]),
         sources=(source,),
     )

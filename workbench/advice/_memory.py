@@ -1,4 +1,4 @@
-"""Rules about memory: arguments that could be donated, one buffer that makes the peak, work that is done twice."""
+"""Rules about memory: donation, a buffer that dominates the peak, recomputation."""
 
 import math
 import re
@@ -14,18 +14,18 @@ from workbench.render.units import bytes_text
 _ROOT = re.compile(r"ROOT %?([^ ]+) = .*")
 _CARRYING = frozenset(("tuple", "get-tuple-element", "while", "conditional", "call"))
 _REDUCING = frozenset(("dot", "convolution", "reduce", "custom-call", "all-reduce", "gather", "sort"))
-_SMALL = 0.05  # of the peak: less is not worth a finding
+_SMALL = 0.05  # of the peak: ignore smaller shares
 
-_SMALL_BYTES = 1 << 10  # arguments that together are smaller may stay
-_WORTH_BYTES = 1 << 20  # a smaller buffer is nobody's problem
+_SMALL_BYTES = 1 << 10  # ignore arguments that are smaller together
+_WORTH_BYTES = 1 << 20  # ignore smaller buffers
 
 
 def missing_donation(program: Compiled) -> Iterator[FindingRecord]:
-    """Arguments with the shape, dtype and sharding of results, whose memory the results could take."""
+    """Arguments whose memory could be reused by results of the same shape, dtype and sharding."""
     memory, inputs, outputs = program.module.memory, program.record.inputs, program.record.outputs
     if inputs is None or outputs is None or not memory.peak_bytes:
         return
-    if program.is_gradient:  # its arguments are wanted afterwards: the update reads them
+    if program.is_gradient:  # its arguments are needed afterwards: the update reads them
         return
     updated = _updated(program)
     room = Counter((leaf.shape, leaf.dtype, leaf.shard_shape) for leaf in outputs.leaves)
@@ -45,7 +45,7 @@ def missing_donation(program: Compiled) -> Iterator[FindingRecord]:
     donating = _donating(program.wrapper, name, positions)
     yield FindingRecord(
         rule="missing donation",
-        what=f"{bytes_text(missing)} of arguments could be given to the results, and both are kept.",
+        what=f"The results could reuse the memory of {bytes_text(missing)} of arguments, but both are kept.",
         why="Results have the shapes and shardings of arguments (a training state, usually), but the arguments are not "
         "donated, so old and new values are in memory together.",
         change=f"Donate them: `{donating}`. The caller must not read the old values afterwards."
@@ -63,7 +63,7 @@ def missing_donation(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def one_buffer_peak(program: Compiled) -> Iterator[FindingRecord]:
-    """One temporary buffer that is most of the peak."""
+    """A temporary buffer that dominates the peak."""
     memory = program.module.memory
     temporaries = [b for b in memory.largest if b.name in program.by_name and _is_temporary(program, b.name)]
     if not memory.peak_bytes or not temporaries:
@@ -87,7 +87,7 @@ def one_buffer_peak(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def recomputation(program: Compiled) -> Iterator[FindingRecord]:
-    """Rematerialised work that is a large share of all work, while the peak leaves room."""
+    """A large share of rematerialised work, although memory is available."""
     tree = program.record.call_tree
     memory = program.module.memory
     if tree is None or not tree.nodes:
@@ -99,19 +99,19 @@ def recomputation(program: Compiled) -> Iterator[FindingRecord]:
     room = memory.available_bytes and memory.peak_bytes and memory.peak_bytes < 0.5 * memory.available_bytes
     yield FindingRecord(
         rule="recomputation",
-        what=f"{again / total:.0%} of all FLOPs recompute values that the forward pass had already."
+        what=f"{again / total:.0%} of all FLOPs recompute values of the forward pass."
         + (" Half of the memory is free." if room else ""),
         why="`jax.checkpoint` (remat) drops values and computes them again for the gradient.",
         change="Keep what is expensive: `jax.checkpoint(f, policy=jax.checkpoint_policies.dots_saveable)`, or drop the "
         "checkpoint where memory allows.",
         evidence=(f"{again:,.0f} of {total:,.0f} FLOPs compute values again",),
         weight=min(1.0, again / total) * (1.0 if room else 0.5),
-        gain=estimated("FLOPs", total, total - again, "the checkpoint is inside the program; without it memory grows"),
+        gain=estimated("FLOPs", total, total - again, "the checkpoint is inside the program; memory grows without it"),
     )
 
 
 def _donating(wrapper: str, name: str, positions: list[int]) -> str:
-    """The function compiled with these arguments donated; Equinox donates all, or all but the first."""
+    """The code that donates these arguments; Equinox donates all, or all but the first."""
     if wrapper == "eqx.filter_jit":
         return f'eqx.filter_jit({name}, donate="{"all" if not positions or 0 in positions else "all-except-first"}")'
     donated = tuple(positions) if len(positions) != 1 else positions[0]
@@ -119,9 +119,9 @@ def _donating(wrapper: str, name: str, positions: list[int]) -> str:
 
 
 def _updated(program: Compiled) -> Counter[tuple[int, ...]]:
-    """Shapes of the parameters from which a result of the same shape is made element by element: a training state.
+    """Shapes of parameters that are updated elementwise to a result of the same shape.
 
-    The result of a product or a reduction replaces no argument, even one of its shape.
+    The result of a product or a reduction replaces no argument, even if the shapes are equal.
     """
     roots = [line for line in program.entry_lines if line.lstrip().startswith("ROOT ")]
     root = program.by_name.get(_ROOT.sub(r"\1", roots[0].strip())) if roots else None
@@ -134,7 +134,7 @@ def _updated(program: Compiled) -> Counter[tuple[int, ...]]:
 
 
 def _parameters_of(program: Compiled, result: str) -> dict[str, tuple[int, ...]]:
-    """The parameters that a result depends on through operations that keep the number of elements."""
+    """The parameters that a result depends on through size-preserving operations."""
     found, seen, waiting = {}, set(), [result]
     size = math.prod(_dims(program, result))
     while waiting:
@@ -163,7 +163,7 @@ def _is_temporary(program: Compiled, name: str) -> bool:
 
 
 def _argument_positions(program: Compiled, inputs: ShardingRecord, paths: list[str]) -> set[int]:
-    """Positions of the arguments of whose arrays at least half match."""
+    """Positions of the arguments with at least half of their arrays in `paths`."""
     wanted: set[str] = set(paths)
     matched: dict[int, list[bool]] = {}
     for leaf in inputs.leaves:
@@ -174,7 +174,7 @@ def _argument_positions(program: Compiled, inputs: ShardingRecord, paths: list[s
 
 
 def _position(path: str, parameters: Sequence[str]) -> int | None:
-    """Position of the argument that an array belongs to; None where its name has none.
+    """Position of the argument that an array belongs to; None if its name has no argument.
 
     Example:
         >>> _position("state['w']", ["batch", "state"]), _position("args[3]['w']", [])

@@ -31,13 +31,13 @@ class Compiled:
 
     record: ProgramRecord
     module: ModuleRecord
-    planner: "SearchProgram | None" = None  # prices the program with other specs, where that is possible
-    traces: int | None = None  # how often the function was compiled in this process; None where nothing counts it
-    chunk_size: ChunkSize = "auto"  # as the user gave it; None for all clients of a device together
+    planner: "SearchProgram | None" = None  # prices the program with other specs, if possible
+    traces: int | None = None  # compilations of the function in this process, if counted
+    chunk_size: ChunkSize = "auto"  # as given by the user; None for all clients of a device together
     recompile: Callable[..., ProgramRecord] | None = None  # compiles a variant of the program
-    wrapper: str = "jax.jit"  # what compiles the user's function: "jax.jit", "nnx.jit"
+    wrapper: str = "jax.jit"  # wrapper that compiles the user's function: "jax.jit", "nnx.jit"
     parameters: tuple[str, ...] = ()  # of the user's function, in order
-    is_gradient: bool = False  # whether the function is a derivative itself, as `jax.grad` returns it
+    is_gradient: bool = False  # whether the function is itself a derivative from `jax.grad`
 
     @functools.cached_property
     def by_name(self) -> dict[str, InstructionRecord]:
@@ -81,12 +81,12 @@ class Compiled:
 
     @functools.cached_property
     def started(self) -> float | None:
-        """Instructions that one device starts in one call, those in loops once per iteration; None where unknown."""
+        """Instructions that one device starts per call, counting loop iterations; None if unknown."""
         found = [i.executions for i in self.module.instructions if not i.fused and i.opcode not in WORKLESS]
         return None if any(each is None for each in found) else sum(each or 0.0 for each in found)
 
     def sources_of(self, value: str) -> Iterator[InstructionRecord]:
-        """The value and what it is a rearrangement of, back to the first computation."""
+        """The value and its sources, through rearrangements back to the first computation."""
         seen, waiting = set(), [value]
         while waiting:
             name = waiting.pop()
@@ -99,7 +99,7 @@ class Compiled:
                 waiting += each.operands
 
     def real_users(self, value: str) -> list[InstructionRecord]:
-        """The instructions that compute with a value or a rearrangement of it."""
+        """The instructions that compute with a value, also through rearrangements."""
         found, seen, waiting = [], set(), [value]
         while waiting:
             name = waiting.pop()
@@ -135,7 +135,7 @@ class Compiled:
         return True
 
     def _kept(self, computation: str) -> set[int] | None:
-        """Positions of a loop body's carried tuple that it hands on as they are; None for what is no loop body."""
+        """Loop-invariant positions of a loop body's carried tuple; None if not a loop body."""
         inside = [each for each in self.module.instructions if each.computation == computation]
         parameters = [each for each in inside if each.opcode == "parameter"]
         roots = [each for each in inside if "ROOT " in self.lines.get(each.name, "") and each.opcode == "tuple"]
@@ -158,13 +158,13 @@ class Compiled:
 
 
 def sent(collective: CollectiveRecord) -> float:
-    """Bytes that one device sends for a collective in one call; an unknown number of executions counts once."""
+    """Bytes that one device sends for a collective per call; unknown executions count as one."""
     each = collective.payload_bytes if collective.wire_bytes is None else collective.wire_bytes
     return each * (1.0 if collective.executions is None else collective.executions)
 
 
 def estimated(quantity: Quantity, before: float, after: float, how: str) -> GainRecord:
-    """A gain that was not compiled."""
+    """An estimated gain, not compiled."""
     return GainRecord(quantity=quantity, before=before, after=after, verified=False, how=how)
 
 

@@ -1,4 +1,4 @@
-"""Rewrites a traced program so that values of 16 bits are exchanged as such, and converted to float32 afterwards."""
+"""Rewrites a traced program to exchange 16-bit values, and convert them to float32 afterwards."""
 
 from collections.abc import Collection, Sequence
 
@@ -26,12 +26,12 @@ def narrowed(closed: ClosedJaxpr, lines: Collection[Line] = ()) -> tuple[ClosedJ
     """The program with casts to float32 moved behind collectives, and casts from float32 before them.
 
     Args:
-        closed: The program. A sum over a sharded dimension is a collective only once it is partitioned, so sums and
-            products are rewritten as well as what `jax.lax` calls collectives.
-        lines: File and number of the lines whose operations are rewritten; of every line where there are none.
+        closed: The program. Sums and products are rewritten as well as `jax.lax` collectives, because sums over sharded
+            dimensions become collectives during partitioning.
+        lines: File and number of the lines whose operations are rewritten; empty for all lines.
 
     Returns:
-        The program, which rounds its sums to 16 bits, and how many operations were rewritten.
+        The program, which rounds its sums to 16 bits, and the number of rewritten operations.
 
     Example:
         >>> total = jax.make_jaxpr(lambda x: x.astype("float32").sum(0))(jnp.ones((4, 8), "bfloat16"))
@@ -49,7 +49,7 @@ class _Narrowing(AtLines):
                 if not isinstance(v, Literal):
                     users.setdefault(v, []).append(equation)
         returned = {v for v in jaxpr.outvars if not isinstance(v, Literal)}
-        narrow: dict[Atom, Var] = {}  # by float32 variable: the variable with the same values in 16 bits
+        narrow: dict[Atom, Var] = {}  # float32 variable -> 16-bit variable with the same values
         made: list[JaxprEqn] = []
         for old in jaxpr.eqns:
             equation = self.inside(old)
@@ -75,7 +75,7 @@ class _Narrowing(AtLines):
     def _narrowed(
         self, equation: JaxprEqn, narrow: dict[Atom, Var], users: Sequence[Sequence[JaxprEqn]]
     ) -> list[JaxprEqn] | None:
-        """The equation on 16 bits and what converts its results; None where neither side of it has 16 bits."""
+        """The equation on 16 bits and conversions of its results; None if neither side has 16 bits."""
         wanted = _narrowed_after(users)
         product = equation.primitive.name == "dot_general"
         given = [_is_known(v, narrow) for v in equation.invars]
@@ -105,7 +105,7 @@ class _Narrowing(AtLines):
 
 
 def _converted(equation: JaxprEqn, narrow: dict[Atom, Var]) -> JaxprEqn:
-    """A conversion: to float32 it is remembered, from float32 it reads the 16 bits where they are known."""
+    """Records a conversion to float32; lets a conversion from float32 read the known 16-bit value."""
     [before], [after] = equation.invars, equation.outvars
     if _dtype(before) in _HALVED and _dtype(after) == jnp.float32 and not isinstance(before, Literal):
         narrow[after] = before
@@ -115,7 +115,7 @@ def _converted(equation: JaxprEqn, narrow: dict[Atom, Var]) -> JaxprEqn:
 
 
 def _narrowed_after(users: Sequence[Sequence[JaxprEqn]]) -> np.dtype | None:
-    """The 16-bit dtype that all users of all results convert them to; None where one does not."""
+    """The 16-bit dtype that all users of all results convert to; None if there is none."""
     every = [user for each in users for user in each]
     if not users or not all(users) or any(user.primitive.name != "convert_element_type" for user in every):
         return None
@@ -126,7 +126,7 @@ def _narrowed_after(users: Sequence[Sequence[JaxprEqn]]) -> np.dtype | None:
 def _with_dtype(
     equation: JaxprEqn, operands: Sequence[Atom], dtype: np.dtype | None = None
 ) -> tuple[JaxprEqn, dict[Atom, Var]]:
-    """The equation with other operands, and its new results by the old ones."""
+    """The equation with other operands, and a mapping from old to new results."""
     dtype = dtype or _dtype(operands[0])
     variables: dict[Atom, Var] = {v: _jax_compat.new_variable(v, _retyped(v.aval, dtype)) for v in equation.outvars}
     return _jax_compat.new_equation(equation, invars=list(operands), outvars=list(variables.values())), variables

@@ -1,4 +1,4 @@
-"""Rules about what the partitioner cannot do by itself: the program has to be written in another way."""
+"""Rules about operations that the partitioner handles badly: the program must be changed."""
 
 import math
 from collections.abc import Iterator
@@ -11,12 +11,12 @@ from workbench.records.compiled import CollectiveRecord
 from workbench.records.sharding import PlannedValueRecord, WhyCollectiveRecord
 from workbench.render.units import bytes_text
 
-# Steps of JAX's older generator: it numbers all rows, cuts the list in two halves, mixes them and joins the results.
+# Steps of JAX's older generator: number all rows, split the list into halves, mix them and join the results.
 _COUNTER_STEPS = ("iota", "slice", "split", "while", "concatenate")
 
 
 def _scope(op_name: str) -> str:
-    """The function inside which an operation stands."""
+    """The function that contains an operation."""
     return op_name.rpartition("/")[0].rstrip("/")
 
 
@@ -24,7 +24,7 @@ def unsplit_operation(program: Compiled) -> Iterator[FindingRecord]:
     """An operation that the partitioner cannot split: every device gathers its operand and computes all of it."""
     for why, each in _explained(program):
         if why.reason != "unsplit operation" or not why.operation:
-            continue  # a callback has no operand that is gathered
+            continue  # the operand of a callback is not gathered
         yield FindingRecord(
             rule="operation that is not split",
             what=f"Every device gathers the operand of `{why.operation.removeprefix('chlo.')}` and computes all of it.",
@@ -63,13 +63,13 @@ def lost_batch(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def exchanged_counters(program: Compiled) -> Iterator[FindingRecord]:
-    """Random numbers whose counters run over all rows, so that devices exchange parts of the list of counters."""
+    """Random numbers with counters over all rows, parts of which devices must exchange."""
     known = program.record.propagation
     if known is None:
         return
     counters = {_scope(v.op_name) for v in known.values if v.operation == "iota" and v.dtype == "ui32"}
     rounds = {_scope(v.op_name) for v in known.values if v.operation == "while" and v.dtype == "ui32"}
-    rounds |= {_scope(scope) for scope in rounds}  # JAX names the rounds by one more part: an empty one, or the caller
+    rounds |= {_scope(scope) for scope in rounds}  # the names of the rounds have an extra part: empty, or the caller
     found = [
         collective
         for collective in program.module.collectives
@@ -85,8 +85,8 @@ def exchanged_counters(program: Compiled) -> Iterator[FindingRecord]:
     yield FindingRecord(
         rule="random numbers that are exchanged",
         what=f"Devices exchange {bytes_text(total)} to draw random numbers: {len(found)} collectives ({kinds}).",
-        why="JAX's older generator numbers all rows in one list, cuts this list in two halves and joins two results, "
-        "while the rows lie on different devices.",
+        why="JAX's older generator numbers all rows in one list, splits this list into halves and joins two results, "
+        "while the rows are on different devices.",
         change="Take the generator whose bits depend on their position alone. It is JAX's default since 0.5; it draws "
         "other numbers from the same key.",
         code='jax.config.update("jax_threefry_partitionable", True)',
@@ -99,14 +99,14 @@ def exchanged_counters(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def runtime_shift(program: Compiled) -> Iterator[FindingRecord]:
-    """A roll by a distance that is known only when the program runs: every device has to receive everything."""
+    """A roll by a runtime distance, for which every device must receive the whole array."""
     for each in program.module.collectives:
         if not is_runtime_shift(program, each):
             continue
         yield FindingRecord(
             rule="shift known only when it runs",
             what=f"`jnp.roll` moves a sharded dimension by a distance that is an array: the {each.kind} of "
-            f"{bytes_text(each.payload_bytes)} gives every device all of it.",
+            f"{bytes_text(each.payload_bytes)} gives every device the whole dimension.",
             why="The compiled program must handle any distance. With a static distance, each device sends its "
             "neighbour only the rows that cross (a collective-permute).",
             change="Make the shift static: a Python number, or an argument named in `static_argnums`, compiled again "
@@ -120,7 +120,7 @@ def runtime_shift(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def axis_without_name(program: Compiled) -> Iterator[FindingRecord]:
-    """A `shard_map` under `vmap` that does not name the mesh axis of the mapped dimension: its values are gathered."""
+    """A `shard_map` under `vmap` that omits the mapped dimension's mesh axis, so values are gathered."""
     known = program.record.propagation
     manual = [value for value in (known.values if known else ()) if value.operation == "manual_computation"]
     mapped = {value.op_name for value in manual if "vmap(" in value.op_name}
@@ -133,7 +133,7 @@ def axis_without_name(program: Compiled) -> Iterator[FindingRecord]:
     name = f'"{axes[0]}"' if len(axes) == 1 else "(" + ", ".join(f'"{axis}"' for axis in axes) + ")"
     yield FindingRecord(
         rule="mapped axis that is not named",
-        what=f"A `shard_map` inside `jax.vmap` does not name {shown}: what enters it is gathered along {shown}.",
+        what=f"A `shard_map` inside `jax.vmap` does not name {shown}: its inputs are gathered along {shown}.",
         why=f"The mapped dimension is sharded over {shown}. A `shard_map` whose specs leave an axis out receives "
         "values that are whole along it, on every device.",
         change=f"Name the axis of the mapped dimension, `jax.vmap(fn, spmd_axis_name={name})`, and give the "
@@ -149,7 +149,7 @@ def axis_without_name(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def gather_outside_checkpoint(program: Compiled) -> Iterator[FindingRecord]:
-    """A gather that the compiler inserts before a checkpoint's barrier: the gathered copy is kept, not made again."""
+    """A gather before a checkpoint's barrier: its copy is kept instead of gathered again."""
     known, memory = program.record.propagation, program.module.memory
     if known is None or not memory.peak_bytes:
         return
@@ -175,14 +175,14 @@ def gather_outside_checkpoint(program: Compiled) -> Iterator[FindingRecord]:
         what=f"{len(kept)} gathered {'copies' if len(kept) > 1 else 'copy'} of shape {list(example.shape)} "
         f"({bytes_text(total)} together) {'are' if len(kept) > 1 else 'is'} kept for the backward pass, although "
         "`jax.checkpoint` should gather again.",
-        why="The constraint asks for the gather, but the compiler inserts it, before the barrier that the checkpoint "
-        "puts around its recomputation: `jax.checkpoint` does not see it.",
+        why="The constraint requests the gather, but the compiler inserts it before the barrier of the checkpoint's "
+        "recomputation, so `jax.checkpoint` does not see it.",
         change="Write the gather into the program: `jax.lax.all_gather` inside `jax.shard_map`, called in the "
-        "checkpointed function. Its policy then decides about it.",
+        "checkpointed function. The checkpoint's policy then covers the gather.",
         code="jax.shard_map(lambda part: jax.lax.all_gather(part, axis, axis=dim, tiled=True), …)",
         evidence=(
             f"peak: {bytes_text(memory.peak_bytes)}",
-            f"{len(wanted)} constraints of the recomputation ask for a gather, and {len(wanted) - len(kept)} of these "
+            f"{len(wanted)} constraints of the recomputation request a gather, and {len(wanted) - len(kept)} of these "
             "gathers are planned there",
         ),
         weight=0.5 + 0.5 * min(1.0, total / memory.peak_bytes),

@@ -1,4 +1,4 @@
-"""Rewrites a traced program at the lines of a finding: no constraint, own shards, a written gather."""
+"""Rewrites a traced program at a finding's lines: constraints, `shard_map`s and explicit gathers."""
 
 from collections.abc import Callable, Collection, Mapping
 
@@ -10,16 +10,16 @@ from workbench import _jax_compat
 from workbench._types import Atom, type_of
 from workbench.mesh import Rewriting
 
-RECOMPUTED = "rematted_computation"  # of the names of operations that a checkpoint computes again
+RECOMPUTED = "rematted_computation"  # in the names of operations that a checkpoint recomputes
 Line = tuple[str, int]
 Spec = tuple[tuple[str, ...], ...]
 
 
 class AtLines(Rewriting):
-    """One pass over some lines of a program; `count` is how many equations were changed.
+    """A pass over some lines of a program; `count` is the number of changed equations.
 
     Args:
-        lines: File and number of the lines that are meant; every line where there are none.
+        lines: File and number of the lines to rewrite; empty for all lines.
     """
 
     enters_shard_maps = True
@@ -30,17 +30,17 @@ class AtLines(Rewriting):
         self.count = 0
 
     def program(self, closed: ClosedJaxpr) -> tuple[ClosedJaxpr, int]:
-        """The changed program, and how many equations were changed."""
+        """The changed program, and the number of changed equations."""
         changed = self.closed(closed)
         return changed, self.count
 
     def inside(self, equation: JaxprEqn) -> JaxprEqn:
-        """The equation with what it calls changed."""
+        """The equation with its inner jaxprs changed."""
         is_outside = equation.primitive.name == "shard_map" and not self.enters_shard_maps
         return equation if is_outside else super().inside(equation)
 
     def is_at_lines(self, equation: JaxprEqn) -> bool:
-        """Returns whether one of the finding's lines wrote an equation; equations of JAX's functions have no line."""
+        """Returns whether an equation comes from one of the lines; JAX's own equations have no line."""
         frames = _jax_compat.user_frames(equation.source_info)
         return not self.lines or not frames or any((file, line) in self.lines for file, line, *_ in frames)
 
@@ -56,11 +56,11 @@ class _Unconstrained(AtLines):
 
 
 def unconstrained(closed: ClosedJaxpr, lines: Collection[Line]) -> tuple[ClosedJaxpr, int]:
-    """The program without the sharding constraints of these lines, and how many there were."""
+    """The program without the sharding constraints of these lines, and their number."""
     return _Unconstrained(lines).program(closed)
 
 
-_WHOLE: Mapping[str, Callable[[JaxprEqn], int]] = {  # how many dimensions an operation has to have whole, from the last
+_WHOLE: Mapping[str, Callable[[JaxprEqn], int]] = {  # number of last dimensions that must be whole
     "fft": lambda equation: len(equation.params["fft_lengths"]),
     "cholesky": lambda equation: 2,
     "eigh": lambda equation: 2,
@@ -85,7 +85,7 @@ class _Constrained(AtLines):
         if not is_value or any(isinstance(v, Literal) for v in equation.invars) or not self.is_at_lines(equation):
             return equation
         if any(isinstance(value, ClosedJaxpr | Jaxpr) for value in equation.params.values()) or equation.effects:
-            return equation  # what it calls is changed already
+            return equation  # inner jaxprs are changed already
         if primitive.multiple_results or "transpose(" in str(equation.source_info.name_stack):
             return equation
         sharding = NamedSharding(self.mesh, PartitionSpec(*(tuple(axes) or None for axes in spec or ())))
@@ -108,10 +108,10 @@ def with_constraints(
         closed: The program.
         lines: The lines that compute the values.
         mesh: The mesh of the program.
-        specs: By shape of a value: the sharding that is asked for.
+        specs: The requested sharding, by shape of a value.
 
     Returns:
-        The program, and how many values were constrained.
+        The program, and the number of constrained values.
     """
     return _Constrained(lines, mesh, specs).program(closed)
 
@@ -146,16 +146,16 @@ class _Mapped(AtLines):
 def with_own_shards(
     closed: ClosedJaxpr, lines: Collection[Line], mesh: Mesh, specs: Mapping[tuple[int, ...], Spec]
 ) -> tuple[ClosedJaxpr, int]:
-    """The program with batched transforms and factorisations inside `jax.shard_map`: each device computes its own.
+    """The program with batched transforms and factorisations inside `jax.shard_map`, without communication.
 
     Args:
         closed: The program.
-        lines: The lines that call them.
+        lines: The lines that call the operations.
         mesh: The mesh of the program.
-        specs: By shape of an operand or result: how it is sharded; dimensions that are transformed have to be whole.
+        specs: The sharding, by shape of an operand or result; transformed dimensions must be whole.
 
     Returns:
-        The program, and how many operations were wrapped.
+        The program, and the number of wrapped operations.
     """
     return _Mapped(lines, mesh, specs).program(closed)
 
@@ -168,7 +168,7 @@ class _Gathered(AtLines):
         self.mesh, self.specs, self._again = mesh, specs, False
 
     def jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
-        return self.rewritten(jaxpr)  # every time: one that is computed again changes, the first time it does not
+        return self.rewritten(jaxpr)  # not cached: only the recomputed use of a jaxpr changes
 
     def inside(self, equation: JaxprEqn) -> JaxprEqn:
         before = self._again
@@ -199,7 +199,7 @@ class _Gathered(AtLines):
 
 
 def _is_again(equation: JaxprEqn) -> bool:
-    """Returns whether a checkpoint computes an equation again; what its derivative adds is computed once."""
+    """Returns whether a checkpoint recomputes an equation; the derivative's own equations are not recomputed."""
     return RECOMPUTED in str(equation.source_info.name_stack)
 
 
@@ -212,16 +212,16 @@ def with_written_gathers(
         closed: The program, a derivative.
         lines: The lines of the constraints.
         mesh: The mesh of the program.
-        specs: By shape: how the values are sharded before the constraint.
+        specs: The sharding of the values before the constraint, by shape.
 
     Returns:
-        The program, and how many constraints were replaced.
+        The program, and the number of replaced constraints.
     """
     return _Gathered(lines, mesh, specs).program(closed)
 
 
 def converted(equation: JaxprEqn, before: Atom, after: Var) -> JaxprEqn:
-    """Makes an equation that gives a variable another name and dtype."""
+    """Creates an equation that converts a variable to another variable and dtype."""
     return _jax_compat.new_equation(
         equation,
         primitive=jax.lax.convert_element_type_p,
@@ -239,7 +239,7 @@ def _in_place_of(
     in_specs: PartitionSpec | tuple[PartitionSpec, ...],
     out_specs: PartitionSpec | tuple[PartitionSpec, ...],
 ) -> JaxprEqn:
-    """The equation replaced by a `jax.shard_map` of a function of its operands."""
+    """Replaces the equation by a `jax.shard_map` of a function of its operands."""
     assert not any(isinstance(v, Literal) for v in equation.invars)
     mapped = jax.shard_map(fn, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
     shapes = [jax.ShapeDtypeStruct(type_of(v).shape, type_of(v).dtype) for v in equation.invars]

@@ -1,4 +1,4 @@
-"""Rules about how arrays lie on the mesh: large replicated ones, axes that nothing uses, uneven shards."""
+"""Rules about array placement: large replicated arrays, unused mesh axes, uneven shards."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -13,13 +13,13 @@ from workbench.render.units import bytes_text
 
 _LARGE = 0.1  # of the arguments of one device
 _LARGE_BYTES = 1 << 16  # smaller arrays are not worth a collective
-_LARGE_VALUES = 1 << 12  # entries of an array below which padding costs nothing
-_PADDED, _WAITED = 0.2, 0.3  # of the work of clients that is padding; longer than the mean
+_LARGE_VALUES = 1 << 12  # entries; padding of smaller arrays is ignored
+_PADDED, _WAITED = 0.2, 0.3  # share of padding in client work; share above the mean time
 _WASTE = 0.1  # of the entries
 
 
 def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
-    """An argument that several devices hold whole, with a dimension that a mesh axis divides."""
+    """A large replicated argument with a dimension that a mesh axis divides."""
     record = program.record
     if record.inputs is None or record.mesh is None:
         return
@@ -33,16 +33,16 @@ def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
         if leaf.replication <= 1 or choice is None or held_bytes < max(_LARGE * total, _LARGE_BYTES):
             continue
         is_whole = leaf.bytes_per_device >= leaf.size_bytes
-        if not is_whole and not is_tight:  # a batch over `data` belongs to every device of `model`, and so on
+        if not is_whole and not is_tight:  # a batch over `data` is replicated over `model` on purpose
             continue
         axis, spec = choice
         held = "whole" if is_whole else f"in equal parts of {bytes_text(leaf.bytes_per_device)}"
         yield FindingRecord(
             rule="large replicated array",
             what=f"{named(leaves)} held by {leaf.replication} devices {held}.",
-            why="No spec shards it, and nothing in the program asks for a shard of it."
+            why="No spec shards it, and nothing in the program requests a shard of it."
             if is_whole
-            else f"Its spec leaves `{axis}` out, and the program needs more than half of the memory.",
+            else f"Its spec omits `{axis}`, and the program needs more than half of the memory.",
             change=f"Shard {all_of(leaves)} as `{spec_code(spec)}`, over `{axis}`.",
             evidence=(
                 f"{held_bytes / total:.0%} of the arguments of one device",
@@ -57,7 +57,7 @@ def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def alike(record: ProgramRecord) -> list[list[LeafShardingRecord]]:
-    """Arguments that share a spec, those with most bytes first: a parameter of all layers, and its optimizer state."""
+    """Arguments grouped by spec, largest first: a parameter of all layers with its optimizer state."""
     leaves = () if record.inputs is None else record.inputs.leaves
     arrays = [ArgumentLeaf(leaf.path, leaf.shape, leaf.dtype, 1) for leaf in leaves]
     found: dict[object, list[LeafShardingRecord]] = {}
@@ -68,7 +68,7 @@ def alike(record: ProgramRecord) -> list[list[LeafShardingRecord]]:
 
 
 def named(leaves: Sequence[LeafShardingRecord]) -> str:
-    """Arguments of one group as the subject of a sentence, with the bytes of all."""
+    """Arguments of one group as the subject of a sentence, with their total bytes."""
     size = bytes_text(sum(each.size_bytes for each in leaves))
     if len(leaves) == 1:
         return f"`{leaves[0].path}` ({size}) is"
@@ -84,7 +84,7 @@ def all_of(leaves: Sequence[LeafShardingRecord]) -> str:
 
 
 def unused_axis(program: Compiled) -> Iterator[FindingRecord]:
-    """A mesh axis that no argument, no value and no collective uses: its devices repeat the work."""
+    """A mesh axis that no argument, value or collective uses, so its devices repeat the work."""
     record = program.record
     if record.mesh is None:
         return
@@ -98,7 +98,7 @@ def unused_axis(program: Compiled) -> Iterator[FindingRecord]:
             yield FindingRecord(
                 rule="unused mesh axis",
                 what=f"Nothing uses the mesh axis `{axis.name}`: {axis.size} devices at a time do the same work.",
-                why="No argument is sharded over it, and no operation of the program asks for it.",
+                why="No argument is sharded over it, and no operation of the program uses it.",
                 change=f'Shard the batch or the parameters over `{axis.name}`, as `P("{axis.name}")`, or leave the '
                 "axis out of the mesh.",
                 evidence=(f"mesh: {', '.join(f'{a.name}={a.size}' for a in record.mesh.axes)}",),
@@ -108,9 +108,9 @@ def unused_axis(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def unbalanced_clients(program: Compiled) -> Iterator[FindingRecord]:
-    """Clients of different sizes: devices compute padding, or wait for the client with the most examples."""
+    """Clients of different sizes: devices compute padding, or wait for the largest client."""
     cost = program.record.cost
-    if cost is None or cost.lockstep_waste is None:  # nobody said how many examples each client has
+    if cost is None or cost.lockstep_waste is None:  # `examples_per_client` was not given
         return
     padding, waiting, apart = cost.padding_waste or 0.0, cost.lockstep_waste, cost.imbalance_waste or 0.0
     if padding <= _PADDED and waiting <= _WAITED and apart <= _WAITED:
@@ -129,8 +129,8 @@ def unbalanced_clients(program: Compiled) -> Iterator[FindingRecord]:
         "Cap a round's examples (`wb.data.pad_clients(..., examples=…)`), or group clients by size, so that few are "
         "padded to the size of the largest.",
         "Order clients by size before placing them, so that clients of similar size run together.",
-        "Deal clients out by size, the largest first and always to the device with the least work, so that devices "
-        "finish together.",
+        "Assign clients by size, largest first, always to the device with the least work, so that devices finish "
+        "together.",
     ]
     yield FindingRecord(
         rule="unbalanced clients",
@@ -148,7 +148,7 @@ def unbalanced_clients(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def empty_slots(program: Compiled) -> Iterator[FindingRecord]:
-    """Clients that do not divide over the devices, so that some devices compute for empty slots."""
+    """A number of clients that the devices do not divide, so some devices compute empty slots."""
     mesh = program.record.mesh
     if mesh is None:
         return
@@ -162,7 +162,7 @@ def empty_slots(program: Compiled) -> Iterator[FindingRecord]:
         yield FindingRecord(
             rule="uneven clients",
             what=f"{clients} `{name}` on {devices} groups of devices leave {empty} of {clients + empty} slots empty.",
-            why=f"Every device computes {most} slots, whether clients are there or not.",
+            why=f"Every device computes {most} slots, with or without clients.",
             change=f"Take {clients - clients % devices or devices} or {-(-clients // devices) * devices} `{name}`, a "
             f"multiple of {devices}.",
             evidence=(f"{most} slots per group of devices, {empty} empty",),
@@ -179,7 +179,7 @@ def uneven_shards(program: Compiled) -> Iterator[FindingRecord]:
     sizes = {axis.name: axis.size for axis in record.mesh.axes}
     worst: dict[tuple[int, tuple[str, ...]], tuple[float, PlannedValueRecord, int, int]] = {}
     largest = max((math.prod(value.shape) for value in record.propagation.values), default=0)
-    least = max(_LARGE_VALUES, largest / 4)  # a scan has uneven halves of halves, whose padding is nothing
+    least = max(_LARGE_VALUES, largest / 4)  # a scan splits into uneven halves, whose padding is negligible
     for value in record.propagation.values:
         for dim, axes in enumerate(value.spec):
             count = math.prod(sizes.get(axis, 1) for axis in axes)
@@ -194,9 +194,9 @@ def uneven_shards(program: Compiled) -> Iterator[FindingRecord]:
         up, down = -(-n // count) * count, n // count * count
         yield FindingRecord(
             rule="uneven shards",
-            what=f"Dimension {dim} of a value of shape {list(value.shape)} has {n} entries, which {count} devices do "
-            f"not share evenly: {waste:.0%} of what they hold is padding.",
-            why=f"Every device holds {-(-n // count)} entries, filled up with padding where there are fewer.",
+            what=f"Dimension {dim} of a value of shape {list(value.shape)} has {n} entries, which {count} devices "
+            f"cannot share evenly: {waste:.0%} of their entries is padding.",
+            why=f"Every device holds {-(-n // count)} entries, including padding.",
             change=f"Make the dimension {up}" + (f" or {down}" if down else "") + f", a multiple of {count}, or shard "
             "another dimension.",
             evidence=(f"{value.name}: {spec_code(value.spec)} on {', '.join(f'{a}={sizes.get(a, 1)}' for a in axes)}",),
@@ -207,7 +207,7 @@ def uneven_shards(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def best_spec(leaf: LeafShardingRecord, sizes: dict[str, int]) -> tuple[str, tuple[tuple[str, ...], ...]] | None:
-    """The largest unused axis, and the spec that shards the largest dimension which it divides."""
+    """The largest unused axis, and a spec that uses it for the largest divisible dimension."""
     used = {axis for axes in leaf.spec for axis in axes}
     for axis in sorted((a for a in sizes if a not in used), key=lambda a: -sizes[a]):
         fitting = [d for d, n in enumerate(leaf.shape) if n % sizes[axis] == 0 and not (leaf.spec[d:] or ((),))[0]]

@@ -1,4 +1,4 @@
-"""Rules that try other shardings of a program: a spec on the wrong dimension, a constraint that costs."""
+"""Rules that try other shardings: specs on the wrong dimension, costly constraints."""
 
 import itertools
 from collections.abc import Iterator
@@ -13,15 +13,15 @@ from workbench.records.program import SourceLine
 from workbench.render import spec_code
 from workbench.render.units import bytes_text
 
-_LESS = 0.9  # of the bytes sent: a change that saves less is no finding
+_LESS = 0.9  # of the bytes sent: a change must reach this share or less
 _SMALL_BYTES = 1 << 12
 _SAME_WORK = 1.05  # of the FLOPs of one device
-_TRIED = 12  # arguments, the largest first
-_LARGE, _LARGE_BYTES = 0.1, 1 << 16  # of the arguments of one device: smaller ones are not worth a change
+_TRIED = 12  # maximum number of arguments, largest first
+_LARGE, _LARGE_BYTES = 0.1, 1 << 16  # of the arguments of one device: smaller arguments are ignored
 
 
 def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
-    """An argument whose mesh axes would cause far less traffic on other dimensions (a transposed spec)."""
+    """An argument whose transposed spec would cause much less communication."""
     planner, base = _base(program)
     if planner is None or base is None:
         return
@@ -29,13 +29,13 @@ def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
     state = _state(program, planner)
     for at, group in enumerate(planner.groups[:_TRIED]):
         spec = base.specs[at]
-        # in a training step a batch is sharded over its examples, and what may lie wrongly is the state
+        # in a training step, batches are sharded over examples; only the spec of the state may be wrong
         if not any(spec) or before < _SMALL_BYTES or (state and group.pattern not in state):
             continue
         permuted = {each for each in itertools.permutations(spec) if each != spec}
         others = sorted(each for each in permuted if _divides(each, group.shape, planner))
         tried = [(each, _planned(planner, (*base.specs[:at], each, *base.specs[at + 1 :]))) for each in others]
-        # a spec under which devices repeat each other's work is no better, however little it sends
+        # a spec under which devices repeat work is not better, even if it sends less
         better = [
             (sum(priced.sent.values()), other)
             for other, priced in tried
@@ -49,8 +49,8 @@ def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
             rule="spec on another dimension",
             what=f"`{group.pattern}` is sharded as `{spec_code(spec)}`; as `{spec_code(other)}` the program would send "
             "fewer bytes.",
-            why="Operations that read the array need parts that other devices hold, or leave partial sums that are "
-            "added up over devices. How many bytes that is depends on the dimension that is sharded.",
+            why="Operations that read the array need parts that other devices hold, or produce partial sums that are "
+            "added over devices. The number of bytes depends on the sharded dimension.",
             change=f"Shard `{group.pattern}` as `{spec_code(other)}`.",
             specs=dict.fromkeys(leaves, other),
             evidence=(_planned_bytes(program, before, after),),
@@ -63,7 +63,7 @@ def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def partly_sharded(program: Compiled) -> Iterator[FindingRecord]:
-    """An argument that is sharded over some axes and copied over another, which could shard it at no cost."""
+    """A sharded argument that could be sharded over another axis at no communication cost."""
     planner, base = _base(program)
     if planner is None or base is None or program.record.inputs is None or program.record.mesh is None:
         return
@@ -89,8 +89,8 @@ def partly_sharded(program: Compiled) -> Iterator[FindingRecord]:
             rule="partly sharded array",
             what=f"{named(leaves)} held by {leaf.replication} devices in equal parts of "
             f"{bytes_text(leaf.bytes_per_device)}.",
-            why=f"The spec `{spec_code(leaf.spec)}` leaves `{axis}` out. With it, as planned, the program sends no "
-            "more bytes than now.",
+            why=f"The spec `{spec_code(leaf.spec)}` omits `{axis}`. By the plan, adding it sends no more bytes than "
+            "now.",
             change=f"Shard {all_of(leaves)} over `{axis}` as well, as `{spec_code(spec)}`.",
             evidence=(
                 f"{held_bytes / total:.0%} of the arguments of one device",
@@ -105,7 +105,7 @@ def partly_sharded(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def costly_constraint(program: Compiled) -> Iterator[FindingRecord]:
-    """A sharding constraint without which the program would send far less."""
+    """A sharding constraint that causes much communication."""
     planner, base = _base(program)
     propagation = program.record.propagation
     if planner is None or base is None or propagation is None:
@@ -131,8 +131,8 @@ def costly_constraint(program: Compiled) -> Iterator[FindingRecord]:
             rule="costly constraint",
             what=f"The constraint `{spec_code(value.spec)}` on a value of shape {list(value.shape)} makes the program "
             f"send {bytes_text(before)} instead of {bytes_text(after)}.",
-            why="The value is computed in one sharding and the constraint asks for another, so it is exchanged.",
-            change="Leave the constraint out, or ask for the sharding in which the value is computed.",
+            why="The value is computed in one sharding and the constraint requests another, so the value is exchanged.",
+            change="Remove the constraint, or request the sharding in which the value is computed.",
             evidence=(
                 f"planned without it: one device sends {bytes_text(after)} per call",
                 f"{value.name}: {value.op_name}",
@@ -146,7 +146,7 @@ def costly_constraint(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def _state(program: Compiled, planner: SearchProgram) -> set[str]:
-    """The arguments of a training step that its results replace; none where they are less than half of all bytes."""
+    """The arguments that results of a training step replace; empty if below half of all bytes."""
     outputs = program.record.outputs
     results = set() if outputs is None else {(tuple(leaf.shape), leaf.dtype) for leaf in outputs.leaves}
     groups = [each for each in planner.groups if each.outputs or (tuple(each.shape), each.dtype) in results]
@@ -155,12 +155,12 @@ def _state(program: Compiled, planner: SearchProgram) -> set[str]:
 
 
 def _weight(before: float, after: float) -> float:
-    """The upper half of the scale: the cause ranks before the collectives that it makes."""
+    """A weight in the upper half of the scale: causes rank before their collectives."""
     return 0.5 + 0.5 * (1 - after / before)
 
 
 def _base(program: Compiled) -> tuple[SearchProgram | None, Priced | None]:
-    """The program priced as it is, with the specs that its arguments have after compilation."""
+    """The program priced unchanged, with the specs of its arguments after compilation."""
     planner, inputs = program.planner, program.record.inputs
     if planner is None or inputs is None or len(inputs.leaves) != len(planner.leaves):
         return None, None
@@ -174,7 +174,7 @@ def _base(program: Compiled) -> tuple[SearchProgram | None, Priced | None]:
 
 
 def _planned_bytes(program: Compiled, before: float, after: float) -> str:
-    """Planned bytes before and after; their ratio where the plan has to guess the length of a loop."""
+    """Planned bytes before and after; only their ratio if a loop's length is unknown."""
     if all(each.executions is not None for each in program.module.collectives):
         return f"planned: one device sends {bytes_text(before)} per call, then {bytes_text(after)}"
     return f"planned: one device sends {1 - after / (before or 1):.0%} fewer bytes; the length of a loop is unknown"
@@ -183,7 +183,7 @@ def _planned_bytes(program: Compiled, before: float, after: float) -> str:
 def _planned(planner: SearchProgram, specs: tuple, *, without: tuple[int, ...] = ()) -> Priced | None:
     try:
         return planner.plan(specs, without=without)
-    except WorkbenchError:  # jaxlib's Shardy refuses some programs: then nothing is known
+    except WorkbenchError:  # jaxlib's Shardy rejects some programs: no result
         return None
 
 

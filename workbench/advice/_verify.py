@@ -1,4 +1,4 @@
-"""Applies a finding's change from outside, compiles the changed program, and reports what it really gains."""
+"""Applies a finding's change from outside, compiles the changed program, and reports the gain."""
 
 import ast
 import contextlib
@@ -53,15 +53,15 @@ from workbench.render.units import bytes_text
 
 Recompile = Callable[..., ProgramRecord]
 Check = Callable[[FindingRecord, Compiled, Recompile], FindingRecord]
-_FREE = 1.01  # times the bytes sent: what is advised because it costs nothing may send this much more
+_FREE = 1.01  # maximum factor on bytes sent for changes that are advised as free
 
 
 def verified(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """The finding with a verified gain where its change can be applied from outside, else with the reason.
+    """The finding with a verified gain, or with the reason why it cannot be verified.
 
     Args:
         finding: A finding with or without an estimated gain.
-        program: The program as it is.
+        program: The unchanged program.
         recompile: Compiles a variant: `recompile(donate=(0,))` or `recompile(specs={"w": …})`.
     """
     check = _CHECKS.get(finding.rule)
@@ -87,29 +87,29 @@ def _donation(finding: FindingRecord, program: Compiled, recompile: Recompile) -
 
 
 def _specs(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """Arguments that lie several times on the devices, sharded: verified by the peak of memory."""
+    """Shards replicated arguments: verified by the peak memory."""
     after = recompile(specs=finding.specs)
     rows = compared(program, after)
     sent = next((row for row in rows if row.quantity == "bytes sent"), None)
     gain = _gain(program, after, "compiled with this spec")
     if finding.rule == "partly sharded array" and sent is not None and sent.after > _FREE * sent.before:
-        gain = gain.replace(after=gain.before)  # it is advised because it costs nothing: compiled, it does
+        gain = gain.replace(after=gain.before)  # it was advised as free, but costs bytes when compiled
     return finding.replace(gain=gain, compared=rows)
 
 
 def _moved(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """Another dimension for the same axes: verified by the bytes that the compiled program sends."""
+    """Moves axes to another dimension: verified by the bytes that the compiled program sends."""
     return _with_bytes_sent(finding, program, recompile(specs=finding.specs), "compiled with this spec")
 
 
 def _unconstrained(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """The constraints of the line taken out of the traced program, which is compiled again."""
+    """Removes the line's constraints from the traced program and recompiles it."""
     after = recompile(rewrite=lambda closed, _: unconstrained(closed, _lines(finding)))
     return _with_bytes_sent(finding, program, after, "compiled without the constraint")
 
 
 def _constrained(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """The values of the line constrained in the traced program, which is compiled again."""
+    """Constrains the line's values in the traced program and recompiles it."""
     assert program.record.propagation is not None
     cause = next(each for each in program.why.causes if each.sentence == finding.why)
     shape = next(v.shape for v in program.record.propagation.values if v.name == cause.value)
@@ -119,7 +119,7 @@ def _constrained(finding: FindingRecord, program: Compiled, recompile: Recompile
 
 
 def _own_shards(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """The operation inside `jax.shard_map`: put there in the traced program, which is compiled again."""
+    """Moves the operation into `jax.shard_map` in the traced program and recompiles it."""
     assert program.record.propagation is not None
     lines = _lines(finding)
     planned = [v for v in program.record.propagation.values if (_line_of(v.source)) in lines]
@@ -129,7 +129,7 @@ def _own_shards(finding: FindingRecord, program: Compiled, recompile: Recompile)
 
 
 def _written_gathers(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """The gathers written into the traced program, which is compiled again; compilers for CPUs merge them again."""
+    """Writes the gathers into the traced program and recompiles it; CPU compilers merge the gathers."""
     if program.module.platform == "cpu" or finding.gain is None:
         how = "the CPU's compiler merges written gathers again: to verify it, compile for an accelerator (`on=`)"
         return finding if finding.gain is None else finding.replace(gain=finding.gain.replace(how=how))
@@ -146,12 +146,12 @@ def _written_gathers(finding: FindingRecord, program: Compiled, recompile: Recom
 
 
 def _static(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """The whole numbers among the arguments known when the program is compiled: as given, else 1."""
+    """Makes integer arguments static: their given values, or 1 for shapes."""
     return _with_bytes_sent(finding, program, recompile(static=True), "compiled with a shift that is static")
 
 
 def _used(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """The largest argument sharded over the axis that nothing uses."""
+    """Shards the largest argument over the unused axis."""
     leaves = [] if program.record.inputs is None else program.record.inputs.leaves
     sizes = {each.name: each.size for each in (program.record.mesh.axes if program.record.mesh else ())}
     sizes = {axis: size for axis, size in sizes.items() if axis in finding.axes}
@@ -177,18 +177,18 @@ def _line_of(source: SourceLine | None) -> tuple[str, int] | None:
 
 
 def _with_bytes_sent(finding: FindingRecord, program: Compiled, after: ProgramRecord, how: str) -> FindingRecord:
-    """The finding with the bytes that the changed program sends."""
+    """The finding with the bytes sent by the changed program."""
     rows = compared(program, after)
     sent = next((row for row in rows if row.quantity == "bytes sent"), None)
     return finding if sent is None else finding.replace(gain=sent.replace(how=how), compared=rows)
 
 
 def _narrowed(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """The collective of 16-bit values: the cast is moved in the traced program, which is compiled again."""
+    """Moves the cast behind the collective in the traced program and recompiles it."""
     after = recompile(rewrite=lambda closed, _: narrowed(closed, _lines(finding)))
     if after.module is None or not _same_work(program.module.flops, after.module.flops):
         return finding
-    # Compilers for CPUs add 16-bit numbers as float32 in any case: both versions count as accelerators run them.
+    # CPU compilers always add 16-bit numbers as float32, so both versions are counted as on accelerators.
     before, now = (as_accelerator(m) if m.platform == "cpu" else m for m in (program.module, after.module))
     return _with_bytes_sent(
         finding, Compiled(program.record, before), after.replace(module=now), "compiled with the conversion moved"
@@ -196,12 +196,12 @@ def _narrowed(finding: FindingRecord, program: Compiled, recompile: Recompile) -
 
 
 def _by_position(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """The generator whose bits depend on their position alone: the function is traced and compiled again."""
+    """Uses the generator whose bits depend only on their position; retraces and recompiles the function."""
     return _with_bytes_sent(finding, program, recompile(partitionable=True), "compiled with this generator")
 
 
 def _ordered(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """The devices in JAX's order: compiled for it, and the links of its groups counted again."""
+    """Compiles for the devices in JAX's order, and recounts the links of the groups."""
     after = recompile(ordered=True)
     if finding.gain is None or after.module is None or after.mesh is None:
         return finding
@@ -213,16 +213,16 @@ def _ordered(finding: FindingRecord, program: Compiled, recompile: Recompile) ->
     return finding.replace(gain=gain, compared=compared(program, after))
 
 
-_POLICIES = ("dots_saveable", "everything_saveable")  # of `jax.checkpoint_policies`: products kept, no checkpoint
-_ALMOST = 0.9  # of the FLOPs that no checkpoint saves
+_POLICIES = ("dots_saveable", "everything_saveable")  # of `jax.checkpoint_policies`: keep products, or keep everything
+_ALMOST = 0.9  # of the FLOPs saved without a checkpoint
 
 
 def _kept(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """Other policies of the checkpoints, compiled: products kept where that saves nearly all, else none dropped."""
+    """Compiles other checkpoint policies: keep products if that saves nearly everything, else keep all."""
     base = recompile(policy=AS_GIVEN)
     assert base.module is not None
     if not _same_work(program.module.flops, base.module.flops):
-        return finding  # traced once more, the function is another program: an inner `jax.jit` has its own cache
+        return finding  # retracing gave another program: an inner `jax.jit` has its own cache
     before, found, is_too_large = base.module.flops or 0.0, [], False
     for policy in _POLICIES:
         after = recompile(policy=getattr(jax.checkpoint_policies, policy))
@@ -230,7 +230,7 @@ def _kept(finding: FindingRecord, program: Compiled, recompile: Recompile) -> Fi
         if after.module is not None and after.module.memory.fits is not False:
             found.append((policy, after, before - (after.module.flops or before)))
     most = max((saved for _, _, saved in found), default=0.0)
-    if most <= 0:  # XLA for CPUs, for one, computes equal products of unrolled layers once
+    if most <= 0:  # for example, XLA's CPU compiler computes equal products of unrolled layers once
         same = GainRecord(quantity="FLOPs", before=before, after=before, verified=True, how="compiled with policies")
         return finding.replace(gain=same) if found or is_too_large else finding  # no policy fits in the memory
     policy, after, _ = next(each for each in found if each[2] >= _ALMOST * most)
@@ -241,7 +241,7 @@ def _kept(finding: FindingRecord, program: Compiled, recompile: Recompile) -> Fi
         else "Leave `jax.checkpoint` out."
     )
     was, now = base.module.memory.peak_bytes, after.module.memory.peak_bytes
-    peak = f" The peak of memory becomes {bytes_text(now)}; it is {bytes_text(was)} now." if was and now else ""
+    peak = f" The memory peak changes from {bytes_text(was)} to {bytes_text(now)}." if was and now else ""
     rows = compared(Compiled(base, base.module), after)
     gain = next(row for row in rows if row.quantity == "FLOPs")
     return finding.replace(
@@ -272,10 +272,10 @@ _CHECKS: dict[str, Check] = {
 
 
 class Trials:
-    """Variants that are compiled for one finding after the other, and run once it is verified.
+    """Compiles variants for one finding after another, and runs verified variants.
 
     Attributes:
-        problem: Why the last finding was not run; "" if it was, or nothing was compiled for it.
+        problem: The reason why the last finding was not run; "" if it was run, or nothing was compiled for it.
     """
 
     def __init__(self, variants: "Variants", cancel: threading.Event | None) -> None:
@@ -284,7 +284,7 @@ class Trials:
         self.problem: str = ""
 
     def recompile(self, **change: Any) -> ProgramRecord:
-        """Compiles a variant, and remembers the change that made it."""
+        """Compiles a variant, and records its change."""
         record = self._variants.recompile(**change)
         self._made.append((record, change))
         return record
@@ -296,7 +296,7 @@ class Trials:
             return finding
         alike = [change for record, change in made if compared(program, record) == finding.compared]
         change = alike[-1] if alike else made[-1][1]
-        # Policies are compiled from the function as it is written anew: so is what they are compared with.
+        # Policies are compiled from a retraced function, so the baseline is retraced, too.
         base = {"policy": AS_GIVEN} if "policy" in change else {}
         try:
             both = [self._variants.runnable(**base), self._variants.runnable(**change)]
@@ -322,7 +322,7 @@ class Trials:
 
 
 def compared(program: Compiled, after: ProgramRecord) -> tuple[GainRecord, ...]:
-    """Peak, bytes sent, FLOPs and predicted seconds of the program before and after a change that was compiled."""
+    """Peak, bytes sent, FLOPs and predicted seconds of the program before and after a compiled change."""
     assert after.module is not None
     now = Compiled(after, after.module)
     rows = [
@@ -346,9 +346,9 @@ def _seconds(record: ProgramRecord) -> float | None:
 def _peak(program: Compiled, after: ProgramRecord, how: str) -> GainRecord:
     assert after.module is not None
     if not _same_work(program.module.flops, after.module.flops):
-        # Wrapped once more in `jax.jit`, a function that mutates its modules (`nnx.jit`) loses its updates.
+        # Another `jax.jit` around a function that mutates its modules (`nnx.jit`) would lose its updates.
         peak = float(program.module.memory.peak_bytes or 0)
-        how = "could not be verified: applied from outside, the change makes another program of it"
+        how = "could not be verified: applied from outside, the change gives a different program"
         return GainRecord(quantity="peak bytes", before=peak, after=peak, verified=False, how=how)
     return _gain(program, after, how)
 
@@ -364,7 +364,7 @@ def _same_work(before: float | None, after: float | None) -> bool:
 
 
 def wrapper_of(fn: Callable | None) -> str:
-    """Name of the function that compiles the program in the user's code; libraries donate in different ways."""
+    """Name of the user's jit wrapper; libraries donate in different ways."""
     if is_pmapped(fn):
         return "jax.pmap"
     library = type(fn).__module__.partition(".")[0]
@@ -372,7 +372,7 @@ def wrapper_of(fn: Callable | None) -> str:
 
 
 def parameters_of(fn: Callable | None) -> tuple[str, ...]:
-    """The parameters of a function, in order; none where its signature is unknown."""
+    """The parameters of a function, in order; empty if its signature is unknown."""
     try:
         return () if fn is None else tuple(inspect.signature(fn).parameters)
     except (TypeError, ValueError):
@@ -385,19 +385,19 @@ def count_traces(fn: Callable | None) -> int | None:
 
 
 def is_gradient(fn: Callable | None) -> bool:
-    """Returns whether a function is a result of `jax.grad` or `jax.value_and_grad`, compiled or not."""
+    """Returns whether a function comes from `jax.grad` or `jax.value_and_grad`, compiled or not."""
     return (getattr(fn, "__doc__", None) or "").startswith(("Gradient of ", "Value and gradient of "))
 
 
 def _donating(fn: Callable, donated: int | tuple[int, ...]) -> Callable:
     if wrapper_of(fn) == "nnx.jit":
-        wrapped: Foreign = fn  # keeps the updates of its modules, which one more `jax.jit` around it would lose
+        wrapped: Foreign = fn  # keeps the updates of its modules, which another `jax.jit` would lose
         return sys.modules["flax.nnx"].jit(wrapped.fun, donate_argnums=donated)
     return jax.jit(fn, donate_argnums=donated)
 
 
 def _donating_arrays(call: TracedCall, donated: str) -> tuple[Callable, tuple[Argument, ...]]:
-    """The program as a function of its arrays, all of them or all but the first argument's donated, and the arrays."""
+    """The program as a function that donates all arrays, or all but the first argument's; and the arrays."""
     first = re.split(r"[\[.]", call.names[0], maxsplit=1)[0]
     kept = [donated != "all" and re.match(rf"{re.escape(first)}\b", name) is not None for name in call.names]
     positions = tuple(at for at, each in enumerate(kept) if not each)
@@ -405,7 +405,7 @@ def _donating_arrays(call: TracedCall, donated: str) -> tuple[Callable, tuple[Ar
 
 
 def _written_again(fn: Callable) -> Callable:
-    """The function below its `jit`, as one that nothing has traced yet."""
+    """The function inside its `jit` as a new function, to force retracing."""
     if wrapper_of(fn) == "nnx.jit":
         module: Foreign = fn
         return sys.modules["flax.nnx"].jit(lambda *args, **kwargs: module.fun(*args, **kwargs))
@@ -415,12 +415,12 @@ def _written_again(fn: Callable) -> Callable:
 
 def _below_jit(fn: Callable) -> Callable:
     while isinstance(fn, jax.stages.Wrapped) and (below := getattr(fn, "__wrapped__", None)) is not None:
-        fn = below  # and no further: `grad` has a `__wrapped__` as well
+        fn = below  # only through jits: `grad` has a `__wrapped__`, too
     return fn
 
 
 def _with_static_numbers(traced: "Variants") -> tuple[Callable, tuple[Argument, ...]]:
-    """The function with the whole numbers among its arguments fixed, and its other arguments."""
+    """The function with its integer arguments fixed, and its other arguments."""
     numbers = {
         at: 1 if isinstance(each, jax.ShapeDtypeStruct) else int(each)
         for at, each in enumerate(traced.args)
@@ -440,11 +440,11 @@ def _with_static_numbers(traced: "Variants") -> tuple[Callable, tuple[Argument, 
 
 @dataclass(frozen=True, kw_only=True)
 class Variants:
-    """A traced call, to be compiled with changes: donated arguments, other specs, chunks, generators, device orders.
+    """A traced call to compile with changes of donation, specs, chunks, generators or device order.
 
     Attributes:
         call: The traced call.
-        fn: The function as the user gave it, with its positional and keyword arguments.
+        fn: The user's function, with its positional and keyword arguments.
         options: Options of `inspect_call` that the program is inspected with.
     """
 
@@ -462,7 +462,7 @@ class Variants:
 
     @property
     def mesh(self) -> AnyMesh | None:
-        """The mesh of the call, as given, current, traced under or read from its arrays."""
+        """The mesh of the call: given, current, of the trace, or read from the arrays."""
         call = self.traced
         return self.options.get("mesh") or current_mesh() or call.mesh or mesh_of_values(call.leaves)
 
@@ -474,12 +474,12 @@ class Variants:
             ValueError: for a call of which only the lowered text is known.
         """
         if not isinstance(self.call, TracedCall):
-            message = "the program is known as lowered text alone, which cannot be written in another way"
+            message = "only the lowered text of the program is available; it cannot be rewritten"
             raise ValueError(message)
         return self.call
 
     def planner(self) -> SearchProgram | None:
-        """Returns the function that prices the call with other specs; None without a mesh of several devices."""
+        """Returns the planner that prices the call with other specs; None without a mesh of several devices."""
         if not isinstance(self.call, TracedCall):
             return None
         mesh, target = self.mesh, self.options.get("target")
@@ -488,7 +488,7 @@ class Variants:
         chip = self.options.get("chip") or (target or "v5e").partition(":")[0]
         try:
             return SearchProgram(self.call, mesh, chip, compiler="cpu")
-        except Exception:  # whatever JAX or Shardy refuses, the other rules still hold
+        except Exception:  # other rules work even if JAX or Shardy fails
             return None
 
     def recompile(self, **change: Any) -> ProgramRecord:
@@ -499,7 +499,7 @@ class Variants:
         return self._changed(self._inspect, **change)
 
     def runnable(self, **change: Any) -> Runnable:
-        """Compiles the call with one change, or as it is, for the devices of this process.
+        """Compiles the call with one change, or unchanged, for the devices of this process.
 
         Raises:
             ValueError: for a call of which only the lowered text is known.
@@ -525,7 +525,7 @@ class Variants:
         partitionable: bool = False,
         ordered: bool = False,
     ) -> Any:
-        """Makes one change and hands the changed call to `finish`, within what the change needs."""
+        """Makes one change and calls `finish` with the changed call, inside the contexts that it needs."""
         if partitionable:
             with jax.threefry_partitionable(True):
                 return finish(self._trace(self.fn, self.args, self.kwargs))
@@ -539,7 +539,7 @@ class Variants:
             mesh = self.options.get("mesh") or call.mesh or mesh_of_values(call.leaves) or current_mesh()
             closed, count = rewrite(call.closed, mesh)
             if not count:
-                message = "the traced program has no operation that could be changed there"
+                message = "the traced program has no operation to change there"
                 raise ValueError(message)
             return finish(call.rewritten(closed))
         if policy is not None:
@@ -555,7 +555,7 @@ class Variants:
             (fn, args), kwargs = _donating_arrays(self.traced, donate), {}
         else:
             fn = _donating(fn, donate)
-        with UNUSED_DONATIONS_ARE_FINE:  # what cannot be donated is seen in the memory of the compiled module
+        with UNUSED_DONATIONS_ARE_FINE:  # the compiled module's memory shows failed donations
             return finish(self._trace(fn, args, kwargs))
 
     def _trace(self, fn: Callable, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> TracedCall | LoweredCall:
@@ -566,7 +566,7 @@ class Variants:
 
     def _compile(self, call: TracedCall | LoweredCall, **changed: Any) -> Runnable:
         if not isinstance(call, TracedCall):
-            message = "the program is known as lowered text alone, which has no arguments to run with"
+            message = "only the lowered text of the program is available, without arguments to run"
             raise TypeError(message)
         options = {**self.options, **changed}
         chunk_size = options.get("chunk_size")

@@ -1,7 +1,7 @@
-"""One call of a function, traced once: its jaxpr, the values that move, and how it is compiled on one mesh or another.
+"""One call of a function, traced once: its jaxpr, its arrays, and its compilation on any mesh.
 
-Whatever has a `trace` or a `lower` of its own (`jax.jit`, `nnx.jit`, `eqx.filter_jit`, `wb.jit`) is traced through it,
-so that shardings, donation and static arguments are those of the program that runs.
+Functions that have a `trace` or `lower` method (`jax.jit`, `nnx.jit`, `eqx.filter_jit`, `wb.jit`) are traced through
+that method. Shardings, donation and static arguments are then those of the program that runs.
 """
 
 import contextlib
@@ -47,22 +47,22 @@ _NO_MESH = AbstractMesh((), ())
 
 
 class Wrapper(Protocol):
-    """A function with a `lower` of its own: what `jax.pmap`, `nnx.jit` and `eqx.filter_jit` return."""
+    """A function with a `lower` method, as `jax.pmap`, `nnx.jit` and `eqx.filter_jit` return it."""
 
     def __call__(self, *args: Argument, **kwargs: Argument) -> Argument: ...
     def lower(self, *args: Argument, **kwargs: Argument) -> jax.stages.Lowered: ...
 
 
 class TracedCall:
-    """A traced call: `closed` is its jaxpr, `args` and `kwargs` are its arguments with None for what is static.
+    """A traced call: `closed` is its jaxpr; `args` and `kwargs` hold None for static arguments.
 
     Attributes:
         name: Name of the function.
         fn: The function as given.
-        stage: What JAX's own `trace` returned, if the function was traced under a mesh that still is the current one.
-        mesh: The mesh that it was traced under; None without one.
-        chunk_size: As it was given to `wb.jit`; "auto" for plain functions, None (all at once) for other jits.
-        notes: What a reader of a record made from this has to know.
+        stage: Result of JAX's `trace`, if the mesh that the function was traced under is still the current mesh.
+        mesh: The mesh that the function was traced under; None without a mesh.
+        chunk_size: The `chunk_size` of `wb.jit`; "auto" for plain functions, None (all clients at once) for other jits.
+        notes: Notes for the records that are made from this call.
     """
 
     def __init__(
@@ -88,23 +88,23 @@ class TracedCall:
         self.chunk_size: ChunkSize = chunk_size
         self.form: LoopForm = form or LoopForm()
         self.mesh = mesh
-        self.choice: PlanChoiceRecord | None = None  # that a tuned program rests on
+        self.choice: PlanChoiceRecord | None = None  # of a tuned program
         self.notes: tuple[str, ...] = ()
         self.closed: ClosedJaxpr = stage.jaxpr
         self.out_tree: PyTreeDef = stage.out_tree
         self.finish: Callable[[Argument], Argument] = finish or (
             lambda results: results
-        )  # what the compiled program returns, as the user's function
+        )  # compiled program's result -> result of the user's function
         self.holds_clients: bool = holds_clients(self.closed)
-        self._wrapped = wrapped or fn  # whose parameters the arguments are
-        self._again, self._given = again, given  # what traces the function once more, and with what
-        self.result_name: Callable[[str], str] = "result{}".format  # what the user calls a result, by its path
+        self._wrapped = wrapped or fn  # the function whose parameters the arguments bind to
+        self._again, self._given = again, given  # traces the function again, and its arguments
+        self.result_name: Callable[[str], str] = "result{}".format  # path of a result -> the user's name of the result
         self._versions: dict[Any, Version] = {}
         self._is_rewritten = False
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
-        """One name per array of the arguments, as one writes it in the function: `params['w']`."""
+        """One name per array of the arguments, as it is written in the function: `params['w']`."""
         found = getattr(self.closed.jaxpr.debug_info, "arg_names", None) or ()
         count = len(self.closed.in_avals)
         names = [name or f"args[{i}]" for i, name in enumerate(found)] if len(found) == count else ()
@@ -112,12 +112,12 @@ class TracedCall:
 
     @property
     def parameters(self) -> Callable[..., Argument]:
-        """A function with the parameters that `args` are given for."""
+        """The function whose parameters `args` bind to."""
         return self._wrapped
 
     @property
     def stage_args(self) -> tuple[tuple[Argument, ...], dict[str, Argument]]:
-        """The arguments as what JAX compiled from `stage` takes them."""
+        """The arguments in the form that the program compiled from `stage` takes."""
         return jax.tree.unflatten(self.stage.in_tree, self.leaves)
 
     @property
@@ -126,11 +126,11 @@ class TracedCall:
         return jax.tree.leaves((self.args, self.kwargs))
 
     def form_for(self, chunk_size: ChunkSize) -> LoopForm:
-        """The loop over clients: as it was compiled, or, for another chunk size, as it was asked to be spread."""
+        """The loop over clients: as compiled, or for another chunk size with the requested spread."""
         return self.form if chunk_size == self.chunk_size else LoopForm(self.form.spread)
 
     def under(self, mesh: AnyMesh | None) -> "Version":
-        """The program under a mesh: its jaxpr is rewritten for it; only where that cannot be, it is traced again."""
+        """The program under a mesh: its jaxpr is rewritten, or traced again where rewriting is impossible."""
         key = (mesh, None if mesh is None else tuple(mesh.axis_types))
         if key not in self._versions:
             self._versions[key] = self._version(mesh)
@@ -142,7 +142,7 @@ class TracedCall:
         there = _abstract(mesh)
         if there == _abstract(self.mesh) and there.axis_types == _abstract(self.mesh).axis_types:
             if not isinstance(mesh, AbstractMesh) or mesh_of_program(self.closed) is None:
-                return Version(self, self.closed, mesh, None)  # the same mesh over other devices, or none
+                return Version(self, self.closed, mesh, None)  # the same mesh over other devices, or without devices
         try:
             return Version(self, retarget(self.closed, there), mesh, None)
         except RebaseError as error:
@@ -160,7 +160,7 @@ class TracedCall:
             return Version(other, other.closed, mesh, other.stage, notes=(note,))
 
     def _own_mesh(self, own: AnyMesh, there: AbstractMesh) -> str:
-        kinds = own.shape == there.shape  # the same axes, and yet another mesh
+        kinds = own.shape == there.shape  # the same axes, but another mesh
         fixed, choice = ("its axis types", "a mesh of the same") if kinds else ("its devices", f"{own.size} devices")
         types = [f" with axes {', '.join(kind.name for kind in mesh.axis_types)}" * kinds for mesh in (there, own)]
         return (
@@ -177,7 +177,7 @@ class TracedCall:
 
     @functools.cached_property
     def replayed(self) -> Callable[..., Argument]:
-        """A function of `args` and `kwargs` that gives the traced equations again, under whatever mesh is current."""
+        """A function of `args` and `kwargs` that evaluates the traced equations under the current mesh."""
 
         @functools.wraps(self._wrapped)
         def program(*args: Argument, **kwargs: Argument) -> Argument:
@@ -188,13 +188,13 @@ class TracedCall:
         return program
 
     def rewritten(self, closed: ClosedJaxpr) -> "TracedCall":
-        """The same call with other equations of the same inputs and results; on its own mesh only."""
+        """The same call with other equations of the same inputs and results; valid on the call's mesh only."""
         copy = self._copy()
         copy.closed, copy._again, copy._is_rewritten = closed, None, True
         return copy
 
     def with_one_chunk_at_once(self) -> "TracedCall":
-        """The same call, whose loop over clients computes one chunk in an iteration: clients can be distinguished."""
+        """The same call with one chunk per iteration of its client loop, so that clients can be distinguished."""
         if self.form.unroll == 1:
             return self
         copy = self._copy()
@@ -209,7 +209,7 @@ class TracedCall:
         return copy
 
     def with_shapes(self) -> "TracedCall":
-        """The same call with shapes for arguments: it keeps no array of them alive."""
+        """The same call with shapes in place of arrays, so that it keeps no array alive."""
         copy = self._copy()
         copy.args, copy.kwargs = jax.tree.map(as_shape, (self.args, self.kwargs))
         copy._given = jax.tree.map(as_shape, self._given)
@@ -232,7 +232,7 @@ class Version:
         self.mesh: AnyMesh | None = mesh
         self.stage: Stage | None = stage
         self.notes: tuple[str, ...] = notes
-        self.known: dict[Any, Any] = {}  # what was compiled of it, by its chunk size
+        self.known: dict[Any, Any] = {}  # compiled programs, by chunk size
 
     @functools.cached_property
     def plan(self) -> Plan:
@@ -241,12 +241,12 @@ class Version:
             return plan_jaxpr(self.closed, self.of.name)
 
     def call(self, args: object, kwargs: object) -> PyTree[Array]:
-        """The results as the traced equations compute them."""
+        """The results of the traced equations."""
         results = jaxpr_as_fun(self.closed)(*jax.tree.leaves((args, kwargs)))
         return jax.tree.unflatten(self.of.out_tree, results)
 
     def jitted(self, chunk_size: ChunkSize, *, shardings: bool = True, **options: Option) -> Wrapped:
-        """Returns the `jax.jit` of the arguments `of.args` and `of.kwargs`, staged if the function has clients."""
+        """Returns the `jax.jit` for the arguments `of.args` and `of.kwargs`, staged if the function has clients."""
         call, plan = self.of, self.plan
 
         @functools.wraps(call._wrapped)
@@ -288,7 +288,7 @@ class Version:
 
 
 class LoweredCall:
-    """A call that shows no jaxpr, only what was lowered or compiled of it: `pmap`, a `Lowered`, a `Compiled`."""
+    """A call without a jaxpr, of which only lowered or compiled code exists: a `Lowered`, a `Compiled`, `pmap`."""
 
     def __init__(
         self,
@@ -311,15 +311,16 @@ def trace_call(
     *,
     as_run: bool = False,
 ) -> TracedCall | LoweredCall:
-    """Traces one call of a function, once, through its own `trace` or `lower` where it has one.
+    """Traces one call of a function once, through its `trace` or `lower` method if it has one.
 
     Args:
         fn: Any callable.
-        args: Arrays, `jax.ShapeDtypeStruct`s, pytrees of them; what else is in them is held fixed.
+        args: Arrays, `jax.ShapeDtypeStruct`s, and pytrees of them; all other leaves are kept constant.
         kwargs: The same by name.
-        mesh: Mesh to trace it under; by default the current one. A function that enters a `shard_map` over a mesh of
-            its own is traced without it, and rewritten for the mesh where it is looked at.
-        as_run: Take JAX's own trace of a call that has just run, also where its lines may be those of an older file.
+        mesh: Mesh to trace the function under; by default the current mesh. A function that enters a `shard_map` over
+            its own mesh is traced without `mesh`, and rewritten for `mesh` when it is inspected.
+        as_run: Take JAX's own trace of a call that has just run, even if its source lines may be those of an older
+            file.
     """
     if inspect.isgeneratorfunction(inspect.unwrap(fn)):
         message = (
@@ -339,7 +340,7 @@ def trace_call(
 def _trace_on(
     fn: Callable[..., Argument], args: tuple[Argument, ...], kwargs: Mapping[str, Argument], mesh: AnyMesh | None
 ) -> TracedCall | LoweredCall:
-    if mesh is not None:  # an array of another mesh cannot enter a trace under this one; what is known of it can
+    if mesh is not None:  # an array of another mesh cannot enter a trace under this mesh; its shape can
         args, kwargs = jax.tree.map(lambda x: _moved(x, mesh), (args, dict(kwargs)))
     with on_mesh(mesh):
         current = mesh if mesh is not None else current_mesh()
@@ -387,7 +388,7 @@ def call_of_traced(traced: Stage) -> TracedCall:
     args, kwargs = jax.tree.unflatten(traced.in_tree, placed)
 
     def fn(*args: Argument, **kwargs: Argument) -> Argument:
-        """A program that was traced already."""
+        """A call of a program that is already traced."""
 
     fn.__name__ = str(traced.fun_name)
     return TracedCall(fn, traced, args, kwargs, chunk_size=None, mesh=_jax_compat.context_mesh(traced))
@@ -402,13 +403,13 @@ def _trace_plain(
     chunk_size: ChunkSize = "auto",
     options: Mapping[str, Argument] | None = None,
 ) -> TracedCall:
-    """A function as written: what cannot move (strings, functions, classes) is closed over."""
+    """A function as written; leaves that are not arrays (strings, functions, classes) are closed over."""
     fixed = _static_positions(options or {}, fn, len(args))
     given = tuple(_Fixed(arg) if i in fixed[0] else arg for i, arg in enumerate(args))
     named = {name: _Fixed(arg) if name in fixed[1] else arg for name, arg in kwargs.items()}
     leaves, tree = jax.tree.flatten((given, named))
     moves = [is_value(leaf) for leaf in leaves]
-    static = [None if moved else leaf for leaf, moved in zip(leaves, moves, strict=True)]  # holds no arrays alive
+    static = [None if moved else leaf for leaf, moved in zip(leaves, moves, strict=True)]  # keeps no arrays alive
     left: list[Any] = []
 
     @functools.wraps(fn)
@@ -467,7 +468,7 @@ def _trace_jitted(
     shown_args = tuple(None if i in positions else arg for i, arg in enumerate(args))
     shown_kwargs = {name: None if name in names else arg for name, arg in kwargs.items()}
     if len(jax.tree.leaves((shown_args, shown_kwargs))) != len(stage.jaxpr.in_avals):
-        made = call_of_traced(stage)  # which arguments are static could not be found out: their shapes are enough
+        made = call_of_traced(stage)  # the static arguments are unknown: shapes are enough
         shown_args, shown_kwargs = made.args, made.kwargs
     return TracedCall(
         fn,
@@ -499,7 +500,7 @@ def _trace_pmapped(
 
 
 class _FoundError(BaseException):
-    """Carries the call of a `jax.jit` out of a library's wrapper before anything is lowered."""
+    """Carries the call of a `jax.jit` out of a library's wrapper before lowering."""
 
     def __init__(self, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> None:
         super().__init__()
@@ -550,7 +551,7 @@ def _trace_wrapper(
 
 
 def _name_leaves(made: TracedCall, fn: Callable, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> None:
-    """Calls the arrays as the user's arguments do, where the wrapper passes them on as they are."""
+    """Names the arrays after the user's arguments, where the wrapper passes them on unchanged."""
     found = {id(leaf): path for path, leaf in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]}
     try:
         parameters = list(inspect.signature(fn).parameters)
@@ -586,7 +587,7 @@ def _name_leaves(made: TracedCall, fn: Callable, args: tuple[Argument, ...], kwa
 
 
 def _results_of(fn: object) -> Callable[[Argument], Argument]:
-    """The user's results among what a library's wrapper lets its `jax.jit` return."""
+    """The user's results among all results of the `jax.jit` inside a library's wrapper."""
     if type(fn).__module__.startswith("flax."):
         return lambda results: results[2] if isinstance(results, tuple) and len(results) == 3 else results
     if type(fn).__module__.startswith("equinox."):
@@ -595,7 +596,7 @@ def _results_of(fn: object) -> Callable[[Argument], Argument]:
 
 
 class _Fixed:
-    """A static argument on its way through a pytree: one leaf, whatever it is."""
+    """A static argument wrapped as a single leaf of a pytree."""
 
     def __init__(self, value: object) -> None:
         self.value = value
@@ -619,7 +620,7 @@ def _static_positions(
 def _bound(
     fn: Argument, args: tuple[Argument, ...], kwargs: dict[str, Argument]
 ) -> tuple[Any, tuple[Argument, ...], dict[str, Argument]]:
-    """Partial calls and methods of what can be lowered, as calls of it with all arguments."""
+    """Turns partial calls and methods of lowerable functions into calls with all arguments."""
     while True:
         inner = getattr(fn, "func", None)
         if (isinstance(fn, functools.partial) or _is_library_partial(fn)) and _lowers(inner):
@@ -654,7 +655,7 @@ def is_value(x: object) -> bool:
 
 
 def as_shape(x: object) -> PyTree[Array]:
-    """An array as a shape with its sharding; other leaves as they are."""
+    """An array as a shape with its sharding; other leaves unchanged."""
     if isinstance(x, jax.Array):
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding, weak_type=_is_weak(x))
     return jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, np.ndarray) else x
@@ -673,22 +674,22 @@ def function_name(fn: object) -> str:
 
 @contextlib.contextmanager
 def on_mesh(mesh: AnyMesh | None) -> Iterator[None]:
-    """With `mesh` as the current one; None leaves it as it is."""
+    """Makes `mesh` the current mesh; None leaves the current mesh unchanged."""
     if mesh is None or mesh == current_mesh():
         yield
     elif isinstance(mesh, Mesh):
         with jax.set_mesh(mesh):
             yield
-    else:  # an abstract mesh must not meet a concrete one of another size
+    else:  # an abstract mesh must not be combined with a concrete mesh of another size
         with jax.set_mesh(None), jax.sharding.use_abstract_mesh(mesh):
             yield
 
 
 def current_mesh() -> AnyMesh | None:
-    """The mesh of `jax.set_mesh`, or the abstract one of `use_abstract_mesh`; None without either."""
+    """The mesh of `jax.set_mesh`, or the abstract mesh of `use_abstract_mesh`; None without both."""
     abstract = jax.sharding.get_abstract_mesh()
     check_axis_names("jax.set_mesh", abstract.axis_names)
-    if not _jax_compat.at_top_level():  # JAX reports the devices outside of a trace only
+    if not _jax_compat.at_top_level():  # JAX reports the devices only outside of a trace
         return None if abstract.empty else abstract
     concrete = jax.sharding.get_mesh()
     if not concrete.empty and concrete.abstract_mesh == abstract:
@@ -697,7 +698,7 @@ def current_mesh() -> AnyMesh | None:
 
 
 def mesh_of_values(values: Sequence[Any]) -> AnyMesh | None:
-    """The mesh of the first array or sharding that lies on several devices of one."""
+    """The mesh of the first array or sharding on several devices of a mesh."""
     for value in values:
         sharding = getattr(value, "sharding", value)
         if isinstance(sharding, NamedSharding) and not sharding.mesh.empty and sharding.mesh.size > 1:

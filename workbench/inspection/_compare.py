@@ -36,10 +36,10 @@ def compare(*records: ProgramRecord | ProfileRecord | RunRecord | WatchRecord) -
             runs of `measure` and records of `watch`.
 
     Returns:
-        One row per quantity with a value for every program; `differences` leaves out what is alike.
+        One row per quantity with a value for every program; `differences` leaves out rows with equal values.
 
     Raises:
-        InspectionError: if fewer than two records were given, or something else than a `ProgramRecord`.
+        InspectionError: if fewer than two records were given, or an argument is not a record.
 
     Example:
         >>> from workbench.records.program import PlanRecord
@@ -73,7 +73,7 @@ def compare(*records: ProgramRecord | ProfileRecord | RunRecord | WatchRecord) -
 
 
 def _trees(programs: Sequence[ProgramRecord]) -> tuple[CallTreeRecord, ...]:
-    """The call trees, where every program has one and all are made from the same: compiled modules or jaxprs."""
+    """The call trees, if every program has one and all come from compiled modules, or all from jaxprs."""
     trees = tuple(record.call_tree for record in programs if record.call_tree is not None)
     return trees if len(trees) == len(programs) and len({tree.made_from for tree in trees}) == 1 else ()
 
@@ -94,7 +94,7 @@ def _status(values: Values) -> Status:
 
 
 def _presence(values: Values) -> Status:
-    """Like `_status`, for things whose absence is known."""
+    """Like `_status`, for entries that are known to be absent."""
     if values[0] is None and values[-1] is not None:
         return "added"
     if values[0] is not None and values[-1] is None:
@@ -139,7 +139,7 @@ def _stage_rows(records: Sequence[ProgramRecord]) -> list[ComparedRecord]:
 
 
 def _named_like(first: dict[str, str], table: dict[str, str]) -> dict[str, str]:
-    """The table with the names of the first, where stages of one kind and order only have other names."""
+    """The table with the names of `first` for stages that have the same kind and order."""
     kind = operator.itemgetter(0)
     spare: dict[str, list[str]] = {}
     for key in first:
@@ -207,7 +207,7 @@ def _payload_bytes(found: Sequence[Any]) -> float | None:
 
 
 def _strategies(found: Sequence[Any]) -> str | None:
-    """Implementation that the compiler chose for the collectives, if it is recorded."""
+    """Implementation that the compiler chose for the collectives, if recorded."""
     return ", ".join(sorted({collective.algorithm for collective in found if collective.algorithm})) or None
 
 
@@ -224,7 +224,7 @@ def _keys(tables: Sequence[dict[str, list[Any]] | None]) -> list[str]:
 
 
 def _times(found: Sequence[Any], amount: Callable[[Any], float | None]) -> float | None:
-    """Sum over a call; None where the iterations of a loop, or the bytes of one, are not known."""
+    """Sum over a call; None where the iterations or bytes of a collective are unknown."""
     amounts = [(collective.executions, amount(collective)) for collective in found]
     known = [times * each for times, each in amounts if times is not None and each is not None]
     return float(sum(known)) if len(known) == len(amounts) else None

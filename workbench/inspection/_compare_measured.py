@@ -15,12 +15,12 @@ _MOST_LINES = 100
 
 
 def compare_measured(records: Sequence[Measured], codes: Sequence[Codes] | None = None) -> ComparisonRecord:
-    """Compares measured runs and watched loops; every figure is that of one call on one device.
+    """Compares measured runs and watched loops; all figures are per call and device.
 
-    Seconds that differ by less than 3 % count as equal, and seconds of calls whose ranges overlap.
+    Times count as equal if they differ by less than 3 %, or if the ranges of their calls overlap.
 
     Args:
-        records: Two or more, in order.
+        records: Two or more records, in order.
         codes: As for `line_rows`.
 
     Returns:
@@ -66,7 +66,7 @@ def _call_seconds(record: Measured) -> float | None:
 
 
 def _overlap(records: Sequence[Measured]) -> bool:
-    """Returns whether the seconds of single calls of the first and of the last overlap, where both have several."""
+    """Returns whether the times of single calls of the first and last record overlap, if both have several."""
     ends = [record.round_seconds for record in (records[0], records[-1]) if isinstance(record, RunRecord)]
     if len(ends) < 2 or min(map(len, ends)) < 2:
         return False
@@ -88,7 +88,7 @@ def _peak(record: Measured) -> float | None:
 
 
 def _stages(record: Measured) -> dict[str, float]:
-    """Seconds by stage, the mean over devices, waiting included."""
+    """Seconds by stage, as the mean over devices, waiting included."""
     if isinstance(record, WatchRecord):
         return {}
     by_stage: dict[str, list[float]] = {}

@@ -10,10 +10,10 @@ _MOST_PATHS = 200
 
 
 def compare_profiles(profiles: Sequence[ProfileRecord]) -> ComparisonRecord:
-    """Compares profiles per call path, category and program; all seconds are those of one device, the mean.
+    """Compares profiles per call path, category and program; all seconds are means over devices.
 
     Args:
-        profiles: Two or more, in order.
+        profiles: Two or more profiles, in order.
     """
     rows = [
         _row("profile", "devices", [float(len(profile.devices)) for profile in profiles], "count"),

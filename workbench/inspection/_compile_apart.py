@@ -1,4 +1,4 @@
-"""Programs that may end XLA's compiler, and the process with it, are compiled in a process of their own first."""
+"""Trial compilation in a child process, for programs on which XLA may abort the process."""
 
 import re
 
@@ -13,17 +13,17 @@ _PARTITIONS = re.compile(r"mhlo\.num_partitions = (\d+)")
 
 
 def check_survivable(stablehlo: str, name: str) -> None:
-    """Compiles a program for CPU devices in a worker process first, if it is one that XLA may not survive.
+    """Compiles a program for CPU devices in a worker process first, if XLA may abort on the program.
 
-    Known to end XLA, in jaxlib 0.10 to 0.12: a gather or a scatter inside a `shard_map` that leaves two or more axes of
-    its mesh to the compiler. Everything else costs a search of the text.
+    XLA is known to abort, in jaxlib 0.10 to 0.12, on a gather or scatter inside a `shard_map` that leaves two or more
+    axes of its mesh to the compiler. All other programs cost one search of the text.
 
     Args:
         stablehlo: The program, lowered for any platform: the partitioner is the same one.
-        name: What its user calls it, for the error.
+        name: The user's name of the program, for the error.
 
     Raises:
-        InspectionError: if the compiler died over it.
+        InspectionError: if the compiler aborted on the program.
     """
     found = _partly_manual(stablehlo)
     if found is None:
@@ -34,7 +34,7 @@ def check_survivable(stablehlo: str, name: str) -> None:
         compile_for_cpu(stablehlo, int(devices[1]) if devices else 1, what=f"Compiling {name}")
     except CompilerDiedError as died:
         message = (
-            f"`{name}` was not compiled here, because XLA ends its process over it (tried in a child process). It "
+            f"`{name}` was not compiled here, because XLA aborts on it (tried in a child process). It "
             f"enters a `shard_map` over {_listed(manual)} and leaves {_listed(others)} to the compiler, whose "
             "partitioner fails on gathers and scatters (indexing, sorting, cross-entropy) over "
             "two or more such axes. `jax.jit` of it would end this kernel: make the `shard_map` manual over every axis "
@@ -43,11 +43,11 @@ def check_survivable(stablehlo: str, name: str) -> None:
         )
         raise InspectionError(message) from died
     except EngineError:
-        return  # refused there, as it will be here, or made for another platform
+        return  # XLA will refuse it here too, or it is for another platform
 
 
 def _partly_manual(stablehlo: str) -> tuple[list[str], list[str]] | None:
-    """The axes of a `shard_map` that leaves two or more axes to the compiler, and those; None without such a one."""
+    """The manual and the automatic axes of a `shard_map` with two or more automatic axes; None without one."""
     if _GATHER.search(stablehlo) is None:
         return None
     meshes = {name: {axis: int(size) for axis, size in _AXIS.findall(axes)} for name, axes in _MESH.findall(stablehlo)}

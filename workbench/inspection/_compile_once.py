@@ -1,4 +1,4 @@
-"""Cache of the latest compilations, so that a second inspection does not compile again."""
+"""Cache of the latest compilations, so that a second inspection does not recompile."""
 
 import collections
 import threading
@@ -17,22 +17,23 @@ _LOCK = threading.Lock()
 
 
 def compile_once(lowered: Lowered, text: str, name: str) -> Compiled:
-    """Compiles a lowered program, or finds what an equal one was compiled to in this process.
+    """Compiles a lowered program, or returns the cached result of an equal program in this process.
 
-    A function is traced again whenever it is inspected, since what it closes over may have changed; equal StableHLO on
-    equal devices compiles to the same. The source lines are part of it, those of the call that inspects too: a library
-    function has no other line, and a program that is found may not show those of another cell.
+    Every inspection traces the function again, because the values that it closes over may have changed. Equal StableHLO
+    on equal devices compiles to the same program. The key includes source lines, also those of the inspecting call: a
+    library function has no other lines, and a cached program must not show the lines of another cell.
 
     Args:
         lowered: The program.
-        text: Its StableHLO with locations, `lowered.as_text(debug_info=True)`.
-        name: What its user calls it, for errors.
+        text: StableHLO of the program with locations, `lowered.as_text(debug_info=True)`.
+        name: The user's name of the program, for errors.
 
     Returns:
-        The compiled program. Programs with callbacks are compiled each time: their text names no function.
+        The compiled program. Programs with callbacks are compiled each time, because their text does not identify the
+        callback.
 
     Raises:
-        InspectionError: if XLA's compiler does not survive it.
+        InspectionError: if XLA's compiler aborts on the program.
     """
     key = _jax_compat.compilation_key(lowered)
     if key is None or len(text) > _MOST_CHARACTERS:
@@ -51,7 +52,7 @@ def compile_once(lowered: Lowered, text: str, name: str) -> Compiled:
 
 
 def compile_now(lowered: Lowered, text: str, name: str) -> Compiled:
-    """Compiles a lowered program, unless XLA's compiler does not survive it; arguments and errors as `compile_once`."""
+    """Compiles a lowered program, unless XLA aborts on it; arguments and errors as for `compile_once`."""
     if refused := _jax_compat.waits_forever(f"The compilation of `{name}`"):
         raise InspectionError(refused)
     check_survivable(text, name)

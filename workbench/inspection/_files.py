@@ -1,4 +1,4 @@
-"""Reads programs that come as text, bytes or files: HLO, HLO protos, StableHLO, exported programs, dump directories."""
+"""Reads programs from text, bytes or files: HLO, HLO protos, StableHLO, exported programs, dump directories."""
 
 import re
 import textwrap
@@ -89,7 +89,7 @@ def _inspect_exported(x: jax.export.Exported, options: dict[str, Any]) -> Progra
 
 
 def inspect_source(x: str | bytes | bytearray | Path, **options: object) -> Record:
-    """The record of a program that comes as text, bytes, a file or a directory of dumps.
+    """The record of a program given as text, bytes, a file or a directory of dumps.
 
     Raises:
         InspectionError: if it is none of these, or cut off; the message says what was found.
@@ -151,7 +151,7 @@ def _inspect_bytes(data: bytes, what: str, options: dict[str, Any]) -> Record:
         return _inspect_stablehlo(text, options)
     try:
         return _inspect_exported(jax.export.deserialize(bytearray(data)), options)
-    except Exception:  # flatbuffers raise what they like on bytes that are none
+    except Exception:  # flatbuffers raise various errors on bytes of another format
         pass
     message = (
         f"`inspect` received {what} of {len(data)} bytes, starting with {data[:12]!r}, which are not text, an HLO "
@@ -178,7 +178,7 @@ def _inspect_text(text: str, what: str, options: dict[str, Any]) -> Record:
 
 
 def _clean(text: str, start: int) -> str:
-    """A pasted module without what surrounds it: quotation marks of mails, a common indent, a fence."""
+    """A pasted module without e-mail quotation marks, common indent and code fence."""
     lines = text[start:].splitlines()
     if lines[0].lstrip().startswith(">"):
         lines = [line.lstrip().removeprefix(">") for line in lines]
@@ -186,7 +186,7 @@ def _clean(text: str, start: int) -> str:
     indent = len(kept) - len(kept.lstrip(" \t"))
     if not indent:
         return kept
-    # A module's own lines are indented by two below its computations, so that only the first line has the indent.
+    # Lines inside a computation have two more spaces, so only the first line shows the common indent.
     pad = kept[:indent]
     return "\n".join(line.removeprefix(pad) for line in kept.splitlines())
 
@@ -265,7 +265,7 @@ def _unreadable_stablehlo(text: str, facts: tuple[str, ...], error: Exception) -
 
 
 def _mesh_of_text(text: str) -> MeshRecord | None:
-    """The mesh that a module names itself."""
+    """The mesh that the module itself defines."""
     for found in _MESH.finditer(text):
         axes = [(axis["name"], int(axis["size"])) for axis in _AXIS.finditer(found["axes"])]
         if axes:

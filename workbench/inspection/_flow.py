@@ -47,7 +47,7 @@ class CompiledFlow:
         return not self._elements or elements in self._elements
 
     def maker(self, name: str) -> InstructionRecord | None:
-        """The instruction that computed a value, past copies, casts and exchanges; else the parameter that it is."""
+        """The instruction that computed a value, behind copies, casts and collectives; else its parameter."""
         each = self.instructions.get(name)
         while each is not None and (source := self._source_of(each, _REARRANGING | _EXCHANGES)) is not None:
             each = self.instructions.get(source)
@@ -60,7 +60,7 @@ class CompiledFlow:
         return [maker for maker in found if maker is not None]
 
     def consumers(self, name: str) -> list[InstructionRecord]:
-        """The instructions that compute with a value, past copies and casts."""
+        """The instructions that compute with a value, behind copies and casts."""
         found, pending, seen = [], list(self._users.get(name, ())), {name}
         while pending and len(found) < _MOST_CONSUMERS:
             each = pending.pop(0)
@@ -74,7 +74,7 @@ class CompiledFlow:
         return found
 
     def is_result(self, name: str) -> bool:
-        """Returns whether a value is only returned, past copies, casts and cuts."""
+        """Returns whether a value is only returned, apart from copies, casts and slices."""
         users, each = self._users.get(name, ()), self.instructions.get(name)
         if each is None or each.computation in self._called:
             return False
@@ -85,12 +85,12 @@ class CompiledFlow:
         )
 
     def is_called(self, name: str) -> bool:
-        """Returns whether an instruction is in a computation that another one calls, as in the body of a loop."""
+        """Returns whether an instruction is in a called computation, such as the body of a loop."""
         each = self.instructions.get(name)
         return each is not None and each.computation in self._called
 
     def origins(self, names: Iterable[str]) -> Origins:
-        """The arguments of the program that some values depend on, and the number of matrix products before them."""
+        """The program arguments that values depend on, and the number of matrix products before the values."""
         known = [name for name in names if name in self._arguments]
         arguments = frozenset().union(*(self._arguments[name] for name in known))
         return arguments, max((self._products[name] for name in known), default=0)
@@ -135,7 +135,7 @@ class CompiledFlow:
 
 
 def planned_origins(values: Sequence[PlannedValueRecord]) -> dict[str, Origins]:
-    """For every value of a plan the arguments that it depends on, and the number of matrix products up to it."""
+    """The arguments that each planned value depends on, and the number of matrix products up to the value."""
     arguments: dict[str, frozenset[str]] = {}
     masks: dict[str, int] = {}
     for number, value in enumerate(values):

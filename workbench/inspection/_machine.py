@@ -1,4 +1,4 @@
-"""The option `on=` of questions: a mesh, a target that is compiled for, a chip whose rates price the program."""
+"""The option `on=`: a mesh, a compilation target, or a chip whose rates price the program."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -11,12 +11,12 @@ from workbench.aot import known_chip, parse_target
 from workbench.errors import MeshError
 
 On: TypeAlias = Mesh | AbstractMesh | str | Sequence[Mesh | AbstractMesh | str | None] | None
-"""A mesh; a target such as "v5e:16x16"; a chip such as "v5e"; a sequence of these; None for the devices of now."""
+"""A mesh; a target such as "v5e:16x16"; a chip such as "v5e"; a sequence of these; None for the present devices."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """A machine that a question is asked about, read from `on=`.
+    """The machine that a question is about, read from `on=`.
 
     Attributes:
         mesh: Mesh of the program; None for the mesh of `jax.set_mesh`.
@@ -38,9 +38,9 @@ def machine_of(on: On, question: str, *, reads: Sequence[str] = ("mesh", "target
     """Reads the option `on=` of a question.
 
     Args:
-        on: A mesh; a target with its topology ("v5e:16x16", "v5e-16"), which the program is compiled for; a chip
-            ("v5e"), whose rates price the program, "here" or the file of a calibration; or a sequence with at most one
-            of each. The network between hosts follows after "@": "h100:4x8@8x400G".
+        on: A mesh; a compilation target with its topology ("v5e:16x16", "v5e-16"); a chip whose rates price the program
+            ("v5e", "here", or the file of a calibration); or a sequence with at most one of each. The network between
+            hosts follows after "@": "h100:4x8@8x400G".
         question: Name of the function that the user called, for errors.
         reads: Parts that the question reads; others raise an error.
 
@@ -100,7 +100,7 @@ def parts_of(on: On) -> tuple[Mesh | AbstractMesh | str, ...]:
 
 
 def is_target(name: str) -> bool:
-    """Returns whether a name has a topology, or is a name of a slice at Google Cloud: "v5e:4x4", "v5e-16"."""
+    """Returns whether a name has a topology ("v5e:4x4") or names a Google Cloud slice ("v5e-16")."""
     if name.endswith(".json"):  # the rates of a calibration; a path may have a colon
         return False
     if ":" in name:

@@ -1,4 +1,4 @@
-"""Inspects a program: reads it without running it, joining plan, sharding, compiled module and cost."""
+"""Inspects a program without running it: joins plan, sharding, compiled module and cost."""
 
 import dataclasses
 import functools
@@ -63,17 +63,17 @@ from workbench.records.sharding import PlannedValueRecord, PropagationRecord, Sh
 
 
 def planned_target(devices: int) -> str:
-    """Target name of a program that was planned and not compiled."""
+    """Target name of a program that was planned but not compiled."""
     return f"{devices:,} device{'s' * (devices != 1)}"
 
 
 def plan_program(fn: Callable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> PlanRecord:
-    """The stages of one call of a function; traces it, compiles nothing."""
+    """The stages of one call of a function; traces the function, compiles nothing."""
     return plan_call(trace_call(fn, args, kwargs))
 
 
 def plan_call(call: TracedCall | LoweredCall, mesh: Mesh | AbstractMesh | None = None) -> PlanRecord:
-    """The stages of a traced call, on `mesh` or on the mesh that it was traced under; compiles nothing."""
+    """The stages of a traced call, on `mesh` or on the call's own mesh; compiles nothing."""
     if isinstance(call, LoweredCall):
         return PlanRecord(name=call.name, placements=(), stages=(), notes=(_NO_JAXPR,))
     return _described(call.under(mesh or current_mesh() or call.mesh), call.chunk_size)
@@ -89,7 +89,7 @@ def choice_of_plan(call: TracedCall) -> PlanChoiceRecord:
     if found is not None:
         return found.replace(program=call.name)
     given = call.chunk_size != "auto"
-    why = "It was given." if given else "The rule decides: nothing was measured for this program and these shapes here."
+    why = "It was given." if given else "The rule decides: no tuning result exists for this program and these shapes."
     return choice_record(call.chunk_size, call.form, program=call.name, source="given" if given else "rule", why=why)
 
 
@@ -194,7 +194,7 @@ def _chunks(version: Version, chunk_size: ChunkSize, kept_bytes: float) -> Chunk
 
 
 def _chunks_of_phases(plan: Plan, chunk_size: ChunkSize, kept_bytes: float) -> Iterator[tuple[str, int, int, int]]:
-    """Placement, chunk size, slots per device and chunk size without a limit, per phase, those inside loops too."""
+    """Placement, chunk size, slots per device and unlimited chunk size of every phase, also inside loops."""
     if chunk_size is None:
         return
     for level in find_phases(plan, kept_bytes=kept_bytes).values():
@@ -220,7 +220,7 @@ _OF_ANOTHER_VERSION = (
     "source lines may be those of an earlier version of the file: JAX's persistent compilation cache is on and ignores "
     "lines. Give the function, or set `jax_compilation_cache_include_metadata_in_key`"
 )
-_PROPAGATED = "nobody placed it: this is where Shardy's propagation puts it"
+_PROPAGATED = "not placed by the program: this sharding is inferred by Shardy"
 _ONLY_PLANNED = (
     "nothing was compiled: an abstract mesh has no devices, so memory and compiled collectives are unknown; pass a "
     "target or a mesh of devices"
@@ -229,7 +229,7 @@ _ONLY_PLANNED = (
 
 @dataclasses.dataclass(frozen=True)
 class Compilation:
-    """A program on its way to the devices of a mesh: what `inspect` reads and `measure` runs."""
+    """A program compiled for the devices of a mesh, which `inspect` reads and `measure` runs."""
 
     plan: PlanRecord
     lowered: jax.stages.Lowered
@@ -239,12 +239,12 @@ class Compilation:
     module: ModuleRecord | None
     platform: str
     devices: Mesh | None
-    args: tuple[Any, ...]  # as the compiled program takes them
+    args: tuple[Any, ...]  # in the form that the compiled program takes
     kwargs: dict[str, Any]
 
 
 class Inspection:
-    """One traced call, to be looked at on one mesh or another."""
+    """One traced call, which can be inspected on any mesh."""
 
     def __init__(self, call: TracedCall, chunk_size: ChunkSize, examples: Examples | None = None) -> None:
         self.call: TracedCall = call
@@ -252,7 +252,7 @@ class Inspection:
         self.chunk_size: ChunkSize = chunk_size
 
     def compile(self, mesh: Mesh | AbstractMesh | None) -> Compilation:
-        """Plans, lowers and, where there are devices, compiles the program on a mesh; once for each mesh."""
+        """Plans and lowers the program on a mesh, and compiles it if the mesh has devices; once per mesh."""
         current = mesh if mesh is not None else current_mesh() or self.call.mesh
         version = self.call.under(current)
         key = self.chunk_size if self.call.holds_clients else None
@@ -282,11 +282,11 @@ class Inspection:
     def lower(
         self, version: Version, **options: Option
     ) -> tuple[jax.stages.Lowered, str, tuple[Any, ...], dict[str, Any]]:
-        """The program as StableHLO, inside the mesh that is current; its platform; its arguments."""
+        """The program lowered to StableHLO under the current mesh, its platform, and its arguments."""
         mesh, call = version.mesh, version.of
         platform = jax.default_backend() if not isinstance(mesh, Mesh) else mesh.devices.flat[0].platform
         if version.stage is not None and not call.holds_clients and not options:
-            # What is shown is what runs: the user's own jit, lowered as it is.
+            # The record shows the program that runs: the user's own jit, lowered unchanged.
             lowered = version.stage.lower(lowering_platforms=(platform,) if isinstance(mesh, AbstractMesh) else None)
             return lowered, platform, *call.stage_args
         jitted = version.jitted(self.chunk_size, **options)
@@ -421,7 +421,7 @@ def _inputs(call: TracedCall) -> tuple[Any, ...]:
 
 
 def _labelled(call: TracedCall, inputs: ShardingRecord) -> ShardingRecord:
-    """Arguments called as the user writes them: `model.up.kernel`."""
+    """Arguments with the names that the user writes: `model.up.kernel`."""
     if len(call.names) != len(inputs.leaves):
         return inputs
     pairs = zip(inputs.leaves, call.names, strict=True)
@@ -429,10 +429,10 @@ def _labelled(call: TracedCall, inputs: ShardingRecord) -> ShardingRecord:
 
 
 def _readable(stage: jax.stages.Compiled | jax.stages.Lowered, name: str) -> PyTree[Any]:
-    """A property of a stage; None where JAX cannot read the property, as of programs with refs among the arguments."""
+    """A property of a stage; None where JAX cannot read it, as in programs with refs among the arguments."""
     try:
         return getattr(stage, name)
-    except ValueError:  # the state of refs is returned as well, and has no place in the tree of results
+    except ValueError:  # the state of refs is also returned, but is not in the tree of results
         return None
 
 
@@ -471,7 +471,7 @@ def _positional(jitted: Callable, count: int, names: tuple[str, ...]) -> Callabl
 
 
 def _staged(module: ModuleRecord, described: PlanRecord) -> ModuleRecord:
-    """The module with what only the plan knows: lines of combined collectives, products that were rewritten."""
+    """The module with facts from the plan: lines of combined collectives, and rewritten products."""
     lines = {stage.path: stage.source for stage in described.walk()}
     return module.replace(
         collectives=tuple(_with_lines(each, lines) for each in module.collectives),
@@ -480,7 +480,7 @@ def _staged(module: ModuleRecord, described: PlanRecord) -> ModuleRecord:
 
 
 def _with_lines(collective: CollectiveRecord, lines: Mapping[str, SourceLine | None]) -> CollectiveRecord:
-    """A combined collective keeps the stack frame of one of its operations alone; the plan has the others'."""
+    """Adds lines from the plan: a combined collective keeps the stack frame of only one operation."""
     if len(collective.sources) >= len(collective.stages):
         return collective
     planned = [line for path in collective.stages if (line := lines.get(path)) is not None]
@@ -490,7 +490,7 @@ def _with_lines(collective: CollectiveRecord, lines: Mapping[str, SourceLine | N
 
 
 def _rewritten_products(module: ModuleRecord, described: PlanRecord) -> Iterator[str]:
-    """Stages of which the compiler computes fewer products than the plan holds, products with vectors above all."""
+    """Notes on stages for which the compiler computes fewer products than planned, mostly vector products."""
     if module.flops is None:
         return
     compiled: dict[str, float] = {}
@@ -524,13 +524,13 @@ def _shardings(tree: object, shardings: object, mesh: Mesh | None = None) -> Sha
 
 
 def _users_names(call: TracedCall) -> dict[str, str]:
-    """The name that the user writes for every argument that a library's wrapper, or HLO's text, names otherwise."""
+    """The user's name of every argument that a library's wrapper or HLO names differently."""
     listed = _jax_compat.argument_names(call.closed)
     return dict(zip(listed, call.names, strict=True)) if len(listed) == len(call.names) else {}
 
 
 def _named_by(call: TracedCall, propagation: PropagationRecord) -> PropagationRecord:
-    """A propagation whose inputs have the names that the user writes."""
+    """The propagation with the user's names of the inputs."""
     users = _users_names(call)
     if all(name == own for name, own in users.items()):
         return propagation
@@ -542,7 +542,7 @@ def _named_by(call: TracedCall, propagation: PropagationRecord) -> PropagationRe
 
 
 def _module_named_by(call: TracedCall, module: ModuleRecord) -> ModuleRecord:
-    """A compiled module whose parameters have the names that the user writes."""
+    """The compiled module with the user's names of the parameters."""
     users = _users_names(call)
 
     def named(op_name: str) -> str:
@@ -557,7 +557,7 @@ def _module_named_by(call: TracedCall, module: ModuleRecord) -> ModuleRecord:
 
 
 def _as_propagated(tree: object, propagation: PropagationRecord, mesh: AnyMesh | None) -> ShardingRecord | None:
-    """Inputs that nobody placed where Shardy's propagation places them; None where it does not know them."""
+    """Inputs without a sharding, placed as Shardy infers; None where Shardy has no matching inputs."""
     leaves, structure = jax.tree.flatten(tree)
     planned = [value for value in propagation.values if value.operation == "input"]
     shapes = [tuple(jax.numpy.shape(leaf)) for leaf in leaves]
@@ -589,7 +589,7 @@ def _compiled_by(compilation: TargetCompilation) -> str:
 
 
 def _joined_memory(module: ModuleRecord, reported: MemoryRecord) -> MemoryRecord:
-    """Memory that the target's compiler reports, completed from its module."""
+    """Memory that the target's compiler reports, completed from the compiled module."""
     if not reported.largest:
         reported = reported.replace(largest=module.memory.largest, padding_bytes=module.memory.padding_bytes)
     else:

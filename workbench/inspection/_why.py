@@ -1,4 +1,4 @@
-"""Explains collectives and replication from what Shardy decided: operands, shardings, and where these began."""
+"""Explains collectives and replication from Shardy's decisions: operands, shardings and their origins."""
 
 import dataclasses
 import math
@@ -24,7 +24,7 @@ from workbench.records.sharding import (
 from workbench.render import explain_axis
 
 Spec = tuple[tuple[str, ...], ...]
-_LARGE_BYTES = 1 << 20  # arrays below are not worth a reason, unless the program has no larger ones
+_LARGE_BYTES = 1 << 20  # smaller arrays are not explained, unless the program has no larger ones
 _MOST_ARRAYS = 12
 _INPUT = re.compile(r"input: (\d+)")
 _CARRY = re.compile(r"%(\d+)\.\d+#(\d+)")
@@ -40,12 +40,12 @@ def explain_program(record: ProgramRecord, *, large_bytes: int | None = None) ->
 
     Args:
         record: From `inspect`, with a mesh.
-        large_bytes: From which size on a replicated array is explained. Default: 1 MiB, or a tenth of the largest
-            value where all are smaller.
+        large_bytes: Minimum size of replicated arrays to explain. Default: 1 MiB, or a tenth of the largest value if
+            all values are smaller than 1 MiB.
 
     Returns:
-        One entry per compiled collective, or per planned one where nothing was compiled, the most bytes first; then
-        the replicated arrays, the largest first. What could not be found out is in `notes`.
+        One entry per compiled collective (per planned collective if nothing was compiled), sorted by decreasing bytes;
+        then the replicated arrays, largest first. `notes` list unexplained parts.
     """
     notes: list[str] = []
     known = record.propagation
@@ -62,7 +62,7 @@ def explain_program(record: ProgramRecord, *, large_bytes: int | None = None) ->
         found = [reader.compiled(collective) for collective in compiled]
         missing = sum(why.reason == "unknown" for why in found)
         if missing and known.values:
-            notes.append(f"for {missing} of {len(found)} collectives no operation of the propagation was found")
+            notes.append(f"{missing} of {len(found)} collectives match no operation of the propagation")
     else:
         found = [reader.planned(collective) for collective in known.collectives]
         notes.append("nothing was compiled: these are planned collectives, which the compiler may combine or change")
@@ -87,7 +87,7 @@ class _Rule:
     inputs: tuple[tuple[str, ...], ...]
     outputs: tuple[tuple[str, ...], ...]
     summed: frozenset[str]
-    whole: frozenset[str]  # factors that the operation cannot cut
+    whole: frozenset[str]  # factors that the operation cannot shard
 
 
 def _read_rule(text: str) -> _Rule | None:
@@ -109,16 +109,16 @@ def _read_rule(text: str) -> _Rule | None:
     before, after = (
         {f for dims in side for dim in dims for f in _parts_of(dim)} for side in (rule.inputs, rule.outputs)
     )
-    return rule if before & (after | rule.summed | whole) or not before else None  # it ties no operand to a result
+    return rule if before & (after | rule.summed | whole) or not before else None  # unrelated operands
 
 
 def _parts_of(factor: str) -> set[str]:
-    """The factors of one dimension, of which a reshape may have several: `jk`."""
+    """The factors of one dimension; a reshape may have several: `jk`."""
     return set(_FACTOR.findall(factor))
 
 
 def _factors(value: PlannedValueRecord) -> tuple[Sequence[Sequence[str]], Sequence[str]] | None:
-    """The factor of each dimension of a value's operands and of its result."""
+    """The factors of all dimensions of a value's operands and of its result."""
     rule = _read_rule(value.rule)
     return None if rule is None or not rule.outputs else (rule.inputs, rule.outputs[0])
 
@@ -144,7 +144,7 @@ def _line_of(value: PlannedValueRecord | None) -> tuple[str, int] | None:
 
 
 def _distinct(causes: Sequence[_Cause]) -> list[_Cause]:
-    """Each explanation once; those of equal layers, which differ in numbers of names alone, with `*` for the number."""
+    """Each explanation once; explanations of equal layers are merged, with `*` for the layer's number."""
     groups: dict[str, list[_Cause]] = {}
     for cause in causes:
         groups.setdefault(_without_numbers(cause.sentence), []).append(cause)
@@ -155,7 +155,7 @@ def _distinct(causes: Sequence[_Cause]) -> list[_Cause]:
 
 
 def _without_numbers(text: str) -> str:
-    """The text with `*` for the numbers in names: `layers[3].w` and `layers[4].w` are those of equal layers."""
+    """The text with `*` for the numbers in names, so that `layers[3].w` and `layers[4].w` are equal."""
     return re.sub(r"`[^`]*`", lambda name: _INDEX.sub("*", name[0]), text)
 
 
@@ -196,7 +196,7 @@ class _Reader:
             over = _over(axes or found.axes)
             sentence = f"The program or the compiler exchanges values over {over}{place}; no reason was found."
             causes = [_Cause(None, "unknown", sentence, "")]
-        # Of several, that at the line which `inspect` names leads.
+        # Of several causes, the cause at the line that `inspect` names comes first.
         lines = [(source.file, source.line) for source in found.sources]
         cause, *others = sorted(_distinct(causes), key=lambda each: _line_of(each.value) not in lines)
         sentence = cause.sentence
@@ -222,7 +222,7 @@ class _Reader:
         )
 
     def _named_so(self, found: CollectiveRecord) -> list[PlannedValueRecord]:
-        """The operations whose name and line the collective has."""
+        """The operations with the name and line of the collective."""
         names = {part for name in found.op_names for part in name.split(";")}
         lines = {(source.file, source.line) for source in found.sources}
         if found.kind in _SUMS and len(parts := self._flow.makers(found.name)) > 1:
@@ -236,7 +236,7 @@ class _Reader:
         return [v for v in named if not lines or v in here] or here or named
 
     def _sums(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
-        """The sums whose parts the collective adds: those that fit its size and data flow, the largest first."""
+        """The sums that the collective completes, matched by size and data flow, largest first."""
         fits: list[tuple[float, _Cause]] = []
         combined, before = self._is_combined(found), self._flow.origins(self._operand_names(found))
         parts = self._exchanged(found)
@@ -247,7 +247,7 @@ class _Reader:
             if reason not in ("sum", "program"):
                 if (cause := self._sum(value, axes, set())) is None:
                     continue
-                reason, sentence, advice = cause  # the sum is cut over the axis of its parts: a reduce-scatter
+                reason, sentence, advice = cause  # the sum is sharded over the same axis: a reduce-scatter
             local = self._device_bytes(value)
             is_whole = found.payload_bytes in (local, local * found.group_size)
             fitting = {dtype for dtype, size in parts if size in (local, local * found.group_size)}
@@ -257,7 +257,7 @@ class _Reader:
                 score += likeness(before, self._origins_of[value.name]) / 2
             fits.append((score, _Cause(value, reason, sentence, advice)))
         best = _best(fits, lambda cause: self._device_bytes(cause.value) if cause.value else 0)
-        if combined and len(best) > len(parts) > 1:  # of the same bytes as others
+        if combined and len(best) > len(parts) > 1:  # other operands have as many bytes
             shapes = [self._flow.instructions[name].shape for name in self._operand_names(found)]
             return [c for c in best if c.value and any(self._has_shape(c.value, shape) for shape in shapes)] or best
         return best
@@ -278,8 +278,8 @@ class _Reader:
         return each.operands if each is not None else ()
 
     def _moves(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
-        """The operands that have to be brought to another sharding over the axes of the collective."""
-        # What has no name and is returned was exchanged for the sake of the results alone.
+        """The operands that must be resharded over the axes of the collective."""
+        # An exchanged value without a name that is returned serves the results only.
         is_last = not found.op_names and self._flow.is_result(found.name)
         makers, at = self._flow.makers(found.name), [] if is_last else self._named_so(found)
         made = [(each.op_name, None if each.opcode == "parameter" else each.source) for each in makers]
@@ -330,7 +330,7 @@ class _Reader:
                 f"The program is asked for {_result_name(value)} as {_spec_text(value.spec)}, and "
                 f"{self.named(operand)} is {_spec_text(operand.spec)}: the compiler {does} it at the end."
             )
-            return _Cause(operand, "output", sentence, "Ask for the sharding that the value has, or for none.")
+            return _Cause(operand, "output", sentence, "Request the sharding that the value has, or no sharding.")
         if value.operation == "while" and number == int(value.name.partition("#")[2] or 0):
             return self._loop_start(value, operand, wanted, does)
         if value.operation in _WRITTEN or value.operation in _CONTAINERS:
@@ -349,9 +349,9 @@ class _Reader:
         return None
 
     def _kept(self, value: PlannedValueRecord, number: int, found: CollectiveRecord) -> "_Cause | None":
-        """Returns the reason that an operand is gathered whose dimension the result keeps, as the indices of a lookup.
+        """Returns the reason that an operand is gathered although the result keeps its dimension.
 
-        The compiler gathers the indices where the array that they index is cut over the same axis.
+        For example, the compiler gathers the indices of a lookup if the indexed array is sharded over the same axis.
         """
         operands, rule = self._operands(value), _read_rule(value.rule)
         if rule is None or len(rule.inputs) != len(operands) or found.kind != "all-gather":
@@ -384,7 +384,7 @@ class _Reader:
     def _move_of(
         self, value: PlannedValueRecord, rule: _Rule, place: tuple[int, int, str], here: set[str], does: str
     ) -> "_Cause | None":
-        """Returns the reason that an operation needs one sharded dimension of an operand otherwise."""
+        """Returns the reason that an operation needs a sharded dimension of an operand in another sharding."""
         number, dim, factor = place
         operands = self._operands(value)
         operand, at, over = operands[number], _at(value), _listed(here)
@@ -442,7 +442,7 @@ class _Reader:
             return _Cause(value, "disagreement", sentence, "It stays while both are sharded over the same mesh axis.")
         alike = [other for other in operands if other is not operand and other.spec == value.spec]
         like = f", as {self.named(alike[0])} is" if alike and operand.spec != value.spec else ""
-        if operand.spec == value.spec:  # of other dimensions, as of a transpose
+        if operand.spec == value.spec:  # other dimensions, as in a transpose
             like = f", and the operation moves dimension {dim}"
         sentence = (
             f"At `{_called(value)}`{at}, {name} is {_spec_text(operand.spec)}, and the result is "
@@ -454,7 +454,7 @@ class _Reader:
         return _Cause(value, "disagreement", sentence, advice)
 
     def _candidates(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
-        """Reductions with several results, as of `argmax`, whose parts are gathered and reduced once more."""
+        """Reductions with several results, such as `argmax`, whose parts are gathered and reduced again."""
         for value in self._named_so(found):
             rule, operands = _read_rule(value.rule), self._operands(value)
             parts = value.operation == "reduce" and found.payload_bytes == self._device_bytes(value)
@@ -466,14 +466,14 @@ class _Reader:
                 f"{_listed(axes)}: every device has the result of its part, and the compiler "
                 f"{_DOES.get(found.kind, 'exchanges')} these to reduce them."
             )
-            advice = f"It stays as long as the reduced dimension is sharded over {_listed(axes)}."
+            advice = f"The exchange stays while the reduced dimension is sharded over {_listed(axes)}."
             return [_Cause(value, "sum", sentence, advice)]
         return []
 
     def _loop_start(
         self, value: PlannedValueRecord, operand: PlannedValueRecord, wanted: set[str], does: str
     ) -> "_Cause | None":
-        """Returns the reason that a loop starts with a value in another sharding than it carries."""
+        """Returns the reason that a loop's initial value has another sharding than the loop's carry."""
         if operand.spec == value.spec or not wanted & {axis for entry in operand.spec for axis in entry}:
             return None
         sentence = (
@@ -483,7 +483,7 @@ class _Reader:
         return _Cause(value, "disagreement", sentence, _ONE_SHARDING)
 
     def _body_end(self, value: PlannedValueRecord, axes: Sequence[str], kind: str) -> "_Cause | None":
-        """Returns the reason that the last value of a loop's body is brought to the sharding of the loop's carry."""
+        """Returns the reason that a value computed by a loop's body is resharded to the loop's carry."""
         loop, inside, _ = value.op_name.rpartition("/while/body/")
         if not inside or self.users.get(value.name):
             return None
@@ -503,11 +503,11 @@ class _Reader:
         return _Cause(value, "disagreement", sentence, _ONE_SHARDING)
 
     def _written(self, found: CollectiveRecord) -> list["_Cause"]:
-        """Exchanges that the program asks for itself."""
+        """Collectives that the program itself requests."""
         return [_Cause(v, *self._reason(v, found.axes)) for v in self._named_so(found) if v.operation in _WRITTEN][:1]
 
     def _other(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
-        """Other reasons of the operations at the collective's line that fit its kind."""
+        """Other reasons that fit the kind of the collective, from the operations at its line."""
         if not found.op_names and self._flow.is_result(found.name):
             return []
         here = [value for value in self._named_so(found) if value.operation not in _CONTAINERS]
@@ -517,11 +517,11 @@ class _Reader:
         return [cause for cause in causes if cause not in vague][:1]
 
     def _elsewhere(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
-        """The one operation that needs such an exchange of this size: the compiler moved it, as out of a loop."""
+        """The only operation that needs a collective of this kind and size, if the compiler moved the collective."""
         causes: list[_Cause] = []
         lines = [(source.file, source.line) for source in found.sources]
         if any(value.op_name in found.op_names and _line_of(value) in lines for value in self.propagation.values):
-            return []  # the operation that the collective is named after is planned, and does not need it
+            return []  # the planned operation with the collective's name does not need it
         for value in self.propagation.values:
             if found.kind in _SUMS:
                 reason, sentence, advice = self._reason(value, axes)
@@ -535,16 +535,16 @@ class _Reader:
         return causes if len(causes) == 1 else []
 
     def _returned(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
-        """A value that the program returns in another sharding than it is computed in, unasked for."""
+        """A value that is resharded only because the program returns it, without a requested sharding."""
         makers = self._flow.makers(found.name)
         if found.op_names or not axes or not self.values or not makers or not self._flow.is_result(found.name):
             return []
         name, over, does = self._made_name(makers[0]), _listed(axes), _DOES.get(found.kind, "exchanges parts of")
         sentence = f"The program returns {name} whole and computes it in parts over {over}: the compiler {does} it."
-        return [_Cause(None, "output", sentence, "Ask for a sharding of the results (`out_shardings`).")]
+        return [_Cause(None, "output", sentence, "Request a sharding of the results (`out_shardings`).")]
 
     def _instruction(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
-        """The reason in the compiled instructions alone, where the compiler departed from the propagated shardings."""
+        """The reason from compiled instructions alone, where the compiler departed from Shardy's shardings."""
         makers, consumers = self._flow.makers(found.name), self._flow.consumers(found.name)
         sources = {(source.file, source.line) for source in found.sources}
         consumers = [each for each in consumers if each.op_name]
@@ -611,7 +611,7 @@ class _Reader:
         return [dim for dim, (small, large) in enumerate(pairs) if small != large]
 
     def _is_combined(self, found: CollectiveRecord) -> bool:
-        """Returns whether the compiler made one collective of several exchanges."""
+        """Returns whether the compiler combined several collectives into one."""
         names = {part for name in found.op_names for part in name.split(";")}
         return (
             len(found.sources) > 1 or len(names) > 1 or (found.kind in _SUMS and len(self._flow.makers(found.name)) > 1)
@@ -624,7 +624,7 @@ class _Reader:
     def _values_of(
         self, planned: Sequence[PlannedCollectiveRecord], names: Iterable[str], axes: Sequence[str]
     ) -> list[PlannedValueRecord]:
-        """The operations that a collective may serve, those that can explain it first and the largest of these."""
+        """The operations that a collective may serve: explaining operations first, then by decreasing size."""
         found: list[PlannedValueRecord] = []
         for each in planned:
             same = self.by_op_name.get(each.op_name, [])
@@ -685,7 +685,7 @@ class _Reader:
             asked, given = _spec_text(value.spec), _spec_text(operands[0].spec)
             name = self.named(operands[0])
             sentence = f"{_constraint_name(value).capitalize()} asks for {asked}, and {name} arrives as {given}."
-            return "constraint", sentence, f"Ask for {given} there, or shard the value so from the start."
+            return "constraint", sentence, f"Ask for {given} there, or give the value this sharding from the start."
         if value.operation in _WRITTEN:
             name = _last(value.op_name).removesuffix("_invariant") or value.operation
             if name == "psum" and "_invariant" in value.op_name and "transpose(" in value.op_name:
@@ -697,11 +697,11 @@ class _Reader:
             return "program", f"The program asks for it itself: `{name}`{_at(value)}.", ""
         if rule is None or len(rule.inputs) != len(operands):
             return self._without_rule(value, operands, wanted)
-        kept = {axis for entry in value.spec for axis in map(_whole_axis, entry)}  # cannot hold parts of a sum as well
+        kept = {axis for entry in value.spec for axis in map(_whole_axis, entry)}  # cannot also shard the sum
         return self._sum(value, axes, kept) or self._disagreement(value, operands, rule, wanted)
 
     def _sum(self, value: PlannedValueRecord, axes: Sequence[str], kept: set[str]) -> tuple[Reason, str, str] | None:
-        """The sum over a dimension that is sharded over the axes, leaving out those that the result keeps."""
+        """The sum over a dimension that is sharded over `axes` but not over the axes that the result keeps."""
         operands, rule = self._operands(value), _read_rule(value.rule)
         if rule is None or len(rule.inputs) != len(operands):
             return None
@@ -724,12 +724,12 @@ class _Reader:
                     f"`{_called(value)}`{_at(value)} looks up elements along {parts}, which is sharded over "
                     f"{over}: each device looks up its own elements, and the exchange adds the partial results."
                 )
-                return "sum", sentence, f"It stays as long as that dimension is sharded over {over}."
+                return "sum", sentence, f"The exchange stays while that dimension is sharded over {over}."
             sentence = (
                 f"`{_called(value)}`{_at(value)} {does} {parts}, which {_are(len(summed))} sharded over "
                 f"{over}: every device has {part}, and the exchange {joins}."
             )
-            return "sum", sentence, f"It stays as long as the {_REDUCED[does]} dimension is sharded over {over}."
+            return "sum", sentence, f"The exchange stays while the {_REDUCED[does]} dimension is sharded over {over}."
         return None
 
     def _disagreement(
@@ -803,7 +803,7 @@ class _Reader:
                 f"`{_called(value)}`{_at(value)} receives {given}, and makes a result of {_spec_text(value.spec)}: it "
                 "needs elements that lie on other devices."
             )
-            return "whole dimension", sentence, "Shard a dimension that the operation does not move data along."
+            return "whole dimension", sentence, "Shard a dimension along which the operation moves no data."
         if wanted & result and not value.operation.endswith(("carry", "input")):
             sentence = (
                 f"The result of `{_called(value)}`{_at(value)} is wanted as {_spec_text(value.spec)}, and no "
@@ -852,13 +852,13 @@ class _Reader:
         return "the program itself"
 
     def _constraint(self, origin: str, axis: str) -> str:
-        """The constraint in which an axis began: each has a number of its own."""
+        """The sharding constraint in which an axis began; constraints are numbered."""
         named = (v for v in self.propagation.values if v.operation == "sharding_constraint")
         found = next((v for v in named if v.origins.get(axis) == origin), None)
         return "a sharding constraint" if found is None else _constraint_name(found)
 
     def named(self, value: PlannedValueRecord) -> str:
-        """The name of a value as the user knows it: the argument, or the operation with its line."""
+        """The user's name of a value: the argument, or the operation with its line."""
         kind = f"{_jax_dtype(value.dtype)}[{','.join(map(str, value.shape))}]"
         if value.operation == "input":
             return f"argument `{value.op_name or value.name}` ({kind})"
@@ -872,7 +872,7 @@ class _Reader:
         return f"the result of `{_called(value)}` ({kind}{_at(value)})"
 
     def _start_of(self, carry: PlannedValueRecord) -> PlannedValueRecord | None:
-        """The value with which a loop starts what it carries, where that is an argument."""
+        """The initial value of a loop's carry, if it is an argument."""
         found = _CARRY.fullmatch(carry.name)
         if found is None:
             return None
@@ -890,7 +890,7 @@ class _Reader:
             v
             for v in self.propagation.values
             if v.operation != "output" and v.shape and v.name not in left_out
-            # What a loop hands on unchanged is the value before it, and nothing reads the result.
+            # A value that a loop passes on unchanged is the value before the loop, and nothing reads the loop's result.
             if v.operation != "while" or self.users.get(v.name)
             if v.operation != "while carry" or (self.users.get(v.name) and self._start_of(v) is None)
             if v.operation != "sharding_constraint" or _is_constraint(v)
@@ -923,7 +923,7 @@ class _Reader:
         return tuple(found.values())
 
     def _local(self) -> set[str]:
-        """Values inside a `shard_map`: each device has its own."""
+        """Values inside a `shard_map`, which differ between devices."""
         found: set[str] = set()
         for value in self.propagation.values:
             carried = _CARRY.fullmatch(value.name)
@@ -964,7 +964,7 @@ class _Reader:
                     elif there:
                         lost.append(f"{_listed(there)} of {self.named(operand)} is on dimension {dim} and given up")
         if lost:
-            return f"{'; '.join(lost)}. No operand brings {free} on a dimension that the result keeps."
+            return f"{'; '.join(lost)}. No operand is sharded over {free} on a dimension that the result keeps."
         return f"No operand is sharded over {free}, so the result is not divided: constrain it, or shard an operand."
 
 
@@ -993,7 +993,7 @@ _DOES = {
     "collective-permute": "sends parts of",
     "collective-broadcast": "broadcasts",
 }
-# Their rules tell what they need: where no rule asks for the exchange, another operation does.
+# Sharding rules state what these operations need: if no rule needs the exchange, another operation does.
 _PLAIN = frozenset(("dot_general", "broadcast_in_dim", "reshape", "transpose", "reduce", "add", "multiply"))
 _CONTAINERS = frozenset(("while", "case", "if", "manual_computation", "named_computation", "optimization_barrier"))
 # The partitioner has no way to split these, whatever Shardy plans.
@@ -1004,7 +1004,7 @@ _WRITTEN = frozenset("all_reduce all_gather reduce_scatter all_to_all collective
 
 
 def _needed_dims(value: PlannedValueRecord, operand: PlannedValueRecord) -> tuple[int, ...]:
-    """The dimensions of an operand that an operation needs whole, of those that the partitioner does not split."""
+    """The dimensions of an operand that an operation needs whole, because the partitioner cannot split it."""
     rank = len(operand.shape)
     if value.operation == "chlo.top_k":
         return (rank - 1,)
@@ -1024,7 +1024,7 @@ def _constraint_name(value: PlannedValueRecord) -> str:
 
 
 def _called(value: PlannedValueRecord) -> str:
-    """The name of an operation in JAX, where StableHLO's is not known to its users."""
+    """The JAX name of an operation, where users do not know the StableHLO name."""
     if value.operation == "custom_call":
         return _last(value.op_name).partition(":")[0] or value.operation
     if value.operation == "sharding_constraint" and _last(value.op_name) == "reshard":
@@ -1039,7 +1039,7 @@ def _reduction_words(value: PlannedValueRecord) -> tuple[str, str, str]:
 
 
 def _reduction_of(value: PlannedValueRecord) -> str | None:
-    """HLO's name of the operation that joins the parts of a value; None where it is not known."""
+    """HLO's name of the operation that combines the parts of a value; None if unknown."""
     if value.operation in _REDUCING and (found := _REDUCTION.search(value.op_name)):
         return _OPCODES[found[1]]
     if value.operation not in ("dot_general", "convolution", "gather") and "sum" not in value.op_name:
@@ -1061,7 +1061,7 @@ def _planned_dtype(dtype: str) -> str:
 
 
 def _others_at(cause: _Cause, others: Sequence[_Cause], count: int) -> str:
-    """Places of the other exchanges that the compiler combined with one."""
+    """Lines of the other exchanges that the compiler combined with an exchange."""
     places = dict.fromkeys(_place(each.value.source) for each in others if each.value and each.value.source)
     here = _place(cause.value.source) if cause.value and cause.value.source else ""
     if not places or list(places) == [here]:

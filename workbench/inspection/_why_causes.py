@@ -1,4 +1,4 @@
-"""Decisions of the propagation from which many collectives follow: an axis of the batch that is lost."""
+"""Sharding decisions that cause many collectives: a mesh axis that the batch dimension loses."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from workbench.inspection.call_tree import shown_file
 from workbench.records import read_source_line
 from workbench.records.sharding import PlannedValueRecord, WhyCauseRecord, WhyCollectiveRecord
 
-_LEAST_COLLECTIVES = 2  # fewer are told one by one
+_LEAST_COLLECTIVES = 2  # fewer collectives are reported one by one
 
 
 def find_causes(
@@ -18,14 +18,14 @@ def find_causes(
     named: Callable[[PlannedValueRecord], str],
     origin: Callable[[PlannedValueRecord, str], str],
 ) -> tuple[WhyCauseRecord, ...]:
-    """The first value of every axis that loses the batch, and how many collectives exchange over the axis after it.
+    """The first value at which the batch loses each axis, and the number of collectives that follow.
 
     Args:
-        values: Of the propagation, in program order.
-        collectives: Why each collective is there.
-        factors: Of a value the factor of each dimension of its operands and of its result; None where unknown.
-        named: The name of a value as the user knows it.
-        origin: Where an axis of a value came from, in words.
+        values: Values of the propagation, in program order.
+        collectives: The explanation of each collective.
+        factors: Returns the factors of all dimensions of a value's operands and result; None where unknown.
+        named: Returns the user's name of a value.
+        origin: Returns the origin of an axis of a value, in words.
     """
     by_name = {value.name: value for value in values}
     found: dict[str, WhyCauseRecord] = {}
@@ -53,7 +53,7 @@ def _lost(
     operands: Sequence[PlannedValueRecord],
     known: tuple[Sequence[Sequence[str]], Sequence[str]],
 ) -> list[tuple[PlannedValueRecord, str]]:
-    """The operands whose leading dimension is cut over an axis that the result has on another dimension."""
+    """The operands whose leading dimension is sharded over an axis that the result has on another dimension."""
     inputs, result = known
     if not result:
         return []
@@ -69,7 +69,7 @@ def _lost(
 
 
 def _after(name: str, values: Sequence[PlannedValueRecord]) -> set[str]:
-    """A value and all that depend on it."""
+    """A value and all values that depend on it."""
     found = {name}
     for value in values:
         if value.name not in found and found.intersection(value.operands):
@@ -119,7 +119,7 @@ def _cause(
 
 
 def _advice(value: PlannedValueRecord, spec: str) -> str:
-    """The constraint as the program can have it: after a line that assigns a name, or around a value."""
+    """The constraint to add to the program: after a line that assigns a name, or around a value."""
     code = read_source_line(value.source.file, value.source.line) if value.source else ""
     assigned = re.match(r"\s*(\w+)\s*=[^=]", code)
     kind = f"{value.dtype}[{','.join(map(str, value.shape))}]"

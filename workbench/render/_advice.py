@@ -8,7 +8,7 @@ from workbench.render.units import bytes_text, flops_text, seconds_text
 
 
 def render_advice_text(advice: AdviceRecord) -> str:
-    """Findings as numbered paragraphs: what, why, what to change, and the gain.
+    """Findings as numbered paragraphs: fact, reason, change and gain.
 
     Example:
         >>> print(render_advice_text(AdviceRecord(name="step", target="here", findings=(), checked=("a", "b"))))
@@ -30,7 +30,7 @@ def render_advice_text(advice: AdviceRecord) -> str:
                 lines.append(f"   Measured: {before} -> {after} ({finding.run_gain.how})")
             lines += [f"   Other figures: {others}"] if (others := _other_figures(finding)) else []
         else:
-            lines.append("   Gain: could not be verified, since the change cannot be applied from outside")
+            lines.append("   Gain: could not be verified, because the change must be made in the program")
         lines += [f"   Evidence: {'; '.join(finding.evidence)}", *_lines(finding)]
     lines += ["", *(f"Note: {note}" for note in advice.notes)] if advice.notes else []
     return "\n".join(lines)

@@ -11,7 +11,7 @@ _MANUAL = re.compile(r"mc_\d+_(?P<what>input|output): (?P<number>\d+)")
 
 
 def explain_axis(record: PropagationRecord, value: str, axis: str) -> tuple[str, ...]:
-    """Explains the sharding of a value by a mesh axis: the chain of steps back to the origin of the axis.
+    """Explains why a mesh axis shards a value: the chain of steps back to the axis's origin.
 
     Args:
         record: From `propagate_shardings`.
@@ -19,7 +19,7 @@ def explain_axis(record: PropagationRecord, value: str, axis: str) -> tuple[str,
         axis: A mesh axis.
 
     Returns:
-        One sentence per step, the value first; one sentence that says so where the axis does not shard it.
+        One sentence per step, starting at the value; a single sentence if the axis does not shard the value.
 
     Raises:
         InspectionError: if the record has no such value.
@@ -50,7 +50,7 @@ def explain_axis(record: PropagationRecord, value: str, axis: str) -> tuple[str,
 
 
 def trace_axes(record: PropagationRecord) -> tuple[AxisArrivalRecord, ...]:
-    """Every mesh axis of every value with the step at which it arrived and where it came from.
+    """Every mesh axis of every value, with the step at which it arrived and its source.
 
     Following `from_value` leads from any value back to where its axis entered the program.
 
@@ -76,7 +76,7 @@ def trace_axes(record: PropagationRecord) -> tuple[AxisArrivalRecord, ...]:
 
 
 class _Arrivals:
-    """For every value and axis the first edge that brought it."""
+    """The first edge that brought an axis to a value, for all values and axes."""
 
     def __init__(self, record: PropagationRecord) -> None:
         self._record = record
@@ -90,7 +90,7 @@ class _Arrivals:
     def of(self, value: PlannedValueRecord, axis: str) -> AxisArrivalRecord:
         edge = self._first.get((value.name, axis))
         before = None if edge is None else self._first.get((edge.from_value, axis))
-        # Only what was decided before can be a reason: whatever comes back later closes a circle.
+        # Only earlier decisions can be reasons: a later edge back would close a circle.
         if edge is not None and (edge.from_value not in self._values or (before and before.step >= edge.step)):
             edge = None
         if edge is None:
@@ -126,7 +126,7 @@ def _said(value: PlannedValueRecord, *, short: bool = False) -> str:
     where = f", {source_text(value.source.file, value.source.line)}" if value.source else ""
     if value.operation in ("input", "output"):
         return f"{value.operation} `{value.op_name or value.name}` ({value.name}, {kind})"
-    operation = value.operation.replace("manual_computation", "shard_map")  # as one writes it in JAX
+    operation = value.operation.replace("manual_computation", "shard_map")  # the name in JAX
     return f"{operation} {value.name}" if short else f"{operation} {value.name} ({kind}{where})"
 
 
@@ -147,7 +147,7 @@ def _beginning(value: PlannedValueRecord, origin: str, record: PropagationRecord
         return f"Given in the program{named}."
     if value.operation == "input":
         return "Given in the program."
-    if part := _MANUAL.match(origin):  # the edge of a `shard_map`, whose inputs and outputs Shardy counts by itself
+    if part := _MANUAL.match(origin):  # the boundary of a `shard_map`; Shardy numbers its inputs and outputs separately
         return f"A `shard_map` in the program asks for it on its {part['what']} {part['number']}."
     if not record.edges:
         return f"This record holds no reasons (engine {record.engine!r})."

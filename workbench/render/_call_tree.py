@@ -1,4 +1,4 @@
-"""A call tree as text: where the work, the traffic and the memory of a program are in its code."""
+"""A call tree as text: work, memory traffic and peak memory by place in the code."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ _MEASURES: dict[str, tuple[str, Callable[[CallFiguresRecord], float], Callable[[
     "seconds": ("predicted", lambda f: f.predicted_seconds or 0.0, seconds_text),
     "measured": ("measured", lambda f: max(f.measured_seconds.values(), default=0.0), seconds_text),
 }
-_WORTH = 0.005  # of the root in some figure, below which a node is left out of the text
+_WORTH = 0.005  # share of the root's figures, below which a node is omitted from the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class _Row:
 
 
 def describe_call_tree(tree: CallTreeRecord) -> str:
-    """One sentence: what the whole program costs.
+    """Summarizes the cost of the whole program in one sentence.
 
     Example:
         >>> work = CallFiguresRecord(flops_matmul=2e6, traffic_bytes=2048.0)
@@ -40,19 +40,19 @@ def describe_call_tree(tree: CallTreeRecord) -> str:
     said = [f"{title} {write(read(total))}" for title, read, write in _MEASURES.values() if read(total)]
     where = "one device" if tree.made_from == "compiled" else "before compilation, all devices together"
     return f"Call tree of {tree.root.name}{', ' if tree.made_from == 'compiled' else ' '}{where}: " + (
-        ", ".join(said) or "no work that is counted"
+        ", ".join(said) or "no counted work"
     )
 
 
 def render_call_tree_text(tree: CallTreeRecord, *, most: int = 24) -> str:
-    """The tree as a table: the share of every figure on functions, lines and modules, the heaviest ones.
+    """The tree as a table: shares of every figure by function, line and module, heaviest rows only.
 
     Args:
         tree: A call tree.
-        most: Rows at most; the nodes with the largest share of any figure are shown.
+        most: Maximum number of rows; the nodes with the largest share of any figure are shown.
 
     Returns:
-        Lines of text. Chains of calls with one way through them are one row.
+        Lines of text. Chains of calls without branches are one row.
     """
     return "\n".join([describe_call_tree(tree) + ".", *tree_lines(tree, most=most)])
 
@@ -76,7 +76,7 @@ def tree_lines(tree: CallTreeRecord, *, most: int = 24) -> list[str]:
 
 
 def collective_lines(tree: CallTreeRecord) -> list[str]:
-    """One line per place that communicates: how often what, over which mesh axes, from which line and module."""
+    """One line per communicating place: executions, collective, mesh axes, source line and module."""
     found: dict[tuple, list[CallCollectiveRecord]] = {}
     for node in tree.nodes:
         if node.own.collectives:
@@ -93,7 +93,7 @@ def collective_lines(tree: CallTreeRecord) -> list[str]:
         if abs(count - round(count)) < 1e-6:
             each = bytes_text(payload / executions) if executions else "0 B"
             said = f"{count_text(round(executions))} × {kind} over {over}: {each} each, {bytes_text(sent)} sent"
-        else:  # the compiler combined it with others
+        else:  # combined with other collectives by the compiler
             part = f"{count:.1f} of several combined {kind}s" if count > 1 else f"{_part(count)} of a combined {kind}"
             said = f"{part} over {over}: {bytes_text(payload)}, {bytes_text(sent)} sent"
         lines.append((sent, f"  {said}, {place}"))
@@ -130,7 +130,7 @@ def _rows(tree: CallTreeRecord, shown: list[str]) -> Iterator[_Row]:
         node, depth = pending.pop()
         labels = [node_label(node)]
         while len(inner := [child for child in below[node.id] if _weight(child, reads, wholes) > 0]) == 1:
-            if not node.own.is_zero:  # work of its own would be hidden in the row of what it calls
+            if not node.own.is_zero:  # its own work would be hidden in the row of the callee
                 break
             node = inner[0]
             if not (node.kind == "function" and node.name == labels[-1]):
@@ -149,8 +149,8 @@ def _share(part: float, whole: float) -> str:
 
 
 def _place(tree: CallTreeRecord, node: CallNodeRecord) -> str:
-    """The innermost line of the user's code above a node, its function and module, and the line that calls them."""
-    function, calls = "", [("", "")]  # the function and the line of every call, the outermost first
+    """The innermost user line above a node, with function, module and calling line."""
+    function, calls = "", [("", "")]  # function and line of every call, outermost first
     for each in tree.path(node):
         if each.kind == "function" and not each.hidden:
             function = each.name

@@ -1,7 +1,7 @@
-"""Objects as the result of a cell: a short text, and a card of HTML in the reader's own colours.
+"""Objects as cell results: a short text, and an HTML card in the colours of the page.
 
-The card has no script, no style sheet and no colour but grey lines: text and ground are those of the page, so that it
-follows every front end, light and dark, and stays a readable table where a host of notebooks removes the styles.
+The card has no script, no style sheet and no colours except grey lines. Text and background are those of the page, so
+the card fits every front end, light or dark. It stays a readable table if a notebook host removes the styles.
 """
 
 import functools
@@ -21,7 +21,7 @@ from workbench.render._text import field_text, text as words_of
 from workbench.render._treescope import picture_of
 from workbench.render.units import amount_text, count_text, shape_text, spec_text
 
-TEXT_LINES = 40  # of a text in a cell, what a screen has room for
+TEXT_LINES = 40  # of a text in a cell, about one screen
 CARD_LINES = 24
 TABLE_ROWS = 10
 
@@ -40,7 +40,7 @@ _CELL = f"padding:2px 12px 2px 0;border:0;border-bottom:{_LINE};vertical-align:t
 
 
 def display_record(record: Record) -> dict[str, str]:
-    """A record as the result of a cell, by type of content.
+    """A record as the result of a cell, by MIME type.
 
     Example:
         >>> from workbench.records.hardware import MeshRecord
@@ -59,16 +59,16 @@ def display_record(record: Record) -> dict[str, str]:
 def display_object(
     kind: str, text: str, rows: Iterable[Row] | None = None, picture: Markup | None = None
 ) -> dict[str, str]:
-    """Any object as the result of a cell: `text/plain`, and `text/html` with a table or a picture.
+    """Any object as a cell result: `text/plain`, and `text/html` with a table or a picture.
 
     Args:
-        kind: The kind of object, as the small title of the card.
+        kind: The kind of object, shown as the card's small title.
         text: The object in words; its first line is the headline of the card.
-        rows: The table of the card, in place of the other lines of `text`; units follow from the names of columns.
-        picture: An SVG, in place of the other lines of `text`.
+        rows: The table of the card, which replaces the other lines of `text`; column names determine units.
+        picture: An SVG, which replaces the other lines of `text`.
 
     Returns:
-        The contents by their types, none of them longer than a screen.
+        The contents by MIME type, each at most about one screen long.
 
     Example:
         >>> display_object("Run", "2 rounds", [{"round": 0, "seconds": 0.5}])["text/plain"]
@@ -98,7 +98,7 @@ def _blocks(lines: Sequence[str]) -> list[Markup]:
 
 @functools.singledispatch
 def _rows(record: object) -> list[Row] | None:
-    """The rows of a record that is one table; None for a record that reads better as lines."""
+    """The rows of a record that is a table; None for a record that is clearer as lines."""
     return None
 
 
@@ -133,7 +133,7 @@ def _leaves(sharding: ShardingRecord) -> list[Row]:
 
 @_rows.register
 def _differences(comparison: ComparisonRecord) -> list[Row]:
-    names = [f"{number}. {name}" for number, name in enumerate(comparison.names, 1)]  # two may have one name
+    names = [f"{number}. {name}" for number, name in enumerate(comparison.names, 1)]  # names may repeat
     return [
         {
             "quantity": row.name,
@@ -151,7 +151,7 @@ def _measured(run: RunRecord) -> list[Row] | None:
 
 
 def _table(rows: Sequence[Row]) -> Markup | None:
-    """The first rows; columns without any value are left out, numbers stand at the right."""
+    """The first rows as HTML; empty columns are omitted, numbers are right-aligned."""
     columns = [name for name in dict.fromkeys(key for row in rows for key in row)
                if any(row.get(name) not in (None, "", ()) for row in rows)]  # fmt: skip
     if not columns:

@@ -16,7 +16,7 @@ LEFT, RIGHT, TOP, BOTTOM = 80.0, 18.0, 16.0, 40.0
 def render_roofline_svg(
     cost: CostRecord, *, width: float = 560.0, height: float = 300.0, dark: bool | None = None, live: bool = False
 ) -> Markup:
-    """The stages of a cost as points under the roof of its chip, both axes logarithmic.
+    """The stages of a cost as points under the chip's roofline, with logarithmic axes.
 
     Args:
         cost: A prediction for a chip.
@@ -49,7 +49,7 @@ def render_roofline_svg(
 
 
 class MeasuredPoint(NamedTuple):
-    """One operation that was measured: FLOPs per byte, and the FLOP/s that it reached."""
+    """A measured operation: FLOPs per byte, and measured FLOP/s."""
 
     name: str
     intensity: float
@@ -65,11 +65,11 @@ def render_measured_roofline_svg(
     height: float = 380.0,
     dark: bool | None = None,
 ) -> Markup:
-    """Measured operations under the roof of their chip, both axes logarithmic.
+    """Measured operations under the chip's roofline, with logarithmic axes.
 
     Args:
-        chip: Gives the roof, for one of its devices.
-        points: At least one, the heaviest first; later ones are drawn without their name where there is no room.
+        chip: The chip of the roofline, which is drawn for one device.
+        points: At least one point, heaviest first; later points are drawn without a name if space is missing.
         width: Pixels.
         height: Pixels.
         dark: Colours for a dark or a light page; `None` follows the reader's system.
@@ -115,10 +115,10 @@ class _Scale:
 
     @classmethod
     def around(cls, x: Sequence[float], y: Sequence[float]) -> "_Scale":
-        """Whole decades that hold all values."""
+        """Whole decades that contain all values."""
         ends = [(math.floor(math.log10(min(v))), math.ceil(math.log10(max(v)) + 1e-9)) for v in (x, y)]
         (left, right), (bottom, top) = ends
-        return cls((left, max(right, left + 1)), (bottom - 1, max(top, bottom + 1)))  # room below for points that hang
+        return cls((left, max(right, left + 1)), (bottom - 1, max(top, bottom + 1)))  # room for labels below points
 
     def sized(self, width: float, height: float) -> "_Scale":
         """The same scale over a picture of this size."""
@@ -149,7 +149,7 @@ def _peak(chip: ChipRecord) -> float:
 
 
 def _dtype(chip: ChipRecord) -> str:
-    """The number format of the roof: the one that models are usually computed in."""
+    """The dtype of the roof: bfloat16 or float32 if known, else the fastest dtype."""
     peaks = chip.peak_flops_per_second
     return next((name for name in ("bfloat16", "float32") if name in peaks), max(peaks, key=lambda name: peaks[name]))
 
@@ -202,7 +202,7 @@ def _point(
     x, true_y = place
     y = true_y
     while any(abs(x - other) < 90 and abs(y - level) < 17 for other, level in taken):
-        y += 17  # stages at the same place hang below one another, each joined to where it belongs
+        y += 17  # labels of stages at the same place are stacked, each joined to its point
     taken.append((x, y))
     near_right = x > LEFT + scale.width * 0.6
     label = text(x + (-10 if near_right else 10), y + 4, stage.name, size=11,
@@ -223,14 +223,14 @@ def _point(
 def render_schedule_memory_svg(
     memory: MemoryRecord, *, width: float = 560.0, height: float = 190.0, dark: bool | None = None, live: bool = False
 ) -> Markup:
-    """Live bytes of one device over the schedule of its module, the peak marked; empty where it is not known."""
+    """Live bytes of one device over its module's schedule, with the peak marked; empty if unknown."""
     values = [size for _, size in memory.timeline]
     if len(values) < 2:
         return Markup("")
     most, at = max(values), values.index(max(values))
     wide, high = width - LEFT - RIGHT, height - TOP - BOTTOM
     step = max(1, len(values) // int(wide))
-    # Of every pixel's worth of instructions the largest is drawn, so that no peak is lost.
+    # Each pixel shows the maximum over its instructions, so that no peak is lost.
     kept = [max(values[i : i + step]) for i in range(0, len(values), step)]
     xs = [LEFT + wide * i / max(len(kept) - 1, 1) for i in range(len(kept))]
     ys = [TOP + high * (1 - value / max(most, 1)) for value in kept]

@@ -7,7 +7,7 @@ _SIGNS = {"same": "=", "changed": "≠", "added": "+", "removed": "−", "unknow
 
 
 def render_comparison_text(comparison: ComparisonRecord) -> str:
-    """Every difference, one per line and grouped; what is the same is only counted."""
+    """All differences, grouped and one per line; equal quantities are only counted."""
     programs = " | ".join(f"{n} on {t}" for n, t in zip(comparison.names, comparison.targets, strict=True))
     lines = [f"{programs}: {len(comparison.differences)} of {len(comparison.rows)} quantities differ."]
     group, rows = None, visible_differences(comparison)
@@ -19,13 +19,13 @@ def render_comparison_text(comparison: ComparisonRecord) -> str:
         times = f"  (×{row.ratio:.3g})" if row.ratio is not None else ""
         lines.append(f"    {_SIGNS[row.status]} {row.name}: {values}{times}")
     if unseen := len(comparison.differences) - len(rows):
-        lines.append(f"  and {unseen} that differ by less than these digits show")
+        lines.append(f"  and {unseen} that differ by less than the shown digits")
     lines += [f"Note: {note}" for note in comparison.notes]
     return "\n".join(lines)
 
 
 def visible_differences(comparison: ComparisonRecord) -> list[ComparedRecord]:
-    """The rows of which one sees a difference: not 246 KiB and 246 KiB."""
+    """The rows whose displayed values differ."""
 
     def is_seen(row: ComparedRecord) -> bool:
         return row.status != "changed" or len({amount_text(value, row.unit) for value in row.values}) > 1
@@ -34,5 +34,5 @@ def visible_differences(comparison: ComparisonRecord) -> list[ComparedRecord]:
 
 
 def _measured(row: ComparedRecord) -> bool:
-    """Returns whether a row differs and all its values are numbers of which the first is not zero."""
+    """Returns whether a row differs and has only numbers, the first of which is not zero."""
     return row.status != "same" and bool(row.values[0]) and not any(v is None or isinstance(v, str) for v in row.values)

@@ -17,13 +17,13 @@ _MARKERS = {"compute": "o", "memory": "s", "collective": "D", "unknown": "x"}
 def plot_roofline(
     cost: CostRecord, *, dtype: str | None = None, ax: "Axes | None" = None, dark: bool | None = None
 ) -> "Figure":
-    """Every stage under the roof of its chip: predicted FLOP/s against FLOPs per byte of HBM.
+    """All stages in a roofline plot: predicted FLOP/s against FLOPs per byte of HBM.
 
     Args:
-        cost: With a chip, else the figure says that it needs one.
-        dtype: Whose peak makes the flat part of the roof; the chip's first by default.
-        ax: Where to draw, in a figure of yours; None makes a figure.
-        dark: Colours for a dark or a light page; `None` reads on both.
+        cost: The predicted cost; without a chip, the figure only states that it needs one.
+        dtype: The dtype whose peak FLOP/s is the flat part of the roof; by default the chip's first dtype.
+        ax: The matplotlib axes to draw in; None creates a figure.
+        dark: Colours for a dark or a light page; `None` is readable on both.
 
     Example:
         >>> record = wb.inspect(lambda x: x @ x, on="v5e")(jnp.ones((64, 64)))
@@ -72,8 +72,8 @@ def plot_roofline(
 def collective_bytes(module: ModuleRecord) -> dict[tuple[str, str], float]:
     """Bytes sent by one device per call, by (stage, mesh axes).
 
-    Collectives in loops of unknown length are left out; one that the compiler combined from several stages is
-    shared out among them, or counts under all their names together ("1+2") where the shares are not known.
+    Collectives in loops of unknown length are omitted. A collective that the compiler combined from several stages is
+    divided over these stages, or listed under all their names ("1+2") if the shares are unknown.
 
     Example:
         >>> record = wb.inspect(lambda x: x.sum())(jnp.ones((4, 4)))
@@ -91,7 +91,7 @@ def collective_bytes(module: ModuleRecord) -> dict[tuple[str, str], float]:
 
 
 def render_cost_text(cost: CostRecord) -> str:
-    """Every stage with its predicted cost, the waste, and what the prediction assumes."""
+    """All stages with their predicted costs, the waste, and the assumptions of the prediction."""
     where = f" on {cost.chip.name}" if cost.chip else " (no chip chosen, so no seconds)"
     total = f": {seconds_text(cost.seconds)} per call ({cost.error_bar})" if cost.seconds is not None else ""
     lines = [f"Predicted cost per device{where}{total}."]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_LARGEST_NAMED = 24  # clients named on an axis; more are numbered
+_LARGEST_NAMED = 24  # maximum number of clients named on an axis; more are numbered
 _HATCHES = ("", "//", "\\\\", "..", "xx", "--", "++", "oo")
 
 
@@ -24,7 +24,7 @@ def render_label_skew(
     dark: bool = False,
     sort: bool = False,
 ) -> "Figure":
-    """Draws how many examples of each class every client holds.
+    """Draws the number of examples of each class at every client.
 
     Args:
         record: From `workbench.federated.data.describe`. Without labels, plain bars show the number of examples.
@@ -34,7 +34,7 @@ def render_label_skew(
         sort: Whether to order the clients from the largest to the smallest.
 
     Returns:
-        A matplotlib figure that belongs to no window; a notebook shows it, `figure.savefig(path)` writes it.
+        A matplotlib figure without a window; a notebook displays it, `figure.savefig(path)` writes it.
 
     Raises:
         ValueError: if `kind` is neither.
@@ -80,7 +80,7 @@ def _draw_bars(axes: "Axes", counts: np.ndarray, classes: tuple[str, ...], colou
             bottom=floor,
             width=0.86,
             color=colours[f"series-{index % 8}"],
-            # Nine classes and more repeat the hues; the second lap differs by its pattern.
+            # From the ninth class on hues repeat, with another pattern.
             hatch=_HATCHES[index // 8 % len(_HATCHES)] * 2,
             edgecolor=colours["bg"],
             linewidth=0.4,
@@ -104,10 +104,10 @@ def _draw_heatmap(
 ) -> None:
     from matplotlib.colors import LinearSegmentedColormap
 
-    # The darkest blues would sink into a dark page.
+    # The darkest blues would be invisible on a dark page.
     low = 0.25 if colours == palette(True) else 0.0
     cividis = LinearSegmentedColormap.from_list("wb", [sequential(low + (1 - low) * i / 32) for i in range(33)])
-    # No examples is a different thing from few: it shows the page.
+    # Cells without examples show the page, to distinguish 0 from few examples.
     shown = np.ma.masked_equal(counts.T, 0)
     image = axes.pcolormesh(
         shown, cmap=cividis, vmin=0, vmax=max(1, counts.max()), edgecolors=colours["bg"], linewidth=0.3

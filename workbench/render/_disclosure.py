@@ -1,4 +1,4 @@
-"""Values that a client discloses: the plan, followed backwards from the reads of the server and the caller."""
+"""Values that a client discloses, as tables, text and marks."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -10,11 +10,11 @@ from workbench.render._svg import Markup, element, group, line, path, text, text
 from workbench.render.units import bytes_text, count_text, number, shape_text
 
 ROW, TITLE, RADIUS = 22.0, 24.0, 7.5
-_SOONER = 4  # how many types one line names
+_SOONER = 4  # types named in one line
 
 
 def describe_disclosed(plan: PlanRecord) -> str:
-    r"""Describes the values that the server receives of each client, in two sentences; empty if there are none.
+    r"""Describes the values that the server receives from each client; empty if there are none.
 
     Example:
         >>> share = DisclosedRecord(
@@ -36,7 +36,7 @@ def describe_disclosed(plan: PlanRecord) -> str:
 
 
 def disclosed_rows(plan: PlanRecord) -> list[tuple[str, str, str, str]]:
-    """For every way out of a client: "share" or "row", what it is, its types, its bytes."""
+    """One row per disclosure: "share" or "row", name, types and bytes."""
     rows = []
     for values in _together(plan.disclosed):
         first, iterations = values[0], _iterations(plan, values[0].stage)
@@ -65,7 +65,7 @@ def disclosed_blocks(plan: PlanRecord) -> list[dict[str, Any]]:
 
 
 def disclosed_fact(plan: PlanRecord, stage: str) -> list[tuple[str, str]]:
-    """Fact about one stage, as a term and a value; empty if nothing is disclosed there."""
+    """The disclosure at one stage, as a term and a value; empty if nothing is disclosed there."""
     mine = [v for v in plan.disclosed if v.stage == stage]
     own = " — its own value" if any(v.kind == "row" for v in mine) else ""
     own += "".join(_alone(v) for v in mine[:1])
@@ -74,7 +74,7 @@ def disclosed_fact(plan: PlanRecord, stage: str) -> list[tuple[str, str]]:
 
 
 def run_disclosed_lines(run: RunRecord) -> list[str]:
-    """Disclosed by the clients of a run, in lines; none if the engine did not say."""
+    """Values that clients disclosed in a run, in lines; empty if the engine reported none."""
     if not run.disclosed:
         return []
     lines = ["Disclosed by the clients:"]
@@ -89,7 +89,7 @@ def run_disclosed_lines(run: RunRecord) -> list[str]:
 
 
 def types_text(values: Sequence[DisclosedRecord | ValueRecord]) -> str:
-    """The types of values, those that occur several times counted.
+    """The types of values, with counts of repeated types.
 
     Example:
         >>> value = ValueRecord(name="", shape=(3,), dtype="float32", size_bytes=12)
@@ -106,7 +106,7 @@ def types_text(values: Sequence[DisclosedRecord | ValueRecord]) -> str:
 
 
 def draw_marks(layout: ProgramLayout, plan: PlanRecord) -> list[Markup]:
-    """A round mark wherever something leaves a client: part of it filled for a share, all of it for a client's own."""
+    """A round mark at every disclosure: partly filled for a share, filled for a client's own value."""
     shares = {v.stage: v for v in plan.disclosed if v.kind != "row"}
     rows = {v.stage: v for v in plan.disclosed if v.kind == "row"}
     marks = []
@@ -122,7 +122,7 @@ def draw_marks(layout: ProgramLayout, plan: PlanRecord) -> list[Markup]:
 
 
 def draw_summary(layout: ProgramLayout, plan: PlanRecord) -> Markup | None:
-    """The lines under a picture that say what its marks mean; `layout.height` grows by them. None without marks."""
+    """The legend under a picture; `layout.height` grows by its lines. None without marks."""
     if not plan.disclosed:
         return None
     reported = disclosed_rows(plan)
@@ -149,7 +149,7 @@ def draw_summary(layout: ProgramLayout, plan: PlanRecord) -> Markup | None:
 
 
 def draw_mark(form: str, x: float, y: float) -> Markup:
-    """The mark of a "share", of a "row" or of what "stays", around a point."""
+    """The mark for a form ("share", "row" or "stays"), centred at a point."""
     r = RADIUS
     if form == "stays":  # a house
         roof = f"M{number(x - r)} {number(y)}L{number(x)} {number(y - r)}L{number(x + r)} {number(y)}"
@@ -174,7 +174,7 @@ def _marked(form: str, x: float, y: float, values: Sequence[DisclosedRecord]) ->
 
 
 def _way_out(layout: ProgramLayout, box: Box) -> float:
-    """Start of the line that carries a card's values on."""
+    """Horizontal start of the wire that leaves a card."""
     starts = [wire.points[0][0] for wire in layout.wires if wire.source == box.path]
     return starts[0] if starts else box.x + box.width / 2
 
@@ -184,7 +184,7 @@ def _those(plan: PlanRecord, stage: str) -> list[DisclosedRecord]:
 
 
 def _together(disclosed: Iterable[DisclosedRecord]) -> list[list[DisclosedRecord]]:
-    """Joins values that leave at the same stage in the same way."""
+    """Groups values that are disclosed at the same stage in the same way."""
     found: dict[tuple[str, str, str, str], list[DisclosedRecord]] = {}
     for value in disclosed:
         found.setdefault((value.stage, value.kind, _plain(value.name), value.single_client), []).append(value)
@@ -201,7 +201,7 @@ def _plain(name: str) -> str:
 
 
 def _iterations(plan: PlanRecord, stage: str) -> int:
-    """Number of times that the loops around a stage run it, as far as known."""
+    """Number of executions of a stage by the loops around it, if known."""
     iterations, stages = 1, plan.stages
     while inside := next((s for s in stages if stage.startswith((f"{s.path}.", f"{s.path}["))), None):
         iterations *= inside.trip_count or 1

@@ -5,7 +5,7 @@ from workbench.render.units import bytes_text, count_text
 
 
 def render_explanation_text(record: ExplanationRecord) -> str:
-    """Memory that ran out first, then retraces and slow compilations; one line where nothing happened.
+    """Out-of-memory errors first, then retraces and slow compilations; one line if nothing happened.
 
     Example:
         >>> print(render_explanation_text(ExplanationRecord(seconds=2.0)))

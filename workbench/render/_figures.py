@@ -11,11 +11,11 @@ with needs_library("matplotlib", needed_for="A figure"):
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-_BETWEEN = "#767676"  # 4.5:1 on white and 4.6:1 on black: the ink of figures that must read on both
+_BETWEEN = "#767676"  # 4.5:1 on white and 4.6:1 on black: ink that is readable on both
 
 
 class NotebookFigure(Figure):
-    """A figure that shows itself in a notebook whether or not pyplot was ever imported."""
+    """A figure that displays itself in a notebook even if pyplot is not imported."""
 
     def _repr_png_(self) -> bytes:
         return self.png()
@@ -28,12 +28,12 @@ class NotebookFigure(Figure):
 
 
 def canvas(width: float, height: float, ax: Axes | None) -> tuple[Figure, Figure | SubFigure]:
-    """A figure, and where in it several panels are drawn: all of it, or the place of one panel of the reader's.
+    """A figure and the part of it to draw in: the whole figure, or the place of the panel `ax`.
 
     Args:
-        width: Inches, of a new figure.
-        height: Inches, of a new figure.
-        ax: A panel that gives up its place; None: a new figure.
+        width: Width of a new figure in inches.
+        height: Height of a new figure in inches.
+        ax: The matplotlib axes to replace; None creates a figure.
 
     Raises:
         ValueError: `ax` is not part of a grid of panels.
@@ -54,18 +54,18 @@ def canvas(width: float, height: float, ax: Axes | None) -> tuple[Figure, Figure
 
 
 def new_figure(width: float, height: float, *, dark: bool | None, ax: Axes | None = None) -> tuple[Figure, Axes]:
-    """A figure of one panel, in inches; or a panel of the reader's, with its figure.
+    """A new figure with one panel, or the panel `ax` with its figure.
 
     Args:
         width: Inches.
         height: Inches.
-        dark: Colours for a dark or a light page; `None`: a transparent ground and ink that reads on both.
-        ax: The panel to draw in; None makes a figure.
+        dark: Colours for a dark or a light page; `None`: a transparent background and ink that is readable on both.
+        ax: The matplotlib axes to draw in; None creates a figure.
     """
     if ax is not None:
         ground = ax.figure.get_facecolor()
         style(ax, dark)
-        ax.figure.set_facecolor(ground)  # of the reader's other panels too
+        ax.figure.set_facecolor(ground)  # also behind the figure's other panels
         return _root(ax), ax
     figure = NotebookFigure(figsize=(width, height), layout="constrained")
     axes = figure.subplots()
@@ -103,7 +103,7 @@ def ink(dark: bool | None) -> str:
 
 
 def colour(index: int) -> str:
-    """The `index`-th of Okabe and Ito's colours (they read on both grounds)."""
+    """The `index`-th of Okabe and Ito's colours, which are readable on light and dark pages."""
     return OKABE_ITO[index % len(OKABE_ITO)]
 
 
@@ -115,7 +115,7 @@ def legend(axes: Axes, dark: bool | None, **options: Option) -> None:
 
 
 def grid(axes: Axes, dark: bool | None, axis: Literal["both", "x", "y"] = "y") -> None:
-    """Faint lines to read values by."""
+    """Draws faint grid lines."""
     axes.grid(axis=axis, color=ink(dark), alpha=0.25, linewidth=0.6)
 
 
@@ -128,14 +128,14 @@ def label_point(
     *,
     align: object = "left",
 ) -> None:
-    """Words near a point, `offset` in points of print."""
+    """Writes text near a point, with `offset` in typographic points."""
     axes.annotate(
         words, at, xytext=offset, textcoords="offset points", fontsize=8.5, color=ink(dark), ha=align, va="bottom"
     )
 
 
 def say_nothing(axes: Axes, dark: bool | None, why: str) -> None:
-    """A panel without data says why instead of showing empty axes."""
+    """Replaces empty axes by a sentence with the reason."""
     axes.text(0.5, 0.5, why, ha="center", va="center", color=ink(dark), transform=axes.transAxes, fontsize=9, wrap=True)
     axes.set_xticks([])
     axes.set_yticks([])

@@ -1,4 +1,4 @@
-"""The field's words, each explained in one sentence for someone who meets it for the first time."""
+"""Terms of the field, each explained in one sentence for newcomers."""
 
 GLOSSARY = {
     "server": "The one place that holds a single copy of a value and coordinates the clients.",
@@ -18,10 +18,10 @@ GLOSSARY = {
     "collective": "An operation that several devices do together, such as summing one array from each of them.",
     "all-reduce": "Every device contributes an array and gets the sum (or maximum, …) of all of them.",
     "all-gather": "Every device contributes its shard and gets the whole array.",
-    "reduce-scatter": "The sum of everyone's arrays, of which every device keeps only its shard.",
-    "all-to-all": "Every device sends a different part to every other one: a transposition across devices.",
+    "reduce-scatter": "The arrays of all devices are summed, and every device keeps only its shard of the sum.",
+    "all-to-all": "Every device sends a different part to every other device: a transposition across devices.",
     "collective-permute": "Every device sends its array to one other device, for example its neighbour.",
-    "jaxpr": "JAX's own typed listing of a function, one primitive operation a line.",
+    "jaxpr": "JAX's own typed listing of a function, with one primitive operation per line.",
     "HLO": "The compiler's listing of the program that one device runs, after partitioning and optimisation.",
     "StableHLO": "The portable listing that JAX hands to the compiler, before partitioning and optimisation.",
     "sharding": "How an array is split into shards, and which devices hold which shard.",
@@ -48,7 +48,7 @@ GLOSSARY = {
 }
 
 
-# Only words that the text of the notebook uses; "branch" or "lockstep" are explained here alone.
+# Only terms that the notebooks use; terms such as "branch" or "lockstep" are explained only here.
 _TAUGHT_IN = {
     "01-start-here": "server, client, clients",
     "02-placements-and-primitives": "broadcast, reduce, placement, padding",

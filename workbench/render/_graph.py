@@ -1,4 +1,4 @@
-"""A program of nodes as a picture: one card per group, callers on the left of what they call, a mark for every node."""
+"""A program of nodes as a picture: a card per group, callers left of callees, a mark per node."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -26,7 +26,7 @@ _GAP = (84.0, 26.0)
 _MARGIN = 18.0
 _HEAD = 58.0
 _INNER = _WIDTH - 28.0
-_FEW, _MOST = 30, 300  # nodes of a group that have a large mark, and any mark
+_FEW, _MOST = 30, 300  # maximum numbers of nodes with large marks, and with marks
 _HUES = {"function": "clients", "class": "clients", "service": "server"}
 _GLYPHS = {  # in a square from 0 to 12
     "waiting": "", "starting": "M3 6H9", "running": "M4 3L10 6L4 9Z", "serving": "M6 3A3 3 0 1 0 6 9A3 3 0 1 0 6 3Z",
@@ -41,15 +41,15 @@ _GLYPHS = {  # in a square from 0 to 12
 class _Card:
     label: str
     nodes: tuple[NodeRecord, ...]
-    words: tuple[str, ...]  # what its nodes offer, and what they ask for
+    words: tuple[str, ...]  # methods and resources of its nodes
     states: tuple[NodeStateRecord, ...]
-    reported: bool  # whether it says what its nodes do
+    reported: bool  # whether it shows the states of its nodes
     x: float = 0.0
     y: float = 0.0
 
     @property
     def marks(self) -> tuple[float, int]:
-        """The pitch of the nodes' marks and how many are in a row."""
+        """The pitch of the nodes' marks, and the number of marks in a row."""
         pitch = 20.0 if len(self.nodes) <= _FEW else 10.0
         return pitch, int((_INNER + 4.0) // pitch)
 
@@ -60,7 +60,7 @@ class _Card:
 
     @property
     def reported_at(self) -> float:
-        """The height above the lines that say what its nodes do."""
+        """The height above the lines with the states of the nodes."""
         pitch, row = self.marks
         return self.marks_at + pitch * -(-min(len(self.nodes), _MOST) // row) + 3.0
 
@@ -76,14 +76,14 @@ def render_graph_svg(
     dark: bool | None = None,
     live: bool = False,
 ) -> Markup:
-    """The program's groups, what they offer, who may call whom, and a mark for every node.
+    """The program's groups with their methods and call edges, and a mark for every node.
 
     Args:
         graph: The program.
-        states: What its nodes do now, if it runs: each mark then shows the node's state by its sign and colour, and
-            each group counts them in words.
+        states: States of the nodes of a running program. Each mark then shows its node's state by sign and colour, and
+            each group lists counts of states.
         dark: For a dark page; None follows the reader's system.
-        live: For a view that changes it: without colours of its own.
+        live: For a live view: leaves the colours to the page.
 
     Example:
         >>> from workbench.records.launch import NodeRecord, ProgramGraphRecord
@@ -122,7 +122,7 @@ def node_glyph(state: str) -> str:
 
 def _columns(graph: ProgramGraphRecord) -> dict[str, int]:
     column = dict.fromkeys(groups_of(graph), 0)
-    for _ in column:  # groups may call each other in a ring, so the longest path is only sought so far
+    for _ in column:  # groups may call each other in a cycle, so the search for the longest path is bounded
         for source, target in calls_between(graph):
             if source != target and column[target] <= column[source] < len(column) - 1:
                 column[target] = column[source] + 1
@@ -230,7 +230,7 @@ def _wire(source: _Card, target: _Card, count: int, cards: Sequence[_Card]) -> M
 def _course(source: _Card, target: _Card, cards: Sequence[_Card]) -> tuple[str, tuple[float, float], str]:
     """The path of a wire, the place of its label, and its head."""
     y0, y1 = source.y + source.height / 2, target.y + target.height / 2
-    if source.label == target.label or target.x <= source.x:  # back, or within the group: around below
+    if source.label == target.label or target.x <= source.x:  # backwards, or within the group: route below the cards
         low = max(source.y + source.height, target.y + target.height) + 14
         x0, x1 = source.x + _WIDTH * 0.6, target.x + _WIDTH * 0.4
         ends = (source.y + source.height, target.y + target.height + 7)
@@ -244,7 +244,7 @@ def _course(source: _Card, target: _Card, cards: Sequence[_Card]) -> tuple[str, 
         bend = (x1 - x0) / 2
         course = _curve((x0, y0), (x0 + bend, y0), (x1 - bend, y1), (x1, y1))
         return course, (x0 + 6, y0 - 6), head
-    lane = min(card.y for card in between) - 12  # over the cards in between
+    lane = min(card.y for card in between) - 12  # above the cards in between
     xa, xb = min(card.x for card in between), max(card.x for card in between) + _WIDTH
     up = _curve((x0, y0), ((x0 + xa) / 2, y0), ((x0 + xa) / 2, lane), (xa, lane))
     down = _curve((xb, lane), ((xb + x1) / 2, lane), ((xb + x1) / 2, y1), (x1, y1))

@@ -31,16 +31,16 @@ class CellGrid:
     panels: tuple[Panel, ...]
     width: float
     height: float
-    reading: str  # which axis runs where, in words
+    reading: str  # axes of rows, columns and panels, in words
 
 
 def lay_out_grid(
     axes: Sequence[tuple[str, int]], *, width: float, height: float = 900.0, cell: float = 44.0
 ) -> CellGrid:
-    """Lays out one cell per position of the axes; the last two long ones span a panel, the others make panels.
+    """Lays out one cell per position of the axes; the last two long axes span a panel, others make panels.
 
-    Long rows are wrapped into bands, and cells shrink (to 3 pixels) until everything is `width` wide and, if it can
-    be, `height` high.
+    Long rows are wrapped into bands, and cells shrink (to 3 pixels) until the page is `width` wide and, if possible,
+    `height` high.
 
     Example:
         >>> grid = lay_out_grid((("clients", 4), ("model", 2)), width=200, cell=10)
@@ -59,7 +59,7 @@ def lay_out_grid(
     panels = math.prod(sizes[index] for index in outer)
     while cell > _SMALLEST and _height(rows, columns, panels, cell, width) > height:
         cell = max(cell * _SHRINK, _SMALLEST)
-    if columns * cell > width:  # prefer unwrapped rows as long as cells stay legible
+    if columns * cell > width:  # prefer unwrapped rows while cells stay legible
         cell = max(min(cell, width / columns), min(cell, 12.0), _SMALLEST)
     per_band, bands, across, panel_width, panel_height = _fit(rows, columns, panels, cell, width)
     title = _TITLE if outer else 0.0

@@ -23,7 +23,7 @@ class _Row:
 
 
 def render_hlo_svg(module: ModuleRecord, *, width: float = 880.0, dark: bool | None = None) -> Markup:
-    """Draws the collectives that send most with their lines, the stages that compute most, and the memory peak.
+    """Draws the largest collectives with their lines, the largest stages, and memory over the schedule.
 
     Args:
         module: A compiled module.
@@ -63,7 +63,7 @@ _TITLE = "wb-fill-fg wb-strong"
 
 
 def describe_hlo(module: ModuleRecord) -> str:
-    """One sentence: how large the module is, and its largest collective with its line.
+    """Summarizes a module in one sentence: its size, and its largest collective with source line.
 
     Example:
         >>> from workbench.records.compiled import MemoryRecord
@@ -88,7 +88,7 @@ def describe_hlo(module: ModuleRecord) -> str:
 
 
 def sent_bytes(collective: CollectiveRecord) -> float:
-    """Bytes that one device sends for a collective in one call; its operand if the wire is unknown."""
+    """Bytes that one device sends for a collective per call; the operand's bytes if unknown."""
     once = collective.payload_bytes if collective.wire_bytes is None else collective.wire_bytes
     return once * (1.0 if collective.executions is None else collective.executions)
 

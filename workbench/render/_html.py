@@ -1,4 +1,4 @@
-"""Figures and whole pages around pictures and tables; nothing in them is fetched from anywhere."""
+"""HTML figures and self-contained pages around pictures and tables."""
 
 from workbench.render._mark import icon_link, mark
 from workbench.render._svg import Markup, data_uri, element, join
@@ -17,7 +17,7 @@ _PAGE = (
 
 
 def figure(picture: Markup, caption: str) -> Markup:
-    """An SVG as an image with a caption that is also its description; survives where inline SVG is stripped."""
+    """An SVG as an image, with a caption as description; works where inline SVG is stripped."""
     image = element("img", src=data_uri(picture), alt=caption, style="max-width:100%")
     return element("figure", image, element("figcaption", caption))
 
@@ -37,7 +37,7 @@ def page(title: str, *content: object, head: object = None) -> Markup:
     sheet = element("style", Markup(css_variables() + _PAGE))
     meta = (element("meta", charset="utf-8"), element("meta", name="viewport", content="width=device-width"))
     top = element("head", *meta, element("title", title), icon_link(), sheet, head)
-    # A `div`, because the theme is chosen by what the body says and holds for what is inside it.
+    # A `div`, because the theme is selected on the body and applies to its descendants.
     body = element(
         "body", element("div", element("main", element("h1", mark(26), " ", title), *content), class_="wb wb-page")
     )

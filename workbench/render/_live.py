@@ -21,7 +21,7 @@ HEAD = 34.0  # the legend
 FOOT = 40.0  # the axis
 _BAR = 14.0
 _LARGEST_ROWS = 64
-_KINDS = {  # kind of span: (what the legend says, hue, pattern)
+_KINDS = {  # kind of span: (legend text, hue, pattern)
     "compute": ("compute", "clients", 0),
     "collective": ("collective", "collective", 1),
     "copy": ("copies", "broadcast", 2),
@@ -33,10 +33,10 @@ Interval = tuple[float, float]
 
 
 def render_run_svg(run: RunRecord, *, width: float = 880, dark: bool | None = None) -> Markup:
-    """A run's time line: one row per device, with what it computed, communicated and waited for.
+    """A run's time line: one row per device, with compute, communication and waiting.
 
     Args:
-        run: A measured run; rows are drawn for at most 64 devices.
+        run: A measured run; at most 64 devices are drawn.
         width: Pixels.
         dark: For a dark page; None follows the reader's system.
 
@@ -63,7 +63,7 @@ def render_run_svg(run: RunRecord, *, width: float = 880, dark: bool | None = No
 
 
 def describe_run(run: RunRecord) -> str:
-    """A run in a few sentences, for screen readers and plain text.
+    """Summarizes a run in a few sentences, for screen readers and plain text.
 
     Example:
         >>> describe_run(RunRecord(name="round", engine="cpu x 8", seconds=0.5, rounds=2))
@@ -113,10 +113,10 @@ def render_run_text(run: RunRecord) -> str:
 
 
 def compare_with_prediction(run: RunRecord, cost: CostRecord) -> "pd.DataFrame":
-    """Measured and predicted seconds of every stage side by side, each under a name that says which it is.
+    """Measured and predicted seconds of every stage in separately named columns.
 
-    Measured seconds are the mean over the devices, per call, without waiting for other devices; `ratio` is measured
-    over predicted, missing where nothing was predicted.
+    Measured seconds are the mean over the devices, per call, without waiting for other devices; `ratio` is measured /
+    predicted; it is missing without a prediction.
 
     Example:
         >>> stage = StageRunRecord(stage="1", where="gpu:0", compute_seconds=0.3)
@@ -160,7 +160,7 @@ _PARTS = {"compute": "compute", "collective": "collective", "wait": "waiting"}
 
 
 def _parts_of(run: RunRecord) -> dict[str, str]:
-    """Parts of a run's time; copies only where a profile distinguishes them."""
+    """Parts of a run's time; copies only if a profile distinguishes them."""
     return _PARTS | ({"copy": "copies"} if any(stage.copy_seconds for stage in run.stages) else {})
 
 
@@ -169,9 +169,9 @@ class Chart:
 
     Args:
         rows: Names of the rows.
-        end: Seconds at the right edge.
-        width: Pixels of the whole picture.
-        right: Pixels kept free at the right of every row.
+        end: Time at the right edge, in seconds.
+        width: Width of the whole picture in pixels.
+        right: Free space at the right of every row, in pixels.
     """
 
     def __init__(self, rows: Sequence[str], end: float, width: float, *, right: float = 16.0) -> None:
@@ -183,7 +183,7 @@ class Chart:
         self.height = HEAD + ROW * max(len(rows), 2) + FOOT
 
     def x(self, seconds: float) -> float:
-        """Pixels of a moment."""
+        """Horizontal position of a time, in pixels."""
         return self._left + seconds * self._scale
 
     def y(self, row: int) -> float:
@@ -191,7 +191,7 @@ class Chart:
         return HEAD + row * ROW + ROW / 2 + 4
 
     def bars(self, row: int, intervals: Iterable[Interval], *, hue: str, pattern: int) -> Markup:
-        """All bars of one kind in one row as one path, neighbours closer than half a pixel drawn together."""
+        """All bars of one kind in a row as one path; bars closer than half a pixel are joined."""
         top = HEAD + row * ROW + (ROW - _BAR) / 2
         pieces = []
         for left, right in merge([(self.x(start), self.x(end)) for start, end in intervals], gap=0.5):
@@ -260,7 +260,7 @@ class Chart:
 
 
 def merge(intervals: Iterable[Interval], *, gap: float) -> list[Interval]:
-    """Intervals in order, those closer than `gap` joined.
+    """Sorted intervals; intervals closer than `gap` are joined.
 
     Example:
         >>> merge([(5, 6), (0, 1), (1.2, 2)], gap=0.5)

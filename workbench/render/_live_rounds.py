@@ -10,7 +10,7 @@ from workbench.render._theme import series, svg_style
 from workbench.render.units import bytes_text, seconds_text
 
 _LARGEST_ROWS = 48
-_PHASES = {  # kind of span: (what the legend says, hue, pattern)
+_PHASES = {  # kind of span: (legend text, hue, pattern)
     "download": ("download", "broadcast", 1),
     "compute": ("compute", "clients", 0),
     "upload": ("upload", "reduce", 2),
@@ -21,10 +21,10 @@ _DASHES = (None, "7 3", "2 3", "9 3 2 3")
 
 
 def render_gantt_svg(timeline: TimelineRecord, *, width: float = 880, dark: bool | None = None) -> Markup:
-    """A simulated round: one row per client, what it did when, and whether its update counts.
+    """A simulated round: one row per client, with its spans, and whether its update counts.
 
     Args:
-        timeline: From `simulate_round`; of more than 48 clients the slowest are drawn.
+        timeline: From `simulate_round`; only the 48 slowest clients are drawn.
         width: Pixels.
         dark: For a dark page; None follows the reader's system.
 
@@ -57,7 +57,7 @@ def render_gantt_svg(timeline: TimelineRecord, *, width: float = 880, dark: bool
 
 
 def describe_timeline(timeline: TimelineRecord) -> str:
-    """A simulated round in a sentence.
+    """Summarizes a simulated round in one sentence.
 
     Example:
         >>> describe_timeline(TimelineRecord(name="round 3", seconds=2.0, spans=(), outcomes=()))
@@ -73,7 +73,7 @@ def describe_timeline(timeline: TimelineRecord) -> str:
 def render_samples_svg(
     samples: Sequence[SampleRecord], *, width: float = 880, height: float = 260, dark: bool | None = None
 ) -> Markup:
-    """Bytes in use on every device over time; devices with the same course share a line.
+    """Bytes in use on every device over time; devices with equal curves share a line.
 
     Args:
         samples: The history of a monitor.
@@ -124,7 +124,7 @@ def render_samples_svg(
 
 
 def describe_samples(samples: Sequence[SampleRecord]) -> str:
-    """The last sample and the highest one, in a sentence.
+    """Summarizes the last and the highest sample in one sentence.
 
     Example:
         >>> describe_samples([])
@@ -140,7 +140,7 @@ def describe_samples(samples: Sequence[SampleRecord]) -> str:
         return "Memory of the devices: no samples."
     most, where = max(held)
     gone = [device.where for device in samples[-1].devices if not device.present]
-    lost = f" Not readable any more: {', '.join(gone)}." if gone else ""
+    lost = f" No longer readable: {', '.join(gone)}." if gone else ""
     counted = f"{len(samples[-1].devices)} devices, {len(samples)} samples"
     return f"Memory of {counted}: at most {bytes_text(most)} on {where}.{lost}"
 
@@ -153,7 +153,7 @@ def _shown(timeline: TimelineRecord) -> list[ClientOutcomeRecord]:
 
 
 def _courses(samples: Sequence[SampleRecord]) -> dict[tuple[int | None, ...], list[str]]:
-    """Bytes over time -> the devices for which they were these."""
+    """Bytes over time -> the devices with this curve."""
     by_device: defaultdict[str, list[int | None]] = defaultdict(lambda: [None] * len(samples))
     for index, sample in enumerate(samples):
         for device in sample.devices:
@@ -185,7 +185,7 @@ def _line(points: Sequence[tuple[float, float]], name: str, index: int, *, at: t
 
 
 def _free(y: float, taken: Sequence[float]) -> float:
-    """The nearest height below where a label touches no other."""
+    """The nearest height below at which a label overlaps no other label."""
     while any(abs(y - other) < 13 for other in taken):
         y += 1
     return y

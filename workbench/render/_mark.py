@@ -1,14 +1,14 @@
-"""The mark of Workbench: one value goes out to three clients, and one comes back."""
+"""The logo of Workbench: one value goes out to three clients, and one comes back."""
 
 from workbench.render._svg import Markup, data_uri, element
 from workbench.render._theme import OKABE_ITO
 
 _START, _CLIENTS, _RESULT = (16, 5), ((5, 16), (16, 16), (27, 16)), (16, 27)
-_LINE = "#7F8A96"  # as the hues, at least 3:1 on the light and the dark page
+_LINE = "#7F8A96"  # like the hues, contrast of at least 3:1 on light and dark pages
 
 
 def mark(size: int = 32) -> Markup:
-    """Draws the mark as SVG, which stands alone and is readable from 16 pixels on.
+    """Draws the logo as a self-contained SVG, readable from 16 pixels on.
 
     Args:
         size: Width and height in pixels.
@@ -29,7 +29,7 @@ def mark(size: int = 32) -> Markup:
 
 
 def icon_link() -> Markup:
-    """The element of a page's head that gives the page the mark as its icon, without another file.
+    """The `link` element that sets the logo as a page's icon, without another file.
 
     Example:
         >>> icon_link()[:48]

@@ -1,4 +1,4 @@
-"""Memory as figures and text: what the compiler planned for one device, and what arrays take on every device."""
+"""Memory as figures and text: the compiler's plan for one device, and arrays on every device."""
 
 from typing import TYPE_CHECKING
 
@@ -18,14 +18,14 @@ _PARTS = (
 
 
 def describe_memory(memory: MemoryRecord) -> str:
-    """One sentence: peak, available, whether it fits.
+    """Summarizes memory in one sentence: peak, available memory, and whether it fits.
 
     Example:
         >>> describe_memory(MemoryRecord(peak_bytes=2**30, available_bytes=2**31, fits=True))
         'Peak of 1 GiB per device, fits into 2 GiB'
     """
     if memory.peak_bytes is None:
-        return "Peak memory is not known"
+        return "Peak memory is unknown"
     fits = {True: ", fits into ", False: ", does not fit into ", None: " of "}[memory.fits]
     available = f"{fits}{bytes_text(memory.available_bytes)}" if memory.available_bytes is not None else ""
     return f"Peak of {bytes_text(memory.peak_bytes)} per device{available}"
@@ -45,7 +45,7 @@ def render_memory_text(memory: MemoryRecord) -> str:
 
 
 def memory_parts(memory: MemoryRecord) -> list[str]:
-    """The compiler's totals in one line, and why they exceed the peak where they do; nothing without totals."""
+    """The compiler's totals in one line, with the reason if they exceed the peak; empty without totals."""
     parts = [f"{name} {bytes_text(getattr(memory, key))}" for key, name in _PARTS if getattr(memory, key) is not None]
     if memory.alias_bytes:
         parts.append(f"shared by inputs and outputs {bytes_text(memory.alias_bytes)}")

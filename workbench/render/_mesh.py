@@ -1,4 +1,4 @@
-"""A mesh as a picture: every device, by its place in the mesh or on the torus, with the clients that it holds."""
+"""A mesh as a picture: devices by place in the mesh or on the torus, with their clients."""
 
 import functools
 import math
@@ -27,8 +27,8 @@ def render_mesh_svg(
     """A mesh of any number of devices as SVG.
 
     Args:
-        mesh: From `inspect_mesh`, better after `place_clients`.
-        layout: "mesh" puts devices by their place along the mesh axes, "torus" by their physical coordinates.
+        mesh: From `inspect_mesh`, and preferably from `place_clients`.
+        layout: "mesh" orders devices along the mesh axes, "torus" by their physical coordinates.
         width: Pixels.
         dark: Colours for a dark or a light page; `None` follows the reader's system.
         live: Leaves the colours to the page that the picture is put into.
@@ -67,7 +67,7 @@ def render_mesh_svg(
 
 
 def describe_mesh(mesh: MeshRecord) -> str:
-    """One sentence: axes with types, devices, hosts.
+    """Summarizes a mesh in one sentence: axes with types, devices, hosts.
 
     Example:
         >>> from workbench.records.hardware import AxisRecord
@@ -91,7 +91,7 @@ def describe_mesh(mesh: MeshRecord) -> str:
 
 
 def render_mesh_text(mesh: MeshRecord) -> str:
-    """Axes, hops and clients in a few lines, however large the mesh.
+    """Axes, hops and clients in a few lines, for meshes of any size.
 
     Example:
         >>> print(render_mesh_text(wb.inspect(wb.make_mesh(clients=4, model=2))))
@@ -123,9 +123,9 @@ def render_mesh_text(mesh: MeshRecord) -> str:
 
 
 def arrange_devices(mesh: MeshRecord, layout: Layout) -> tuple[list[tuple[str, int]], list[DeviceRecord], Layout]:
-    """Axes to lay out along, the devices in row-major order of them, and which layout it became.
+    """Axes of the layout, devices in their row-major order, and the chosen layout.
 
-    A torus is only a full block of coordinates; where there is none, devices stay in the order of the mesh.
+    The torus layout needs a full block of coordinates; without one, devices stay in mesh order.
     """
     if layout == "torus" and mesh.devices and all(device.coords is not None for device in mesh.devices):
         places = [_torus_place(device) for device in mesh.devices]
@@ -149,7 +149,7 @@ def _placed(order: Sequence[DeviceRecord], grid: CellGrid) -> list[tuple[DeviceR
 
 
 def _cells(mesh: MeshRecord, order: Sequence[DeviceRecord]) -> tuple[list[tuple[str, tuple[str, ...], str]], str]:
-    """For every device its colour, its label lines and its tooltip; and what the colour means."""
+    """Colour, label lines and tooltip of every device, and the meaning of the colour."""
     clients: dict[int, list[Any]] = {}
     for held in mesh.clients:
         clients.setdefault(held.device_id, []).append(held)
@@ -234,19 +234,19 @@ def cell_svg(
     tooltip: str,
     lines: Callable[[float, int], Sequence[str]],
 ) -> Markup:
-    """A cell of a grid: a square with an attribute that says what it is and, where it is large enough, text.
+    """A grid cell: a square with a data attribute and, if it is large enough, text.
 
     Args:
-        corner: Its top left corner.
+        corner: The cell's top left corner.
         cell: The side of the grid's squares.
         fill: Its colour.
         data: An attribute as markup, `data-device="3"`.
-        tooltip: What its tooltip says.
-        lines: The lines for a square of some side in a font of some size.
+        tooltip: The text of the tooltip.
+        lines: Returns the text lines for a side of the square and a font size.
     """
     x, y = corner
     size = cell - (2 if cell > 12 else 0.5)
-    # Written out, since thousands of devices are drawn: `element` would take most of a second for them.
+    # Formatted directly, because `element` would take most of a second for thousands of devices.
     rounding = ' rx="3"' if size > 12 else ""
     box = Markup(
         f'<rect x="{x:g}" y="{y:g}" width="{size:g}" height="{size:g}"{rounding} fill="{fill}" '

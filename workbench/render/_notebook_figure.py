@@ -1,4 +1,4 @@
-"""An empty figure for callers above this layer; matplotlib is imported when one is made."""
+"""An empty figure for higher layers; imports matplotlib on creation."""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 def notebook_figure(width: float, height: float) -> "NotebookFigure":
-    """An empty figure, in inches, that shows itself in a notebook whether or not pyplot was imported."""
+    """An empty figure, in inches, that displays itself in a notebook even if pyplot is not imported."""
     from workbench.render._figures import NotebookFigure
 
     return NotebookFigure(figsize=(width, height), layout="constrained")

@@ -1,4 +1,4 @@
-"""Several runs over one another, as text, table and picture."""
+"""Several runs compared, as text, table and picture."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ _SHOWN = 8  # results in the picture
 
 
 def ranked(overlay: RunOverlayRecord, metric: str | None = None) -> list[OverlaidResultRecord]:
-    """The results, the best first; those without a final value last, in the order in which they were given."""
+    """The results, best first; results without a final value last, in their given order."""
     name = metric or overlay.metric
 
     def key(result: OverlaidResultRecord) -> tuple[bool, float]:
@@ -25,7 +25,7 @@ def ranked(overlay: RunOverlayRecord, metric: str | None = None) -> list[Overlai
 
 
 def curve_of(result: OverlaidResultRecord, metric: str) -> OverlaidMetricRecord | None:
-    """The curve of one metric, if the result has it."""
+    """The curve of a metric, if the result has one."""
     return next((curve for curve in result.metrics if curve.metric == metric), None)
 
 
@@ -45,7 +45,7 @@ def final_text(curve: OverlaidMetricRecord | None) -> str:
 
 
 def describe_overlay(overlay: RunOverlayRecord) -> str:
-    """One sentence: how many results, and which is best."""
+    """Summarizes the runs in one sentence: number of results, and the best result."""
     best = ranked(overlay)[0] if overlay.results else None
     curve = None if best is None else curve_of(best, overlay.metric)
     many = f"{len(overlay.results)} result" + ("s" if len(overlay.results) != 1 else "")
@@ -56,7 +56,7 @@ def describe_overlay(overlay: RunOverlayRecord) -> str:
 
 
 def render_overlay_text(overlay: RunOverlayRecord) -> str:
-    """One line per result, the best first, with why runs were left out; then the differences of pairs."""
+    """One line per result, best first, with reasons for omitted runs; then differences of pairs."""
     lines = [f"{describe_overlay(overlay)}."]
     for result in ranked(overlay):
         seeds = f"{result.compared} seed" + ("s" if result.compared != 1 else "")
@@ -73,7 +73,7 @@ def render_overlay_text(overlay: RunOverlayRecord) -> str:
 
 
 def render_overlay_svg(overlay: RunOverlayRecord, *, width: float = 880, dark: bool | None = None) -> Markup:
-    """The curves of the first metric, a band where there is an interval, for the best results.
+    """The first metric's curves of the best results, with bands for intervals.
 
     Args:
         overlay: The runs.

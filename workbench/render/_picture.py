@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @functools.singledispatch
 def describe(record: object) -> str:
-    """One sentence: the label of the record's picture, and the first line of its text.
+    """Summarizes a record in one sentence: the label of its picture and first line of its text.
 
     Example:
         >>> describe(MemoryRecord(peak_bytes=2**30, available_bytes=2**31, fits=True))
@@ -51,7 +51,7 @@ def describe(record: object) -> str:
 
 @functools.singledispatch
 def svg(record: object, **options: Option) -> Markup:
-    """A picture of a record for pages and slides; empty where nothing in the record can be drawn.
+    """A picture of a record for pages and slides; empty if nothing in the record can be drawn.
 
     Args:
         record: A program, its module, memory or cost; a mesh, a sharding; a run, a simulated round,
@@ -72,12 +72,12 @@ def svg(record: object, **options: Option) -> Markup:
 
 @functools.singledispatch
 def plot(record: object, **options: Option) -> "Figure":
-    """A matplotlib figure of a record, for papers: without colours, on light and on dark pages.
+    """A matplotlib figure of a record, for papers.
 
     Args:
         record: A `CostRecord` (its roofline), finished rounds (`run.history`), tables of `population.train` by name
             (costs of learning), or a `ClientDataRecord` (labels of each client).
-        options: `ax`, a panel of your own figure; `dark`; and those of the kind of figure: `dtype` of a roofline,
+        options: `ax`, matplotlib axes to draw in; `dark`; and options of the kind of figure: `dtype` of a roofline,
             `metric` and `against` of costs, `kind` and `sort` of labels.
 
     Raises:

@@ -19,14 +19,14 @@ def plot_costs(
     ax: "Axes | None" = None,
     dark: bool | None = None,
 ) -> "Figure":
-    """A metric of several schedules against each of their costs, one panel per cost.
+    """A metric of several schedules against their costs, one panel per cost.
 
     Args:
         frames: Tables by name, from `population.train` (or `Simulation.frame`, for a metric of the rounds).
         metric: The column to draw; rows without a value are left out.
         against: The columns of costs, from left to right.
-        ax: Where to draw, in a figure of yours; None makes a figure.
-        dark: Colours for a dark or a light page; None: ink that reads on both.
+        ax: The matplotlib axes to draw in; None creates a figure.
+        dark: Colours for a dark or a light page; None: ink that is readable on both.
 
     Returns:
         A matplotlib figure.

@@ -1,4 +1,4 @@
-"""A recorded profile as text: where the seconds went, by device, category, operation and line."""
+"""A recorded profile as text: seconds by device, category, operation and line."""
 
 from workbench.records.profile import ProfileRecord
 from workbench.render._call_tree import tree_lines
@@ -9,7 +9,7 @@ _TREE_LINES = 16
 
 
 def render_profile_text(profile: ProfileRecord) -> str:
-    """Devices, categories, the operations that take most, the call tree, and what could not be joined.
+    """Devices, categories, the slowest operations, the call tree, and events not joined to HLO.
 
     Example:
         >>> print(render_profile_text(ProfileRecord(name="run", files=())))

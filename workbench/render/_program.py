@@ -26,7 +26,7 @@ from workbench.render.units import (
     work_text,
 )
 
-_UNKNOWN = "predicted seconds are unknown: "  # how notes of call trees begin
+_UNKNOWN = "predicted seconds are unknown: "  # first words of call tree notes
 
 
 def render_program_svg(
@@ -34,11 +34,11 @@ def render_program_svg(
 ) -> Markup:
     """The stages of a program as one picture.
 
-    Every stage is a group with `data-stage` and every drawn client a rectangle with `data-client`. Where something
-    leaves a client stands a round mark with `data-disclosed`, and the lines below say what.
+    Every stage is a group with `data-stage` and every drawn client a rectangle with `data-client`. A round mark with
+    `data-disclosed` shows where a client discloses a value; the legend below names the values.
 
     Args:
-        record: What is known of the program; its plan is enough, its mesh says which devices hold which clients.
+        record: The program's record; the plan suffices. The mesh gives the devices of the clients.
         width: Pixels.
         dark: Colours for a dark or a light page; `None` follows the reader's system.
         live: Leaves the colours to the page that the picture is put into.
@@ -55,7 +55,7 @@ def render_program_svg(
 
 
 def describe_program(record: ProgramRecord) -> str:
-    """One sentence: name, target, what it costs; for a program with clients its stages and what goes between them."""
+    """Summarizes a program in one sentence: name, target, and cost or stages and communication."""
     if is_ordinary(record):
         return _describe_ordinary(record)
     stages = list(record.plan.walk())
@@ -86,7 +86,7 @@ def render_program_text(record: ProgramRecord) -> str:
 
 
 def is_ordinary(record: ProgramRecord) -> bool:
-    """Returns whether a program has no clients, so that it is shown by its functions and lines and not by stages."""
+    """Returns whether a program has no clients; it is then shown by functions and lines, not by stages."""
     return not _has_clients(record) and record.call_tree is not None
 
 
@@ -126,7 +126,7 @@ def _describe_ordinary(record: ProgramRecord) -> str:
 
 
 def _answers(record: ProgramRecord) -> list[str]:
-    """The mesh, the predicted seconds and the peak of memory: the first questions to a program."""
+    """The mesh, the predicted seconds and the peak memory."""
     lines, cost = [], record.cost
     if record.mesh is not None and record.mesh.axes:
         lines.append(describe_mesh(record.mesh) + ".")
@@ -138,7 +138,7 @@ def _answers(record: ProgramRecord) -> list[str]:
 
 
 def _predicted(cost: CostRecord, tree: CallTreeRecord | None, chip: str) -> str:
-    """The predicted seconds with their error, or the reason that they are unknown."""
+    """The predicted seconds with their error, or the reason why they are unknown."""
     if cost.seconds is not None:
         longest = max(cost.stages, key=lambda stage: stage.seconds or 0.0, default=None)
         bound = "" if longest is None or longest.bound == "unknown" else f", {longest.bound}-bound"
@@ -154,7 +154,7 @@ def _predicted(cost: CostRecord, tree: CallTreeRecord | None, chip: str) -> str:
 
 
 def _unknown_loop(tree: CallTreeRecord) -> str:
-    """The line of the first loop whose length is not known."""
+    """The line of the first loop of unknown length."""
     loop = next((node for node in tree.nodes if node.kind == "loop" and node.trip_count is None), None)
     above = [] if loop is None else [each for each in tree.path(loop) if each.file and each.line is not None]
     return source_text(above[-1].file or "", above[-1].line or 0) if above else "at no known line"
@@ -217,7 +217,7 @@ def _stage_lines(stages: tuple[StageRecord, ...], record: ProgramRecord, depth: 
 
 
 def draw_layout(layout: ProgramLayout) -> Markup:
-    """Lanes behind, then frames, wires, and the boxes on top."""
+    """Draws lanes, frames, wires, and boxes, in this order."""
     frames = [box for box in layout.boxes if box.form == "frame"]
     others = [box for box in layout.boxes if box.form != "frame"]
     backs = sorted([*((b.depth * 2 + 1, _draw_frame(b)) for b in frames)], key=lambda item: item[0])
@@ -289,7 +289,7 @@ def _draw_box(box: Box) -> Markup:
 
 
 def _whole_numbers(subtitle: str, width: float) -> str:
-    """The subtitle, or what is before its work where that does not fit: a number that is cut reads as another."""
+    """The subtitle, without its work if space is missing, because a cut number would be misread."""
     return subtitle if text_width(subtitle, 11) <= width else subtitle.partition(" · ")[0]
 
 
@@ -337,7 +337,7 @@ def _draw_wire(wire: Wire) -> Markup:
         (x0, y0), (x1, y1) = points[-2], points[-1]
         back = (x1 - (5 if x1 > x0 else -5 if x1 < x0 else 0), y1 - (5 if y1 > y0 else 0))
         points = (*points[:-1], back)
-    # `data_source` joins the wire to its stages, so that choosing a stage can bring its wires out.
+    # `data_source` links the wire to its stages, so that selecting a stage can highlight its wires.
     return group(
         path(rounded(points), class_=f"wb-stroke-{wire.kind}", fill="none", stroke_width=1.6),
         head,
@@ -364,6 +364,6 @@ def _draw_wire_label(wire: Wire) -> Markup | None:
     (x, y0), (_, y1) = wire.points[0], wire.points[1]
     if abs(y1 - y0) < 16:
         return None
-    # Lines that go around a card come from the outer side, so a number is on the inner one.
+    # Lines around a card are on the outer side, so numbers are on the inner side.
     inner, side = (x - 7, " wb-end") if wire.kind == "clients" else (x + 7, "")
     return text(inner, (y0 + y1) / 2 + 3, wire.label, size=11, class_="wb-fill-muted" + side)

@@ -16,15 +16,15 @@ from workbench.render.units import axes_text, bytes_text, count_text, flops_text
 
 Block = dict[str, Any]
 ReadSource = Callable[[SourceLine], Sequence[tuple[int, str]]]
-LONGEST_JAXPR = 20_000  # characters; a side panel is no place for more
+LONGEST_JAXPR = 20_000  # characters, as much as fits in a side panel
 
 
 def stage_details(record: ProgramRecord, read_source: ReadSource | None = None) -> dict[str, Block]:
-    """For every stage path: `title`, `kind`, `subtitle`, `blocks`.
+    """Details by stage path: `title`, `kind`, `subtitle`, `blocks`.
 
     Args:
         record: The program.
-        read_source: Gives the numbered lines around a place in the user's code, as far as they can be read.
+        read_source: Returns the numbered lines around a place in the user's code, as far as they can be read.
 
     Returns:
         One mapping per stage, also for those inside loops and nested placements.
@@ -90,11 +90,11 @@ def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> 
 
 
 def code(title: str, text: str) -> Block | None:
-    """Lines of code, folded away at first; None without text."""
+    """Lines of code, initially folded; None without text."""
     if not text:
         return None
     shown = text if len(text) <= LONGEST_JAXPR else text[:LONGEST_JAXPR] + "\n… (cut)"
-    # JAX writes the place of every equation far to the right, where a panel is too narrow for it.
+    # JAX writes source places far to the right, beyond the width of a panel.
     lines = [[None, re.sub(r"\s+# .*$", "", line), False] for line in shown.splitlines()]
     return {"form": "code", "title": title, "lines": lines, "folded": True}
 
@@ -111,7 +111,7 @@ def _name(value: ValueRecord) -> str:
 
 
 def collectives_block(collectives: Sequence[CollectiveRecord]) -> Block:
-    """The collectives of a stage with the mesh axes they run over, or the statement that it has none."""
+    """The collectives of a stage with their mesh axes, or the statement that there are none."""
     largest_first = sorted(collectives, key=lambda each: -(each.wire_bytes or 0) * (each.executions or 1))
     equal: dict[tuple[str, ...], list[CollectiveRecord]] = {}
     for each in largest_first:
@@ -139,7 +139,7 @@ def collectives_block(collectives: Sequence[CollectiveRecord]) -> Block:
 
 
 def _sent_text(members: Sequence[CollectiveRecord]) -> str:
-    """Bytes that one device sends for all members; a lower bound where a number of executions is unknown."""
+    """Bytes that one device sends for all collectives; a lower bound if executions are unknown."""
     least = "≥ " if any(each.executions is None for each in members) else ""
     return least + bytes_text(sum(sent_bytes(each) for each in members))
 

@@ -1,8 +1,8 @@
 """Layout of the picture of a program.
 
-Time flows down. Every level of nesting has one lane for its server and one per placement; a stage is a card in its
-lane, a broadcast or a reduction is a line that crosses from one lane to another, and a loop, a branch or a placement
-that holds another is a frame with a smaller picture inside.
+Time flows down. Every level of nesting has one lane for its server and one lane per placement. A stage is a card in its
+lane. A broadcast or reduction is a line between lanes. A loop, a branch or a nested placement is a frame with a smaller
+picture inside.
 """
 
 import math
@@ -39,7 +39,7 @@ class Lane:
 
 @dataclass(frozen=True, slots=True)
 class ClientBlock:
-    """The clients `start` to `stop` that share their devices; `dots` holds their places, empty when they are many."""
+    """The clients `start` to `stop`, which share devices; `dots` are their positions, empty for many clients."""
 
     x: float
     y: float
@@ -53,7 +53,7 @@ class ClientBlock:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Something with a place: a stage (`path`), or a value that enters or leaves (`path` empty)."""
+    """A box of the picture: a stage (`path`), or an input or output value (`path` empty)."""
 
     form: str  # card, pill, frame, chip
     kind: str
@@ -67,12 +67,12 @@ class Box:
     note: str = ""
     depth: int = 0
     blocks: tuple[ClientBlock, ...] = ()
-    more: str = ""  # what the blocks leave out
+    more: str = ""  # text about clients that the blocks omit
 
 
 @dataclass(slots=True)
 class ProgramLayout:
-    """The whole picture: lanes behind, wires, boxes."""
+    """The whole picture: lanes, wires and boxes."""
 
     width: float
     height: float = 0.0
@@ -82,7 +82,7 @@ class ProgramLayout:
 
 
 def lay_out(plan: PlanRecord, mesh: MeshRecord | None = None, width: float = 620.0) -> ProgramLayout:
-    """Places every stage of `plan`, also inside loops and nested placements, in a picture `width` pixels wide."""
+    """Lays out every stage of `plan`, also in loops and nested placements, `width` pixels wide."""
     layout = ProgramLayout(width=width)
     level = _Level(
         layout, plan.stages, 0.0, width, depth=0, mesh=mesh, placements={p.name: p.size for p in plan.placements}
@@ -102,8 +102,8 @@ class _Level:
         self.outer = outer
         self.x0, self.x1 = x0, x1
         self.lanes = self._lanes()
-        self.start: dict[tuple[int, int], float] = {}  # (stage, lane) -> where its value starts downwards
-        self.end: dict[int, float] = {}  # stage -> where a value arrives
+        self.start: dict[tuple[int, int], float] = {}  # (stage, lane) -> vertical start of its value
+        self.end: dict[int, float] = {}  # stage -> vertical position where a value arrives
         self.tops: dict[int, float] = {}
         self.bottoms: dict[int, float] = {}
 
@@ -129,7 +129,7 @@ class _Level:
         return lanes
 
     def _level(self) -> list[StageRecord]:
-        # A loop shares its level's lanes, so that one inside with clients keeps the lane of clients open outside.
+        # A loop shares the lanes of its level: a loop with clients needs a lane for clients outside, too.
         return [found for stage in self.stages for found in stage.walk(into=("loop", "branch"))]
 
     def _size(self, placement: str) -> int:
@@ -141,7 +141,7 @@ class _Level:
         return next((i for i, lane in enumerate(self.lanes) if lane.placement == placement), 0)
 
     def output_lane(self, index: int) -> int | None:
-        """The lane in which a stage's outputs are; None for a frame, whose outputs may be in any."""
+        """The lane of a stage's outputs; None for a frame, whose outputs may be in any lane."""
         stage = self.stages[index]
         if stage.kind in ("server", "program"):
             return 0
@@ -159,7 +159,7 @@ class _Level:
         return self.lane_of(stage.placement) if stage.kind in ("reduce", "clients") else None
 
     def _beyond(self, stage: StageRecord, *, downstream: bool) -> int:
-        # With several placements side by side, a crossing joins two of them when its neighbour lives in another.
+        # With several placements side by side, a crossing may connect two placements.
         if len(self.lanes) <= 2:
             return 0
         if downstream:
@@ -172,7 +172,7 @@ class _Level:
         return lanes.pop() if len(lanes) == 1 else 0
 
     def place(self, top: float, inputs: Sequence[ValueRecord] = (), outputs: Sequence[ValueRecord] = ()) -> float:
-        """Puts everything below `top`; returns the bottom."""
+        """Lays out the level below `top`; returns the bottom."""
         y = top + 24.0
         y = self._chips(y, self._entering(inputs), -1) if inputs else self._enter(y)
         for index, stage in enumerate(self.stages):
@@ -238,7 +238,7 @@ class _Level:
         if stage.kind == "clients":
             blocks, more, height = client_blocks(stage, self.mesh, x + 8, y + CARD, width - 16)
             height += CARD + 8
-        # A card is narrow: a plus for the "and" of other texts.
+        # A card is narrow, so "+" replaces "and".
         work = work_text(stage.flops_per_client, stage.elementwise_flops_per_client).replace(" and ", " + ")
         note = work if stage.flops_per_client is not None else ""
         where = "" if stage.source is None else source_text(stage.source.file, stage.source.line)
@@ -272,7 +272,7 @@ class _Level:
         x0, x1 = self.x0 + PAD + 4, self.x1 - PAD - 4
         inner = _Level(self.layout, stage.body, x0 + 2, x1 - 2, depth=self.depth + 1, mesh=self.mesh,
                        placements=self.placements, outer=stage)  # fmt: skip
-        # What enters and leaves one group of clients is named; a loop passes on what its own level names.
+        # Inputs and outputs of a group of clients are named; those of a loop are named at its own level.
         nested = stage.kind == "clients"
         bottom = inner.place(y + HEADER, *((_named(stage, "inputs"), _named(stage, "outputs")) if nested else ()))
         iterations = f" × {count_text(stage.trip_count)}" if stage.trip_count is not None else ""
@@ -289,7 +289,7 @@ class _Level:
 
 
 def _named(stage: StageRecord, side: Literal["inputs", "outputs"]) -> tuple[ValueRecord, ...]:
-    """The values of the outermost stages inside that come from outside of them, or that nothing inside takes."""
+    """Inputs or outputs of a body: values produced outside, or values that no stage inside consumes."""
     body = stage.body
     if side == "inputs":
         made = [{value.name for index in each.consumes if index >= 0 for value in body[index].outputs} for each in body]
@@ -309,7 +309,7 @@ def _named(stage: StageRecord, side: Literal["inputs", "outputs"]) -> tuple[Valu
 def client_blocks(
     stage: StageRecord, mesh: MeshRecord | None, x: float, y: float, width: float
 ) -> tuple[tuple[ClientBlock, ...], str, float]:
-    """The clients of a stage by the devices that hold them: blocks, what they leave out, and their height."""
+    """The clients of a stage by device: blocks, text about omitted clients, and height."""
     groups = device_groups(mesh, stage.placement or "", stage.clients)
     if len(groups) > MOST_BLOCKS:
         block = ClientBlock(x, y, width, 64.0, 0, stage.clients, ())
@@ -339,7 +339,7 @@ def client_blocks(
 
 
 def device_groups(mesh: MeshRecord | None, placement: str, clients: int) -> list[tuple[int, int, tuple[int, ...]]]:
-    """(start, stop, devices) of every range of clients; one group without devices where no mesh says more."""
+    """(start, stop, devices) of every range of clients; a single range without devices if there is no mesh."""
     ranges: dict[tuple[int, int], list[int]] = {}
     for held in _ranges(mesh, placement, clients):
         ranges.setdefault((held.start, min(held.stop, clients)), []).append(held.device_id)

@@ -1,4 +1,4 @@
-"""Spread of shardings through a program, as a score: values in rows, axes that arrive step by step."""
+"""Sharding propagation as a picture: values in rows, axes arriving step by step."""
 
 import bisect
 import dataclasses
@@ -19,9 +19,9 @@ _CHIP, _TAG = 18.0, 11.0
 
 @dataclasses.dataclass(frozen=True)
 class Playback:
-    """The values that any axis shards, and at which frame each axis reaches each of them.
+    """The sharded values, and the frame at which each axis reaches each value.
 
-    Frame 0 is what the program says itself; frame `k` is step `steps[k - 1]` of the propagation.
+    Frame 0 shows the shardings given in the program; frame `k` is step `steps[k - 1]` of the propagation.
     """
 
     values: tuple[PlannedValueRecord, ...]
@@ -37,12 +37,12 @@ class Playback:
 def play_back(
     record: PropagationRecord, arrivals: Sequence[AxisArrivalRecord], *, values_at_most: int = VALUES_AT_MOST
 ) -> Playback:
-    """A propagation as frames to be shown one after another.
+    """A propagation as a sequence of frames.
 
     Args:
         record: From `propagate_shardings`.
         arrivals: From `trace_axes` of it.
-        values_at_most: How many values to keep, in program order: inputs come first.
+        values_at_most: Maximum number of values, in program order: inputs come first.
 
     Example:
         >>> play_back(PropagationRecord(), ()).steps
@@ -61,7 +61,7 @@ def play_back(
 
 
 def describe_propagation(playback: Playback) -> str:
-    """One sentence: how many values, axes and steps.
+    """Summarizes a propagation in one sentence: numbers of values and steps, and axes.
 
     Example:
         >>> describe_propagation(Playback(values=(), arrivals=(), axes=(), steps=()))
@@ -86,14 +86,14 @@ def render_propagation_svg(
     dark: bool | None = None,
     live: bool = False,
 ) -> Markup:
-    """Every sharded value as a row with one box per dimension, and an arc for every axis that came from another value.
+    """Sharded values as rows with a box per dimension, and an arc for every propagated axis.
 
     Boxes, tags and arcs carry `data-frame`, the frame at which they appear; every row is a group with `data-value`.
 
     Args:
         playback: From `play_back`.
-        first: Which value comes first.
-        rows_at_most: How many values to draw.
+        first: Index of the first value to draw.
+        rows_at_most: Maximum number of values to draw.
         width: Pixels.
         dark: Colours for a dark or a light page; `None` follows the reader's system.
         live: Leaves the colours to the page that the picture is put into.
@@ -126,7 +126,7 @@ def render_propagation_svg(
 
 
 def render_propagation_steps(playback: Playback, *, arrivals_at_most: int = 40) -> str:
-    """The steps in words: what arrives where, in the order in which it was decided."""
+    """The steps in words: axis, dimension and value, in the order of the decisions."""
     lines = [describe_propagation(playback) + "."]
     ordered = sorted(playback.arrivals, key=lambda arrival: -1 if arrival.step is None else arrival.step)
     for arrival in ordered[:arrivals_at_most]:
@@ -163,7 +163,7 @@ def _row(
 
 
 def _operation(value: PlannedValueRecord) -> str:
-    return value.operation.replace("manual_computation", "shard_map")  # as one writes it in JAX
+    return value.operation.replace("manual_computation", "shard_map")  # the name in JAX
 
 
 def _where(value: PlannedValueRecord) -> str:
@@ -174,7 +174,7 @@ def _where(value: PlannedValueRecord) -> str:
 def _dimension(
     playback: Playback, size: int, axes: Sequence[tuple[str, int]], x: float, y: float
 ) -> tuple[Markup, float]:
-    """A box with the size of a dimension, and a coloured tag per axis that cuts it."""
+    """A box with the size of a dimension, and a coloured tag per axis that shards the dimension."""
     number_width = max(_CHIP, text_width(str(size), 11) + 8)
     wide, tags = number_width, []
     for axis, frame in axes:
@@ -196,7 +196,7 @@ def _dimension(
 
 
 def _arc(playback: Playback, arrival: AxisArrivalRecord, places: dict[str, float]) -> Markup | None:
-    """From the value that an axis came from to the one it reached; nothing for what was there from the beginning."""
+    """An arc from the source of an axis to the value that it reached; None for axes given in the program."""
     if arrival.from_value is None:
         return None
     index = playback.axes.index(arrival.axis)
@@ -212,7 +212,7 @@ def _arc(playback: Playback, arrival: AxisArrivalRecord, places: dict[str, float
         )
     head = f"M{edge:g} {to:g}L{edge - 7:g} {to - 4:g}L{edge - 7:g} {to + 4:g}Z"
     hue = f"series-{index % 7}"
-    dashes = None if index == 0 else f"{2 + 2 * index} 3"  # axes differ without colour too
+    dashes = None if index == 0 else f"{2 + 2 * index} 3"  # axes also differ without colour
     return group(
         path(commands, fill="none", class_=f"wb-stroke-{hue}", stroke_width=1.5, stroke_dasharray=dashes),
         path(head, class_=f"wb-fill-{hue}"),

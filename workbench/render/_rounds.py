@@ -8,14 +8,14 @@ from workbench.render._svg import Markup, group, join, line, path, rect, svg, te
 from workbench.render._theme import sequential, svg_style
 from workbench.render.units import METRIC_TITLES, bytes_text, count_text, flops_text, metric_text, seconds_text
 
-Point = tuple[int, float, float, float]  # round, mean, least and most over clients and steps
+Point = tuple[int, float, float, float]  # round, mean, minimum and maximum over clients and steps
 _WIDE, _HIGH, _LEFT, _FOOT, _HEAD = 280.0, 170.0, 78.0, 24.0, 30.0
 _MOST_POINTS = 400
 _SHOWN = 9  # curves in a picture
 
 
 def curves(history: Sequence[RoundRecord]) -> dict[str, list[Point]]:
-    """Every metric over the rounds: its mean, and the least and the most over clients and local steps.
+    """Every metric over the rounds: mean, minimum and maximum over clients and local steps.
 
     Example:
         >>> curves([RoundRecord(round=0, seconds=0.5, metrics={"loss": (3.0, 1.0)})])
@@ -51,7 +51,7 @@ def describe_rounds(history: Sequence[RoundRecord], rounds: int | None = None, *
 def render_rounds_svg(
     history: Sequence[RoundRecord], *, width: float = 880, dark: bool | None = None, unit: str = "round"
 ) -> Markup:
-    """Curves of every metric over the rounds, with a band from the least to the most over clients.
+    """Curves of every metric over the rounds, with a minimum-to-maximum band over clients.
 
     Args:
         history: Finished rounds.
@@ -122,11 +122,11 @@ def _numbers(value: float | tuple) -> list[float]:
 def render_clients_svg(
     name: str, values: Sequence[float], *, unit: str = "count", width: float = 880, dark: bool | None = None
 ) -> Markup:
-    """One number per client as bars, or as a heat map where there are too many for bars.
+    """One number per client as bars, or as a heat map for many clients.
 
     Args:
-        name: What the numbers are.
-        values: One per client; those that are not finite are left out.
+        name: Name of the quantity.
+        values: One value per client; values that are not finite are omitted.
         unit: "count", "flops", "bytes", "seconds" or "times".
         width: Pixels.
         dark: For a dark page; None follows the reader's system.

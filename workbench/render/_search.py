@@ -14,7 +14,7 @@ Style = Literal["rules", "in_shardings", "nnx"]
 
 
 def render_search_text(search: SearchRecord) -> str:
-    """Writes the choices as a table, the fastest that fits first, with its specs; or the smallest slices."""
+    """Writes the choices as a table, fastest fitting choice first, with its specs; or the smallest slices."""
     if search.slices:
         return _slices_text(search)
     bar = f" ({search.error_bar})" if search.error_bar else ""
@@ -71,13 +71,13 @@ def _measured_text(choice: ShardingChoiceRecord) -> str:
 
 
 def _slices_text(search: SearchRecord) -> str:
-    """The smallest slice of each family that fits, its peak and the seconds of a call, and why smaller ones do not."""
+    """The smallest fitting slice of each family with peak and seconds, and why smaller slices do not fit."""
     lines = [f"The smallest slice of each family on which {search.name} fits:"]
     for row in search.slices:
         peak = "unknown" if row.peak_bytes is None else bytes_text(row.peak_bytes)
         room = "" if row.available_bytes is None else f" of {bytes_text(row.available_bytes)}"
         seconds = "" if row.seconds is None else f", {seconds_text(row.seconds)} per call"
-        verdict = "fits" if row.fits else "does not fit on any that was tried, the largest being this"
+        verdict = "fits" if row.fits else "does not fit on any slice that was tried; this is the largest"
         note = f" ({row.note})" if row.note else ""
         chunk = "" if row.chunk_size is None else f", chunks of {row.chunk_size} clients"
         lines.append(
@@ -93,12 +93,12 @@ def _slices_text(search: SearchRecord) -> str:
 
 
 def _own(row: SliceRecord) -> str:
-    """Start of the reason with the figures of the row's slice, which the row already shows."""
+    """Start of a reason that repeats the figures of the row's slice."""
     return f"{row.target}: a device needs"
 
 
 def spec_code(spec: Sequence[Sequence[str]]) -> str:
-    """A spec as one writes it.
+    """A spec as Python code.
 
     Example:
         >>> spec_code(((), ("data", "model")))
@@ -121,14 +121,14 @@ def sharding_code(
 
     Args:
         choice: From a `SearchRecord`.
-        style: "rules" writes rules by path and places the arguments by them, whatever compiles the function;
-            "in_shardings" hands the same rules to `jax.jit`, which needs no arrays; "nnx" writes one
+        style: "rules" writes rules by path that place the arguments, for any way of compiling the function;
+            "in_shardings" passes the same rules to `jax.jit` and needs no arrays; "nnx" writes one
             `nnx.with_partitioning` per parameter.
         arguments: The names of the arguments in order; by default those that have a spec.
         function: The name of the function.
 
     Returns:
-        Python source; "rules" and "in_shardings" run as they are where the arguments have these names.
+        Python source; "rules" and "in_shardings" run unchanged if the arguments have these names.
     """
     if style == "nnx":
         lines = ["# where the parameter is made: nnx.Linear(..., kernel_init=...)"]
@@ -166,17 +166,17 @@ def placement_code(
     imports: Sequence[str] = (),
     others_stay: bool = False,
 ) -> str:
-    """Code that places the arrays of arguments: whatever compiles the function takes them as they lie.
+    """Code that places the arrays of arguments, for any way of compiling the function.
 
     Args:
         specs: By path of an array, with `*` for the numbers of layers; optimizer states follow their parameter.
         mesh: The axes of the mesh.
         arguments: The names of the arguments; by default those that have a spec.
         imports: More lines of imports.
-        others_stay: Whether arrays without a spec stay as they are; else they are replicated.
+        others_stay: Whether arrays without a spec keep their sharding; else they are replicated.
 
     Returns:
-        Python source that runs as it is where the arguments have these names.
+        Python source that runs unchanged if the arguments have these names.
     """
     names = list(arguments) or _arguments_of(specs)
     return "\n".join(
@@ -202,7 +202,7 @@ def _rules(
     imports: Sequence[str],
     default: str = "P()",
 ) -> list[str]:
-    """The mesh, rules by path, and what looks one up."""
+    """The mesh, rules by path, and the function that looks up a rule."""
     names, sizes = tuple(axis.name for axis in mesh), tuple(axis.size for axis in mesh)
     types = ", ".join(f"AxisType.{axis.type.capitalize()}" for axis in mesh)
     if len({axis.type for axis in mesh}) == 1:
@@ -245,9 +245,10 @@ def _entries(spec: Sequence[Sequence[str]]) -> tuple[str | tuple[str, ...] | Non
 
 
 def _rule(pattern: str) -> str:
-    """The words of a path, its argument left open: "*/layers/*/up" of `params['layers'][*]['up']`.
+    """A pattern for a path without its argument: "*/layers/*/up" of `params['layers'][*]['up']`.
 
-    Of a state with its optimizer's, `params` is left open too: "*/Dense_0/bias" of `state.params['Dense_0']['bias']`.
+    For a training state, the pattern also omits `params`, to match the optimizer's state: "*/Dense_0/bias" of
+    `state.params['Dense_0']['bias']`.
     """
     argument, *words = re.findall(r"[\w*]+", pattern)
     words = words[1:] if words[:1] == ["params"] and len(words) > 1 else words

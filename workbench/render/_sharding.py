@@ -1,4 +1,4 @@
-"""Shardings as pictures and text: which device holds which slice of an array, for arrays of any rank."""
+"""Shardings as pictures and text: the slice on every device, for arrays of any rank."""
 
 import dataclasses
 import math
@@ -41,14 +41,14 @@ def render_sharding_svg(
     dark: bool | None = None,
     live: bool = False,
 ) -> Markup:
-    """Every slice of every array as a box with the numbers of the devices that hold it.
+    """Every slice of every array as a box with the numbers of its devices.
 
-    The last two sharded dimensions span a panel, further ones make small multiples; a dimension that is not sharded
-    is drawn as one.
+    The last two sharded dimensions span a panel; other sharded dimensions make small multiples; an unsharded dimension
+    is drawn as one cell.
 
     Args:
         record: From `inspect_sharding`, or one leaf of it.
-        leaves_at_most: How many arrays to draw, the largest first; the others are counted.
+        leaves_at_most: Maximum number of arrays to draw, largest first; other arrays are counted.
         width: Pixels.
         dark: Colours for a dark or a light page; `None` follows the reader's system.
         live: Leaves the colours to the page that the picture is put into.
@@ -87,7 +87,7 @@ def render_sharding_svg(
 
 
 def describe_sharding(record: ShardingRecord) -> str:
-    """One sentence: how many arrays, bytes in all and on the fullest device.
+    """Summarizes shardings in one sentence: number of arrays, bytes in all and on the fullest device.
 
     Example:
         >>> describe_sharding(ShardingRecord(leaves=(), total_bytes=0))
@@ -101,7 +101,7 @@ def describe_sharding(record: ShardingRecord) -> str:
 
 
 def describe_leaf(leaf: LeafShardingRecord) -> str:
-    """One line: path, type, spec, shard and bytes per device."""
+    """Describes a leaf in one line: path, type, spec, shard and bytes per device."""
     name = f"{leaf.path or 'array'} {shape_text(leaf.dtype, leaf.shape)}"
     if leaf.kind in ("host", "unknown"):
         where = "in host memory" if leaf.kind == "host" else "sharding not known"
@@ -112,7 +112,7 @@ def describe_leaf(leaf: LeafShardingRecord) -> str:
 
 
 def render_sharding_text(record: ShardingRecord | LeafShardingRecord, *, leaves_at_most: int = 40) -> str:
-    """Every array on one line, those that share type and spec counted together.
+    """One line per array; arrays with equal type and spec share a line.
 
     Example:
         >>> print(render_sharding_text(wb.inspect({"w": jnp.ones((4, 2))})))
@@ -129,7 +129,7 @@ def render_sharding_text(record: ShardingRecord | LeafShardingRecord, *, leaves_
         alike.setdefault((leaf.shape, leaf.dtype, leaf.spec, leaf.kind, leaf.notes), []).append(leaf)
     for leaves in list(alike.values())[:leaves_at_most]:
         first = leaves[0]
-        more = f" (and {count_text(len(leaves) - 1)} alike, up to {leaves[-1].path})" if len(leaves) > 1 else ""
+        more = f" (and {count_text(len(leaves) - 1)} equal ones, up to {leaves[-1].path})" if len(leaves) > 1 else ""
         lines.append(f"  {describe_leaf(first)}{more}")
         if first.padding_bytes:
             lines.append(f"    padding: {bytes_text(first.padding_bytes)} of the whole array")
@@ -141,15 +141,15 @@ def render_sharding_text(record: ShardingRecord | LeafShardingRecord, *, leaves_
 
 
 def sharding_tree_lines(record: ShardingRecord, *, depth: int | None = None, most: int = 16) -> list[str]:
-    """Arrays by module path with sums, replicated and large ones first, and the unsharded giants by name.
+    """Arrays by module path with sums, replicated and large arrays first; large unsharded arrays by name.
 
     Args:
         record: The shardings of a pytree.
-        depth: How many parts of the paths to distinguish.
-        most: Groups at most.
+        depth: Number of parts of the paths to distinguish.
+        most: Maximum number of groups.
 
     Returns:
-        Lines; none for a few arrays, which need no groups.
+        Lines of text; empty for a few arrays, which need no groups.
     """
     giants = record.unsharded(max(1 << 20, record.total_bytes // 50))
     lines = [
@@ -161,7 +161,7 @@ def sharding_tree_lines(record: ShardingRecord, *, depth: int | None = None, mos
     if len(groups) < 2:
         return lines
     alike: dict[ShardingGroupRecord, int] = {}
-    for each in groups:  # equal layers are one line
+    for each in groups:  # equal layers share one line
         key = each.replace(path=pattern_of(each.path), unsharded=())
         alike[key] = alike.get(key, 0) + 1
     for each, count in list(alike.items())[:most]:
@@ -177,7 +177,7 @@ def sharding_tree_lines(record: ShardingRecord, *, depth: int | None = None, mos
 
 
 def render_propagation_text(record: PropagationRecord, *, values_at_most: int = 60) -> str:
-    """Inputs, outputs, and each operation with its sharding; then the collectives that this asks for."""
+    """Inputs, outputs and operations with their shardings; then the planned collectives."""
     sharded = sum(any(value.spec) for value in record.values)
     lines = [
         f"Shardy ({record.engine}): values {count_text(len(record.values))}, sharded {count_text(sharded)}, planned "
@@ -224,7 +224,7 @@ def _arranged(leaf: LeafShardingRecord, width: float) -> tuple[CellGrid, list[_S
     pieces = _slices(leaf)
     starts = [sorted({piece.start[dim] for piece in pieces}) for dim in range(len(leaf.shape))]
     if math.prod(len(found) for found in starts) != len(pieces):
-        axes = [("slices", len(pieces))]  # not a product of cuts: one after another
+        axes = [("slices", len(pieces))]  # not a product of splits: listed one after another
     else:
         axes = [(_dimension(leaf, dim), len(found)) for dim, found in enumerate(starts)]
     return lay_out_grid(axes, width=width, height=480.0), pieces
@@ -236,7 +236,7 @@ def _dimension(leaf: LeafShardingRecord, dim: int) -> str:
 
 
 def _slices(leaf: LeafShardingRecord) -> list[_Slice]:
-    """The distinct slices; where they are not listed (a summarised leaf), by the shape of a shard."""
+    """The distinct slices; for a summarised leaf, derived from the shape of a shard."""
     if leaf.shards:
         held: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
         for shard in leaf.shards:
@@ -298,7 +298,7 @@ def _shade(number: int, count: int, devices: Sequence[int]) -> str:
 
 
 def _holders(devices: Sequence[int], characters: float, lines: int) -> list[str]:
-    """Device numbers in a few short lines; how many more where they do not fit.
+    """Device numbers in a few short lines, with the number of omitted devices.
 
     Example:
         >>> _holders((0, 1, 2, 3, 4, 5), 4, 2)

@@ -1,4 +1,4 @@
-"""SVG and HTML as escaped text: elements, text that fits, numbers with units.
+"""SVG and HTML as escaped text: elements, fitted text, numbers with units.
 
 Everything that goes into an element is escaped, except what is already `Markup`.
 """
@@ -19,7 +19,7 @@ _EM_PER_MONO_CHARACTER = 0.61
 
 
 class Markup(str):
-    """Text that is safe to put into a page as it is; made only by the functions of this module."""
+    """Escaped text that is safe in a page; created only by the functions of this module."""
 
     __slots__ = ()
 
@@ -37,7 +37,7 @@ def escape(text: object) -> Markup:
 
 
 def join(parts: Iterable[object], separator: str = "") -> Markup:
-    """All `parts`, escaped and put one behind another."""
+    """All `parts`, escaped and concatenated."""
     return Markup(str(escape(separator)).join(escape(part) for part in parts if part is not None))
 
 
@@ -115,7 +115,7 @@ def line(x1: float, y1: float, x2: float, y2: float, **attributes: object) -> Ma
 def text(
     x: float, y: float, content: object, *, fit: float | None = None, size: float = 12, **attributes: object
 ) -> Markup:
-    """A line of text with its baseline at `y`; longer than `fit` pixels, it is cut and the whole is in its tooltip.
+    """A line of text with its baseline at `y`, cut to `fit` pixels with the full text as tooltip.
 
     Example:
         >>> text(0, 10, "ab", size=11)
@@ -133,12 +133,12 @@ def path(commands: str, **attributes: object) -> Markup:
 
 
 def text_width(content: str, size: float = 12, *, mono: bool = False) -> float:
-    """About how many pixels `content` needs; errs on the wide side."""
+    """Approximate width of `content` in pixels; rather too wide than too narrow."""
     return len(content) * size * (_EM_PER_MONO_CHARACTER if mono else _EM_PER_CHARACTER)
 
 
 def fit_text(content: str, width: float, size: float = 12, *, mono: bool = False) -> str:
-    """`content`, or its beginning and an ellipsis where `width` pixels do not hold it; the number of a line stays.
+    """`content`, or its start and an ellipsis if it exceeds `width` pixels; line numbers are kept.
 
     Example:
         >>> fit_text("reduce_weighted_mean", 80), fit_text("federated_round.py:27", 80)
@@ -153,7 +153,7 @@ def fit_text(content: str, width: float, size: float = 12, *, mono: bool = False
 
 
 def data_uri(picture: str) -> str:
-    """An SVG as a `data:` address: notebooks keep it where they strip inline SVG."""
+    """An SVG as a `data:` URL, which notebooks keep even if they strip inline SVG."""
     return "data:image/svg+xml;base64," + base64.b64encode(picture.encode()).decode()
 
 
@@ -167,7 +167,7 @@ def _attribute(name: str, value: object) -> str:
     return f' {written}="{shown}"'
 
 
-@functools.lru_cache(maxsize=512)  # the names that our pictures write, over and over
+@functools.lru_cache(maxsize=512)  # names that the pictures use repeatedly
 def _attribute_name(name: str) -> str:
     name = name.rstrip("_").replace("_", "-")
     if not _NAME.fullmatch(name):
@@ -179,5 +179,5 @@ def _attribute_name(name: str) -> str:
 
 
 def _printable(content: str) -> str:
-    # XML forbids most control characters, and one of them in a name would make the whole picture unreadable.
+    # XML forbids most control characters; one in a name would make the whole picture unreadable.
     return content if content.isprintable() else _CONTROL.sub("�", content)

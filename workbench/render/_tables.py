@@ -1,4 +1,4 @@
-"""Records as pandas tables: one row per thing, columns named like the records' fields, units in the names."""
+"""Records as pandas tables: one row per item, columns named like fields, with units."""
 
 import dataclasses
 import functools
@@ -31,7 +31,7 @@ def to_pandas(record: object) -> "pd.DataFrame":
         record: A record, or a sequence of records of one kind.
 
     Returns:
-        One row per thing; numbers stay numbers, in the unit that the column's name says.
+        One row per item; numbers stay numbers, in the unit of the column name.
 
     Raises:
         TypeError: if it is neither a record nor a sequence of records.
@@ -54,7 +54,7 @@ def to_pandas(record: object) -> "pd.DataFrame":
 
 @to_pandas.register(PlanRecord)
 def stages_table(plan: PlanRecord) -> "pd.DataFrame":
-    """Every stage of a plan, inner stages after the one that holds them."""
+    """Every stage of a plan; inner stages follow their outer stage."""
     return _frame((_stage_row(stage) for stage in plan.walk()), _STAGE_COLUMNS)
 
 
@@ -114,7 +114,7 @@ def devices_table(mesh: MeshRecord) -> "pd.DataFrame":
 
 @to_pandas.register(PropagationRecord)
 def propagation_table(record: PropagationRecord) -> "pd.DataFrame":
-    """Every value of the program with the sharding that propagation gave it, and where that came from."""
+    """Every value of the program with its propagated sharding and the sharding's origin."""
     columns = "name operation type spec origins rule stage source op_name"
     return _frame(
         ({**_leaf_row(value), "type": shape_text(value.dtype, value.shape)} for value in record.values), columns.split()
@@ -213,7 +213,7 @@ def _leaf_row(leaf: LeafShardingRecord | PlannedValueRecord) -> dict[str, Any]:
 
 
 def _fields(record: Record, *, leave_out: str = "") -> dict[str, Any]:
-    """The fields of a record as they read best in a cell."""
+    """The fields of a record, formatted for table cells."""
     names = (field.name for field in dataclasses.fields(record) if field.name != leave_out)
     return {name: _cell(getattr(record, name)) for name in names}
 
@@ -229,7 +229,7 @@ def _cell(value: object) -> object:
 
 
 def _frame(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> "pd.DataFrame":
-    """A table with exactly these columns; a row without one of them has an empty cell."""
+    """A table with exactly these columns; missing values are empty cells."""
     with needs_library("pandas", needed_for="`to_pandas`"):
         import pandas as pd
 

@@ -1,4 +1,4 @@
-"""Any record as text that is worth reading: in a terminal, in a file-hosting page, to a screen reader."""
+"""Records as text for terminals, file-hosting pages and screen readers."""
 
 import dataclasses
 import functools
@@ -41,7 +41,7 @@ _SHOWN = 12
 
 
 def text(record: object, **options: Option) -> str:
-    """A record as a few lines with units; records without a text of their own list their fields.
+    """A record as a few lines with units; other records list their fields.
 
     Args:
         record: Any record, or the playback of a propagation.
@@ -65,7 +65,7 @@ def render_plan_text(plan: PlanRecord) -> str:
 
 
 def render_module_text(module: ModuleRecord) -> str:
-    """A compiled module: totals, collectives, the costliest instructions, memory, and what is missing."""
+    """A compiled module: totals, collectives, costliest instructions, memory and notes."""
     lines = [
         f"Module {module.name} for {module.platform}, {count_text(module.devices)} devices: "
         f"{count_text(len(module.instructions))} instructions, {work_text(module.flops, module.elementwise_flops)}, "
@@ -127,7 +127,7 @@ for _kind, _writer in (
 
 
 def _lines(value: object, depth: int) -> list[str]:
-    """Fields of a record one below another, short things on one line, long lists cut."""
+    """Fields of a record one below another; short values on one line, long lists truncated."""
     pad = "  " * depth
     if not isinstance(value, Record):
         return [pad + str(value)]
@@ -154,7 +154,7 @@ def _field_lines(name: str, held: object, depth: int) -> list[str]:
 
 
 def field_text(name: str, value: object) -> str:
-    """A value with the unit that its field's name says."""
+    """A value with the unit of its field name."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         words = str(value)
         return words if len(words) <= 200 else words[:199] + "…"

@@ -1,9 +1,9 @@
-"""One visual language: colours for light and dark pages, as CSS for live views and for pictures that stand alone.
+"""Colours for light and dark pages, as CSS for live views and self-contained pictures.
 
-Drawing code names colours by class (`wb-fill-clients`, `wb-stroke-line`, `wb-fill-muted`), never by value. A picture
-that stands alone gets `svg_style()`, which holds values; a live page gets `css_variables()`, which follows the
-notebook's theme. Hues are Okabe and Ito's, distinct for all common kinds of colour vision; every hue also comes with
-a label or a pattern.
+Drawing code names colours by class (`wb-fill-clients`, `wb-stroke-line`, `wb-fill-muted`), never by value. A
+self-contained picture uses `svg_style()`, which contains values; a live page uses `css_variables()`, which follows the
+notebook's theme. Hues are Okabe and Ito's, distinct for all common kinds of colour vision; every hue also comes with a
+label or a pattern.
 """
 
 import functools
@@ -16,7 +16,7 @@ MONO = "ui-monospace, SFMono-Regular, Menlo, Consolas, 'DejaVu Sans Mono', monos
 
 _HUES = {
     "server": ("#5B6776", "#A9B4C2"),
-    "program": ("#5B6776", "#A9B4C2"),  # the one stage of a program without clients
+    "program": ("#5B6776", "#A9B4C2"),  # the only stage of a program without clients
     "broadcast": ("#0072B2", "#56B4E9"),
     "clients": ("#00795A", "#33C79B"),
     "reduce": ("#B84A00", "#FF9A5C"),
@@ -35,8 +35,8 @@ _GROUND = {  # name: (light, dark, the notebook's own variable)
     "fg": ("#1B1F24", "#E8EBEF", "--jp-content-font-color1"),
     "muted": ("#57606A", "#A3ADB8", ""),  # Lab's own secondary text is below 4.5:1 on its darkest panels
 }
-# JupyterLab Light has one white for the page and for panels, which would leave them without an edge: a live page mixes
-# them from the page's own ground and text, in these shares of text.
+# JupyterLab Light has the same white for page and panels, so panels would have no edge. A live page therefore mixes
+# panel colours from the page's background and text, in these shares of text.
 _SHADES = {"panel": (4, 6), "raised": (8, 11)}
 _CIVIDIS = (
     (0, 34, 78), (18, 53, 112), (59, 73, 108), (87, 93, 109), (112, 113, 115),
@@ -45,7 +45,7 @@ _CIVIDIS = (
 
 
 def mix(a: str, b: str, share: float) -> str:
-    """The colour `share` of the way from `a` to `b`.
+    """The colour at `share` of the way from `a` to `b`.
 
     Example:
         >>> mix("#000000", "#ffffff", 0.5)
@@ -58,7 +58,7 @@ def mix(a: str, b: str, share: float) -> str:
 def palette(dark: bool = False) -> dict[str, str]:
     """Every named colour of the light or the dark page.
 
-    Grounds (`bg panel raised line fg muted`), one hue per kind of stage and its pale companion (`clients`,
+    Base colours (`bg panel raised line fg muted`), one hue per kind of stage with a pale variant (`clients`,
     `clients-soft`), and `series-0` … `series-7`.
     """
     which = int(dark)
@@ -72,7 +72,7 @@ def palette(dark: bool = False) -> dict[str, str]:
 
 
 def sequential(share: float) -> str:
-    """The colour of a value between 0 and 1 (cividis: even in lightness, fit for colour-blind eyes).
+    """The colour of a value between 0 and 1 (cividis: uniform lightness, safe for colour blindness).
 
     Example:
         >>> sequential(0.0), sequential(1.0)
@@ -85,7 +85,7 @@ def sequential(share: float) -> str:
 
 
 def ink_on(background: str) -> str:
-    """Black or white, whichever reads better on `background`.
+    """Black or white, whichever is more readable on `background`.
 
     Example:
         >>> ink_on("#00224e"), ink_on("#fee838")
@@ -106,12 +106,12 @@ def contrast(a: str, b: str) -> float:
 
 
 def series(index: int) -> str:
-    """The name of the `index`-th categorical colour: eight, then they repeat (so use patterns and labels too)."""
+    """The name of the `index`-th of eight categorical colours, which repeat: also use patterns and labels."""
     return f"series-{index % len(OKABE_ITO)}"
 
 
 def svg_style(dark: bool | None = None) -> Markup:
-    """CSS for a picture that stands alone; `None` follows the reader's system, so paint a `wb-fill-bg` ground first."""
+    """CSS for a self-contained picture; `None` follows the reader's system: paint `wb-fill-bg` first."""
     if dark is not None:
         return Markup(_TYPE + _classes(palette(dark)))
     night = _classes(palette(True))
@@ -130,7 +130,7 @@ def css_variables() -> Markup:
         return "".join(f"--wb-{name}:{value};" for name, value in values.items())
 
     day, night = declared(light, 0), declared(dark, 1)
-    # `data-wb-theme` lets a page (an exported report, a screenshot) choose; otherwise each host has a way of its own.
+    # `data-wb-theme` lets a page (an exported report, a screenshot) choose; otherwise each host has its own attribute.
     hosts = (
         'body[data-jp-theme-light="false"]',
         'html[theme="dark"]',

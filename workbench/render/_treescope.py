@@ -1,4 +1,4 @@
-"""Records as treescope shows them; nothing here imports treescope before somebody else did."""
+"""Records in treescope; this module never imports treescope first."""
 
 import dataclasses
 import importlib.util
@@ -16,17 +16,17 @@ from workbench.render.units import source_text
 
 
 def treescope_record(node: Record, path: str | None, subtree_renderer: Callable) -> Foreign:
-    """A record as treescope's foldable tree of its fields, with a picture of meshes and shardings.
+    """A record as a foldable treescope tree, with pictures of meshes and shardings.
 
-    A record holds what is known of arrays, never the arrays, so that treescope shows a sharding without reading a
-    single value (its own array view fails on large explicitly sharded arrays, treescope 0.1.10).
+    A record describes arrays but never contains them, so treescope shows a sharding without reading values.
+    (Treescope's own array view fails on large explicitly sharded arrays, treescope 0.1.10.)
     """
     from treescope import rendering_parts as parts, repr_lib
 
-    if isinstance(node, TapRecord):  # its values as arrays, which treescope knows how to draw
+    if isinstance(node, TapRecord):  # values as arrays, which treescope can draw
         return subtree_renderer(node.to_tree(), path)
 
-    # `results` of a run and the like stay out: they hold the user's arrays.
+    # Fields such as `results` of a run are omitted, because they contain the user's arrays.
     shown = {field.name: getattr(node, field.name) for field in dataclasses.fields(node) if field.repr}
     tree = repr_lib.render_object_constructor(
         object_type=type(node), attributes=shown, path=path, subtree_renderer=subtree_renderer, roundtrippable=True
@@ -49,7 +49,7 @@ def treescope_record(node: Record, path: str | None, subtree_renderer: Callable)
 
 
 def render_tap_html(tap: TapRecord) -> str:
-    """The values of a client as a page of its own: foldable, arrays drawn by treescope, or as text without it.
+    """The values of a client as a page: a foldable treescope tree, or text without treescope.
 
     Example:
         >>> "no values" in render_tap_html(TapRecord(name="round", client=(3,), stages={}, values=()))
@@ -97,7 +97,7 @@ def render_tap_text(tap: TapRecord) -> str:
 
 
 def picture_of(node: object) -> Markup | None:
-    """The picture of a mesh or of a sharding; None for other records."""
+    """The picture of a mesh or a sharding; None for other records."""
     if isinstance(node, MeshRecord):
         return render_mesh_svg(node)
     if isinstance(node, ShardingRecord | LeafShardingRecord):

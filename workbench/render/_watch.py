@@ -33,7 +33,7 @@ def render_watch_text(record: WatchRecord) -> str:
 
 
 def watched_outputs(step: RoundRecord) -> dict[str, float]:
-    """The outputs of a step, without the figures that `watch` measures itself; of several numbers their mean."""
+    """The outputs of a step without the figures that `watch` measures; arrays as their mean."""
     found = {}
     for name, value in step.metrics.items():
         if name.endswith(_MEASURED):

@@ -1,16 +1,16 @@
-"""A program under other shardings than its own, in words."""
+"""A program under other shardings, in words."""
 
 from collections.abc import Callable
 
 from workbench.records.compiled import ProgramRecord, TrafficRecord, WhatIfRecord
 from workbench.render.units import axes_text, bytes_text, count_text, flops_text, spec_text
 
-_NAMED = 3  # arrays that a sentence still names one by one
+_NAMED = 3  # maximum number of arrays named in a sentence
 _SIGNS = {"added": "+", "removed": "−", "more": "▲", "less": "▼", "same": "="}
 
 
 def describe_what_if(record: WhatIfRecord) -> str:
-    """One sentence: what was tried, and how its collectives differ.
+    """Summarizes a trial in one sentence: its specs, and how the collectives differ.
 
     Example:
         >>> from workbench.records.program import PlanRecord
@@ -35,13 +35,13 @@ def render_what_if_text(record: WhatIfRecord) -> str:
     lines += [f"  {name}: {before} -> {after}" for name, before, after in what_if_amounts(record)]
     lines += [f"  {_traffic_line(row)}" for row in record.traffic] or ["  no collectives, before or after"]
     if record.compiled is None:
-        lines.append("Planned by Shardy: sites in the program, a loop's counted once. The compiler may combine them.")
+        lines.append("Planned by Shardy: sites in the program, loops count once. The compiler may combine them.")
     lines += [f"Note: {note}" for note in record.notes]
     return "\n".join(lines)
 
 
 def what_if_amounts(record: WhatIfRecord) -> list[tuple[str, str, str]]:
-    """Figures of one device before and after; only figures that are known for both."""
+    """Figures of one device before and after, if both are known."""
     held = (_argument_bytes(record.before), _argument_bytes(record.after))
     rows: list[tuple[str, float | None, float | None, Callable[[float], str]]] = [
         ("arguments per device", *held, bytes_text)
@@ -55,7 +55,7 @@ def what_if_amounts(record: WhatIfRecord) -> list[tuple[str, str, str]]:
 
 
 def change_sign(row: TrafficRecord) -> str:
-    """A sign for what became of a collective, next to its word."""
+    """The sign for a collective's change, shown next to the word."""
     return _SIGNS[row.change]
 
 

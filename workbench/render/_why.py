@@ -7,11 +7,11 @@ from collections.abc import Sequence
 from workbench.records.sharding import WhyArrayRecord, WhyCollectiveRecord, WhyOperandRecord, WhyRecord
 from workbench.render.units import axes_text, bytes_text, count_text, line_text, spec_text
 
-_INDEX = re.compile(r"(?<=[\[._])\d+(?=[\]._'`])")  # of a layer: `layers[3].w`, `params['Dense_1']`, and not `w1`
+_INDEX = re.compile(r"(?<=[\[._])\d+(?=[\]._'`])")  # a layer's number: `layers[3].w`, `params['Dense_1']`, not `w1`
 
 
-_FEW = 8  # reasons that are told one by one; more are grouped
-_MOST_PLACES = 3  # of a group, those with most bytes
+_FEW = 8  # reasons listed one by one; more are grouped
+_MOST_PLACES = 3  # of a group, largest first
 
 
 def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
@@ -32,7 +32,7 @@ def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
     for cause in record.causes:
         lines += [f"Cause: {cause.sentence}", f"   {cause.advice}"]
     groups: dict[tuple[object, ...], list[WhyCollectiveRecord]] = {}
-    for found in record.collectives:  # those of equal layers have one reason
+    for found in record.collectives:  # equal layers share a reason
         groups.setdefault((_headline(found), _without_indices(found.sentence)), []).append(found)
     is_long = len(groups) > _FEW and not details
     if is_long:
@@ -44,7 +44,7 @@ def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
     if record.arrays:
         lines.append("Replicated and large")
     arrays: dict[tuple[object, ...], list[WhyArrayRecord]] = {}
-    for array in record.arrays:  # those of equal layers are one
+    for array in record.arrays:  # equal layers are merged
         key = (_without_indices(array.name), array.size_bytes, array.copies, _without_indices(array.sentence))
         arrays.setdefault(key, []).append(array)
     shown = list(arrays.values())[:_MOST_PLACES] if is_long else list(arrays.values())
@@ -74,7 +74,7 @@ def _one_by_one(groups: list[list[WhyCollectiveRecord]], details: bool) -> list[
 
 
 def _by_reason(collectives: Sequence[WhyCollectiveRecord]) -> list[str]:
-    """One paragraph per reason and axes: how many collectives, their bytes, and the places with most bytes."""
+    """One paragraph per reason and axes: number of collectives, bytes, and the largest places."""
     groups: dict[tuple[str, ...], list[WhyCollectiveRecord]] = {}
     for found in collectives:
         groups.setdefault((found.reason, *found.axes), []).append(found)
@@ -109,7 +109,7 @@ _TITLES = {
     "constraint": "A constraint changes the sharding over {over}",
     "whole dimension": "An operation needs a dimension that {over} cuts",
     "unsplit operation": "An operation is not split over {over}",
-    "output": "Results are asked for in another sharding over {over}",
+    "output": "Results are requested in another sharding over {over}",
     "program": "The program writes exchanges over {over}",
     "compiler": "The compiler chose other shardings over {over}",
     "unknown": "No reason was found over {over}",
@@ -130,7 +130,7 @@ def _sizes(sizes: Sequence[int]) -> str:
 
 
 def _without_indices(text: str) -> str:
-    """The text with `*` for the numbers in names: `layers[3].w` and `layers[4].w` are alike."""
+    """The text with `*` for the numbers in names, so that `layers[3].w` and `layers[4].w` are equal."""
     return re.sub(r"`[^`]*`", lambda name: _INDEX.sub("*", name[0]), text)
 
 

@@ -1,4 +1,4 @@
-"""Lines between stages: straight down a lane, side by side where several run, around a card that is in the way."""
+"""Lines between stages: straight down a lane, side by side, and around cards in the way."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ class Wire:
     """A line through `points`, with an arrow at its end; `source` and `target` are stage paths ("" outside)."""
 
     points: tuple[tuple[float, float], ...]
-    kind: str  # the hue: server, clients, broadcast, reduce
+    kind: str  # hue: server, clients, broadcast, reduce
     source: str
     target: str
     label: str = ""
@@ -49,7 +49,7 @@ class Level(Protocol):
         ...
 
     def output_lane(self, index: int) -> int | None:
-        """The lane in which a stage's outputs are."""
+        """The lane of a stage's outputs."""
         ...
 
 
@@ -94,7 +94,7 @@ def _nets(level: Level, leaving: Mapping[int, Sequence[ValueRecord]]) -> dict[tu
             lane = level.input_lane(index)
             entries = [at for m, at in level.start if m == maker]
             if maker < 0 and lane not in (None, *entries):
-                continue  # a constant, which is nobody's input: see `_captured`
+                continue  # a constant, which is not an input: see `_captured`
             if maker < len(level.stages):
                 connect(maker, index, _entry_lane(level, index, maker) if maker < 0 else lane)
     last = len(level.stages)
@@ -105,7 +105,7 @@ def _nets(level: Level, leaving: Mapping[int, Sequence[ValueRecord]]) -> dict[tu
 
 
 def _makers(level: Level, values: Sequence[ValueRecord]) -> list[int]:
-    """The stages that make these outputs: by name, or where names differ the last one that makes such an array."""
+    """The stages that produce these outputs, by name; else the last stage with an output of equal shape and dtype."""
     makers: set[int] = set()
     for value in values:
         named = [i for i, stage in enumerate(level.stages) if value.name in {made.name for made in stage.outputs}]
@@ -118,7 +118,7 @@ def _makers(level: Level, values: Sequence[ValueRecord]) -> list[int]:
 
 
 def _captured(level: Level, nets: Sequence["_Net"]) -> list[Wire]:
-    """A short arrow into every stage that reads constants: values that the program holds and nobody passes in."""
+    """A short arrow into every stage that reads constants, which are values that the program closes over."""
     fed = {(net.maker, consumer) for net in nets for consumer, _, _ in net.ends}
     wires = []
     for index, stage in enumerate(level.stages):
@@ -203,7 +203,7 @@ def _aside(level: Level, net: _Net) -> float:
 
 
 def _crossings(level: Level, nets: list[_Net], arrivals: Mapping[int, Sequence[float]]) -> list[Wire]:
-    """One line per broadcast and reduction, from the farthest wire that arrives at it to where its value goes on."""
+    """One line per broadcast and reduction, from its farthest incoming wire to the start of its output."""
     departures = {
         net.maker: _aside(level, net) if net.side else level.lanes[net.lane].centre + net.offset for net in nets
     }

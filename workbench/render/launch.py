@@ -1,4 +1,4 @@
-"""A program of nodes in words: what it is before launch, and what every node does after it."""
+"""A program of nodes in words, before launch and while it runs."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,11 +16,11 @@ STATE_SIGNS = {
 }  # fmt: skip
 NODE_KINDS = {"function": "function", "class": "run loop", "service": "service"}
 _FAILED = ("raised", "killed", "hung")
-_SHOWN = 8  # nodes of a group that are listed; failed ones always are
+_SHOWN = 8  # maximum listed nodes of a group; failed nodes are always listed
 
 
 def groups_of(graph: ProgramGraphRecord) -> dict[str, tuple[NodeRecord, ...]]:
-    """The nodes by their group, in the order in which they were added."""
+    """The nodes by group, in the order of their addition."""
     found: dict[str, list[NodeRecord]] = {}
     for node in graph.nodes:
         found.setdefault(node.group, []).append(node)
@@ -35,7 +35,7 @@ def calls_between(graph: ProgramGraphRecord) -> Counter[tuple[str, str]]:
 
 
 def describe_graph(graph: ProgramGraphRecord) -> str:
-    """The graph in one sentence per group, for screen readers and plain text.
+    """Describes the graph in one sentence per group, for screen readers and plain text.
 
     Example:
         >>> describe_graph(ProgramGraphRecord(name="p", nodes=()))
@@ -87,13 +87,13 @@ def count_states(states: Iterable[NodeStateRecord]) -> str:
 
 
 def worst_hue(states: Sequence[NodeStateRecord]) -> str:
-    """The colour that stands for several nodes: that of the one in most trouble."""
+    """The colour for several nodes: the colour of the worst state."""
     order = ("bad", "reduce", "good", "accent", "muted")
     return min((STATE_HUES[state.state] for state in states), key=order.index, default="muted")
 
 
 def load_text(states: Sequence[NodeStateRecord]) -> str:
-    """Calls per second, waiting calls, processors and memory of several nodes together; what is not known is left out.
+    """Calls per second, waiting calls, processors and memory of several nodes; unknown values are omitted.
 
     Memory of nodes that share a process is counted once.
     """
@@ -109,7 +109,7 @@ def load_text(states: Sequence[NodeStateRecord]) -> str:
 
 
 def _rate_text(rate: float) -> str:
-    """A rate with as many digits as say something."""
+    """A rate with its significant digits."""
     return f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
 
 
@@ -131,7 +131,7 @@ def render_graph_text(graph: ProgramGraphRecord) -> str:
 
 
 def render_launched_text(record: LaunchedRecord) -> str:
-    """A launched program: per group what its nodes do, then each node; long groups are cut, failures never."""
+    """A launched program: states per group, then each node; long groups are cut, but not failures."""
     states = {state.label: state for state in record.states}
     lines = [describe_launched(record)]
     for label, nodes in groups_of(record.graph).items():
@@ -149,7 +149,7 @@ def render_launched_text(record: LaunchedRecord) -> str:
 
 
 def group_details(nodes: Sequence[NodeRecord], graph: ProgramGraphRecord) -> list[str]:
-    """A group's methods, and what its nodes ask for; empty lines are left out."""
+    """A group's methods and its nodes' resources, without empty lines."""
     sizes = Counter(node.host for node in graph.nodes)
     methods = dict.fromkeys(name for node in nodes for name in node.methods)
     sharing = any(sizes[node.host] > 1 for node in nodes)

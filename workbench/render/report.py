@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from workbench.render._html import figure, page, section
 from workbench.render._svg import Markup, element, join
 
-# A browser that opens the file may not fetch anything, whatever a picture or a name inside it says.
+# A browser that opens the file must not fetch anything, even if a picture or a name in the file requests it.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _STYLE = (
     ".wb-scroll{overflow-x:auto}td.wb-number,th.wb-number{text-align:right;font-variant-numeric:tabular-nums}nav "
@@ -26,14 +26,14 @@ class ReportText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportCode:
-    """Lines to be read as they are written: a program, a jaxpr."""
+    """Preformatted lines: a program, a jaxpr."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportPicture:
-    """An SVG with a caption, which is also what a screen reader says."""
+    """An SVG with a caption, which is also the text for screen readers."""
 
     svg: str
     caption: str
@@ -41,7 +41,7 @@ class ReportPicture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportImage:
-    """A PNG with a caption; `dark` is shown instead where the reader's system is dark."""
+    """A PNG with a caption; `dark` is shown instead if the reader's system is dark."""
 
     png: bytes
     caption: str
@@ -50,7 +50,7 @@ class ReportImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportTable:
-    """A table; columns whose cells are all numbers (`12`, `3.4 MiB`) are set to the right."""
+    """A table; columns of numbers (`12`, `3.4 MiB`) are right-aligned."""
 
     caption: str
     header: tuple[str, ...]
@@ -62,7 +62,7 @@ _Piece = ReportText | ReportCode | ReportPicture | ReportImage | ReportTable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportSection:
-    """A heading and what is under it."""
+    """A heading and its contents."""
 
     heading: str
     pieces: tuple[_Piece, ...]
@@ -71,12 +71,12 @@ class ReportSection:
 def render_report(title: str, lead: str, sections: Sequence[ReportSection]) -> Markup:
     """The report as a whole page that follows the reader's light or dark system and fetches nothing.
 
-    Every text is escaped. Pictures are embedded as images, so that neither their styles nor their ids meet.
+    Every text is escaped. Pictures are embedded as images, so that their styles and ids do not collide.
 
     Args:
         title: The page's title.
-        lead: The first paragraph: what the reader is looking at.
-        sections: What follows, in this order; they are listed with links under the lead.
+        lead: The first paragraph, which introduces the report.
+        sections: The sections in order; links to them are listed under the lead.
 
     Returns:
         The text of an HTML file.
@@ -132,7 +132,7 @@ def _render_table(table: ReportTable) -> Markup:
 
 
 def _is_number(cell: object) -> bool:
-    # "3.4 MiB", "–12", "1,024" and "unknown" count; a stage's path "2.0" is text where a name is next to it.
+    # "3.4 MiB", "–12", "1,024" and "unknown" are numbers; a stage's path "2.0" next to a name is text.
     text = str(cell).lstrip("-–~≈ ")
     return text[:1].isdigit() or text in ("", "unknown")
 

@@ -73,7 +73,7 @@ METRIC_TITLES = {
 
 
 def work_text(flops: float | None, elementwise: float | None) -> str:
-    """FLOPs of matrix products with those of elementwise operations, which are counted apart.
+    """FLOPs of matrix products and of elementwise operations, which are counted separately.
 
     Example:
         >>> work_text(2e6, 1500.0), work_text(2e6, 0.0), work_text(0.0, 1500.0), work_text(None, None)
@@ -99,7 +99,7 @@ def count_text(value: float | None) -> str:
 
 
 def seconds_text(value: float | None) -> str:
-    """A duration with the unit that suits it.
+    """A duration with a suitable unit.
 
     Example:
         >>> seconds_text(0.0021), seconds_text(3e-7), seconds_text(12.5), seconds_text(None)
@@ -126,14 +126,14 @@ def shape_text(dtype: str, shape: Iterable[int]) -> str:
 
 
 def source_text(file: str, line: int) -> str:
-    """A place in the code as its author knows it: the file's name without its folders.
+    """A place in the code: the file's name without its folders, and the line.
 
     Example:
         >>> source_text("lab/fedavg.py", 12), source_text("/tmp/ipykernel_7/123.py", 3)
         ('fedavg.py:12', 'notebook cell:3')
     """
-    # A notebook cell's file name is a temporary path with a hash in it, which says nothing to its author.
-    if file.startswith("In ["):  # a call tree knows the number of the cell
+    # A notebook cell's file name is a temporary path with a hash, which means nothing to its author.
+    if file.startswith("In ["):  # call trees contain the number of the cell
         return f"{file}:{line}"
     if "ipykernel_" in file or file.startswith("<ipython-input"):
         return f"{cell_name(file) or 'notebook cell'}:{line}"
@@ -141,7 +141,7 @@ def source_text(file: str, line: int) -> str:
 
 
 def line_text(line: SourceLine) -> str:
-    """A line for a terminal, where a path can be followed: the whole path, but a notebook's cell by its number.
+    """A line for a terminal, with the whole path that terminals can open; notebook cells by number.
 
     Example:
         >>> line_text(SourceLine(file="lab/fedavg.py", line=12))
@@ -186,7 +186,7 @@ def axes_text(axes: tuple[str, ...]) -> str:
 
 
 def spec_text(spec: Sequence[Sequence[str]]) -> str:
-    """A spec as one writes it.
+    """A spec in short form.
 
     Example:
         >>> spec_text((("clients",), (), ("data", "model")))
@@ -196,7 +196,7 @@ def spec_text(spec: Sequence[Sequence[str]]) -> str:
 
 
 def amount_text(value: float | str | None, unit: str) -> str:
-    """A compared value with its unit; a dash for what is not there or not known.
+    """A compared value with its unit; a dash if the value is missing or unknown.
 
     Example:
         >>> amount_text(2048.0, "bytes"), amount_text(None, "flops"), amount_text("v5e", "")

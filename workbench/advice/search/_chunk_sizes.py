@@ -1,4 +1,4 @@
-"""Chunk sizes as part of a search: which ones differ on a device, and which comes first where seconds do not."""
+"""Chunk sizes in a search: candidates, and their order for equal seconds."""
 
 import copy
 import math
@@ -10,11 +10,11 @@ from workbench.plan import ChunkSize
 
 _MOST = 5
 _WHOLE_RANGE = 10.0  # powers of two
-_EQUAL = 0.02  # of the seconds: the model knows no more
+_EQUAL = 0.02  # of the seconds: the accuracy of the model
 
 
 def chunk_candidates(program: SearchProgram) -> list[int]:
-    """The chunk sizes that differ on a device: the program's own, that of "auto", one client, all, and some between.
+    """Candidate chunk sizes: the program's own, the choice of "auto", 1, all clients, and sizes between.
 
     Args:
         program: The program on its mesh.
@@ -30,16 +30,16 @@ def chunk_candidates(program: SearchProgram) -> list[int]:
     named = {1, everything, program.chunk_size or everything, _planned(program, "auto") or everything}
     between = [chunk_shard(everything, 2**power)[0] for power in range(1, max(everything.bit_length(), 2))]
     while len(named) < _MOST and (left := [each for each in between if each not in named]):
-        # the one that is furthest from all others, as a factor
+        # the size with the largest factor to all others
         named.add(max(left, key=lambda size: min(abs(math.log(size / other)) for other in named)))
     return sorted(named)
 
 
 def chunk_penalty(chunk: int | None, usual: int | None) -> float:
-    """Factor on seconds for the ranking: of equal chunk sizes, the nearest to the usual size wins.
+    """Factor on seconds for the ranking: the size nearest to the usual size wins ties.
 
-    Peaks and bandwidths say nothing about how well a small chunk fills a device. `jit` takes as many clients as fit in
-    a quarter of the memory; a choice that leaves it needs 2 % of the seconds for its reason.
+    The model of peaks and bandwidths ignores how well a small chunk fills a device. `jit` takes as many clients as fit
+    in a quarter of the memory; another choice must save 2 % of the seconds.
 
     Example:
         >>> chunk_penalty(4, 4), chunk_penalty(1, 1024)

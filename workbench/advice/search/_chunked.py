@@ -1,4 +1,4 @@
-"""Searches of one program that differ in mesh or chunk size, joined: all are ranked together, the best are compiled."""
+"""Joins searches that differ in mesh or chunk size: ranks all choices, compiles the best."""
 
 import math
 import threading
@@ -27,15 +27,15 @@ def with_chunk_sizes(
     notes: list[str],
     cancel: threading.Event | None,
 ) -> list[Search]:
-    """The searches and, for the meshes of the best choices, one more per other chunk size, with the same specs.
+    """Adds searches for other chunk sizes, with the meshes and specs of the best choices.
 
     Args:
-        searches: Those that were run, one per mesh.
-        best: Choices over all of them whose chunk size is varied.
-        until: When it has to end, on the monotonic clock.
-        progress: Called with what is done now.
-        notes: What could not be tried is appended.
-        cancel: Ends it once it is set.
+        searches: Finished searches, one per mesh.
+        best: Number of best choices whose chunk size is varied.
+        until: Deadline on the monotonic clock.
+        progress: Called with the current activity.
+        notes: Untried chunk sizes are appended.
+        cancel: Ends the search once it is set.
     """
     made = list(searches)
     chosen: dict[int, list[tuple[Spec, ...]]] = {}
@@ -63,7 +63,7 @@ def with_chunk_sizes(
 
 
 def ranked(searches: Sequence[Search], each: int = 4) -> list[Choice]:
-    """The best choices of all searches as planned: what fits first, then the seconds."""
+    """The best planned choices of all searches: fitting choices first, then by seconds."""
     usual = {id(search): usual_chunk(search.program) for search in searches}
 
     def rank(choice: Choice) -> tuple[bool, float]:
@@ -82,13 +82,13 @@ def compile_best(
     progress: Callable[[str], None],
     cancel: threading.Event | None,
 ) -> None:
-    """Compiles the best choices of all searches, where the chip's compiler is installed for CPU devices first.
+    """Compiles the best choices of all searches, first for CPU devices if the chip's compiler is installed.
 
     Args:
         searches: One per mesh and chunk size.
         count: Choices to compile.
-        until: When no other compilation is begun, on the monotonic clock; one choice is compiled in any case.
-        progress: Called with what is done now.
+        until: Time on the monotonic clock after which no compilation starts; one choice is compiled in any case.
+        progress: Called with the current activity.
         cancel: Ends it once it is set.
     """
     now = time.monotonic()
@@ -108,7 +108,7 @@ def compile_best(
 
 
 def _is_over(until: float, cancel: threading.Event | None, number: int) -> bool:
-    """Returns whether no other choice is to be compiled; one is in any case, unless somebody asked to stop."""
+    """Returns whether to compile no more choices; one choice is compiled unless cancelled."""
     return (cancel is not None and cancel.is_set()) or (number > 0 and time.monotonic() > until)
 
 
@@ -124,18 +124,19 @@ def joined_record(
     whole: int,
     shown: int,
 ) -> SearchRecord:
-    """One record of all searches, its choices named by their mesh where meshes differ.
+    """One record of all searches; choices are named by mesh if meshes differ.
 
     Args:
-        name: Of the program.
-        target: What was compiled for.
-        searches: Those over the meshes, then those with other chunk sizes.
-        seconds: Spent for all.
-        ended: How.
-        notes: What could not be tried.
+        name: Name of the program.
+        target: Target of the compilation.
+        searches: The searches over meshes, then the searches with other chunk sizes.
+        seconds: Total time spent.
+        ended: How the search ended.
+        notes: Notes on untried candidates.
         by_mesh: Whether meshes differ.
-        whole: How many of the searches come with `shown` choices; of each later one the best and what was compiled.
-        shown: Choices.
+        whole: Number of searches that contribute `shown` choices; later searches contribute their best and compiled
+            choices.
+        shown: Choices per search.
     """
     records = [search.record() for search in searches]
     choices: list[tuple[tuple[bool, int, float], ShardingChoiceRecord]] = []
@@ -163,7 +164,7 @@ def joined_record(
 
 
 def mesh_text(sizes: Sequence[int]) -> str:
-    """Sizes as they are written: "4 x 2"."""
+    """Sizes as text: "4 x 2"."""
     return " x ".join(map(str, sizes))
 
 

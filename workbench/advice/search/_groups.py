@@ -32,7 +32,7 @@ class ArgumentLeaf:
 
 @dataclass
 class SpecGroup:
-    """Leaves that share a spec, and the results that take their place."""
+    """Leaves that share a spec, and the results that replace them."""
 
     pattern: str
     shape: tuple[int, ...]
@@ -41,15 +41,15 @@ class SpecGroup:
     size_bytes: int
     outputs: list[int] = field(default_factory=list)
     locked: Spec | None = None
-    patterns: tuple[str, ...] = ()  # more than one where no single pattern names its leaves and no others
-    is_exception: bool = False  # whether a pattern of other groups would match its name: it is listed where replicated
+    patterns: tuple[str, ...] = ()  # several if no single pattern matches exactly its leaves
+    is_exception: bool = False  # another group's pattern matches its name, so it is listed even if replicated
 
     def __post_init__(self) -> None:
         self.patterns = self.patterns or (self.pattern,)
 
     @property
     def argument(self) -> str:
-        """The argument that its first leaf belongs to."""
+        """The argument of its first leaf."""
         return pattern_argument(self.pattern)
 
     def record(self, leaves: Sequence[ArgumentLeaf]) -> SpecGroupRecord:
@@ -70,7 +70,7 @@ def pattern_argument(name: str) -> str:
 
 
 def _patterns_of(names: Sequence[str]) -> tuple[str, ...]:
-    """The patterns of some paths that differ in numbers alone: `*` where every combination of the numbers is there.
+    """Patterns of paths that differ only in numbers: `*` if all combinations of numbers occur.
 
     Example:
         >>> _patterns_of(["p['Mlp_0']['Dense_1']", "p['Mlp_1']['Dense_1']"])
@@ -89,18 +89,18 @@ def _patterns_of(names: Sequence[str]) -> tuple[str, ...]:
 def group_leaves(
     leaves: Sequence[ArgumentLeaf], outputs: Sequence[tuple[str, tuple[int, ...], str]]
 ) -> list[SpecGroup]:
-    """Groups leaves by pattern and shape; optimizer states join the parameter whose path ends theirs.
+    """Groups leaves by pattern and shape; optimizer states join their parameter, matched by path ending.
 
     Args:
         leaves: The arrays of the arguments.
-        outputs: Path, shape and dtype of every result: one whose path ends as that of a leaf takes its place.
+        outputs: Path, shape and dtype of every result; a result replaces the leaf with the same path ending.
     """
     tails: dict[tuple[tuple[str, ...], tuple[int, ...]], int] = {}
     tokens = [_tokens(leaf.name) for leaf in leaves]
     for number, (leaf, words) in enumerate(zip(leaves, tokens, strict=True)):
         if len(words) > 1:
             tails.setdefault((words[1:], leaf.shape), number)
-        if len(words) > 2 and words[1] == "params":  # of one state that holds the optimizer's as well
+        if len(words) > 2 and words[1] == "params":  # of a training state that includes the optimizer state
             tails.setdefault((words[2:], leaf.shape), number)
     owner = [
         _owner(number, words, leaf.shape, tails)
@@ -117,9 +117,9 @@ def group_leaves(
         found[key].leaves.append(number)
         found[key].size_bytes += leaf.size_bytes
     shared = Counter(pattern for pattern, _ in found)
-    general: set[str] = set()  # patterns of one group each, where groups that match them too are listed by name
+    general: set[str] = set()  # patterns of one group, whose other matches are listed by name
     for key, group in found.items():
-        if shared[key[0]] > 1:  # layers of different widths: a pattern names one group
+        if shared[key[0]] > 1:  # layers of different widths: a pattern must match one group
             own = [leaves[i].name for i in group.leaves if pattern_of(leaves[i].name) == key[0]]
             group.patterns, group.is_exception = _patterns_of(own), True
             if general.intersection(group.patterns):
@@ -137,7 +137,7 @@ def group_leaves(
 
 
 def candidates(shape: Sequence[int], axes: Mapping[str, int], at_most: int = 81) -> list[Spec]:
-    """Every spec that shards a shape evenly, the replicated one first: each axis on one dimension or on none.
+    """All specs that shard a shape evenly, replication first: each axis on at most one dimension.
 
     Example:
         >>> candidates((8,), {"data": 4})
@@ -172,7 +172,7 @@ def _owner(
     shape: tuple[int, ...],
     tails: Mapping[tuple[tuple[str, ...], tuple[int, ...]], int],
 ) -> int:
-    """The leaf whose path below its argument, or its `params`, ends the path of this one; itself where none does."""
+    """The parameter leaf whose path (without argument or `params`) ends this leaf's path, or this leaf."""
     for start in range(2, len(words)):
         found = tails.get((words[start:], shape))
         if found is not None and found != number:

@@ -1,4 +1,4 @@
-"""Searches meshes together with shardings, and the smallest slices that a program fits on."""
+"""Searches meshes together with shardings, and the smallest slices that fit a program."""
 
 import itertools
 import math
@@ -20,10 +20,10 @@ from workbench.records.advice import SearchRecord, ShardingChoiceRecord, SliceRe
 from workbench.records.compiled import TargetRecord
 from workbench.render.units import bytes_text
 
-_COMPILED = 3  # of the best choices over all meshes and chunk sizes
-_FOR_SPECS = 0.7  # of the time for planning, where chunk sizes are searched as well
-_SHOWN = 4  # choices of each mesh and chunk size
-_MOST_COMPILED_SIZES = 4  # slices of one family that are compiled for
+_COMPILED = 3  # compiled choices over all meshes and chunk sizes
+_FOR_SPECS = 0.7  # of the planning time, if chunk sizes are searched as well
+_SHOWN = 4  # choices per mesh and chunk size
+_MOST_COMPILED_SIZES = 4  # compiled slices per family
 
 
 def search_meshes(
@@ -43,7 +43,7 @@ def search_meshes(
     machine = parse_target(target)
     names = _axes_of(call, axes)
     began = time.monotonic()
-    share = (0.5 if compiled else 1.0) * (_FOR_SPECS if call.holds_clients else 1.0)  # of the time, for the specs
+    share = (0.5 if compiled else 1.0) * (_FOR_SPECS if call.holds_clients else 1.0)  # share of the time for specs
     meshes = list(mesh_shapes(machine.devices, len(names)))
     searches: list[Search] = []
     notes: list[str] = []
@@ -72,7 +72,7 @@ def search_meshes(
         searches.append(search)
     if not searches:
         message = (
-            f"`search` was given on={target!r}, on no mesh of which `{call.name}` could be planned: "
+            f"`search` was given on={target!r}, but `{call.name}` could not be planned on any of its meshes: "
             f"{'; '.join(notes)}. Every axis must suit the program: pass `axes=` with the names that it uses."
         )
         raise MeshError(message)
@@ -167,7 +167,7 @@ def _smallest(
     progress: Progress | None,
     cancel: threading.Event | None,
 ) -> tuple[SliceRecord, SearchRecord | None]:
-    """The smallest slice of one family, with its search; compilers decide, the plan only says where to begin."""
+    """The smallest slice of one family, with its search: starts from the plan, decided by compilers."""
     machines = _slices(target)
     tried: list[str] = []
     row: SliceRecord | None = None
@@ -235,7 +235,7 @@ def _smallest(
 
 
 def _too_small(machine: TargetRecord, whole: int) -> str:
-    """Returns the reason that a slice was not planned: its devices together hold less than the arguments."""
+    """Returns the reason that a slice was not planned: its memory is smaller than the arguments."""
     memory = bytes_text(machine.devices * machine.available_bytes)
     return f"{machine.name}: the arguments alone are {bytes_text(whole)}, and its devices have {memory} together"
 
@@ -252,11 +252,11 @@ def _silent(_phase: str) -> None:
 
 
 def _slices(target: str) -> list[TargetRecord]:
-    """The slices of a family by size, one per number of devices; of a named slice those up to it."""
+    """The slices of a family by size, one per number of devices; up to a named slice."""
     chip, _, _ = target.partition(":")
     known = next((each for each in list_targets() if each.chip == chip), None)
     if known is None:
-        parse_target(target if ":" in target else f"{target}:1x1")  # raises with the names that there are
+        parse_target(target if ":" in target else f"{target}:1x1")  # raises with the known names
         message = f"`search` was given on={target!r}, whose slices are unknown. Name a family such as 'v5e'."
         raise MeshError(message)
     limit = parse_target(target).devices if ":" in target else None
@@ -269,7 +269,7 @@ def _slices(target: str) -> list[TargetRecord]:
 
 
 def _axes_of(call: TracedCall, axes: Sequence[str] | None) -> tuple[str, ...]:
-    """The axes to be sized: as given, those of the mesh, or that of the clients ("data" without any) and "model"."""
+    """The axes to size: as given, of the mesh, or the client axis ("data" without clients) and "model"."""
     if axes is not None:
         return tuple(axes)
     mesh = current_mesh() or call.mesh
@@ -277,5 +277,5 @@ def _axes_of(call: TracedCall, axes: Sequence[str] | None) -> tuple[str, ...]:
 
 
 def _first_axes(call: TracedCall) -> tuple[str, ...]:
-    """The axes of the clients, or "data" in a program without any."""
+    """The client axes, or "data" in a program without clients."""
     return tuple(placement.name for placement in plan_call(call).placements) or ("data",)

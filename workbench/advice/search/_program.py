@@ -1,4 +1,4 @@
-"""A program whose arguments can be sharded in any way: planned by Shardy, compiled, priced on a chip."""
+"""A program to price on a chip with any argument shardings: planned by Shardy, or compiled."""
 
 import functools
 import threading
@@ -37,7 +37,7 @@ Assignment = tuple[Spec | None, ...]  # one spec per group; None leaves it to pr
 
 @dataclass(frozen=True)
 class Priced:
-    """Cost of one assignment on one device in one call."""
+    """Cost of one assignment, per call and device."""
 
     specs: tuple[Spec, ...]
     seconds: float | None
@@ -47,23 +47,23 @@ class Priced:
     fits: bool | None = None
     how: Literal["planned", "rehearsed", "compiled"] = "planned"
     note: str = ""
-    flops: float | None = None  # of one device; None where it was compiled
-    traffic_seconds: float | None = None  # of its memory traffic; None where it was compiled
-    counts_plan: bool = False  # its memory traffic is the plan's, as the compiler for CPU devices made more
+    flops: float | None = None  # of one device; None if compiled
+    traffic_seconds: float | None = None  # of its memory traffic; None if compiled
+    counts_plan: bool = False  # uses the plan's memory traffic, because the CPU compiler's is larger
 
 
 class SearchProgram:
-    """A traced call on one mesh, to be priced with any specs of its arguments.
+    """A traced call on one mesh, to price with any specs of its arguments.
 
     Args:
         call: The traced call.
-        mesh: The mesh; its axes are taken as Auto, so that the compiler may reshard.
+        mesh: The mesh; its axes are treated as Auto, so that the compiler may reshard.
         chip: The chip that seconds are predicted for.
         compiler: "auto" compiles for the chip where its compiler is installed, else for CPU devices.
-        memory_bytes: What one device may use; by default the memory of the chip.
-        target: The machine; by default one of the chip with as many devices as the mesh.
-        chunk_size: Clients that a device computes together; by default as the call was given it, where "auto" chooses
-            for the chip and not for the devices of this process.
+        memory_bytes: Memory that one device may use; by default the memory of the chip.
+        target: The machine; by default a machine of the chip with as many devices as the mesh.
+        chunk_size: Clients that a device computes together; by default the call's own setting, with "auto" choosing for
+            the chip, not for the devices of this process.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class SearchProgram:
         if refs:
             message = (
                 f"`search` received {call.name!r} with references as arguments: {', '.join(refs)}. It traces the "
-                "program again with shapes, and a shape is no reference. Pass arrays instead, and return their new "
+                "program again with shapes, and a shape is not a reference. Pass arrays instead, and return their new "
                 "values."
             )
             raise InspectionError(message)
@@ -124,7 +124,7 @@ class SearchProgram:
         self.compiled_count: int = 0
 
     def with_chunk_size(self, chunk_size: int) -> "SearchProgram":
-        """The same program on the same mesh, its clients computed in other chunks; locked specs stay."""
+        """The same program and mesh with another chunk size; locked specs stay."""
         other = SearchProgram(self.call, self.mesh, self._chip_name, chunk_size=chunk_size, **self._options)
         for mine, its in zip(self.groups, other.groups, strict=True):
             its.locked = mine.locked
@@ -144,7 +144,7 @@ class SearchProgram:
 
     @property
     def given(self) -> Assignment | None:
-        """The specs that the arguments came with; None if none was sharded."""
+        """The given specs of the arguments; None if no argument was sharded."""
         specs = []
         for group in self.groups:
             found = self._given[group.leaves[0]]
@@ -154,14 +154,14 @@ class SearchProgram:
         return tuple(specs) if any(any(spec) for spec in specs) else None
 
     def plan(self, assignment: Assignment, *, without: tuple[int, ...] = ()) -> Priced:
-        """Propagated and priced by the cost model, without any compiler.
+        """Cost from propagation and the cost model, without a compiler.
 
         Args:
             assignment: The specs.
-            without: Positions of sharding constraints of the program, to be left out.
+            without: Positions of sharding constraints of the program to omit.
 
         Raises:
-            InspectionError: if jaxlib's Shardy refuses the program.
+            InspectionError: if jaxlib's Shardy rejects the program.
         """
         known = self._planned.get((assignment, without))
         if known is not None:
@@ -211,10 +211,10 @@ class SearchProgram:
         cancel: threading.Event | None = None,
         timeout_seconds: float | None = None,
     ) -> Priced:
-        """Compiled for the target, or for CPU devices without one, and priced on the chip.
+        """Cost on the chip after compiling for the target, or for CPU devices without a target.
 
         Raises:
-            EngineError: if the compiler dies, takes too long or `cancel` is set.
+            EngineError: if the compiler dies or takes too long, or `cancel` is set.
         """
         if self.target is None:
             return self.rehearse(specs, progress=progress, cancel=cancel, timeout_seconds=timeout_seconds)
@@ -241,13 +241,14 @@ class SearchProgram:
         cancel: threading.Event | None = None,
         timeout_seconds: float | None = None,
     ) -> Priced:
-        """Compiled for CPU devices and priced on the chip: a second of work where its own compiler takes a minute.
+        """Cost on the chip after compiling for CPU devices.
 
-        FLOPs and collectives are the compiled program's. Its memory traffic counts only where it is below the plan's:
-        the CPU's compiler keeps 16-bit operands as float32, and fuses less than those of accelerators.
+        This takes about a second; the chip's own compiler takes about a minute. FLOPs and collectives come from the
+        compiled program. Its memory traffic counts only if it is below the plan's: the CPU compiler keeps 16-bit
+        operands as float32, and fuses less than compilers for accelerators.
 
         Raises:
-            EngineError: if the compiler dies or refuses, takes too long or `cancel` is set.
+            EngineError: if the compiler dies, fails or takes too long, or `cancel` is set.
         """
         text = self._trials.text(*self._attributes(tuple(specs)))
         hlo, memory = compile_for_cpu(
@@ -274,7 +275,7 @@ class SearchProgram:
         )
 
     def _attributes(self, assignment: Assignment) -> tuple[dict[int, Spec | None], dict[int, Spec]]:
-        """Specs of arguments and of the results that take their place."""
+        """Specs of arguments and of the results that replace them."""
         inputs: dict[int, Spec | None] = {}
         outputs: dict[int, Spec] = {}
         for group, spec in zip(self.groups, assignment, strict=True):
@@ -299,7 +300,7 @@ class SearchProgram:
             (call.args, call.kwargs),
         )
         platform = self.target.platform if self.target else "cpu"
-        with on_mesh(self.mesh), UNUSED_DONATIONS_ARE_FINE:  # which of the donated fit depends on the specs to be tried
+        with on_mesh(self.mesh), UNUSED_DONATIONS_ARE_FINE:  # usable donations depend on the tried specs
             jitted = call.under(self.mesh).jitted(call.chunk_size, shardings=False, keep_unused=True)
             lowered = jitted.trace(*args, **kwargs).lower(lowering_platforms=(platform,))
         results = jax.tree_util.tree_flatten_with_path(lowered.out_info)[0]
@@ -315,7 +316,7 @@ def _chip(name: str) -> ChipRecord:
     found = known_chip(name)
     if found is None:
         message = (
-            f"The search was given chip={name!r}, of which no peaks are known. Seconds are predicted from published "
+            f"The search was given chip={name!r}, whose peak FLOP/s are unknown. Seconds are predicted from published "
             f"peaks: use one of {', '.join(CHIPS)}."
         )
         raise InspectionError(message)
@@ -323,7 +324,7 @@ def _chip(name: str) -> ChipRecord:
 
 
 def target_of(chip: str, devices: int) -> TargetRecord | None:
-    """The machine of a chip with this number of devices that is nearest to a cube, if its compiler is here."""
+    """The most cubic machine of a chip with this number of devices, if its compiler is installed."""
     for known in list_targets():
         if known.chip == chip and known.installed:
             machines = [parse_target(f"{chip}:{topology}") for topology in known.topologies]
@@ -333,7 +334,7 @@ def target_of(chip: str, devices: int) -> TargetRecord | None:
 
 
 def _common(specs: Sequence[Spec], group: SpecGroup, axes: Mapping[str, int]) -> Spec:
-    """The spec that most leaves of a group were given; replicated where it does not divide the shape."""
+    """The most frequent given spec of a group; replicated if it does not divide the shape."""
     found = max(specs, key=specs.count)
     return found if fits(found, group.shape, axes) else ((),) * len(group.shape)
 
@@ -363,7 +364,7 @@ def _sent(cost: CostRecord) -> dict[str, float]:
 
 
 def _seconds(cost: CostRecord, traffic_seconds: float | None) -> float | None:
-    """Seconds of a compiled program whose memory traffic takes `traffic_seconds` at most."""
+    """Seconds of a compiled program, with memory traffic limited to `traffic_seconds`."""
     traffic = sum(stage.memory_seconds or 0.0 for stage in cost.stages)
     if traffic_seconds is None or traffic <= traffic_seconds:
         return cost.seconds

@@ -1,4 +1,4 @@
-"""One search for shardings, meshes and slices: `on=` decides which of these are free."""
+"""One search for shardings, meshes and slices: `on=` decides what is searched."""
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ def search_call(
     """Searches shardings on a mesh, meshes of a target, or slices of families; see `Traced.search`.
 
     Raises:
-        ProgramError: for options that the kind of search has no use for.
+        ProgramError: for options that the kind of search does not use.
     """
     record = _search(
         call, on=on, axes=axes, lock=lock, seconds=seconds, compiled=compiled, compiler=compiler,
@@ -42,7 +42,7 @@ def search_call(
 
 
 def _error_bar(record: SearchRecord) -> str:
-    """Error of the seconds of the choices that were compiled for their chip."""
+    """Error of the predicted seconds of choices that were compiled for their chip."""
     rows = [(row.chip, row.how) for row in record.slices] or [(record.chip, record.best.how)]
     if all(how != "compiled" for _, how in rows) or record.target.startswith("cpu"):
         return f"{UNKNOWN}: not compiled for the chip"
@@ -95,12 +95,12 @@ def _search(
 
 
 def _refuse(kind: str, **given: bool) -> None:
-    """Raises for options that a kind of search has no use for."""
+    """Raises for options that a kind of search does not use."""
     unused = [name for name, is_given in given.items() if is_given]
     if unused:
         message = (
             f"`search` was given {', '.join(f'`{name}`' for name in unused)}, which a search for {kind} does not use. "
             '`on=` decides what is searched: a mesh for shardings, a target such as "v5e:4x4" for meshes too, a chip '
-            "or a list for the smallest slices. Leave these options out, or pass another `on=`."
+            "or a list for the smallest slices. Omit these options, or pass another `on=`."
         )
         raise ProgramError(message)

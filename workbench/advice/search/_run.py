@@ -1,4 +1,4 @@
-"""Compiled programs that are run: interleaved calls, and the interval of their ratio."""
+"""Runs compiled programs interleaved, and computes intervals of medians."""
 
 import math
 import threading
@@ -16,8 +16,8 @@ from workbench.measurement import caller_of, free_bytes
 from workbench.plan import ChunkSize
 
 _FEWEST, _MOST = 8, 40  # calls of each program
-_SECONDS = 2.0  # of all calls, once each program has its fewest
-_MISSED = 0.05  # how often the interval may miss the median
+_SECONDS = 2.0  # of all calls, after the minimum number of calls
+_MISSED = 0.05  # probability that the interval misses the median
 
 
 class Runnable(NamedTuple):
@@ -29,7 +29,7 @@ class Runnable(NamedTuple):
 
 
 class Interval(NamedTuple):
-    """A median and its interval of 95 %, from the order of the values alone."""
+    """A median and its distribution-free 95 % interval."""
 
     median: float
     low: float
@@ -45,7 +45,7 @@ def median_interval(values: Sequence[float]) -> Interval:
     """
     ordered, count = sorted(values), len(values)
     middle = (ordered[(count - 1) // 2] + ordered[count // 2]) / 2
-    outside, rank = 2 * 0.5**count, 0  # probability that the median lies beyond the values of this rank
+    outside, rank = 2 * 0.5**count, 0  # probability that the median is outside the values of this rank
     while rank + 1 < count // 2:
         more = outside + 2 * math.comb(count, rank + 1) * 0.5**count
         if more > _MISSED:
@@ -55,10 +55,10 @@ def median_interval(values: Sequence[float]) -> Interval:
 
 
 def run_interleaved(programs: Sequence[Runnable], cancel: threading.Event | None = None) -> list[list[float]]:
-    """Runs programs in turn and returns the wall seconds of every call; the first call of each is not counted.
+    """Runs programs in turn and returns the wall time of every call but the first, in seconds.
 
     Args:
-        programs: On the same devices. Shapes among their arguments become zeros.
+        programs: Programs for the same devices. Shapes among their arguments become zeros.
         cancel: Ends the runs once it is set.
 
     Raises:
@@ -76,7 +76,10 @@ def run_interleaved(programs: Sequence[Runnable], cancel: threading.Event | None
         for call, own in list(zip(calls, walls, strict=True))[:: 1 if forth else -1]:
             call(own)
     if not walls[0]:
-        message = "The measurement was stopped before every program ran. A gain needs both: start it again."
+        message = (
+            "The measurement was stopped before every program ran. A gain needs measurements of all programs: "
+            "start the measurement again."
+        )
         raise EngineError(message)
     return walls
 
@@ -85,9 +88,9 @@ def with_specs(call: TracedCall, mesh: Mesh, specs: Mapping[str, Spec], chunk_si
     """Compiles a traced call with its arguments sharded on a mesh.
 
     Args:
-        call: Without keyword arguments: `jax.jit` takes no shardings of those.
-        mesh: Its devices run the program.
-        specs: By name of the leaf; other leaves keep the sharding that they have, or are replicated.
+        call: A call without keyword arguments, because `jax.jit` takes no shardings of keyword arguments.
+        mesh: The mesh whose devices run the program.
+        specs: Specs by name of the leaf; other leaves keep their sharding, or are replicated.
         chunk_size: As for `jit`.
 
     Raises:
@@ -131,10 +134,10 @@ def _caller(program: Runnable) -> Any:
 
 
 def _require_memory(programs: Sequence[Runnable]) -> None:
-    """Raises unless the arguments of all programs, and what one of them adds while it runs, are free.
+    """Raises unless memory is free for the arguments of all programs and for running one program.
 
     Raises:
-        EngineError: with the bytes that are needed and free.
+        EngineError: if too little memory is free; states needed and free bytes.
     """
     devices: set[Device] = set()
     arguments, running = 0, 0

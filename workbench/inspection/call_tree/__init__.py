@@ -1,4 +1,4 @@
-"""The call tree: every figure of a program on the user's own functions, modules and lines."""
+"""The call tree: costs of a program by the user's functions, modules and lines."""
 
 from workbench.inspection.call_tree._build import build_tree as build_tree
 from workbench.inspection.call_tree._frames import (

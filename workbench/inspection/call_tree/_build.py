@@ -1,4 +1,4 @@
-"""Builds the tree: frames give functions and lines, scopes are between them where they were opened."""
+"""Builds the tree: frames give functions and lines; scopes are inserted where they were opened."""
 
 import functools
 from collections.abc import Callable, Hashable, Iterable
@@ -18,7 +18,7 @@ class _Node:
     file: str | None = None
     line: int | None = None
     column: int | None = None
-    pass_name: CallPass | None = None  # None: that of the children
+    pass_name: CallPass | None = None  # None: the children's
     trip_count: float | None = None
     hidden: bool = False
     scope: str = ""
@@ -35,7 +35,7 @@ class _Node:
         return found
 
 
-# What lies below a line, by scopes, pass and the identity of a library's frames, which the items hold.
+# Nodes below a line, by scopes, pass and identity of the library's frames, which the items keep alive.
 _Known: TypeAlias = dict[tuple[_Node, tuple[Scope, ...], CallPass, int], _Node]
 
 
@@ -50,11 +50,11 @@ def build_tree(
     """The tree of a program.
 
     Args:
-        items: Its work, each with its place.
+        items: Work of the program, each item with its source place.
         name: Name of the program.
         made_from: "compiled" or "jaxpr".
-        notes: What could not be known.
-        file: Where the program is written.
+        notes: Notes on missing figures.
+        file: Source file of the program.
 
     Returns:
         The tree; the totals of its root are the sums over all items.
@@ -66,7 +66,7 @@ def build_tree(
         (placed if item.frames else lost).append(item)
     _fill(root, placed, 0, known)
     named = [item for item in lost if item.scopes or item.inside]
-    if named:  # a module without stack frames, or code of libraries alone: scopes are all that is known
+    if named:  # a module without stack frames, or with library frames only: only scopes are known
         for item in named:
             _leaf(root, item, known)
     rest = [item for item in lost if not item.scopes and not item.inside]
@@ -101,7 +101,7 @@ def _shares(items: list[Item], everything: dict[str, float]) -> dict[str, float]
 
 
 def _fill(node: _Node, items: list[Item], depth: int, known: _Known) -> None:
-    """Puts items below a node whose frames up to `depth` they share."""
+    """Adds items below a node; the items share the node's frames up to `depth`."""
     here = [item for item in items if len(item.frames) <= depth]
     deep = [item for item in items if len(item.frames) > depth]
     for item in here:
@@ -149,7 +149,7 @@ def _scope_node(node: _Node, scope: Scope) -> _Node:
 
 
 def _next(item: Item, depth: int) -> Scope | None:
-    """The scope that an item enters next, unless it is a loop that is further down."""
+    """The scope that an item enters next; None if that is a loop in a deeper frame."""
     if item.taken >= len(item.scopes):
         return None
     scope = item.scopes[item.taken]
@@ -157,13 +157,13 @@ def _next(item: Item, depth: int) -> Scope | None:
 
 
 def _scopes_first(items: list[Item], depth: int) -> bool:
-    """Returns whether the next scopes of these items were opened here, and not in a function further down.
+    """Returns whether the next scopes of these items were opened here and not in a called function.
 
-    A name scope leaves no frame, so that its place is found from what it is around: a scope that two lines of the next
-    function share was opened before that function; one that only some of its lines have was opened inside.
+    A name scope leaves no frame, so its place is inferred: a scope that all lines of the next function share was opened
+    before that function; a scope on only some of its lines was opened inside.
     """
     if any(s.depth is not None and s.depth <= depth for item in items for s in item.scopes[item.taken :]):
-        return True  # a loop that is here: what was opened around it is open by now
+        return True  # a loop at this depth: the scopes around the loop are already open
     following = [_next(item, depth) for item in items]
     if any(scope is None for scope in following):
         return False
@@ -179,7 +179,7 @@ def _scopes_first(items: list[Item], depth: int) -> bool:
 
 
 def _leaf(node: _Node, item: Item, known: _Known) -> None:
-    """Puts an item below the user's innermost line: its scopes, its pass, the library's frames, the operation."""
+    """Adds an item below the user's innermost line: scopes, pass, library frames, operation."""
     key = node, item.scopes[item.taken :], item.pass_name, id(item.inside)
     place = known.get(key)
     if place is None:
@@ -203,7 +203,7 @@ def _below(node: _Node, item: Item) -> _Node:
 
 
 def _layer_node(node: _Node, layer: str, pass_name: CallPass) -> _Node:
-    if node.scope.endswith(layer):  # Equinox opens a scope of that name itself
+    if node.scope.endswith(layer):  # Equinox itself opens a scope of that name
         return node
     path = f"{node.scope}/{layer}".strip("/")
     return node.child(
@@ -263,7 +263,7 @@ def _record(
         split, at_least = node.split, node.at_least
         if node.kind in ("line", "scope", "loop") and len(node.below) == 1:
             ((key, only),) = node.below.items()
-            if isinstance(key, tuple) and key[0] == "pass":  # work of one pass alone needs no node of its own
+            if isinstance(key, tuple) and key[0] == "pass":  # work of a single pass needs no separate node
                 node.below, node.pass_name = only.below, only.pass_name
         for child in node.below.values():
             below, kinds, is_split, is_least = write(child, number)

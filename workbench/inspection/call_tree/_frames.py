@@ -1,4 +1,4 @@
-"""Python frames as nodes of a tree: which are the user's, where the program begins, what a cell is called."""
+"""Python frames as nodes of a tree: the user's frames, the start of the program, names of cells."""
 
 import functools
 import re
@@ -9,7 +9,7 @@ from workbench.records import cell_name, package_of
 
 _CELL = re.compile(r"/ipykernel_\d+/|^<ipython-input-\d+-")
 _MODULE = re.compile(r"^([A-Z]\w*)\.__call__$")
-# Libraries of layers that open no name scope themselves: a frame of a layer is shown as that layer.
+# Layer libraries that open no name scopes: a frame of a layer is shown as the layer.
 _LAYERS = (("/flax/nnx/nn/", "nnx"), ("/penzai/", "pz"))
 
 
@@ -24,7 +24,7 @@ class Frame(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def layer_of(frame_file: str, function: str) -> str | None:
-    """The name of the layer that a library's frame is the call of, as `nnx.Linear`; None for other frames."""
+    """The layer whose call a library's frame is, such as `nnx.Linear`; None for other frames."""
     match = _MODULE.match(function)
     if match is None:
         return None
@@ -33,7 +33,7 @@ def layer_of(frame_file: str, function: str) -> str | None:
 
 @functools.lru_cache(maxsize=4096)
 def shown_file(file: str) -> str:
-    """A file as it is shown: a notebook's cell as `In [n]`, everything else by its path.
+    """The displayed name of a file: `In [n]` for a notebook's cell, else the path.
 
     Example:
         >>> shown_file("<ipython-input-3-8f1c>")
@@ -47,20 +47,20 @@ def shown_file(file: str) -> str:
 def trim(
     stack: tuple[Frame, ...], name: str, outer: frozenset[tuple[str, str]] = frozenset(), called: tuple[str, ...] = ()
 ) -> tuple[Frame, ...]:
-    """A stack from the program's own function on, every call in it once.
+    """The stack from the program's own function inwards, with every call once.
 
-    XLA puts the frames of a call before those of what it inlines, and those may begin at the program again, at another
-    line where the function was traced for an earlier call. The outer frames then name the line that is meant.
+    When XLA inlines a call, it puts the caller's frames first. The inlined frames may begin at the program again, at
+    another line, if the function was traced for an earlier call. The outer frames then have the correct line.
 
     Args:
         stack: Frames, outermost first.
         name: Name of the function that was compiled.
-        outer: Files and functions of whoever compiled it, as `outer_frames` finds them.
-        called: Names of jitted functions on the way. JAX remembers their jaxprs with the stack of another program that
-            called them first, of which only what is below them is meant.
+        outer: Files and functions that called the compilation, as `outer_frames` finds them.
+        called: Names of jitted functions in the stack. JAX caches their jaxprs with the stack of the program that
+            called them first; only the frames inside these functions count.
 
     Returns:
-        The frames from the first one of that function on; where it has none, those that are not outer ones.
+        The frames from the first frame of the function inwards; without such a frame, all frames but the outer frames.
 
     Example:
         >>> outer, step = Frame("a.py", "<module>", 9), Frame("a.py", "step", 3)
@@ -95,9 +95,9 @@ def outer_frames(stacks: Iterable[tuple[Frame, ...]], name: str) -> frozenset[tu
 def below_outer(
     stack: tuple[Frame, ...], outer: frozenset[tuple[str, str]], home: str | None = None
 ) -> tuple[Frame, ...]:
-    """A stack without the outer frames that it begins with, and without what stands between those.
+    """A stack without its leading outer frames, and without the frames between them.
 
-    Placements in placements enter the plan a second time, through functions that are above no program's own function.
+    Nested placements enter the plan a second time, through functions that are not in `outer`.
 
     Example:
         >>> plan, phase = Frame("/site-packages/jax/a.py", "plan", 1), Frame("/site-packages/jax/a.py", "phase", 2)
@@ -116,7 +116,7 @@ def _is_outer(frame: Frame, outer: frozenset[tuple[str, str]]) -> bool:
 
 
 def _without_repetition(stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
-    """A stack in which no run of frames follows itself."""
+    """A stack without repeated runs of frames."""
     frames, length = list(stack), 1
     while 2 * length <= len(frames):
         start = 0
@@ -132,7 +132,7 @@ def _without_repetition(stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
 
 
 def _segments(stack: tuple[Frame, ...], name: str, outer: frozenset[tuple[str, str]]) -> list[tuple[Frame, ...]]:
-    """A stack cut where it begins again."""
+    """A stack split where it begins again."""
     starts, entered, above = [0], False, True  # above: still among the outer frames of this beginning
     for index, frame in enumerate(stack):
         named, is_outer = is_named(frame, name), _is_outer(frame, outer)
@@ -150,11 +150,11 @@ def is_named(frame: Frame, name: str) -> bool:
 
 
 def split_stack(stack: tuple[Frame, ...], home: str | None = None) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
-    """The user's frames of a stack, and those of libraries below the innermost of them.
+    """The user's frames of a stack, and the library frames below the innermost user frame.
 
     Args:
         stack: Frames, outermost first.
-        home: A library whose function the program is; it counts as the user's code.
+        home: The library that defines the program's function; it counts as the user's code.
     """
     shown = [package_of(frame.file) in (None, home) for frame in stack]
     if not any(shown):

@@ -9,7 +9,7 @@ from workbench.records.sharding import CollectiveKind
 
 
 class Scope(NamedTuple):
-    """A scope or loop around an operation; `depth` is how many frames are outside of it, where that is known."""
+    """A scope or loop around an operation; `depth` is the number of frames outside, if known."""
 
     name: str
     kind: str  # "scope" or "loop"
@@ -19,7 +19,7 @@ class Scope(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Amounts:
-    """Figures while they are added up."""
+    """Figures that are being summed."""
 
     flops_matmul: float = 0.0
     flops_elementwise: float = 0.0
@@ -33,7 +33,7 @@ class Amounts:
     measured_seconds: dict[str, float] = field(default_factory=dict)
 
     def add(self, other: "Amounts") -> None:
-        """Adds another's figures to these."""
+        """Adds the figures of `other` to these."""
         self.flops_matmul += other.flops_matmul
         self.flops_elementwise += other.flops_elementwise
         self.traffic_bytes += other.traffic_bytes
@@ -82,8 +82,8 @@ class Item:
     instruction: str = ""
     share: float = 1.0  # of the instruction's work; 0 for memory that it holds
     at_least: bool = False
-    inferred: bool = False  # the place is that of what reads or makes the value
-    taken: int = 0  # how many of the scopes are nodes already
+    inferred: bool = False  # the place is that of the value's reader or producer
+    taken: int = 0  # number of scopes that are nodes already
 
 
 def figures(amounts: Amounts) -> CallFiguresRecord:

@@ -1,4 +1,4 @@
-"""The call tree of a jaxpr: before anything is compiled."""
+"""The call tree of a jaxpr, before compilation."""
 
 import math
 from collections.abc import Callable
@@ -26,12 +26,12 @@ _COLLECTIVES: dict[str, CollectiveKind] = {
 }  # fmt: skip
 _NOTES = (
     "figures come from the jaxpr, for all devices together, before XLA optimizes, partitions and fuses it",
-    "peak memory is known of a compiled module only",
+    "peak memory is known for compiled modules only",
 )
 
 
 class _Site(NamedTuple):
-    """The place of an equation: its frames, and everything that is open around it."""
+    """The place of an equation: its frames, scopes and loops."""
 
     stack: tuple[Frame, ...]
     scopes: tuple[Scope, ...]
@@ -43,12 +43,12 @@ def read_jaxpr_tree(jaxpr: Jaxpr | ClosedJaxpr, *, name: str) -> CallTreeRecord:
     """The call tree of a traced program.
 
     Args:
-        jaxpr: What `jax.jit(fn).trace(*args).jaxpr` holds.
+        jaxpr: The value of `jax.jit(fn).trace(*args).jaxpr`.
         name: Name of the function.
 
     Returns:
-        The tree, with FLOPs, traffic as if elementwise operations fused, and the collectives that the program itself
-        asks for; those that a partitioner will insert are not in a jaxpr.
+        The tree, with FLOPs, traffic as if elementwise operations were fused, and the collectives that the program
+        itself requests. A jaxpr does not contain the collectives that a partitioner will insert.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -75,7 +75,7 @@ def read_jaxpr_tree(jaxpr: Jaxpr | ClosedJaxpr, *, name: str) -> CallTreeRecord:
 
 
 def _entered(outer: _Site, equation: JaxprEqn, name: str) -> _Site:
-    """The site inside an equation that holds a jaxpr."""
+    """The site inside an equation that contains a jaxpr."""
     stack = trim((*outer.stack, *_frames(equation)), name)
     primitive = str(equation.primitive.name)
     scopes = (*outer.scopes, *_named(equation))
@@ -134,7 +134,7 @@ def _communicate(
 
 
 def _constants(jaxpr: Jaxpr | ClosedJaxpr, site: Callable[..., _Site], name: str) -> list[Item]:
-    """Arrays that the program closes over, at the line that reads them first."""
+    """Adds arrays that the program closes over, at the line that reads them first."""
     inner = getattr(jaxpr, "jaxpr", jaxpr)
     found = []
     for variable in inner.constvars:

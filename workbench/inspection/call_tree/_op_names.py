@@ -29,10 +29,10 @@ def read_op_name(op_name: str) -> NameStack:
     """Reads the name that JAX gives an operation.
 
     Args:
-        op_name: As HLO carries it; of several that a compiler joined, the first.
+        op_name: The name in HLO; the first name if the compiler joined several.
 
     Returns:
-        Its scopes without those that JAX itself opens for calls.
+        The name without the scopes that JAX itself opens for calls.
 
     Example:
         >>> read_op_name("jit(step)/transpose(jvp(Net))/layers_0/while/body/closed_call/Dense_0/dot_general")
@@ -48,7 +48,7 @@ def read_op_name(op_name: str) -> NameStack:
         following = parts[index + 1]
         bare = _bare(part)
         if bare == "shard_map" and _STAGE.match(_bare(following)):
-            continue  # opened by the plan, which spreads clients over devices with it
+            continue  # opened by the plan, which uses it to spread clients over devices
         if bare == "while" or (bare == "cond" and _BRANCH.match(following)) or bare in _MARKED:
             scopes.append(bare)
         elif bare and not _is_structure(bare) and not _is_structure(part):
@@ -68,7 +68,7 @@ def called_functions(op_name: str) -> tuple[str, ...]:
 
 
 def pass_of(name_stack: str) -> CallPass:
-    """Pass of reverse-mode differentiation of a name stack.
+    """The pass of reverse-mode differentiation that a name stack belongs to.
 
     Example:
         >>> pass_of("transpose(jvp())/checkpoint/rematted_computation/layer/tanh")
@@ -91,14 +91,14 @@ def _is_structure(part: str) -> bool:
 
 
 def _bare(part: str) -> str:
-    """A part without the transformations around it."""
+    """A part of a name without the transformations around it."""
     while match := _TRANSFORM.match(part):
         part = match[2]
     return part
 
 
 def _split(name: str) -> list[str]:
-    """Parts between slashes that are in no parentheses: scopes may hold both, as `vmap(BTNH,BSNH->BNTS)`."""
+    """Splits at slashes outside parentheses; scopes may contain both, such as `vmap(BTNH,BSNH->BNTS)`."""
     if "(" not in name:
         return name.split("/") if name else []
     parts, depth, start = [], 0, 0

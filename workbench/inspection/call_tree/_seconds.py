@@ -9,19 +9,19 @@ from workbench.records.hardware import ChipRecord
 
 
 def predict_seconds(tree: CallTreeRecord, module: ModuleRecord, chip: ChipRecord, dtype: str) -> CallTreeRecord:
-    """A compiled module's tree with the seconds that its operations add to one call on a chip.
+    """A compiled module's tree with predicted seconds per call on a chip.
 
-    The seconds are those of `workbench.cost.time_module`, which the cost of every stage sums up too: what a collective
-    spends behind operations counts nothing.
+    The seconds come from `workbench.cost.time_module`, as in the cost of every stage: collective time that is hidden
+    behind other operations does not count.
 
     Args:
         tree: The tree of a compiled module.
         module: The module.
         chip: The chip.
-        dtype: What kernels multiply that do not say so.
+        dtype: The dtype of kernels that do not state what they multiply.
 
     Returns:
-        The tree. A node whose seconds are not known has none, nor have the nodes above it; a note says why.
+        The tree. A node with unknown seconds has none, and neither have its ancestors; a note gives the reason.
     """
     times = time_module(module, chip, dtype)
     often = {each.name: each.executions for each in (*module.instructions, *module.collectives)}
@@ -42,14 +42,14 @@ def predict_seconds(tree: CallTreeRecord, module: ModuleRecord, chip: ChipRecord
     placed = {name for node in tree.nodes for name in node.instructions}
     rest = [(time, often.get(name)) for name, time in times.items() if name not in placed]
     seconds = sum((time.seconds or 0.0) * (1.0 if n is None else n) for time, n in rest)
-    if seconds:  # operations in fast memory, which have no figure but their time
+    if seconds:  # operations in fast memory, which have no figures except their time
         tree = _with_unattributed(tree, CallFiguresRecord(predicted_seconds=seconds))
     notes = tuple(f"predicted seconds are unknown: {reason}" for reason in reasons)
     return tree.replace(notes=(*tree.notes, *notes)).with_own(own)
 
 
 def _with_unattributed(tree: CallTreeRecord, figures: CallFiguresRecord) -> CallTreeRecord:
-    """The tree with a node below its root for the time of instructions that are on no other node."""
+    """The tree with an extra node below the root for the time of instructions that are on no other node."""
     node = CallNodeRecord(
         id=len(tree.nodes), parent=0, kind="unattributed", name="time of no known operation", own=figures, total=figures
     )
@@ -57,15 +57,15 @@ def _with_unattributed(tree: CallTreeRecord, figures: CallFiguresRecord) -> Call
 
 
 def measured_tree(tree: CallTreeRecord, seconds: Mapping[str, Mapping[str, float]]) -> CallTreeRecord:
-    """A compiled module's tree with what a profile measured.
+    """A compiled module's tree with the seconds that a profile measured.
 
     Args:
         tree: The tree of the module that ran.
-        seconds: Per instruction and device the seconds of one call of the program.
+        seconds: Seconds per call of the program, by instruction and device.
 
     Returns:
-        The tree; the seconds of an instruction are shared by the nodes that it is split over, and those of instructions
-        that are on no node get a node of their own.
+        The tree. The seconds of an instruction are divided over its nodes; instructions that are on no node get a
+        separate node.
 
     Example:
         >>> from workbench.records.call_tree import CallNodeRecord

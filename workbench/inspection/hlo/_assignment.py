@@ -1,7 +1,7 @@
-"""The compiler's own peak of memory, divided over the instructions whose values it is reserved for.
+"""The compiler's own memory peak, divided over the instructions whose values use the memory.
 
-XLA plans memory as allocations: one per argument, one per result that is no argument's, and an arena in which
-temporaries share addresses. It hands out that plan next to the program (`serialized_buffer_assignment_proto`).
+XLA plans memory as allocations: one per argument, one per result that does not alias an argument, and an arena in which
+temporaries share addresses. The plan is available from the executable (`serialized_buffer_assignment_proto`).
 """
 
 import heapq
@@ -14,12 +14,12 @@ from workbench.inspection.hlo._memory import Buffer
 from workbench.inspection.hlo._text import Hlo, Instruction
 
 RESERVED = "reserved by the compiler"
-_ALIGNMENT = 64  # bytes: what XLA leaves between two buffers of an arena belongs to the first
+_ALIGNMENT = 64  # bytes: the gap between two buffers of an arena belongs to the first
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class HeldAtPeak(NamedTuple):
-    """Bytes of the peak and the instruction whose value they hold; None where no value is known."""
+    """Bytes of the peak, and the instruction whose value they hold; None for an unknown value."""
 
     instruction: Instruction | None
     size_bytes: float
@@ -37,7 +37,7 @@ class Allocation(NamedTuple):
     """Memory that the compiler reserves."""
 
     size: int
-    parameter: int | None  # the number of the argument that it belongs to
+    parameter: int | None  # number of the argument
     placed: tuple[Placed, ...]
 
 
@@ -48,13 +48,14 @@ def divide_peak(
 
     Args:
         hlo: The module.
-        compiled: What it was read from: a `jax.stages.Compiled` has the compiler's plan of memory, text does not.
-        stats: What its `memory_analysis()` returned, or None.
-        peak_bytes: The peak that the compiler states; None where it states none.
+        compiled: The source of the module; only a `jax.stages.Compiled` has the compiler's memory plan.
+        stats: Result of its `memory_analysis()`, or None.
+        peak_bytes: The peak that the compiler reports, or None.
         at_peak: The values that are alive at the peak of the reconstructed schedule.
 
     Returns:
-        Shares that add up to the compiler's peak (to that of the schedule without one), and a note on their origin.
+        Shares that add up to the compiler's peak (without one, to the peak of the schedule), and a note on their
+        origin.
     """
     alive = [HeldAtPeak(buffer.instruction, buffer.leaf.padded_bytes) for buffer in at_peak if buffer.leaf.padded_bytes]
     reached = sum(held.size_bytes for held in alive)
@@ -65,16 +66,16 @@ def divide_peak(
     allocations = _allocations(compiled, stats)
     if allocations and sum(allocation.size for allocation in allocations) == peak_bytes:
         return tuple(_planned(hlo, allocations, at_peak)), (
-            "peak bytes are the compiler's: memory that it reserves for a call counts for the value that is alive "
-            "there at the peak of the schedule, else for the largest value that it puts there"
+            "peak bytes are the compiler's: reserved memory counts for the value that it holds at the peak of the "
+            "schedule, or else for the largest value that it ever holds"
         )
-    note = f"the schedule's peak of {reached:,} bytes is laid on the lines; the compiler states {peak_bytes:,}"
+    note = f"memory per line follows the schedule's peak of {reached:,} bytes; the compiler reports {peak_bytes:,}"
     if reached <= peak_bytes:
         rest = [HeldAtPeak(None, peak_bytes - reached)] if reached < peak_bytes else []
         return (*alive, *rest), f"{note}; memory reserved beyond it is a separate node"
     factor = peak_bytes / reached
     return tuple(HeldAtPeak(held.instruction, held.size_bytes * factor) for held in alive), (
-        f"{note}: it shares memory between values, so each counts {factor:.0%} of its bytes"
+        f"{note}: values share memory, so each value counts {factor:.0%} of its bytes"
     )
 
 
@@ -82,14 +83,14 @@ def _allocations(compiled: object, stats: object | None) -> list[Allocation]:
     plan = buffer_assignment_of(compiled, stats)
     try:
         return [] if plan is None else list(read_allocations(*plan))
-    except (ValueError, TypeError):  # another XLA's messages: the schedule is what is left
+    except (ValueError, TypeError):  # messages of another XLA version: fall back to the schedule
         return []
 
 
 def read_allocations(assignment: bytes, module: bytes) -> Iterator[Allocation]:
-    """The memory that a call of a program takes, from a `BufferAssignmentProto` and its `HloModuleProto`.
+    """The memory of one call, from a `BufferAssignmentProto` and its `HloModuleProto`.
 
-    Constants and what is kept per thread do not count: the compilers' totals leave them out as well.
+    Constants and per-thread memory do not count, as in the compilers' totals.
 
     Raises:
         ValueError: if a message is cut off.

@@ -1,12 +1,12 @@
 """Stage of the user's program for each HLO instruction.
 
-Stages leave their scope in `op_name` (`jit(f)/wb:2.0:clients/…`). Compilers drop it from some instructions; those take
-it, in this order, from the instructions fused into them, from the loop or call around them, and from their nearest
-neighbours in the graph of values, users first.
+Stages leave their scope in `op_name` (`jit(f)/wb:2.0:clients/…`). Compilers drop the scope from some instructions.
+These instructions take it, in this order, from the instructions fused into them, from the loop or call around them, and
+from their nearest neighbours in the graph of values, users first.
 
-Code that went through a plan is all in some stage, so that an `op_name` without one belongs to the loop over chunks of
-clients, and takes its stage from its neighbours too. Code that went through no plan carries the scopes of the
-primitives (`wb.map_fn[clients]`), which are then its stages; what is whole and in none of them is the server's.
+All planned code is in some stage. An `op_name` without a stage therefore belongs to the loop over chunks of clients,
+and also takes its stage from its neighbours. Unplanned code carries the scopes of the primitives
+(`wb.map_fn[clients]`), which are then its stages; operations outside of these scopes belong to the server.
 """
 
 import re
@@ -31,7 +31,7 @@ _COLLECTIVE = re.compile(r"^(all-|reduce-scatter|collective-|ragged-all|send|rec
 
 
 class NamedStage(NamedTuple):
-    """A stage as `op_name` gives it."""
+    """A stage as named in `op_name`."""
 
     path: str
     kind: StageKind
@@ -44,10 +44,10 @@ def stages_of(op_name: str) -> tuple[NamedStage, ...]:
     """The stages named by an `op_name`; several where the compiler combined operations.
 
     Args:
-        op_name: As HLO carries it, with combined names in any of the compilers' forms.
+        op_name: The name in HLO, with combined names in any of the compilers' forms.
 
     Returns:
-        Innermost stages, in order. For code that went through no plan, the scope of the primitive is the stage.
+        Innermost stages, in order. For unplanned code, the scope of the primitive is the stage.
 
     Example:
         >>> stages_of("jit(f)/wb:2:loop/while/body/transpose(jvp(wb:2.0:clients))/mul")
@@ -57,16 +57,16 @@ def stages_of(op_name: str) -> tuple[NamedStage, ...]:
 
 
 def combined_stages(op_name: str) -> list[NamedStage | None]:
-    """The stage of every name that an `op_name` combines, in order, with repetitions; None for one outside of all.
+    """The stage of every name that an `op_name` combines, in order, with repetitions; None outside of stages.
 
     Args:
-        op_name: As for `stages_of`. Of a combined collective it lists one name per operand.
+        op_name: As for `stages_of`. A combined collective lists one name per operand.
     """
     return [_innermost(path) for path in _paths(op_name)] if "wb" in op_name else []
 
 
 def _paths(op_name: str) -> list[str]:
-    """The single paths of a combined name: `a;b` on TPU, `prefix/(a:b)` on CPU. Stages keep a colon of their own."""
+    """The single paths of a combined name: `a;b` on TPU, `prefix/(a:b)` on CPU. Colons inside stage names are kept."""
     paths = []
     for part in _STAGE.sub(r"wb=\1=\2", op_name).split(";"):
         group = _COMBINED.search(part)
@@ -108,7 +108,7 @@ class StageFinder:
             if not any(_STAGE.search(instruction.op_name) for instruction in self._own):
                 self._give_to_server()
             self._infer()
-        self._only = only  # of a program that is one stage as a whole: whatever names no other
+        self._only = only  # in a program of one stage: the stage of all instructions that name no other
 
     def stage(self, instruction: Instruction) -> NamedStage | None:
         """The stage of an instruction, None outside of all stages."""
@@ -116,21 +116,21 @@ class StageFinder:
         return own[0] if own else self._inferred.get(instruction, self._only)
 
     def stages(self, instruction: Instruction) -> tuple[NamedStage, ...]:
-        """All stages of an instruction that the compiler combined from several."""
+        """All stages of an instruction that the compiler combined from several instructions."""
         stage = self.stage(instruction)
         several = self._own.get(instruction) or self._combined.get(instruction)
         return several or (() if stage is None else (stage,))
 
     def witnesses(self, collective: Instruction) -> list[Instruction]:
-        """The instructions that gave the stages of a collective which lost its own name."""
+        """The instructions from which the stages of a collective without a name were inferred."""
         return self._witnesses.get(collective, [])
 
     def is_inferred(self, instruction: Instruction) -> bool:
-        """Returns whether the stage is not written in the instruction's own `op_name`."""
+        """Returns whether the stage was inferred, not read from the instruction's own `op_name`."""
         return instruction in self._inferred
 
     def _infer(self) -> None:
-        for computation in self._hlo.computations.values():  # callees first, so that nested fusions vote upwards
+        for computation in self._hlo.computations.values():  # callees first: nested fusions vote first
             for instruction in computation.instructions:
                 if instruction.opcode in ("fusion", "async-start", "call-start", "call") and self._open(instruction):
                     self._vote(instruction)
@@ -160,7 +160,7 @@ class StageFinder:
             self._inferred[instruction] = votes.most_common(1)[0][0]
 
     def _inherit(self, computation: Computation) -> None:
-        """Instructions of a loop, call or fusion that belongs to one stage as a whole are of that stage."""
+        """Assigns the stage of a loop, call or fusion to all of its instructions, if they name no other stage."""
         caller = self._runs.callers.get(computation.name)
         stage = self.stage(caller) if caller is not None else None
         if stage is None or any(self._is_other(i, stage) for i in computation.instructions):
@@ -175,7 +175,7 @@ class StageFinder:
 
     def _spread(self) -> None:
         neighbours = Neighbours(self._hlo, self._runs)
-        for instruction in reversed(list(self._hlo.instructions())):  # later ones first: they decide for their operands
+        for instruction in reversed(list(self._hlo.instructions())):  # users decide for their operands
             if _COLLECTIVE.match(instruction.opcode) and self._open(instruction):
                 self._look_ahead(instruction, neighbours)
         pending = [i for i in self._hlo.instructions() if self._open(i) and i.computation not in self._runs.regions]
@@ -191,7 +191,7 @@ class StageFinder:
             pending = [i for i in pending if i not in found]
 
     def _look_ahead(self, collective: Instruction, neighbours: "Neighbours") -> None:
-        """A collective is of the communicating stages whose work first meets its result."""
+        """Assigns a collective to the communicating stages whose work first uses its result."""
         found: list[NamedStage] = []
         witnesses: list[Instruction] = []
         reached, seen = [collective], {collective}
@@ -273,7 +273,7 @@ class Neighbours:
         return [] if parameter is None else [reader for reader, _ in body.users[parameter.name]]
 
     def _unpacked(self, computation: Computation, packed: Instruction, position: int) -> list[Instruction]:
-        """Readers of one element of a tuple: of the tuple itself, or of the loop that carries it."""
+        """Readers of one element of a tuple, either directly or through the loop that carries the tuple."""
         found = []
         for user, _ in computation.users[packed.name]:
             if user.opcode == "while":
@@ -298,7 +298,7 @@ class Neighbours:
 
 
 def _meeting(computation: Computation, transfer: Instruction, opcode: str) -> list[Instruction]:
-    """The other end of an exchange with other slices: what is sent comes back as what is received."""
+    """The other end of an exchange with other slices: the receive of a send."""
     named = _RENDEZVOUS.search(transfer.attributes)
     return [i for i in computation.instructions if i.opcode == opcode and named and named[0] in i.attributes]
 

@@ -1,4 +1,4 @@
-"""The call tree of a compiled module: every instruction's figures, split over the places of what was fused into it."""
+"""The call tree of a compiled module, with each instruction's figures split over its fused parts."""
 
 import functools
 import itertools
@@ -37,7 +37,7 @@ from workbench.records.call_tree import CallTreeRecord
 from workbench.records.compiled import CollectiveRecord
 from workbench.records.program import PlanRecord, StageRecord
 
-UNNAMED = "unnamed"  # as `workbench.cost` calls bytes over a group that is no product of mesh axes
+UNNAMED = "unnamed"  # the name in `workbench.cost` for bytes over a group that is not a product of mesh axes
 _NAME = re.compile(r"^p?jit_(.*)$")
 _SILENT = frozenset(("parameter", "tuple", "get-tuple-element", "bitcast", "after-all"))
 
@@ -71,7 +71,7 @@ class CallTreeReader:
         if plan is not None and not _names(stacks, self._name) and _names(stacks, plan.name):
             self._name = plan.name  # `jax.pmap` compiles a function of its own around the user's
         self._arguments = [] if plan is None else [value.name for value in plan.inputs]
-        if len(self._arguments) != len(hlo.entry.parameters):  # what the program does not read is no parameter
+        if len(self._arguments) != len(hlo.entry.parameters):  # unread arguments are not parameters
             self._arguments = []
         self._home = home_of(stacks, self._name)
         self._stage_calls = {} if plan is None else self._calls_of(plan)
@@ -150,7 +150,7 @@ class CallTreeReader:
             yield self._item(inner, amounts, of=fusion.name, share=weight / whole if whole else 1 / len(parts))
 
     def _communication(self, instruction: Instruction, times: float) -> Iterator[Item]:
-        """A collective, and where the compiler combined several, every operand of it at its own place."""
+        """A collective; if the compiler combined several, every operand at its own place."""
         record = self._collectives[instruction.name]
         by_name = self._hlo.computations[instruction.computation].by_name
         sizes = [parse_shape(by_name[operand].shape_text).size_bytes for operand in instruction.operands]
@@ -175,7 +175,7 @@ class CallTreeReader:
             yield self._item(source, amounts, operation=record.kind, of=instruction.name, share=share)
 
     def _combined(self, instruction: Instruction) -> list[Instruction]:
-        """For every operand of a combined collective what gives its place: the element of its result, or its maker."""
+        """The instructions that give each operand of a combined collective its place: result element or producer."""
         computation = self._hlo.computations[instruction.computation]
         users = [user for user, _ in computation.users[instruction.name]]
         users += [taker for user in users if user.opcode.endswith("-done") for taker, _ in computation.users[user.name]]
@@ -199,7 +199,7 @@ class CallTreeReader:
             known = self._arguments[number] if self._arguments else _plain(instruction.op_name)
             return self._item(instruction, amounts, operation=f"argument {known}".rstrip())
         known = self._collectives.get(instruction.name)
-        share = 0.0 if instruction.name in working else 1.0  # what works shares its seconds among its work alone
+        share = 0.0 if instruction.name in working else 1.0  # seconds are divided over work only
         return self._item(instruction, amounts, operation="" if known is None else known.kind, share=share)
 
     def _item(
@@ -227,7 +227,7 @@ class CallTreeReader:
         )
 
     def _around(self, computation: str) -> tuple[tuple[Scope, ...], bool]:
-        """The loops and branches around a computation, and whether the length of one is not known."""
+        """The loops and branches around a computation, and whether a loop has unknown length."""
         if computation not in self._loops_around:
             caller = self._runs.callers.get(computation)
             if caller is None:
@@ -249,7 +249,7 @@ class CallTreeReader:
             known = self._split_places[id(place)] = (
                 place,
                 self._find_split(place),
-            )  # kept: an identity is not used again
+            )  # kept alive, so that the identity is not reused
         return known[1]
 
     def _find_split(self, place: Place) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
@@ -265,7 +265,7 @@ class CallTreeReader:
         return self._stacks[key]
 
     def _calls_of(self, plan: PlanRecord) -> dict[str, tuple[Frame, ...]]:
-        """The calls that lead to clients, by the path of their stage and of each in it: they are traced apart."""
+        """The calls that lead to client functions, by path of the stage; JAX traces client functions separately."""
         found: dict[str, tuple[Frame, ...]] = {}
 
         def enter(stages: Iterable[StageRecord], around: tuple[Frame, ...]) -> None:
@@ -282,7 +282,7 @@ class CallTreeReader:
         return found
 
     def _stage_named(self, op_name: str) -> str | None:
-        """The stage that a name stack passes through, where the plan has the calls that lead to its clients."""
+        """The stage in a name stack, if the plan has the calls that lead to the stage's clients."""
         if not self._stage_calls:
             return None
         if op_name not in self._stage_of:
@@ -291,7 +291,7 @@ class CallTreeReader:
         return self._stage_of[op_name]
 
     def _common_start(self, stacks: Iterable[tuple[Frame, ...]]) -> frozenset[tuple[str, str]]:
-        """Frames that all stacks share, up to the last library frame, where no stack names the program."""
+        """Frames that all stacks share, up to the last library frame, if no stack names the program."""
         shared = functools.reduce(_common, stacks)
         start = 0
         for index, frame in enumerate(shared):
@@ -304,7 +304,7 @@ class CallTreeReader:
         return times if not math.isnan(times) else self._iterations(computation)
 
     def _iterations(self, computation: str) -> float:
-        """Executions with every loop of unknown length taken once."""
+        """Executions, where loops of unknown length count as one iteration."""
         caller = self._runs.callers.get(computation)
         if caller is None:
             return 1.0
@@ -314,7 +314,7 @@ class CallTreeReader:
 
 
 def _interleaved(names: tuple[str, ...], loops: tuple[Scope, ...]) -> tuple[Scope, ...]:
-    """Name scopes with the loops that the instruction is really in at their places; XLA moves work out of loops."""
+    """Name scopes with only the loops that still contain the instruction; XLA moves work out of loops."""
     if not loops:
         return tuple(Scope(name, "scope") for name in names if name not in ("while", "cond"))
     waiting, found = list(loops), []

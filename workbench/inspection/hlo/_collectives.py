@@ -1,4 +1,4 @@
-"""The collectives of a module: what is sent, between whom, how often, for which stage and line."""
+"""The collectives of a module: bytes, device groups, executions, stage and source lines."""
 
 import math
 import re
@@ -20,7 +20,7 @@ _KINDS: tuple[CollectiveKind, ...] = (
     "collective-broadcast", "send", "recv",
 )  # fmt: skip
 _OPCODES: Mapping[str, CollectiveKind] = {opcode: kind for kind in _KINDS for opcode in (str(kind), f"{kind}-start")}
-# Values at the end, because groups of the mesh syntax hold braces, spaces and commas.
+# The pattern covers the values to the end, because groups of the mesh syntax contain braces, spaces and commas.
 _REPLICA_GROUPS = re.compile(
     r"replica_groups=(mesh\[[^\]]*\](?:, device_ids=\([^)]*(?:\([^)]*\))?\))? \{[^}]*\}"
     r"|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|\{\}|\{\{.*?\}\})"
@@ -30,8 +30,8 @@ _STRATEGY = re.compile(r'"strategy":"([^"]+)"')
 _EMITTER = re.compile(r'"emitter":"([^"]+)"')
 _COLORS = re.compile(r"colors:(\d+) phases:(\d+)")
 _KERNEL = re.compile(r'"kernel_strategy":"([^"]+)"')
-_SYNCHRONOUS = re.compile(r'"is_sync":\s*true')  # GPU: started and waited for in one go
-_MEGASCALE = "_xla_megascale_transfer_type"  # TPU: an exchange with the same devices of the other slices
+_SYNCHRONOUS = re.compile(r'"is_sync":\s*true')  # GPU: start and done without other work between
+_MEGASCALE = "_xla_megascale_transfer_type"  # TPU: an exchange with the corresponding devices of the other slices
 _OFFLOAD = re.compile(r'"phase_rings":\[')
 
 
@@ -42,8 +42,8 @@ class MeshAxes:
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     order: tuple[int, ...] | None = None
-    slices: tuple[int, ...] | None = None  # of every position, where the devices lie in several slices
-    coords: tuple[tuple[int, ...], ...] | None = None  # of every position, on the torus
+    slices: tuple[int, ...] | None = None  # slice of every position, if there are several
+    coords: tuple[tuple[int, ...], ...] | None = None  # of every position on the torus
     wraps: tuple[bool, ...] = ()  # dimensions of the torus whose ends are wired together
 
     @property
@@ -52,7 +52,7 @@ class MeshAxes:
         return math.prod(self.sizes)
 
     def members(self, devices: int) -> list[tuple[int, ...]]:
-        """The positions of each slice, where every slice runs a module for this number of devices; empty elsewhere."""
+        """The positions of each slice, if every slice runs a module for this number of devices; else empty."""
         found: dict[int, list[int]] = {}
         for position, index in enumerate(self.slices or ()):
             found.setdefault(index, []).append(position)
@@ -65,9 +65,9 @@ class MeshAxes:
         return slices is not None and any(len({slices[position] for position in group}) > 1 for group in groups)
 
     def torus(self, groups: Groups) -> tuple[tuple[int, bool], ...]:
-        """Chips along each torus dimension that the first group fills as a box, and whether their ends are joined.
+        """Length and wraparound of the first group's box along each torus dimension.
 
-        Empty where a group lies in several slices, has no coordinates, or fills no box.
+        Empty if a group spans several slices, has no coordinates, or does not fill a box.
         """
         if self.coords is None or not groups or self.crosses(groups) or not self.wraps:
             return ()
@@ -88,7 +88,7 @@ class MeshAxes:
 
 
 class CollectiveReader:
-    """Makes the records of the collectives of one module."""
+    """Creates the records of the collectives of one module."""
 
     def __init__(self, hlo: Hlo, runs: Runs, stages: StageFinder, frames: Frames, mesh: MeshAxes | None) -> None:
         self._hlo, self._runs, self._stages, self._frames, self._mesh = hlo, runs, stages, frames, mesh
@@ -112,7 +112,7 @@ class CollectiveReader:
         operands = [computation.by_name[operand].shape for operand in instruction.operands]
         payload = sum(shape.size_bytes for shape in operands if not shape.is_tuple)
         groups, axes, placed = self._groups(instruction)
-        unknown = not groups  # before pairs of a device with itself are left out
+        unknown = not groups  # before pairs of a device with itself are removed
         size = max((len(group) for group in groups), default=0)
         notes = [axes.note] if axes.note else []
         if kind == "all-reduce" and _is_scattered(computation, instruction, size):
@@ -187,7 +187,7 @@ class CollectiveReader:
         return groups, name(placed, self._mesh.names, self._mesh.sizes), placed
 
     def _around(self, computation: Computation, instruction: Instruction) -> list[Instruction]:
-        """The instruction and, where it was combined from several, the elements that are taken out of its result."""
+        """The instruction and, if it was combined from several, the elements of its result."""
         done = [u for u, _ in computation.users[instruction.name] if u.opcode.endswith("-done")]
         takers = [
             u
@@ -198,10 +198,10 @@ class CollectiveReader:
         return [instruction, *takers]
 
     def _shares(self, around: list[Instruction], operands: list[Shape]) -> dict[str, float]:
-        """Stages of the parts of a combined payload: each element of the result has a stage."""
+        """Bytes by stage of a combined payload: each element of the result has a stage."""
         sizes: dict[str, int] = {}
         named = combined_stages(around[0].op_name)
-        if len(around) == 1 and len(named) == len(operands):  # nobody takes the parts: they are the module's results
+        if len(around) == 1 and len(named) == len(operands):  # the parts are the module's results
             for stage, operand in zip(named, operands, strict=True):
                 if stage is None:
                     return {}
@@ -216,9 +216,9 @@ class CollectiveReader:
     def _sources(
         self, computation: Computation, instruction: Instruction, around: list[Instruction]
     ) -> tuple[SourceLine, ...]:
-        """The lines that ask for a collective; of a combined one those whose operands have most bytes come first."""
+        """The lines that request a collective; of a combined collective the lines with most bytes come first."""
         lines = [self._frames.source(i) for i in (*around, *self._stages.witnesses(instruction))]
-        if not any(i.op_name for i in around):  # a line without a name is that of the whole program
+        if not any(i.op_name for i in around):  # without a name, the line is that of the whole program
             makers = [computation.by_name[operand] for operand in instruction.operands]
             made = [self._frames.source(maker) for maker in makers if maker.op_name and maker.opcode != "parameter"]
             lines = [line for line in made if line is not None] or lines
@@ -247,8 +247,8 @@ class CollectiveReader:
 def wire_bytes(kind: str, payload_bytes: int, group_size: int) -> float:
     """Bytes that one device sends in a ring of `group_size`, for an operand of `payload_bytes`.
 
-    An all-reduce is a reduce-scatter followed by an all-gather of n-1 steps each; the operand of an all-gather is one
-    device's part, that of a reduce-scatter the whole.
+    An all-reduce is a reduce-scatter followed by an all-gather, of n-1 steps each. The operand of an all-gather is one
+    device's part; the operand of a reduce-scatter is the whole array.
 
     Args:
         kind: The kind of the collective.
@@ -273,7 +273,7 @@ def wire_bytes(kind: str, payload_bytes: int, group_size: int) -> float:
 
 
 def _is_scattered(computation: Computation, instruction: Instruction, group_size: int) -> bool:
-    """Returns whether an all-reduce is only sliced to one device's part: the TPU's fused reduce-scatter."""
+    """Returns whether all uses of an all-reduce slice out one device's part: TPU's fused reduce-scatter."""
     users = [user for user, _ in computation.users[instruction.name]]
     sizes = {user.shape.size_bytes * group_size for user in users}
     slices = users and all(user.opcode == "dynamic-slice" for user in users)

@@ -1,9 +1,9 @@
-"""FLOPs of elementwise operations and reductions: one per element, as they are counted in a jaxpr."""
+"""FLOPs of elementwise operations and reductions: one per element, as in a jaxpr."""
 
 from workbench.inspection.hlo._shapes import Shape
 from workbench.inspection.hlo._text import Hlo, Instruction
 
-# The operations of `workbench.plan`'s count of a jaxpr under their names in HLO; what only moves or compares is free.
+# HLO names of the operations that `workbench.plan` counts in a jaxpr; moves and comparisons are free.
 _ARITHMETIC = frozenset(
     "abs acos acosh add asin asinh atan2 atanh cbrt ceil cosh cosine divide erf exponential exponential-minus-one "
     "floor is-finite log log-plus-one logistic maximum minimum multiply negate power remainder round-nearest-afz "
@@ -20,7 +20,7 @@ class ElementwiseCounter:
         self._computations: dict[str, float] = {}
 
     def instruction(self, instruction: Instruction) -> float:
-        """FLOPs of one run, of a fusion those of all that it holds; loops and calls count nothing themselves."""
+        """FLOPs of one run; a fusion counts all of its contents; loops and calls themselves count 0."""
         opcode = instruction.opcode
         if opcode in _ARITHMETIC:
             return float(instruction.shape.elements)

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from workbench.inspection.hlo._text import Computation, Hlo, Instruction
 
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"?(\d+)"?\}')
-# Called per element of their caller: regions of reductions, comparators of sorts. They run, but cost no call.
+# Opcodes whose callees run per element: regions of reductions, comparators of sorts. These cost no separate call.
 _REGIONS = frozenset(
     "reduce reduce-window scatter sort map select-and-scatter all-reduce all-reduce-start reduce-scatter "
     "reduce-scatter-start".split()
@@ -22,7 +22,7 @@ class Runs(NamedTuple):
     executions: dict[str, float]
     fused: frozenset[str]  # computations inside fusions: their values never reach memory
     regions: frozenset[str]  # applied per element
-    callers: dict[str, Instruction]  # who calls a computation (one of them)
+    callers: dict[str, Instruction]  # one caller of each computation
     notes: tuple[str, ...]
 
 
@@ -42,7 +42,7 @@ def count_runs(hlo: Hlo, weigh: Callable[[str], float]) -> Runs:
     callers: dict[str, Instruction] = {}
     for instruction in hlo.instructions():
         callers.update(dict.fromkeys(instruction.calls(), instruction))
-    for computation in reversed(hlo.computations.values()):  # callers are after what they call
+    for computation in reversed(hlo.computations.values()):  # callers follow their callees
         inside_fusion = computation.name in fused
         for instruction in computation.instructions:
             if not instruction.called:
@@ -91,8 +91,8 @@ def _callees(
 def trip_count(hlo: Hlo, loop: Instruction, callers: Mapping[str, Instruction]) -> float | None:
     """Number of iterations of a `while`, or None if unknown.
 
-    The compiler says so on CPU and GPU. On TPU it is read from the condition (a comparison of the induction variable
-    with a bound), the initial value and the step of the body.
+    On CPU and GPU the compiler states the number. On TPU it is derived from the condition (a comparison of the
+    induction variable with a bound), the initial value and the step of the body.
     """
     said = _TRIPS.search(loop.attributes)
     if said:
@@ -165,7 +165,7 @@ class _LoopValues:
         return float(math.ceil((bound - value) / step) if direction == "LT" else (bound - value) // step + 1)
 
     def linear(self, computation: Computation, name: str, scope: Scope, depth: int = 0) -> _Linear | None:
-        """The named value, or None when it is not linear in one element of the loop's tuple."""
+        """The named value, or None if it is not linear in one element of the loop's tuple."""
         node = computation.by_name[name]
         if depth > 40 or self._patience.ends():
             return None
@@ -250,7 +250,7 @@ def _combine(opcode: str, left: _Linear | None, right: _Linear | None) -> _Linea
 
 
 def _unwrap(hlo: Hlo, node: Instruction | None, scope: Scope) -> tuple[Instruction | None, Scope]:
-    """The comparison at the root of a condition, through the fusion or copy that a backend may put around it."""
+    """The comparison at the root of a condition, inside a fusion or copy that a backend may add."""
     while node is not None and node.opcode in ("fusion", "copy", "bitcast"):
         computation = hlo.computations[node.computation]
         if node.opcode == "fusion":

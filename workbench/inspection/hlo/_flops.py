@@ -1,8 +1,8 @@
-"""FLOPs of HLO instructions: dot products and convolutions, a multiply and an add being two.
+"""FLOPs of HLO instructions: dot products and convolutions; a multiply-add counts 2 FLOPs.
 
-Elementwise operations and reductions are not counted: a roofline's peak is that of the matrix unit, and the rest is
-bounded by memory. A compiler may rewrite a product with a vector to elementwise operations: then it counts 0 here, and
-the module has a note.
+Elementwise operations and reductions are not counted: a roofline's peak is that of the matrix unit, and memory bounds
+the rest. If a compiler rewrites a product with a vector to elementwise operations, the product counts 0 here, and the
+module has a note.
 """
 
 import math
@@ -17,7 +17,7 @@ _LABELS = re.compile(r"(\w*)_(\w*)->(\w*)")
 _DECLARED = re.compile(r'"cost_estimate":\{"flops":"?(\d+)')
 _PRECISIONS = re.compile(r"operand_precision\"?[=:][{\[]\"?(\w+)\"?,\"?(\w+)", re.IGNORECASE)
 _ALGORITHM = re.compile(r"algorithm\"?[=:]\"?(?:ALG_)?(\w+)", re.IGNORECASE)
-# What a stated algorithm multiplies, and how often.
+# The dtype that a stated algorithm multiplies, and the number of passes.
 _ALGORITHMS = {
     "dot_bf16_bf16_f32": "bfloat16", "dot_bf16_bf16_bf16": "bfloat16", "dot_bf16_bf16_f32_x3": "bfloat16*3",
     "dot_bf16_bf16_f32_x6": "bfloat16*6", "dot_bf16_bf16_f32_x9": "bfloat16*9", "dot_f16_f16_f16": "float16",
@@ -41,7 +41,7 @@ _FREE_CALLS = frozenset(
 
 
 class FlopCounter:
-    """Counts FLOPs of one run of instructions and computations of a module, and notes what it cannot count."""
+    """Counts FLOPs per run of a module's instructions and computations; notes what cannot be counted."""
 
     def __init__(self, hlo: Hlo) -> None:
         self._hlo = hlo
@@ -50,14 +50,14 @@ class FlopCounter:
         self.notes: dict[str, str] = {}  # custom call target -> note
 
     def fusion(self, name: str) -> float:
-        """FLOPs of one run of a computation and of all that its fusions hold."""
+        """FLOPs of one run of a computation, contents of fusions included."""
         if name not in self._computations:
             computation = self._hlo.computations[name]
             self._computations[name] = sum(self.instruction(i) for i in computation.instructions)
         return self._computations[name]
 
     def instruction(self, instruction: Instruction) -> float:
-        """FLOPs of one run of an instruction; loops, calls and branches count nothing themselves."""
+        """FLOPs of one run of an instruction; loops, calls and branches themselves count 0."""
         opcode = instruction.opcode
         if opcode == "fusion":
             return sum(self.fusion(name) for name in set(instruction.calls("calls")))
@@ -70,7 +70,7 @@ class FlopCounter:
         return 0.0
 
     def products(self, instruction: Instruction) -> dict[str, float]:
-        """FLOPs of one run of an instruction by what multiplies them, as in `InstructionRecord.products`."""
+        """FLOPs of one run of an instruction by multiplied dtype, as in `InstructionRecord.products`."""
         if instruction.opcode != "fusion":
             flops = self.instruction(instruction)
             return {self._multiplier(instruction): flops} if flops else {}
@@ -85,14 +85,14 @@ class FlopCounter:
         return found
 
     def _multiplier(self, instruction: Instruction) -> str:
-        """The wider of the operands' dtypes, with the precision that the program asks for; "" where none is known."""
+        """The wider of the operands' dtypes, with the requested precision; "" if unknown."""
         algorithm = _ALGORITHM.search(instruction.attributes)
         if algorithm is not None and algorithm[1].lower() in _ALGORITHMS:
             return _ALGORITHMS[algorithm[1].lower()]
         if instruction.opcode == "custom-call" and not (instruction.attribute("custom_call_target") or "").startswith(
             ('"__cublas$', '"__cudnn$')
         ):
-            return ""  # a kernel that declares its work, and not what it multiplies
+            return ""  # a kernel that declares its FLOPs, but not its dtype
         leaves = [leaf for index in (0, 1) for leaf in self._operand(instruction, index).leaves[:1]]
         widest = max(leaves, key=lambda leaf: leaf.size_bytes / max(1, leaf.elements)).dtype
         dtype = _DTYPES.get(widest, widest)
@@ -135,7 +135,7 @@ class FlopCounter:
             return self._cudnn(instruction, target)
         declared = _DECLARED.search(instruction.attributes)
         if declared:
-            self.notes[target] = f"FLOPs of custom call `{target}` are those that its author declared"
+            self.notes[target] = f"FLOPs of custom call `{target}` are as declared by its author"
             return float(declared[1])
         if target not in _FREE_CALLS:
             self.notes[target] = f"FLOPs inside custom call `{target}` are not counted"
@@ -167,10 +167,10 @@ def _add(total: dict[str, float], more: dict[str, float]) -> None:
 def convolution_flops(
     instruction: Instruction, lhs: tuple[int, ...], rhs: tuple[int, ...], out: tuple[int, ...]
 ) -> float:
-    """FLOPs of a convolution, counting only taps that meet a real element of the input.
+    """FLOPs of a convolution, counting only taps on real (not padded) elements of the input.
 
     Args:
-        instruction: Carries `dim_labels`, `window` and the group counts.
+        instruction: The convolution, with `dim_labels`, `window` and group counts.
         lhs: Dimensions of the input.
         rhs: Dimensions of the kernel.
         out: Dimensions of the output.
@@ -201,7 +201,7 @@ def convolution_flops(
 
 
 def _real_products(shape: Shape) -> float:
-    """A complex multiply-add is four real ones."""
+    """Factor for complex numbers: a complex multiply-add is four real multiply-adds."""
     return 4.0 if shape.leaves and shape.leaves[0].dtype in ("c64", "c128") else 1.0
 
 

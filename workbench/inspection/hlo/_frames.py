@@ -1,4 +1,4 @@
-"""From a stack frame of an HLO header to the lines of the user's code."""
+"""Maps stack frames of an HLO header to lines of the user's code."""
 
 import re
 
@@ -31,7 +31,7 @@ class Frames:
     def source(self, instruction: Instruction) -> SourceLine | None:
         """The innermost line of the user's code that an instruction comes from.
 
-        Frames inside JAX and the workbench are never the answer, those of other libraries where no other frame is.
+        Frames inside JAX and the workbench are never returned; frames of other libraries only if no user frame exists.
         """
         if instruction.frame:
             return self._line(instruction.frame)
@@ -39,7 +39,7 @@ class Frames:
         return None if frame is None or package_of(frame.file) else SourceLine(file=frame.file, line=frame.line)
 
     def stack(self, instruction: Instruction) -> tuple[Frame, ...]:
-        """The Python call path of an instruction, outermost frame first; empty where it carries none."""
+        """The Python call path of an instruction, outermost frame first; empty if unknown."""
         if not instruction.frame:
             frame = _named_source(instruction)
             return () if frame is None else (frame,)
@@ -79,7 +79,7 @@ class Frames:
 
 
 def _named_source(instruction: Instruction) -> Frame | None:
-    """Older compilers name a file and a line and no stack."""
+    """The file and line of older compilers, which emit no stack."""
     if 'source_file="' not in instruction.attributes:
         return None
     match = _SOURCE.search(instruction.attributes)

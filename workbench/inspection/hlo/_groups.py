@@ -14,13 +14,13 @@ _MESH_AXIS = re.compile(r"'([^']*)'=(\d+)")
 _MESH_REF = re.compile(r"'([^':]*)(?:':\((\d+)\)(\d+)|:\((\d+)\)(\d+)'|')")
 _LIST = re.compile(r"\{([\d,\s]*)\}")
 
-_MOST_POSITIONS = 65_536  # more devices than any system has; a short text can name 10^12
+_MOST_POSITIONS = 65_536  # more devices than any system has; a short text can specify 10^12
 
 Groups = tuple[tuple[int, ...], ...]
 
 
 class Axes(NamedTuple):
-    """The mesh axes that a collective communicates over; none, with a note, when they are no product of axes."""
+    """The mesh axes of a collective; empty, with a note, if its groups are not a product of axes."""
 
     names: tuple[str, ...]
     note: str = ""
@@ -68,8 +68,8 @@ def group_axes(groups: Groups, names: Sequence[str], sizes: Sequence[int]) -> Ax
         sizes: Their sizes.
 
     Returns:
-        Whole axes by name, parts of an axis as `a[4 of 8]`; no name, and a note, where the groups are no product of
-        axes, do not cover the mesh once, or hold one device each.
+        Whole axes by name, parts of an axis as `a[4 of 8]`. No name, and a note, if the groups are not a product of
+        axes, do not cover the mesh exactly once, or contain one device each.
 
     Example:
         >>> group_axes(((0, 1), (2, 3)), ("clients", "model"), (2, 2)).names
@@ -78,7 +78,7 @@ def group_axes(groups: Groups, names: Sequence[str], sizes: Sequence[int]) -> Ax
     total = math.prod(sizes)
     members = sorted(itertools.chain.from_iterable(groups))
     if members != list(range(total)):
-        return Axes((), f"the groups hold {len(members)} positions and the mesh {total}: not of this mesh")
+        return Axes((), f"the groups hold {len(members)} positions and the mesh {total}: not groups of this mesh")
     if len({len(group) for group in groups}) > 1:
         return Axes((), "groups of different sizes: not a product of axes")
     if len(groups[0]) == 1:
@@ -97,7 +97,7 @@ def group_axes(groups: Groups, names: Sequence[str], sizes: Sequence[int]) -> Ax
         width = widths.pop()
         reach *= width
         found.append(names[axis] if width == size else f"{names[axis]}[{width} of {size}]")
-    # As many devices as combinations of the values along each axis: then the group is their product.
+    # If a group has as many devices as there are combinations of coordinates, it is their product.
     if reach != len(groups[0]):
         return Axes((), "not a product of axes")
     return Axes(tuple(found))
@@ -140,7 +140,7 @@ class _Digits:
 
 
 def _is_digit(values: set[frozenset[int]], size: int) -> bool:
-    """Returns whether sets of coordinates are what some digits of the coordinate sweep, the others fixed."""
+    """Returns whether sets of coordinates result from varying some digits of the coordinate."""
     width = len(next(iter(values)))
     if len(values) * width != size or set().union(*values) != set(range(size)):
         return False
@@ -154,7 +154,7 @@ def _sweeps(values: set[frozenset[int]], factors: tuple[int, ...]) -> bool:
     if math.prod(factors[i] for i in varying) != len(one):
         return False
     fixed = [i for i in range(len(factors)) if i not in varying]
-    # One set per combination of the fixed digits, each set inside one combination.
+    # There is one set per combination of the fixed digits, and each set is within one combination.
     return all(len({tuple(digits.value(v, i) for i in fixed) for v in value}) == 1 for value in values)
 
 
@@ -197,14 +197,14 @@ def _mesh_groups(text: str) -> Groups | None:
         place = [digits.value(index, i) for i in range(len(split))]
         group = groups.setdefault(tuple(place[i] for i in rest), {})
         group[tuple(place[i] for i in grouped)] = device
-    # Within a group devices follow the order in which the axes are named.
+    # Devices within a group are ordered as the axes are named.
     return tuple(tuple(group[place] for place in sorted(group)) for group in groups.values())
 
 
 def _split_axes(axes: list[tuple[str, int]], references: str) -> tuple[list[int], list[int]]:
-    """Sizes of the mesh with sub-axes such as `'x':(2)4` split out, and which are grouped, as they are named."""
+    """Sizes of the mesh with sub-axes such as `'x':(2)4` split, and the grouped axes in named order."""
     wholes = dict(axes)
-    named: list[tuple[str, int]] = []  # (axis, size of what is more major in it)
+    named: list[tuple[str, int]] = []  # (axis, size of its more major part)
     cuts: dict[str, list[tuple[int, int]]] = {}
     for name, pre, size, pre_inside, size_inside in _MESH_REF.findall(references):
         if name not in wholes:

@@ -1,4 +1,4 @@
-"""Memory of a compiled module: the compiler's totals, and which values are alive when, from the schedule."""
+"""Memory of a compiled module: the compiler's totals, and live values over the schedule."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from workbench.inspection.hlo._text import Computation, Hlo, Instruction
 from workbench.records.compiled import BufferRecord, MemoryRecord
 from workbench.records.program import SourceLine
 
-_LISTED = 4096  # buffers: more than a program has at its peak, unless a text was made to have more
+_LISTED = 4096  # buffers: more than any real program has at its peak
 _SAME_PEAK = 0.1
 _ALIASES = frozenset("bitcast opt-barrier add-dependency domain".split())
 _SILENT = frozenset(("parameter", "constant", "tuple", "get-tuple-element", "bitcast"))
@@ -16,7 +16,7 @@ _ELEMENTWISE = frozenset(
     "add subtract multiply divide maximum minimum select compare tanh exponential log negate convert power rsqrt sqrt "
     "and or not xor sine cosine logistic clamp abs".split()
 )
-_ON_DEVICE = (0, 1, 3)  # HBM, and on TPU VMEM and CMEM: what the compilers' own peak counts
+_ON_DEVICE = (0, 1, 3)  # HBM, and on TPU VMEM and CMEM: the spaces in the compilers' own peak
 _UPDATES = frozenset(("dynamic-update-slice", "scatter"))
 
 RECONSTRUCTED = (
@@ -25,16 +25,16 @@ RECONSTRUCTED = (
 )
 
 
-# A program that a compiler made is walked about once; text can be made in which that takes for ever.
+# A compiler's program is visited about once; hand-made text can need unbounded time.
 _STEPS_MIN, _STEPS_PER_INSTRUCTION = 100_000, 40
 
 
 class _TooManyStepsError(Exception):
-    """A pass through computations that call each other again and again."""
+    """Raised when computations call each other too often."""
 
 
 class Buffer(NamedTuple):
-    """A value that takes memory of the device: one array of an instruction's result."""
+    """A value in device memory: one array of an instruction's result."""
 
     instruction: Instruction
     leaf: ArrayShape
@@ -48,12 +48,12 @@ def read_memory(
 
     Args:
         hlo: The module.
-        stats: What `compiled.memory_analysis()` returned, or None.
+        stats: Result of `compiled.memory_analysis()`, or None.
         source: Finds the user's line of an instruction.
-        available: Bytes of memory of a device, where known.
+        available: Memory of a device in bytes, if known.
 
     Returns:
-        The compiler's totals where it gives them, and a timeline reconstructed from the schedule.
+        The compiler's totals if available, and a timeline reconstructed from the schedule.
     """
     liveness = _Liveness(hlo)
     note = "the module is not scheduled: no memory timeline"
@@ -64,8 +64,8 @@ def read_memory(
     highest = max((size for _, size in liveness.timeline), default=0)
     if peak_bytes and highest and abs(highest / peak_bytes - 1) > _SAME_PEAK:
         notes.append(
-            f"the timeline reaches {highest / 2**20:.3g} MiB, the compiler's peak is {peak_bytes / 2**20:.3g} MiB: it "
-            "shows the order in which memory fills; how much a device needs is the compiler's figure"
+            f"the timeline reaches {highest / 2**20:.3g} MiB, the compiler's peak is {peak_bytes / 2**20:.3g} MiB: the "
+            "timeline shows the order in which memory fills; use the compiler's figure for the memory that a device needs"
         )
     record = MemoryRecord(
         argument_bytes=_stat(stats, "argument_size_in_bytes"),
@@ -85,7 +85,7 @@ def read_memory(
 
 
 def with_padding(memory: MemoryRecord) -> MemoryRecord:
-    """The same with the padding of every listed buffer read from its layout, where a compiler's list leaves it out."""
+    """Adds the padding of every listed buffer, read from its layout, if the compiler's list omits it."""
     largest = tuple(
         buffer.replace(padding_bytes=min(parse_shape(buffer.shape).padding_bytes, buffer.size_bytes))
         for buffer in memory.largest
@@ -100,7 +100,7 @@ def _stat(stats: object | None, name: str) -> int | None:
 
 
 def _peak(stats: object | None) -> int | None:
-    """The compiler's peak; XLA's CPU leaves temporaries out of it, so that the sum of all parts may be more."""
+    """The compiler's peak, or the sum of all parts if larger: XLA's CPU peak omits temporaries."""
     peak = _stat(stats, "peak_memory_in_bytes")
     parts = [_stat(stats, f"{part}_size_in_bytes") for part in ("argument", "output", "temp")]
     known = [part for part in parts if part is not None]
@@ -128,11 +128,11 @@ def _largest(
 
 
 class _Liveness:
-    """Walks a module in schedule order and keeps track of the values that are still needed.
+    """Visits a module in schedule order and tracks the live values.
 
-    Loops update their carried values in place, and an elementwise result takes over the buffer of an operand of its
-    size that nothing reads afterwards; everything else that is not an alias gets memory of its own from its instruction
-    to the last one that reads it.
+    Loops update their carried values in place. An elementwise result reuses the buffer of an equally large operand that
+    is not read afterwards. Every other value that is not an alias occupies memory from its instruction to its last
+    reader.
     """
 
     def __init__(self, hlo: Hlo) -> None:
@@ -144,7 +144,7 @@ class _Liveness:
         self.timeline: list[tuple[str, int]] = []
 
     def run(self) -> bool:
-        """Fills the timeline of one call, every loop taken once; False where that would take too many steps."""
+        """Fills the timeline of one call, with one iteration per loop; False if that needs too many steps."""
         try:
             self._walk(self._hlo.entry, {}, frozenset(), is_loop=False)
         except _TooManyStepsError:
@@ -155,7 +155,7 @@ class _Liveness:
     def _walk(
         self, computation: Computation, given: dict[int, list[Buffer]], outside: frozenset[Buffer], *, is_loop: bool
     ) -> None:
-        """Runs one computation; `given` are the buffers of its parameters, `outside` stays alive all the while."""
+        """Runs one computation; `given` are the buffers of its parameters, `outside` stays alive throughout."""
         values: dict[str, list[Buffer]] = {}
         self._steps -= len(outside)
         for instruction in computation.instructions:
@@ -164,8 +164,8 @@ class _Liveness:
                 raise _TooManyStepsError
             values[instruction.name] = self._value(instruction, computation, values, given)
         result = values[computation.root.name] if computation.root else []
-        # A loop's body leaves its results in the buffers of its parameters: copies where that is not possible are
-        # instructions of their own by now.
+        # A loop's body leaves its results in the buffers of its parameters. Where that is impossible, the schedule
+        # already contains copy instructions.
         free = outside.union(result) if is_loop else outside
         starting, ending = self._lives(computation, values, result)
         live: dict[Buffer, None] = {}
@@ -193,7 +193,7 @@ class _Liveness:
     def _lives(
         self, computation: Computation, values: dict[str, list[Buffer]], result: list[Buffer]
     ) -> tuple[dict[int, list[Buffer]], dict[int, list[Buffer]]]:
-        """Buffers that begin and buffers that end at every instruction."""
+        """Buffers that begin or end at each instruction."""
         first: dict[Buffer, int] = {}
         last: dict[Buffer, int] = {}
         for index, instruction in enumerate(computation.instructions):
@@ -217,7 +217,7 @@ class _Liveness:
 
     def _enter(self, instruction: Instruction, values: dict[str, list[Buffer]], outside: frozenset[Buffer]) -> None:
         given = {index: values[operand] for index, operand in enumerate(instruction.operands)}
-        if instruction.opcode == "conditional":  # the first operand selects, every branch has one of the others
+        if instruction.opcode == "conditional":  # operands: the branch index, then an argument per branch
             branches = instruction.calls()
             for branch, operand in zip(branches, instruction.operands[1:], strict=False):
                 self._walk(self._hlo.computations[branch], {0: values[operand]}, outside, is_loop=False)
@@ -254,7 +254,7 @@ class _Liveness:
     def _finished(
         self, instruction: Instruction, computation: Computation, values: dict[str, list[Buffer]]
     ) -> list[Buffer]:
-        """Result of an asynchronous operation: its start holds operands, results and context."""
+        """Result of an asynchronous operation, whose start holds operands, results and context."""
         start = computation.by_name[instruction.operands[0]]
         held, width = values[start.name], len(instruction.shape.leaves)
         if width >= len(held) or start.opcode == "copy-start":

@@ -28,7 +28,7 @@ from workbench.records.compiled import CollectiveRecord, InstructionRecord, Modu
 from workbench.records.hardware import MeshRecord
 from workbench.records.program import PlanRecord
 
-# They name or pass on values and do no work of their own, so that no stage is asked of them.
+# These only name or pass on values and do no work, so they need no stage.
 _STRUCTURE = frozenset(("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"))
 _PLATFORMS = (
     ("tpu", re.compile(r'"flag_configs":|:T\(\d|"scoped_memory_configs"')),
@@ -46,22 +46,24 @@ def inspect_module(
     plan: PlanRecord | None = None,
     peak_bytes: int | None = None,
 ) -> ModuleRecord:
-    """Reads what the compiler made of a program; nothing runs.
+    """Reads a compiled program; runs nothing.
 
     Args:
         compiled: A `jax.stages.Compiled`, the text of one optimized HLO module of any backend, or its protobuf as
             bytes (`*.hlo.pb` of a dump).
-        mesh: The mesh that it was compiled for, to name the axes of collectives. Without it they stay unnamed.
+        mesh: The mesh that the program was compiled for, to name the axes of collectives. Without a mesh the axes stay
+            unnamed.
         platform: "cpu", "gpu" or "tpu"; None takes it from the devices or from the text.
-        available_bytes: Memory of one device, for the question whether the program fits.
-        plan: The program's plan. Its stages have the calls that lead to their clients' work, which is compiled without.
-        peak_bytes: The peak of memory that the compiler stated, where `compiled` is text, which does not hold it.
+        available_bytes: Memory of one device, to decide whether the program fits.
+        plan: The program's plan. Its stages have the calls that lead to the client functions, which the compiled module
+            lacks.
+        peak_bytes: The memory peak that the compiler reported, if `compiled` is text, which does not contain the peak.
 
     Returns:
-        The module. Its `notes` say what could not be known: loops of unknown length, custom calls, an unknown backend.
+        The module. Its `notes` list what is unknown: lengths of loops, custom calls, the backend.
 
     Raises:
-        InspectionError: if `compiled` is no compiled program, or if its text is cut off.
+        InspectionError: if `compiled` is not a compiled program, or if its text is cut off.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -80,7 +82,7 @@ def inspect_module(
     except InspectionError:
         raise
     except RecursionError as error:
-        fact = "its computations call each other without an end, or these or its name scopes nest hundreds deep"
+        fact = "its computations call each other in a cycle, or computations or name scopes are nested hundreds deep"
         raise InspectionError(unreadable(fact)) from error
     except (LookupError, ValueError, ArithmeticError) as error:
         fact = f"{type(error).__name__}: {error}"
@@ -119,7 +121,7 @@ def _no_hlo(fact: str) -> str:
 
 
 def _devices_of(compiled: Foreign) -> list[Device]:
-    """The devices in the order in which the module counts them; empty where the runtime does not say."""
+    """The devices in the order of the module; empty if the runtime does not report them."""
     try:
         return list(compiled.runtime_executable().local_devices())
     except (AttributeError, RuntimeError, NotImplementedError):
@@ -127,7 +129,7 @@ def _devices_of(compiled: Foreign) -> list[Device]:
 
 
 def _only_stage(plan: PlanRecord | None) -> NamedStage | None:
-    """The one stage of a program without clients: all of the module is its work."""
+    """The only stage of a program without clients, which covers the whole module."""
     if plan is None or plan.placements or len(plan.stages) != 1:
         return None
     return NamedStage(plan.stages[0].path, plan.stages[0].kind)
@@ -145,19 +147,19 @@ def _order(devices: list[Any], mesh: MeshRecord | None) -> tuple[int, ...] | Non
 
 
 def _slices(mesh: MeshRecord) -> tuple[int, ...] | None:
-    """The slice of every device of the mesh; None where they are not in several."""
+    """The slice of every device of the mesh; None if all devices are in one slice."""
     found = tuple(device.slice_index for device in mesh.devices if device.slice_index is not None)
     return found if len(found) == len(mesh.devices) and len(set(found)) > 1 else None
 
 
 def _coords(mesh: MeshRecord) -> tuple[tuple[int, ...], ...] | None:
-    """The place of every device on the torus; None where it is not known."""
+    """The place of every device on the torus; None if unknown."""
     found = tuple(device.coords for device in mesh.devices if device.coords is not None)
     return found if found and len(found) == len(mesh.devices) else None
 
 
 class _Inspection:
-    """Everything that is computed once per module."""
+    """The analyses that are computed once per module."""
 
     def __init__(
         self,
@@ -272,7 +274,7 @@ class _Inspection:
         for instruction in self._hlo.computations[computation].instructions:
             weight += self._flops.instruction(instruction) * 1e6 + self._traffic.instruction(instruction)
             if instruction.opcode == "while":
-                # A loop of unknown length weighs as one iteration, which the note on it says.
+                # A loop of unknown length weighs as one iteration; a note states that.
                 iterations = trip_count(self._hlo, instruction, self._callers)
                 weight += (1.0 if iterations is None else iterations) * sum(map(self._weight, instruction.calls()))
             elif instruction.opcode == "conditional":

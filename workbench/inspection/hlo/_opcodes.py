@@ -1,4 +1,4 @@
-"""The operations of HLO that this inspector has met, so that a new one is said to be new instead of costing nothing."""
+"""The HLO operations that this inspector knows; unknown operations are reported, not priced at zero."""
 
 _KNOWN = frozenset(
     "abs acos acosh add add-dependency after-all all-gather all-reduce all-to-all and asin asinh async atan2 atanh "
@@ -21,7 +21,7 @@ def note_on_opcode(opcode: str) -> str | None:
     """Note about an operation's cost.
 
     Args:
-        opcode: As HLO prints it; asynchronous parts are those of the operation that they belong to.
+        opcode: The opcode as printed in HLO; asynchronous parts count as their operation.
 
     Returns:
         A note, or None for an operation whose cost is understood.

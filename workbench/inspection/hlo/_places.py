@@ -1,4 +1,4 @@
-"""Source place of every instruction: its metadata, or the metadata of an instruction that it serves."""
+"""Source place of every instruction: from its own metadata, or from an instruction that it serves."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -16,22 +16,22 @@ _HEAVY = frozenset(("dot", "convolution", "custom-call", "ragged-dot"))
 class Place(NamedTuple):
     """A call path and a name stack."""
 
-    stack: tuple[Frame, ...]  # outermost first; empty where the module carries none
+    stack: tuple[Frame, ...]  # outermost first; empty if the module has no frames
     op_name: str
 
 
 class Places:
     """The places of the instructions of a module.
 
-    Compilers drop metadata from some instructions. Those take the place of what reads their value, then of what they
-    read, then of the call around them; a fusion that of its heaviest part.
+    Compilers drop metadata from some instructions. These take the place of the reader of their value, or else of their
+    operands, or else of the call around them. A fusion takes the place of its heaviest part.
     """
 
     def __init__(
         self, hlo: Hlo, runs: Runs, frames: Frames, names_a_line: Callable[["Place"], bool] = lambda place: True
     ) -> None:
         self._hlo, self._runs = hlo, runs
-        vague: dict[Instruction, Place] = {}  # of the program as a whole: a neighbour says more
+        vague: dict[Instruction, Place] = {}  # places of the whole program: a neighbour's place is more precise
         self._places: dict[Instruction, Place] = {}
         self._own: set[Instruction] = set()
         self._known: dict[tuple[int, str], Place] = {}
@@ -45,7 +45,7 @@ class Places:
             self._places.setdefault(instruction, place)
 
     def place(self, instruction: Instruction) -> Place | None:
-        """The place of an instruction, None where nothing around it has one."""
+        """The place of an instruction; None if no neighbour has a place."""
         return self._places.get(instruction)
 
     def is_own(self, instruction: Instruction) -> bool:
@@ -94,7 +94,7 @@ class Places:
             self._places[fusion] = self._places[(heavy or known)[0]]
 
     def _first(self, instructions: Iterable[Instruction]) -> Place | None:
-        """The first place; of a fusion and what in it is meant, that of the latter."""
+        """The first known place, preferring instructions inside a fusion to the fusion."""
         known = [i for i in instructions if i in self._places]
         chosen = next((i for i in known if i.opcode != "fusion"), known[0] if known else None)
         return None if chosen is None else self._places[chosen]

@@ -1,4 +1,4 @@
-"""Shapes of HLO: elements, bytes (padded to tiles where the layout has some) and memory spaces."""
+"""Shapes of HLO: elements, bytes (padded to the layout's tiles) and memory spaces."""
 
 import functools
 import math
@@ -31,7 +31,7 @@ class ArrayShape:
 
 @dataclass(frozen=True)
 class Shape:
-    """An array or a (nested) tuple of arrays, flattened. `parse_shape` gives equal ones once: sums are kept."""
+    """An array or a (nested) tuple of arrays, flattened; `parse_shape` shares equal shapes."""
 
     leaves: tuple[ArrayShape, ...]
     is_tuple: bool
@@ -53,12 +53,12 @@ class Shape:
 
     @property
     def padding_bytes(self) -> int:
-        """Bytes that only fill up the tiles of the layout, all arrays together."""
+        """Padding bytes that fill the tiles of the layout, all arrays together."""
         return sum(leaf.padded_bytes - leaf.size_bytes for leaf in self.leaves)
 
     @functools.cached_property
     def main_bytes(self) -> int:
-        """Padded bytes of the arrays that lie in main memory."""
+        """Padded bytes of the arrays in main memory."""
         return sum(leaf.padded_bytes for leaf in self.leaves if leaf.space == 0)
 
     @functools.cached_property
@@ -69,13 +69,13 @@ class Shape:
 
 @functools.lru_cache(maxsize=65536)
 def parse_shape(text: str) -> Shape:
-    """Reads a shape such as `f32[32,512]{1,0:T(8,128)S(1)}` or a tuple of such.
+    """Reads a shape such as `f32[32,512]{1,0:T(8,128)S(1)}` or a tuple of shapes.
 
     Args:
         text: The shape as HLO prints it.
 
     Returns:
-        Its arrays; a dtype that nobody knows yet, and an array with a dimension without a bound (`?`), count no bytes.
+        The arrays of the shape. Unknown dtypes, and arrays with an unbounded dimension (`?`), count 0 bytes.
 
     Example:
         >>> parse_shape("(bf16[2,3]{1,0}, u32[])").size_bytes
@@ -130,7 +130,7 @@ def _leaf(dtype: str, dimensions: str, layout: str) -> ArrayShape:
 
 
 def _size(text: str) -> int:
-    """A dimension; one without a bound (`?`) counts no elements."""
+    """The size of a dimension; an unbounded dimension (`?`) counts 0 elements."""
     return 0 if text == "?" else int(text)
 
 

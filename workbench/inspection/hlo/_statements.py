@@ -1,4 +1,4 @@
-"""HLO text as statements: lines joined where an attribute goes on, comments and indentation taken away."""
+"""HLO text as statements: continued lines are joined, comments and indentation removed."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ Kind = Literal["module", "table", "row", "computation", "instruction", "end", "u
 
 
 class Statement(NamedTuple):
-    """One statement without the spaces around it; `number` is the line that it begins on."""
+    """One stripped statement; `number` is its first line."""
 
     kind: Kind
     number: int
@@ -43,7 +43,7 @@ class _Joiner:
 
     @property
     def is_open(self) -> bool:
-        """True if the statement has to go on."""
+        """True if the statement is incomplete."""
         return self._quoted or self._comment or self.braces > 0 or self.parentheses > 0
 
     @property
@@ -52,8 +52,8 @@ class _Joiner:
         return self._quoted or self._comment
 
     def add(self, number: int, line: str) -> None:
-        """Takes one physical line."""
-        if not self.is_open and _is_plain(line):  # nearly every line that a compiler prints
+        """Adds one physical line."""
+        if not self.is_open and _is_plain(line):  # nearly every compiler-printed line
             text = line
         else:
             text = self._scan(line)
@@ -63,7 +63,7 @@ class _Joiner:
             self._pieces.append(text.strip())
 
     def take(self) -> str:
-        """The statement; what follows is a new one."""
+        """Returns the statement and starts a new one."""
         text = self._pieces[0] if len(self._pieces) == 1 else " ".join(self._pieces)
         self._pieces.clear()
         self.braces = self.parentheses = 0
@@ -104,7 +104,7 @@ def statements(text: str) -> Iterator[Statement]:
         text: HLO of any backend, as printed, indented, wrapped or pasted.
 
     Returns:
-        Statements by kind; "unknown" for what is none, after which nothing more comes.
+        Statements by kind; the first invalid statement is "unknown" and ends the iteration.
     """
     joiner = _Joiner()
     inside = in_table = False
@@ -130,7 +130,7 @@ def statements(text: str) -> Iterator[Statement]:
         else:
             line = physical
         joiner.add(number, line)
-        if joiner.braces < 0 or joiner.parentheses < 0:  # a brace that closes the computation: the statement is cut off
+        if joiner.braces < 0 or joiner.parentheses < 0:  # a brace closes the computation: the statement is cut off
             yield Statement("unknown", joiner.number or number, joiner.take() or line.strip())
             return
         if inside or not joiner.first:
@@ -148,7 +148,7 @@ def statements(text: str) -> Iterator[Statement]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """The lines of a text, split a piece at a time: a list of all would be as large as the text."""
+    """The lines of a text, split piece by piece: a list of all lines would be as large as the text."""
     start = 0
     while start < len(text):
         end = text.find("\n", start + _PIECE)
@@ -158,7 +158,7 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _outside(joiner: _Joiner, line: str) -> Statement | None:
-    """The module's header or that of a computation, once it is whole."""
+    """The header of the module or of a computation, once it is complete."""
     if joiner.first.startswith("HloModule"):
         if joiner.is_open or line.endswith(","):
             return None
@@ -173,7 +173,7 @@ def _outside(joiner: _Joiner, line: str) -> Statement | None:
 
 
 def _is_plain(line: str) -> bool:
-    """Returns whether a line is whole in itself, decided without looking at every character of it."""
+    """Returns whether a line is complete in itself, without scanning every character in Python."""
     return (
         line.count("{") == line.count("}")
         and line.count("(") == line.count(")")

@@ -1,4 +1,4 @@
-"""HLO text as computations and instructions, read statement by statement and checked for what is missing."""
+"""HLO text as computations and instructions, read statement by statement and checked for completeness."""
 
 import re
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _NAMES = re.compile(r"%([^\s,()]+)")
 _SEPARATORS = re.compile(r"[,()\[\]{}]")
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
-# What compilers write for JAX: nothing else in it is ever asked for.
+# The metadata that compilers write for JAX; other fields are never read.
 _METADATA = re.compile(r', metadata=\{op_name="([^"\\]*(?:\\.[^"\\]*)*)"(?: stack_frame_id=(\d+))?\}')
 _CALLING = re.compile(r"(?:calls|to_apply|condition|body|_computations?)=")
 _CALLED = re.compile(
@@ -29,10 +29,10 @@ _CALLED = re.compile(
 
 @dataclass(slots=True, eq=False)
 class Instruction:
-    """One line of HLO. `attributes` is the text after the operands, kept unparsed until something asks.
+    """One line of HLO. `attributes` is the text after the operands, parsed on demand.
 
-    Text that many instructions share is one object, and what is read already (operands, the metadata that JAX gives)
-    is kept once: a module of 100 MB has to fit into memory several times over.
+    Text that many instructions share is one object, and parsed text (operands, JAX's metadata) is not stored twice,
+    because modules of 100 MB must fit into memory several times.
     """
 
     name: str
@@ -40,7 +40,7 @@ class Instruction:
     computation: str
     shape_text: str
     operands: tuple[str, ...]
-    arguments: str  # the number of a parameter, the value of a constant; "" where operands are there
+    arguments: str  # the number of a parameter or value of a constant; "" with operands
     attributes: str
     root: bool
     op_name: str
@@ -53,7 +53,7 @@ class Instruction:
         return parse_shape(self.shape_text)
 
     def attribute(self, name: str) -> str | None:
-        """The text of an attribute's value: what is between its braces, or up to the next comma."""
+        """The text of an attribute's value: between its braces, or up to the next comma."""
         match = re.search(rf"[\s,]{name}=(?:\{{([^}}]*)\}}|([^\s,}}]+))", self.attributes)
         return None if match is None else match[1] if match[1] is not None else match[2]
 
@@ -111,8 +111,8 @@ def parse_hlo(text: str) -> Hlo:
     """Reads the text of an HLO module.
 
     Args:
-        text: What `compiled.as_text()` returns, of any backend; also indented, with statements over several lines,
-            with comments, or without `%` before names.
+        text: The result of `compiled.as_text()` of any backend; also indented, with statements over several lines, with
+            comments, or without `%` before names.
 
     Returns:
         The module, complete: every operand and every called computation exists.
@@ -150,7 +150,7 @@ def parse_hlo(text: str) -> Hlo:
 
 
 def _computation(statement: Statement) -> Computation:
-    """`ENTRY %main (x: f32[4]) -> f32[4] {`, or no more than `main {`."""
+    """`ENTRY %main (x: f32[4]) -> f32[4] {`, or only `main {`."""
     start = _COMPUTATION.match(statement.text)
     signature = statement.text[start.end() : -1].strip() if start else ""
     if start is None or (signature and not (signature.startswith("(") and "->" in signature)):
@@ -161,7 +161,7 @@ def _computation(statement: Statement) -> Computation:
 def _add(computation: Computation, statement: Statement, shared: dict[str, str]) -> None:
     line = statement.text
     simple = _SIMPLE.match(line)
-    if simple is not None:  # nearly all that compilers print
+    if simple is not None:  # nearly every compiler-printed statement
         root, name, shape, kind, arguments = simple.groups()
         attributes = line[simple.end() :]
     else:
@@ -274,7 +274,7 @@ def _complete(computations: dict[str, Computation], text: str) -> Computation:
 
 
 def _fault(computation: Computation, computations: dict[str, Computation]) -> str | None:
-    """Describes what a computation lacks or repeats."""
+    """Describes missing or repeated parts of a computation."""
     roots = sum(instruction.root for instruction in computation.instructions)
     if roots != 1:
         return f"computation `{computation.name}` has {roots or 'no'} ROOT"
@@ -300,13 +300,13 @@ def _fault(computation: Computation, computations: dict[str, Computation]) -> st
 def _cut_off(fact: str, computations: int) -> str:
     return (
         f"`inspect_module` was given HLO text of {computations} computation(s) in which {fact}. A module is read only "
-        "as a whole, because every cost in it depends on who calls what: pass all of `compiled.as_text()`, from "
+        "as a whole, because every cost in it depends on the call graph: pass all of `compiled.as_text()`, from "
         "`HloModule` to the closing brace of ENTRY."
     )
 
 
 def unreadable(fact: str) -> str:
-    """The message for text that looks like HLO and contradicts itself."""
+    """The message for text that looks like HLO but is inconsistent."""
     return (
         f"`inspect_module` was given HLO text that it cannot read: {fact}. Every cost needs whole shapes, dimension "
         "numbers and operands: pass `compiled.as_text()` unchanged."

@@ -16,8 +16,9 @@ _WITH_WORKSPACE = ('"__cublas', '"__cudnn')
 class Traffic:
     """Counts the main-memory bytes of instructions of one module.
 
-    Operands and results at the boundary of a fusion, with the padding of their layout; of a slice only what is taken,
-    of an update in place only the update. Values in other memory spaces (VMEM, CMEM, the host) count nothing.
+    Counts operands and results at the boundary of a fusion, with the padding of their layout. A slice counts only the
+    elements that it takes, an in-place update only the updated elements. Values in other memory spaces (VMEM, CMEM, the
+    host) count 0.
     """
 
     def __init__(self, hlo: Hlo) -> None:
@@ -26,7 +27,7 @@ class Traffic:
         self._read: dict[tuple[str, str], int] = {}  # (computation, value) -> bytes: fusions may share computations
 
     def instruction(self, instruction: Instruction) -> int:
-        """Bytes of one run; loops, calls and branches access nothing themselves."""
+        """Bytes of one run; loops, calls and branches themselves count 0."""
         opcode = instruction.opcode
         if opcode in _NONE or opcode.endswith(("-done", "-update")):
             return 0
@@ -45,13 +46,13 @@ class Traffic:
         if opcode in ("copy-start", "slice-start", "dynamic-slice-start"):
             return _asynchronous_copy(opcode, operands[0], result)
         if opcode.endswith("-start") and result.is_tuple:
-            return result.main_bytes  # holds its operands and its results
+            return result.main_bytes  # the tuple contains operands and results
         size = sum(operand.main_bytes for operand in operands) + result.main_bytes
-        if opcode == "custom-call" and result.is_tuple and result.leaves:  # `()` is what a printing call gives
+        if opcode == "custom-call" and result.is_tuple and result.leaves:  # `()` is the result of a printing call
             target = instruction.attribute("custom_call_target") or ""
             last = result.leaves[-1]
             if target.startswith(_WITH_WORKSPACE) and last.dtype in ("s8", "u8") and len(last.dimensions) == 1:
-                return size - last.padded_bytes  # a reserve, of which few calls use much
+                return size - last.padded_bytes  # reserved workspace, of which most calls use little
         return size
 
     def _fusion(self, instruction: Instruction) -> int:
@@ -93,7 +94,7 @@ class Traffic:
         return self._read[body.name, name]
 
     def _count_reads_of(self, body: Computation, name: str) -> int:
-        """Bytes of one value: of what is sliced, gathered or converted, the elements that somebody reads."""
+        """Bytes read of one value; a sliced, gathered or converted value counts only the elements that are read."""
         shape = body.by_name[name].shape
         full = sum(leaf.padded_bytes for leaf in shape.leaves)
         total = full if body.root is not None and body.root.name == name else 0
@@ -120,12 +121,12 @@ class Traffic:
         if node.opcode == "dynamic-update-slice":
             return min(leaf.padded_bytes, body.by_name[node.operands[1]].shape.size_bytes)
         if node.opcode == "scatter" and len(node.operands) == 3 and self._is_given(body, node.operands[0]):
-            # In place: it reads and writes the elements that it changes.
+            # In place: the operation reads and writes the elements that it changes.
             return min(leaf.padded_bytes, 2 * body.by_name[node.operands[2]].shape.size_bytes)
         return leaf.padded_bytes
 
     def _is_given(self, body: Computation, name: str) -> bool:
-        """Returns whether a value is a parameter of the fusion, and not computed in it."""
+        """Returns whether a value is a parameter of the fusion, not computed inside the fusion."""
         node = body.by_name[name]
         while node.opcode == "bitcast":
             node = body.by_name[node.operands[0]]
@@ -151,7 +152,7 @@ def _asynchronous_copy(opcode: str, source: Shape, result: Shape) -> int:
 
 
 def _shared(readers: list[Instruction], size: int) -> list[tuple[Instruction, int]]:
-    """Bytes that several instructions read together, in whole numbers."""
+    """Divides bytes over the instructions that read them, in whole numbers."""
     if len(readers) == 1:
         return [(readers[0], size)]
     share, rest = divmod(size, len(readers))

@@ -1,4 +1,4 @@
-"""Shardings: of arrays and meshes as they are, and of a program as Shardy propagates them."""
+"""Shardings of arrays and meshes, and of programs as Shardy propagates them."""
 
 from workbench.inspection.sharding._arrays import inspect_sharding as inspect_sharding
 from workbench.inspection.sharding._mesh import (

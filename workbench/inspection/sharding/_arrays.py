@@ -1,4 +1,4 @@
-"""Reads how the arrays of a pytree lie on devices, without touching their data."""
+"""Reads how the arrays of a pytree are placed on devices, without reading their data."""
 
 import collections
 import dataclasses
@@ -20,19 +20,19 @@ SHARDS_LISTED = 20_000
 
 
 def inspect_sharding(tree: object, *, shards_at_most: int = SHARDS_LISTED) -> ShardingRecord:
-    """Reads how every array of a pytree is cut and which device holds which slice; moves and computes nothing.
+    """Reads how each array of a pytree is sharded and the slice on each device; moves no data.
 
-    Concrete arrays of any sharding, PRNG keys, `ShapeDtypeStruct`s (present or abstract mesh), NumPy arrays, Python
-    numbers and tracers are read alike. A deleted (donated) array keeps its record, with a note.
+    Leaves may be concrete arrays of any sharding, PRNG keys, `ShapeDtypeStruct`s (present or abstract mesh), NumPy
+    arrays, Python numbers and tracers. A deleted (donated) array keeps its record, with a note.
 
     Args:
         tree: The pytree, or a single array.
-        shards_at_most: How many slices to list over all leaves, the largest leaves first; the others are summarised
-            (shard shape, bytes and replication, no `shards`) and say so in `notes`.
+        shards_at_most: Number of slices to list over all leaves, largest leaves first. Other leaves are summarised
+            (shard shape, bytes and replication, no `shards`), with a note in `notes`.
 
     Returns:
-        One `LeafShardingRecord` per array, in the order of the tree. `bytes_per_device` is what the fullest device
-        holds; host arrays lie on no device and count as 0, arrays without a known sharding count as whole.
+        One `LeafShardingRecord` per array, in the order of the tree. `bytes_per_device` is the size on the fullest
+        device. Host arrays are on no device and count 0; arrays without a known sharding count in full.
 
     Raises:
         InspectionError: if a leaf is not an array (all such leaves are named).
@@ -53,7 +53,7 @@ def inspect_sharding(tree: object, *, shards_at_most: int = SHARDS_LISTED) -> Sh
     listed = _with_shards([leaf for leaf, _ in leaves], [layout for _, layout in leaves], shards_at_most)
     notes = list(_tree_notes(listed, layouts))
     if any(leaf.kind == "unknown" for leaf in listed):
-        notes.append("arrays without a known sharding count as whole: `bytes_per_device` is an upper bound")
+        notes.append("arrays without a known sharding count in full: `bytes_per_device` is an upper bound")
     return ShardingRecord(
         leaves=tuple(listed),
         mesh=layouts.common_mesh(),
@@ -74,7 +74,7 @@ class _Layout:
     device_ids: tuple[int, ...] = ()
     mesh: Mesh | AbstractMesh | None = None
     counts: tuple[int, ...] = ()  # parts per dimension
-    placed: tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...] | None = None  # where only an index map is known
+    placed: tuple[tuple[int, tuple[int, ...], tuple[int, ...]], ...] | None = None  # if only an index map is known
     memory_kind: str | None = None
     notes: tuple[str, ...] = ()
 
@@ -84,7 +84,7 @@ class _Layout:
 
 
 class _Layouts:
-    """Layouts by (sharding, shape), computed once: trees repeat them by the hundred."""
+    """Layouts by (sharding, shape), computed once, because trees repeat them hundreds of times."""
 
     def __init__(self) -> None:
         self._known: dict[Any, _Layout] = {}
@@ -127,7 +127,7 @@ def _strange_message(strange: list[tuple[str, Any]]) -> str:
     rest = f" and {len(strange) - 5} more" if len(strange) > 5 else ""
     return (
         f"`inspect_sharding` was given {len(strange)} {'leaf that is' if len(strange) == 1 else 'leaves that are'} not "
-        f"arrays: {shown}{rest}. Only things with a `shape` and a `dtype` lie on devices: take those leaves out, give "
+        f"arrays: {shown}{rest}. Only values with a `shape` and a `dtype` are on devices: take those leaves out, give "
         "`jax.ShapeDtypeStruct(shape, dtype, sharding=...)` in place of a bare sharding, or use `inspect_mesh` for a "
         "mesh."
     )
@@ -137,7 +137,7 @@ def _leaf(path: str, leaf: object, layouts: _Layouts) -> tuple[LeafShardingRecor
     shape, dtype, item_bytes, notes = _array_facts(leaf)
     deleted = isinstance(leaf, jax.Array) and not isinstance(leaf, Tracer) and leaf.is_deleted()
     if deleted:
-        notes.append("deleted: its buffers were donated or freed, this is where they were")
+        notes.append("deleted: its buffers were donated or freed; this was their placement")
     sharding, kind_if_none, more = _sharding_of(leaf)
     layout = layouts(sharding, shape) if sharding is not None else _whole(shape, kind_if_none)
     on_device = not deleted and (layout.replication > 0 or layout.kind == "unknown")
@@ -182,7 +182,7 @@ def _sharding_of(leaf: object) -> tuple[Any, ShardingKind, tuple[str, ...]]:
             return sharding, "auto", ("traced value: the sharding in its type",)
         return None, "unknown", ("traced value: its sharding is decided when the program is compiled",)
     if isinstance(leaf, np.ndarray | np.generic | bool | int | float | complex):
-        return None, "host", ("in host memory: on no device until a program uses it",)
+        return None, "host", ("in host memory: not on a device until a program uses it",)
     sharding = getattr(leaf, "sharding", None)
     if sharding is None or (isinstance(sharding, NamedSharding) and sharding.mesh.empty):
         return None, "unknown", ("no sharding given",)
@@ -246,13 +246,13 @@ def _device_ids(mesh: Mesh | AbstractMesh) -> tuple[int, ...]:
 
 
 def _positional(sharding: Sharding, shape: tuple[int, ...]) -> _Layout:
-    """A sharding without axis names: its own index map is all that is known."""
+    """A sharding without axis names: only its index map is known."""
     try:
         held = sharding.devices_indices_map(shape)
         shard_shape = tuple(sharding.shard_shape(shape))
     except (ValueError, NotImplementedError, IndexError, TypeError) as error:
         whole = _whole(shape, "unknown")
-        return dataclasses.replace(whole, notes=(f"`{type(sharding).__name__}` does not say who holds what: {error}",))
+        return dataclasses.replace(whole, notes=(f"`{type(sharding).__name__}` has no device slices: {error}",))
     placed = tuple(
         (
             int(device.id),
@@ -277,7 +277,7 @@ def _positional(sharding: Sharding, shape: tuple[int, ...]) -> _Layout:
 def _with_shards(
     leaves: list[LeafShardingRecord], layouts: list[_Layout], shards_at_most: int
 ) -> list[LeafShardingRecord]:
-    """Lists the slices of the largest leaves, as far as the budget reaches."""
+    """Lists the slices of the largest leaves, up to the budget."""
     left, listed = shards_at_most, list(leaves)
     known: dict[Any, tuple[ShardRecord, ...]] = {}
     for number in sorted(range(len(leaves)), key=lambda number: -leaves[number].size_bytes):
@@ -329,7 +329,7 @@ def _placed_by_mesh(layout: _Layout, mesh: Mesh | AbstractMesh, shape: tuple[int
 
 
 def _fullest(leaves: list[tuple[LeafShardingRecord, _Layout]]) -> int:
-    """Bytes on the device that holds most; leaves on the same devices are added up first."""
+    """Bytes on the fullest device; leaves on the same devices are added first."""
     by_devices: collections.Counter[int] = collections.Counter()
     devices: dict[int, tuple[int, ...]] = {}
     anywhere = 0

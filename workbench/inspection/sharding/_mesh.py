@@ -1,4 +1,4 @@
-"""Reads a mesh: its devices, their places on the torus, hops along its axes, and who holds which clients."""
+"""Reads a mesh: devices, their places on the torus, hops along axes, and clients of each device."""
 
 import dataclasses
 import math
@@ -14,18 +14,18 @@ from workbench.errors import InspectionError, MeshError
 from workbench.records.hardware import AxisRecord, ClientRange, DeviceRecord, MeshRecord
 from workbench.records.program import PlacementRecord
 
-# Length of a torus dimension at which its ends are wired together, per generation (Google Cloud's TPU system pages).
+# Length from which a torus dimension has wraparound links, per generation (Google Cloud's TPU system pages).
 _WRAP_EVERY_4 = ("v4", "v5", "v5p", "7x", "v7x")
 _WRAP_AT = {"v2": 16, "v3": 32, "v5 lite": 16, "v5e": 16, "v6 lite": 16, "v6e": 16}
 
 
 def inspect_mesh(mesh: Mesh | AbstractMesh) -> MeshRecord:
-    """Reads a mesh of present, absent (ahead-of-time topology) or abstract devices.
+    """Reads a mesh of present devices, of an ahead-of-time topology, or of abstract devices.
 
     Hops are counted along every mesh axis on the physical torus, the closing hop of the ring included, with
-    wraparound links where that TPU generation has them. They are None where devices have no coordinates (CPU, GPU,
-    abstract) or where the axis crosses from one slice to another. The compiler may reorder a ring inside a group,
-    so these are distances of neighbours in the mesh, not a promise of its route.
+    wraparound links where that TPU generation has them. Hops are None if devices have no coordinates (CPU, GPU,
+    abstract) or if the axis crosses slices. The compiler may reorder a ring inside a group, so hops are distances
+    between mesh neighbours, not the compiler's route.
 
     Args:
         mesh: `jax.sharding.Mesh`, also of `topologies.get_topology_desc(...)` devices, or `AbstractMesh`.
@@ -71,14 +71,14 @@ def inspect_mesh(mesh: Mesh | AbstractMesh) -> MeshRecord:
 
 
 def order_of_jax(mesh: MeshRecord) -> MeshRecord | None:
-    """The same devices in the order in which `jax.make_mesh` lays them on a mesh of this shape.
+    """The same devices in the order that `jax.make_mesh` chooses for a mesh of this shape.
 
     Args:
         mesh: From `inspect_mesh`, or of a target.
 
     Returns:
-        The mesh with that order, its hops counted again; None where JAX orders nothing: devices without coordinates,
-        devices of several slices, and shapes that `jax.make_mesh` refuses.
+        The mesh in that order, with its hops recounted. None if JAX does not reorder: devices without coordinates,
+        devices of several slices, and shapes that `jax.make_mesh` rejects.
 
     Example:
         >>> order_of_jax(inspect_mesh(AbstractMesh((4, 2), ("clients", "model")))) is None
@@ -109,7 +109,7 @@ def order_of_jax(mesh: MeshRecord) -> MeshRecord | None:
 
 @dataclasses.dataclass(frozen=True)
 class _StandIn:
-    """A device as `mesh_utils` reads it."""
+    """A device in the form that `mesh_utils` reads."""
 
     id: int
     platform: str
@@ -131,8 +131,8 @@ def link_distances(mesh: MeshRecord) -> np.ndarray | None:
     """Number of torus links between every two devices of a mesh.
 
     Returns:
-        Shape (devices, devices), in the order of the mesh; None where devices have no coordinates, lie in several
-        slices, or are more than 2,048.
+        Shape (devices, devices), in the order of the mesh; None if devices have no coordinates, span several slices, or
+        number more than 2,048.
     """
     devices = mesh.devices
     if not 0 < len(devices) <= _MOST_DEVICES or any(device.coords is None for device in devices):
@@ -146,7 +146,7 @@ def link_distances(mesh: MeshRecord) -> np.ndarray | None:
 
 
 def place_clients(mesh: MeshRecord, placement: PlacementRecord) -> MeshRecord:
-    """Adds which clients of a placement each device holds.
+    """Adds the clients of a placement that each device holds.
 
     Clients go in order along the placement's mesh axes (the first one outermost), `slots_per_device` on each device,
     or else `ceil(clients / devices along these axes)`; the last devices may have empty slots (`padding`). Devices
@@ -234,7 +234,7 @@ def _device_record(device: Device, position: tuple[int, ...]) -> DeviceRecord:
 
 
 def _hops(devices: Sequence[DeviceRecord], shape: tuple[int, ...]) -> list[tuple[float | None, int | None]]:
-    """Mean and largest hop count between neighbours along every axis, ring closed."""
+    """Mean and largest hop count between neighbours along every axis, with the ring closed."""
     unknown: list[tuple[float | None, int | None]] = [(None, None)] * len(shape)
     if not devices or any(device.coords is None for device in devices):
         return unknown

@@ -1,4 +1,4 @@
-"""Asks Shardy how it would shard a program, and why, without devices and without compiling."""
+"""Runs Shardy's sharding propagation without devices and without compiling."""
 
 import re
 import tempfile
@@ -24,19 +24,19 @@ _STAGE = re.compile(r"wb:([0-9.]+):\w+")
 def propagate_shardings(
     program: object, *, engine: Literal["auto", "in-process", "dump"] = "auto"
 ) -> PropagationRecord:
-    """Runs Shardy's propagation on a lowered program and reads every decision; nothing is executed.
+    """Runs Shardy's propagation on a lowered program and records every decision; executes nothing.
 
-    In-process it needs one CPU device however large the mesh, abstract ones too, and milliseconds. Where jaxlib's
-    passes refuse, the program is compiled for the present devices and the compiler's own dump files are read
-    (`engine` of the record says which); these know neither reasons, lines nor stages.
+    In-process propagation takes milliseconds and one CPU device for a mesh of any size, also for abstract meshes. If
+    jaxlib's passes fail, the program is compiled for the present devices and the compiler's dump files are read (see
+    `engine` of the record). Dump files contain no reasons, lines or stages.
 
     Args:
         program: `jax.stages.Lowered`, a StableHLO module, or its text (with locations: `debug_info=True`).
         engine: "auto" tries in-process, then dump.
 
     Returns:
-        Values, propagation edges and planned collectives. What could not be found out is missing and said in `notes`;
-        this function does not raise.
+        Values, propagation edges and planned collectives. Missing parts are explained in `notes`; this function does
+        not raise.
 
     Example:
         >>> import jax
@@ -49,7 +49,7 @@ def propagate_shardings(
     """
     try:
         text = _shardy.stablehlo_text(program)
-    except Exception as error:  # whatever was given is said in the record, not raised
+    except Exception as error:  # record the failure instead of raising
         given = f"`propagate_shardings` was given a `{type(program).__name__}` that has no StableHLO: {error}"
         return PropagationRecord(engine="none", notes=(given,))
     notes: list[str] = []
@@ -140,13 +140,13 @@ def _planned(found: ShardyCollective, sizes: dict[str, int]) -> PlannedCollectiv
 
 
 def _stage(op_name: str) -> str | None:
-    """The innermost stage of the plan that an operation's name scopes give."""
+    """The innermost stage of the plan in an operation's name scopes."""
     found = _STAGE.findall(op_name)
     return found[-1] if found else None
 
 
 def _source(frames: tuple[Any, ...]) -> SourceLine | None:
-    """The innermost frame that is the user's."""
+    """The innermost user frame."""
     for file, line, column, end_line, end_column, function in frames:
         if package_of(file) is None:
             return SourceLine(

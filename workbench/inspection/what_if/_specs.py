@@ -1,4 +1,4 @@
-"""Names the leaves of a program's arguments and gives some of them other shardings."""
+"""Names the leaves of a program's arguments, and changes the shardings of some leaves."""
 
 import difflib
 import inspect
@@ -19,17 +19,17 @@ Spec = tuple[tuple[str, ...], ...]
 
 
 class Leaves:
-    """The leaves of a program's positional arguments, each known by several names.
+    """The leaves of a program's positional arguments, each with several names.
 
-    `params['w']` is what one reads in the program, and what `inspect(...).inputs` calls it; `[0]['w']` is its place.
-    Where a library has taken a module apart, `names` says what the user calls its arrays: `model.head.kernel`.
+    `params['w']` is the name in the program and in `inspect(...).inputs`; `[0]['w']` is the leaf's position. If a
+    library has flattened a module, `names` holds the user's names of its arrays, such as `model.head.kernel`.
     """
 
     def __init__(
         self, fn: Callable, args: tuple[Any, ...], mesh: Mesh | AbstractMesh, names: Sequence[str] = ()
     ) -> None:
         found, self._structure = jax.tree_util.tree_flatten_with_path(args)
-        self.values = [shape_of(leaf, mesh) for _, leaf in found]  # shapes: nothing here should keep arrays alive
+        self.values = [shape_of(leaf, mesh) for _, leaf in found]  # shapes, so that no arrays are kept alive
         self.paths = [jax.tree_util.keystr(path) for path, _ in found]
         named = _argument_names(fn, len(args))
         raw = [named[path[0].idx] + jax.tree_util.keystr(path[1:]) for path, _ in found]
@@ -40,7 +40,7 @@ class Leaves:
         """Assigns a spec to each leaf.
 
         Raises:
-            MeshError: naming every leaf, axis and size that does not fit.
+            MeshError: if specs do not fit; names every such leaf, axis and size.
         """
         chosen: dict[int, Spec] = {}
         wrong: list[str] = []
@@ -81,8 +81,8 @@ class Leaves:
         return jax.tree_util.tree_unflatten(self._structure, leaves)
 
     def sharded(self, found: Sequence[Spec | None], mesh: Mesh | AbstractMesh) -> tuple[Any, ...]:
-        """The arguments as shapes with the shardings `found` for them; as they are where none is known."""
-        # In the compiled program random keys have dimensions of their own behind those of the array.
+        """The arguments as shapes with the shardings in `found`; arguments without one are unchanged."""
+        # In the compiled program random keys have extra trailing dimensions.
         known = {
             index: spec[: len(jax.numpy.shape(leaf))]
             for index, (spec, leaf) in enumerate(zip(found, self.values, strict=True))
@@ -91,13 +91,13 @@ class Leaves:
         return self.replaced(known, mesh)
 
     def record(self, found: Sequence[Spec | None], mesh: Mesh | AbstractMesh) -> ShardingRecord:
-        """The arguments with the shardings `found` for them, called as the user writes them."""
+        """The arguments with the shardings in `found` and the names that the user writes."""
         record = inspect_sharding(self.sharded(found, mesh))
         named = zip(record.leaves, self.labels, strict=True)
         return record.replace(leaves=tuple(leaf.replace(path=label) for leaf, label in named))
 
     def _find(self, name: str) -> list[int]:
-        """The leaves that `name` names: one of them, or all below an argument or a branch of it."""
+        """The leaves that `name` selects: one leaf, or all leaves below an argument or a branch."""
         below = (f"{name}[", f"{name}.")
         return [
             index
@@ -107,7 +107,7 @@ class Leaves:
 
 
 def as_spec(given: object, rank: int) -> Spec:
-    """Mesh axes per dimension, of a `PartitionSpec` or of a sequence of None, names and tuples of names."""
+    """Mesh axes per dimension, from a `PartitionSpec` or a sequence of None, names and tuples of names."""
     if isinstance(given, str) or not isinstance(given, PartitionSpec | Sequence):
         message = f"a spec is a `PartitionSpec` or a sequence of mesh axes per dimension, not {given!r}"
         raise TypeError(message)
@@ -121,7 +121,7 @@ def as_spec(given: object, rank: int) -> Spec:
 
 
 def partition_spec(spec: Spec) -> PartitionSpec:
-    """The same as JAX writes it."""
+    """The spec as a `PartitionSpec`."""
     return PartitionSpec(*[axes[0] if len(axes) == 1 else axes or None for axes in spec])
 
 
@@ -149,7 +149,7 @@ def _argument_names(fn: Callable, count: int) -> list[str]:
 
 
 def shape_of(leaf: Argument, mesh: Mesh | AbstractMesh) -> Argument:
-    """A leaf as a shape; a named sharding over another mesh is moved to this one, where its axes exist there too."""
+    """A leaf as a shape; a named sharding of another mesh is moved to this mesh if the axes exist here."""
     if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
         return leaf
     sharding = getattr(leaf, "sharding", None)

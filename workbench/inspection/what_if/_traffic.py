@@ -19,7 +19,7 @@ class _Sum:
 
     def add(self, runs: float | None, each_bytes: float, source: SourceLine | None) -> None:
         if runs is None or self.runs is None or self.size_bytes is None:
-            self.runs = self.size_bytes = None  # a loop of unknown length: nothing can be added up any more
+            self.runs = self.size_bytes = None  # a loop of unknown length: the sum is unknown
         else:
             self.runs += runs
             self.size_bytes += runs * each_bytes
@@ -29,14 +29,14 @@ class _Sum:
 def compare_compiled(
     before: Iterable[CollectiveRecord], after: Iterable[CollectiveRecord], stages: Mapping[str, str]
 ) -> tuple[TrafficRecord, ...]:
-    """Compiled collectives; one that the compiler combined from several stages counts in each with its share."""
+    """Compares compiled collectives; a collective combined from several stages counts in each by its share."""
     return _compare(_compiled(before), _compiled(after), stages)
 
 
 def compare_planned(
     before: Iterable[PlannedCollectiveRecord], after: Iterable[PlannedCollectiveRecord], stages: Mapping[str, str]
 ) -> tuple[TrafficRecord, ...]:
-    """Planned collectives: sites in the program, of which one in a loop counts once."""
+    """Compares planned collectives: sites in the program, where a site in a loop counts once."""
     return _compare(_planned(before), _planned(after), stages)
 
 

@@ -1,4 +1,4 @@
-"""Lowers a program again with other shardings of its arguments, and compares what that makes of it."""
+"""Lowers a program again with other shardings of its arguments, and compares the results."""
 
 import dataclasses
 import functools
@@ -35,13 +35,13 @@ _MEMORY = ("argument_bytes", "output_bytes", "temporary_bytes", "alias_bytes", "
 
 
 class WhatIf:
-    """A program that waits to be tried with other shardings; keeps what it learned of the present ones.
+    """A program to try with other shardings; caches the results of the present shardings.
 
     Args:
-        call: The traced call; the shardings of its keyword arguments stay as they are.
+        call: The traced call; the shardings of its keyword arguments stay unchanged.
         mesh: The mesh; by default that of `jax.set_mesh`.
         target: An ahead-of-time target, such as "v5e:4x4".
-        present: The record of the program as it is, from `inspect`, if there is one already.
+        present: The record of the program with its present shardings, from `inspect`, if available.
         chunk_size: As for `inspect`.
     """
 
@@ -61,7 +61,7 @@ class WhatIf:
         self._there: TargetMesh | None = None
         found = mesh if mesh is not None else current_mesh() or call.mesh or mesh_of_values(call.leaves)
         self._mesh = self._find_mesh(found)
-        # A keyword that lies on one device, such as a random key, is placed by JAX.
+        # JAX places keyword arguments that are on one device, such as a random key.
         self._kwargs = jax.tree.map(lambda leaf: shape_of(leaf, self._mesh), self._call.kwargs)
         self._leaves = Leaves(self._call.parameters, self._call.args, self._mesh, self._call.names)
         self._args = self._leaves.replaced({}, self._mesh)
@@ -91,7 +91,7 @@ class WhatIf:
     def compile(
         self, tried: WhatIfRecord, *, progress: Progress | None = None, cancel: threading.Event | None = None
     ) -> WhatIfRecord:
-        """Adds to what `plan` returned what the compiler makes of it; see `Traced.what_if`."""
+        """Adds compiled results to the result of `plan`; see `Traced.what_if`."""
         chosen = self._leaves.resolve(tried.specs, self._mesh)
         with self._busy:
             before = self._compiled(self._version({}), _PRESENT, progress, cancel)
@@ -118,14 +118,14 @@ class WhatIf:
         return self._there.abstract
 
     def _version(self, chosen: Mapping[int, Spec]) -> "_Version":
-        """The program with some leaves sharded differently, as Shardy plans it."""
+        """Shardy's plan of the program with some leaves sharded differently."""
         key = tuple(sorted(chosen.items()))
         if key not in self._known:
             try:
                 self._known[key] = self._plan_version(chosen)
             except WorkbenchError:
                 raise
-            except Exception as error:  # JAX's errors about shardings have no class in common
+            except Exception as error:  # JAX's sharding errors have no common class
                 raise InspectionError(self._refusal(chosen, error)) from error
         return self._known[key]
 
@@ -164,10 +164,10 @@ class WhatIf:
         return ProgramRecord(name=self._call.name, target=where, plan=described, mesh=mesh)
 
     def _lowered(self, args: tuple[Any, ...]) -> tuple[Any, str]:
-        """The program for its platform; every argument kept, so that inputs and leaves have the same order."""
+        """The program lowered for its platform, with unused arguments kept: inputs and leaves correspond."""
         version, chunk_size = self._call.under(self._mesh), self._chunk_size
         if self._there is None:
-            # What is tried replaces the shardings that the user's jit asks for.
+            # The tried shardings replace the shardings of the user's jit.
             jitted = version.jitted(chunk_size, shardings=False, keep_unused=True)
             lowered = jitted.trace(*args, **self._kwargs).lower(lowering_platforms=(self._platform(),))
             return lowered, lowered.as_text(debug_info=True)
@@ -206,7 +206,7 @@ class WhatIf:
         elif self._platform() == "cpu":
             hlo, memory = compile_for_cpu(text, self._mesh.size, what=what, **waiting)
             module = inspect_module(hlo, mesh=mesh, platform="cpu")
-        else:  # its devices are this process's own; no other one could compile for them
+        else:  # the devices belong to this process; no other process could compile for them
             return inspect_module(compile_now(version.lowered, text, version.record.name), mesh=mesh)
         reported = {name: getattr(memory, name) for name in _MEMORY if getattr(memory, name) is not None}
         return module.replace(memory=module.memory.replace(**reported), devices=self._mesh.size)
@@ -220,7 +220,7 @@ class WhatIf:
 
 @dataclasses.dataclass
 class _Version:
-    """The program with one choice of shardings."""
+    """The program with one assignment of shardings."""
 
     lowered: jax.stages.Lowered
     record: ProgramRecord
