@@ -20,8 +20,8 @@ def test_frames_come_back_as_they_were_sent():
     [
         (b"\0\0\0", "3 of 8 bytes"),
         ((5).to_bytes(8, "big") + b"{}", "ended after 2 of a frame's 5 bytes"),
-        ((LARGEST_FRAME_BYTES + 1).to_bytes(8, "big"), "something else than frames"),
-        (b"Hello, world, this is a compiler", "something else than frames"),
+        ((LARGEST_FRAME_BYTES + 1).to_bytes(8, "big"), "other data than frames"),
+        (b"Hello, world, this is a compiler", "other data than frames"),
         ((3).to_bytes(8, "big") + b"abc", "holds no JSON"),
         ((2).to_bytes(8, "big") + b"[]", "a JSON list, not an object"),
     ],

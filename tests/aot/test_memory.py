@@ -159,7 +159,7 @@ def test_text_says_why_temporaries_exceed_the_peak(temporaries, lines):
     record = memory_record(reply(memory={"peak_bytes": 111, "temporary_bytes": temporaries}), available_bytes=200)
     said = render.text(record)
     assert len(said.splitlines()) == 1 + lines
-    assert ("the peak decides what fits" in said) == (lines == 2)
+    assert ("decides whether the program fits" in said) == (lines == 2)
 
 
 def test_peak_that_the_compiler_does_not_report_is_bounded_by_what_it_holds():

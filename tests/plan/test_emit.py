@@ -116,7 +116,7 @@ def test_emitting_what_is_no_array_says_what_to_do():
 def test_asking_for_what_nobody_emitted_says_what_was_received():
     with wb.listen() as received:
         wb.jit(one_round)(jnp.float32(0.5), ROWS)
-    with pytest.raises(InspectionError, match=r"asked for 'accuracy', but what was captured is \['loss', 'change'\]"):
+    with pytest.raises(InspectionError, match=r"asked for 'accuracy', but the captured names are \['loss', 'change'\]"):
         received.latest("accuracy")
 
 

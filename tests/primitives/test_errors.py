@@ -160,7 +160,7 @@ def test_keys_out_of_range_are_listed() -> None:
         ),
         (np.zeros((3, 4), int), 2, "sum", "`keys` of shape (3, 4) for `values` of shape (3, 2)"),
         (np.zeros(3, int), 0, "sum", "num_keys=0. The number of groups fixes the shape"),
-        (np.zeros(3, int), 2, "max", "op='max'. A group is added up or averaged"),
+        (np.zeros(3, int), 2, "max", "op='max'. A group is summed or averaged"),
     ],
     ids=["float keys", "shape of keys", "no groups", "unknown op"],
 )
@@ -206,7 +206,7 @@ def test_failing_client_function_names_its_stage_and_keeps_its_type(cause: Excep
     )
     assert f"it raised {type(cause).__name__}: {cause}" in text
     assert "here (float32[2])" in text
-    assert "Correct it for these shapes" in text
+    assert "Change it for these shapes" in text
     assert str(pickle.loads(pickle.dumps(caught.value))) == text
 
 

@@ -18,13 +18,13 @@ _TERMS = {
 
 
 def list_targets() -> tuple[TargetAvailability, ...]:
-    """Every chip that programs can be compiled for without having it, and what is missing here to do so.
+    """Lists all chips for ahead-of-time compilation, and what is missing to use them here.
 
-    Reads the metadata of installed packages only: loads no compiler and starts no process.
+    Reads only the metadata of installed packages: loads no compiler and starts no process.
 
     Returns:
-        One record per chip, with the topologies that were seen working. `installed` says whether it can be used here;
-        where not, `install` is the line that changes that, and `terms` whose terms one then comes under.
+        One record per chip, with the tested topologies. `installed` states whether the compiler is installed; if not,
+        `install` is the command to install it, and `terms` names the licence terms.
 
     Example:
         >>> [chip.chip for chip in list_targets() if chip.platform == "tpu"]
@@ -47,7 +47,7 @@ def list_targets() -> tuple[TargetAvailability, ...]:
 
 
 def targets_for(axes: Mapping[str, int]) -> tuple[tuple[TargetAvailability, tuple[str, ...]], ...]:
-    """For every chip the names of the machines that a mesh with these axes can be grown or shrunk to.
+    """Machines by chip that a mesh with these axes can be grown or shrunk to.
 
     Example:
         >>> dict((chip.chip, names[:3]) for chip, names in targets_for({"clients": 4, "model": 8}))["v5e"]

@@ -1,4 +1,4 @@
-"""The axes of a mesh on a target of another size; arithmetic alone, without JAX."""
+"""The axes of a mesh on a target of another size; pure arithmetic, without JAX."""
 
 import math
 from collections.abc import Mapping
@@ -11,15 +11,15 @@ from workbench.records.compiled import TargetRecord
 def fit_axes(
     target: str | TargetRecord, axes: Mapping[str, int], clients: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """The axes of a mesh grown or shrunk to the devices of a target: the first one changes, the others stay.
+    """The axes of a mesh grown or shrunk to a target: the first axis changes, other axes stay.
 
-    A first axis that clients are spread over is not grown beyond what divides them, where another axis can take the
-    rest: the last one does.
+    A first axis of clients grows only to a size that divides the clients; the last axis takes the remaining factor if
+    possible.
 
     Args:
         target: `"v5e:16x16"`, or a `TargetRecord`.
         axes: Sizes by name, in order.
-        clients: How many clients are spread over an axis, by its name.
+        clients: Number of clients spread over an axis, by its name.
 
     Returns:
         The sizes; their product is the target's number of devices.

@@ -1,4 +1,4 @@
-"""Compilations on disk, addressed by what went into them."""
+"""Compilations on disk, addressed by a hash of their inputs."""
 
 import hashlib
 import json
@@ -11,11 +11,11 @@ _FORMAT = 1
 
 
 class CompilationCache(DiskCache):
-    """A directory of compilations, least recently used ones removed beyond a size.
+    """A directory of compilations with a size limit and least-recently-used eviction.
 
     Args:
-        directory: Where; None: `targets` in `$WORKBENCH_CACHE`, else in the user's cache directory.
-        limit_bytes: How large it may grow (compressed); None: `$WORKBENCH_CACHE_BYTES`, else 512 MiB.
+        directory: The directory; None: `targets` in `$WORKBENCH_CACHE`, else in the user's cache directory.
+        limit_bytes: Maximum compressed size; None: `$WORKBENCH_CACHE_BYTES`, else 512 MiB.
     """
 
     def __init__(self, directory: str | Path | None = None, *, limit_bytes: int | None = None) -> None:
@@ -23,9 +23,9 @@ class CompilationCache(DiskCache):
 
 
 def cache_key(request: dict[str, Any], *, compiler: str) -> str:
-    """The address of a compilation: a hash of everything that it depends on, debug locations included.
+    """The address of a compilation: a hash of all its inputs, including debug locations.
 
-    Locations are part of it since source lines are part of the result.
+    Locations are included because source lines are part of the result.
     """
     text = json.dumps({"format": _FORMAT, "compiler": compiler, **request}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -13,7 +13,7 @@ _LIMIT_BYTES = 16 * 2**20
 
 
 def calibration_of_devices() -> ChipRecord | None:
-    """The calibration of the attached devices; None where `workbench calibrate` has not run for them.
+    """The calibration of the attached devices; None if `workbench calibrate` has not run for them.
 
     A calibration belongs to a kind and number of devices, their driver, and a version of JAX. Starts the devices.
     """
@@ -22,22 +22,22 @@ def calibration_of_devices() -> ChipRecord | None:
 
 
 def store_calibration(chip: ChipRecord) -> str:
-    """Keeps the calibration of the attached devices; returns "" or the reason why it could not be kept."""
+    """Stores the calibration of the attached devices; returns "" or the reason of a failure."""
     return _cache().store(_key(), chip.to_dict())
 
 
 def named_calibration(name: str) -> ChipRecord | None:
-    """The calibrated chip behind "here" or the path of a JSON file; None for other names.
+    """The calibrated chip named by "here" or by the path of a JSON file; None for other names.
 
     Raises:
-        MeshError: if the devices were never calibrated, or the file holds no calibration.
+        MeshError: if the devices were never calibrated, or the file is not a calibration.
     """
     if name == HERE:
         chip = calibration_of_devices()
         if chip is None:
             message = (
                 "`known_chip` was given 'here', and the attached devices have no calibration for this version of JAX. "
-                "Measured rates come from small programs: run `wb.calibrate()` or `workbench calibrate` once."
+                "Calibration measures rates with small programs: run `wb.calibrate()` or `workbench calibrate` once."
             )
             raise MeshError(message)
         return chip
@@ -48,7 +48,7 @@ def named_calibration(name: str) -> ChipRecord | None:
     except (OSError, UnicodeDecodeError, RecordError, ValueError) as error:
         message = (
             f"`known_chip` was given {name!r}, which cannot be read as a calibration ({str(error)[:200]}). A "
-            "calibration is the file that `workbench calibrate --out FILE.json` writes: name one."
+            "calibration is a file that `workbench calibrate --out FILE.json` writes: pass its path."
         )
         raise MeshError(message) from error
     return chip
@@ -59,7 +59,7 @@ def _cache() -> DiskCache:
 
 
 def _key() -> str:
-    import jax  # the table of chips is read without JAX
+    import jax  # the chip table is read without JAX
 
     devices = jax.devices()
     about = [

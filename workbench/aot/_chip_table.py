@@ -1,10 +1,11 @@
-"""The one table of chips: published peaks with their source, and every name that JAX or a user gives a chip.
+"""The table of chips: published peaks with their source, and all names of each chip.
 
-Conventions: FLOP/s are dense (without sparsity). "float32" on a GPU is TF32, what a matrix product of float32 uses by
-default there. A TPU's link is the published bidirectional bandwidth per chip, halved, over its links; a GPU's is one
-way through its NVLink or Infinity Fabric port, and 0 where cards talk over PCIe only, so nothing is priced.
-float32 outside of matrix units (`vector`) is quoted from data sheets from memory; no page was opened for it.
-A name is looked up whole: a chip that the table lacks is unknown, however much its name resembles another.
+Conventions: FLOP/s are dense (without sparsity). "float32" on a GPU is TF32, the default of float32 matrix products
+there. A TPU's link bandwidth is half of the published bidirectional bandwidth per chip, divided by the number of links.
+A GPU's link bandwidth is one way through its NVLink or Infinity Fabric port; it is 0 for cards with PCIe only, whose
+communication is not priced. float32 outside of matrix units (`vector`) is quoted from data sheets from memory; no page
+was opened for it. Names must match exactly: a chip that the table lacks is unknown, even if its name resembles another
+name.
 """
 
 import difflib
@@ -61,7 +62,7 @@ def _tpu(
     dcn: float | None = None,
     devices: int = 1,
 ) -> ChipRecord:
-    """A TPU; `bandwidth` and `ici` in GB/s, the latter both ways over all links, as Cloud's pages print it."""
+    """A TPU; `bandwidth` and `ici` in GB/s, with `ici` in both directions over all links, as on Cloud's pages."""
     return ChipRecord(
         name=name,
         peak_flops_per_second=peaks,
@@ -200,7 +201,7 @@ _ROWS = (
 
 CHIPS: dict[str, ChipRecord] = {chip.name: chip for chip in _ROWS}
 
-# Names besides the one in the table, without case, spaces and punctuation, and without the vendor in front.
+# Other names, normalized: without case, spaces, punctuation and vendor prefix.
 NAMES: dict[str, tuple[str, ...]] = {
     "v4": ("v4megacore",),
     "v5e": ("v5litepod", "v5lite"),
@@ -244,10 +245,10 @@ _BY_NAME = {
 }
 _VENDOR = re.compile(r"^(?:nvidia|tesla|amd|instinct|radeon|google|cloud|dgx|hgx)+(?=\w)")
 _MIG = re.compile(r"^(.*?)[ -]*\bMIG\b[ -]*(\d+)g\.(\d+)gb", re.IGNORECASE)
-_MIG_SLICES = 7  # of compute, on every GPU that has them
+_MIG_SLICES = 7  # of compute, on every GPU with MIG
 _CPU = ("cpu", "host", "thiscpu")
 
-# What a GPU's plane in a profile says instead of a name: vendor, cores, and memory in GB to the nearest ten.
+# Description of a GPU in a profile, instead of a name: vendor, cores, and memory in GB to the nearest ten.
 _BY_CORES = {
     ("nvidia", 132, 80): "H100", ("nvidia", 114, 80): "H100 PCIe", ("nvidia", 132, 90): "H100 NVL",
     ("nvidia", 132, 140): "H200", ("nvidia", 132, 150): "H200", ("nvidia", 108, 80): "A100",
@@ -260,7 +261,7 @@ _BY_CORES = {
 
 
 def known_chip(name: str) -> ChipRecord | None:
-    """The record of a chip by its name, or by the kind that a device reports.
+    """The record of a chip by its name, or by a device kind.
 
     Args:
         name: "v5e", "TPU v5 lite", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB MIG 1g.10gb", a target such as
@@ -268,12 +269,12 @@ def known_chip(name: str) -> ChipRecord | None:
             (`*.json`), or "cpu". A network between hosts follows after "@": "h100@8x400G", "a100@infiniband-hdr".
 
     Returns:
-        The row of the table, or the calibration; of a MIG slice its part of the GPU. For a TPU that the table lacks,
-        what JAX itself knows (no links, so that collectives stay unpriced). None for a CPU, whose peaks nobody
-        publishes.
+        The row of the table, or the calibration; for a MIG slice, its part of the GPU. For a TPU that the table lacks,
+        JAX's own figures, without links, so that collectives stay unpriced. None for a CPU, because CPU peaks are not
+        published.
 
     Raises:
-        MeshError: if neither knows the chip, or a calibration is missing or unreadable.
+        MeshError: if neither the table nor JAX has the chip, or a calibration is missing or unreadable.
 
     Example:
         >>> known_chip("v5e:16x16").peak_flops_per_second["bfloat16"]
@@ -298,12 +299,12 @@ def known_chip(name: str) -> ChipRecord | None:
 
 
 def chip_of_gpu(vendor: str, cores: int, memory_bytes: int) -> ChipRecord | None:
-    """The chip behind a GPU of a profile, which names its vendor and sizes only; None where no row has these.
+    """The chip of a GPU in a profile, by vendor, cores and memory; None if no row matches.
 
     Args:
         vendor: "Nvidia" or "AMD".
         cores: Streaming multiprocessors or compute units.
-        memory_bytes: Of the device.
+        memory_bytes: Memory of the device.
 
     Example:
         >>> chip_of_gpu("AMD", 304, 206141652992).name
@@ -334,7 +335,7 @@ def _mig_slice(whole: ChipRecord, compute: int, gigabytes: int) -> ChipRecord:
 
 
 def _from_jax(name: str, plain: str) -> ChipRecord:
-    from jax.experimental.pallas import tpu  # costs a second, and only unlisted chips need it
+    from jax.experimental.pallas import tpu  # takes a second, and is needed for unlisted chips only
 
     versions = {str(version.value): version for version in tpu.ChipVersion}
     plain = {"v4lite": "v4i"}.get(plain, plain)

@@ -1,7 +1,7 @@
-"""The chips that programs can be compiled for without having them, and the topologies that were seen working.
+"""The chips for ahead-of-time compilation, and their tested topologies.
 
-"Seen" means compiled with jax 0.10.2 and libtpu 0.0.42.1 (or the CUDA 12 plugin 0.10.2). Other topologies can end the
-compiler with SIGFPE or SIGABRT, which is why they are compiled for only by force, and always in a worker process.
+"Tested" means compiled with jax 0.10.2 and libtpu 0.0.42.1 (or the CUDA 12 plugin 0.10.2). Other topologies can abort
+the compiler with SIGFPE or SIGABRT, so they need `force=True`, and all compilations run in a worker process.
 """
 
 from dataclasses import dataclass, field
@@ -14,12 +14,12 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipFamily:
-    """One kind of chip as its compiler names it."""
+    """One kind of chip, under the compiler's name."""
 
     name: str
     platform: Literal["tpu", "cuda"]
     description: str
-    available_bytes: int  # per device: what the compiler leaves to a program (TPU: its out-of-memory error names it)
+    available_bytes: int  # per device, available to a program (TPU: from the out-of-memory error)
     topologies: tuple[str, ...]
     dimensions: int = 2
     devices_per_chip: int = 1
@@ -28,12 +28,12 @@ class ChipFamily:
 
     @property
     def chip(self) -> str:
-        """Its name in the table of chips, which has the peaks and the other names."""
+        """Its name in the chip table, which has the peaks and other names."""
         return self.name.upper() if self.platform == "cuda" else self.name
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """Other names of the chip, of users and devices."""
+        """Other names of the chip, used by users and devices."""
         return NAMES.get(self.chip, ())
 
 
@@ -43,7 +43,7 @@ _TORUS_3D = (
 )  # fmt: skip
 _GPU_HOSTS = ("1x1", "1x2", "1x4", "1x8", "2x8", "4x8", "8x8", "16x8", "32x8", "64x8", "128x8")
 
-# Limits that every NVIDIA data-centre GPU from Ampere on shares (CUDA C++ Programming Guide, compute capabilities).
+# Limits of all NVIDIA data-centre GPUs since Ampere (CUDA C++ Programming Guide, compute capabilities).
 _CUDA = {
     "threads_per_block_limit": 1024,
     "threads_per_warp": 32,
@@ -192,10 +192,10 @@ ALIASES: dict[str, str] = {alias: family.name for family in _FAMILIES for alias 
 
 
 def gpu_target_config(family: ChipFamily) -> str:
-    """The GPU as XLA's compiler wants it described (text of a `GpuTargetConfigProto`), from published hardware numbers.
+    """The text of a GPU's `GpuTargetConfigProto` for XLA's compiler, from published numbers.
 
-    The compiler needs no more than the warp size, the shared memory per block and the block limits (it divides by
-    them); the rest steers its choice of tiles and its scheduling.
+    The compiler requires only the warp size, the shared memory per block and the block limits (it divides by them). The
+    other fields affect its choice of tiles and its scheduling.
     """
     numbers = dict(family.gpu) | {"memory_bandwidth": int(CHIPS[family.chip].hbm_bytes_per_second)}
     major, minor = numbers.pop("major"), numbers.pop("minor")

@@ -1,4 +1,4 @@
-"""Compiles StableHLO for absent hardware, in a worker process, with a cache."""
+"""Compiles StableHLO for targets that are not attached, in a worker process, with a cache."""
 
 import contextlib
 import importlib.metadata
@@ -39,37 +39,33 @@ def compile_for_target(
     cache: CompilationCache | None = None,
     worker: Worker | None = None,
 ) -> TargetCompilation:
-    """The program as the compiler of absent hardware makes it: optimised HLO, memory, where each device sits.
+    """Compiles a program for a target: optimised HLO, memory, and the place of each device.
 
-    Runs in a worker process (0.4 to 0.7 GB of memory while it lives), since the compiler of an unlucky topology dies
-    instead of raising. A second
-    call with the same arguments is answered from disk.
+    Runs in a worker process (0.4 to 0.7 GB of memory), because the compiler dies on some topologies instead of raising.
+    A second call with the same arguments is read from disk.
 
     Args:
         stablehlo: The program, from `lower_for_target`: one module for all devices, sharded over `mesh_axes`.
-        target: The machine: `"v5e:16x16"`, or a `TargetRecord` (`parse_target(name, force=True)` for a topology that
-        was
-            not seen working).
+        target: The machine: `"v5e:16x16"`, or a `TargetRecord` (`parse_target(name, force=True)` for an untested
+            topology).
         mesh_axes: Axes of the program's mesh in order; the product of the sizes is the target's number of devices.
-        order: `topology` makes neighbours in the mesh neighbours on the torus; `naive` takes the compiler's list of
-        devices
-            as it comes.
+        order: `topology` makes neighbours in the mesh neighbours on the torus; `naive` uses the compiler's order of
+            devices.
         options: XLA options of this compilation by name (`XLA_FLAGS` of this process are not passed on).
-        timeout_seconds: Ends the worker after so long; None: no limit.
-        progress: Called about ten times a second with what is being done and the seconds since the call.
+        timeout_seconds: Ends the worker after this time; None: no limit.
+        progress: Called about ten times a second with the current activity and the elapsed seconds.
         cancel: Ends the compilation once it is set, from any thread; Ctrl-C does the same.
-        cache: Where compilations are kept; None: the user's cache directory.
-        worker: A worker of one's own (to compile two programs at once); None: this kernel's.
+        cache: The cache of compilations; None: the user's cache directory.
+        worker: Another worker, to compile two programs at once; None: this kernel's worker.
 
     Returns:
-        The compilation. A program that does not fit is one too: `memory.fits` is False, `needed_bytes` and
-        `memory.largest` say by
-        how much and because of what.
+        The compilation. A program that does not fit also returns a record: `memory.fits` is False, and `needed_bytes`
+        and `memory.largest` give the amount and the largest buffers.
 
     Raises:
         MeshError: if the mesh has not the target's number of devices, or the target does not exist.
         MissingDependencyError: if the target's compiler is not installed.
-        EngineError: if the compiler dies or refuses, the time is over, or `cancel` is set.
+        EngineError: if the compiler dies or fails, the time is over, or `cancel` is set.
     """
     target = parse_target(target) if isinstance(target, str) else target
     axes = {name: int(size) for name, size in mesh_axes.items()}
@@ -79,11 +75,11 @@ def compile_for_target(
     request = _request(plain, target, axes, order, options or {})
     cache = cache or CompilationCache()
     key = cache_key(request, compiler=f"{compiler}, jaxlib {importlib.metadata.version('jaxlib')}")
-    dumps = "xla_dump_to" in (options or {})  # wanted for its files, which a cached answer would not write
+    dumps = "xla_dump_to" in (options or {})  # needed for its files, which a cached answer would not write
     stored = None if dumps else cache.load(key)
     _LOG.debug("cache %s for %s: key %.12s", "miss" if stored is None else "hit", target.name, key)
     if stored is not None:
-        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):  # written in another form
+        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):  # written in another format
             return _compilation(stored, cell, target, axes, compiler).replace(cached=True)
     reply = (worker or shared_worker(target.platform)).ask(
         request,
@@ -102,7 +98,7 @@ def compile_for_target(
 def _compilation(
     reply: dict[str, Any], cell: str, target: TargetRecord, axes: dict[str, int], compiler: str
 ) -> TargetCompilation:
-    """The record of a reply, whether it has just come or was stored."""
+    """The record of a new or a stored reply."""
     reply = {**reply, "hlo": show_cells(reply["hlo"], cell)}
     return _record(reply, target, axes, compiler).replace(notes=_notes(reply, target))
 
@@ -125,7 +121,7 @@ def _request(
 ) -> dict[str, Any]:
     if order not in ("topology", "naive"):
         message = (
-            f"`compile_for_target` was given `order={order!r}`. Devices are put into the mesh in one of two orders: "
+            f"`compile_for_target` was given `order={order!r}`. Devices are placed into the mesh in one of two orders: "
             "use 'topology' (neighbours stay neighbours) or 'naive' (the compiler's list, reshaped)."
         )
         raise MeshError(message)
@@ -196,7 +192,7 @@ def _notes(reply: dict[str, Any], target: TargetRecord) -> tuple[str, ...]:
     if reply["error"] and reply["hlo"]:
         found.append("the program does not fit: the HLO is the compiler's last state")
     if reply.get("said"):
-        found.append(f"the compiler on memory: {reply['said']}")
+        found.append(f"compiler message about memory: {reply['said']}")
     if target.platform == "cuda":
         found.append("compiled without a GPU and without autotuning: kernels and tiles may differ from a real run")
         found.append("the fit compares the compiler's peak with the GPU's memory; CUDA and NCCL need some of it too")

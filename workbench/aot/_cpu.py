@@ -1,4 +1,4 @@
-"""Programs compiled for any number of CPU devices, which need not exist, in a process that can be stopped."""
+"""Compiles programs for any number of CPU devices, which need not exist, in a stoppable process."""
 
 import threading
 from collections.abc import Callable
@@ -18,18 +18,19 @@ def compile_for_cpu(
     cancel: threading.Event | None = None,
     timeout_seconds: float | None = None,
 ) -> tuple[str, MemoryRecord]:
-    """The optimised HLO of one device, and its memory, as jaxlib's CPU compiler makes them.
+    """The optimised HLO and the memory of one device, from jaxlib's CPU compiler.
 
-    The partitioner is that of every backend, so an abstract mesh's program gets real collectives; what is fused, and
-    how large temporaries are, is the CPU's own. Runs in a worker process, since nothing else can stop a compilation.
+    All backends share the partitioner, so a program on an abstract mesh gets real collectives. Fusion and the size of
+    temporaries are specific to the CPU. Runs in a worker process, because a compilation can only be stopped by ending
+    its process.
 
     Args:
         stablehlo: One module for all devices, lowered for `cpu`.
-        devices: How many the program is partitioned over; this machine needs to have none of them.
-        what: Names the request in errors.
+        devices: Number of devices that the program is partitioned over; they need not exist.
+        what: Name of the request in errors.
         progress: Called about ten times a second with what is being done and the seconds since the call.
         cancel: Ends the compilation once it is set, from any thread.
-        timeout_seconds: Ends it after so long; None: no limit.
+        timeout_seconds: Ends the compilation after this time; None: no limit.
 
     Returns:
         The text of the module, and the compiler's figures of memory.

@@ -1,4 +1,7 @@
-"""Messages between kernel and worker: a length of 8 bytes, then JSON. No pickle: a broken worker can only send data."""
+"""Messages between kernel and worker: a length of 8 bytes, then JSON.
+
+Pickle is not used, so a broken worker can only send data.
+"""
 
 import json
 import struct
@@ -16,11 +19,11 @@ def write_frame(stream: BinaryIO, message: dict[str, Any]) -> None:
     """Writes one message and flushes.
 
     Raises:
-        FrameError: if the message is larger than `LARGEST_FRAME_BYTES`, which no reader would accept.
+        FrameError: if the message is larger than `LARGEST_FRAME_BYTES`, the limit of readers.
     """
     body = json.dumps(message).encode()
     if len(body) > LARGEST_FRAME_BYTES:
-        text = f"a message of {len(body)} bytes is larger than a frame may be ({LARGEST_FRAME_BYTES} bytes)"
+        text = f"a message of {len(body)} bytes exceeds the limit of a frame ({LARGEST_FRAME_BYTES} bytes)"
         raise FrameError(text)
     stream.write(_LENGTH.pack(len(body)) + body)
     stream.flush()
@@ -30,7 +33,7 @@ def read_frame(stream: BinaryIO) -> dict[str, Any] | None:
     """The next message; None at a clean end of the stream.
 
     Raises:
-        FrameError: if the stream ends inside a frame, or what it holds is not a JSON object of a sane length.
+        FrameError: if the stream ends inside a frame, or a frame is not a JSON object of acceptable length.
     """
     head = stream.read(_LENGTH.size)
     if not head:
@@ -40,7 +43,7 @@ def read_frame(stream: BinaryIO) -> dict[str, Any] | None:
         raise FrameError(text)
     (length,) = _LENGTH.unpack(head)
     if length > LARGEST_FRAME_BYTES:
-        text = f"a frame of {length} bytes was announced; something else than frames was written to this stream"
+        text = f"a frame of {length} bytes was announced; other data than frames was written to this stream"
         raise FrameError(text)
     body = stream.read(length)
     if len(body) < length:

@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from workbench.records.compiled import TargetRecord
 from workbench.records.hardware import AxisRecord, DeviceRecord
 
-# Length of a torus dimension at which its ends are wired together (Google Cloud's TPU system pages).
+# Length from which a torus dimension has wraparound links (Google Cloud's TPU system pages).
 _WRAP_AT = {"v2": 16, "v3": 32, "v5e": 16, "v6e": 16}
 _CUBE = 4
 
 
 def torus_wraps(target: TargetRecord) -> tuple[bool, ...]:
-    """Along which dimensions of one slice the ends are wired to each other.
+    """Returns the dimensions of a slice that have wraparound links.
 
-    3-D tori are built of cubes of 4x4x4 chips: a slice of whole cubes closes in every dimension, a smaller one in none.
+    3-D tori consist of cubes of 4x4x4 chips: a slice of whole cubes has wraparound links in every dimension, a smaller
+    slice in none.
 
     Example:
         >>> from workbench.aot import parse_target
@@ -30,7 +31,7 @@ def torus_wraps(target: TargetRecord) -> tuple[bool, ...]:
 def mesh_axes(target: TargetRecord, axes: dict[str, int], devices: Sequence[DeviceRecord]) -> tuple[AxisRecord, ...]:
     """The axes with mean and largest hops between neighbours, closing hop included.
 
-    None where devices have no coordinates (GPUs) or where an axis crosses from one slice to another.
+    Hops are None if devices have no coordinates (GPUs) or if an axis crosses slices.
     """
     sizes = tuple(axes.values())
     records = []

@@ -1,8 +1,7 @@
-"""Source locations in StableHLO text: kept where they are the program's, dropped where they only say who asked.
+"""Source locations in StableHLO text: keeps the program's frames, drops its callers' frames.
 
-A location holds the whole Python call stack. Who called `lower_for_target` from which cell is no part of the program,
-and a cell's file is named after the process of its kernel: with either in the text, no compilation would be found in
-the cache again.
+A location contains the whole Python call stack. The caller of `lower_for_target` is not part of the program, and the
+file name of a cell contains the process id of its kernel. With either in the text, the cache would never match.
 """
 
 import re
@@ -18,7 +17,7 @@ _NO_CELL = "ipykernel_0"
 
 
 def drop_callers(text: str) -> str:
-    """The text with every call stack cut where the program begins, its locations numbered again.
+    """The text with every call stack cut where the program begins, and locations renumbered.
 
     The program begins below the frames of this package's lowering, and at the level of a module or notebook cell.
     """
@@ -39,7 +38,7 @@ def drop_callers(text: str) -> str:
 
 
 def hide_cells(text: str) -> tuple[str, str]:
-    """The text without the process id in names of notebook cells, and what to put back ("": nothing)."""
+    """The text without the process id in names of notebook cells, and the id to restore ("": none)."""
     names = {match[0] for match in _CELL.finditer(text)}
     if len(names) != 1:
         return text, ""
@@ -59,7 +58,7 @@ def _innermost(definitions: dict[str, str], alias: str) -> str:
 
 
 def _frame(definitions: dict[str, str], alias: str) -> tuple[str, bool]:
-    """Name of the function of a frame, and whether it is one of this package."""
+    """Name of a frame's function, and whether the frame is in this package."""
     named = _NAMED.fullmatch(definitions.get(alias, ""))
     if named is None:
         return "", False
@@ -72,10 +71,10 @@ def _begins(definitions: dict[str, str], alias: str) -> bool:
 
 
 def _renumbered(text: str, definitions: dict[str, str]) -> str:
-    """Only the locations that are used, in the order of first use; each one below those that it is made of.
+    """The used locations, in the order of first use; each location follows its parts.
 
-    All are at the top: MLIR reads a location before its definition at the end of an operation, but neither at an
-    argument nor inside another definition.
+    All locations are at the top: MLIR accepts uses before the definition only at the end of an operation, not at an
+    argument or inside another definition.
     """
     body = _DEFINITION.sub("", text)
     numbers: dict[str, str] = {}
@@ -84,7 +83,7 @@ def _renumbered(text: str, definitions: dict[str, str]) -> str:
         while stack:
             now = stack[-1]
             parts = _ALIAS.findall(definitions.get(now, ""))
-            waiting = set(stack)  # a location that is made of itself is given a number all the same
+            waiting = set(stack)  # a location that contains itself also gets a number
             open_parts = (part for part in parts if part in definitions and part not in numbers and part not in waiting)
             missing = next(open_parts, None)
             if missing is not None and now not in numbers:

@@ -1,4 +1,4 @@
-"""Lowers a program for a machine that is not attached: an abstract mesh, a platform, StableHLO text."""
+"""Lowers a program for a target: abstract mesh, platform, StableHLO text."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ from workbench.records.compiled import TargetRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetMesh:
-    """A mesh over the devices of a target; which device sits where is for the worker to say."""
+    """A mesh over the devices of a target; the worker assigns the devices."""
 
     target: TargetRecord
     abstract: AbstractMesh
@@ -37,13 +37,13 @@ def target_mesh(
     *,
     axis_types: Sequence[AxisType] | None = None,
 ) -> TargetMesh:
-    """A mesh over the devices of a machine that is not attached.
+    """Creates a mesh over the devices of a target that is not attached.
 
     Args:
         target: `"v5e:16x16"`, or a `TargetRecord`.
         axis_shapes: Sizes of the axes; their product is the target's number of devices.
         axis_names: One name per axis.
-        order: How devices are put into the mesh: `topology` keeps neighbours next to each other, `naive` does not care.
+        order: Order of devices in the mesh: `topology` keeps neighbours adjacent, `naive` is the compiler's order.
         axis_types: One per axis; None: all Auto.
 
     Returns:
@@ -78,23 +78,22 @@ def lower_for_target(
     *,
     platform: Literal["tpu", "cuda"] | None = None,
 ) -> str:
-    """StableHLO of `fn(*args)` for a platform that is not attached, with the user's source lines in it.
+    """Lowers `fn(*args)` to StableHLO with source lines, for a platform that is not attached.
 
     Nothing runs and no device of the platform is needed. `fn` is traced with `mesh` as the current mesh.
 
     Args:
         fn: A function of arrays; jitted or not.
         args: Arrays or `jax.ShapeDtypeStruct`s, in any pytrees. Named shardings are moved to `mesh` by their axis
-        names; leaves without one
-            are left to the compiler.
+            names; the compiler places leaves without a sharding.
         mesh: From `target_mesh`, or an abstract mesh.
-        platform: `tpu` or `cuda`; None: that of the target.
+        platform: `tpu` or `cuda`; None: the platform of the target.
 
     Returns:
         The text of one module, for `compile_for_target`.
 
     Raises:
-        MeshError: if a sharding names axes that `mesh` has not.
+        MeshError: if a sharding names axes that `mesh` lacks.
         ProgramError: if `mesh` is abstract and no platform is given.
 
     Example:
@@ -109,13 +108,13 @@ def lower_for_target(
             message = (
                 f"`lower_for_target` was given an abstract mesh of axes {abstract.axis_names} and no `platform`. "
                 "Operations lower differently per platform: pass `platform='tpu'` or 'cuda', or a mesh from "
-                "`target_mesh`, which knows it."
+                "`target_mesh`, which has a platform."
             )
             raise ProgramError(message)
         platform = mesh.target.platform
     moved = _on_mesh(args, abstract)
     trace = getattr(fn, "trace", None) or jax.jit(fn).trace
-    with jax.set_mesh(None), jax.sharding.use_abstract_mesh(abstract):  # whatever the size of the mesh that is set
+    with jax.set_mesh(None), jax.sharding.use_abstract_mesh(abstract):  # independent of the current mesh's size
         lowered = trace(*moved).lower(lowering_platforms=(platform,))
     return drop_callers(lowered.as_text(debug_info=True))
 
@@ -150,17 +149,17 @@ def _on_mesh(args: Sequence[Any], mesh: AbstractMesh) -> tuple[Any, ...]:
         listed = "; ".join(f"args{where}: {what}" for where, what in strange.items())
         message = (
             "`lower_for_target` was given shardings over axes that the mesh "
-            f"{dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))} has not: {listed}. Shardings are moved to the "
-            "target's mesh by the names of their axes: use the same names, or shard these arguments over others."
+            f"{dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))} lacks: {listed}. Shardings are moved to the "
+            "target's mesh by axis names: use the same names, or shard these arguments over other axes."
         )
         raise MeshError(message)
     if uneven:
         sizes = dict(zip(mesh.axis_names, mesh.axis_sizes, strict=True))
         listed = "; ".join(f"args{where}: {what}" for where, what in uneven.items())
         message = (
-            f"`lower_for_target` was given shardings that the mesh {sizes} cannot cut evenly: {listed}. An argument "
-            "with a sharding is cut into equal parts: give `mesh=jax.sharding.AbstractMesh(sizes, names)` with sizes "
-            "that divide, take a smaller target, or pass these arguments without a sharding."
+            f"`lower_for_target` was given shardings that the mesh {sizes} cannot divide evenly: {listed}. A sharded "
+            "argument is divided into equal parts: pass `mesh=jax.sharding.AbstractMesh(sizes, names)` with sizes that "
+            "divide, take a smaller target, or pass these arguments without a sharding."
         )
         raise MeshError(message)
     return shapes

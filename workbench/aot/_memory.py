@@ -25,16 +25,16 @@ _INSTRUCTION = re.compile(
 _COMPUTATION = re.compile(r"^(?:ENTRY )?%?([\w.\-]+) (?:\(.*->.*)?\{$")
 _LARGEST = 16
 _SHARED = (
-    "temporaries are more than the peak: the compiler's figure adds up values that share memory at different times or "
-    "are in another memory, and the peak counts those that are in main memory at once; the peak decides what fits"
+    "temporaries are more than the peak: the compiler's figure adds values that share memory at different times or are "
+    "in another memory; the peak counts values that are in main memory at once, and decides whether the program fits"
 )
 _PACKAGE = str(Path(__file__).parent.parent)
 
 
 def out_of_memory_bytes(message: str, usage: str = "") -> tuple[int | None, int | None]:
-    """Bytes needed and available per device as an out-of-memory error gives them; None for what it does not say.
+    """Bytes needed and available per device from an out-of-memory error; None for missing figures.
 
-    The error rounds to 0.01 units; `usage`, the head of the compiler's memory report, makes the first one exact.
+    The error rounds to 0.01 units; `usage`, the head of the compiler's memory report, gives the exact needed bytes.
 
     Example:
         >>> out_of_memory_bytes("Ran out of memory in memory space hbm. Used 24.00G of 15.75G hbm. Exceeded")
@@ -53,8 +53,8 @@ def out_of_memory_bytes(message: str, usage: str = "") -> tuple[int | None, int 
 def memory_record(reply: dict[str, Any], available_bytes: int) -> MemoryRecord:
     """The memory of one device from a worker's reply.
 
-    `fits` is the compiler's own word on TPU (it raises otherwise) and a comparison of its peak with `available_bytes`
-    on GPU, whose compiler warns at most (the compilation's notes then hold its words).
+    On TPU `fits` comes from the compiler, which raises otherwise. On GPU it compares the compiler's peak with
+    `available_bytes`, because the compiler only warns (see the compilation's notes).
     """
     largest = largest_buffers(reply["peak"], reply["hlo"]) or _allocations(reply["error"])
     if reply["error"]:
@@ -74,9 +74,10 @@ def memory_record(reply: dict[str, Any], available_bytes: int) -> MemoryRecord:
 
 
 def largest_buffers(peak: str, hlo: str) -> tuple[BufferRecord, ...]:
-    """The largest buffers alive at the peak, largest first, with the operation and the user's line that made each.
+    """The largest buffers alive at the peak, largest first, with operation and user line.
 
-    The compiler lists values; those that a loop carries in the memory of its start are one buffer and listed once.
+    The compiler lists values. Values that a loop carries in the memory of its initial values are one buffer, listed
+    once.
     """
     live = [(int(match["size"]), match["name"], match["index"]) for match in _LIVE.finditer(peak)]
     live = _once_each(sorted(live, key=lambda item: -item[0]), hlo)[:_LARGEST]
@@ -108,7 +109,7 @@ def _once_each(live: list[tuple[int, str, str]], hlo: str) -> list[tuple[int, st
 
 
 class _SameBuffer:
-    """Values that a loop keeps in one buffer: its inputs, carries and results; each as (name, index)."""
+    """Values that a loop keeps in one buffer (inputs, carries, results), each as (name, index)."""
 
     def __init__(self, hlo: str) -> None:
         self._above: dict[tuple[str, str], tuple[str, str]] = {}
@@ -141,9 +142,9 @@ class _SameBuffer:
                         self._join((value, place), (start, place))
 
     def find(self, value: tuple[str, str]) -> tuple[str, str]:
-        """One value that stands for all that are in its place."""
+        """The representative of all values in the same place."""
         while (above := self._above.get(value)) is not None:
-            self._above[value] = self._above.get(above, above)  # half the way for the next time
+            self._above[value] = self._above.get(above, above)  # path halving
             value = above
         return value
 
@@ -163,7 +164,7 @@ class _SameBuffer:
 
 
 def _allocations(error: str) -> tuple[BufferRecord, ...]:
-    """The list that some out-of-memory errors carry themselves."""
+    """The list of buffers inside some out-of-memory errors."""
     return tuple(
         BufferRecord(
             name=match["name"] or "",
@@ -196,7 +197,7 @@ def _definitions(hlo: str, names: set[str]) -> dict[str, str]:
 
 
 def _shape(definition: str, index: str) -> str:
-    """The shape in a definition; of a tuple, that of one element."""
+    """The shape in a definition; for a tuple, the shape of one element."""
     if not definition.startswith("("):
         return definition.partition(" ")[0]
     parts = _elements(definition)
@@ -205,7 +206,7 @@ def _shape(definition: str, index: str) -> str:
 
 
 def _elements(definition: str) -> list[str]:
-    """The shapes in a tuple's."""
+    """The shapes of a tuple's elements."""
     if not definition.startswith("("):
         return []
     depth, start, parts = 0, 1, []
@@ -221,7 +222,7 @@ def _elements(definition: str) -> list[str]:
 
 
 class _Sources:
-    """The tables of files, locations and frames at the head of an HLO module."""
+    """The tables of files, locations and frames in the header of an HLO module."""
 
     def __init__(self, hlo: str) -> None:
         head = hlo[: hlo.find("\n%") if "\n%" in hlo else None]
@@ -241,7 +242,7 @@ class _Sources:
             if file and not file.startswith(_PACKAGE):
                 function = self._functions.get(place.get("function_name_id", ""), "")
                 return SourceLine(file=file, line=int(place.get("line", 0)), function=function)
-            frame = str(int(numbers.get("parent_frame_id", "1")) - 1)  # printed as one more than it is; 1: none
+            frame = str(int(numbers.get("parent_frame_id", "1")) - 1)  # printed with an offset of 1; 1: none
         return None
 
 

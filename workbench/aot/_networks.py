@@ -1,4 +1,4 @@
-"""Networks between hosts, stated by the user where a chip's table has none: "400G", "8x400G", "infiniband-ndr"."""
+"""Networks between hosts, stated by the user: "400G", "8x400G", "infiniband-ndr"."""
 
 import difflib
 import re
@@ -6,7 +6,7 @@ import re
 from workbench.errors import MeshError
 from workbench.records.hardware import ChipRecord
 
-# Gbit/s per chip, one way, as vendors and clouds print it. From memory: no page was opened.
+# Gbit/s per chip, one way, as published by vendors and clouds. From memory: no page was opened.
 NETWORKS: dict[str, float] = {
     "infiniband-hdr": 200,
     "infiniband-ndr": 400,
@@ -21,15 +21,15 @@ _STATED = re.compile(r"(?:(\d+)x)?(\d+(?:\.\d+)?)g(?:b(?:it)?(?:ps|/s)?)?")
 
 
 def with_network(chip: ChipRecord, network: str) -> ChipRecord:
-    """The chip with a network between the groups that its links join.
+    """The chip with a network between the groups that its links connect.
 
     Args:
         chip: A row of the table.
         network: "400G": 400 Gbit/s per chip, one way. "8x400G": 8 adapters of 400 Gbit/s for the chips that one group
-            of fast links joins. Or a name of `NETWORKS`.
+            of fast links connects. Or a name of `NETWORKS`.
 
     Returns:
-        The chip; sums and gathers over more groups have seconds then.
+        The chip, with which collectives over several groups have predicted seconds.
 
     Raises:
         MeshError: if the network is neither stated in this form nor known by name.

@@ -1,4 +1,4 @@
-"""Names of machines that are not attached: `v5e:16x16*4` to a `TargetRecord`."""
+"""Parses names of targets: `v5e:16x16*4` to a `TargetRecord`."""
 
 import difflib
 import math
@@ -10,7 +10,7 @@ from workbench.records.compiled import TargetRecord
 
 _SHAPE = re.compile(r"(?P<chip>[^:]+):(?P<topology>\d{1,6}(?:x\d{1,6})*)(?:\*(?P<slices>\d{1,6}))?")
 _SLICE = re.compile(r"(?P<chip>\w+)-(?P<count>\d{1,6})(?:\*(?P<slices>\d{1,6}))?")
-_COUNTED_IN_CORES = frozenset(("v2", "v3", "v4", "v5p"))  # by Google Cloud, two cores a chip
+_COUNTED_IN_CORES = frozenset(("v2", "v3", "v4", "v5p"))  # in Google Cloud's count, two cores per chip
 _COUNTED_IN_CHIPS = frozenset(("v5e", "v6e"))
 _LONGEST = 100
 _SLICES_SEEN = 8
@@ -20,22 +20,21 @@ _GPUS_PER_HOST = 8
 
 
 def parse_target(target: str, *, force: bool = False) -> TargetRecord:
-    """Reads the name of a machine that is not attached.
+    """Parses the name of a target.
 
     Args:
         target: `chip:topology`, with `*slices` for several slices over the data-centre network. The topology of a TPU
             is its torus in chips (`"v5e:16x16"`, `"v5p:8x8x16"`, `"v5e:16x16*4"`), of GPUs hosts x GPUs per host
-            (`"b200:4x8"`) or the GPUs of one host (`"h100:8"`). Google Cloud's names of slices are read as well:
+            (`"b200:4x8"`) or the GPUs of one host (`"h100:8"`). Google Cloud's names of slices are accepted as well:
             `"v5e-16"` and `"v6e-16"` count chips, `"v4-16"` and `"v5p-16"` count cores, two in each chip.
-        force: Accept a topology that was not seen working. The compiler of some of them does not raise: it dies, and
-            the next compilation starts another one.
+        force: Accept an untested topology. On some topologies the compiler dies instead of raising; the next
+            compilation starts a new compiler process.
 
     Returns:
         The target, with its number of hosts, chips and JAX devices over all slices.
 
     Raises:
-        MeshError: if there is no such chip, the topology has not its form, or was not seen working and `force` is
-        False.
+        MeshError: if the chip is unknown, the topology is malformed, or it is untested and `force` is False.
 
     Example:
         >>> parse_target("tpu7x:4x4x4").devices
@@ -92,7 +91,7 @@ def _split(target: str) -> tuple[str, str, int]:
 
 
 def _named_slice(text: str) -> tuple[str, str, int] | None:
-    """A slice by Google Cloud's name (`v5litepod-16`, `v5p-16`), where one topology alone has that number of chips."""
+    """A slice by Google Cloud's name (`v5litepod-16`, `v5p-16`), if exactly one topology has that number of chips."""
     match = _SLICE.fullmatch(text) if len(text) <= _LONGEST else None
     family = None if match is None else FAMILIES.get(ALIASES.get(match["chip"], match["chip"]))
     if match is None or family is None or family.name not in _COUNTED_IN_CHIPS | _COUNTED_IN_CORES:
@@ -103,7 +102,7 @@ def _named_slice(text: str) -> tuple[str, str, int] | None:
 
 
 def _near_form(text: str) -> str:
-    """Examples, beginning with the chip of a name that Google Cloud's slices might have (`v5e-12`)."""
+    """Examples of targets; for a name like a Google Cloud slice (`v5e-12`), of that chip first."""
     examples = "'v5e:16x16', 'v5p:4x4x4', 'v5e:16x16*4' or 'h100:8'"
     chip, _, count = text.partition("-")
     family = FAMILIES.get(ALIASES.get(chip, chip))
@@ -134,8 +133,8 @@ def _family(chip: str, target: str) -> ChipFamily:
     near = ALIASES.get(near, near) if near else None
     hint = f"did you mean {target.strip().lower().replace(chip, near, 1)!r}? " if near else ""
     message = (
-        f"`parse_target` was given {target!r}, but there is no chip {chip!r} to compile for: {hint}The chips are named "
-        f"as their compilers name them: {', '.join(FAMILIES)}."
+        f"`parse_target` was given {target!r}, but there is no chip {chip!r} to compile for: {hint}Known chips, by the "
+        f"compilers' names: {', '.join(FAMILIES)}."
     )
     raise MeshError(message)
 
@@ -154,7 +153,7 @@ def _sizes(family: ChipFamily, topology: str, slices: int, target: str) -> tuple
     if family.platform == "cuda" and slices != 1:
         message = (
             f"`parse_target` was given {target!r} with {slices} slices, but only TPUs come in slices: GPU hosts are "
-            "joined by one network. Write hosts x GPUs per host: "
+            "connected by one network. Write hosts x GPUs per host: "
             f"'{family.name}:{sizes[0] * max(slices, 1)}x{sizes[1]}'."
         )
         raise MeshError(message)
@@ -177,9 +176,8 @@ def _not_seen(family: ChipFamily, sizes: tuple[int, ...], slices: int, target: s
     nearest = sorted(family.topologies, key=lambda shape: abs(math.prod(map(int, shape.split("x"))) - chips))[:3]
     several = f" in up to {_SLICES_SEEN} slices and {_DEVICES_SEEN} devices"
     return (
-        f"`parse_target` was given {target!r}, a topology that was not seen working; on some of those the compiler "
-        f"dies without an error. Seen for {family.name}{several if slices > 1 else ''}: "
-        f"{', '.join(family.topologies)}. Take one of them (nearest: "
-        f"{', '.join(f'{family.name}:{shape}' for shape in nearest)}), or pass `force=True` to try: a worker process "
-        "that dies is replaced by the next request."
+        f"`parse_target` was given {target!r}, an untested topology; on some of these the compiler dies without an "
+        f"error. Tested for {family.name}{several if slices > 1 else ''}: {', '.join(family.topologies)}. Take one of "
+        f"them (nearest: {', '.join(f'{family.name}:{shape}' for shape in nearest)}), or pass `force=True` to try: a "
+        "worker process that dies is replaced by the next request."
     )

@@ -1,4 +1,4 @@
-"""The kernel's end of a worker process: started when needed, asked one thing at a time, ended in every case."""
+"""The kernel's side of a worker process: started on demand, one request at a time, always ended."""
 
 import atexit
 import contextlib
@@ -23,17 +23,17 @@ from workbench.errors import CompilerDiedError, EngineError, MeshError
 
 _TICK_SECONDS = 0.1
 _COMMAND = (sys.executable, "-P", "-m", "workbench.aot.worker")
-# What is left of a user's XLA_FLAGS would change results behind the cache's back, and libtpu aborts on flags that it
-# does not know: options are given per compilation.
+# XLA_FLAGS of the user are removed: they would change results without changing the cache key, and libtpu aborts on
+# unknown flags. Options are passed per compilation.
 _DROPPED = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORM_NAME", "PYTHONSTARTUP")
 _SET = {
     "JAX_PLATFORMS": "cpu",  # else the CUDA plugin is skipped where no GPU is visible
     "CUDA_VISIBLE_DEVICES": "",
-    "TPU_ACCELERATOR_TYPE": "v5litepod-8",  # of no effect on a named topology; libtpu warns without it
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",  # no effect on a named topology; avoids a warning of libtpu
     "TPU_SKIP_MDS_QUERY": "1",  # else libtpu asks a metadata server over the network
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_STDERR_LOG_LEVEL": "3",
-    "TF_CPP_MIN_LOG_LEVEL": "1",  # warnings: the GPU compiler's only word on a program that does not fit
+    "TF_CPP_MIN_LOG_LEVEL": "1",  # warnings: the GPU compiler's only sign that a program does not fit
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # else the second notebook fails on libtpu's lock file
 }
 _NOISE = re.compile(r"^\s*(@|PC:|\*\*\*|WARNING|[IW]\d{4} )|process_state|cudart_stub|Stack trace|0x[0-9a-f]{6}")
@@ -47,14 +47,14 @@ _SIGNALS = {
 
 
 class Worker:
-    """A process that compiles, one request at a time; started by the first request, and again after it died.
+    """A compiler process that serves one request at a time; started on request, and after it died.
 
-    Any thread may ask; a second one waits for the first. The process is in a group of its own (Ctrl-C reaches the
-    kernel alone) and ends with the kernel, however that ends.
+    Any thread may send requests; concurrent requests wait. The process has its own process group, so that Ctrl-C
+    reaches only the kernel, and it ends when the kernel ends for any reason.
 
     Args:
-        command: What to start instead of the real worker; gets the worker's directory as its last argument.
-        compiler: Its name and version, part of the cache key; None: the installed plugin's.
+        command: Command to start instead of the real worker; receives the worker's directory as its last argument.
+        compiler: Name and version of the compiler, part of the cache key; None: of the installed plugin.
     """
 
     def __init__(self, command: Sequence[str] = _COMMAND, *, compiler: str | None = None) -> None:
@@ -67,7 +67,7 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the running worker; None where there is none."""
+        """Process id of the running worker; None without a worker."""
         started = self._started
         return started.process.pid if started is not None and started.process.running else None
 
@@ -77,7 +77,7 @@ class Worker:
         return self._started.directory if self._started is not None else None
 
     def close(self) -> None:
-        """Ends the process; the next request starts another one."""
+        """Ends the process; the next request starts a new process."""
         started, self._started = self._started, None
         if started is not None:
             started.process.end()
@@ -94,7 +94,7 @@ class Worker:
         """Sends one request and waits for its result; `what` names it in errors.
 
         Raises:
-            EngineError: if the process dies, the time is over, `cancel` is set, or the compiler refuses.
+            EngineError: if the process dies, the time is over, `cancel` is set, or the compiler fails.
             MeshError: if the compiler does not know the topology.
         """
         watch = _Watch(what, timeout_seconds, progress, cancel)
@@ -103,11 +103,11 @@ class Worker:
                 try:
                     return self._ask(message, watch, last=last)
                 except _IdleEndError:
-                    continue  # it ended from idleness just when it was asked
+                    continue  # it ended after its idle time, just before the request
                 except _RefusedError as refused:
                     raise refused.error from None
                 except BaseException:
-                    self.close()  # also on KeyboardInterrupt: a compilation cannot be stopped in any other way
+                    self.close()  # also on KeyboardInterrupt: ending the process is the only way to stop a compilation
                     raise
         raise AssertionError  # the last attempt returns or raises
 
@@ -151,7 +151,7 @@ class Worker:
             self._busy.release()
 
     def _died(self, started: "_Started", watch: "_Watch", *, last: bool) -> NoReturn:
-        code = started.process.wait(10)  # the pipe was closed from the other side
+        code = started.process.wait(10)  # the worker closed the pipe
         words = started.last_words()
         self.close()
         if code == 0 and not last:
@@ -164,7 +164,7 @@ class Worker:
         _LOG.warning("compiler process %d %s while %s", started.process.pid, why, watch.phase)
         said = f" It last wrote: {words!r}." if words else ""
         message = (
-            f"{watch.what} failed while {watch.phase}: the worker process that holds the compiler {why}.{said} The "
+            f"{watch.what} failed while {watch.phase}: the worker process with the compiler {why}.{said} The "
             "compiler runs in a separate process: this kernel is unharmed, and the next request starts a new "
             "worker. Take a topology from `list_targets()`, a "
             "smaller program, or other options."
@@ -173,11 +173,11 @@ class Worker:
 
 
 class _IdleEndError(Exception):
-    """The worker ended by itself, before it had read the request."""
+    """The worker exited on its own before it read the request."""
 
 
 class _RefusedError(Exception):
-    """The worker lives and answered with an error."""
+    """The worker is alive and answered with an error."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -185,7 +185,7 @@ class _RefusedError(Exception):
 
 
 class _Watch:
-    """Time, stop button and progress of one request."""
+    """Deadline, cancellation and progress of one request."""
 
     def __init__(
         self, what: str, timeout: float | None, progress: Progress | None, cancel: threading.Event | None
@@ -198,8 +198,8 @@ class _Watch:
         seconds = time.monotonic() - self._start
         if self._cancel is not None and self._cancel.is_set():
             message = (
-                f"{self.what} was stopped after {seconds:.1f} s while {self.phase}, as its `cancel` event was set. "
-                "Nothing is left running and nothing was cached: call it again to start over."
+                f"{self.what} was stopped after {seconds:.1f} s while {self.phase}, because its `cancel` event was "
+                "set. Nothing is running and nothing was cached: call again to start over."
             )
             raise EngineError(message, stage=self.phase)
         if self._timeout is not None and seconds > self._timeout:
@@ -228,7 +228,7 @@ class _Started:
         threading.Thread(target=_read_all, args=(self.process.stdout, self.frames), daemon=True).start()
 
     def last_words(self) -> str:
-        """The line of standard error that says most about a death."""
+        """The most informative line of standard error after the process died."""
         try:
             lines = self._stderr.read_text(errors="replace")[-20_000:].splitlines()
         except OSError:
@@ -249,14 +249,13 @@ def _refused(frame: dict[str, Any], what: str) -> Exception:
     said = " ".join(str(frame["message"]).split())[:1500]
     if frame["type"] == "NoSuchTopologyError":
         message = (
-            f"{what} failed: the compiler does not know this topology. It said: {said!r}. Chips can be wired only "
-            "to certain topologies: take one from `list_targets()`."
+            f"{what} failed: the compiler does not know this topology. It said: {said!r}. Only certain topologies of "
+            "chips exist: take one from `list_targets()`."
         )
         return MeshError(message)
     message = (
-        f"{what} failed: the compiler refused with {frame['type']}: {said!r}. The compiler takes valid StableHLO "
-        "for its target and options that it knows: check `options`, the dtypes and the custom calls of "
-        "the program."
+        f"{what} failed: the compiler failed with {frame['type']}: {said!r}. The compiler accepts valid StableHLO for "
+        "its target and known options: check `options`, the dtypes and the custom calls of the program."
     )
     return EngineError(message, stage="compiling")
 
@@ -267,16 +266,16 @@ _shared_lock = threading.Lock()
 
 
 def shared_worker(platform: str) -> Worker:
-    """This kernel's worker for one platform; libtpu and CUDA get one each, so that one's death leaves the other."""
+    """This kernel's worker for one platform; libtpu and CUDA have separate workers."""
     with _shared_lock:
         return _shared.setdefault(platform, Worker())
 
 
 def stop_workers() -> int:
-    """Ends every worker process of this kernel and gives back their memory (0.4 to 0.7 GB each).
+    """Ends all worker processes of this kernel and frees their memory (0.4 to 0.7 GB each).
 
     Returns:
-        How many were running. The next compilation starts one again.
+        The number of ended workers. The next compilation starts a new worker.
 
     Example:
         >>> stop_workers() >= 0

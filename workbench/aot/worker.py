@@ -1,7 +1,7 @@
-"""The process that holds libtpu or the CUDA plugin: `python -m workbench.aot.worker DIRECTORY`.
+"""The worker process with libtpu or the CUDA plugin: `python -m workbench.aot.worker DIRECTORY`.
 
-It reads requests from its standard input and answers on its standard output, one at a time. It ends when its input
-ends (so also when the kernel is killed), and after some idle time. DIRECTORY is its own: removed when it ends.
+It reads requests from its standard input and answers on its standard output, one at a time. It ends when its input ends
+(also if the kernel is killed), and after some idle time. DIRECTORY belongs to the worker and is removed at its end.
 """
 
 import contextlib
@@ -27,19 +27,19 @@ _IDLE_SECONDS = 900.0
 
 
 def serve(compile_request: Compile, directory: Path, *, idle_seconds: float = _IDLE_SECONDS) -> NoReturn:
-    """Answers requests until the kernel is gone or nothing was asked for some time.
+    """Answers requests until the kernel ends or the idle time is over.
 
     Args:
-        compile_request: Answers one request: `(request, report, scratch directory) -> reply`. What it raises is sent
-            to the kernel as an error with the name of its class.
+        compile_request: Answers one request: `(request, report, scratch directory) -> reply`. Exceptions are sent to
+            the kernel as errors with the name of their class.
         directory: Where the worker may write; removed at the end.
-        idle_seconds: After so long without a request the worker ends, to give back its memory.
+        idle_seconds: The worker ends after this time without a request, to free its memory.
     """
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # compilers print on stdout
     requests: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=_read, args=(requests, directory), daemon=True).start()
-    with contextlib.suppress(BrokenPipeError):  # the kernel is gone
+    with contextlib.suppress(BrokenPipeError):  # the kernel has ended
         while True:
             try:
                 request = requests.get(timeout=idle_seconds)
@@ -66,7 +66,7 @@ def _answer(compile_request: Compile, request: dict[str, Any], answers: BinaryIO
 
 
 def _read(requests: "queue.Queue[dict[str, Any]]", directory: Path) -> None:
-    """Ends the process with its input: a compilation in progress cannot be interrupted otherwise."""
+    """Ends the process when its input ends, because a running compilation cannot be interrupted."""
     try:
         while (request := read_frame(sys.stdin.buffer)) is not None:
             requests.put(request)
@@ -76,18 +76,18 @@ def _read(requests: "queue.Queue[dict[str, Any]]", directory: Path) -> None:
 
 
 def _leave(directory: Path) -> NoReturn:
-    """Ends at once: Python's own end would abort over the thread that still reads the input."""
+    """Exits immediately: a normal exit of Python would abort because a thread still reads the input."""
     shutil.rmtree(directory, ignore_errors=True)
     os._exit(0)
 
 
 def compile_request(request: dict[str, Any], report: Report, scratch: Path) -> dict[str, Any]:
-    """Compiles one program with the real compiler: what `main` serves.
+    """Compiles one program with the real compiler, for `main`.
 
-    The compiler writes its buffer assignment into `scratch`, since its Python interface does not give the largest
-    buffers, and nothing at all once a program does not fit.
+    The compiler writes its buffer assignment into `scratch`. Its Python interface does not return the largest buffers,
+    and returns nothing if a program does not fit.
     """
-    from workbench._jax_compat import aot  # here: loads JAX, and with it the plugins
+    from workbench._jax_compat import aot  # here, because this loads JAX with its plugins
 
     report("describing the devices")
     devices = aot.absent_devices(request["platform"], request["topology_name"], request["arguments"])
@@ -125,7 +125,7 @@ def compile_request(request: dict[str, Any], report: Report, scratch: Path) -> d
 
 
 def memory_warning(log: Path, start: int) -> str:
-    """Warnings of the compiler about memory that it could not save; "" if none.
+    """Warnings of the compiler about insufficient memory; "" if there are none.
 
     XLA's GPU compiler raises nothing for a program that does not fit, but it warns when rematerialization cannot bring
     it under the memory of the device. A TPU's raises.
@@ -139,13 +139,13 @@ def memory_warning(log: Path, start: int) -> str:
 
 
 def _dumped(directory: str, ending: str) -> str:
-    """The newest of the compiler's files that end so; "" where it wrote none."""
+    """The newest of the compiler's files with this ending; "" if there is none."""
     found = sorted(Path(directory).glob(f"*{ending}"), key=lambda path: path.stat().st_mtime)
     return found[-1].read_text(errors="replace") if found else ""
 
 
 def _device(device: Device) -> dict[str, Any]:
-    coords = getattr(device, "coords", None) if device.platform == "tpu" else None  # a GPU's are always zeros
+    coords = getattr(device, "coords", None) if device.platform == "tpu" else None  # always zeros on a GPU
     return {
         "id": int(device.id),
         "platform": str(device.platform),

@@ -1,4 +1,4 @@
-"""First calls of a user: one trace of a program, and all questions about it."""
+"""The user's entry points: one trace of a program, and all questions about it."""
 
 from workbench.api._compare import compare as compare
 from workbench.api._export import load as load

@@ -33,12 +33,12 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
     Modules of NNX and Equinox are called like functions.
 
     **Programs:** before and after an edit, on two meshes, with and without annotations, with the gradient. Stages are
-    matched by kind and name, in order (the second `broadcast` with the second `broadcast`). Collectives are counted
-    per call by kind and mesh axes, all iterations of loops included. Planned collectives are never compared with
-    compiled ones. Lines are matched by their function and code.
+    matched by kind and name, in order (the second `broadcast` with the second `broadcast`). Collectives are counted per
+    call by kind and mesh axes, including all iterations of loops. Planned collectives are never compared with compiled
+    ones. Lines are matched by function and code.
 
-    **Measured runs and watched loops:** figures of one call, per stage and line. Seconds of calls whose ranges overlap
-    count as equal.
+    **Measured runs and watched loops:** figures of one call, per stage and line. Times count as equal if the ranges of
+    their calls overlap.
 
     **Profiles:** measured seconds per device by call path, category and program.
 
@@ -49,14 +49,14 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
             without arguments: `Traced`, `Lowered`, `Compiled`, exported programs, HLO and StableHLO text, files);
             profiles, from `open_profile`; runs of `measure` or loops of `watch`; or runs: a sweep, a dictionary of
             runs by name, or several of `Run`, `StoredRun`, `History` and lists of these, one per seed.
-        metric: With runs: the compared metric. Default: "loss" where there is one, else the first.
+        metric: With runs: the compared metric. Default: "loss" if available, else the first metric.
         **options: With functions, those of `inspect`. With runs, `minimize` (default: True), `last` rounds whose mean
             is the final value (1), `confidence` of intervals (0.95), `resamples` (2000), `test` ("permutation", "t" or
             "wilcoxon") and `correction` ("holm" or "benjamini-hochberg").
 
     Returns:
-        Of functions a function of their arguments. Of programs and profiles a record with one row per quantity;
-        `differences` leaves out equal rows. Of runs a comparison with `table()`, `tests()`, `figure(kind)` and more.
+        For functions, a function of their arguments. For programs and profiles, a record with one row per quantity;
+        `differences` omits equal rows. For runs, a comparison with `table()`, `tests()`, `figure(kind)` and more.
 
     Raises:
         InspectionError: if fewer than two programs were given, or an argument is neither a program nor runs.
@@ -84,13 +84,13 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
     if metric is not None or options:
         given = [*([] if metric is None else ["metric"]), *options]
         message = (
-            f"`compare` was given {', '.join(f'`{name}=`' for name in given)} with no runs to apply them to. They are "
-            "options for runs: leave them out, or pass a sweep, runs by name or several runs."
+            f"`compare` was given {', '.join(f'`{name}=`' for name in given)} without runs. They are options for runs: "
+            "omit them, or pass a sweep, runs by name or several runs."
         )
         raise ProgramError(message)
     if functions:
         message = (
-            "`compare` was given functions together with other things, or a function alone. A "
+            "`compare` was given functions together with other objects, or a single function. A "
             "function needs arguments, and a record has them already: pass functions alone, `compare(f, g)(*args)`, or "
             "`inspect(f)(*args)` for each."
         )
@@ -100,7 +100,7 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
 
 
 def _function_of(x: object) -> Callable[..., Any] | None:
-    """The function that is compared: a function, or the call of a module, which is a tree of arrays."""
+    """The function to compare: a function, or the call of a module, which is a tree of arrays."""
     if is_program(x, "compare"):
         return x
     is_module = callable(x) and not jax.tree_util.all_leaves([x])

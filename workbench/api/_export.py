@@ -19,10 +19,10 @@ from workbench.records import folders_pattern, write_whole
 
 
 class ExportedProgram(bytes):
-    """A program as bytes: StableHLO, then a header that says who made it, for what, and its SHA-256.
+    """A program as bytes: StableHLO, then a header with its origin, target and SHA-256.
 
     `jax.export.deserialize(bytearray(program))` reads them too, without the checks of the header.
-    The digest detects damage, not an attacker who makes a new one: load only what you trust.
+    The digest detects corruption, not tampering: load only files that you trust.
     """
 
     @property
@@ -59,7 +59,7 @@ def write(
     platforms: Sequence[str] | None,
     derivatives: int,
 ) -> ExportedProgram:
-    """Writes what `jax.jit` returned as StableHLO.
+    """Writes a result of `jax.jit` as StableHLO.
 
     Raises:
         InspectionError: as `Traced.export`.
@@ -80,7 +80,10 @@ def write(
 
 
 class LoadedProgram:
-    """An exported program as a function; `header` says what it is. Differentiable as often as it was exported for."""
+    """An exported program as a function, described by `header`.
+
+    The function is differentiable up to the order chosen at export.
+    """
 
     def __init__(self, header: dict[str, Any], module: jax.export.Exported) -> None:
         self.header: dict[str, Any] = header
@@ -91,7 +94,7 @@ class LoadedProgram:
         """Runs it.
 
         Raises:
-            InspectionError: for another platform, number of devices, or other arguments than it was exported for.
+            InspectionError: for a platform, number of devices or arguments that differ from the export.
         """
         if refused := _jax_compat.waits_forever(f"The loaded program `{self.__name__}`"):
             raise InspectionError(refused)
@@ -109,26 +112,26 @@ class LoadedProgram:
         return (
             f"the loaded program `{self.__name__}` could not be called: {str(error)[:500]}. It was exported for the "
             f"platforms {', '.join(header['platforms'])}, {header['devices']} device(s) and the inputs "
-            f"{', '.join(header['inputs'])}: give it such arguments, spread over that many devices as they were when "
-            "it was exported, or export it again with yours."
+            f"{', '.join(header['inputs'])}: pass such arguments, sharded over that many devices as at export, or "
+            "export the program again for yours."
         )
 
 
 def load(data: bytes | bytearray | str | os.PathLike[str]) -> LoadedProgram:
-    """A program that `export` wrote, ready to be called.
+    """Loads a program that `export` wrote.
 
-    A program that another process wrote is read in a process of its own first, which takes about two seconds: a
-    module that was damaged on purpose ends the process that reads it.
+    A program from another process is first read in a child process, which takes about two seconds, because a
+    maliciously damaged module can abort the reading process.
 
     Args:
-        data: The bytes, or the path of a file that holds them.
+        data: The bytes, or the path of a file with the bytes.
 
     Returns:
         A function of the same arguments as the exported one.
 
     Raises:
-        InspectionError: if the bytes are damaged, are something else, are of versions that this JAX cannot run, or call
-            back into Python.
+        InspectionError: if the bytes are damaged, are not an exported program, need another JAX version, or call back
+            into Python.
         OSError: if the file cannot be read.
 
     Example:
@@ -138,7 +141,7 @@ def load(data: bytes | bytearray | str | os.PathLike[str]) -> LoadedProgram:
 
 
 def _read(path: object) -> bytes:
-    """The content of a regular file: a device or a pipe would have no end."""
+    """The content of a regular file; a device or a pipe could be endless."""
     if isinstance(path, str | os.PathLike) and "\0" not in os.fspath(path):
         if not Path(path).exists() or Path(path).is_file():
             return Path(path).read_bytes()
@@ -146,7 +149,7 @@ def _read(path: object) -> bytes:
     else:
         given = f"{path!r:.100} ({type(path).__name__})"
     message = (
-        f"`load` was given {given}. An exported program is bytes, or a file that holds them: pass what "
-        "`export` returned, or the path where `save` wrote it."
+        f"`load` was given {given}. An exported program is bytes, or a file of such bytes: pass the result of "
+        "`export`, or the path that `save` wrote to."
     )
     raise InspectionError(message)

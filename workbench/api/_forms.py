@@ -1,4 +1,4 @@
-"""Derives the one-line form of a question from a method of `Traced`: its options, their types, its documentation."""
+"""Derives one-line forms from methods of `Traced`: options, types and documentation."""
 
 import difflib
 import functools
@@ -22,7 +22,7 @@ Method = Callable[Concatenate[Traced, P], R]
 
 
 class Question(Protocol[P, R_co]):
-    """A question about one call of a function; its options are those of a method of `Traced`."""
+    """A question about one call of a function, with the options of a method of `Traced`."""
 
     def __call__(self, fn: Callable, /, *args: P.args, **options: P.kwargs) -> Callable[..., R_co]: ...
 
@@ -42,11 +42,11 @@ def question(method: Method[P, R]) -> Question[P, R]:
 
 
 def open_question(answer: Callable[..., Any], takes: str) -> Callable[[Method[P, R]], OpenQuestion[P, R]]:
-    """The one-line form of a method that also takes values that are not functions.
+    """The one-line form of a method, which also takes values that are not functions.
 
     Args:
-        answer: What answers for such a value, called with the value and the options.
-        takes: What the form takes, for its documentation.
+        answer: Called with such a value and the options.
+        takes: Description of accepted values, for the documentation.
     """
 
     def decorate(method: Method[P, R]) -> OpenQuestion[P, R]:
@@ -92,17 +92,17 @@ def _form(method: Callable[..., Any], takes: str, answer: Callable[..., Any] | N
     return ask
 
 
-# Questions that people wait for in front of a notebook, and what is done after tracing.
+# Slow questions, with the activity to display after tracing.
 _LONG: dict[str, str] = {
-    "show": "compiling and reading what was compiled",
-    "explore": "compiling and reading what was compiled",
+    "show": "compiling and reading the compiled program",
+    "explore": "compiling and reading the compiled program",
     "measure": "compiling and measuring",
     "advise": "looking for advice, compiling each change",
 }
 
 
 def _written_out(own: Sequence[inspect_module.Parameter]) -> Iterator[inspect_module.Parameter]:
-    """The parameters of a method, those behind `**options: Unpack[…]` written out."""
+    """The parameters of a method, with `**options: Unpack[…]` expanded."""
     for parameter in own:
         if parameter.kind is not parameter.VAR_KEYWORD:
             yield parameter
@@ -113,7 +113,7 @@ def _written_out(own: Sequence[inspect_module.Parameter]) -> Iterator[inspect_mo
 
 
 def _documentation(method: Callable[..., Any], name: str, argument: str) -> str:
-    """The documentation of a method, for its one-line form."""
+    """The documentation of a method, adapted to its one-line form."""
     summary, _, rest = inspect_module.cleandoc(method.__doc__ or "").partition("\n")
     line = f"`{name}(fn, …)(*args)` is `trace(fn)(*args).{name}(…)`."
     rest = rest.strip()

@@ -1,4 +1,4 @@
-"""Requests of the labextension to the kernel: code to explore a cell's function with, a panel of devices."""
+"""Requests of the labextension to the kernel: explorer code for a cell, and the device panel."""
 
 import ast
 import sys
@@ -12,27 +12,27 @@ _panels: list[Any] = []
 
 
 class Answer(dict[str, Any]):
-    """An answer that the kernel sends as JSON."""
+    """An answer that the kernel sends as JSON, as a dictionary."""
 
     def _repr_json_(self) -> dict[str, Any]:
         return dict(self)
 
 
 def explore_cell(source: str) -> Answer:
-    """The cell that opens the explorer of the function that a cell defines or calls.
+    """Code that opens the explorer for the function that a cell defines or calls.
 
-    The arguments are those of the function's last call in the notebook: in this cell first, then in cells that ran.
+    The arguments come from the function's last call in the notebook: first in this cell, then in executed cells.
 
     Args:
         source: The cell's text.
 
     Returns:
-        `code` to insert and whether to `run` it, or a `message` that says what is missing. Code whose arguments call
-        functions is inserted only, since a call such as `next(batches)` may change the notebook's state.
+        `code` to insert and whether to `run` it, or a `message` about missing parts. Code whose arguments call
+        functions is inserted but not run, since a call such as `next(batches)` may change state.
     """
     tree = _parse(source)
     if tree is None:
-        return Answer(message="The cell is not Python that can be read: repair its syntax first.")
+        return Answer(message="The cell is not valid Python: fix its syntax first.")
     known = _namespace()
     defined = [node.name for node in tree.body if isinstance(node, ast.FunctionDef)]
     called = [name for name, _ in _calls(tree) if callable(known.get(name)) and _is_users(known[name])]
@@ -44,20 +44,20 @@ def explore_cell(source: str) -> Answer:
             can_run = name in known and not _has_effects(arguments)
             return Answer(code=_cell(known, f"explore({name})({arguments})"), run=can_run)
     name = wanted[0]
-    code = _cell(known, f"explore({name})(...)  # its arguments: arrays, or jax.ShapeDtypeStruct for shapes alone")
+    code = _cell(known, f"explore({name})(...)  # its arguments: arrays, or jax.ShapeDtypeStruct for shapes only")
     message = f"`{name}` has not been called yet: put its arguments into the new cell."
     return Answer(code=code, run=False, message=message)
 
 
 def _has_effects(arguments: str) -> bool:
-    """Returns whether evaluating the arguments again may change something: `next(batches)` advances an iterator."""
+    """Returns whether evaluating the arguments again may change state: `next(batches)` advances an iterator."""
     tree = ast.parse(f"f({arguments})", mode="eval")
     effects = (ast.Call, ast.Await, ast.NamedExpr, ast.Yield, ast.YieldFrom)
     return any(isinstance(node, effects) for node in ast.walk(tree) if node is not tree.body)
 
 
 def device_panel() -> Answer:
-    """The widget of a view of this kernel's devices; one monitor serves every panel."""
+    """The widget that shows this kernel's devices; one monitor serves all panels."""
     import workbench_widgets
 
     if not _monitors:
@@ -82,14 +82,14 @@ def _namespace() -> dict[str, Any]:
 
 
 def _history() -> Iterator[ast.Module]:
-    """The cells that ran, the last one first."""
+    """The executed cells, last cell first."""
     for text in reversed(_namespace().get("In", [])):
         if (tree := _parse(text)) is not None:
             yield tree
 
 
 def _parse(source: str) -> ast.Module | None:
-    """The cell as Python; lines that are IPython's own are left out."""
+    """The cell as Python, without IPython's own syntax."""
     lines = ["" if line.lstrip().startswith(("%", "!")) else line for line in source.splitlines()]
     try:
         return ast.parse("\n".join(lines))
@@ -98,7 +98,7 @@ def _parse(source: str) -> ast.Module | None:
 
 
 def _calls(tree: ast.Module) -> list[tuple[str, ast.Call]]:
-    """Calls of plain names in the notebook's own lines: inside a function they may name what exists only there."""
+    """Calls of plain names at the top level; calls inside a function may use local names."""
     found: list[tuple[str, ast.Call]] = []
 
     def visit(node: ast.AST) -> None:
@@ -126,6 +126,6 @@ def _last_call(name: str, cells: Iterable[ast.Module]) -> str | None:
 
 
 def _is_users(function: Callable[..., Any]) -> bool:
-    """Defined in the notebook: under a transformation such as `jax.jit` too."""
+    """Defined in the notebook, also under a transformation such as `jax.jit`."""
     inner = getattr(function, "__wrapped__", function)
     return getattr(inner, "__module__", None) == "__main__"

@@ -1,4 +1,4 @@
-"""`measure`: runs a program on the devices that are here and says what really took how long."""
+"""`measure`: runs a program on the attached devices and times its parts."""
 
 from typing import Any, Literal
 
@@ -29,8 +29,8 @@ def measure_program(
     """Runs a traced call and times it; see `Traced.measure`."""
     if clients not in ("together", "probe"):
         message = (
-            f"`measure` was given clients={clients!r}. The clients of a device run either as in production or one by "
-            "one: "
+            f"`measure` was given clients={clients!r}. The clients of a device run either together, as in production, "
+            "or one by one: "
             'pass "together" or "probe".'
         )
         raise InspectionError(message)
@@ -90,24 +90,24 @@ def _refuse_shapes(name: str, leaves: list[Any]) -> None:
     if shapes:
         message = (
             f"`measure` was given `{name}` with {shapes} of {len(leaves)} arrays as shapes (`jax.ShapeDtypeStruct`). A "
-            "shape has no values to compute with: pass arrays, or use `inspect`, which runs nothing."
+            "shape has no values to compute with: pass arrays, or use `inspect`, which does not run the program."
         )
         raise InspectionError(message)
 
 
 def client_paths(plan: PlanRecord) -> tuple[str, ...]:
-    """Paths of all client stages of a plan, those inside loops too."""
+    """Paths of all client stages of a plan, including stages inside loops."""
     return tuple(stage.path for stage in plan.walk(into=("loop", "branch")) if stage.kind == "clients")
 
 
 def _guarded(call: TracedCall, errors: CallbackErrors) -> TracedCall:
-    """The call whose callbacks do not end the process; itself where it has none."""
+    """The call with callbacks guarded against aborting the process; unchanged without callbacks."""
     closed = errors.guarded(call.closed)
     return call if closed is call.closed else call.rewritten(closed)
 
 
 class _Bound:
-    """A compiled program with its keyword arguments in place, and what keeps the exceptions of its callbacks."""
+    """A compiled program with bound keyword arguments, and the collector of its callbacks' exceptions."""
 
     def __init__(self, compiled: jax.stages.Compiled, kwargs: dict[str, Argument], errors: CallbackErrors) -> None:
         self._compiled, self._kwargs, self._errors = compiled, kwargs, errors

@@ -13,11 +13,11 @@ from workbench.records.compiled import ProgramRecord
 from workbench.records.live import TimelineRecord
 from workbench.records.run import RunRecord
 
-Layout: TypeAlias = Any  # an `ipywidgets.Layout`, whose package carries no types, or a mapping of its fields
+Layout: TypeAlias = Any  # an `ipywidgets.Layout` (an untyped package), or a mapping of its fields
 
 
 class InspectOptions(TypedDict, total=False):
-    """Options of `Traced.inspect`, for the questions that inspect first."""
+    """Options of `Traced.inspect`, for questions that inspect first."""
 
     on: On
     chunk_size: ChunkSize | AsGiven
@@ -58,15 +58,15 @@ def inspect_options(
     """The options of `workbench.inspection.inspect_call` for those of `Traced.inspect`.
 
     Raises:
-        ProgramError: for options of targets where `on=` names none.
-        MeshError: for `on=` that is no machine.
+        ProgramError: for target options if `on=` names no target.
+        MeshError: if `on=` is not a machine.
     """
     machine = machine_of(on, question)
     unused = [name for name, is_given in {"order": order != "topology", "force": force}.items() if is_given]
     if unused and machine.target is None:
         message = (
             f"`{question}` was given {', '.join(f'`{name}`' for name in unused)} without a target. Only compilation "
-            'for a target uses it: pass `on="v5e:4x4"` or another target, or leave it out.'
+            'for a target uses these: pass `on="v5e:4x4"` or another target, or leave these out.'
         )
         raise ProgramError(message)
     return {

@@ -30,18 +30,18 @@ def _program_of(x: object, name: str, **options: Option) -> ProgramRecord:
         return record
     message = (
         f"`{name}` received a {type(x).__name__}, which is not a program but a {type(record).__name__}. It reads the "
-        f"collectives of a program: pass a function, `{name}(fn)(*args)`, or what `jax.jit` makes of one."
+        f"collectives of a program: pass a function, `{name}(fn)(*args)`, or the result of `jax.jit`."
     )
     raise InspectionError(message)
 
 
 _PROGRAMS = (
-    "what `jax.jit` gives on the way (`Traced`, `Lowered`, `Compiled`); a `jax.export.Exported`; the text of an HLO or "
+    "a stage of `jax.jit` (`Traced`, `Lowered`, `Compiled`); a `jax.export.Exported`; the text of an HLO or "
     "StableHLO module, an HLO proto, the path of a file of these or of a directory that `xla_dump_to` filled"
 )
 _SHOWN = (
     "A function; or a mesh, an array, a pytree of arrays, any record, a `Run`, several runs (a sweep, a comparison, a "
-    "list of runs, runs by name), a device monitor, a program of nodes before launch, or what `launch` returned."
+    "list of runs, runs by name), a device monitor, a program of nodes before launch, or the result of `launch`."
 )
 
 inspect = open_question(

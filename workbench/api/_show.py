@@ -79,7 +79,7 @@ def show_program(traced: TracedProgram, **options: Option) -> None:
 
 
 def _display_or_text(make: Callable[[], "WorkbenchWidget"], x: object) -> None:
-    """Displays a view; where it cannot be made, the record as a card, since a display never ends the cell."""
+    """Displays a view, or the record as a card if the view fails: a display never ends the cell."""
     try:
         shown: object = make()
     except WorkbenchError:
@@ -140,11 +140,11 @@ def view_of_program(
     return laid_out(workbench_widgets.Explorer(record, gradient=gradient, **asked, **views), layout)
 
 
-_EXPLORER = ("gradient", "rounds", "monitor", "run", "timeline", "runs", "dock")  # options of the explorer alone
+_EXPLORER = ("gradient", "rounds", "monitor", "run", "timeline", "runs", "dock")  # options of the explorer only
 
 
 def _refuse_views(question: str, view: str | None, given: Mapping[str, Any]) -> None:
-    """Raises for options that only the explorer shows, given with another view."""
+    """Raises for explorer options that are given with another view."""
     unused = [name for name, value in given.items() if value is not None]
     if unused and view not in (None, "explorer"):
         message = (
@@ -155,10 +155,10 @@ def _refuse_views(question: str, view: str | None, given: Mapping[str, Any]) -> 
 
 
 def check_view(question: str, record: Record, view: str | None) -> None:
-    """Raises for a view that a record has not.
+    """Raises for a view that a record lacks.
 
     Raises:
-        InspectionError: with the views that there are.
+        InspectionError: for an unknown view; lists the available views.
     """
     if view is not None:
         import workbench_widgets
@@ -178,11 +178,11 @@ def _check_name(question: str, view: str | None, views: Sequence[str]) -> None:
 
 
 def _inspected(traced: TracedProgram, options: dict[str, Any]) -> ProgramRecord:
-    """The record of a program, while the cell says what is under way."""
+    """The record of a program; the cell shows the progress."""
     target = machine_of(options.get("on"), "inspect").target
     if in_notebook() and target and options.get("progress") is None:
         options = {**options, "progress": lambda phase, _: say_phase(f"{phase} for {target}")}
-    with waiting(traced.name, "compiling and reading what was compiled", shown=is_watched()):
+    with waiting(traced.name, "compiling and reading the compiled program", shown=is_watched()):
         return traced.inspect(**options)
 
 
@@ -206,12 +206,12 @@ def player_of(traced: TracedProgram, fn: Callable, args: tuple[PyTree[jax.Array]
     mesh = current_mesh()
     placed = [leaf.sharding.device_set for leaf in jax.tree.leaves(args) if isinstance(leaf, jax.Array)]
     spread = isinstance(mesh, jax.sharding.Mesh) or any(len(devices) > 1 for devices in placed)
-    compiled = traced.inspect() if spread else None  # one device sends nothing to others
+    compiled = traced.inspect() if spread else None  # a single device sends nothing
     return workbench_widgets.PlayerView(played, compiled)
 
 
 def _live_view_of(x: object) -> "WorkbenchWidget | None":
-    """The view of what goes on while somebody watches: a run, devices, launched nodes, several runs; else None."""
+    """The view of a live object (a run, devices, launched nodes, several runs); else None."""
     import workbench_widgets
 
     if isinstance(x, Live):
@@ -229,7 +229,7 @@ def view_of_thing(
     """The view of a value that is not a function; see `explore`.
 
     Raises:
-        InspectionError: if nothing is known of `x`, or its record has no such view.
+        InspectionError: if `x` has no record, or its record has no such view.
         ProgramError: for options that are not used.
     """
     import workbench_widgets
@@ -259,9 +259,9 @@ def laid_out(widget: W, layout: Layout | None) -> W:
 
 
 def _elsewhere(traced: TracedProgram, options: dict[str, Any]) -> Callable[..., ProgramRecord]:
-    """The program to be compiled for targets that a view names, in any thread.
+    """The program to compile for targets that a view requests, in any thread.
 
-    Remembers the shapes of arguments, not the arrays, and the mesh of now: another thread has none.
+    Stores the shapes of arguments, not the arrays, and the current mesh, which other threads lack.
     """
     shapes = traced.with_shapes()
     mesh = options["mesh"] or current_mesh()
@@ -288,7 +288,7 @@ def _adviser(traced: TracedProgram, options: dict[str, Any], record: ProgramReco
 
 
 def _record_adviser(record: ProgramRecord) -> Callable[..., AdviceRecord]:
-    """Returns a function that finds advice from a record alone: gains are estimates, nothing is compiled."""
+    """Returns a function that finds advice from a record only: gains are estimates, nothing is compiled."""
     return lambda **waiting: advise_record(record, **waiting)
 
 
@@ -327,11 +327,11 @@ def _flat(call: tuple[Callable, tuple[Any, ...]]) -> tuple[Any, ...]:
 
 
 def _tries(traced: TracedProgram, options: dict[str, Any], record: ProgramRecord) -> WhatIf | None:
-    """The program to be tried with other shardings that a view names; None where there is no mesh."""
+    """The program to try with other shardings that a view requests; None without a mesh."""
     given = {} if options["chunk_size"] is None else {"chunk_size": options["chunk_size"][0]}
     try:
         return WhatIf(traced._traced("show"), present=record, mesh=options["mesh"], target=options["target"], **given)
-    except (MeshError, InspectionError):  # without a mesh there is nothing to shard over
+    except (MeshError, InspectionError):  # no mesh to shard over
         return None
 
 

@@ -32,7 +32,7 @@ _STAGES = (jax.stages.Traced, jax.stages.Lowered, jax.stages.Compiled, jax.expor
 
 def is_program(x: object, question: str = "") -> TypeGuard[Callable]:
     """Returns whether `x` is a function, and not an array, a record or a module of arrays."""
-    if isinstance(x, Watch):  # the loop is shown, and the function is inspected
+    if isinstance(x, Watch):  # `show` shows the loop; other questions inspect the function
         return question not in ("show", "explore", "compare")
     if not callable(x) or isinstance(x, (jax.Array, Record, Mesh, AbstractMesh, *_STAGES)) or hasattr(x, "record"):
         return False
@@ -40,29 +40,27 @@ def is_program(x: object, question: str = "") -> TypeGuard[Callable]:
         return False
     if _lowers(x) or isinstance(x, functools.partial | jax.tree_util.Partial | type) or hasattr(x, "__func__"):
         return True
-    return (
-        _arrays_in(x) is None
-    )  # an NNX or Equinox module is a pytree: its arrays are shown, its call is `model.__call__`
+    return _arrays_in(x) is None  # an NNX or Equinox module is a pytree: show its arrays; its call is `model.__call__`
 
 
 class Inspected(ABC):
-    """A traced call, whose options are those of a function's."""
+    """A traced call, with the same options as a function."""
 
     @abstractmethod
     def inspect(self) -> Record:
         """The record of the call."""
 
 
-def record_of_thing(x: object, question: str, **options: Option) -> Record:  # the record that the thing has
+def record_of_thing(x: object, question: str, **options: Option) -> Record:  # the value's own record
     """The record of a value that is not a function.
 
     Args:
         x: The value.
         question: Name of the function that the user called, for errors.
-        **options: Options of `Traced.inspect`; options that the value has no use for are refused.
+        **options: Options of `Traced.inspect`; options that the value does not use raise an error.
 
     Raises:
-        InspectionError: if nothing is known of `x`.
+        InspectionError: if `x` has no record.
         ProgramError: for options that are not used.
     """
     if isinstance(x, Inspected):
@@ -74,9 +72,7 @@ def record_of_thing(x: object, question: str, **options: Option) -> Record:  # t
     if isinstance(x, ExportedProgram):
         return record_of_thing(load(x).module, question, **options)
     if problem := nesting_problem(x):
-        message = (
-            f"`{question}` received a {type(x).__name__}, {problem}. Pass the arrays, or a tree of them that ends."
-        )
+        message = f"`{question}` received a {type(x).__name__}, {problem}. Pass the arrays, or a finite tree of arrays."
         raise InspectionError(message)
     staged = inspect_stage(x, **_for_text(question, x, options))
     if staged is not None:
@@ -90,15 +86,15 @@ def record_of_thing(x: object, question: str, **options: Option) -> Record:  # t
         return inspect_sharding(arrays)
     message = (
         f"`{question}` received a {type(x).__name__}, which {_fact(x)}. It reads functions, `{question}(fn)(*args)`; "
-        "meshes; arrays and pytrees with arrays (modules, optimizer states); what `jax.jit` gives on the way (`Traced`,"
-        " `Lowered`, `Compiled`); exported programs; HLO and StableHLO as text, proto or file; sweeps and lists of "
-        "runs: pass one of these."
+        "meshes; arrays and pytrees with arrays (modules, optimizer states); stages of `jax.jit` (`Traced`, `Lowered`, "
+        "`Compiled`); exported programs; HLO and StableHLO as text, proto or file; sweeps and lists of runs: pass one "
+        "of these."
     )
     raise InspectionError(message)
 
 
 def _record_as_it_is(x: object) -> Record | None:
-    """The record of a value that is, has or is simply described by one."""
+    """The record of a value that is a record, has a record, or is easily described."""
     if isinstance(x, Record):
         return x
     if isinstance(x, Mesh | AbstractMesh):
@@ -110,18 +106,18 @@ def _record_as_it_is(x: object) -> Record | None:
 
 
 def refuse_options(question: str, x: object, options: Mapping[str, Any]) -> None:
-    """Raises for options of programs that were given with a value that is no program to compile."""
+    """Raises for options of programs that were given with a value that is not a program."""
     if options:
         message = (
-            f"`{question}` was given {', '.join(f'`{name}=`' for name in options)} with a {type(x).__name__}, for "
-            "which there is nothing to compile or to price. These are options of programs: leave them out, or pass the "
-            f"function, `{question}(fn, …)(*args)`."
+            f"`{question}` was given {', '.join(f'`{name}=`' for name in options)} with a {type(x).__name__}, which "
+            "has nothing to compile or to price. These are options of programs: leave them out, or pass the function, "
+            f"`{question}(fn, …)(*args)`."
         )
         raise ProgramError(message)
 
 
 def _for_text(question: str, x: object, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a lowered or compiled program, or of its text: the machine alone; of a traced one all."""
+    """Options of a lowered or compiled program, or of its text: `on` only; all options of a traced program."""
     rest = dict(options)
     on: On = rest.pop("on", None)
     machine = machine_of(on, question)
@@ -153,10 +149,10 @@ def _lowers(x: object) -> bool:
 
 
 def _arrays_in(x: object) -> dict[str, Any] | Any:
-    """The arrays of a pytree: as it is where all leaves are arrays, else without those that are none."""
+    """The pytree without leaves that are not arrays; unchanged if all leaves are arrays."""
     try:
         found, structure = jax.tree_util.tree_flatten_with_path(x)
-    except (TypeError, ValueError):  # a pytree that cannot be flattened has no arrays to show
+    except (TypeError, ValueError):  # not flattenable: no arrays to show
         return None
     if not any(_is_array(leaf) for _, leaf in found):
         return None
@@ -165,7 +161,7 @@ def _arrays_in(x: object) -> dict[str, Any] | Any:
     kept = [leaf if _is_array(leaf) else None for _, leaf in found]
     try:
         return jax.tree.unflatten(structure, kept)
-    except Exception:  # classes that check their fields: then by path
+    except Exception:  # classes that check their fields: use paths
         return {jax.tree_util.keystr(path): leaf for path, leaf in found if _is_array(leaf)}
 
 

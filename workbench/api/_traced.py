@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class Traced(TracedProgram):
-    """One call of a function, traced: what it will do, and everything that can be asked of it.
+    """One traced call of a function, with methods for all questions about it.
 
-    Made by `trace`, which calls the function once; nothing here calls it again. Options are arguments of the methods;
-    the function's own arguments were given to `trace(fn)(...)`, so that the two never share names.
+    Created by `trace`, which calls the function once; no method calls the function again. Options are arguments of the
+    methods. The function's own arguments are passed to `trace(fn)(...)`, so that their names cannot collide.
 
     Example:
         >>> @wb.program(clients=4)
@@ -42,7 +42,7 @@ class Traced(TracedProgram):
     """
 
     def show(self, **options: Unpack[ViewOptions]) -> None:
-        """Displays what `explore` returns: live in a notebook, as text in a terminal.
+        """Displays the result of `explore`: live in a notebook, as text in a terminal.
 
         Args:
             **options: Options of `explore`.
@@ -67,28 +67,29 @@ class Traced(TracedProgram):
         layout: Layout | None = None,
         **options: Unpack[InspectOptions],
     ) -> "WorkbenchWidget":
-        """Opens the views of the program: all in one widget with linked selection, or one view alone.
+        """Opens the views of the program: all views in one widget with linked selection, or one view.
 
         Args:
-            view: One view alone, such as "hlo" or "cost"; an unknown name raises an error that lists the views.
-                Default: the explorer, which has all.
-            gradient: A second program of the same arguments, shown next to it: `jax.grad(...)` of it, for example.
-            rounds: A `Run`, live or finished: its curves, its clients round by round, buttons to pause and stop it.
-            monitor: What `watch_devices` returned, for a view of the devices.
-            run: What `measure` returned: measured seconds per client and a time line per device.
-            timeline: A simulated round: who is late in it.
-            runs: Several runs over one another: a sweep, a comparison of runs, a list of runs, runs by name.
-            dock: "right" shows it next to the notebook (JupyterLab, with the extension that this package installs).
-            layout: Its place among other widgets: an `ipywidgets.Layout`, or the fields of one.
+            view: A single view, such as "hlo" or "cost"; an unknown name raises an error that lists the views. Default:
+                the explorer, which has all views.
+            gradient: A second program with the same arguments, shown next to the program: for example its
+                `jax.grad(...)`.
+            rounds: A `Run`, live or finished: shows its curves, its clients by round, and buttons to pause and stop it.
+            monitor: The result of `watch_devices`, for a view of the devices.
+            run: The result of `measure`: shows measured seconds per client and a time line per device.
+            timeline: A simulated round, to show stragglers.
+            runs: Several runs to compare: a sweep, a comparison of runs, a list of runs, runs by name.
+            dock: "right" shows the widget next to the notebook (JupyterLab, with the extension of this package).
+            layout: The widget's layout: an `ipywidgets.Layout`, or a mapping of its fields.
             **options: Options of `inspect`.
 
         Returns:
-            The widget, an ipywidget: the last line of a cell displays it, boxes and tabs take it, and its traits
+            An ipywidget. The last line of a cell displays it, it can be placed in boxes and tabs, and its traits
             `selection` and `settings` can be observed and linked.
 
         Raises:
             InspectionError: for an unknown view.
-            ProgramError: for options that only the explorer has, given with another view.
+            ProgramError: for explorer options that are given with another view.
 
         Example:
             >>> type(wb.explore(jnp.ones((4, 2)))).__name__
@@ -109,10 +110,10 @@ class Traced(TracedProgram):
         )
 
     def play(self) -> "PlayerView":
-        """A player of one call: what is sent, what clients compute step by step, what comes back, from real values.
+        """Plays one call step by step with real values: messages, client steps and results.
 
-        Costs one evaluation of the program in this process. Numbers that clients `emit` are their courses over local
-        steps. Under a mesh the program is compiled as well, and its collectives can be played message by message.
+        Costs one evaluation of the program in this process. Numbers that clients `emit` are shown as curves over local
+        steps. Under a mesh the program is also compiled, and its collectives can be played message by message.
 
         Returns:
             The widget; the last line of a cell displays it. `.to_html("round.html")` saves it.
@@ -134,10 +135,10 @@ class Traced(TracedProgram):
             return _show.player_of(self, fn, args)
 
     def engine(self, engine: Engine) -> "EngineCall":
-        """The same call on another system: `traced.engine(Beam()).run()`.
+        """The same call on another engine: `traced.engine(Beam()).run()`.
 
         Args:
-            engine: Such as `workbench.engines.Executor(pool)`.
+            engine: An engine, such as `workbench.engines.Executor(pool)`.
 
         Example:
             >>> total = wb.program(clients=4)(wb.reduce_sum)
@@ -155,34 +156,35 @@ class EngineCall:
         self.on: Engine = engine
 
     def run(self, *, progress: Progress | None = None, cancel: threading.Event | None = None) -> RunRecord:
-        """Runs it there; the record's `results` are the program's.
+        """Runs the call on the engine; the record's `results` are the program's results.
 
         Raises:
-            EngineError: if a stage fails; `stage` and `client` name where.
+            EngineError: if a stage fails; `stage` and `client` of the error name the place.
         """
         fn, args = self.traced._replayed("engine")
         return self.on.run(fn, *args, progress=progress, cancel=cancel)
 
 
 def trace(fn: Callable, *, on: Mesh | AbstractMesh | None = None) -> Callable[..., Traced]:
-    """A function of the arguments of `fn` that returns what the call would do; as `jax.jit(fn).trace`.
+    """Traces one call of a function for questions about it, similar to `jax.jit(fn).trace`.
 
-    `fn` is called once, when it is traced; no question about the traced call calls it again. (The exception is a
-    program that names a mesh itself, by `shard_map` for instance, asked about on another mesh: a note says that.)
+    `fn` is called once, during tracing; questions about the traced call do not call it again. The exception is a
+    question about another mesh if the program itself names a mesh, for example in `shard_map`; a note then reports the
+    second call.
 
     Args:
-        fn: A program, any function that calls programs, a derivative of one; what `jit`, `jax.jit`, `nnx.jit` or
-            `eqx.filter_jit` returned, with the options that they were given; partial calls, methods, callable objects.
-        on: Mesh to trace it under. Default: that of `jax.set_mesh`.
+        fn: A program, a function that calls programs, or a derivative of these; a result of `jit`, `jax.jit`, `nnx.jit`
+            or `eqx.filter_jit`, with its options; partial calls, methods, callable objects.
+        on: Mesh to trace the function under. Default: the mesh of `jax.set_mesh`.
 
     Returns:
         A function: `trace(fn)(*args, **kwargs)` is a `Traced`. Arguments are pytrees of arrays or
-        `jax.ShapeDtypeStruct`s; what else is in them (strings, functions, settings) is held fixed.
+        `jax.ShapeDtypeStruct`s; other leaves (strings, functions, settings) are kept constant.
 
     Raises:
         InspectionError: if `fn` is not a function.
-        ProgramError: of the call, for arguments that cannot be traced: too few or too many, deleted arrays, containers
-            inside themselves.
+        ProgramError: raised by the call, for arguments that cannot be traced: too few or too many, deleted arrays,
+            containers that contain themselves.
 
     Example:
         >>> @program(clients=8)
@@ -198,7 +200,7 @@ def trace(fn: Callable, *, on: Mesh | AbstractMesh | None = None) -> Callable[..
 
 
 def trace_for(question: str, fn: Callable, mesh: Mesh | AbstractMesh | None) -> Callable[..., Traced]:
-    """Traces for a question, which errors name."""
+    """Traces a call for a question, whose name errors state."""
     if not callable(fn):
         message = (
             f"`{question}` received a {type(fn).__name__}, which is not a function. It traces a call of a function: "

@@ -1,4 +1,4 @@
-"""Questions about one traced call of a function that open no view."""
+"""Questions about one traced call that open no view."""
 
 import functools
 import inspect as inspect_module
@@ -63,7 +63,7 @@ class TracedProgram(Inspected):
         self.args: tuple[Argument, ...] = args
         self.kwargs: dict[str, Argument] = kwargs
         self.name: str = function_name(fn)
-        self._symbolic = symbolic  # why nothing but `export` can be asked
+        self._symbolic = symbolic  # reason why only `export` is available
         if symbolic is None:
             self._known = trace_call(fn, args, kwargs, mesh) if call is None else call
 
@@ -75,14 +75,15 @@ class TracedProgram(Inspected):
 
     @functools.cached_property
     def plan(self) -> PlanRecord:
-        """The stages of the program: server, clients, and what goes between them. Nothing is compiled."""
+        """The stages of the program: server, clients, and communication between them. Nothing is compiled."""
         return plan_call(self._call)
 
     @property
     def plan_choice(self) -> PlanChoiceRecord:
         """The client-loop configuration (chunk size, kept rows, spread), and the rule or measurement behind it.
 
-        Measured by `jit(fn, chunk_size="tune")`, in this process or before; given to `jit`; or by the rule.
+        The source is a measurement of `jit(fn, chunk_size="tune")` (in this process or earlier), the arguments of
+        `jit`, or the rule.
         """
         return choice_of_plan(self._traced("plan_choice"))
 
@@ -90,7 +91,7 @@ class TracedProgram(Inspected):
     def call_tree(self) -> CallTreeRecord:
         """FLOPs, traffic and collectives on the user's functions, modules and lines. Nothing is compiled.
 
-        Those of the compiled program, with memory, are `inspect().call_tree`.
+        `inspect().call_tree` has the figures of the compiled program, with memory.
         """
         return trace_call_tree(self._traced("call_tree"))
 
@@ -106,30 +107,31 @@ class TracedProgram(Inspected):
         cancel: threading.Event | None = None,
         timeout_seconds: float | None = None,
     ) -> ProgramRecord:
-        """Everything that can be known without running: stages, shardings, collectives, memory, cost.
+        """Inspects the program without running it: stages, shardings, collectives, memory, cost.
 
-        Compiles the program for the devices of a mesh (default: that of `jax.set_mesh`), or ahead of time for a target.
+        Compiles the program for the devices of a mesh (default: the mesh of `jax.set_mesh`), or ahead of time for a
+        target.
 
         Args:
-            on: The machine: a mesh; a target such as "v5e:16x16" or "h100:8", which the program is compiled for (see
-                `list_targets`); a chip such as "v5e", whose rates price the program; or a tuple with one of each. An
-                `AbstractMesh` is only planned. Without a target and a chip no seconds are estimated.
-            chunk_size: As for `jit`. Default: that of `fn` if it came from `jit`, else "auto".
-            examples_per_client: The true number of examples of every client, to price padding and lockstep. Where no
-                argument is a `mask`, also the number that the arrays hold for each client: `(counts, 64)`.
-            order: With a target: devices in the order that its topology prefers, or as they come ("naive").
-            force: With a target: also a topology that was never tried.
-            progress: With a target: called with the phase and the seconds so far.
+            on: The machine: a mesh; a compilation target such as "v5e:16x16" or "h100:8" (see `list_targets`); a chip
+                whose rates price the program, such as "v5e"; or a tuple with one of each. For an `AbstractMesh` the
+                program is only planned. Without a target and a chip no seconds are estimated.
+            chunk_size: As for `jit`. Default: the chunk size of `fn` if `fn` is a result of `jit`, else "auto".
+            examples_per_client: The true number of examples of every client, to price padding and lockstep. If no
+                argument is a `mask`, also the number of examples per client in the arrays: `(counts, 64)`.
+            order: With a target: devices in the order of its topology, or in the compiler's order ("naive").
+            force: With a target: accept an untested topology.
+            progress: With a target: called with the phase and the elapsed seconds.
             cancel: With a target: an event that ends the compilation once it is set.
             timeout_seconds: With a target: ends the compilation after this time.
 
         Returns:
-            The record; `show` draws it. What could not be found out is missing and named in `notes`.
+            The record; `show` draws it. `notes` list missing parts.
 
         Raises:
-            MeshError: for an unknown target or one that the mesh does not fit.
+            MeshError: for an unknown target, or a target that the mesh does not fit.
             MissingDependencyError: if the compiler of the target is not installed.
-            EngineError: if the compiler of the target died, was cancelled or took too long.
+            EngineError: if the compiler of the target died, was cancelled or timed out.
 
         Example:
             >>> @program(clients=8)
@@ -154,17 +156,17 @@ class TracedProgram(Inspected):
         return inspect_call(self._call, **options)
 
     def why(self, *, large_bytes: int | None = None, **options: Unpack[InspectOptions]) -> WhyRecord:
-        """Explains why the program communicates, and why its large arrays are replicated: reasons in words.
+        """Explains in words why the program communicates, and why large arrays are replicated.
 
         Args:
-            large_bytes: From which size on a replicated array is explained. Default: 1 MiB, or a tenth of the largest
-                value where all are smaller.
+            large_bytes: Minimum size of replicated arrays to explain. Default: 1 MiB, or a tenth of the largest value
+                if all values are smaller than 1 MiB.
             **options: Options of `inspect`.
 
         Returns:
-            Per collective the line that needs it, the operands that met there with their shardings, and which argument
-            or constraint each mesh axis came from; per large replicated array the reason. Printing it gives the words;
-            `workbench.render.text(record, details=True)` adds every step of the way.
+            For each collective, the line that needs it, the operands with their shardings, and the argument or
+            constraint that each mesh axis came from. For each large replicated array, the reason. `print` shows the
+            explanations; `workbench.render.text(record, details=True)` adds every propagation step.
 
         Example:
             >>> mesh = jax.make_mesh((4,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
@@ -189,15 +191,15 @@ class TracedProgram(Inspected):
 
         Args:
             rounds: Calls to measure.
-            warmup: Calls before them that do not count.
-            clients: "together" runs them as in production; "probe" runs the clients of a device one after the other,
-                so that each has its own time and number of steps.
-            on: Mesh to run it on (default: that of `jax.set_mesh`), a chip whose peaks the achieved rates are compared
-                with, or both.
+            warmup: Calls before the measured calls, not counted.
+            clients: "together" runs clients as in production; "probe" runs the clients of a device one after another,
+                to measure each client's time and number of steps.
+            on: Mesh to run the program on (default: the mesh of `jax.set_mesh`), a chip whose peaks are compared with
+                the achieved rates, or both.
 
         Returns:
-            The run; its `results` are the program's. On a CPU, waiting for other devices is shown as waiting and never
-            as communication.
+            The run; its `results` are the program's results. On a CPU, waiting for other devices counts as waiting,
+            never as communication.
 
         Raises:
             InspectionError: if `clients` is neither "together" nor "probe".
@@ -214,7 +216,7 @@ class TracedProgram(Inspected):
         if isinstance(machine.mesh, AbstractMesh):
             message = (
                 "`measure` was given an `AbstractMesh`, which has no devices to run on. It runs on devices of this "
-                "machine: pass a mesh of `wb.make_mesh`, or use `inspect`, which runs nothing."
+                "machine: pass a mesh of `wb.make_mesh`, or use `inspect`, which does not run the program."
             )
             raise MeshError(message)
         return _measure.measure_program(
@@ -229,14 +231,15 @@ class TracedProgram(Inspected):
         most_bytes: int = 64 << 20,
         only: str | tuple[str, ...] | None = None,
     ) -> TapRecord:
-        """Runs the program once and returns every value that one client computes, under the user's own names.
+        """Runs the program once and returns all values that one client computes, with the user's names.
 
         Args:
-            client: Which client; of clients inside clients, the outer and the inner one: `(2, 0)`.
-            most_values: How many values to keep; the first ones.
-            most_bytes: How many bytes of arrays to keep; of later ones only their figures.
-            only: Files whose lines are of interest: `"train.py"`, `("src/*.py", "model.py")`. Values of other files, as
-                those of an optimizer's library, are left out; inputs and what is emitted stay.
+            client: Number of the client; for nested placements, the numbers of the outer and the inner client: `(2,
+                0)`.
+            most_values: Maximum number of values; the first values are kept.
+            most_bytes: Maximum bytes of arrays; of later arrays only statistics are kept.
+            only: Files whose values are kept: `"train.py"`, `("src/*.py", "model.py")`. Values from other files, such
+                as an optimizer library, are omitted; inputs and emitted values stay.
 
         Raises:
             InspectionError: if the program has no such client.
@@ -271,21 +274,22 @@ class TracedProgram(Inspected):
 
         Args:
             specs: The new spec by leaf: `{"params['w']": P(None, "model")}`. A name above several leaves (`"params"`)
-                means all of them. A spec is a `PartitionSpec`, or a sequence of mesh axes per dimension.
-            on: The mesh (default: that of `jax.set_mesh`; an abstract mesh needs no devices), a target such as
+                selects all of these leaves. A spec is a `PartitionSpec`, or a sequence of mesh axes per dimension.
+            on: The mesh (default: the mesh of `jax.set_mesh`; an abstract mesh needs no devices), a target such as
                 "v5e:4x4", or both.
-            compiled: Whether to compile; without it only what Shardy plans is known, in milliseconds.
+            compiled: Whether to compile; otherwise only Shardy's plan is available, in milliseconds.
             chunk_size: As for `inspect`.
-            progress: Called with the phase and the seconds so far.
+            progress: Called with the phase and the elapsed seconds.
             cancel: Ends the compilation once it is set, from any thread (except for an accelerator of this machine).
 
         Returns:
-            The program before and after, and what became of its collectives, by stage and mesh axis.
+            The program before and after, with the changes of its collectives by stage and mesh axis.
 
         Raises:
-            MeshError: if there is no mesh, or a spec does not fit its array or the mesh; all that do not are named.
-            InspectionError: if JAX refuses the program with these shardings.
-            EngineError: if the compiler dies or refuses, or `cancel` is set.
+            MeshError: if there is no mesh, or specs do not fit their arrays or the mesh; the error names all such
+                specs.
+            InspectionError: if JAX rejects the program with these shardings.
+            EngineError: if the compiler dies or fails, or `cancel` is set.
 
         Example:
             >>> @program(clients=8)
@@ -312,27 +316,27 @@ class TracedProgram(Inspected):
         found: Callable[[AdviceRecord], None] | None = None,
         **options: Unpack[InspectOptions],
     ) -> AdviceRecord:
-        """Ranked findings: what to change, why, with which evidence, and what it gains.
+        """Ranked findings: what to change, why, the evidence, and the gain.
 
-        Inspects the program once; with `verify` every change that can be applied from outside (donation, shardings)
-        is compiled, and those that gain nothing are left out. Nothing runs, except with `measure`.
+        Inspects the program once. With `verify` every change that needs no edit of the program (donation, shardings) is
+        compiled, and changes without a gain are dropped. Nothing runs, except with `measure`.
 
         Args:
             verify: Whether to compile the changes.
             measure: Whether to run the program before and after each compiled change, interleaved, on the attached
-                devices: with the arguments, or with zeros where these are shapes. Runs only what fits in free memory.
+                devices: with the arguments, or with zeros for shapes. Runs only programs that fit in free memory.
                 `cancel` stops the runs.
-            seconds: Time for all of it; None: as long as it takes. A change is not compiled where the time left is
-                shorter than a compilation of this program: its finding stays an estimate, and a note counts these.
+            seconds: Total time; None: no limit. A change is not compiled if the remaining time is shorter than a
+                compilation of this program: its finding stays an estimate, and a note counts such changes.
             found: Called with the record so far, estimates first, and again after each compiled change.
-            **options: Options of `inspect`. Once `cancel` is set, the findings so far are returned; an interrupt
-                returns these too.
+            **options: Options of `inspect`. Once `cancel` is set, or after an interrupt, the findings so far are
+                returned.
 
         Returns:
             The findings, most important first, and the rules that were checked.
 
         Raises:
-            InspectionError: if the program can only be planned on the mesh given, or `seconds` is not above 0.
+            InspectionError: if the program can only be planned on the given mesh, or `seconds` is not positive.
 
         Example:
             >>> old = new = jnp.ones((64, 64))
@@ -341,7 +345,7 @@ class TracedProgram(Inspected):
             ['missing donation']
         """
         if seconds is not None and not seconds > 0:
-            message = f"`advise` was given seconds={seconds!r}. It looks for that long: use a number above 0, or None."
+            message = f"`advise` was given seconds={seconds!r}. It is the total time: use a number above 0, or None."
             raise InspectionError(message)
         began = time.monotonic()
         record = self.inspect(**options)
@@ -373,49 +377,51 @@ class TracedProgram(Inspected):
         found: Callable[[SearchRecord], None] | None = None,
         measure: bool = False,
     ) -> SearchRecord:
-        """Searches shardings, and with them meshes or the smallest slice: the fastest choices that fit.
+        """Searches the fastest shardings that fit, optionally with meshes or the smallest slice.
 
         Nothing runs, except with `measure`.
 
-        `on` decides what is free:
+        `on` decides what is searched:
 
         * a mesh (default: that of `jax.set_mesh`), alone or with a chip, `(mesh, "v5p")`: PartitionSpecs on this mesh;
-        * a target, `"v5e:16x16"`: every way to share its devices between the axes, with the specs on each;
-        * a chip, `"v5e"`, or a list of chips and targets, `["v5e", "h100:8"]`: the smallest slice of each family on
-          which the program fits over one axis, of a target those up to it.
+        * a target, `"v5e:16x16"`: every way to divide its devices between the axes, with the specs on each mesh;
+        * a chip, `"v5e"`, or a list of chips and targets, `["v5e", "h100:8"]`: the smallest slice of each family that
+          fits the program over one axis; a target is the largest slice to try.
 
-        The same parameter of all layers shares one spec, optimizer states follow their parameters, and results that
-        take the place of an argument have its spec. Shardy propagates every choice and a cost model prices it; the
-        best few are compiled for the chip, or for CPU devices where its compiler is not installed, and priced again.
-        For a program with clients the best specs are tried with other chunk sizes too; among equal seconds the choice
-        of `chunk_size="auto"` for the chip comes first.
+        The same parameter of all layers has one spec, optimizer states follow their parameters, and results that
+        replace an argument have its spec. Shardy propagates every choice and a cost model prices it; the best choices
+        are compiled for the chip, or for CPU devices if the chip's compiler is not installed, and priced again. For a
+        program with clients the best specs are also tried with other chunk sizes; for equal seconds, the
+        `chunk_size="auto"` choice for the chip ranks first.
 
         Args:
             on: The mesh, target, chip, or list of chips and targets. An abstract mesh needs no devices.
-            axes: With a target, a chip or a list: names of the mesh's axes. Default: those of the current mesh, else
-                "model" after the axis of the program's clients, or after "data". For slices the first has all devices.
-            lock: With a mesh or a target: specs that stay, by pattern:
-                `{"batch": P("data"), "params['layers'][*]['up']": P()}`.
-            seconds: Time of the whole search; the best choices known by then are returned. One compilation is always
-                made. Default: 60, and 120 for the meshes of a target; compilations for slices come on top.
-            compiled: Whether to compile the best few; without it every figure is that of the cost model.
-            compiler: With a mesh or a target: "auto" compiles for the chip; "cpu" for CPU devices even where the chip's
+            axes: With a target, a chip or a list: names of the mesh's axes. Default: the axes of the current mesh, else
+                the axis of the program's clients (or "data") and "model". For slices the first axis has all devices.
+            lock: With a mesh or a target: fixed specs, by pattern: `{"batch": P("data"), "params['layers'][*]['up']":
+                P()}`.
+            seconds: Time of the whole search, after which the best known choices are returned. One compilation is
+                always done. Default: 60, and 120 for the meshes of a target; compilations for slices take additional
+                time.
+            compiled: Whether to compile the best choices; otherwise all figures come from the cost model.
+            compiler: With a mesh or a target: "auto" compiles for the chip; "cpu" for CPU devices even if the chip's
                 compiler is installed.
             memory_bytes: With a mesh or a target: bytes that one device may use, a hard limit. Default: the memory of
                 the chip.
-            progress: Called with what is done now and the seconds so far.
-            cancel: Ends the search once it is set, from any thread; what was found by then is returned.
+            progress: Called with the current activity and the elapsed seconds.
+            cancel: Ends the search once it is set, from any thread; the choices found so far are returned.
             found: With a mesh: called with the record so far whenever a better choice is known.
             measure: With a mesh of attached devices: whether to run the best three choices, interleaved, with the
-                arguments or with zeros of their shapes. Runs only what fits in free memory; `cancel` stops it.
+                arguments or with zeros of their shapes. Runs only programs that fit in free memory; `cancel` stops the
+                runs.
 
         Returns:
-            The choices, the fastest that fits first: `.best.specs`, `.best.mesh`, `.best.chunk_size`, `.code()`,
+            The choices, fastest fitting choice first: `.best.specs`, `.best.mesh`, `.best.chunk_size`, `.code()`,
             `.to_pandas()`, `.specs` for `what_if`; `.slices` has one row per family. `pareto` marks choices that no
             other choice beats in both seconds and memory.
 
         Raises:
-            MeshError: for an unknown machine, without a mesh of several devices, or where a locked spec does not fit.
+            MeshError: for an unknown machine, without a mesh of several devices, or if a locked spec does not fit.
             InspectionError: if Shardy does not propagate the program in this process.
             ProgramError: for options that the kind of search does not use.
 
@@ -455,22 +461,23 @@ class TracedProgram(Inspected):
         chunk_size: ChunkSize | AsGiven = AS_GIVEN,
         derivatives: int = 0,
     ) -> _export.ExportedProgram:
-        """The program, its clients included, as StableHLO bytes that another process or machine can run.
+        """Exports the program, including its clients, as StableHLO for another process or machine.
 
-        Compiles nothing. The shardings of the arguments are kept, and with them the number of devices. Dimensions of
-        `jax.export.symbolic_shape`, such as the clients or the batch, stay open; all clients are computed at once then.
+        Compiles nothing. The shardings of the arguments, and thus the number of devices, are kept. Dimensions of
+        `jax.export.symbolic_shape`, such as the clients or the batch, stay symbolic; all clients are then computed at
+        once.
 
         Args:
-            platforms: Platforms it will run on, as ("cpu", "tpu"). Default: that of this process.
+            platforms: Platforms for the program, such as ("cpu", "tpu"). Default: the platform of this process.
             chunk_size: As for `jit`.
-            derivatives: How many times the loaded program can be differentiated in reverse.
+            derivatives: Number of times that the loaded program can be differentiated in reverse mode.
 
         Returns:
-            The bytes; `load` makes a callable of them, and `jax.export.deserialize(bytearray(...))` reads them.
+            The bytes; `load` turns them into a callable, and `jax.export.deserialize(bytearray(...))` reads them.
 
         Raises:
-            InspectionError: if the program holds something that StableHLO cannot: callbacks, own pytree classes that
-                are not registered with `jax.export`.
+            InspectionError: if the program contains parts that StableHLO cannot represent: callbacks, or pytree classes
+                that are not registered with `jax.export`.
 
         Example:
             >>> saved = wb.trace(lambda x: x**2)(jnp.float32(0)).export()
@@ -498,14 +505,14 @@ class TracedProgram(Inspected):
         return type(self)(fn, self.args, self.kwargs)
 
     def with_shapes(self) -> Self:
-        """The same call with shapes for arguments: it keeps no array alive."""
+        """The same call with shapes in place of arrays, so that it keeps no array alive."""
         if isinstance(self._call, LoweredCall):
             return self
         call = self._call.with_shapes()
         return type(self)(self.fn, call.args, call.kwargs, call=call)
 
     def _variants(self, options: dict[str, Any]) -> Variants:
-        """The call, to be compiled with changes; the options are those of `inspect_call`."""
+        """The call, for compilation with changes; the options are those of `inspect_call`."""
         return Variants(call=self._call, fn=self.fn, args=self.args, kwargs=self.kwargs, options=options)
 
     def _traced(self, question: str) -> TracedCall:
@@ -518,7 +525,7 @@ class TracedProgram(Inspected):
         raise InspectionError(message)
 
     def _replayed(self, question: str) -> tuple[Callable, tuple[Argument, ...]]:
-        """The program as a function of its arrays alone, which gives the traced equations again."""
+        """The program as a function of its arrays only, which evaluates the traced equations."""
         call = self._traced(question)
         if not call.kwargs:
             return call.replayed, call.args

@@ -1,4 +1,4 @@
-"""Says under a notebook's cell what is under way and for how long: tracing, compiling and measuring take their time."""
+"""Progress line under a notebook's cell: current activity and elapsed time."""
 
 import contextlib
 import contextvars
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from IPython.display import DisplayHandle
 
-FIRST_SECONDS = 0.2  # what is faster says nothing
+FIRST_SECONDS = 0.2  # faster work shows no line
 EVERY_SECONDS = 1.0
 
-# JupyterLab's and Notebook's own command, which reaches a busy kernel; other hosts do not show it.
+# JupyterLab's and Notebook's command, which reaches a busy kernel; other hosts do not show the button.
 STOP = """<style>.wb-waiting .widget-label, .wb-waiting .widget-html { width: auto }
 .wb-stop { display: none } .jp-NotebookPanel .wb-stop { display: inline-block }</style>
 <button type="button" class="wb-stop jp-mod-styled jp-mod-warn" data-commandlinker-command="notebook:interrupt-kernel"
@@ -24,16 +24,16 @@ _current: contextvars.ContextVar["_Line | None"] = contextvars.ContextVar("workb
 
 
 class _Line:
-    """One line of output that a thread renews, since the cell's own thread is busy."""
+    """A line of output that a thread updates, because the cell's own thread is busy."""
 
     def __init__(self, name: str, phase: str) -> None:
         self.name, self.phase = name, phase
         self.began = time.monotonic()
         self._handle: DisplayHandle | None = None
-        self._shown: Any = None  # an ipywidget: inside `Output` and `interact`, no display can be changed any more
+        self._shown: Any = None  # an ipywidget, because displays inside `Output` and `interact` cannot be updated
         self._over = threading.Event()
         self._lock = threading.Lock()
-        run = contextvars.copy_context().run  # the cell that the output belongs to
+        run = contextvars.copy_context().run  # the cell of the output
         self._thread = threading.Thread(target=run, args=(self._tick,), name="workbench-waiting", daemon=True)
         self._thread.start()
 
@@ -54,7 +54,7 @@ class _Line:
         wait = FIRST_SECONDS
         while not self._over.wait(wait):
             wait = EVERY_SECONDS
-            with contextlib.suppress(Exception):  # an output that is gone must not end anything
+            with contextlib.suppress(Exception):  # a deleted output must not raise
                 self.show()
 
     def show(self) -> None:
@@ -73,12 +73,12 @@ class _Line:
 
 @contextlib.contextmanager
 def waiting(name: str, phase: str, *, shown: bool) -> Iterator[None]:
-    """Shows `name: phase, 3 s` under the cell until the block ends; inside another one it only names the phase.
+    """Shows `name: phase, 3 s` under the cell until the block ends; a nested call only sets the phase.
 
     Args:
-        name: What is waited for: the program's name.
-        phase: What is done with it now: "tracing".
-        shown: Whether there is a notebook to show it in.
+        name: Name of the program.
+        phase: Current activity, such as "tracing".
+        shown: Whether there is a notebook to show the line in.
     """
     line = _current.get()
     if line is not None or not shown:
@@ -96,23 +96,23 @@ def waiting(name: str, phase: str, *, shown: bool) -> Iterator[None]:
 
 
 def say_phase(phase: str) -> None:
-    """Names what is done now, where something is shown."""
+    """Sets the phase of the current progress line, if shown."""
     line = _current.get()
     if line is not None:
         line.phase = phase
 
 
 def in_notebook() -> bool:
-    """Returns whether this is a kernel with a front end that shows widgets."""
+    """Returns whether this kernel has a front end that shows widgets."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     kernel = getattr(shell, "kernel", None)
-    # The hosts of ipyparallel are kernels too, but their front end is another one's: they print.
+    # ipyparallel engines are kernels, too, but their front end belongs to another kernel: they print.
     return kernel is not None and not type(kernel).__module__.startswith("ipyparallel")
 
 
 def is_watched() -> bool:
-    """Returns whether somebody waits in front of a notebook; a program that executes notebooks reads no progress."""
+    """Returns whether a person waits at a notebook; programs that execute notebooks need no progress."""
     if not in_notebook():
         return False
     from workbench_widgets import runs_unseen

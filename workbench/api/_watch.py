@@ -1,4 +1,4 @@
-"""`watch`: the public form, which also shows the live view."""
+"""`watch`: the public function, which also shows the live view."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -18,31 +18,31 @@ def watch(
     name: str = "",
     show: bool | None = None,
 ) -> Watch:
-    """Records every call of a function in a training loop: `step = wb.watch(step)`, and nothing else changes.
+    """Records every call of a function in a training loop, without other edits: `step = wb.watch(step)`.
 
     The function may come from `jax.jit`, `nnx.jit`, `eqx.filter_jit`, `jax.pmap` or `wb.jit`, or be a Python function
-    that calls some. Arguments and results pass through untouched. Calls stay asynchronous: a thread waits for the
-    results. Of the arrays, only one small one per call and the chosen outputs are kept, until they are read.
-    A Python function without `lower` has no known cost.
+    that calls such functions. Arguments and results pass through untouched. Calls stay asynchronous: a thread waits for
+    the results. Of the arrays, only one small array per call and the chosen outputs are kept until they are read. A
+    Python function without `lower` has no known cost.
 
     Args:
-        fn: The function. Left out: the watch is called with it later, or the steps are those of `Watch.steps`.
+        fn: The function. If omitted, call the watch with the function later, or use `Watch.steps`.
         outputs: Numbers to record: names of arrays in the results (`"loss"`, `"metrics.accuracy"`), a function of the
-            results, or a dictionary of these by name. Default: floating-point scalars of the results, at most 8; of a
-            state inside them only learning rates, losses, norms and accuracies.
+            results, or a dictionary of these by name. Default: floating-point scalars of the results, at most 8; from a
+            training state only learning rates, losses, norms and accuracies.
         log: Trackers and folders, as for `run_rounds`.
-        profile_every: Number of calls from one profile to the next. A profile is joined to lines, `record.call_tree`.
-            It adds the cost of the profiler to its call. Default: no profiles.
-        name: Name of the loop. Default: that of the function.
-        show: Whether to show the loop while it runs: a view in a notebook, a line in a terminal. Default: where
-            somebody sees it.
+        profile_every: Number of calls from one profile to the next. A profile is joined to lines in `record.call_tree`.
+            The profiled call is slower. Default: no profiles.
+        name: Name of the loop. Default: the name of the function.
+        show: Whether to show the loop while it runs: a view in a notebook, a line in a terminal. Default: if a notebook
+            or terminal is attached.
 
     Returns:
-        The watched function. `record`, `to_pandas()`, `history` and `problems` hold what was seen; `print` shows it.
-        Where a function of the same name was watched before, `record.changes` has the differences.
+        The watched function. `record`, `to_pandas()`, `history` and `problems` hold the recorded data; `print` shows
+        them. If a function of the same name was watched before, `record.changes` has the differences.
 
     Raises:
-        MeasureError: `fn` is no function, or an option is out of range.
+        MeasureError: if `fn` is not a function, or an option is out of range.
         MissingDependencyError: at the first call, if the library of a tracker is not installed.
 
     Example:
@@ -66,7 +66,7 @@ def _line(watched: Watch) -> None:
 
 
 def _display(watched: Watch) -> None:
-    """Shows the view under the cell that runs the loop, and once more at its end: the notebook keeps the last state."""
+    """Shows the view under the cell of the loop, and again at its end, so that the notebook stores it."""
     import workbench_widgets
     from IPython.core.getipython import get_ipython
     from IPython.display import display

@@ -1,7 +1,7 @@
-"""Rows of clients that are all alike, although a client's function makes them: they are made once.
+"""Client-invariant rows that a client's function computes: they are computed once.
 
-A gradient keeps what its second pass reads again. Of a network that all clients share (frozen layers next to adapters)
-that is the same for every client, and would be stored as often as there are clients.
+A gradient keeps values for its second pass. In a network that all clients share (frozen layers next to adapters), these
+values are equal for all clients, and would be stored once per client.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from workbench.plan._plan import Plan, Step
 
 @dataclasses.dataclass(frozen=True)
 class AlikeRow:
-    """One row that stands for all clients: `jaxpr` makes it of `inputs`, values of the server or other such rows."""
+    """A row equal for all clients: `jaxpr` computes it from `inputs`, server values or other such rows."""
 
     step: Step
     jaxpr: ClosedJaxpr
@@ -25,10 +25,10 @@ class AlikeRow:
 
 
 class AlikeRows:
-    """Equal rows of a plan's clients."""
+    """Client-invariant rows of a plan."""
 
     def __init__(self, plan: Plan) -> None:
-        self._made: dict[Var, AlikeRow | Any] = {}  # by the rows; of a broadcast the value of the server
+        self._made: dict[Var, AlikeRow | Any] = {}  # by variable of the rows; for a broadcast, the server value
         self._places: dict[Var, tuple[Step, int]] = {}
         for step in plan.steps:
             if step.kind == "broadcast":
@@ -37,7 +37,7 @@ class AlikeRows:
                 self._look_at(step, step.jaxpr)
 
     def find(self, v: Var) -> AlikeRow | None:
-        """The row that stands for all of `v`; None where clients have their own, or the server has it."""
+        """The common row of `v`; None if clients differ, or the server has the value."""
         if v not in self._made and v in self._places:
             self._made[v] = self._make(*self._places[v])
         found = self._made.get(v)

@@ -1,4 +1,4 @@
-"""Checks the arguments of a call before JAX sees them: there they end in errors of inner parts, or end the process."""
+"""Checks the arguments of a call before JAX, which may raise obscure errors or abort."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,23 +19,23 @@ def check_call(
     """Refuses a call that cannot be traced.
 
     Args:
-        operation: Who was given the call, such as "`trace`".
+        operation: The operation that received the call, such as "`trace`".
         fn: The function.
         args: Its arguments.
         kwargs: Its arguments by name.
         symbolic: Accept dimensions of `jax.export.symbolic_shape`.
 
     Raises:
-        ProgramError: for the wrong number or names of arguments, containers inside themselves or nested more than
-            500 deep, deleted arrays, and dimensions that are no numbers.
+        ProgramError: for the wrong number or names of arguments, containers that contain themselves or are nested more
+            than 500 deep, deleted arrays, and dimensions that are not numbers.
     """
     name = getattr(fn, "__name__", type(fn).__name__)
     given = [*((f"argument {i}", x) for i, x in enumerate(args)), *((f"argument {k!r}", x) for k, x in kwargs.items())]
     for place, x in given:
         if problem := nesting_problem(x):
             message = (
-                f"{operation} was given `{name}` and {place}, {problem}. A pytree is a tree of arrays that ends: pass "
-                "the arrays themselves, or dictionaries and lists of them."
+                f"{operation} was given `{name}` and {place}, {problem}. A pytree is a finite tree of arrays: pass the "
+                "arrays themselves, or dictionaries and lists of arrays."
             )
             raise ProgramError(message)
     _check_signature(operation, fn, name, args, kwargs)
@@ -43,12 +43,12 @@ def check_call(
     if problems:
         shown = "; ".join(problems[:5]) + (f"; and {len(problems) - 5} more" if len(problems) > 5 else "")
         message = (
-            f"{operation} was given `{name}` and {shown}. Arguments are arrays that still exist, of known shapes: pass "
+            f"{operation} was given `{name}` and {shown}. Arguments are existing arrays of known shapes: pass "
             "the array that the donating call returned, or a new one, and dimensions as numbers. Only "
             "`trace(fn)(...).export()` takes symbolic shapes."
         )
         raise ProgramError(message)
-    if not hasattr(fn, "lower"):  # a jit may take static arguments, and refuses the others itself
+    if not hasattr(fn, "lower"):  # a jit may take static arguments, and rejects others itself
         _refuse_opaque(operation, name, given)
 
 
@@ -63,8 +63,8 @@ def _refuse_opaque(operation: str, name: str, given: Sequence[tuple[str, Any]]) 
         message = (
             f"{operation} was given `{name}` and {'; '.join(opaque[:5])}. `jax.jit` refuses the same: arrays in it "
             "would become constants of the program, and an iterator is used up by the first trace. Register a "
-            "dataclass with `jax.tree_util.register_dataclass`, make a list of an iterator, or let `jax.jit` have it "
-            "in `static_argnames`."
+            "dataclass with `jax.tree_util.register_dataclass`, convert an iterator to a list, or pass its name in "
+            "`static_argnames` of `jax.jit`."
         )
         raise ProgramError(message)
 
@@ -80,14 +80,14 @@ def _check_signature(operation: str, fn: Callable, name: str, args: Sequence[Any
         named = f" and {', '.join(kwargs)} by name" if kwargs else ""
         message = (
             f"{operation} was given {len(args)} argument{'' if len(args) == 1 else 's'}{named} for "
-            f"`{name}{signature}`: {error}. A call is traced with the arguments that the function takes: pass them "
-            "all, after the function."
+            f"`{name}{signature}`: {error}. A call is traced with the function's own arguments: pass all of them after "
+            "the function."
         )
         raise ProgramError(message) from error
 
 
 def nesting_problem(x: object) -> str:
-    """Returns the reason that the containers of a pytree cannot be entered; "" if they can."""
+    """Returns the reason that a pytree cannot be flattened; "" if it can."""
     waiting: list[tuple[Any, int, bool]] = [(x, 0, True)]
     above: list[int] = []
     while waiting:
@@ -108,7 +108,7 @@ def nesting_problem(x: object) -> str:
 
 
 def _leaves_with_path(x: object) -> list[tuple[Any, Any]]:
-    return jax.tree_util.tree_leaves_with_path(x, is_leaf=lambda leaf: hasattr(leaf, "__next__"))  # JAX warns of these
+    return jax.tree_util.tree_leaves_with_path(x, is_leaf=lambda leaf: hasattr(leaf, "__next__"))  # JAX warns
 
 
 def _leaves(x: object, symbolic: bool) -> Iterator[tuple[str, str]]:

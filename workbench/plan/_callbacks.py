@@ -1,4 +1,4 @@
-"""Callbacks of a client that may be padding: those of an empty slot must not run."""
+"""Callbacks of clients in padded slots: callbacks of an empty slot must not run."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Choices that were measured, kept on disk for this program, these shapes, devices and versions."""
+"""Measured choices on disk, by program, shapes, devices and versions."""
 
 import functools
 import hashlib
@@ -22,19 +22,19 @@ _LIMIT_BYTES = 4 << 20
 
 
 def load_choice(plan: Plan, form: LoopForm) -> PlanChoiceRecord | None:
-    """Loads the choice that any process of this user measured for a plan on these devices.
+    """Loads the choice that this user measured for a plan on these devices, in any process.
 
     Args:
         plan: The plan.
-        form: What was asked for; a choice is one of the ways that it leaves open.
+        form: The requested loop form; a choice fills in its free parameters.
 
     Returns:
-        The choice, whose `source` is "cache"; None where there is none.
+        The choice, whose `source` is "cache"; None if there is none.
     """
-    if jax.process_count() > 1:  # what each process finds on its own disk may differ, and all must run one program
+    if jax.process_count() > 1:  # disks may differ, but all processes must run one program
         return None
     cache = _cache()
-    # Most programs were never measured: none with arguments like these is there, and nothing is printed and hashed.
+    # Most programs were never measured. If no choice has such arguments, printing and hashing are skipped.
     if cache is None or not (names := _names(cache.directory)):
         return None
     like_these = _shapes(plan)
@@ -44,20 +44,20 @@ def load_choice(plan: Plan, form: LoopForm) -> PlanChoiceRecord | None:
         return None
     try:
         found = PlanChoiceRecord.from_dict(kept)
-    except RecordError:  # of another version: it is measured again
+    except RecordError:  # from another version: measure again
         return None
     return found.replace(source="cache", why=f"Measured before by this user on the same devices: {found.why}")
 
 
 def store_choice(plan: Plan, form: LoopForm, choice: PlanChoiceRecord) -> None:
-    """Keeps a choice; where it cannot be kept it is measured again next time."""
+    """Stores a choice; if it cannot be stored, it is measured again next time."""
     cache = _cache()
     if cache is not None:
         cache.store(_key(plan, form), choice.to_dict())
 
 
 def loop_fields(chunk_size: object, form: LoopForm) -> dict[str, Any]:
-    """A loop over clients as fields of a record; a chunk size that a function chooses is "auto"."""
+    """A loop over clients as fields of a record; a chunk size chosen by a function is "auto"."""
     return {
         "chunk_size": "auto" if callable(chunk_size) else chunk_size,
         "spread": form.spread,
@@ -81,15 +81,15 @@ def _names(directory: Path) -> list[str]:
 def _cache() -> DiskCache | None:
     try:
         return DiskCache(cache_directory("plans"), limit_bytes=_LIMIT_BYTES)
-    except MissingDependencyError:  # a kernel with few packages measures once per process
+    except MissingDependencyError:  # without the package: measure once per process
         return None
 
 
 def _key(plan: Plan, form: LoopForm) -> str:
-    """A hash of the program without addresses of this process, of its mesh, the devices and versions.
+    """A hash of the program (without addresses of this process), its mesh, the devices and versions.
 
-    A plan depends on the program's equations and on the mesh, not on where its arguments lie; so what is traced again
-    for other arguments of the same shapes finds the same choice.
+    A plan depends on the program's equations and on the mesh, not on the placement of arguments. Retracing with other
+    arguments of the same shapes therefore finds the same choice.
     """
     devices = usable_cores(), sorted(device.device_kind for device in jax.devices())
     parts = [str(plan.closed.jaxpr), devices, str(jax.sharding.get_abstract_mesh()), repr(form), _versions()]

@@ -13,19 +13,19 @@ from workbench.plan._count import count_jaxpr_work
 from workbench.plan._differs import Differs
 from workbench.plan._phases import Phase
 
-# Less work is not worth an iteration of a loop of its own on a CPU (about 100 µs of arithmetic).
+# Minimum work for a separate loop iteration on a CPU (about 100 µs of arithmetic).
 _CPU_FLOPS_PER_ITERATION = 4e6
-# So much work fills two cores. Below it several clients together are faster where their matrix products share a factor,
-# which makes them one larger product, or where a device has a second core: up to so many, and up to so many with both.
+# Work per iteration that saturates two cores. Below it, computing 8 clients together is faster if their matrix products
+# share a factor (which gives one larger product) or if a device has a second core; 32 if both are true.
 _CPU_FLOPS_PER_FULL_ITERATION = 8e7
 _CPU_CLIENTS_TOGETHER = 8
 _CPU_CLIENTS_TOGETHER_SHARING = 32
-# Elements of tables that each client scatters into for itself, per FLOP: above it they decide. A second core helps with
-# so many clients, as long as their tables stay in the caches.
+# Scattered table elements per FLOP above which scatters dominate. A second core then helps with 16 clients together,
+# while their tables fit in the caches.
 _SCATTERED_PER_FLOP = 0.1
 _CPU_CLIENTS_TOGETHER_SCATTERING = 16
 _CPU_TABLE_BYTES = 4e6
-# An accelerator is filled by as many clients as fit in this share of its memory.
+# On an accelerator, as many clients run together as fit in this share of its memory.
 _MEMORY_SHARE = 0.25
 _DEFAULT_MEMORY_BYTES = 8 << 30
 
@@ -40,12 +40,12 @@ def choose_chunk_size(
 ) -> int:
     """The number of clients that "auto" computes together.
 
-    On a CPU one client at once is fastest unless an iteration of the client's innermost loop is tiny, since its
-    matrices stay in the caches. Several clients together fill the cores better where most of the work multiplies by
-    weights that all clients share (frozen layers, evaluation), and where a device has more than one core and one
-    client's products are too small for it. Convolutions with a kernel of each client's own are slow for several, and so
-    are scatters into a table of its own (embeddings that are trained), unless the device has more than one core and
-    the tables of several fit into the caches. An accelerator wants as many as fit in a quarter of its memory.
+    On a CPU a chunk size of 1 is fastest, because a client's matrices stay in the caches, unless iterations of the
+    client's innermost loop are tiny. Larger chunks use the cores better if most work multiplies by weights that all
+    clients share (frozen layers, evaluation), or if a device has several cores and one client's products are too small
+    for them. Larger chunks are slow for convolutions with per-client kernels. They are also slow for scatters into
+    per-client tables (trained embeddings), unless the device has several cores and the tables fit in the caches. On an
+    accelerator the chunk is as large as fits in a quarter of its memory.
     """
     if (platform or jax.default_backend()) == "cpu":
         return min(per_share, _together_on_cpu(phase, _cores_per_device(phase) if cores is None else cores))
@@ -97,10 +97,10 @@ def _iterations(jaxpr: Jaxpr) -> int:
 
 
 def _count_products(phase: Phase) -> dict[str, float]:
-    """FLOPs of matrix products: "all", and "shared", those with a factor that is the same for all clients.
+    """FLOPs of matrix products: "all", and "shared" (with a factor that all clients share).
 
-    Beside them the FLOPs of convolutions with each client's "own kernels", the elements of its "own tables" that
-    scatters write to, and the bytes of the "largest table".
+    Also returns FLOPs of convolutions with per-client kernels ("own kernels"), scattered elements of per-client tables
+    ("own tables"), and the bytes of the "largest table".
     """
     walk = _Products()
     differs: dict[Atom, bool] = {**dict.fromkeys(phase.rows, True), **dict.fromkeys(phase.shared, False)}
@@ -113,7 +113,7 @@ def _count_products(phase: Phase) -> dict[str, float]:
 
 
 class _Products(Differs):
-    """Counts products while it follows which values differ from client to client."""
+    """Counts products, and tracks which values differ between clients."""
 
     def __init__(self) -> None:
         super().__init__()

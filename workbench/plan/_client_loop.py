@@ -1,4 +1,4 @@
-"""The loop over the clients of a phase: chunks on every device, running reductions, memory flat in their number."""
+"""The loop over the clients of a phase: chunks per device, running reductions, constant memory."""
 
 import dataclasses
 import functools
@@ -26,24 +26,24 @@ from workbench.primitives import calls_back
 
 
 class ClientLoop:
-    """Runs the phases of a plan; subclasses say how many clients are computed together, and name the stages."""
+    """Runs the phases of a plan; subclasses choose the chunk size and name the stages."""
 
     form: LoopForm = LoopForm()
 
     def chunk_size_of(self, phase: Phase, per_shard: int) -> int:
-        """Number of a device's `per_shard` clients that are computed together."""
+        """Number of clients that a device with `per_shard` clients computes together."""
         raise NotImplementedError
 
     def scope_of(self, step: Step) -> str:
-        """The name scope of a step: that of its stage."""
+        """The name scope of a step's stage."""
         raise NotImplementedError
 
     def run_client_program(self, step: Step, operands: Sequence[Any]) -> list[Any]:
-        """The outputs of a client's function that is a program of its own."""
+        """The outputs of a client's function that is itself a program."""
         raise NotImplementedError
 
     def run_phase(self, phase: Phase, rows: Sequence[jax.Array], shared: Sequence[jax.Array]) -> dict[Var, jax.Array]:
-        """Runs a phase; returns the rows that are kept and the results of its reductions, by variable."""
+        """Runs a phase; returns its kept rows and the results of its reductions, by variable."""
         layout = phase.layout
         way = choose_spread(phase, self.form.spread)
         if not phase.divisible and not (phase.one_per_device and way == "shard_map"):
@@ -74,9 +74,9 @@ class ClientLoop:
     def run_batch(
         self, phase: Phase, rows: Sequence[jax.Array], shared: Sequence[jax.Array], *, number: jax.Array, size: int
     ) -> tuple[list[jax.Array], list[jax.Array]]:
-        """Batch `number` of `size` clients of a divisible phase that has more; `size` fills the devices evenly.
+        """Runs batch `number`, of `size` clients, of a larger divisible phase; `size` fills devices evenly.
 
-        Returns the rows that are kept and the totals of this batch, merged over the mesh and not finished.
+        Returns the kept rows and the totals of this batch, merged over the mesh but not finished.
         """
         layout, clients = phase.layout, phase.placement.size
         shards = 1 if layout is None else layout.size
@@ -93,7 +93,7 @@ class ClientLoop:
 
 @dataclasses.dataclass(frozen=True)
 class ClientShard:
-    """The clients of one device (or all of them): `per_shard` slots, `chunk_size` of them computed together."""
+    """The clients of one device (or all clients): `per_shard` slots in chunks of `chunk_size`."""
 
     phase: Phase
     chunk_size: int
@@ -125,7 +125,7 @@ class ClientShard:
                 totals, chunk_rows, shared, first_slot if index is None else first_slot + index * self.chunk_size
             )
 
-        # A single row needs no axis of its own: with one, XLA's CPU copies all rows into another layout (JAX 0.10).
+        # A single row has no axis of clients: with the axis, XLA's CPU copies all rows into another layout (JAX 0.10).
         stacked = rows if one else [x.reshape(chunks, self.chunk_size, *x.shape[1:]) for x in rows]
         numbers = None if self.clients is None else jnp.arange(chunks, dtype=jnp.int32)
         unroll = min(self.loop.form.unroll, chunks)
@@ -139,7 +139,7 @@ class ClientShard:
         shared: Sequence[jax.Array],
         first_slot: jax.Array | int,
     ) -> tuple[tuple[jax.Array, ...], list[jax.Array]]:
-        """Adds the rows of `chunk_size` clients to the totals; those of a single one are without an axis of clients."""
+        """Adds the rows of `chunk_size` clients to the totals; a single client's rows have no client axis."""
         one, mask = self.chunk_size == 1, None
         if self.clients is not None:
             slots = jnp.asarray(first_slot) if one else first_slot + jnp.arange(self.chunk_size, dtype=jnp.int32)
@@ -181,14 +181,14 @@ class ClientShard:
         if not any(batched) and (self.chunk_size == 1 or not step.jaxpr.effects):
             return [(y, False) for y in call(*(x for x, _ in given))]
         axes = tuple(0 if is_batched else None for is_batched in batched)
-        # What is the same for all clients (weights that they share, on their way to a second pass) is made once.
+        # Client-invariant values, such as shared weights for a second pass, are computed once.
         differs = [True] * len(step.outputs) if step.jaxpr.effects else Differs().run(step.jaxpr, batched)
         out_axes = [0 if own else None for own in differs]
         ys = jax.vmap(call, in_axes=axes, out_axes=out_axes, axis_size=self.chunk_size)(*(x for x, _ in given))
         return list(zip(ys, differs, strict=True))
 
     def _call(self, step: Step, present: jax.Array | None, *operands: jax.Array) -> list[jax.Array]:
-        """One client; the callbacks of one that is not `present` do not run."""
+        """Runs one client; its callbacks run only if it is `present`."""
         jaxpr = step.jaxpr
         assert jaxpr is not None
         if any(uses_primitives(equation) for equation in jaxpr.eqns):
@@ -204,7 +204,7 @@ class ClientShard:
 
 
 def _start(equation: JaxprEqn, hidden: Sequence[str]) -> jax.Array:
-    """An empty accumulator, explicitly sharded as the result will be: a loop keeps the types of what it carries."""
+    """An empty accumulator with the explicit sharding of the result: a loop's carry keeps its type."""
     start = REDUCTION_OF[equation.primitive].start(equation)
     sharding = sharding_here(type_of(equation.outvars[0]).sharding, hidden)
     if sharding.mesh.empty or not any(sharding.spec):
@@ -224,9 +224,9 @@ def _spread_by_shard_map(
     scope: str,
     *first: jax.Array,
 ) -> tuple[list[jax.Array], list[jax.Array]]:
-    """Every mesh position along the layout takes its shard; totals are merged by one collective per reduction.
+    """Runs each shard on its mesh position; totals are merged by one collective per reduction.
 
-    `first` is the number of the first position's shard among all of the phase, where that is not 0.
+    `first` is the shard number of the first position, if not 0.
     """
 
     def per_device(
@@ -259,7 +259,7 @@ def _spread_by_vmap(
     scope: str,
     *first: jax.Array,
 ) -> tuple[list[jax.Array], list[jax.Array]]:
-    """As `_spread_by_shard_map`, but the compiler partitions all axes: the shards are rows of a `vmap` over them.
+    """Like `_spread_by_shard_map`, but shards are rows of a `vmap`, and the compiler partitions all axes.
 
     Each iteration computes one chunk of every shard, with a running total per shard that stays on its devices.
     """
@@ -320,7 +320,7 @@ def _merged(shard: ClientShard, totals: Sequence[jax.Array], axes: AxisNames) ->
 
 
 def _pad(x: jax.Array, slots: int, layout: Layout | None) -> jax.Array:
-    """Fills empty slots with copies of the first clients, whose results are masked: zeros could make NaNs."""
+    """Fills empty slots with copies of the first clients, masked in results; zeros could cause NaNs."""
     if slots != x.shape[0]:
         if layout is not None and layout.explicit:
             x = _replicate_leading(x, layout)
@@ -347,7 +347,7 @@ def _replicate_leading(x: object, layout: Layout) -> jax.Array:
 def _run_whole(
     phase: Phase, rows: Sequence[jax.Array], shared: Sequence[jax.Array], loop: ClientLoop
 ) -> dict[Var, jax.Array]:
-    """Clients that talk to each other inside their function (named-axis collectives) are computed all together."""
+    """Runs all clients together if they communicate inside their function (named-axis collectives)."""
     values: dict[Var, jax.Array] = dict(zip(phase.rows, rows, strict=True))
     for v, x in zip(phase.shared, shared, strict=True):
         values[v] = jnp.broadcast_to(x[None], (phase.placement.size, *x.shape))

@@ -1,4 +1,4 @@
-"""`workbench.jit`: which plan of a program is compiled."""
+"""`workbench.jit`: compiles a program by its plan."""
 
 import functools
 from collections.abc import Callable
@@ -48,35 +48,35 @@ def jit(
     tune_seconds: float = 20.0,
     **options: Option,
 ) -> Jitted | Callable[[Callable], Jitted]:
-    """Compiles a program so that its memory does not grow with the number of clients.
+    """Compiles a program with memory that does not grow with the number of clients.
 
     Clients that are only reduced are computed in chunks on every device, with running reductions; each reduction is one
-    collective. Also for gradient programs: `jit(jax.grad(program))`. Random keys of the "rbg" generators give numbers
-    that depend on `chunk_size`, since JAX's `vmap` uses one such key per batch; those of "threefry2x32" do not.
+    collective. Also for gradient programs: `jit(jax.grad(program))`. Random numbers of the "rbg" generators depend on
+    `chunk_size`, since JAX's `vmap` uses one such key per batch; random numbers of "threefry2x32" do not.
 
     Args:
         fn: A program, or any function that calls programs. Without it, `jit(chunk_size=8)` is a decorator.
-        chunk_size: Clients that a device computes together. "auto" takes what "tune" found before for this program,
-            these shapes and devices, and otherwise chooses by a rule; "tune" measures by short interleaved runs on the
-            arguments of the first call with new shapes: the chunk size, whether rows that a gradient reads again are
-            kept, chunks in an iteration, and the spread; None: all of a device's clients.
-        spread: How clients are spread over a mesh. "shard_map": each device computes its own clients, and nothing of
-            them reaches another one's. "vmap": the compiler partitions one program with an axis of devices, which it
-            survives where a client has what no partly manual program may hold. "auto": "vmap" only where the mesh has
-            axes apart from the clients' and the client calls back, runs kernels, has Refs, or gathers over two of them.
-        plan: The `plan_choice` of a program that was tuned, in this process or read from its JSON: the same plan again,
-            on any machine, in place of `chunk_size` and `spread`.
-        tune_seconds: With "tune", no further candidate is begun after this many seconds, compilations included. What
-            was measured is kept on disk for this program, these shapes, devices and versions, and `plan_choice` of
-            what `jit` returns says what was chosen and why. Interrupting it keeps the best so far for this process.
+        chunk_size: Clients that a device computes together. "auto" uses the stored result of "tune" for this program,
+            these shapes and devices, and otherwise a rule. "tune" measures short interleaved runs on the arguments of
+            the first call with new shapes; it chooses the chunk size, whether rows for a gradient's second pass are
+            kept, the chunks per iteration, and the spread. None: all of a device's clients.
+        spread: How clients are spread over a mesh. "shard_map": each device computes its own clients, isolated from
+            other devices' clients. "vmap": the compiler partitions one program with an axis of devices; this works for
+            operations that a partly manual program must not contain. "auto": "vmap" only if the mesh has further axes
+            and the client uses callbacks, kernels or Refs, or gathers over two further axes.
+        plan: The `plan_choice` of a tuned program, from this process or read from JSON. It replaces `chunk_size` and
+            `spread`, and gives the same plan on any machine.
+        tune_seconds: With "tune", no candidate starts after this many seconds, compilations included. The result is
+            stored on disk for this program, these shapes, devices and versions. `plan_choice` of the returned program
+            states the choice and its reason. After an interrupt, this process uses the best candidate so far.
         **options: As for `jax.jit`: `static_argnums`, `donate_argnums`, `in_shardings`, …
 
     Returns:
-        A callable like that of `jax.jit`, with `lower` and `trace`; `jax.export.export` takes it as well.
+        A callable like the result of `jax.jit`, with `lower` and `trace`; `jax.export.export` accepts it, too.
 
     Raises:
-        ProgramError: if `chunk_size` is neither "auto", "tune", None nor a positive int, `spread` is none of the
-            three, `plan` is no choice or comes with one of these, or `tune_seconds` is not positive.
+        ProgramError: if `chunk_size` is neither "auto", "tune", None nor a positive int, `spread` is unknown, `plan` is
+            not a choice or is combined with one of these, or `tune_seconds` is not positive.
 
     Example:
         >>> from workbench import program, reduce_mean, map_fn
@@ -96,25 +96,25 @@ def jit(
         message = (
             f"`jit` was given chunk_size={chunk_size!r}. It is the number of clients that one device computes "
             'together: pass a positive int, "auto" to let the workbench choose, "tune" to let it measure, or None for '
-            "all of them."
+            "all clients."
         )
         raise ProgramError(message)
     if spread not in ("auto", "shard_map", "vmap"):
         message = (
-            f"`jit` received spread={spread!r}. It names how clients are spread over a mesh, and there are two ways: "
-            'pass "shard_map" or "vmap", or "auto" to let the workbench choose.'
+            f"`jit` received spread={spread!r}. It names how clients are spread over a mesh: pass "
+            '"shard_map" or "vmap", or "auto" to let the workbench choose.'
         )
         raise ProgramError(message)
     if not (isinstance(tune_seconds, int | float) and tune_seconds > 0):
         message = (
-            f"`jit` received tune_seconds={tune_seconds!r}. It is how long candidates may be tried, in seconds: pass a "
+            f"`jit` received tune_seconds={tune_seconds!r}. It is the time for trying candidates, in seconds: pass a "
             "positive number."
         )
         raise ProgramError(message)
     if plan is not None and (not isinstance(plan, PlanChoiceRecord) or chunk_size != "auto" or spread != "auto"):
         message = (
             f"`jit` received a {type(plan).__name__} as `plan`, with chunk_size={chunk_size!r} and spread={spread!r}. "
-            "A plan is the `plan_choice` of a tuned program, and holds the other two: pass it alone, "
+            "A plan is the `plan_choice` of a tuned program, and includes the other two options: pass it alone, "
             "or read one from JSON with `workbench.records.program.PlanChoiceRecord.from_json`."
         )
         raise ProgramError(message)

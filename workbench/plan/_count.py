@@ -1,4 +1,4 @@
-"""FLOPs and bytes of a jaxpr, loop-exact: what one call of a function costs before any compiler has seen it."""
+"""FLOPs and bytes of one call of a jaxpr before compilation, with exact loop counts."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,7 +12,7 @@ from workbench import _jax_compat
 from workbench._types import Atom, Aval
 from workbench.plan._windows import valid_positions
 
-# One FLOP per output element. What only moves or compares data is fused for free and listed in _FUSED.
+# One FLOP per output element. Operations that only move or compare data are free and listed in _FUSED.
 _ARITHMETIC = frozenset(
     "abs acos acosh add add_any asin asinh atan atan2 atanh cbrt ceil cos cosh digamma div erf erf_inv erfc exp exp2 "
     "expm1 floor integer_pow is_finite lgamma log log1p logistic max min mul neg nextafter pow rem round rsqrt sign "
@@ -42,10 +42,10 @@ _INLINED = frozenset(
 class JaxprCount:
     """Cost of one call of a jaxpr.
 
-    `flops` counts dot products and convolutions alone (a multiply and an add are two), as rooflines do; `None` when a
-    loop of unknown length holds some. `elementwise_flops` is one per element of an arithmetic operation or reduction.
-    `accessed_bytes` assumes that elementwise operations fuse into their neighbours and that all other operations read
-    their operands from memory and write their results to it.
+    `flops` counts only dot products and convolutions (2 FLOPs per multiply-add), as rooflines do; `None` if a loop of
+    unknown length contains some. `elementwise_flops` counts one FLOP per element of an arithmetic operation or
+    reduction. `accessed_bytes` assumes that elementwise operations fuse into their neighbours and that all other
+    operations read their operands from memory and write their results to it.
     """
 
     flops: float | None
@@ -61,7 +61,7 @@ def count_jaxpr(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> tuple[float | None, int
         jaxpr: A `jax.extend.core.ClosedJaxpr` or `Jaxpr`.
 
     Returns:
-        `(flops, bytes)`; each is `None` when a `while` of unknown length holds some of it.
+        `(flops, bytes)`; each is `None` if a `while` of unknown length contributes to it.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -73,7 +73,7 @@ def count_jaxpr(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> tuple[float | None, int
 
 
 def count_jaxpr_work(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> JaxprCount:
-    """Like `count_jaxpr`, with elementwise FLOPs and with notes on what could not be counted.
+    """Like `count_jaxpr`, with elementwise FLOPs, and notes on uncounted operations.
 
     Args:
         jaxpr: A `jax.extend.core.ClosedJaxpr` or `Jaxpr`.
@@ -91,7 +91,7 @@ def count_jaxpr_work(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> JaxprCount:
 
 
 class _Cost(NamedTuple):
-    """Counts while they are being added up; NaN is 'unknown' and stays so under addition."""
+    """Partial counts; NaN means unknown and stays NaN under addition."""
 
     flops: float = 0.0
     elementwise: float = 0.0
@@ -132,7 +132,7 @@ _Scope = dict[Atom, _Value]
 
 @dataclass(slots=True, kw_only=True)
 class _Equation:
-    """An equation with calls already inlined; literals are left out of the operands."""
+    """An equation of an inlined jaxpr; its operands omit literals."""
 
     name: str
     params: dict[str, Any]
@@ -153,7 +153,7 @@ def _count_open(jaxpr: core.Jaxpr) -> _Cost:
     outputs = {scope[var] for var in jaxpr.outvars if not _is_literal(var)}
     equations = _live(equations, outputs)
     fused = {value for e in equations if _fuses(e.name) for value in e.results}
-    written = outputs & fused  # fused results that something needs in memory
+    written = outputs & fused  # fused results that are needed in memory
     read_by_fusions: set[_Value] = set()
     total = _Cost()
     for equation in equations:
@@ -168,30 +168,30 @@ def _count_open(jaxpr: core.Jaxpr) -> _Cost:
 class EquationWork(NamedTuple):
     """The work of one equation in all its executions in one call of a jaxpr."""
 
-    chain: tuple[JaxprEqn, ...]  # the equations around it, outermost first, and itself
+    chain: tuple[JaxprEqn, ...]  # enclosing equations, outermost first, and the equation itself
     flops: float
     elementwise_flops: float
     accessed_bytes: float
     executions: float  # on all devices and for all clients together
-    copies: int  # on how many devices of a `shard_map` it runs
-    at_least: bool  # inside a loop of unknown length, of which one iteration is counted
+    copies: int  # number of devices of the `shard_map` that runs it
+    at_least: bool  # inside a loop of unknown length, which counts as one iteration
 
 
 def walk_jaxpr_work(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> Iterator[EquationWork]:
-    """The work of a jaxpr, equation by equation: `count_jaxpr_work` before it is added up.
+    """The work of a jaxpr, equation by equation, whose sum is `count_jaxpr_work`.
 
     Args:
         jaxpr: A `jax.extend.core.ClosedJaxpr` or `Jaxpr`.
 
     Yields:
-        Every equation that something reads, calls opened. A value that fused operations read from memory counts at the
-        first of them. Of the branches of a `cond` the most expensive one is taken.
+        Every equation whose results are read, with calls inlined. A value that fused operations read from memory counts
+        at the first reader. Of a `cond`, the most expensive branch counts.
     """
     yield from _walk(jaxpr, (), 1.0, 1, at_least=False)
 
 
 def main_product(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> str | None:
-    """The kind of matrix product or convolution that does most FLOPs: a key as in `InstructionRecord.products`.
+    """The kind of product with most FLOPs, as a key of `InstructionRecord.products`.
 
     Args:
         jaxpr: A `jax.extend.core.ClosedJaxpr` or `Jaxpr`.
@@ -253,7 +253,7 @@ def _walk(
 
 
 def _nested_work(equation: _Equation) -> tuple[list[core.Jaxpr | core.ClosedJaxpr] | None, float, bool]:
-    """The jaxprs that an equation runs, how often, and whether that is known; None where it runs none."""
+    """The jaxprs that an equation runs, with their executions and whether these are known, or None."""
     name, params = equation.name, equation.params
     if name in _ARITHMETIC or name in _FUSED or name in _REDUCTIONS or _symbolic(equation):
         return None, 1.0, True
@@ -270,7 +270,7 @@ def _nested_work(equation: _Equation) -> tuple[list[core.Jaxpr | core.ClosedJaxp
 
 
 def _known(amount: float) -> float:
-    """An amount for comparisons; what is not known counts nothing."""
+    """An amount for comparisons; unknown amounts are 0."""
     return 0.0 if math.isnan(amount) else amount
 
 
@@ -279,7 +279,7 @@ def _fuses(name: str) -> bool:
 
 
 def _live(equations: list[_Equation], outputs: set[_Value]) -> list[_Equation]:
-    """Equations that something reads: derivatives leave dead ones behind, which no compiler keeps."""
+    """Equations whose results are read; derivatives leave dead equations, which compilers remove."""
     needed, kept = set(outputs), []
     for equation in reversed(equations):
         if equation.effects or not needed.isdisjoint(equation.results):
@@ -289,7 +289,7 @@ def _live(equations: list[_Equation], outputs: set[_Value]) -> list[_Equation]:
 
 
 def _inlined(jaxpr: core.Jaxpr, scope: _Scope, chain: tuple[JaxprEqn, ...] = ()) -> Iterator[_Equation]:
-    """Equations in order, with calls that only group (jit, remat, custom rules) replaced by what they hold."""
+    """Equations in order, with grouping calls (jit, remat, custom rules) inlined."""
     for eqn in jaxpr.eqns:
         inner = _only_jaxpr(eqn) if eqn.primitive.name in _INLINED else None
         if inner is None or len(inner.invars) != len(eqn.invars):
@@ -344,7 +344,7 @@ def _equation_cost(equation: _Equation) -> _Cost:
 
 def _traffic(equation: _Equation) -> float:
     operands, results = equation.operands, equation.results
-    if equation.name in ("dynamic_slice", "gather"):  # only what is taken is read
+    if equation.name in ("dynamic_slice", "gather"):  # reads only the taken elements
         return 2 * _sizes(results) + _sizes(operands[1:])
     if equation.name == "dynamic_update_slice":  # in place: the update is read and written
         return 2 * _sizes(operands[1:2]) + _sizes(operands[2:])
@@ -388,7 +388,7 @@ def _dot(equation: _Equation) -> float:
 
 
 def _real_products(equation: _Equation) -> float:
-    """A complex multiply-add is four real ones."""
+    """Factor for complex numbers: a complex multiply-add is four real multiply-adds."""
     return 4.0 if getattr(equation.results[0].aval.dtype, "kind", "") == "c" else 1.0
 
 
@@ -398,7 +398,7 @@ def _ragged_dot(equation: _Equation) -> float:
     shape = equation.operands[0].aval.shape
     products = _elements(equation.results[0]) * math.prod(shape[d] for d in contracting)
     if set(ragged.lhs_ragged_dimensions) & set(contracting):
-        # Each row is in one group alone: all groups together, the leading axis of the result, take every row once.
+        # Each row is in exactly one group, so all groups together (the result's leading axis) use every row once.
         products /= max(1, equation.results[0].aval.shape[0])
     return 2.0 * _real_products(equation) * products
 
@@ -438,7 +438,7 @@ _DENSE: dict[str, Callable[[_Equation], float]] = {
 
 
 def _copies(equation: _Equation) -> int:
-    """Number of times that an equation runs its jaxpr: clients of a placement, devices of a shard_map."""
+    """Number of executions of an equation's jaxpr: clients of a placement, devices of a shard_map."""
     params = equation.params
     size = getattr(params.get("placement"), "size", None)
     if size is not None:

@@ -1,4 +1,4 @@
-"""A plan as a record: what a reader, a view or a cost model needs to know of each stage."""
+"""A plan as a record of its stages, for readers, views and cost models."""
 
 import functools
 import math
@@ -23,14 +23,14 @@ from workbench.plan._plan import Plan, Stage, loop_bodies, operation_name, plan_
 from workbench.records import deferred
 from workbench.records.program import PlacementRecord, PlanRecord, SourceLine, StageRecord, ValueRecord
 
-_MOST_EQUATIONS = 100  # of a stage's text: nobody reads more, and printing 6,000 takes as long as reading their module
+_MOST_EQUATIONS = 100  # of a stage's text; printing 6,000 equations would take as long as reading their module
 
 
 class Chunks(NamedTuple):
     """Number of clients that a device computes together.
 
-    `limit` is what was asked for, whatever the number of clients; `slots` are those of a device by placement, where
-    chunks leave some empty.
+    `limit` is the requested size, for any number of clients; `slots` are the slots per device by placement, if chunks
+    leave some slots empty.
     """
 
     size: int | None = None
@@ -51,9 +51,9 @@ def describe_plan(
     Args:
         plan: The plan.
         names: The names of its inputs.
-        chunks: Returns how many clients a device computes together; called when somebody reads that.
-        kept_bytes: Rows that a later level reads are made again there where all of them would take more.
-        notes: What else is to be known.
+        chunks: Returns the number of clients that a device computes together; called on first access.
+        kept_bytes: Rows that a later level reads are recomputed there if all rows exceed this size.
+        notes: Further notes.
 
     Returns:
         The record.
@@ -95,7 +95,7 @@ def _placement_record(placement: Placement, chunks: Callable[[], Chunks]) -> Pla
 
 
 def _computations(plan: Plan, kept_bytes: float) -> dict[int, int]:
-    """Number of times that each client computes a step, by the id of its equation, if more than once."""
+    """Executions of a step per client, by the id of its equation, if more than one."""
     found: Counter[int] = Counter()
     levels = {} if math.isinf(kept_bytes) else find_phases(plan, kept_bytes=kept_bytes)
     for level in levels.values():
@@ -105,13 +105,13 @@ def _computations(plan: Plan, kept_bytes: float) -> dict[int, int]:
 
 def _repeated_note(stage: StageRecord) -> str:
     return (
-        f"each client computes stage {stage.path} (`{stage.name}`) {stage.computations} times: a later stage reads "
-        "its rows, and computing them again takes less memory than keeping the rows of all clients"
+        f"each client computes stage {stage.path} (`{stage.name}`) {stage.computations} times: a later stage reads its "
+        "rows, and recomputing them takes less memory than keeping the rows of all clients"
     )
 
 
 class _Names:
-    """Names of variables: arguments by their name, other values by the stage that makes them."""
+    """Names of variables: arguments by their name, other values by their stage."""
 
     def __init__(self, plan: Plan, names: Sequence[str], path: str = "") -> None:
         self.names: dict[Var, str] = {}
@@ -141,7 +141,7 @@ class _Names:
         )
 
 
-_dtype_name = functools.cache(str)  # numpy puts it together again each time
+_dtype_name = functools.cache(str)  # cached, because numpy rebuilds the name each time
 
 
 def _stage_record(
@@ -270,5 +270,5 @@ def _body(
 
 
 def abstract(tree: PyTree[Array]) -> PyTree[Array]:
-    """The arrays of a pytree as shapes, dtypes and shardings."""
+    """The arrays of a pytree as records of shape, dtype and sharding."""
     return jax.tree.map(_jax_compat.aval_of, tree)

@@ -8,11 +8,11 @@ from workbench.plan._interpreter import Cond, InnerCall, Interpreter, Scan, Whil
 
 
 class Differs(Interpreter[bool]):
-    """A client's function evaluated on whether each value differs from client to client.
+    """Evaluates a client's function on flags: whether each value differs between clients.
 
     Attributes:
-        executions: Of the equation that is looked at, per execution of the function.
-        tally: What a subclass counts; a loop is interpreted until its types are known, and counted once.
+        executions: Executions of the current equation per execution of the function.
+        tally: Counts of a subclass; a loop is interpreted until its flags are known, and counted once.
     """
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class Differs(Interpreter[bool]):
         self.tally: dict[str, float] = {}
 
     def constant(self, value: object) -> bool:
-        """The same for all clients."""
+        """False: literals and constants are the same for all clients."""
         return False
 
     def bind(self, equation: JaxprEqn, operands: Sequence[bool]) -> list[bool]:
@@ -28,30 +28,30 @@ class Differs(Interpreter[bool]):
         return [any(operands)] * len(equation.outvars)
 
     def scan(self, flow: Scan[bool], operands: Sequence[bool]) -> list[bool]:
-        """Of a loop of `length` iterations."""
+        """Evaluates a loop of `length` iterations."""
         consts, carry, xs = flow.split(operands)
         return self._loop(flow.body, consts, carry, xs, max(1, flow.length))
 
     def while_loop(self, flow: While[bool], operands: Sequence[bool]) -> list[bool]:
-        """Of a loop whose number of iterations is not known; it differs where the condition does."""
+        """Evaluates a loop of unknown length; its results differ if the condition does."""
         for_condition, consts, carry = flow.split(operands)
         carry = self._loop(flow.body, consts, carry, [], 1)
         return [True] * len(carry) if any(self.run(flow.condition, [*for_condition, *carry])) else carry
 
     def cond(self, flow: Cond[bool], operands: Sequence[bool]) -> list[bool]:
-        """Of a branch: where the index differs, all that it makes does."""
+        """Evaluates a conditional; its results differ if the index does."""
         index, inputs = flow.split(operands)
         branches = [self.run(branch, inputs) for branch in flow.bodies]
         return [index or any(made) for made in zip(*branches, strict=True)]
 
     def call(self, flow: InnerCall[bool], operands: Sequence[bool]) -> list[bool]:
-        """Of a call: nothing is made here that would carry its source line."""
+        """Evaluates a call without a scope, because no operations are created."""
         return self.run(flow.body, operands)
 
     def _loop(
         self, body: ClosedJaxpr, consts: list[bool], carry: list[bool], xs: list[bool], executions: int
     ) -> list[bool]:
-        while True:  # a carried value differs from the iteration on in which it is made from one that does
+        while True:  # a carried value differs once it depends on a differing value
             before, tally = list(carry), dict(self.tally)
             self.executions *= executions
             results = self.run(body, [*consts, *carry, *xs])

@@ -1,4 +1,4 @@
-"""Values that a client discloses: the plan, followed backwards from the reads of the server and the caller."""
+"""Values that clients disclose, found backwards from the reads of the server and the caller."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -20,13 +20,13 @@ Records = dict[tuple[str, int, int], DisclosedRecord]
 def find_disclosed(
     plan: Plan, inputs: Sequence[ValueRecord]
 ) -> tuple[tuple[DisclosedRecord, ...], tuple[ValueRecord, ...]]:
-    """Lists the values that the server receives of a client, and those that it never receives.
+    """Lists the values that the server receives from a client, and inputs that it never receives.
 
     Returns:
-        One record per disclosed value: a client's partial result of a reduction, or a row that the server reads, in
-        program order; `count` is 0, nothing has run. And the inputs that only clients read, as one client holds them,
-        without those whose rows a reduction takes as they are, such as the weights of a weighted mean, and without
-        those that clients may exchange over a named axis.
+        One record per disclosed value, in program order: a client's partial result of a reduction, or a row that the
+        server reads. `count` is 0, because nothing has run. Second, one client's part of the inputs that only clients
+        read. This omits inputs whose rows enter a reduction unchanged, such as the weights of a weighted mean, and
+        inputs that clients may exchange over a named axis.
     """
     records: Records = {}
     read = _follow(plan, "", set(range(len(plan.closed.jaxpr.outvars))), records)
@@ -40,7 +40,7 @@ def find_disclosed(
 
 
 def exchanges(plan: Plan) -> Iterator[Step]:
-    """The steps in which clients communicate over a named axis, as `jax.lax.all_gather(x, "clients")` does."""
+    """The steps in which clients communicate over a named axis, such as `jax.lax.all_gather(x, "clients")`."""
     for step in plan.steps:
         if step.kind in ("loop", "branch"):
             flow = control_flow(step.equation)
@@ -53,7 +53,7 @@ def exchanges(plan: Plan) -> Iterator[Step]:
 
 
 def _exchanged(plan: Plan) -> set[int]:
-    """The inputs that reach a step in which clients communicate, through other clients' steps."""
+    """The inputs that reach a communicating step through client steps."""
     communicating = set(map(id, exchanges(plan)))
     reaching: set[Any] = set()
     for step in reversed(plan.steps):
@@ -69,12 +69,12 @@ def _of_one(value: ValueRecord, axis: int) -> ValueRecord:
 
 
 def _inputs_of_clients(plan: Plan, *, reduced: bool = False) -> dict[int, int]:
-    """The inputs that clients read, also inside loops, each with its axis of clients.
+    """The inputs that clients read, also inside loops, with the number of their client axis.
 
-    With `reduced`, only those that a reduction takes as they are, or converted to another dtype.
+    With `reduced`, only inputs that enter a reduction unchanged or converted to another dtype.
     """
     axes: dict[Any, int] = {}
-    same: dict[Any, Any] = {}  # what clients return as they got it
+    same: dict[Any, Any] = {}  # unchanged results of clients -> inputs
     for step in plan.steps:
         if step.kind in ("loop", "branch"):
             for i, axis in _operands_of_clients(plan, step, reduced=reduced).items():
@@ -91,7 +91,7 @@ def _inputs_of_clients(plan: Plan, *, reduced: bool = False) -> dict[int, int]:
 
 
 def _unchanged(step: Step) -> Iterator[tuple[Any, Any]]:
-    """Results of a client that equal its inputs up to dtype, each with the input variable."""
+    """Results of a client that equal inputs up to dtype, with the input variables."""
     if step.jaxpr is None:
         return
     jaxpr = step.jaxpr.jaxpr
@@ -110,7 +110,7 @@ def _operands_of_clients(plan: Plan, step: Step, *, reduced: bool) -> dict[int, 
     flow = control_flow(step.equation)
     assert flow is not None
     first = flow.offset
-    sliced = flow.consts + flow.carries if isinstance(flow, Scan) else math.inf  # from there on: one per iteration
+    sliced = flow.consts + flow.carries if isinstance(flow, Scan) else math.inf  # first sliced operand
     axes: dict[int, int] = {}
     for closed in flow.bodies:
         for i, axis in _inputs_of_clients(plan_jaxpr(closed, plan.name), reduced=reduced).items():
@@ -125,7 +125,7 @@ def _place(key: tuple[str, int, int]) -> tuple[list[int], int, int]:
 
 
 def _follow(plan: Plan, path: str, results: set[int], records: Records) -> set[int]:
-    """Adds the records of a plan of which the server reads these results; the inputs that it then reads as well."""
+    """Adds the records of a plan if the server reads these results; returns the inputs that it then reads."""
     outputs, inputs = plan.closed.jaxpr.outvars, plan.closed.jaxpr.invars
     read: set[Any] = {outputs[i] for i in results if not isinstance(outputs[i], Literal)}
     of_clients: set[Any] = set()
@@ -161,7 +161,7 @@ def _of_clients(plan: Plan, position: int, path: str, read: set[Any], records: R
 
 
 def _through_loop(plan: Plan, step: Step, path: str, results: set[int], records: Records) -> set[int]:
-    """The operands of a loop that the server reads, inside it or, by these results, after it."""
+    """The operands of a loop that the server reads inside the loop, or after it through these results."""
     flow = control_flow(step.equation)
     assert flow is not None
     bodies = [plan_jaxpr(closed, plan.name) for closed in flow.bodies]
@@ -176,7 +176,7 @@ def _through_loop(plan: Plan, step: Step, path: str, results: set[int], records:
         condition = _follow(plan_jaxpr(flow.condition, plan.name), f"{inner}?.", {0}, records)
         passed |= {i - before for i in condition if i >= before}
         read |= {i if i < before else i + consts for i in condition}
-    while True:  # what an iteration reads of its carry, the one before has to give
+    while True:  # the carry that an iteration reads is the result of the previous iteration
         found = _follow(body, f"{inner}.", passed, records)
         more = passed | {i - consts for i in found if consts <= i < consts + carries}
         if more == passed:

@@ -1,4 +1,4 @@
-"""Turns what a program emits into outputs of it, so that listening needs no callback from the devices."""
+"""Turns emitted values into outputs of the program, so that listening needs no device callbacks."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from workbench.primitives import emit_p, map_p
 
 @dataclasses.dataclass(frozen=True)
 class Emission:
-    """One `emit` of a program: its name and what its leading axes count (placements, "step", "round")."""
+    """One `emit` of a program: its name, and its leading axes (placements, "step", "round")."""
 
     name: str
     axes: tuple[str, ...]
@@ -26,7 +26,7 @@ Found = list[tuple[Emission, Any]]
 
 
 def with_emissions(closed: ClosedJaxpr, name: str) -> tuple[ClosedJaxpr, tuple[Emission, ...]]:
-    """The same program with everything that it emits as further outputs."""
+    """The same program with all emitted values as further outputs."""
     if not _jax_compat.emits(closed.jaxpr):
         return closed, ()
     collected, emissions, closed_over = _traced(closed, name, {})
@@ -57,7 +57,7 @@ def _collect(closed: ClosedJaxpr, inputs: Sequence[Any]) -> tuple[list[Any], Fou
 
 
 class _Collector(Interpreter[Any]):
-    """Evaluates a program and keeps what it emits, with its axes."""
+    """Evaluates a program and collects emitted values with their axes."""
 
     def __init__(self) -> None:
         self.found: Found = []
@@ -106,7 +106,7 @@ class _Collector(Interpreter[Any]):
         return [*last, *stacked]
 
     def cond(self, flow: Cond, operands: Sequence[Any]) -> list[Any]:
-        """Every branch gives what any branch emits; NaN (or 0) where this iteration took another one."""
+        """Every branch returns the emissions of all branches; NaN (or 0) for branches not taken."""
         branches = [_traced(branch, "branch", {})[:2] for branch in flow.bodies]
         plain = len(flow.equation.outvars)
         slots = [
@@ -133,9 +133,9 @@ class _Collector(Interpreter[Any]):
 
 
 def _below_loop(axes: tuple[str, ...]) -> tuple[str, ...]:
-    """The axes of a value below one more loop; loops are numbered from the outermost, so that each has one name.
+    """The axes of a value inside one more loop; loops are numbered from the outermost.
 
-    A loop around clients counts rounds, a loop inside one counts its steps.
+    A loop around clients counts rounds; a loop inside a client counts steps.
     """
     base = "step" if all(axis.startswith("step") for axis in axes) else "round"
     deeper = (f"{base} {int(axis[len(base) :] or 1) + 1}" if axis.startswith(base) else axis for axis in axes)

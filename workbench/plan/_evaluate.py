@@ -1,4 +1,4 @@
-"""Evaluates a plan: the program itself, each stage under its name, its clients in chunks."""
+"""Evaluates a plan: stages under their names, clients in chunks."""
 
 import dataclasses
 import math
@@ -31,12 +31,12 @@ def evaluate(
     """Runs a plan on flat inputs.
 
     Args:
-        plan: What to run.
+        plan: The plan to run.
         inputs: One value per input of the plan's jaxpr.
-        chunk_size: How many clients each device computes together; "auto" takes what was measured for this plan, and
-            otherwise chooses from size and platform; None computes all of a device's clients at once.
-        path: Path of the stage that this plan is the body of.
-        form: What else is free in the loop over clients.
+        chunk_size: Number of clients that each device computes together. "auto" uses the measured choice for this plan,
+            or else chooses by size and platform; None computes all of a device's clients at once.
+        path: Path of the stage whose body this plan is.
+        form: Further parameters of the loop over clients.
 
     Returns:
         One value per output of the plan's jaxpr.
@@ -46,14 +46,14 @@ def evaluate(
 
 
 def resolve_choice(plan: Plan, chunk_size: ChunkSize, form: LoopForm) -> tuple[ChunkSize, LoopForm]:
-    """Resolves "auto" to the choice that was measured for this plan on these devices, if there is one."""
+    """Resolves "auto" to the measured choice for this plan on these devices, if available."""
     if chunk_size != "auto" or (kept := load_choice(plan, form)) is None:
         return chunk_size, form
     return kept.chunk_size, form_of(kept)
 
 
 def form_of(choice: PlanChoiceRecord) -> LoopForm:
-    """The loop that a record of a choice describes."""
+    """The loop form of a recorded choice."""
     kept_bytes = math.inf if choice.kept_bytes is None else choice.kept_bytes
     return LoopForm(choice.spread, kept_bytes, choice.unroll)
 
@@ -64,7 +64,7 @@ def kept_bytes_of(chunk_size: ChunkSize, form: LoopForm) -> float:
 
 
 def resolve_chunk_size(chunk_size: ChunkSize, phase: Phase, per_shard: int) -> int:
-    """The number of clients that a device with `per_shard` of them computes together."""
+    """The number of clients that a device with `per_shard` clients computes together."""
     if chunk_size is None:
         return per_shard
     if isinstance(chunk_size, int):
@@ -101,7 +101,7 @@ class _Evaluation(ClientLoop, Interpreter[Any]):
     def _read(self, atom: Atom) -> jax.Array:
         if isinstance(atom, Literal):
             return atom.val
-        if atom not in self.values:  # rows of a broadcast that somebody other than the clients reads
+        if atom not in self.values:  # broadcast rows that are read outside of clients
             self._run_step(self.broadcasts[atom])
         return self.values[atom]
 
@@ -115,7 +115,7 @@ class _Evaluation(ClientLoop, Interpreter[Any]):
             return jax.numpy.asarray(value, dtype=type_of(atom).dtype)
 
     def _alike(self, row: AlikeRow) -> jax.Array:
-        """A row that stands for all clients, computed once as the first of them would."""
+        """A client-invariant row, computed once."""
         if id(row) not in self.alike:
             inputs = [self._alike(x) if isinstance(x, AlikeRow) else self._read(x) for x in row.inputs]
             jaxpr = rebase(row.jaxpr) if _jax_compat.has_manual_axes() else row.jaxpr
@@ -157,10 +157,10 @@ class _Evaluation(ClientLoop, Interpreter[Any]):
 
 @dataclasses.dataclass(frozen=True)
 class PlannedCall:
-    """A traced call: its plan, the flat inputs' tree and the tree of the results."""
+    """A traced call: its plan, and the tree structures of inputs and results."""
 
     plan: Plan
     in_tree: PyTreeDef
     out_tree: PyTreeDef
     in_names: tuple[str, ...]
-    emissions: tuple[Emission, ...] = ()  # what the last outputs of the plan are
+    emissions: tuple[Emission, ...] = ()  # emissions that the last outputs of the plan hold

@@ -1,4 +1,4 @@
-"""Lays a program's nested calls flat, as far as primitives are inside them, so that stages are in one list."""
+"""Inlines nested calls that contain MapReduce primitives, so that stages form one list."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +10,7 @@ from workbench._types import Aval, type_of
 from workbench.plan._interpreter import InnerCall, Interpreter, control_flow
 from workbench.primitives import MAPREDUCE_PRIMITIVES
 
-# Elementwise operations: on rows of clients they are client work, wherever the user or differentiation wrote them.
+# Elementwise operations: on rows of clients, these are client work, also outside of client functions.
 ROWWISE = frozenset(
     "add add_any sub mul div neg max min exp log log1p expm1 tanh logistic sin cos sqrt rsqrt square "
     "integer_pow pow abs sign "
@@ -19,10 +19,10 @@ ROWWISE = frozenset(
 
 
 def inline_calls(closed: ClosedJaxpr, name: str) -> ClosedJaxpr:
-    """The same program, with every call that holds MapReduce primitives replaced by its equations.
+    """The same program, with all calls that contain MapReduce primitives inlined.
 
-    So is a call of elementwise operations alone whose result has a row for each client, such as `jnp.where`: it is
-    work of the clients, as these operations are where they are by themselves.
+    A call with only elementwise operations whose result has one row per client, such as `jnp.where`, is also inlined.
+    Like the single operations, it is work of the clients.
     """
     inline = _Inline(frozenset(_sizes(closed.jaxpr)))
     if not any(inline.enters(equation) for equation in closed.eqns):
@@ -39,7 +39,7 @@ def inline_calls(closed: ClosedJaxpr, name: str) -> ClosedJaxpr:
 
 
 def uses_primitives(equation: JaxprEqn) -> bool:
-    """Returns whether an equation is a MapReduce primitive or holds one anywhere inside."""
+    """Returns whether an equation is or contains a MapReduce primitive."""
     if equation.primitive in MAPREDUCE_PRIMITIVES:
         return True
     return any(map(_holds_primitives, bodies(equation)))
@@ -68,7 +68,7 @@ def bodies(equation: JaxprEqn) -> list[Jaxpr]:
 
 
 def _sizes(jaxpr: Jaxpr) -> Iterator[int]:
-    """The numbers of clients of a program, where they are mapped outside of loops."""
+    """The numbers of clients that a program maps over outside of loops."""
     for equation in jaxpr.eqns:
         if equation.primitive in MAPREDUCE_PRIMITIVES and "placement" in equation.params:
             yield equation.params["placement"].size
@@ -79,7 +79,7 @@ def _sizes(jaxpr: Jaxpr) -> Iterator[int]:
 
 @_jax_compat.once_per_jaxpr
 def _is_elementwise(jaxpr: Jaxpr) -> bool:
-    """Returns whether a call holds elementwise operations alone, and what makes their operands of numbers."""
+    """Returns whether a call contains only elementwise operations and broadcasts of scalars."""
 
     def elementwise(equation: JaxprEqn) -> bool:
         name = equation.primitive.name
@@ -95,7 +95,7 @@ def _is_elementwise(jaxpr: Jaxpr) -> bool:
 
 
 class _Inline(Interpreter[Any]):
-    """Lays calls flat that hold MapReduce primitives or are elementwise; loops and branches keep their structure."""
+    """Inlines calls that contain MapReduce primitives or are elementwise; keeps loops and branches."""
 
     def __init__(self, sizes: frozenset[int]) -> None:
         self._sizes = sizes

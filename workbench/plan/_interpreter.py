@@ -1,8 +1,8 @@
-"""The one interpreter of jaxprs: `scan`, `while`, `cond` and calls are taken apart here and nowhere else.
+"""The interpreter of jaxprs: only this module decomposes `scan`, `while`, `cond` and calls.
 
-Whoever reads or runs a program equation by equation subclasses `Interpreter` and overrides what differs: what a single
-equation means, what one iteration of a loop is, or the loops themselves. What is not visited in the order of the
-equations (a plan's stages, backward analyses) uses `control_flow` alone.
+Code that reads or runs a program equation by equation subclasses `Interpreter` and overrides the meaning of an
+equation, of a loop iteration, or of loops. Code that visits equations in another order (a plan's stages, backward
+analyses) uses only `control_flow`.
 """
 
 import dataclasses
@@ -18,7 +18,7 @@ from workbench._types import Argument, Aval
 
 Value = TypeVar("Value")
 
-# Primitives that only call one jaxpr, and the parameter that holds it.
+# Primitives that only call one jaxpr, with the name of its parameter.
 CALLS = {
     "jit": "jaxpr",
     "pjit": "jaxpr",
@@ -34,7 +34,7 @@ CALLS = {
 
 @dataclasses.dataclass(frozen=True)
 class Scan(Generic[Value]):
-    """A `scan`: operands are constants, carried values, and arrays of which each iteration gets a slice."""
+    """A `scan`: operands are constants, carried values, and arrays that iterations slice."""
 
     equation: JaxprEqn
 
@@ -75,7 +75,7 @@ class Scan(Generic[Value]):
 
     @property
     def offset(self) -> int:
-        """Number of leading operands that no body reads."""
+        """Number of leading operands that the bodies do not read."""
         return 0
 
     def split(self, operands: Sequence[Value]) -> tuple[list[Value], list[Value], list[Value]]:
@@ -118,7 +118,7 @@ class While(Generic[Value]):
 
     @property
     def offset(self) -> int:
-        """Number of leading operands that no body reads: the constants of the condition."""
+        """Number of leading operands that the body does not read: the constants of the condition."""
         return self.equation.params["cond_nconsts"]
 
     def split(self, operands: Sequence[Value]) -> tuple[list[Value], list[Value], list[Value]]:
@@ -140,7 +140,7 @@ class Cond(Generic[Value]):
 
     @property
     def offset(self) -> int:
-        """Number of leading operands that no body reads: the index."""
+        """Number of leading operands that no branch reads: the index."""
         return 1
 
     def split(self, operands: Sequence[Value]) -> tuple[Value, list[Value]]:
@@ -148,13 +148,13 @@ class Cond(Generic[Value]):
         return operands[0], list(operands[1:])
 
     def taken(self, index: int) -> int:
-        """The number of the branch that a concrete index selects; `lax.switch` clamps it."""
+        """The branch that a concrete index selects; `lax.switch` clamps the index."""
         return min(max(int(index), 0), len(self.bodies) - 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class InnerCall(Generic[Value]):
-    """A `jit`, `checkpoint`, `custom_jvp`, …: one jaxpr that takes the operands as they are."""
+    """A `jit`, `checkpoint`, `custom_jvp`, …: one jaxpr applied to the operands."""
 
     equation: JaxprEqn
 
@@ -171,7 +171,7 @@ class InnerCall(Generic[Value]):
 
     @property
     def offset(self) -> int:
-        """Number of leading operands that no body reads."""
+        """Number of leading operands that the bodies do not read."""
         return 0
 
 
@@ -193,9 +193,9 @@ def control_flow(equation: JaxprEqn) -> ControlFlow | None:
 
 
 class Interpreter(Generic[Value]):
-    """Evaluates a jaxpr equation by equation, its loops with JAX's own; subclasses override what differs.
+    """Evaluates a jaxpr equation by equation, with JAX's own loops; meant for subclassing.
 
-    `Value` is whatever stands for an array: a tracer, a numpy array, a flag of an analysis.
+    `Value` is the type of values: a tracer, a numpy array, a flag of an analysis.
     """
 
     def run(self, closed: ClosedJaxpr, inputs: Sequence[Value]) -> list[Value]:
@@ -224,7 +224,7 @@ class Interpreter(Generic[Value]):
         return self.follow(flow, operands)
 
     def enters(self, equation: JaxprEqn) -> bool:
-        """Returns whether a loop, branch or call is taken apart; otherwise it is one operation like any other."""
+        """Returns whether to decompose a loop, branch or call, or treat it as one operation."""
         return True
 
     def follow(self, flow: ControlFlow, operands: Sequence[Value]) -> list[Value]:
@@ -236,12 +236,12 @@ class Interpreter(Generic[Value]):
         return self.cond(flow, operands) if isinstance(flow, Cond) else self.call(flow, operands)
 
     def bind(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
-        """The results of an equation that is not taken apart."""
+        """The results of an equation that is not decomposed."""
         with _jax_compat.source_of(equation):
             return _jax_compat.bind_equation(equation, operands)
 
     def body(self, flow: ControlFlow, closed: ClosedJaxpr, operands: Sequence[Any], part: str = "") -> list[Any]:
-        """One iteration, one branch (`part` is "[2]"), or a loop's condition (`part` is "?")."""
+        """Evaluates an iteration, a branch (`part` is "[2]"), or a loop's condition (`part` is "?")."""
         return self.run(closed, operands)
 
     def scan(self, flow: Scan[Any], operands: Sequence[Any]) -> list[Any]:
@@ -285,13 +285,13 @@ class Interpreter(Generic[Value]):
             return list(jax.lax.switch(index, branches, *inputs))
 
     def call(self, flow: InnerCall[Any], operands: Sequence[Any]) -> list[Any]:
-        """The results of a call, laid flat."""
+        """The results of a call, inlined."""
         with _jax_compat.source_of(flow.equation):
             return self.body(flow, flow.body, operands)
 
 
 class PythonInterpreter(Interpreter[Any]):
-    """An interpreter whose values are concrete: loops are Python loops, and one branch is taken."""
+    """An interpreter of concrete values: loops are Python loops, and one branch is taken."""
 
     def scan(self, flow: Scan[Any], operands: Sequence[Any]) -> list[Any]:
         """One iteration after the other."""
@@ -321,7 +321,7 @@ class PythonInterpreter(Interpreter[Any]):
         return self.body(flow, flow.bodies[number], inputs, f"[{number}]")
 
     def iteration(self, flow: Scan[Any] | While[Any], number: int, operands: Sequence[Any]) -> list[Any]:
-        """Iteration `number` of a loop; of a scan the index of its slice."""
+        """Evaluates iteration `number` of a loop; for a scan, the index of its slice."""
         return self.body(flow, flow.body, operands)
 
     def stack(self, values: list[Any], aval: Aval) -> jax.Array | np.ndarray:

@@ -1,4 +1,4 @@
-"""The object that `workbench.jit` returns, and the tracing that it shares with `workbench.plan`."""
+"""The result of `workbench.jit`, and its tracing, which `workbench.plan` shares."""
 
 import functools
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def trace(fn: Callable, *args: Argument, **kwargs: Argument) -> PlannedCall:
 
 
 def trace_listening(fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PlannedCall:
-    """As `trace`, with everything that the program emits as further outputs."""
+    """Like `trace`, with all emitted values as further outputs."""
     return _trace(fn, args, kwargs, listening=True)
 
 
@@ -76,12 +76,12 @@ def _trace(
 
 
 def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
-    """The arrays of a call, and its structure, of which leaves that are no arrays are static parts."""
+    """The arrays of a call, and its structure, with other leaves as static parts."""
     return jax.tree.flatten(_hidden((args, kwargs)))
 
 
 def _hidden(tree: PyTree[Array]) -> PyTree[Array]:
-    """`tree` with leaves that are no arrays as static parts; itself where it has none."""
+    """`tree` with leaves that are not arrays as static parts; unchanged without such leaves."""
     if all(hasattr(x, "dtype") or is_array(x) for x in jax.tree.leaves(tree)):
         return tree
     return hide_static(tree)
@@ -102,7 +102,7 @@ def _argument_name(fn: Callable, path: KeyPath) -> str:
 
 
 def _refuse_readers(fn: Callable, arguments: object) -> None:
-    """Raises for clients that are read while the program runs, which compiled programs cannot do."""
+    """Raises for clients that are read during the run, which compiled programs cannot do."""
     found = next((x for x in jax.tree.leaves(arguments) if getattr(type(x), "read_by_engines", False)), None)
     if found is not None:
         name, kind = getattr(fn, "__name__", "the program"), type(found).__name__
@@ -115,10 +115,10 @@ def _refuse_readers(fn: Callable, arguments: object) -> None:
 
 
 class Jitted:
-    """A compiled program; see `jit`. `fn` is the function as written, `chunk_size` and `form` as they were given.
+    """A compiled program; see `jit`. `fn` is the function as written; `chunk_size` and `form` are as given.
 
     Attributes:
-        plan_choice: The `plan` that was given, or of a program that is tuned what was chosen for the last call.
+        plan_choice: The given `plan`, or for a tuned program the choice for the last call.
     """
 
     def __init__(
@@ -151,7 +151,7 @@ class Jitted:
             traced = _trace(moving, args, kwargs, listening=True, errors=self._errors)
             values = evaluate(traced.plan, jax.tree.leaves((args, kwargs)), chunk_size=chunk_size, form=form)
             count = traced.out_tree.num_leaves
-            # The descriptions ride along as the keys of a pytree, so that a cached call knows them too.
+            # The descriptions are keys of a returned pytree, so that a cached call has them, too.
             emitted = Emitted(traced.emissions, tuple(values[count:]))
             return jax.tree.unflatten(traced.out_tree, values[:count]), emitted
 
@@ -165,12 +165,12 @@ class Jitted:
             return self.fn(*args, **kwargs)
         if _jax_compat.at_top_level() and not listeners() and _jax_compat.live_arrays((args, kwargs)):
             if self._errors.none:
-                return self._shown(self._staged(*args, **kwargs))  # nearly every call, and nothing to look at
+                return self._shown(self._staged(*args, **kwargs))  # nearly every call: no leaves to check
             return self._shown(self._errors.call(self._staged, args, kwargs))
         refuse_deleted("jit", (args, kwargs))
         _refuse_readers(self.fn, (args, kwargs))
         args, kwargs = _hidden((args, kwargs))
-        # Under another transformation the primitives must stay visible: whoever compiles in the end makes the plan.
+        # Under another transformation the primitives must stay visible: the outermost compilation makes the plan.
         if not _jax_compat.at_top_level():
             return self._shown(self._plain(*args, **kwargs))
         if not listeners():
@@ -180,14 +180,14 @@ class Jitted:
         return self._shown(results)
 
     def computes_as(self, chunk_size: ChunkSize, form: LoopForm, choice: PlanChoiceRecord) -> None:
-        """Takes a choice as its own, so that who inspects this program sees what runs."""
+        """Adopts a choice, so that inspection shows the program that runs."""
         self.chunk_size, self.form, self.plan_choice = chunk_size, form, choice
 
     def _shown(self, results: object) -> Argument:
         return show_static(results) if self._returns_static else results
 
     def run_compiled(self, compiled: Callable, *args: Argument) -> Argument:
-        """Runs what `lower(...).compile()` gave; what its callbacks raise is an error, as in a call."""
+        """Runs a result of `lower(...).compile()`; exceptions of its callbacks are raised, as in a call."""
         return self._errors.call(compiled, args, {})
 
     def lower(self, *args: Argument, **kwargs: Argument) -> jax.stages.Lowered:
@@ -206,17 +206,17 @@ class Jitted:
         return show_static(self._plain.eval_shape(*args, **kwargs))
 
     def clear_cache(self) -> None:
-        """As `jax.jit(fn).clear_cache`: forgets what was traced and compiled."""
+        """Like `jax.jit(fn).clear_cache`: drops traced and compiled programs."""
         for jitted in (self._staged, self._listened, self._plain):
             jitted.clear_cache()  # pyright: ignore[reportAttributeAccessIssue]
 
     def __get__(self, instance: object, owner: object = None) -> "Jitted | functools.partial[Argument]":
-        """A method, where it decorates one."""
+        """Binds a decorated method."""
         return self if instance is None else functools.partial(self, instance)
 
 
 def without_static(fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Callable, Any, Any]:
-    """The call without its static arguments, which are closed over: under a jit whatever moves is a tracer."""
+    """The call with its static arguments closed over, because a jit turns other arguments into tracers."""
     leaves, tree = jax.tree.flatten((args, kwargs))
     moves = [isinstance(leaf, Tracer) for leaf in leaves]
     if all(moves):
@@ -240,7 +240,7 @@ def call_staged(
     form: LoopForm | None = None,
     errors: CallbackErrors | None = None,
 ) -> Argument:
-    """Calls a program by its plan, inside whatever trace is in progress; `errors` keeps what its callbacks raise."""
+    """Calls a program by its plan inside the current trace; `errors` collects exceptions of callbacks."""
     traced = _trace(fn, args, kwargs, listening=False, errors=errors)
     leaves, _ = flatten_call(args, kwargs)
     return jax.tree.unflatten(traced.out_tree, evaluate(traced.plan, leaves, chunk_size=chunk_size, form=form))

@@ -1,4 +1,4 @@
-"""`listen`: receives what compiled programs emit, call by call."""
+"""`listen`: receives the values that compiled programs emit, call by call."""
 
 import collections
 import contextlib
@@ -41,7 +41,7 @@ class Emitted:
 
 @dataclasses.dataclass(frozen=True)
 class CapturedValue:
-    """One emitted array: `axes` say what its leading axes count, `call` which call of `program` it is from."""
+    """One emitted array: `axes` name its leading axes, `call` is the number of the call of `program`."""
 
     program: str
     call: int
@@ -51,7 +51,7 @@ class CapturedValue:
 
 
 class Captured:
-    """Everything that programs emitted while listening, newest last; the oldest is dropped beyond `keep` values."""
+    """Values emitted while listening, newest last; beyond `keep` values the oldest is dropped."""
 
     def __init__(self, keep: int, client: int | None, on_value: Callable[[CapturedValue], None] | None) -> None:
         self._values: collections.deque[CapturedValue] = collections.deque(maxlen=keep)
@@ -67,22 +67,21 @@ class Captured:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Names captured so far, in order of appearance."""
+        """Captured names, in order of appearance."""
         return tuple(dict.fromkeys(captured.name for captured in self))
 
     def latest(self, name: str) -> np.ndarray:
         """The newest value of that name.
 
         Raises:
-            InspectionError: if nothing of that name was captured.
+            InspectionError: if no value of that name was captured.
         """
         for captured in reversed(tuple(self._values)):
             if captured.name == name:
                 return read_here(captured.value)
         message = (
-            f"`latest` was asked for {name!r}, but what was captured is {list(self.names)}. A program hands out values "
-            "with "
-            f'`emit("{name}", value)` and must be called through `workbench.jit` while somebody listens.'
+            f"`latest` was asked for {name!r}, but the captured names are {list(self.names)}. A program emits values "
+            f'with `emit("{name}", value)`, and must be called through `workbench.jit` inside `listen`.'
         )
         raise InspectionError(message)
 
@@ -93,7 +92,7 @@ class Captured:
         return np.ma.stack(rows) if np.ma.isMaskedArray(rows[0]) else np.stack(rows)
 
     def to_pandas(self) -> "pd.DataFrame":
-        """One row per number: program, call, name, then a column per axis, and the value."""
+        """One row per number, with columns for program, call, name, axes and value."""
         with needs_library("pandas", needed_for="`to_pandas`"):
             import pandas as pd
 
@@ -102,7 +101,7 @@ class Captured:
             value = read_here(captured.value)
             elsewhere = np.ma.getmaskarray(value)
             for index in np.ndindex(*value.shape):
-                if elsewhere[index]:  # a client of another host
+                if elsewhere[index]:  # client of another host
                     continue
                 axes = dict(zip(captured.axes, index, strict=False))
                 rows.append(
@@ -133,7 +132,7 @@ class Captured:
             if self._on_value is not None:
                 try:
                     self._on_value(captured)
-                except Exception as error:  # a listener never ends a training
+                except Exception as error:  # a listener never ends training
                     self.errors.append(f"{captured.name}: {type(error).__name__}: {error}")
 
 
@@ -147,7 +146,7 @@ def listeners() -> tuple[Captured, ...]:
 
 
 def deliver(program: str, emitted: Emitted) -> None:
-    """Hands the values of one call to all listeners; does not wait for the devices."""
+    """Passes the values of one call to all listeners; does not wait for the devices."""
     for captured in listeners():
         captured._receive(program, emitted)
 
@@ -156,18 +155,18 @@ def deliver(program: str, emitted: Emitted) -> None:
 def listen(
     *, keep: int = 10_000, client: int | None = None, on_value: Callable[[CapturedValue], None] | None = None
 ) -> Iterator[Captured]:
-    """Receives what compiled programs `emit` while the block runs, in this thread and in others.
+    """Receives values that compiled programs `emit` while the block runs, in all threads.
 
-    The first call that is listened to compiles once more, since the program then has more outputs. Without a listener
-    emitted values cost nothing.
+    The first call inside the block recompiles, because the program has more outputs. Without a listener emitted values
+    cost nothing.
 
     Args:
         keep: Number of arrays to keep; the oldest are dropped.
         client: Keep the values of this client only.
-        on_value: Called with every value as it comes; what it raises is kept in `errors` and ends nothing.
+        on_value: Called with every value on arrival; its exceptions are collected in `errors`.
 
     Returns:
-        What was captured, live: `latest(name)`, `series(name)`, `to_pandas()`.
+        The captured values, updated live: `latest(name)`, `series(name)`, `to_pandas()`.
 
     Example:
         See `emit`.
@@ -184,8 +183,8 @@ def listen(
     dropped = take_dropped_emissions()
     if dropped and not captured._calls:
         warnings.warn(
-            f"`listen` received nothing, and a function of `jax.jit` emits {', '.join(map(repr, dropped))}. Emitted "
-            "values are delivered by programs of `workbench.jit`, engines and `run_rounds`. Compile the function with "
-            "`workbench.jit`, or call it inside a function of `workbench.jit`.",
+            f"`listen` received nothing, because a function of `jax.jit` emits {', '.join(map(repr, dropped))}. "
+            "Emitted values are delivered by programs of `workbench.jit`, engines and `run_rounds`. Compile the "
+            "function with `workbench.jit`, or call it inside a function of `workbench.jit`.",
             stacklevel=3,
         )

@@ -4,19 +4,19 @@ import dataclasses
 
 from workbench.records.program import Spread as Spread
 
-# Rows that wait for a later pass may take this much; above it they are computed twice, and memory stays flat.
+# Maximum size of rows kept for a later pass; larger rows are computed twice, so that memory stays constant.
 KEPT_BYTES = 64 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class LoopForm:
-    """Free choices in the loop over clients, which decide time and memory but not results.
+    """Free parameters of the loop over clients, which affect time and memory but not results.
 
     Attributes:
         spread: How clients are spread over a mesh; see `jit`.
-        kept_bytes: Rows of clients that a later pass reads are kept where all of them together take no more bytes, on
-            all devices together; otherwise they are computed a second time, and memory stays flat.
-        unroll: Chunks of clients that one iteration of the loop computes, one after the other.
+        kept_bytes: Limit for keeping rows of clients that a later pass reads, in bytes of all rows on all devices.
+            Above the limit rows are computed a second time, so that memory stays constant.
+        unroll: Number of chunks of clients that one iteration of the loop computes, one after another.
     """
 
     spread: Spread = "auto"

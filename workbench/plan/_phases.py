@@ -1,4 +1,4 @@
-"""Client phases: the client and reduction steps of one level, which one pass over the clients can do."""
+"""Client phases: client and reduction steps of one level, executed in one pass over the clients."""
 
 import dataclasses
 import math
@@ -20,9 +20,8 @@ from workbench.primitives import HOLDS
 class Phase:
     """One pass over the clients of `placement`.
 
-    `rows` are read client by client; `shared` maps rows that are all alike to what all clients read, the server value
-    of a broadcast or an `AlikeRow`; `kept` are the rows that somebody else reads later, and the reductions among the
-    steps leave server values.
+    `rows` are read client by client. `shared` maps client-invariant rows to their common value, a server value or an
+    `AlikeRow`. `kept` are the rows that later steps read. Reductions produce server values.
     """
 
     placement: Placement
@@ -34,12 +33,12 @@ class Phase:
 
     @property
     def reductions(self) -> list[Step]:
-        """The steps that leave server values."""
+        """The steps that produce server values."""
         return [step for step in self.steps if step.kind == "reduce"]
 
     @property
     def divisible(self) -> bool:
-        """True if some clients can be computed apart from the others."""
+        """True if clients can be computed separately."""
         return not any(
             step.jaxpr is not None
             and (_jax_compat.uses_named_axes(step.jaxpr) or _jax_compat.has_ordered_effects(step.jaxpr))
@@ -48,9 +47,9 @@ class Phase:
 
     @property
     def one_per_device(self) -> bool:
-        """True if each client has a mesh position for itself, on an axis of its placement's name.
+        """True if each client has its own mesh position, on an axis with the placement's name.
 
-        Then its named-axis collectives are collectives of that mesh axis, and can be compiled as they are written.
+        Its named-axis collectives are then collectives of that mesh axis, and compile as written.
         """
         return (
             self.layout is not None
@@ -61,7 +60,7 @@ class Phase:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes that one client's function holds at most at once, roughly: its inputs, outputs and intermediates."""
+        """Rough peak bytes of one client's function: inputs, outputs and intermediates."""
         inputs = sum(size_bytes(v) for v in self.rows) // max(self.placement.size, 1)
         inner = sum(size_bytes(v) for step in self.steps if step.jaxpr for e in step.jaxpr.eqns for v in e.outvars)
         return inputs + inner
@@ -70,9 +69,9 @@ class Phase:
 def find_phases(plan: Plan, *, kept_bytes: float = KEPT_BYTES, alike: bool = True) -> dict[int, list[Phase]]:
     """The phases of a plan by level.
 
-    Rows that a later level reads are made again there when keeping them for every client would take more than
-    `kept_bytes` (rematerialisation), so that memory stays flat in the number of clients; `math.inf` keeps them. With
-    `alike`, such rows that are the same for all clients are made once, and shared.
+    Rows that a later level reads are recomputed there if keeping them for all clients would take more than `kept_bytes`
+    (rematerialisation). Memory then does not grow with the number of clients; `math.inf` keeps all rows. With `alike`,
+    client-invariant rows are computed once and shared.
     """
     if not any(step.kind in ("clients", "reduce") for step in plan.steps):
         return {}
@@ -90,7 +89,7 @@ def find_phases(plan: Plan, *, kept_bytes: float = KEPT_BYTES, alike: bool = Tru
 
 
 def waiting_bytes(plan: Plan) -> int:
-    """Bytes of all rows of clients that wait for a later pass where they are kept, and can be made again."""
+    """Bytes of all recomputable rows of clients that are kept for a later pass."""
     return _Flow(plan, math.inf, alike=True).waiting_bytes
 
 
@@ -102,7 +101,7 @@ class _Flow:
         readers = [step for step in plan.steps if step.kind in ("clients", "reduce")]
         whole = {v for v in plan.closed.jaxpr.outvars if isinstance(v, Var)}
         crossing: set[Var] = set()
-        # Made again, these could differ in the last bit from the extreme that was taken of them.
+        # Recomputed rows could differ in the last bit from the extreme that was taken of them.
         compared: set[Var] = set()
         for step in plan.steps:
             if step.equation.params.get("name") == HOLDS:
@@ -128,7 +127,7 @@ class _Flow:
         self.kept = whole | crossing
 
     def _alone(self, step: Step) -> bool:
-        """Returns whether no device has a second client, so that a client's rows wait in the memory that made them."""
+        """Returns whether each device has at most one client, so that keeping its rows needs no more memory."""
         assert step.placement is not None
         layout = _layout_here(step.placement, (step,))
         return layout is not None and layout.size >= step.placement.size
@@ -167,13 +166,13 @@ def _phase(flow: _Flow, placement: Placement, steps: list[Step], level: int) -> 
 
 
 def _kept_before(flow: _Flow, v: Var, level: int) -> bool:
-    """Returns whether an earlier pass kept the rows; kept rows are read even if another output is recomputed."""
+    """Returns whether an earlier pass kept the rows, which are then read even if another output is recomputed."""
     made_by = flow.producer.get(v)
     return v in flow.kept and made_by is not None and made_by.kind == "clients" and made_by.level < level
 
 
 def _layout_here(placement: Placement, steps: tuple[Step, ...]) -> Layout | None:
-    """The layout on the mesh of this place; without one, on the mesh that was given to the primitives themselves."""
+    """The layout on the current mesh; without one, on the mesh given to the primitives."""
     if not jax.sharding.get_abstract_mesh().empty:
         return find_layout(placement, uneven=True)
     layouts = [step.equation.params["layout"] for step in steps if not step.glue]

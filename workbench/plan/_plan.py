@@ -1,4 +1,4 @@
-"""A program as steps: which equation runs at the server, which at the clients, and what has to wait for what."""
+"""A program as steps: the place of each equation (server or clients), and the dependencies."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ _LOOPS = {"scan": "loop", "while": "loop", "cond": "branch"}
 
 @dataclasses.dataclass(eq=False)
 class Step:
-    """One equation with its role. `level` counts the reductions and loops that must end before it can start.
+    """One equation with its role. `level` counts the reductions and loops that must end before it starts.
 
-    `inputs` are the variables that it reads, `outputs` those that it makes; `stage` is known once all steps are.
+    `inputs` are the variables that it reads, `outputs` the variables that it defines; `stage` is set after planning.
     """
 
     kind: str  # server, broadcast, clients, reduce, loop, branch
@@ -31,7 +31,7 @@ class Step:
     level: int
     stage: int = -1
     placement: Placement | None = None
-    jaxpr: ClosedJaxpr | None = None  # of one client; for rows of elementwise operations a jaxpr made here
+    jaxpr: ClosedJaxpr | None = None  # of one client; for elementwise operations on rows, created here
     glue: bool = False
     inputs: list[Var] = dataclasses.field(init=False)
     outputs: list[Var] = dataclasses.field(init=False)
@@ -43,7 +43,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """Steps that a reader sees as one: the broadcast of a whole pytree, the server's arithmetic between reductions."""
+    """Steps shown as one stage: a broadcast of a pytree, the server's work between reductions."""
 
     index: int
     kind: str
@@ -54,7 +54,7 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A traced program as stages; evaluating it is running the program (see `workbench.plan.evaluate`)."""
+    """A traced program as stages; `workbench.plan.evaluate` runs it."""
 
     name: str
     closed: ClosedJaxpr
@@ -63,19 +63,18 @@ class Plan:
     placements: tuple[Placement, ...]
 
     def shown_kind(self, stage: Stage, path: str = "") -> str:
-        """The kind of a stage for readers, where `path` is that of the plan: a program without clients has no server.
+        """The displayed kind of a stage in the plan at `path`: a program without clients has no server.
 
-        The plan of a loop or branch inside a program (its path is not empty) may have no clients and still be the
-        server's.
+        The plan of a loop or branch (with nonempty path) may have no clients and still belong to the server.
         """
         return stage.kind if path or self.placements else "program"
 
     def shown_name(self, stage: Stage, path: str = "") -> str:
-        """The name of a stage for readers; a program without clients is one stage, and has its function's name."""
+        """The displayed name of a stage; a program without clients is one stage with its function's name."""
         return self.name if self.shown_kind(stage, path) == "program" else stage.name
 
     def scope_of(self, step: Step, path: str = "") -> str:
-        """The name scope of what a step runs: `wb:2.0:clients`."""
+        """The name scope of a step: `wb:2.0:clients`."""
         stage = self.stages[step.stage]
         return f"wb:{path}{stage.index}:{self.shown_kind(stage, path)}"
 
@@ -86,7 +85,7 @@ class Plan:
 
 
 def plan_jaxpr(closed: ClosedJaxpr, name: str) -> Plan:
-    """Makes the plan of a closed jaxpr."""
+    """Creates the plan of a closed jaxpr."""
     if holds_clients(closed):
         closed = inline_calls(closed, name)
     pruned = _jax_compat.drop_dead_equations(closed)
@@ -121,13 +120,13 @@ def _inner_placements(step: Step) -> list[Placement]:
 
 
 class _Levels:
-    """Walks the equations once and gives each its kind and level."""
+    """Visits the equations once, and assigns kinds and levels."""
 
     def __init__(self, closed: ClosedJaxpr) -> None:
         self.closed = closed
         self.level: dict[Var, int] = {}
-        self.rows_of: dict[Var, Placement] = {}  # rows made at the clients
-        self.shared: set[Var] = set()  # rows that are all alike: broadcasts
+        self.rows_of: dict[Var, Placement] = {}  # rows computed by clients
+        self.shared: set[Var] = set()  # client-invariant rows: broadcasts
         self.given = _rows_given(closed)  # rows of arguments
 
     def steps(self) -> list[Step]:
@@ -169,7 +168,7 @@ class _Levels:
         return step
 
     def _after(self, equation: JaxprEqn, placement: Placement | None = None) -> int:
-        """The first level at which all inputs are there; rows of the same clients can be had while they are made."""
+        """The first level with all inputs available; rows of the same clients are available at their level."""
         levels = [0]
         for v in equation.invars:
             if isinstance(v, Literal):
@@ -200,7 +199,7 @@ class _Levels:
 
 
 def _is_rowwise(equation: JaxprEqn) -> bool:
-    """Returns whether a row of the result depends on the same row of the operands alone."""
+    """Returns whether each row of the result depends only on the same row of the operands."""
     if equation.primitive.name not in ROWWISE:
         return False
     shape = type_of(equation.outvars[0]).shape
@@ -210,8 +209,8 @@ def _is_rowwise(equation: JaxprEqn) -> bool:
 
 
 def _rows_given(closed: ClosedJaxpr) -> dict[Var, Placement]:
-    """The arguments that clients read as their rows, and values that are made of them elementwise."""
-    read: dict[Var, Placement] = {}  # by clients, at once or after elementwise operations
+    """The arguments that clients read as rows, and elementwise values of these arguments."""
+    read: dict[Var, Placement] = {}  # by clients, directly or after elementwise operations
     for equation in reversed(closed.jaxpr.eqns):
         if equation.primitive is map_p or equation.primitive in REDUCTIONS:
             placement = equation.params["placement"]
@@ -229,7 +228,7 @@ def _rows_given(closed: ClosedJaxpr) -> dict[Var, Placement]:
 
 
 def _make_constants_late(steps: list[Step]) -> None:
-    """Constants are made where they are read first, not at the start of the program."""
+    """Moves constants to their first reader instead of the start of the program."""
     readers: dict[Var, list[int]] = {}
     for step in reversed(steps):
         if step.kind == "server" and not step.inputs:
@@ -261,7 +260,7 @@ _ORDER = {"server": 0, "loop": 1, "branch": 1, "broadcast": 2, "clients": 3, "re
 
 
 def _stages(steps: Sequence[Step]) -> list[Stage]:
-    """Groups steps into stages, ordered by level and within a level as data flows, and numbers the steps by them."""
+    """Groups steps into stages, ordered by level and data flow, and assigns stage numbers to the steps."""
     groups: dict[tuple, list[Step]] = {}
     first: dict[tuple, int] = {}
     for position, step in enumerate(steps):
@@ -288,7 +287,7 @@ def _stage_key(position: int, step: Step) -> tuple:
 
 
 def operation_name(step: Step) -> str:
-    """The name that the user wrote: `reduce_weighted_mean` rather than the sums that it is made of."""
+    """The name that the user wrote: `reduce_weighted_mean` instead of its sums."""
     if step.kind == "reduce":
         for scope in str(step.equation.source_info.name_stack).split("/"):
             if scope in ("reduce_weighted_mean", "reduce_logsumexp"):
@@ -312,7 +311,7 @@ def _stage_source(steps: Sequence[Step]) -> SourceLine | None:
 
 
 def source_stack(equation: JaxprEqn) -> tuple[SourceLine, ...]:
-    """The calls that lead to an equation, outermost first, without those inside JAX, Python and this package."""
+    """The calls that lead to an equation, outermost first, without frames of JAX, Python and this package."""
     return tuple(
         SourceLine(file=file, line=line, column=column, end_line=end_line, end_column=end_column, function=function)
         for file, line, column, end_line, end_column, function in reversed(
@@ -323,7 +322,7 @@ def source_stack(equation: JaxprEqn) -> tuple[SourceLine, ...]:
 
 
 def source_line(equation: JaxprEqn) -> SourceLine | None:
-    """The innermost line of the user's own code that made an equation; a library's where there is no such line."""
+    """The innermost user line that created an equation; a library's line if there is no user line."""
     of_library: SourceLine | None = None
     for file, line, column, end_line, end_column, function in _jax_compat.user_frames(equation.source_info):
         package = package_of(file)
@@ -339,7 +338,7 @@ def source_line(equation: JaxprEqn) -> SourceLine | None:
 
 
 def is_user_file(file: str) -> bool:
-    """Returns whether a line of that file is shown to users as theirs."""
+    """Returns whether a file counts as the user's code."""
     return package_of(file) is None
 
 

@@ -1,4 +1,4 @@
-"""Each reduction as small functions (start, add rows, merge, finish): what a loop, a mesh or a pipeline needs."""
+"""Reductions as small functions (start, add, merge, finish), for loops, meshes and pipelines."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -21,8 +21,8 @@ class Reduction:
     `start(equation)` → accumulator · `add(equation, accumulator, rows, mask)` ·
     `add_one(equation, accumulator, row, present)` · `merge(a, b)` · `finish(equation, accumulator)` → result.
 
-    `rows` are the operands of the equation with a leading axis of some clients; `mask` says which of them take part
-    (None: all). `row` are those of a single client, without that axis, and `present` is one bool or None.
+    `rows` are the operands of the equation with a leading axis of some clients; `mask` marks participating clients
+    (None: all). `row` are the operands of a single client, without that axis, and `present` is one bool or None.
     `across(accumulator, axes)` merges over mesh axes and is the only communication.
     """
 
@@ -35,7 +35,7 @@ class Reduction:
 
 
 def accumulator_of(equation: JaxprEqn) -> jax.ShapeDtypeStruct:
-    """Shape and dtype of what a reduction starts with: the result's shape, and for sums a dtype that they fit in."""
+    """Shape and dtype of a reduction's accumulator: the result's shape, and a wide dtype for sums."""
     result = type_of(equation.outvars[0])
     return jax.ShapeDtypeStruct(result.shape, equation.params.get("accumulator", result.dtype))
 
@@ -52,14 +52,14 @@ def _add_sum(equation: JaxprEqn, total: jax.Array, rows: Sequence[jax.Array], ma
 def _add_one_to_sum(
     equation: JaxprEqn, total: jax.Array, row: Sequence[jax.Array], present: jax.Array | None
 ) -> jax.Array:
-    # A loop's body is traced and lowered operation by operation: `lax` makes one where `jnp` makes several.
+    # A loop's body is traced and lowered operation by operation, so `lax` is cheaper than `jnp`.
     return jax.lax.add(total, jax.lax.convert_element_type(_masked(row[0], present, 0), total.dtype))
 
 
 def _partial_sum(x: jax.Array, accumulator: DTypeLike) -> jax.Array:
     if x.shape[0] == 1:
         return x[0].astype(accumulator)
-    # The primitive lowers to what each platform sums fastest.
+    # The primitive lowers to the fastest sum of each platform.
     some = Placement("clients at once", x.shape[0], ())
     return sum_p.bind(x.astype(accumulator), placement=some, layout=None, accumulator=accumulator)
 

@@ -1,4 +1,4 @@
-"""Rewrites a traced program for another mesh, so that it needs not be traced again for it."""
+"""Rewrites a traced program for another mesh without tracing it again."""
 
 from typing import Any
 
@@ -12,15 +12,15 @@ from workbench.mesh import Layout, MeshRewriting, find_layout
 
 
 class RebaseError(ValueError):
-    """A program that names meshes itself cannot be rewritten for another one."""
+    """Raised if a program with its own meshes cannot be rewritten for another mesh."""
 
 
 def retarget(closed: ClosedJaxpr, mesh: AbstractMesh) -> ClosedJaxpr:
-    """The same program as if it had been traced under another mesh.
+    """The program as if it had been traced under another mesh.
 
     Raises:
-        RebaseError: if only tracing it again can decide: it enters a `shard_map`, constrains values over axes that the
-            mesh has not, or the types of its values depend on a mesh of other Explicit axes.
+        RebaseError: if the program must be traced again: it enters a `shard_map`, constrains values over axes that the
+            mesh lacks, or its value types depend on other Explicit axes.
     """
     own = mesh_of_program(closed)
     if own is not None and own.shape == mesh.shape:
@@ -29,7 +29,7 @@ def retarget(closed: ClosedJaxpr, mesh: AbstractMesh) -> ClosedJaxpr:
 
 
 def mesh_of_program(closed: ClosedJaxpr) -> Mesh | AbstractMesh | None:
-    """The mesh of the first `shard_map` that a program enters; None where it enters none."""
+    """The mesh of the first `shard_map` that a program enters, or None."""
     found: list[Mesh | AbstractMesh] = []
 
     def search(jaxpr: Jaxpr) -> None:
@@ -45,7 +45,7 @@ def mesh_of_program(closed: ClosedJaxpr) -> Mesh | AbstractMesh | None:
 
 
 class _OverOtherDevices(MeshRewriting):
-    """Rewrites a program for the same axes over other devices, or none: what its meshes say of devices changes."""
+    """Rewrites a program for the same axes over other devices, or for an abstract mesh."""
 
     def params(self, equation: JaxprEqn) -> dict[str, Any]:
         params = super().params(equation)
@@ -88,7 +88,7 @@ class _Elsewhere(MeshRewriting):
     def sharding(self, sharding: NamedSharding) -> NamedSharding:
         used = {axis for entry in sharding.spec for axis in _axes(entry)}
         if missing := sorted(used - set(self.mesh.axis_names)):
-            message = f"it shards values over {', '.join(map(repr, missing))}, which the other mesh does not have."
+            message = f"it shards values over {', '.join(map(repr, missing))}, which the other mesh lacks."
             raise RebaseError(message)
         return NamedSharding(self.mesh, sharding.spec)
 

@@ -1,4 +1,4 @@
-"""Sums that a mask leaves with the value of one client alone: `reduce_sum(where(arange(clients) == i, x, 0))`."""
+"""Masked sums of a single client's value: `reduce_sum(where(arange(clients) == i, x, 0))`."""
 
 import dataclasses
 import operator
@@ -16,11 +16,11 @@ from workbench.plan._plan import Plan, Step
 from workbench.primitives import broadcast_p, map_p, mean_p, sum_p
 
 _ONE_CLIENT = "one client"
-_MOST_CLIENTS = 1_000_000  # whose numbers are compared
+_MOST_CLIENTS = 1_000_000  # whose numbers can be compared
 _MOST_COMPUTED, _MOST_EQUATIONS = 64, 200  # clients and operations of masks that are computed
-# What keeps a mask a mask, element by element, and a masked value masked.
+# Elementwise operations that preserve masks and masked values.
 _KEEPING = frozenset("convert_element_type stop_gradient copy copy_p optimization_barrier reshard".split())
-# Comparisons of constants, such as `arange(clients) >= clients - 1`, are carried out.
+# Operations on constants are evaluated, such as `arange(clients) >= clients - 1`.
 _COMPUTED: dict[str, Callable[..., Any]] = {
     "iota": np.arange,
     "eq": np.equal,
@@ -42,7 +42,7 @@ _LINEAR = _KEEPING | frozenset("neg reduce_precision".split())
 
 @dataclasses.dataclass(frozen=True)
 class _Values:
-    """The variables of a jaxpr, each with what made it; `outer` says what was passed for an input."""
+    """The variables of a jaxpr with their defining equations; `outer` maps inputs to passed values."""
 
     made: dict[Any, Any]
     constants: dict[Any, Any]
@@ -53,9 +53,9 @@ class _Values:
 def single_client(plan: Plan, step: Step) -> str:
     """Names the one client whose value a reduction returns: "client 3", "one client" if unknown, or "" for all.
 
-    Found are masks that are written as comparisons of the clients' numbers, or that few operations compute from
-    constants and one whole number of the server, and that multiply a value or select it: before `reduce_sum` and
-    `reduce_mean`, outside of client functions and inside them.
+    Recognized masks are comparisons of the clients' numbers, or results of few operations on constants and one integer
+    of the server. They must multiply or select a value before `reduce_sum` or `reduce_mean`, inside or outside of
+    client functions.
     """
     if step.equation.primitive not in (sum_p, mean_p) or step.placement is None:
         return ""
@@ -78,7 +78,7 @@ class _Search:
     clients: int
 
     def masked(self, v: Atom, values: _Values) -> str | None:
-        """Returns the one client whose value is not zero, or None if that is not known."""
+        """Returns the only client with a nonzero value, or None if unknown."""
         name, equation, v, values = self._maker(v, values)
         if equation is None:
             return None
@@ -98,12 +98,12 @@ class _Search:
         return None
 
     def mask(self, v: Atom, values: _Values, *, false: bool = False) -> str | None:
-        """Returns the one client that is true or not zero in a mask (`false`: that is zero), or None if unknown."""
+        """Returns the only client that is nonzero in a mask (`false`: zero), or None if unknown."""
         found = self._written_mask(v, values, false=false)
         return self._computed_mask(v, values, false=false) if found is None else found
 
     def _computed_mask(self, v: Atom, values: _Values, *, false: bool) -> str | None:
-        """The same of a mask that is computed from constants, and from at most one whole number of the server.
+        """Like `mask`, for masks computed from constants and at most one integer of the server.
 
         The mask is computed for each value of that number, up to the number of clients: `eye(clients)[i]`,
         `zeros(clients).at[i].set(1)`.
@@ -118,7 +118,7 @@ class _Search:
             try:
                 with jax.ensure_compile_time_eval():
                     given = self._given(v, values, {leaf: number for leaf in leaves}, false=false)
-            except Exception:  # whatever an operation asks for that is not there while a plan is made
+            except Exception:  # an operation may need state that is missing during planning
                 return None
             if len(given) != 1:
                 return None
@@ -126,7 +126,7 @@ class _Search:
         return _ONE_CLIENT if leaves else f"client {alone.pop()}"
 
     def _given(self, v: Atom, values: _Values, numbers: dict[int, int], *, false: bool) -> set[int]:
-        """The clients whose part of a mask is not zero."""
+        """The clients with a nonzero mask (`false`: zero)."""
 
         def holds(mask: Any) -> bool:
             return bool(np.any(np.asarray(mask) == 0 if false else np.asarray(mask) != 0))
@@ -158,7 +158,7 @@ class _Search:
         return not aval.shape and not values.per_client and np.issubdtype(aval.dtype, np.integer)
 
     def _value(self, v: Atom, values: _Values, numbers: dict[int, int], client: int | None) -> Any:
-        """A value, computed; of one client where `values` are those of one."""
+        """The computed value; for one client if `values` belong to one client."""
         if isinstance(v, Literal):
             return v.val
         within = values.per_client
@@ -216,7 +216,7 @@ class _Search:
         return None
 
     def _numbers(self, v: Atom, values: _Values) -> np.ndarray | None:
-        """One number for each client, all different; None: not known to be that."""
+        """Distinct numbers of the clients; None if not known to be distinct."""
         constant = self._rows(v, values)
         if constant is not None:
             flat = constant.reshape(-1)
@@ -245,7 +245,7 @@ class _Search:
         return not isinstance(v, Literal) and not _shape(v) and not values.per_client
 
     def _keeps_clients(self, equation: JaxprEqn, values: _Values) -> bool:
-        """Returns whether an equation only adds axes behind that of the clients, or removes such of size 1."""
+        """Returns whether an equation only adds or removes axes of size 1 behind the client axis."""
         name, shape = equation.primitive.name, _shape(equation.invars[0]) if equation.invars else ()
         if name == "broadcast_in_dim":
             kept = equation.params["broadcast_dimensions"][:1] == (0,)
@@ -255,7 +255,7 @@ class _Search:
         return False
 
     def _rows(self, v: Atom, values: _Values) -> np.ndarray | None:
-        """A constant with one row for each client; None for everything else."""
+        """A constant with one row for each client; None for other values."""
         constant, of_one = self._constant(v, values)
         return None if constant is None or of_one or constant.shape[:1] != (self.clients,) else constant
 
@@ -264,9 +264,9 @@ class _Search:
         return constant is not None and not np.any(constant)
 
     def _constant(self, v: Atom, values: _Values) -> tuple[np.ndarray | None, bool]:
-        """A literal or a constant of the program, perhaps converted or repeated; and whether it is that of one client.
+        """A literal or constant, perhaps converted or repeated, and whether it belongs to one client.
 
-        That of one client lacks the axis of clients, and is the same for all.
+        A constant of one client lacks the client axis, and is the same for all clients.
         """
         name, equation, v, values = self._maker(v, values)
         if equation is None:
@@ -285,7 +285,7 @@ class _Search:
         return None, False
 
     def _computed(self, name: str, equation: JaxprEqn, parts: list[Any]) -> np.ndarray:
-        """The result of an operation on constants; scalars and literals are repeated as NumPy does it."""
+        """The result of an operation on constants; scalars and literals broadcast as in NumPy."""
         if name == "iota":
             shape, dimension = equation.params["shape"], equation.params["dimension"]
             return np.broadcast_to(
@@ -294,7 +294,7 @@ class _Search:
         return np.broadcast_to(_COMPUTED[name](*parts), type_of(equation.outvars[0]).shape)
 
     def _maker(self, v: Atom, values: _Values) -> tuple[str, JaxprEqn | None, Atom, _Values]:
-        """The equation that made a value, through calls and client functions; None where it was passed in."""
+        """The equation that defines a value, through calls and client functions; None for inputs."""
         while not isinstance(v, Literal):
             equation = values.made.get(v)
             if equation is None:

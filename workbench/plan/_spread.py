@@ -1,8 +1,8 @@
 """Lowering of a phase over a mesh: a `shard_map`, or a `vmap` that the compiler partitions.
 
-`shard_map` is the better one where it works: nothing of one client can reach another one's devices. Where the mesh has
-further axes it is only partly manual, and then some operations have no lowering (callbacks, kernels) or abort XLA
-(a gather over two more axes: `spmd_partitioner_util.cc`, jaxlib 0.10 to 0.12).
+`shard_map` is preferred where it works: a client's data cannot reach other clients' devices. On a mesh with further
+axes the `shard_map` is only partly manual. Some operations then have no lowering (callbacks, kernels) or abort XLA (a
+gather over two more axes: `spmd_partitioner_util.cc`, jaxlib 0.10 to 0.12).
 """
 
 from jax.extend.core import Jaxpr
@@ -14,15 +14,15 @@ from workbench.plan._loop_form import Spread
 from workbench.plan._phases import Phase
 from workbench.primitives import CALLBACKS
 
-# With two more axes, XLA groups the devices of these operations wrongly in a partly manual program, and aborts.
+# With two more axes, XLA miscomputes device groups of these operations in a partly manual program, and aborts.
 _GATHERS = frozenset({"gather", "scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "scatter_sub"})
 _GATHER_NAMES = frozenset({*_GATHERS, *(name.replace("_", "-") for name in _GATHERS)})
-# JAX has no lowering of these in a partly manual program.
+# JAX cannot lower these in a partly manual program.
 _OPAQUE = frozenset({*CALLBACKS, "pallas_call", "new_ref", "get", "swap", "addupdate", "run_state", "ffi_call"})
 
 
 def choose_spread(phase: Phase, wanted: Spread) -> Spread:
-    """The lowering of a phase: what was asked for, or else the one that XLA survives."""
+    """The lowering of a phase: as requested, or else the lowering that works in XLA."""
     if wanted != "auto":
         return wanted
     if phase.layout is None:
@@ -37,7 +37,7 @@ def choose_spread(phase: Phase, wanted: Spread) -> Spread:
 
 
 def other_axes(layout: Layout) -> tuple[str, ...]:
-    """The axes of the mesh, larger than 1 and not manual yet, that do not hold the clients."""
+    """The further mesh axes that are larger than 1, not yet manual, and not client axes."""
     mesh = layout.mesh
     kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
     return tuple(
@@ -48,7 +48,7 @@ def other_axes(layout: Layout) -> tuple[str, ...]:
 def manual_axes(phase: Phase) -> set[str]:
     """The axes that the `shard_map` of a phase makes manual.
 
-    Axes of one position are among them where the client holds what JAX lowers in fully manual programs only.
+    These include axes of size 1 if the client has operations that JAX lowers only in fully manual programs.
     """
     layout = phase.layout
     assert layout is not None

@@ -1,4 +1,4 @@
-"""Choice of the client loop by short runs instead of a rule: `jit(fn, chunk_size="tune")`."""
+"""Tuning of the client loop by short runs: `jit(fn, chunk_size="tune")`."""
 
 import dataclasses
 import math
@@ -25,29 +25,29 @@ from workbench.records.program import PlanCandidateRecord, PlanChoiceRecord
 
 Size: TypeAlias = int | Literal["auto"] | None
 
-_CHUNK_SIZES = (1, 8, 4, 16, 2, 32, 64)  # coarse ones first: time may end before all were tried
+_CHUNK_SIZES = (1, 8, 4, 16, 2, 32, 64)  # coarse sizes first: time may run out
 _UNROLLS = (2, 4)
-_FIRST, _LAST, _FINALISTS = 3, 6, 4  # runs of each candidate at first, and of the few that are left in the end
-_LEAST_SECONDS = 0.02  # of one run: a shorter call is repeated
+_FIRST, _LAST, _FINALISTS = 3, 6, 4  # runs of each candidate at first, of finalists, and number of finalists
+_LEAST_SECONDS = 0.02  # of one run: shorter calls are repeated
 _SHARE_OF_FIRST = 0.7  # of the time, for compiling and first runs
-_HOPELESS = 2.0  # a candidate whose first run is this much slower than the best one's is not run again
-_NEAR = 1.15  # who is this near to the best takes part in the last runs
-_MARGINS = ((5, 0.97), (3, 0.93), (1, 0.8))  # runs, and the share of the rule's time below which it is replaced
-_LARGEST_BYTES = 2 << 30  # rows of all devices that a candidate may hold at once
+_HOPELESS = 2.0  # a candidate this much slower than the best in its first run is dropped
+_NEAR = 1.15  # candidates this near to the best take part in the last runs
+_MARGINS = ((5, 0.97), (3, 0.93), (1, 0.8))  # runs, and maximum ratio to the rule's time for replacing the rule
+_LARGEST_BYTES = 2 << 30  # maximum size of rows that a candidate may keep on all devices
 _DONATES = ("donate_argnums", "donate_argnames")
 _STATIC = ("static_argnums", "static_argnames")
 
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """One way to compute the clients of a device."""
+    """A configuration of a device's client loop."""
 
     chunk_size: Size
     form: LoopForm
 
 
 class TunedJitted(Jitted):
-    """A program of which the best way to compute its clients is measured at the first call with new shapes."""
+    """A program whose client loop is tuned at the first call with new shapes."""
 
     def __init__(self, fn: Callable, options: dict[str, Any], form: LoopForm, seconds: float) -> None:
         super().__init__(fn, "auto", options, form)
@@ -56,7 +56,7 @@ class TunedJitted(Jitted):
         self._tuned: dict[Any, tuple[PlanChoiceRecord, Jitted]] = {}
 
     def __call__(self, *args: object, **kwargs: object) -> Argument:
-        # Inside another transformation there is nothing to time, and a listener must receive every round once.
+        # Under another transformation nothing can be timed, and listeners must receive every round once.
         if not _jax_compat.at_top_level() or listeners():
             return super().__call__(*args, **kwargs)
         if (key := _shapes(args, kwargs)) not in self._tuned:
@@ -66,11 +66,11 @@ class TunedJitted(Jitted):
         return chosen(*args, **kwargs)
 
     def tune(self, *args: object, **kwargs: object) -> PlanChoiceRecord:
-        """Measures before the first call, also on shapes alone.
+        """Tunes before the first call, also on shapes only.
 
         Args:
-            *args: As for a call; a `jax.ShapeDtypeStruct` stands for random numbers (integers: zeros, which are valid
-                labels and indices) with its sharding.
+            *args: As for a call; a `jax.ShapeDtypeStruct` is replaced by random numbers with its sharding (integers: by
+                zeros, which are valid labels and indices).
             **kwargs: The same by name.
 
         Returns:
@@ -83,15 +83,15 @@ class TunedJitted(Jitted):
         return self._tuned[key][0]
 
     def lower(self, *args: object, **kwargs: object) -> jax.stages.Lowered:
-        """As `jax.jit(fn).lower`, with the choice for these shapes, or "auto" where none was made."""
+        """Like `jax.jit(fn).lower`, with the choice for these shapes, or "auto" without a choice."""
         return self.chosen_for(args, kwargs).lower(*args, **kwargs)
 
     def trace(self, *args: object, **kwargs: object) -> jax.stages.Traced:
-        """As `jax.jit(fn).trace`, with the choice for these shapes, or "auto" where none was made."""
+        """Like `jax.jit(fn).trace`, with the choice for these shapes, or "auto" without a choice."""
         return self.chosen_for(args, kwargs).trace(*args, **kwargs)
 
     def clear_cache(self) -> None:
-        """Forgets what was traced, compiled and chosen in this process; choices on disk stay."""
+        """Drops traces, compiled programs and choices of this process; choices on disk stay."""
         super().clear_cache()
         self._tuned.clear()
 
@@ -99,7 +99,7 @@ class TunedJitted(Jitted):
         contest = Contest(self, self._asked, args, kwargs, seconds=self.seconds)
         try:
             choice = contest.choose()
-        except KeyboardInterrupt:  # whoever stops it gets the kernel back, and the best so far at the next call
+        except KeyboardInterrupt:  # on interrupt, keep the best candidate so far
             if (choice := contest.best_so_far()) is not None:
                 self._keep(key, choice)
             raise
@@ -111,25 +111,25 @@ class TunedJitted(Jitted):
         self._tuned[key] = choice, made
 
     def chosen_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Jitted:
-        """The program as it was chosen for these shapes; as "auto" where nothing was chosen for them yet."""
+        """The program with the choice for these shapes, or with "auto" without a choice."""
         found = self._tuned.get(_shapes(args, kwargs))
         return found[1] if found else Jitted(self.fn, "auto", self.options, self._asked)
 
 
 class Contest:
-    """The candidates for one call run interleaved; those that are far behind drop out.
+    """Runs the candidates for one call interleaved; slow candidates drop out.
 
-    First the chunk sizes, then, with the best of these, what else is free: whether rows wait for a second pass, how
-    many chunks an iteration computes, how clients are spread over a mesh. Each run stands next to one of the
-    rule's choice, and the median of their ratios counts. In the end those that are near the best run again, and these
-    last runs decide. Arguments are never donated.
+    Candidates are first chunk sizes. Then, with the best sizes, the other parameters vary: whether rows are kept for a
+    second pass, chunks per iteration, and the spread over a mesh. Each run is paired with a run of the rule's choice,
+    and the median of the ratios counts. Finally candidates near the best run again, and these last runs decide.
+    Arguments are never donated.
 
     Args:
-        program: What `jit` returned.
-        form: What it leaves open.
+        program: The result of `jit`.
+        form: The loop form with its free parameters.
         args: The positional arguments of the call.
         kwargs: Its keyword arguments.
-        seconds: Nothing is begun after this time; at least two candidates are compared.
+        seconds: No candidate starts after this time; at least two candidates are compared.
     """
 
     def __init__(
@@ -140,18 +140,18 @@ class Contest:
         self._options = {key: value for key, value in program.options.items() if key not in _DONATES}
         self._seconds, self._began = seconds, time.monotonic()
         self._jitted: dict[Candidate, Jitted] = {}
-        self._timed: dict[Candidate, list[tuple[float, float]]] = {}  # seconds, and over those of the rule next to it
+        self._timed: dict[Candidate, list[tuple[float, float]]] = {}  # seconds, and ratio to the paired run of the rule
 
     def choose(self) -> PlanChoiceRecord:
-        """The choice; by the rule for a program without clients, or one that calls back, prints or writes."""
+        """The choice; by the rule for programs without clients, or programs that call back, print or write."""
         plan = self._plan()
         sizes = candidate_sizes(plan)
         if len(sizes) < 2:
-            return self._by_rule("There is one way to compute its clients on these devices.")
+            return self._by_rule("There is only one way to compute its clients on these devices.")
         if plan.closed.jaxpr.effects:
-            return self._by_rule("The program calls back, prints or writes, which runs for measuring would repeat.")
+            return self._by_rule("The program calls back, prints or writes, which tuning runs would repeat.")
         if jax.process_count() > 1:
-            return self._by_rule("Several processes run it, which could choose differently and wait for each other.")
+            return self._by_rule("Several processes run the program, and could choose differently and deadlock.")
         if (kept := load_choice(plan, self._form)) is not None:
             return kept.replace(program=self.name)
         self._enter(Candidate(size, self._form) for size in sizes)
@@ -163,7 +163,7 @@ class Contest:
         return choice
 
     def best_so_far(self) -> PlanChoiceRecord | None:
-        """Returns the fastest choice before an interrupt; None if fewer than two were timed."""
+        """Returns the fastest choice so far; None if fewer than two candidates were timed."""
         if len(self._timed) < 2:
             return None
         made = self._winner()
@@ -173,7 +173,7 @@ class Contest:
         return choice_record("auto", self._form, program=self.name, source="rule", why=why)
 
     def _plan(self) -> Plan:
-        """The plan of the call, whose static arguments are values and not traced."""
+        """The plan of the call, with its static arguments as values."""
         static = {name: self._program.options[name] for name in _STATIC if name in self._program.options}
         if not static:
             return trace(self._program.fn, *self._args, **self._kwargs).plan
@@ -187,7 +187,7 @@ class Contest:
         return found[0]
 
     def _enter(self, candidates: Iterable[Candidate]) -> None:
-        """Compiles candidates and times each a few times; what is far behind at once is timed no more."""
+        """Compiles candidates and times each a few times; drops slow candidates after their first run."""
         for candidate in candidates:
             if len(self._timed) >= 2 and self._late(_SHARE_OF_FIRST):
                 return
@@ -198,7 +198,7 @@ class Contest:
                     self._pair(candidate)
                 else:
                     self._timed[candidate] = [(self._run(candidate), 1.0)]
-            except Exception:  # out of memory, or a way that this program cannot take: no candidate
+            except Exception:  # out of memory, or unsupported for this program: drop the candidate
                 if not self._timed:
                     raise
                 self._timed.pop(candidate, None)
@@ -208,7 +208,7 @@ class Contest:
                     self._pair(candidate)
 
     def _last_runs(self) -> None:
-        """Times those that are near the best once more; these runs decide alone where there are enough."""
+        """Times candidates near the best again; only these runs count if there are enough."""
         last = [one for one in self._near(_NEAR) if one is not self._rule][:_FINALISTS]
         before = {one: len(self._timed[one]) for one in last}
         for number in range(_LAST):
@@ -220,7 +220,7 @@ class Contest:
             self._timed[one] = again if len(again) >= _FIRST else self._timed[one]
 
     def _pair(self, candidate: Candidate) -> None:
-        """Times a candidate next to the rule's choice: another process slows both, and their ratio is left."""
+        """Times a candidate next to the rule's choice: another process slows both, so the ratio is unaffected."""
         pair = (self._rule, candidate)
         taken = {one: self._run(one) for one in pair[:: 1 if len(self._timed.get(candidate, ())) % 2 else -1]}
         self._timed.setdefault(candidate, []).append((taken[candidate], taken[candidate] / taken[self._rule]))
@@ -244,7 +244,7 @@ class Contest:
         return time.monotonic() - self._began > share * self._seconds
 
     def _run(self, candidate: Candidate) -> float:
-        """Seconds of a call; short ones follow each other, as rounds do, since the first after a pause is slower."""
+        """Seconds of a call; short calls are repeated without pause, since the first after a pause is slower."""
         began, calls, taken = time.perf_counter(), 0, 0.0
         while taken < _LEAST_SECONDS:
             jax.block_until_ready(self._jitted[candidate](*self._args, **self._kwargs))
@@ -253,7 +253,7 @@ class Contest:
 
     def _winner(self) -> PlanChoiceRecord:
         records = {one: self._record(one) for one in self._timed}
-        # A few runs may be wrong by more than many.
+        # Fewer runs need a larger margin.
         sure = [one for one, r in records.items() if r.ratio < next(m for runs, m in _MARGINS if r.runs >= runs)]
         best = min(sure, key=lambda one: records[one].ratio, default=self._rule)
         took = f"{1e3 * records[best].median_seconds:.3g} ms, median of {records[best].runs} runs"
@@ -261,7 +261,7 @@ class Contest:
             why = f"The rule's choice took {took}; none of {len(records) - 1} others was faster by more than the noise."
         else:
             why = (
-                f"{_in_words(best, self._form)} took {took}, each next to one of the rule's choice: "
+                f"{_in_words(best, self._form)} took {took}, each run paired with the rule's choice: "
                 f"{records[best].ratio:.2f} of its time."
             )
         return choice_record(
@@ -287,7 +287,7 @@ class Contest:
 
 
 def candidate_sizes(plan: Plan) -> list[Size]:
-    """The chunk sizes that differ for a plan, "auto" first; None, all at once, where memory allows."""
+    """The distinct chunk sizes for a plan, "auto" first; None (all at once) if memory allows."""
     phases = _phases(plan)
     per_shard = max((_per_shard(phase) for phase in phases), default=1)
     if per_shard == 1:
@@ -302,7 +302,7 @@ def candidate_sizes(plan: Plan) -> list[Size]:
 
 
 def _waiting_forms(plan: Plan, ranked: Sequence[Candidate]) -> list[Candidate]:
-    """The best three chunk sizes with rows that wait for a second pass kept, where they were made again, or reverse."""
+    """The best three chunk sizes with the opposite choice of keeping or recomputing rows."""
     waiting = waiting_bytes(plan)
     form = ranked[0].form
     if not waiting or waiting > _LARGEST_BYTES or form.kept_bytes != KEPT_BYTES:
@@ -312,7 +312,7 @@ def _waiting_forms(plan: Plan, ranked: Sequence[Candidate]) -> list[Candidate]:
 
 
 def _loop_forms(plan: Plan, ranked: Sequence[Candidate]) -> list[Candidate]:
-    """The best one with more chunks in an iteration, and with its clients spread over the mesh by a `vmap`."""
+    """The best candidate with more chunks per iteration, and with its clients spread by a `vmap`."""
     best = ranked[0]
     phases = [phase for phase in _phases(plan) if phase.divisible]
     chunks = max((_per_shard(phase) // _together(best, phase) for phase in phases), default=1)
@@ -346,7 +346,7 @@ def _in_words(candidate: Candidate, asked: LoopForm) -> str:
     named = {None: "All clients of a device together", "auto": "The rule's chunks", 1: "One client at a time"}
     words = [named.get(size, f"{size} clients together")]
     if form.kept_bytes != asked.kept_bytes:
-        words.append("rows for the second pass kept" if form.kept_bytes else "rows for the second pass made again")
+        words.append("rows for the second pass kept" if form.kept_bytes else "rows for the second pass recomputed")
     if form.unroll != asked.unroll:
         words.append(f"{form.unroll} chunks in an iteration")
     if form.spread != asked.spread:
@@ -355,7 +355,7 @@ def _in_words(candidate: Candidate, asked: LoopForm) -> str:
 
 
 def _made_up(x: Argument) -> Argument:
-    """Numbers for a shape; everything else as it is."""
+    """Random numbers or zeros for a shape; other values unchanged."""
     if not isinstance(x, jax.ShapeDtypeStruct):
         return x
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):

@@ -1,4 +1,4 @@
-"""Counting what the sliding window of a convolution really multiplies."""
+"""Counts multiplications of a convolution's sliding window."""
 
 import math
 
@@ -15,8 +15,8 @@ def valid_positions(
 ) -> int:
     """Counts the (output position, window tap) pairs of a convolution's dimension that read an input element.
 
-    Padding and the holes of a dilated input are multiplied by no hardware that a FLOP count should praise; and the
-    batched dot products that the TPU compiler writes as convolutions are exact only when they are left out.
+    Padding and the holes of a dilated input are not counted. This makes the count exact for batched dot products that
+    the TPU compiler writes as convolutions.
 
     Args:
         size: Elements of the input along the dimension.
@@ -39,7 +39,7 @@ def valid_positions(
     if base_dilation == 1 and padding_low == 0 and (out - 1) * stride + (window - 1) * dilation < size:
         return window * out
     last = (size - 1) * base_dilation
-    # Every tap meets an arithmetic progression of positions; walk the shorter side and count the other one.
+    # Every tap meets an arithmetic progression of positions: loop over the shorter side and count the other side.
     short, long, short_step, long_step = window, out, dilation, stride
     if out < window:
         short, long, short_step, long_step = out, window, stride, dilation

@@ -1,4 +1,4 @@
-"""broadcast, map and the reductions as JAX primitives, and the program decorator that gives them clients."""
+"""Broadcast, map and reductions as JAX primitives, and the program decorator with their clients."""
 
 from workbench.primitives import _checkify as _checkify, _jet as _jet
 from workbench.primitives._broadcast import broadcast as broadcast

@@ -21,13 +21,14 @@ def broadcast(
 ) -> PyTree[Shaped[Array, " clients *shape"]]:
     """Sends a value from the server to every client.
 
-    Moves the bytes of `x` once to every client (under a mesh: once to every device that holds some).
+    Sends the bytes of `x` once to every client (under a mesh: once to every device that has clients).
 
     Args:
         x: Pytree of arrays `[*shape]`, at the server.
-        to: Name of the placement that receives it; needed only where there are several. A placement inside others
-            is reached through these: with `{"pods": 4, "clients": 16}`, `to="clients"` gives `[4, 16, *shape]`.
-        at: Name of an outer placement where `x` already is: `broadcast(x, at="pods", to="clients")` sends the value
+        to: Name of the placement that receives the value; needed only with several placements. A nested placement is
+            reached through its outer placements: with `{"pods": 4, "clients": 16}`, `to="clients"` gives `[4, 16,
+            *shape]`.
+        at: Name of an outer placement that already holds `x`: `broadcast(x, at="pods", to="clients")` sends the value
             of each pod, `[4, *shape]`, to the clients of that pod.
         mesh: Mesh to spread the clients over, instead of the one of `jax.set_mesh`.
 
@@ -52,7 +53,7 @@ def broadcast(
             f'`broadcast` was given at="{at}" and to="{placement.name}", but "{at}" is not outside of '
             f'"{placement.name}" here. '
             "A value can only go from an outer placement to an inner one: the outer placements are "
-            f"{[p.name for p in outer]}; leave `at` out to send a value of the server."
+            f"{[p.name for p in outer]}; omit `at` to send a value of the server."
         )
         raise PlacementError(message)
     if outer:

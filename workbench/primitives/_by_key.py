@@ -35,10 +35,10 @@ def reduce_by_key(
     over: str | None = None,
     accumulator: DTypeLike | None = None,
 ) -> PyTree[Shaped[Array, " num_keys *shape"]]:
-    """Groups the values of all clients by an integer key, and adds up or averages each group.
+    """Groups the values of all clients by an integer key, and sums or averages each group.
 
-    Costs one all-reduce of `[num_keys, *shape]` per leaf where the clients are spread over a mesh; a mean counts the
-    group sizes with one more. Keys that exist while Python runs are read once, to check them.
+    Costs one all-reduce of `[num_keys, *shape]` per leaf if the clients are spread over a mesh; a mean needs one more
+    to count the group sizes. Concrete keys are read once, to check them.
 
     Args:
         values: Pytree of arrays `[clients, *items, *shape]`.
@@ -46,17 +46,17 @@ def reduce_by_key(
             client's whole value goes to one group.
         num_keys: Number of groups.
         op: "sum" or "mean".
-        over: Name of the placement; needed only where there are several.
-        accumulator: Dtype to add up in. Default: float32 for bfloat16 and float16, else the dtype of the result.
+        over: Name of the placement; needed only with several placements.
+        accumulator: Dtype of the accumulator. Default: float32 for bfloat16 and float16, else the dtype of the result.
 
     Returns:
-        The same pytree at the server, each leaf `[num_keys, *shape]`, dtypes as in `reduce_sum` and `reduce_mean`. An
-        empty group is 0, as a sum and as a mean. Keys out of range that are only known under a trace belong to no
-        group: their items are dropped, and so are their gradients.
+        The same pytree at the server, each leaf `[num_keys, *shape]`, dtypes as in `reduce_sum` and `reduce_mean`. The
+        sum or mean of an empty group is 0. Traced keys out of range belong to no group: their items and gradients are
+        dropped.
 
     Raises:
         PlacementError: if `values` or `keys` does not have one row per client, if they do not fit each other, or if
-            known keys are out of range.
+            concrete keys are out of range.
 
     Example:
         >>> with program(clients=3):
@@ -64,12 +64,13 @@ def reduce_by_key(
         [2.0, 5.0]
 
     References:
-        Dean and Ghemawat, "MapReduce", OSDI 2004; its transpose hands each group's cotangent back to the group's items.
+        Dean and Ghemawat, "MapReduce", OSDI 2004; its transpose passes each group's cotangent back to the group's
+        items.
     """
     placement, outer = resolve("reduce_by_key", over)
     if op not in ("sum", "mean"):
         message = (
-            f'`reduce_by_key` was given op={op!r}. A group is added up or averaged: pass op="sum" or op="mean"; '
+            f'`reduce_by_key` was given op={op!r}. A group is summed or averaged: pass op="sum" or op="mean"; '
             "for other reductions `map_fn` the clients first."
         )
         raise PlacementError(message)
@@ -122,7 +123,7 @@ def _checked_keys(keys: object, num_keys: int, leaves: list[Any], placement: Pla
     if wrong:
         message = (
             f"`reduce_by_key` was given `keys` of shape {keys.shape} for `values` of shape "
-            f"{', '.join(map(str, wrong))}. Every item has one key, so the shape of `keys` is the beginning of the "
+            f"{', '.join(map(str, wrong))}. Every item has one key, so the shape of `keys` must be a prefix of the "
             "shape of `values`: pass one key per client, or one per item of every client."
         )
         raise PlacementError(message)
@@ -157,7 +158,7 @@ def bind_by_key(
     accumulator: DTypeLike | None = None,
     batch_dims: int = 0,
 ) -> jax.Array:
-    """Binds the sums by key of one array; behind the clients come `batch_dims` axes that values and keys share."""
+    """Binds the sums by key of one array; values and keys share `batch_dims` axes behind the clients."""
     dtype = sum_dtype(values.dtype)
     values = values if values.dtype == dtype else values.astype(dtype)
     values, keys = typed(values, layout), typed(keys, layout)
@@ -192,7 +193,7 @@ def sum_by_key(
 
 
 def _group_numbers(keys: jax.Array, num_keys: int) -> jax.Array:
-    """Keys as numbers that hold `num_keys` itself, which stands for no group."""
+    """Keys in a dtype that can represent `num_keys` itself, which means no group."""
     wide = keys.astype(jnp.int32) if jnp.iinfo(keys.dtype).bits <= 32 else keys
     return jnp.where((wide < 0) | (wide >= num_keys), jnp.full_like(wide, num_keys), wide)
 
@@ -211,7 +212,7 @@ def _evaluate(
     values, keys = spread(values, layout), spread(keys, layout)
     if layout is None or placement.size % layout.size:
         return some(values, keys).astype(values.dtype)
-    # A scatter over all devices would gather every client's rows first; each device adds up its own clients.
+    # A scatter over all devices would first gather all rows, so each device sums its own clients.
     total = jax.shard_map(
         lambda rows, groups: jax.lax.psum(some(rows, groups), layout.axes),
         mesh=layout.mesh if jax.sharding.get_abstract_mesh().empty else None,
@@ -255,7 +256,7 @@ def _bind(values: jax.Array, keys: jax.Array, params: dict[str, Any]) -> jax.Arr
 ad.primitive_jvps[by_key_p] = _jvp
 
 
-# The transpose of adding up groups: every item gets the cotangent of its group, or 0 if it belongs to none.
+# The transpose of summing groups: every item gets the cotangent of its group, or 0 without a group.
 def _transpose(
     cotangent: jax.Array,
     values: jax.Array,
@@ -289,7 +290,7 @@ def _batch(operands: PyTree[Array], axes: Sequence[int | None], *, batch_dims: i
     values, keys = operands
     values_axis, keys_axis = axes
     size = keys.shape[keys_axis] if values_axis is None else values.shape[values_axis]
-    if keys_axis is None:  # groups are the same: the batch is one more axis of the values
+    if keys_axis is None:  # the groups are equal: the batch is one more axis of the values
         end = keys.ndim
         total = bind_by_key(jnp.moveaxis(values, values_axis or 0, end), keys, batch_dims=batch_dims, **params)
         return total, batch_dims + 1
@@ -307,7 +308,7 @@ batching.primitive_batchers[by_key_p] = _batch
 
 
 def group_rows(keys: jax.Array, mask: jax.Array | None, num_keys: int) -> jax.Array:
-    """Keys of rows, with those of absent clients in no group."""
+    """Keys of rows, where absent clients belong to no group."""
     if mask is None:
         return keys
     numbers = _group_numbers(keys, num_keys)

@@ -1,4 +1,4 @@
-"""Host callbacks that raise on a mesh: XLA would end the process, as the other devices wait in their collective."""
+"""Host callbacks that raise on a mesh, where XLA would abort as other devices wait."""
 
 import functools
 import inspect
@@ -27,22 +27,22 @@ def _calls_back(jaxpr: Jaxpr | ClosedJaxpr) -> bool:
 
 
 def calls_back(jaxpr: ClosedJaxpr | Jaxpr) -> bool:
-    """Returns whether a jaxpr calls Python anywhere inside."""
+    """Returns whether a jaxpr contains Python callbacks."""
     return _calls_back(jaxpr.jaxpr if isinstance(jaxpr, ClosedJaxpr) else jaxpr)
 
 
 class CallbackErrors:
-    """Keeps what the callbacks of one compiled program raise, until all devices have finished.
+    """Collects exceptions of a compiled program's callbacks until all devices have finished.
 
-    A callback that raises on one device stops that device, the others wait for it in their collective, and XLA ends the
-    process after 40 seconds. While a call made by `call` runs, such a callback gives NaN (0 for integers) instead, and
-    the exception is raised once the call is over, so that no result holds those values. Elsewhere it raises as in JAX.
+    A callback that raises on one device stops that device. The other devices wait for it in their collective, and XLA
+    aborts the process after 40 seconds. During `call`, such a callback returns NaN (0 for integers) instead, and the
+    exception is raised after the call, so that no result contains these values. Outside of `call`, it raises as in JAX.
     """
 
     def __init__(self, name: str, stage: str | None = None) -> None:
         self.name: str = name
         self.stage: str = name if stage is None else stage
-        self.none: bool = False  # nothing of the program calls back, as far as it was traced
+        self.none: bool = False  # the program has no callbacks, as far as it was traced
         self._found = False
         self._running: list[None] = []
         self._raised: list[tuple[str, BaseException]] = []
@@ -65,21 +65,21 @@ class CallbackErrors:
         finally:
             self._running.pop()
             raised = list(self._raised)
-            if not self._running:  # whoever runs the program at the same time has computed without a callback too
+            if not self._running:  # concurrent calls of the program have also computed without the callback
                 self._raised.clear()
         if raised:
             raise self._error(raised) from raised[0][1]
         return results
 
     def guarded(self, closed: ClosedJaxpr) -> ClosedJaxpr:
-        """The same program, whose callbacks do not end the process; itself where it has none."""
+        """The same program with guarded callbacks; unchanged without callbacks."""
         if not calls_back(closed):
             return closed
         self._found, self.none = True, False
         return _Guarding(self._callback).closed(closed)
 
     def guarding(self, fn: Callable) -> Callable:
-        """A function to be compiled instead of `fn`, whose callbacks do not end the process."""
+        """A function to compile instead of `fn`, with guarded callbacks."""
 
         @functools.wraps(fn)
         def guarded(*args: PyTree[Array]) -> PyTree[Array]:
@@ -95,7 +95,7 @@ class CallbackErrors:
         has_keys = any(map(_is_key, results))
 
         def guarded(*values: Array) -> Sequence[ArrayLike]:
-            if not (self._running and self._raised) or has_keys:  # else the results are thrown away already
+            if not (self._running and self._raised) or has_keys:  # otherwise the results are already discarded
                 try:
                     answer = callback(*values)
                     return answer if not results or has_keys else _checked(answer, results, _batch(values, operands))
@@ -112,9 +112,9 @@ class CallbackErrors:
         name, error = raised[0]
         message = (
             f"`{self.name}` failed: its host callback `{name}` raised {type(error).__name__}: {str(error)[:500]}. "
-            "On several devices a callback that raises would leave the others waiting, so the results were "
-            "computed without it and thrown away. Mend the callback, or let it return a value that says what went "
-            "wrong; `engines.Sequential()` runs client by client and names the one that fails."
+            "On several devices a callback that raises would leave the other devices waiting, so the results were "
+            "computed without it and discarded. Fix the callback, or let it return a value that reports the error; "
+            "`engines.Sequential()` runs client by client and names the one that fails."
         )
         return EngineError(message, stage=self.stage)
 
@@ -139,19 +139,19 @@ class _Guarding(Rewriting):
 
 
 def _batch(values: Sequence[ArrayLike], operands: Sequence[Aval]) -> tuple[int, ...]:
-    """The axes that `vmap` has put before those of the traced operands: a vectorised callback gets all rows at once."""
+    """The leading axes that `vmap` added to the traced operands of a vectorised callback."""
     pairs = zip(map(np.shape, values), operands, strict=True)
     known = [(shape, x) for shape, x in pairs if not _is_key(x)]
     return np.broadcast_shapes(*(shape[: len(shape) - len(x.shape)] for shape, x in known))
 
 
 def _is_key(aval: Aval) -> bool:
-    """Returns whether it is of a type whose values have other shapes, such as random keys."""
+    """Returns whether values of a type have other shapes, such as random keys."""
     return bool(jax.numpy.issubdtype(aval.dtype, jax.dtypes.extended))
 
 
 def _checked(answer: Sequence[ArrayLike], results: Sequence[Aval], batch: tuple[int, ...]) -> tuple[np.ndarray, ...]:
-    """Checks the results of a callback as JAX does, since an error there would end the process."""
+    """Checks the results of a callback as JAX does, because an error in JAX would abort the process."""
     arrays = tuple(np.asarray(value) for value in answer)
     found, wanted = [(x.shape, x.dtype) for x in arrays], [(batch + x.shape, x.dtype) for x in results]
     if found != wanted:
@@ -162,7 +162,7 @@ def _checked(answer: Sequence[ArrayLike], results: Sequence[Aval], batch: tuple[
 
 
 def _written(callback: Callable) -> object:
-    """The user's function in what JAX made of it."""
+    """The user's function inside JAX's wrapper."""
     inner = getattr(callback, "callback_func", None)
     if inner is not None:
         return inner

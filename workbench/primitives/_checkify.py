@@ -1,6 +1,6 @@
-"""Rules of `jax.experimental.checkify`: errors inside clients are found, and the message names the client.
+"""Rules of `jax.experimental.checkify`: reports errors inside clients, and names the client.
 
-The checks are MapReduce again: a map that returns every client's error, and reductions that pick the first one.
+The checks are again MapReduce: a map that returns every client's error, and reductions that select the first error.
 """
 
 import functools
@@ -70,7 +70,7 @@ def _map_checked(
 def _first_failure(
     happened: Array, code: Array, payload: Sequence[Array], placement: Placement, layout: Layout | None
 ) -> tuple[Array, Array, list[Array]]:
-    """The error that comes first in the program, at the client of the lowest number: as in plain JAX."""
+    """The first error in the program, at the client with the lowest number, as in plain JAX."""
     none, size = jnp.iinfo(code.dtype).max, placement.size
     over = functools.partial(bind_map, placement=placement, layout=layout, name="check")
     numbers = jnp.arange(size, dtype=jnp.int32)

@@ -1,4 +1,4 @@
-"""Checks of what a user hands to a primitive: arrays, and one row per client."""
+"""Checks the user's arguments of primitives: arrays, and one row per client."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from workbench.primitives._static import hide_static, is_array, refuse_deleted, 
 
 
 class Structure:
-    """A pytree without its arrays: leaves that are no arrays are part of it."""
+    """The structure of a pytree, including its leaves that are not arrays."""
 
     def __init__(self, treedef: PyTreeDef, *, static: bool) -> None:
         self.treedef, self._static = treedef, static
@@ -23,15 +23,15 @@ class Structure:
         return show_static(tree) if self._static else tree
 
     def hidden(self, arrays: Sequence[jax.Array | int]) -> PyTree[Array]:
-        """The pytree with these arrays and without leaves that are none."""
+        """The pytree with these arrays, without other leaves."""
         return jax.tree.unflatten(self.treedef, arrays)
 
 
 def as_arrays(operation: str, argument: str, tree: PyTree[Array]) -> tuple[list[jax.Array], Structure]:
-    """The arrays of `tree`, and the rest of it, with leaves that are no arrays (functions, names) as static parts.
+    """The arrays of `tree`, and its structure with other leaves (functions, names) as static parts.
 
     Raises:
-        ProgramError: naming every leaf that is neither an array nor can be static, and every deleted array.
+        ProgramError: if leaves are neither arrays nor can be static, or are deleted arrays; names all of them.
     """
     leaves, treedef = jax.tree.flatten(tree)
     refuse_forked(operation)
@@ -47,15 +47,14 @@ def _hidden_leaves(operation: str, argument: str, tree: PyTree[Array]) -> tuple[
     hidden = hide_static(tree)
     paths, treedef = jax.tree_util.tree_flatten_with_path(hidden)
     wrong = [(path, leaf) for path, leaf in paths if not is_array(leaf)]
-    if not paths:  # without any array there is nothing to place
+    if not paths:  # a tree without arrays has nothing to place
         wrong = jax.tree_util.tree_flatten_with_path(tree)[0]
     if wrong:
         listed = "; ".join(f"{argument}{jax.tree_util.keystr(path)} = {_short(leaf)}" for path, leaf in wrong[:5])
         message = (
             f"`{operation}` received {len(wrong)} leaf/leaves that are not arrays: {listed}. Only arrays and numbers "
-            "can be placed at clients; next to them a pytree may have static leaves that are hashable, such as "
-            "functions and names. Take other values out of the pytree, and close over them or pass them as static "
-            "arguments of the program."
+            "can be placed at clients; a pytree may also have hashable static leaves, such as functions and names. "
+            "Remove other values from the pytree, and close over them or pass them as static arguments of the program."
         )
         raise ProgramError(message)
     return [leaf for _, leaf in paths], treedef
@@ -65,7 +64,7 @@ def check_clients(operation: str, argument: str, tree: PyTree[Array], placement:
     """Checks that every leaf has one row per client.
 
     Raises:
-        PlacementError: naming every leaf that has not.
+        PlacementError: if leaves do not; names all of them.
     """
     wrong = [
         (path, tuple(leaf.shape))

@@ -1,4 +1,4 @@
-"""`sample` draws a cohort, `select` takes its rows: a round with some of the clients."""
+"""`sample` draws a cohort, and `select` takes its rows: a round with some of the clients."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -31,23 +31,24 @@ def select(
     *,
     over: str | None = None,
 ) -> PyTree[Shaped[Array, " cohort *shape"]]:
-    """The rows of some of the clients: a cohort.
+    """Selects the rows of some clients: a cohort.
 
-    Moves the selected rows to the devices that compute the cohort. Run the cohort's round in a program of its size:
-    `with program(clients=len(indices)): …`. Indices that exist while Python runs are read once, to check them.
+    Sends the selected rows to the devices that compute the cohort. Run the cohort's round in a program of the cohort's
+    size: `with program(clients=len(indices)): …`. Concrete indices are read once, to check them.
 
     Args:
         tree: Pytree of arrays `[clients, *shape]`.
-        indices: Numbers of the clients, ints `[cohort]`; one client may come several times.
-        over: Name of the placement; needed only where there are several. Clients of an inner placement are selected in
-            each outer one, with the same `indices`, or with a row `[outer, cohort]` for each.
+        indices: Numbers of the clients, ints `[cohort]`; clients may be repeated.
+        over: Name of the placement; needed only with several placements. Clients of an inner placement are selected in
+            each outer client, with the same `indices`, or with one row of `[outer, cohort]` each.
 
     Returns:
-        The same pytree, each leaf `[cohort, *shape]`. Its gradient is a row for every client, 0 for those not selected.
+        The same pytree, each leaf `[cohort, *shape]`. Its gradient has a row for every client, 0 for clients that are
+        not selected.
 
     Raises:
-        PlacementError: if a leaf does not have one row per client, or if indices that are known are not numbers of
-            clients. Under a trace, indices below or above are taken as the first or the last client.
+        PlacementError: if a leaf does not have one row per client, or if concrete indices are out of range. Traced
+            indices are clamped to the first or last client.
 
     Example:
         >>> with program(clients=4):
@@ -112,24 +113,24 @@ def sample(
 ) -> Int32[Array, " cohort"] | Bool[Array, " clients"]:
     """Draws `size` different clients at random.
 
-    Computed at the server; nothing moves.
+    Computed at the server, without communication.
 
     Args:
-        key: A PRNG key, `jax.random.key(seed)` or a raw one.
+        key: A PRNG key: `jax.random.key(seed)` or a raw key.
         size: Number of clients to draw, at most the number of clients.
-        over: Name of the placement; needed only where there are several. Clients of an inner placement are drawn
-            again in each outer one.
+        over: Name of the placement; needed only with several placements. Clients of an inner placement are drawn
+            separately in each outer client.
         form: "index" for `select`, "mask" for the `where=` of a reduction.
-        weights: How likely each client is to be drawn next, `[clients]`, non-negative. Default: all alike. A client of
-            weight 0 is drawn only when no other is left.
+        weights: Relative probability of each client to be drawn next, `[clients]`, non-negative. Default: equal. A
+            client of weight 0 is drawn only if no other client is left.
 
     Returns:
         With "index" the clients' numbers, int32 `[size]`, in the order drawn; with "mask" bools `[clients]`, `size` of
-        them true. For an inner placement one such row per outer one.
+        them true. For an inner placement, one such row per outer client.
 
     Raises:
-        PlacementError: if `size` is not between 1 and the number of clients, if `form` is neither of the two, or if
-            `weights` is not one number per client.
+        PlacementError: if `size` is not between 1 and the number of clients, if `form` is unknown, or if `weights` is
+            not one number per client.
 
     Example:
         >>> with program(clients=10):
@@ -182,7 +183,7 @@ def _chances(weights: ArrayLike | None, placement: Placement) -> jax.Array | Non
         message = (
             f'`sample` was given `weights` of shape {weights.shape}, but the placement "{placement.name}" has '
             f"{placement.size} clients. Each client needs exactly one weight: pass a vector of shape "
-            f"({placement.size},), or leave `weights` out to draw all clients with equal chance."
+            f"({placement.size},), or omit `weights` to draw all clients with equal probability."
         )
         raise PlacementError(message)
     return weights if jnp.issubdtype(weights.dtype, jnp.floating) else weights.astype(jnp.result_type(float))
@@ -250,7 +251,7 @@ def _jvp(
     return rows, _bind(primitive, slope, indices, **params)
 
 
-# What was taken from a client goes back to it; what was put at a client is taken from it.
+# The transpose of taking rows adds them back to their clients; the transpose of adding rows takes them.
 def _transpose(
     other: Primitive, cotangent: jax.Array | ad.Zero, x: ad.UndefinedPrimal, indices: jax.Array, **params: Param
 ) -> list[jax.Array | ad.Zero | None]:
@@ -268,7 +269,7 @@ def _batch(
     **params: Param,
 ) -> tuple[jax.Array, int]:
     (x, indices), (x_axis, indices_axis) = operands, axes
-    if indices_axis is None:  # the same clients: the batch is one more axis of what they hold
+    if indices_axis is None:  # equal indices: the batch is one more axis of the rows
         assert x_axis is not None
         position = 1 + batch_dims
         return _bind(primitive, jnp.moveaxis(x, x_axis, position), indices, batch_dims=batch_dims, **params), position

@@ -1,4 +1,4 @@
-"""`emit`: hands a value out of a running program, whatever transformations it is under; free when nobody listens."""
+"""`emit`: sends a value out of a running program under any transformation; free without a listener."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,16 +21,15 @@ emit_p.multiple_results = True
 
 
 def emit(name: str, value: Shaped[ArrayLike, " ..."]) -> None:
-    """Shows `value` to whoever listens to this program, with the identity of the client, round and step it comes from.
+    """Sends `value` to listeners of the program, with the numbers of its client, round and step.
 
-    Costs nothing when nobody listens: the value is not even computed. Works inside `workbench.jit`, engines and
-    `run_rounds`, and there under map_fn, scan, cond, grad, sharding and nested `jax.jit`. A function that is compiled
-    by `jax.jit` alone delivers nothing, and `listen` warns of it. JAX drops values inside a `while_loop`, whose length
-    is unknown, and inside a `scan` that is differentiated as a whole. Those of a `value_and_grad` inside the loop are
-    delivered.
+    Costs nothing without a listener: the value is not computed. Works in `workbench.jit`, engines and `run_rounds`,
+    also under map_fn, scan, cond, grad, sharding and nested `jax.jit`. A function that is compiled only by `jax.jit`
+    delivers nothing, and `listen` warns about it. JAX drops values inside a `while_loop`, whose length is unknown, and
+    inside a `scan` that is differentiated as a whole. Values of a `value_and_grad` inside the loop are delivered.
 
     Args:
-        name: What the value is called: "loss", "update norm", …
+        name: Name of the value: "loss", "update norm", …
         value: An array or number, of any shape.
 
     Raises:
@@ -52,8 +51,7 @@ def emit(name: str, value: Shaped[ArrayLike, " ..."]) -> None:
     """
     if not isinstance(name, str) or not is_array(value):
         message = (
-            f"`emit` was given name={name!r} and a value of type {type(value).__name__}. What is emitted is one array "
-            "with "
+            f"`emit` was given name={name!r} and a value of type {type(value).__name__}. An emission is one array with "
             'a name: write `emit("loss", loss)`, and call it once per array of a pytree.'
         )
         raise ProgramError(message)

@@ -1,4 +1,4 @@
-"""Maximum and minimum over clients as primitives; their derivative goes to the clients that hold the extreme."""
+"""Maximum and minimum over clients as primitives, differentiated at the clients with the extreme."""
 
 import functools
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from workbench.primitives._map import bind_map
 max_p: Primitive = Primitive("reduce_max")
 min_p: Primitive = Primitive("reduce_min")
 
-# The map that finds the clients who hold an extreme compares rows exactly: a plan must not compute these rows twice.
+# The map that finds clients with the extreme compares rows exactly, so a plan must not recompute these rows.
 HOLDS = "holds"
 
 
@@ -63,7 +63,7 @@ for _primitive, _reduction in ((max_p, jnp.max), (min_p, jnp.min)):
     register_reduction(_primitive, functools.partial(_extreme, reduction=_reduction))
 
 
-# A tangent of the extreme is the mean of the tangents of the clients that hold it: two sums and a broadcast.
+# The tangent of the extreme is the mean of the tangents of the clients with the extreme: two sums and a broadcast.
 def _extreme_jvp(
     primitive: Primitive,
     primals: PyTree[Array],
@@ -83,7 +83,7 @@ def _extreme_jvp(
 def mean_over_holders(
     primitive: Primitive, x: jax.Array, placement: Placement, layout: Layout | None
 ) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
-    """Returns the extreme of the rows, and the mean over the clients that hold it as a function of other rows."""
+    """Returns the extreme, and a function that averages rows over the clients with the extreme."""
     extreme = bind_reduction(primitive, x, placement, layout)
     at_clients = bind_broadcast(extreme, placement, layout)
     (holds,) = bind_map(

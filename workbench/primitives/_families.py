@@ -1,4 +1,4 @@
-"""The primitives by what they do, for everything that reads programs."""
+"""The primitives grouped by role, for code that reads programs."""
 
 from workbench.primitives._by_key import by_key_p
 from workbench.primitives._cohort import place_p, select_p

@@ -1,4 +1,4 @@
-"""Broadcast, sum and mean over clients as primitives: linear maps, of which each is the transpose of another."""
+"""Broadcast, sum and mean over clients as primitives: linear maps that are each other's transposes."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ broadcast_p: Primitive = Primitive("broadcast")
 sum_p: Primitive = Primitive("reduce_sum")
 mean_p: Primitive = Primitive("reduce_mean")
 
-# Below this many elements a plain sum is as fast as the product with ones that the CPU prefers above it.
+# Below this size a plain sum is as fast as the product with ones, which is faster for larger arrays on CPUs.
 _PRODUCT_FROM_ELEMENTS = 1 << 14
 
 
@@ -33,14 +33,14 @@ def bind_broadcast(x: ArrayLike, placement: Placement, layout: Layout | None) ->
 
 
 def rows_of(aval: Aval, placement: Placement, layout: Layout | None) -> Aval:
-    """The type of one row per client of something of type `aval`."""
+    """The type of one row per client, for values of type `aval`."""
     if layout is None:
         return _jax_compat.add_leading_axis(aval, placement.size, None)
     return _jax_compat.add_leading_axis(aval, placement.size, layout.explicit_axes, layout.mesh)
 
 
 def typed(x: jax.Array, layout: Layout | None) -> jax.Array:
-    """`x` with the explicit type of its layout; under Auto axes and without a mesh nothing changes."""
+    """`x` with the explicit type of its layout; unchanged under Auto axes or without a mesh."""
     if layout is None or not layout.explicit:
         return x
     spec = jax.typeof(x).sharding.spec
@@ -72,7 +72,7 @@ def _broadcast_type(x: Aval, *, placement: Placement, layout: Layout | None) -> 
 mlir.register_lowering(broadcast_p, mlir.lower_fun(_broadcast, multiple_results=False))
 
 
-# The transpose of sending one value to all is adding up what comes back from all.
+# The transpose of sending a value to all clients is summing over all clients.
 def _broadcast_transpose(
     cotangent: jax.Array | ad.Zero, x: ad.UndefinedPrimal, *, placement: Placement, layout: Layout | None
 ) -> list[Any]:
@@ -165,7 +165,7 @@ def _mean(
 
 
 def _compiled_once(rule: Callable) -> Callable:
-    """Eager evaluation in one call of a compiled function instead of one per operation; not under a mesh."""
+    """Evaluates eagerly in one compiled call instead of one call per operation; not under a mesh."""
 
     @functools.lru_cache(maxsize=256)
     def compiled(**params: object) -> Callable:
@@ -190,7 +190,7 @@ def _batch(
 
 
 def register_reduction(primitive: Primitive, rule: Callable) -> None:
-    """The rules that every reduction over clients has: evaluate, type, lower, batch."""
+    """Registers the rules of a reduction over clients: evaluate, type, lower, batch."""
     primitive.def_impl(_compiled_once(rule))
     primitive.def_abstract_eval(_type)
     mlir.register_lowering(primitive, mlir.lower_fun(rule, multiple_results=False))

@@ -1,4 +1,4 @@
-"""`map_fn`: one function, once per client; a primitive that keeps the function of *one* client in the program."""
+"""`map_fn`: one function, once per client; a primitive with the jaxpr of *one* client."""
 
 import functools
 import inspect
@@ -34,26 +34,26 @@ from workbench.primitives._static import hide_static, is_array, show_static
 map_p: Primitive = Primitive("map_fn")
 map_p.multiple_results = True
 
-_MOST_ASKED, _MOST_FAILURES = 1024, 8  # clients that are called alone to find those that fail
+_MOST_ASKED, _MOST_FAILURES = 1024, 8  # maximum number of clients that are called alone to find failing clients
 
 
 def map_fn(fn: Callable, args: PyTree[Array], *, over: str | None = None, mesh: AnyMesh | None = None) -> PyTree[Array]:
-    """Calls `fn` once for every client, each with its own row of `args`.
+    """Calls `fn` once per client, with the client's row of `args`.
 
-    Moves nothing between clients, except that values which `fn` closes over are broadcast to them.
+    Sends nothing between clients; values that `fn` closes over are broadcast to the clients.
 
     Args:
-        fn: Function of one client. Sees the rows without the leading clients axis.
+        fn: Function of one client. Its arguments lack the leading clients axis.
         args: Pytree of arrays `[clients, ...]`. A tuple is unpacked: `fn(*args)`.
-        over: Name of the placement; needed only where there are several.
+        over: Name of the placement; needed only with several placements.
         mesh: Mesh to spread the clients over, instead of the one of `jax.set_mesh`.
 
     Returns:
-        What `fn` returns, each leaf with a leading axis of clients.
+        The results of `fn`, each leaf with a leading clients axis.
 
     Raises:
         PlacementError: outside of a program, or if an argument's leading axis is not the number of clients.
-        ProgramError: if `fn` raises, or returns something that is not arrays.
+        ProgramError: if `fn` raises, or returns values that are not arrays.
 
     Example:
         >>> with program(clients=3):
@@ -70,7 +70,7 @@ def map_fn(fn: Callable, args: PyTree[Array], *, over: str | None = None, mesh: 
             return map_fn(fn, rows, over=placement.name, mesh=mesh)
 
         of_group.__name__ = "<lambda>"
-        of_group.__wrapped__ = fn  # pyright: ignore[reportFunctionMemberAccess] -- whose parameters the rows have
+        of_group.__wrapped__ = fn  # pyright: ignore[reportFunctionMemberAccess] -- whose parameters the rows bind to
         return map_fn(of_group, _tuple(args), over=outer[0].name)
     operands, structure = as_arrays("map_fn", "args", args)
     check_clients("map_fn", "args", structure.hidden(operands), placement)
@@ -87,7 +87,7 @@ def map_fn(fn: Callable, args: PyTree[Array], *, over: str | None = None, mesh: 
 
 
 def _at_once(call: "_ClientCall", operands: Sequence[Array], placement: Placement) -> list[Array]:
-    """Evaluates all clients; an error that only some of them raise, such as that of a check, names the first."""
+    """Evaluates all clients; if only some clients raise, such as in a check, the error names the first."""
     try:
         return jax.vmap(call, axis_name=placement.name, axis_size=placement.size)(*operands)
     except ProgramError:
@@ -98,9 +98,9 @@ def _at_once(call: "_ClientCall", operands: Sequence[Array], placement: Placemen
                 call(*(x[client] for x in operands))
             except ProgramError as error:
                 failures[client] = error
-            except Exception:  # alone, a client fails for another reason, such as a collective: the first error stands
+            except Exception:  # a single client failed for another reason, such as a collective: keep the first error
                 break
-            if failures and len(failures) <= client:  # a client went through
+            if failures and len(failures) <= client:  # a client succeeded
                 first = failures[min(failures)]
                 raise first from first.__cause__
             if len(failures) == _MOST_FAILURES:
@@ -111,7 +111,7 @@ def _at_once(call: "_ClientCall", operands: Sequence[Array], placement: Placemen
 def _one_by_one(
     call: "_ClientCall", operands: Sequence[Array], placement: Placement, layout: Layout | None
 ) -> list[Array]:
-    """Under `jax.disable_jit`: client by client, so that `print` and breakpoints in the function see values."""
+    """Runs client by client under `jax.disable_jit`, so that `print` and breakpoints see values."""
     shared = [gather(x, layout) for x in operands]
     rows = []
     for client in range(placement.size):
@@ -121,7 +121,7 @@ def _one_by_one(
         except ProgramError as error:
             if not _jax_compat.is_unbound_axis(error.__cause__, placement.name):
                 raise
-            call.client = None  # it talks to the other clients: only all of them together have an answer
+            call.client = None  # clients communicate: they must run together
             return jax.vmap(call, axis_name=placement.name, axis_size=placement.size)(*shared)
     return [spread(jax.numpy.stack(values), layout) for values in zip(*rows, strict=True)]
 
@@ -144,7 +144,7 @@ class _ClientCall:
         self.scope = ProgramScope(scope.placements, scope.placements.index(placement) + 1)
         self.name = getattr(fn, "__name__", type(fn).__name__)
         self.result_structure: PyTreeDef | None = None
-        self.client: int | None = None  # its number, where the clients run one by one
+        self.client: int | None = None  # client number, if clients run one by one
 
     @property
     def arguments(self) -> list[str]:
@@ -176,10 +176,9 @@ class _ClientCall:
         if wrong:
             message = (
                 f"`map_fn` called `{self.name}`, which returned {len(wrong)} leaf/leaves that are not arrays, the "
-                f"first of type {type(wrong[0]).__name__}: {str(wrong[0])[:60]!r}. What one client returns is stacked "
-                "over "
-                f'the {self.placement.size} clients of "{self.placement.name}", so it must be a pytree of arrays and '
-                "numbers: return those, and keep the rest outside of the program."
+                f"first of type {type(wrong[0]).__name__}: {str(wrong[0])[:60]!r}. The results of one client are "
+                f'stacked over the {self.placement.size} clients of "{self.placement.name}", so they must be a pytree '
+                "of arrays and numbers: return only these, and keep other values outside of the program."
             )
             raise ProgramError(message)
         return [jax.numpy.asarray(leaf) for leaf in leaves]
@@ -195,13 +194,13 @@ class _ClientCall:
             )
         return (
             f"`map_fn` could not call the client function `{self.name}` {place}: {raised}. The function is called "
-            f"once, with one client's values, here ({shapes}), without the leading axis of clients. Correct it for "
+            f"once, with one client's values, here ({shapes}), without the leading axis of clients. Change it for "
             "these shapes; the exception above points to the line."
         )
 
 
 def _parameters(fn: Callable) -> list[str]:
-    """The positional parameters of a function, the one that takes all others with its star."""
+    """The positional parameters of a function, including `*args` with its star."""
     try:
         found = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):  # a builtin without a signature
@@ -213,11 +212,11 @@ def _parameters(fn: Callable) -> list[str]:
 
 
 def _client_error(cause: Exception, message: str) -> ProgramError:
-    """A `ProgramError` that `except type(cause)` catches as well: callers handle their exceptions as ever."""
+    """A `ProgramError` that `except type(cause)` also catches, so that callers can handle their exceptions."""
     try:
         mixed = type("ProgramError", (ProgramError, type(cause)), dict(_MIXED))
         error = mixed.__new__(mixed)
-    except TypeError:  # classes with a layout of their own cannot be mixed in
+    except TypeError:  # classes with another instance layout cannot be mixed in
         return ProgramError(message)
     error.args = (message,)
     return error
@@ -226,7 +225,7 @@ def _client_error(cause: Exception, message: str) -> ProgramError:
 _MIXED = {
     "__module__": ProgramError.__module__,
     "__str__": lambda error: error.args[0],
-    "__reduce__": lambda error: (ProgramError, error.args),  # another process does not know the mixed class
+    "__reduce__": lambda error: (ProgramError, error.args),  # the mixed class is unknown in other processes
 }
 
 
@@ -240,7 +239,7 @@ def bind_map(
     source: Callable | None = None,
     arguments: Sequence[str] = (),
 ) -> list[Array]:
-    """Traces a flat function of one client and binds it; what it closes over becomes explicit broadcasts."""
+    """Traces a flat function of one client and binds it; closed-over values become broadcasts."""
     operands = [typed(x, layout) for x in operands]
     avals = [_jax_compat.drop_leading_axis(_jax_compat.aval_of(x)) for x in operands]
     jaxpr, closed_over = _jax_compat.trace_to_jaxpr(
@@ -258,7 +257,7 @@ def bind_map_jaxpr(
         return map_p.bind(*operands, jaxpr=jaxpr, placement=placement, layout=layout, name=name)
 
 
-# Evaluate: every client of a device at once. The plan has a better way: see workbench/plan.
+# Evaluate: all clients of a device at once. The plan has a better lowering: see workbench/plan.
 def _evaluate(
     *operands: Array, jaxpr: ClosedJaxpr, placement: Placement, layout: Layout | None, name: str
 ) -> list[Array]:
@@ -267,7 +266,7 @@ def _evaluate(
     together = layout is not None and layout.explicit and _jax_compat.uses_named_axes(jaxpr)
     operands = tuple(gather(x, layout) if together else spread(x, layout) for x in operands)
     if layout is not None and layout.explicit and not jax.sharding.get_abstract_mesh().empty:
-        # The types of constants that the client closes over were made by numpy arrays, which know no mesh.
+        # Closed-over constants from numpy arrays have types without a mesh.
         jaxpr = rebase(jaxpr)
     call = jax.vmap(
         jaxpr_as_fun(jaxpr),
@@ -363,7 +362,7 @@ def _jvp_together(
     layout: Layout | None,
     name: str,
 ) -> tuple[list[Array], list[Array | ad.Zero]]:
-    """One map of outputs and tangents, for what JAX differentiates forwards only, as Pallas kernels."""
+    """One map of outputs and tangents, for operations with forward derivatives only, such as Pallas kernels."""
     moving = [not isinstance(t, ad.Zero) for t in tangents]
     moved = [t for t in tangents if not isinstance(t, ad.Zero)]
     outputs_move = [not _jax_compat.is_float0(aval.to_tangent_aval()) for aval in jaxpr.out_avals]
@@ -390,7 +389,7 @@ def _jvp_together(
 def _along(
     jaxpr: ClosedJaxpr, inputs: Sequence[Array], moving: Sequence[bool]
 ) -> tuple[Callable[..., list[Array]], tuple[Array, ...]]:
-    """The jaxpr as a function of its moving inputs alone, and those inputs."""
+    """The jaxpr as a function of its inputs with tangents only, and these inputs."""
 
     def of_moving(*values: Array) -> list[Array]:
         supply = iter(values)
@@ -402,7 +401,7 @@ def _along(
 class _Linearization:
     """Splits one client's jaxpr into (outputs, residuals) and a linear jaxpr of (residuals, tangents).
 
-    Each residual is ("input", i), ("computed", i) or ("constant", array): an input is not handed through a second time.
+    Each residual is ("input", i), ("computed", i) or ("constant", array): an input is not passed on a second time.
     """
 
     def __init__(self, jaxpr: ClosedJaxpr, moving: Sequence[bool], axis_sizes: dict[str, int]) -> None:
@@ -423,7 +422,7 @@ class _Linearization:
         self.outputs_move = [not _jax_compat.is_float0(aval) for aval in linear.out_avals]
         linear, used = _jax_compat.drop_dead_code(linear, self.outputs_move)
         self.linear = linear
-        # Pruning drops unused tangent inputs as well; the linear map takes every moving tangent, so put them back.
+        # Pruning also drops unused tangent inputs; the linear map takes every nonzero tangent, so add them again.
         found_used, tangents_used = used[: len(found)], used[len(found) :]
         self.linear = _with_all_inputs(linear, tangents_used, moved, sum(found_used))
         positions = {id(x): i for i, x in enumerate(inputs)}
@@ -481,7 +480,7 @@ def _transpose(
     linear = [isinstance(x, ad.UndefinedPrimal) for x in operands]
     pushed = [not isinstance(ct, ad.Zero) for ct in cotangents]
     known = [x for x in operands if not isinstance(x, ad.UndefinedPrimal)]
-    pulled: list[bool] = []  # set while the client is traced: which of the linear inputs get a cotangent
+    pulled: list[bool] = []  # set while the client is traced: linear inputs that get a cotangent
 
     def transposed(*values: Array) -> list[Array]:
         given = iter(values)
@@ -525,7 +524,7 @@ def _behind(x: Array, axis: int | None) -> Array:
 batching.primitive_batchers[map_p] = _batch
 
 
-# Prune: outputs that nobody reads, and what only they need.
+# Prune: unread outputs, and inputs that only these need.
 def _prune(used_outputs: list[bool], equation: JaxprEqn) -> tuple[list[bool], JaxprEqn | None]:
     if not any(used_outputs) and not equation.effects:
         return [False] * len(equation.invars), None

@@ -1,4 +1,4 @@
-"""Clients that are known only while the program runs: inside `only_present`, every reduction takes those alone."""
+"""Clients present at run time: inside `only_present`, reductions use only present clients."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ def only_present(masks: Mapping[Placement, jax.Array]) -> Iterator[None]:
     """Traces reductions over the clients that `masks`, bool `[clients]` by placement, mark as present."""
     token = _PRESENT.set(masks)
     try:
-        with _jax_compat.jit_keys().present(object()):  # what was traced with other masks must be traced again
+        with _jax_compat.jit_keys().present(object()):  # programs traced with other masks must be traced again
             yield
     finally:
         _PRESENT.reset(token)
@@ -33,10 +33,10 @@ def is_partial() -> bool:
 
 
 def present_of(placement: Placement, rows: object) -> jax.Array | None:
-    """The mask of the present clients, None where all are; a function of the rows that are reduced by it.
+    """The mask of the present clients for reducing `rows`; None if all clients are present.
 
-    In each iteration of a loop others are present. JAX takes what does not depend on the iteration out of a loop when
-    it differentiates, and the rows keep the mask in.
+    Each iteration of a loop has other present clients. Differentiation moves loop-invariant values out of a loop; the
+    dependence on the rows keeps the mask inside.
     """
     present = (_PRESENT.get() or {}).get(placement)
     if present is None:
@@ -50,7 +50,7 @@ def present_of(placement: Placement, rows: object) -> jax.Array | None:
 
 
 def also_present(where: object, placement: Placement, rows: object) -> object:
-    """The mask `where` of the user and the one of the present clients as one."""
+    """The user's mask `where` combined with the mask of the present clients."""
     present = present_of(placement, rows)
     if present is None or where is None:
         return where if present is None else present
@@ -58,14 +58,14 @@ def also_present(where: object, placement: Placement, rows: object) -> object:
 
 
 def require_all(operation: str, reason: str) -> None:
-    """Refuses a round that goes on without some clients.
+    """Raises if a round may continue without some clients.
 
     Raises:
         ProgramError: inside `only_present`.
     """
     if is_partial():
         message = (
-            f"`{operation}` was traced for an engine with a `quorum`, whose rounds go on without the clients that do "
+            f"`{operation}` was traced for an engine with a `quorum`, whose rounds continue without clients that do "
             f"not answer. {reason} Use an engine without `quorum`, or another aggregator."
         )
         raise ProgramError(message)

@@ -1,4 +1,4 @@
-"""`program`: gives a function its clients."""
+"""`program`: sets the clients of a function."""
 
 import functools
 import inspect
@@ -18,21 +18,22 @@ def program(
     placements: Mapping[str, int] | None = None,
     axes: Mapping[str, str | tuple[str, ...]] | None = None,
 ) -> "ProgramContext":
-    """Gives a function, or a block, its clients.
+    """Sets the clients of a function or a block.
 
     Costs nothing when traced and about a microsecond per eager call. Works on functions, generators and coroutines;
     each thread, task and generator has its own active placements.
 
     Args:
         clients: Number of clients of the placement named "clients".
-        placements: Sizes by name, outermost first: `{"pods": 4, "clients": 16}` are 4 pods of 16 clients each.
+        placements: Sizes by name, outermost first: `{"pods": 4, "clients": 16}` is 4 pods of 16 clients each.
         axes: Mesh axes that hold a placement, by its name. Default: the mesh axis of the same name, if there is one.
 
     Returns:
         A decorator that is also a context manager. The decorated function has the attribute `placements`.
 
     Raises:
-        PlacementError: if no placement, two kinds of them, or a size that is not a positive int is given.
+        PlacementError: if no placement is given, both `clients` and `placements` are given, or a size is not a positive
+            int.
 
     Example:
         >>> @program(clients=3)
@@ -51,7 +52,7 @@ def program(
 
 
 class ProgramContext:
-    """Result of `program`: decorates a function, or opens a block, with its placements."""
+    """The result of `program`: decorates a function, or opens a block, with its placements."""
 
     def __init__(self, placements: tuple[Placement, ...]) -> None:
         self.placements = placements
@@ -124,7 +125,7 @@ class _Steppable(Protocol):
 
 
 class _Steps:
-    """Awaits something, with the placement active only while a step of it runs."""
+    """Awaits an object, with the placement active only during its steps."""
 
     def __init__(self, awaited: _Steppable, scope: ProgramScope) -> None:
         self.awaited, self.scope = awaited, scope

@@ -1,4 +1,4 @@
-"""`scan_ragged`: a local training loop over padded batches, of which each client has its own number."""
+"""`scan_ragged`: a local training loop over padded batches, with a different number per client."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -22,16 +22,16 @@ def scan_ragged(
     batches: PyTree[Shaped[ArrayLike, " steps ..."]],
     mask: Bool[ArrayLike, " steps"] | int,
 ) -> tuple[State, Output]:
-    """Runs `step` over the batches that `mask` marks as real; the others leave the state as it is.
+    """Runs `step` over the batches that `mask` marks as real; padding batches do not change the state.
 
-    Clients with different numbers of batches become one program by padding them to the same number. A `scan` whose
-    iterations branch: where a device computes one client at a time, a padding batch costs nothing.
+    Clients with different numbers of batches are padded to the same number, to form one program. The `scan` has a
+    branch in each iteration: with a chunk size of 1, a padding batch costs nothing.
 
     Args:
         step: `(state, batch) -> (state, output)`, as for `jax.lax.scan`.
         state: Pytree that is carried through the batches, such as the parameters and the optimiser's state.
-        batches: Pytree of arrays `[steps, ...]`. Pad with copies of real batches: zeros can make NaN gradients.
-        mask: Which batches are real: bool `[steps]`, or an int, the number of leading batches that are.
+        batches: Pytree of arrays `[steps, ...]`. Pad with copies of real batches: zeros can cause NaN gradients.
+        mask: Which batches are real: bool `[steps]`, or an int, the number of real leading batches.
 
     Returns:
         The last state, and the outputs of all steps, `[steps, ...]`; 0 where a batch is padding.
@@ -56,9 +56,9 @@ def scan_ragged(
     if steps is None or present.shape != (steps,):
         message = (
             f"`scan_ragged` received batches with leading axes {sorted(map(str, lengths))} and a mask of shape "
-            f"{present.shape}, dtype {present.dtype}. Every array of `batches` has the same leading axis of steps, and "
-            "the mask one bool per step, or it is one int: the number of real batches. Stack the batches, and pass "
-            "`jnp.arange(steps) < count`."
+            f"{present.shape}, dtype {present.dtype}. Every array of `batches` must have the same leading axis of "
+            "steps. The mask has one bool per step, or is one int: the number of real batches. Stack the batches, and "
+            "pass `jnp.arange(steps) < count`."
         )
         raise ProgramError(message)
 

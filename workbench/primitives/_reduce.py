@@ -25,15 +25,15 @@ def reduce_sum(
     where: Bool[ArrayLike, " clients"] | None = None,
     accumulator: DTypeLike | None = None,
 ) -> PyTree[Shaped[Array, " *shape"]]:
-    """Adds up one value per client.
+    """Sums one value per client.
 
-    Costs one all-reduce per leaf (or one combined) where the clients are spread over a mesh.
+    Costs one all-reduce per leaf (or one combined) if the clients are spread over a mesh.
 
     Args:
         x: Pytree of arrays `[clients, *shape]`.
-        over: Name of the placement; needed only where there are several.
-        where: Which clients take part, bool `[clients]`; the others count as absent, whatever they hold. Default: all.
-        accumulator: Dtype to add up in. Default: float32 for bfloat16 and float16, else the dtype of the result.
+        over: Name of the placement; needed only with several placements.
+        where: Which clients take part, bool `[clients]`; values of other clients are ignored. Default: all.
+        accumulator: Dtype of the accumulator. Default: float32 for bfloat16 and float16, else the dtype of the result.
 
     Returns:
         The sum at the server, `[*shape]`, dtype of `x` (small integers and bools widen as in `jnp.sum`).
@@ -60,12 +60,13 @@ def reduce_max(
 ) -> PyTree[Shaped[Array, " *shape"]]:
     """The largest value over the clients, elementwise.
 
-    Its derivative goes to the clients that hold the maximum, in equal parts where several do (as in `jnp.max`).
+    Its derivative goes to the clients with the maximum, in equal parts if there are several (as in `jnp.max`).
 
     Args:
         x: Pytree of arrays `[clients, *shape]`, real.
-        over: Name of the placement; needed only where there are several.
-        where: Which clients take part, bool `[clients]`. With none at all: the lowest value of the dtype (-inf).
+        over: Name of the placement; needed only with several placements.
+        where: Which clients take part, bool `[clients]`. Without any client the result is the lowest value of the dtype
+            (-inf).
 
     Returns:
         The maximum at the server, `[*shape]`, dtype of `x`.
@@ -92,12 +93,13 @@ def reduce_min(
 ) -> PyTree[Shaped[Array, " *shape"]]:
     """The smallest value over the clients, elementwise.
 
-    Its derivative goes to the clients that hold the minimum, in equal parts where several do (as in `jnp.min`).
+    Its derivative goes to the clients with the minimum, in equal parts if there are several (as in `jnp.min`).
 
     Args:
         x: Pytree of arrays `[clients, *shape]`, real.
-        over: Name of the placement; needed only where there are several.
-        where: Which clients take part, bool `[clients]`. With none at all: the highest value of the dtype (inf).
+        over: Name of the placement; needed only with several placements.
+        where: Which clients take part, bool `[clients]`. Without any client the result is the highest value of the
+            dtype (inf).
 
     Returns:
         The minimum at the server, `[*shape]`, dtype of `x`.
@@ -133,21 +135,23 @@ def reduce_leaves(
     check_clients(operation, "x", structure.hidden(leaves), placement)
     where = also_present(where, placement, leaves)
     if operation == "reduce_sum" and any(jnp.issubdtype(leaf.dtype, jnp.unsignedinteger) for leaf in leaves):
-        require_all(operation, "Sums of unsigned integers wrap around, and masks of secure sums cancel only in all.")
+        require_all(
+            operation, "Sums of unsigned integers wrap around, and masks of secure sums cancel only over all clients."
+        )
     layout = find_layout(placement)
     if where is None:
         results = [_bind_leaf(operation, leaf, placement, layout, accumulator) for leaf in leaves]
     else:
         mask = jnp.asarray(where, dtype=bool)
         check_clients(operation, "where", mask, placement)
-        # Eagerly, each of the small steps would be dispatched alone.
+        # Without this, each small step would be dispatched separately in eager mode.
         alone = layout is None and _jax_compat.at_top_level()
         results = (_compiled_present if alone else _reduce_present)(leaves, mask, operation, placement, accumulator)
     return structure.unflatten(results)
 
 
 def _is_eager(x: object, placement: Placement) -> bool:
-    """Returns whether a reduction runs now, on unsharded arrays of the right length, and needs no checks."""
+    """Returns whether a reduction runs eagerly on unsharded arrays of the right length, without checks."""
     if jax.config.jax_disable_jit or not _jax_compat.at_top_level() or find_layout(placement) is not None:  # pyright: ignore
         return False
     leaves = _jax_compat.live_arrays(x)
@@ -156,7 +160,7 @@ def _is_eager(x: object, placement: Placement) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _compiled(operation: str, over: str | None, placement: Placement, accumulator: DTypeLike | None) -> Callable:
-    """A whole reduction in one call of a compiled function: eagerly, each of its steps would be dispatched alone."""
+    """A whole reduction in one compiled call, because eager steps would be dispatched separately."""
 
     def reduce(x: jax.Array) -> PyTree[Array]:
         return reduce_leaves(operation, x, over, None, accumulator)
@@ -178,7 +182,7 @@ def _bind_leaf(
 def _reduce_present(
     leaves: list[jax.Array], mask: object, operation: str, placement: Placement, accumulator: DTypeLike | None
 ) -> list[jax.Array]:
-    """Reduces the clients that the mask holds: the others get a value that does not count."""
+    """Reduces the clients in the mask: other clients get a neutral value."""
     absent = {"reduce_max": lowest, "reduce_min": highest}.get(operation, lambda _: 0)
 
     def fill(row: jax.Array, takes_part: jax.Array) -> jax.Array:

@@ -1,4 +1,4 @@
-"""Leaves that are no arrays (the activation of an Equinox module, a name): static parts of a pytree's structure."""
+"""Leaves that are not arrays (an activation function, a name) as static parts of a pytree."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from workbench.errors import ProgramError
 @jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass(frozen=True)
 class Static:
-    """A leaf that is no array, as a pytree without leaves: JAX compares it, and compiles again where it differs."""
+    """A static leaf as a pytree without leaves: JAX compares it, and recompiles if it differs."""
 
     value: object
 
@@ -32,7 +32,7 @@ class Static:
 
 
 def is_array(leaf: object) -> bool:
-    """Returns whether a leaf can be an array of a program: no array of objects or of text.
+    """Returns whether a leaf can be an array of a program: not an array of objects or text.
 
     Example:
         >>> is_array(np.ones(3)), is_array("text")
@@ -44,7 +44,7 @@ def is_array(leaf: object) -> bool:
 
 
 def is_opaque(leaf: object) -> bool:
-    """Returns whether a leaf may hide arrays, or is used up by one reading: dataclasses JAX does not know, iterators.
+    """Returns whether a leaf may hide arrays (unregistered dataclasses) or be consumed by reading (iterators).
 
     Example:
         >>> is_opaque(iter([1.0])), is_opaque("relu")
@@ -54,7 +54,7 @@ def is_opaque(leaf: object) -> bool:
 
 
 def is_static(leaf: object) -> bool:
-    """Returns whether a leaf can be a static part: something without a dtype that JAX can compare."""
+    """Returns whether a leaf can be a static part: a value without a dtype that JAX can compare."""
     if hasattr(leaf, "dtype") or is_opaque(leaf):
         return False
     try:
@@ -65,12 +65,12 @@ def is_static(leaf: object) -> bool:
 
 
 def hide_static(tree: PyTree[Array]) -> PyTree[Array]:
-    """The same pytree with every leaf that is no array as a static part of its structure."""
+    """The same pytree with leaves that are not arrays as static parts of its structure."""
     return jax.tree.map(lambda leaf: Static(leaf) if not is_array(leaf) and is_static(leaf) else leaf, tree)
 
 
 def show_static(tree: PyTree[Array]) -> PyTree[Array]:
-    """The pytree that `hide_static` was given, with other arrays perhaps."""
+    """The original pytree of `hide_static`, possibly with other arrays."""
     return jax.tree.map(lambda x: x.value if isinstance(x, Static) else x, tree, is_leaf=_is_hidden)
 
 
@@ -83,10 +83,10 @@ def _is_deleted(x: object) -> bool:
 
 
 def refuse_forked(operation: str) -> None:
-    """Checks that JAX can run here: not in a child by `os.fork` of a process that had used it.
+    """Checks that JAX can run here, not in an `os.fork` child of a process that used JAX.
 
     Raises:
-        ProgramError: it would wait forever.
+        ProgramError: if JAX would deadlock.
     """
     waiting = _jax_compat.waits_forever(f"`{operation}`")
     if waiting and _jax_compat.at_top_level():
@@ -97,7 +97,7 @@ def refuse_deleted(operation: str, tree: PyTree[Array]) -> None:
     """Checks that no array was deleted or donated.
 
     Raises:
-        ProgramError: naming every array that was.
+        ProgramError: if arrays were deleted or donated; names all of them.
     """
     if not any(map(_is_deleted, jax.tree.leaves(tree))):
         return
@@ -105,7 +105,7 @@ def refuse_deleted(operation: str, tree: PyTree[Array]) -> None:
     gone = [f"{jax.tree_util.keystr(path) or 'the argument'} of shape {x.shape}" for path, x in paths if _is_deleted(x)]
     message = (
         f"`{operation}` received {len(gone)} array(s) whose memory is gone: {', '.join(gone[:8])}. A donated or "
-        "deleted array holds no values any more, and JAX may end the process when it is read. Pass the result of the "
-        "call that it was donated to, keep a copy (`jnp.copy(x)`) before that call, or leave out `donate_argnums`."
+        "deleted array has no values, and JAX may abort the process when it is read. Pass the result of the call that "
+        "it was donated to, keep a copy (`jnp.copy(x)`) before that call, or leave out `donate_argnums`."
     )
     raise ProgramError(message)

@@ -1,4 +1,4 @@
-"""Means over clients, and `reduce_logsumexp`: reductions made of others."""
+"""Means over clients, and `reduce_logsumexp`: reductions composed of other reductions."""
 
 from typing import Any
 
@@ -25,15 +25,15 @@ def reduce_mean(
     where: Bool[ArrayLike, " clients"] | None = None,
     accumulator: DTypeLike | None = None,
 ) -> PyTree[Shaped[Array, " *shape"]]:
-    """Averages one value per client, every client counted alike.
+    """Averages one value per client, with equal weights.
 
-    Costs one all-reduce per leaf (or one combined) where the clients are spread over a mesh.
+    Costs one all-reduce per leaf (or one combined) if the clients are spread over a mesh.
 
     Args:
         x: Pytree of arrays `[clients, *shape]`. Integers and bools become floats.
-        over: Name of the placement; needed only where there are several.
-        where: Which clients take part, bool `[clients]`; absent ones do not count. With none at all the mean is 0.
-        accumulator: Dtype to add up in. Default: float32 for bfloat16 and float16, else the dtype of the result.
+        over: Name of the placement; needed only with several placements.
+        where: Which clients take part, bool `[clients]`; absent clients do not count. Without any client the mean is 0.
+        accumulator: Dtype of the accumulator. Default: float32 for bfloat16 and float16, else the dtype of the result.
 
     Returns:
         The mean at the server, `[*shape]`, dtype of `x` (of integers: the default float dtype).
@@ -64,24 +64,23 @@ def reduce_weighted_mean(
     over: str | None = None,
     accumulator: DTypeLike | None = None,
 ) -> PyTree[Shaped[Array, " *shape"]]:
-    """Averages one value per client, each client counted by its weight.
+    """Averages one value per client, weighted by `weight`.
 
     Costs two `reduce_sum`s: one of `weight * x`, one of `weight`.
 
     Args:
         x: Pytree of arrays `[clients, *shape]`. Integers become floats.
-        weight: How much each client counts, `[clients]`, non-negative, numbers or bools; or a pytree of such vectors
-            that is a prefix of `x`. In federated averaging, the number of examples.
-        over: Name of the placement; needed only where there are several.
-        accumulator: Dtype to add up in. Default: float32 for bfloat16 and float16, else the dtype of the result.
+        weight: Non-negative weight of each client, `[clients]`, numbers or bools; or a pytree of such vectors that is a
+            prefix of `x`. In federated averaging, the number of examples.
+        over: Name of the placement; needed only with several placements.
+        accumulator: Dtype of the accumulator. Default: float32 for bfloat16 and float16, else the dtype of the result.
 
     Returns:
-        The mean at the server, `[*shape]`, dtype of `x`. Where all weights are zero the mean is 0, and so is its
-        gradient.
-        A client of weight zero is absent: its values, even NaN, are ignored.
+        The mean at the server, `[*shape]`, dtype of `x`. If all weights are zero, the mean and its gradient are 0. A
+        client of weight zero is absent: its values, even NaN, are ignored.
 
     Raises:
-        PlacementError: if `x` and `weight` come from different numbers of clients.
+        PlacementError: if `x` and `weight` have different numbers of clients.
 
     Example:
         >>> with program(clients=2):
@@ -107,7 +106,7 @@ def reduce_weighted_mean(
     weights = _weights_of_leaves(x, weight, placement)
     unique = list({id(w): w for w in weights}.values())
     index = tuple(next(i for i, w in enumerate(unique) if w is own) for own in weights)
-    # Eagerly, each of the small steps would be dispatched alone.
+    # Without this, each small step would be dispatched separately in eager mode.
     alone = _jax_compat.at_top_level() and find_layout(placement) is None
     means = (_compiled_means if alone else _means)(leaves, unique, index, placement, accumulator)
     return structure.unflatten(means)
@@ -175,8 +174,8 @@ def reduce_logsumexp(x: object, *, over: str | None = None, where: object = None
 
     Args:
         x: Pytree of real floating arrays `[clients, *shape]`.
-        over: Name of the placement; needed only where there are several.
-        where: Which clients take part, bool `[clients]`. With none at all: -inf.
+        over: Name of the placement; needed only with several placements.
+        where: Which clients take part, bool `[clients]`. Without any client the result is -inf.
 
     Returns:
         log Σ exp(x) at the server, `[*shape]`, dtype of `x`.
@@ -204,7 +203,7 @@ def reduce_logsumexp(x: object, *, over: str | None = None, where: object = None
     if where is not None:
         where = jnp.asarray(where, dtype=bool)
         check_clients("reduce_logsumexp", "where", where, placement)
-    # Eagerly, each of the small steps would be dispatched alone.
+    # Without this, each small step would be dispatched separately in eager mode.
     alone = _jax_compat.at_top_level() and find_layout(placement) is None
     of_leaf = _compiled_logsumexp if alone else _logsumexp
     with jax.named_scope("reduce_logsumexp"):
