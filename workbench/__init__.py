@@ -1,6 +1,6 @@
-"""A Jupyter workbench for JAX: see what a function does on its devices, and write sharded, differentiable MapReduce.
+"""A Jupyter workbench for JAX: inspect functions on devices, and write differentiable MapReduce.
 
-Importing it prints nothing, starts no device and reaches no network: every name below is looked up at its first use.
+The import prints nothing, starts no device and uses no network: names are imported on first use.
 
 * What are the stages, and what goes between them? ``wb.trace(fn)(*args).plan``
 * What did the compiler do with it? ``wb.inspect(fn)(*args)``
@@ -21,7 +21,7 @@ import lazy_loader
 
 from workbench import _renderer
 
-# The list of names is `__init__.pyi`, for type checkers and for this line alike. Packages are looked up like all names.
+# `__init__.pyi` lists the names, for type checkers and for this line. Packages are imported like all names.
 __getattr__, _, _names = lazy_loader.attach_stub(__name__, __file__)
 _unlisted = (
     "advice aot api cli cost course distributed errors inspection launch measurement mesh plan primitives records "
@@ -35,10 +35,10 @@ def __dir__() -> list[str]:
 
 
 if sys.modules.get("jax") is not None:
-    # Makes what JAX keys its traces by, while nothing is compiled yet: later, it would compile everything again.
+    # Creates the keys of JAX's trace caches before any compilation: later, everything would be recompiled.
     from workbench import _jax_compat as _jax_compat
 
-logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent until the reader installs a handler
+logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent unless the user installs a handler
 
 del lazy_loader, logging, sys
 
@@ -49,11 +49,11 @@ def _load_render() -> ModuleType:
     return render
 
 
-_renderer.load = _load_render  # records are below `render`, and find it by this
+_renderer.load = _load_render  # records are in a lower layer than `render`, and find it here
 
 
 def load_ipython_extension(shell: object) -> None:
-    """Registers `%%explore`, `%%measure` and `%inspect`: what `%load_ext workbench` calls."""
+    """Registers `%%explore`, `%%measure` and `%inspect` for `%load_ext workbench`."""
     from workbench.magics import load_ipython_extension as load
 
     load(shell)  # pyright: ignore[reportArgumentType] -- IPython's shell, which is not imported here

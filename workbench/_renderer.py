@@ -1,4 +1,4 @@
-"""Package that draws records: records are below it, so the root package says which one it is."""
+"""The package that draws records, registered by the root package: records are a lower layer."""
 
 from collections.abc import Callable
 from types import ModuleType

@@ -1,4 +1,4 @@
-"""Types that are said in many signatures, under one name each.
+"""Shared type aliases.
 
 `PyTree[Shaped[Array, " clients *shape"]]` is a tree of arrays with one row per client.
 """
@@ -13,7 +13,7 @@ from jax.extend.core import Literal, Var
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from jax.tree_util import KeyPath as KeyPath
 
-if TYPE_CHECKING:  # type checkers read jaxtyping's tree, which is made at run time, as a type that nobody knows
+if TYPE_CHECKING:  # jaxtyping creates its PyTree type at run time, so type checkers treat it as unknown
     from typing_extensions import TypeAliasType
 
     Leaf = TypeVar("Leaf")
@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # type checkers read jaxtyping's tree, which is made at run t
 
         def unflatten(self, leaves: Iterable[object], /) -> "Argument": ...
 
-    Aval: TypeAlias = Any  # JAX says of a variable only that its type is an `AbstractValue`, which has no shape
+    Aval: TypeAlias = Any  # JAX types a variable's aval as `AbstractValue`, which has no shape
 else:
     from jax.tree_util import PyTreeDef as PyTreeDef
     from jaxtyping import PyTree as PyTree
@@ -40,15 +40,15 @@ Atom: TypeAlias = Var | Literal
 
 
 def type_of(atom: Atom) -> Aval:
-    """The type of the array that a variable or literal of a jaxpr stands for."""
+    """The array type of a variable or literal of a jaxpr."""
     return atom.aval
 
 
 AnyArray: TypeAlias = Array | np.ndarray
-"""An array with values, on the devices or in the memory of the host."""
+"""An array with values, on devices or in host memory."""
 
 AnyMesh: TypeAlias = Mesh | AbstractMesh
-"""A mesh with devices, or one that only has a shape."""
+"""A mesh with devices, or an abstract mesh."""
 
 AxisNames: TypeAlias = str | tuple[str, ...]
 """Named axes of a mesh or a `vmap`, as collectives take them."""
@@ -60,7 +60,7 @@ Spec: TypeAlias = PartitionSpec | Sequence[SpecEntry] | SpecEntry
 """Sharding of an array as users write it: a `PartitionSpec`, its entries, or the axes of dimension 0."""
 
 Param: TypeAlias = Any
-"""A parameter of a primitive: a jaxpr, a size, a placement, whatever an equation of it was bound with."""
+"""A parameter of an equation: a jaxpr, a size, a placement, or another object."""
 
 Argument: TypeAlias = Any
 """Argument or result of a user's function: trees of arrays, and static values of any type."""
@@ -84,5 +84,5 @@ class Device(Protocol):
     process_index: int
 
     def memory_stats(self) -> dict[str, int] | None:
-        """The backend's own figures; None where it has none."""
+        """The backend's own figures, or None."""
         ...

@@ -25,7 +25,7 @@ from collections.abc import Iterator
 
 
 class WorkbenchError(Exception):
-    """Base of everything that the workbench raises on purpose."""
+    """Base class of all errors that the workbench raises."""
 
 
 class PlacementError(WorkbenchError, ValueError):
@@ -33,15 +33,15 @@ class PlacementError(WorkbenchError, ValueError):
 
 
 class MeshError(WorkbenchError, ValueError):
-    """A mesh, an axis of it or a hardware target does not exist or cannot hold what was asked."""
+    """A mesh, mesh axis or hardware target does not exist or does not fit the request."""
 
 
 class ProgramError(WorkbenchError, TypeError):
-    """A user's function cannot be a part of a program as it is."""
+    """A user's function cannot be part of a program in its present form."""
 
 
 class InspectionError(WorkbenchError, ValueError):
-    """Something was given to an inspector that it cannot read."""
+    """An inspector received an argument that it cannot read."""
 
 
 class RecordError(WorkbenchError, ValueError):
@@ -49,19 +49,19 @@ class RecordError(WorkbenchError, ValueError):
 
 
 class MeasureError(WorkbenchError, ValueError):
-    """A measurement, a monitor, a run of rounds or a simulation was asked for with settings that cannot be."""
+    """A measurement, monitor, run of rounds or simulation has impossible settings."""
 
 
 class ProfileError(WorkbenchError, ValueError):
-    """A recorded profile is damaged, or is none, or lacks what was asked of it."""
+    """A file is not a recorded profile, or the profile is damaged or lacks the requested data."""
 
 
 class DataError(WorkbenchError, ValueError):
-    """Client data are missing, cut off or of the wrong form."""
+    """Client data are missing, truncated or have the wrong format."""
 
 
 class CommandError(WorkbenchError, RuntimeError):
-    """The `workbench` command cannot do what was asked on this machine."""
+    """The `workbench` command cannot do the requested work on this machine."""
 
 
 class CourseError(WorkbenchError, ValueError):
@@ -69,13 +69,13 @@ class CourseError(WorkbenchError, ValueError):
 
 
 class WrongAnswerError(WorkbenchError, AssertionError):
-    """An answer to an exercise of the course is not right yet; the message says what to look at."""
+    """An answer to an exercise of the course is not right yet; the message gives a hint."""
 
 
 class EngineError(WorkbenchError, RuntimeError):
-    """A run failed; `stage` and `client` say where, `__cause__` holds the original exception.
+    """A run failed; `stage` and `client` name the place, `__cause__` is the original exception.
 
-    `run` is the record of what had finished, if an engine was running a plan; its `results` are the carried values
+    `run` is the record of the finished part, if an engine was running a plan; its `results` are the carried values
     after the last finished round.
     """
 
@@ -89,7 +89,7 @@ class EngineError(WorkbenchError, RuntimeError):
 
 
 class CompilerDiedError(EngineError):
-    """The worker process that holds a compiler died; `stage` says what it was doing. This process is unharmed."""
+    """The worker process with a compiler died during `stage`; this process is unharmed."""
 
 
 class NodeError(EngineError):
@@ -101,7 +101,7 @@ class NodeTimeoutError(NodeError, TimeoutError):
 
 
 class RoundError(EngineError):
-    """A round of a `Run` failed; `run.state` is that of the last finished round, `__cause__` the original exception."""
+    """A round of a `Run` failed; `run.state` is the state after the last finished round."""
 
     def __init__(self, message: str, *, round: int, run: object) -> None:
         super().__init__(message)
@@ -110,9 +110,9 @@ class RoundError(EngineError):
 
 
 class MissingDependencyError(WorkbenchError, ImportError):
-    """An optional library is not installed; the message holds the line that installs it.
+    """An optional library is not installed; the message contains the install command.
 
-    For a program that is no Python package, `fact` says what was found instead and `install` how to get it.
+    For a program that is not a Python package, `fact` states the finding and `install` how to get the program.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class MissingDependencyError(WorkbenchError, ImportError):
             )
             super().__init__(message, name=library)
             return
-        if extra is None:  # installed by default, but this environment was made without dependencies
+        if extra is None:  # installed by default, but not in this environment
             source, command = "It is one of the workbench's dependencies", f"pip install {library}"
         else:
             source = f"It comes with the optional extra `{extra}`"
@@ -140,12 +140,12 @@ class MissingDependencyError(WorkbenchError, ImportError):
 
 @contextlib.contextmanager
 def needs_library(library: str, *, needed_for: str, extra: str | None = None) -> Iterator[None]:
-    """Around an import: reports a missing library with the one line that installs it.
+    """Wraps an import: reports a missing library with its install command.
 
     Args:
-        library: The distribution, as `pip install` knows it.
-        needed_for: What the user asked for, the subject of the sentence.
-        extra: The optional extra that brings it; None for a dependency that is installed by default.
+        library: The name of the distribution for `pip install`.
+        needed_for: The feature that needs the library; the subject of the message.
+        extra: The optional extra that includes the library; None for a default dependency.
 
     Raises:
         MissingDependencyError: if the import fails because a module is not installed.

@@ -1,6 +1,6 @@
 """IPython magics: `%load_ext workbench`, then `%%explore`, `%%measure` and `%inspect`.
 
-The last line of a cell has to be a call, `fn(x, y)`: the lines before it run as they are, and the call is explored,
+The last line of a cell must be a call, `fn(x, y)`. The lines before it run unchanged, and the call is explored,
 measured or inspected. Options are keyword arguments, written with or without commas::
 
     %%measure rounds=5, warmup=1
@@ -26,15 +26,15 @@ def load_ipython_extension(shell: "InteractiveShell") -> None:
 
 
 class _Magic:
-    """One magic: runs what comes before the call, and gives the call to a function of `workbench`."""
+    """A magic: runs the code before the call, and passes the call to a function of `workbench`."""
 
     def __init__(self, shell: "InteractiveShell", name: str) -> None:
         self._shell, self._name = shell, name
-        self.__doc__ = f"Gives the call in the last line to `workbench.{name}`; options are its keyword arguments."
+        self.__doc__ = f"Passes the call in the last line to `workbench.{name}`; options are its keyword arguments."
 
     def __call__(self, line: str, cell: str | None = None) -> object:
-        """Runs the code and returns what `workbench` made of its last call."""
-        from workbench import api  # only now: `%load_ext workbench` does not have to import JAX
+        """Runs the code and returns the result of `workbench` for its last call."""
+        from workbench import api  # imported here, so that `%load_ext workbench` does not import JAX
 
         names = self._shell.user_ns
         if cell is None:  # `%inspect fn(x) on="v5e:4x4"`: the call is first
@@ -61,7 +61,7 @@ def _take_call(cell: str, name: str, shell: "InteractiveShell") -> ast.Call:
     last = tree.body.pop() if tree.body else None
     if not isinstance(last, ast.Expr) or not isinstance(last.value, ast.Call):
         raise _no_call("%%" + name, cell)
-    # The cell's own file name, so that views find the lines of the functions that it defines.
+    # The cell's own file name, so that views find the lines of functions defined in the cell.
     exec(compile(tree, shell.compile.cache(cell), "exec"), shell.user_ns)
     return last.value
 
@@ -90,7 +90,7 @@ def _options(text: str, name: str) -> list[ast.keyword]:
         if isinstance(call, ast.Call) and not call.args and all(keyword.arg for keyword in call.keywords):
             return call.keywords
     message = (
-        f"`{name}` received the options {text.strip()!r}, which are not keyword arguments. Options are those of "
+        f"`{name}` received the options {text.strip()!r}, which are not keyword arguments. Options are the options of "
         f"`workbench.{name}`: write them as `name=value`, such as `rounds=5`."
     )
     raise ProgramError(message)
@@ -103,7 +103,7 @@ def _value(node: ast.expr, names: dict[str, Any]) -> "Argument":
 def _no_call(magic: str, code: str) -> ProgramError:
     last = (code.strip().splitlines() or [""])[-1]
     message = (
-        f"`{magic}` received code that ends in {last!r}, which is not a call. It opens a call of a function: end with "
+        f"`{magic}` received code that ends in {last!r}, which is not a call. It needs a call of a function: end with "
         "`fn(x, y)`."
     )
     return ProgramError(message)

@@ -1,8 +1,8 @@
-"""Assertions about programs for test suites: collectives, memory, FLOPs, compilations, and snapshots of records.
+"""Assertions about programs: collectives, memory, FLOPs, compilations, and record snapshots.
 
-Each takes a traced call (`wb.trace(fn)(*args)`), a record from `inspect`, or whatever `inspect` makes a record of: a
+Each assertion takes a traced call (`wb.trace(fn)(*args)`), a record from `inspect`, or another argument of `inspect`: a
 `jax.stages.Lowered` or `Compiled`, HLO text, a file. With `pytest_plugins = ["workbench.testing"]` in a `conftest.py`,
-tests have the fixture `record_snapshot`, and `pytest --workbench-update` writes the files again.
+tests have the fixture `record_snapshot`, and `pytest --workbench-update` rewrites the files.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from workbench.render.units import amount_text
 UPDATE = "WORKBENCH_UPDATE_SNAPSHOTS"
 _MOST_LINES = 60
 _MOST_FIGURES = 20
-# What differs with every release of XLA and says nothing that the figures do not: left out of snapshots.
+# Fields that change with every XLA release without new information; omitted from snapshots.
 _LEFT_OUT = {"text": "", "stablehlo": "", "jaxpr": "", "instructions": (), "edges": (), "values": (), "timeline": ()}
 
 
@@ -36,14 +36,14 @@ def assert_collectives(program: object, expected: Mapping[str, Mapping[str, floa
     """Fails unless a program executes exactly these collectives per call.
 
     Args:
-        program: A traced call, a record, or anything that `inspect` reads.
+        program: A traced call, a record, or another argument of `inspect`.
         expected: Executions per call by kind and mesh axes, axes of one collective joined by "+":
-            `{"all-reduce": {"clients": 1}, "all-gather": {"data+model": 12}}`. `{}` means that nothing is exchanged.
-            A pair adds the bytes that one device sends for them in a call: `{"all-reduce": {"clients": (1, "2 MiB")}}`.
+            `{"all-reduce": {"clients": 1}, "all-gather": {"data+model": 12}}`. `{}` means no communication. A pair adds
+            the bytes that one device sends for these collectives per call: `{"all-reduce": {"clients": (1, "2 MiB")}}`.
 
     Raises:
-        AssertionError: naming every difference, with the source lines of the collectives that are too many.
-        InspectionError: bytes are not a number of bytes.
+        AssertionError: if collectives differ; lists every difference, with the source lines of unexpected collectives.
+        InspectionError: if bytes are not a valid number of bytes.
 
     Example:
         >>> import jax, workbench as wb
@@ -83,16 +83,16 @@ def _difference(key: tuple[str, str], count: float, total: float | None, found: 
 
 
 def assert_bytes_sent(program: object, at_most: int | str, *, axis: str | None = None) -> None:
-    """Fails if a device sends more bytes than that in one call, over all collectives.
+    """Fails if a device sends more bytes than `at_most` in one call, over all collectives.
 
     Args:
-        program: A traced call, a record, or anything that `inspect` reads.
+        program: A traced call, a record, or another argument of `inspect`.
         at_most: Bytes per device and call, as a number or as text: `"16 MiB"`.
-        axis: Only collectives over this mesh axis, alone or with others. Default: all collectives.
+        axis: Count only collectives over this mesh axis, alone or with other axes. Default: all collectives.
 
     Raises:
-        AssertionError: with the bytes and the largest collectives.
-        InspectionError: `at_most` is not a number of bytes.
+        AssertionError: if more bytes are sent; lists the bytes and the largest collectives.
+        InspectionError: if `at_most` is not a number of bytes.
 
     Example:
         >>> import jax, workbench as wb
@@ -121,28 +121,28 @@ def assert_bytes_sent(program: object, at_most: int | str, *, axis: str | None =
 
 
 def _sent(collectives: Sequence[CollectiveRecord]) -> float | None:
-    """Bytes that one device sends in a call; None where that is not known."""
+    """Bytes that one device sends in a call; None if unknown."""
     if any(each.wire_bytes is None or (each.executions is None and each.wire_bytes) for each in collectives):
         return None
     return sum((each.wire_bytes or 0.0) * (each.executions or 0.0) for each in collectives)
 
 
 def assert_peak_memory(program: object, at_most: int | str) -> None:
-    """Fails if a program needs more memory per device than that, as the compiler planned it.
+    """Fails if a program needs more memory per device than `at_most`, by the compiler's plan.
 
     Args:
-        program: A traced call, a record, or anything that `inspect` reads.
+        program: A traced call, a record, or another argument of `inspect`.
         at_most: Bytes per device, as a number or as text: `"16 GiB"`, `"80 GB"`.
 
     Raises:
-        AssertionError: with the peak and the largest buffers alive at it.
-        InspectionError: if the memory is not known, as for HLO text alone, or `at_most` is no number of bytes.
+        AssertionError: if the peak is larger; lists the peak and its largest buffers.
+        InspectionError: if the memory is unknown, as for HLO text, or `at_most` is not a number of bytes.
     """
     limit, memory = _bytes(at_most, "assert_peak_memory"), _module(program, "assert_peak_memory").memory
     if memory.peak_bytes is None:
         message = (
-            "`assert_peak_memory` received a program whose peak of memory is not known: its compiler did not state "
-            "it. Only a compiled program has one: pass a traced call, or `jax.jit(fn).lower(*args).compile()`."
+            "`assert_peak_memory` received a program whose peak of memory is not known: its compiler did not report "
+            "it. Only a compiled program has a peak: pass a traced call, or `jax.jit(fn).lower(*args).compile()`."
         )
         raise InspectionError(message)
     if memory.peak_bytes > limit:
@@ -160,18 +160,18 @@ def assert_flops(
     """Fails unless a program executes this many FLOPs of products and convolutions per device and call.
 
     Args:
-        program: A traced call, a record, or anything that `inspect` reads.
-        expected: FLOPs per device, all iterations of loops included. Default: only `at_most` counts.
-        at_most: The budget: FLOPs per device that may not be exceeded.
-        rtol: How far it may differ, relative to `expected`.
+        program: A traced call, a record, or another argument of `inspect`.
+        expected: FLOPs per device, including all iterations of loops. Default: only `at_most` counts.
+        at_most: The maximum FLOPs per device.
+        rtol: Tolerance relative to `expected`.
 
     Raises:
-        AssertionError: with both numbers.
-        InspectionError: neither `expected` nor `at_most` was given.
+        AssertionError: if the FLOPs differ; states both numbers.
+        InspectionError: if neither `expected` nor `at_most` was given.
     """
     if expected is None and at_most is None:
         message = (
-            "`assert_flops` was given a program alone. It compares FLOPs with a number: pass `expected` or `at_most`."
+            "`assert_flops` was given only a program. It compares FLOPs with a number: pass `expected` or `at_most`."
         )
         raise InspectionError(message)
     flops = _module(program, "assert_flops").flops
@@ -190,10 +190,10 @@ def assert_flops(
 
 @contextlib.contextmanager
 def assert_no_compilation() -> Iterator[None]:
-    """Fails if the block compiles or traces a function again; the first calls belong before it.
+    """Fails if the block recompiles or retraces a function; make first calls before the block.
 
     Raises:
-        AssertionError: naming each function, with the reason, the seconds and the line of the call.
+        AssertionError: for recompiled functions; lists each with the reason, the seconds and the line of the call.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -219,18 +219,18 @@ def assert_no_compilation() -> Iterator[None]:
 
 
 def assert_snapshot(record: Record, path: str | os.PathLike[str], *, update: bool | None = None) -> None:
-    """Fails if a record differs from the one in a file; writes the file where there is none.
+    """Fails if a record differs from a file; writes the file if it is missing.
 
-    Texts of modules and single instructions are left out, and of source files the name alone is kept, so that a
-    snapshot holds what a reader cares for: stages, shardings, collectives, memory, figures, lines.
+    Texts of modules, single instructions and folders of source files are omitted. A snapshot thus holds the relevant
+    parts: stages, shardings, collectives, memory, figures, lines.
 
     Args:
         record: Any record.
         path: A JSON file, kept in version control.
-        update: Write it again. Default: whether the environment sets `WORKBENCH_UPDATE_SNAPSHOTS`.
+        update: Rewrite the file. Default: whether the environment sets `WORKBENCH_UPDATE_SNAPSHOTS`.
 
     Raises:
-        AssertionError: with the figures that differ, for programs, and the lines of the files that do.
+        AssertionError: if the record differs; lists the differing figures of programs, and the differing lines.
     """
     path, short = Path(path), shortened(record)
     text = short.to_json(indent=1) + "\n"
@@ -250,17 +250,17 @@ def assert_snapshot(record: Record, path: str | os.PathLike[str], *, update: boo
         *(f"  {name}: {before} → {now}" for name, before, now in rows),
         *lines[:_MOST_LINES],
         *more,
-        f"If it is meant to: `pytest --workbench-update`, or set {UPDATE}=1.",
+        f"If the change is intended: `pytest --workbench-update`, or set {UPDATE}=1.",
     ]
     raise AssertionError("\n".join(said))
 
 
 def snapshot_differences(kept: str, now: str) -> tuple[list[tuple[str, str, str]], list[str]]:
-    """Differences between two texts of snapshots: figures in the words of `compare`, and lines.
+    """Differences between two snapshot texts: figures as in `compare`, and lines.
 
     Args:
         kept: JSON of a record, from `assert_snapshot`.
-        now: The same of the record as it is now.
+        now: JSON of the present record.
 
     Returns:
         Name, old and new value of each figure of programs; the lines of a unified difference.
@@ -268,7 +268,7 @@ def snapshot_differences(kept: str, now: str) -> tuple[list[tuple[str, str, str]
     lines = list(difflib.unified_diff(kept.splitlines(), now.splitlines(), "kept", "now", lineterm=""))
     try:
         differences = _compare(ProgramRecord.from_json(kept), ProgramRecord.from_json(now)).differences
-    except (ValueError, InspectionError):  # another record, or one of another version: the lines are left
+    except (ValueError, InspectionError):  # another record or version: compare only lines
         return [], lines
     rows = [
         (f"{row.group}: {row.name}", amount_text(row.values[0], row.unit), amount_text(row.values[-1], row.unit))
@@ -278,11 +278,11 @@ def snapshot_differences(kept: str, now: str) -> tuple[list[tuple[str, str, str]
 
 
 def shortened(record: Record) -> Record:
-    """A record without what changes with every compiler: texts, single instructions, folders of files."""
+    """A record without compiler-dependent parts: texts, single instructions, folders of files."""
     changes: dict[str, Any] = {}
     for entry in dataclasses.fields(record):
         value = getattr(record, entry.name)
-        if entry.name in ("call_tree", "traced_call_tree"):  # its figures are those of the module, line by line
+        if entry.name in ("call_tree", "traced_call_tree"):  # its figures are the module's, by line
             changes[entry.name] = None
         elif entry.name in _LEFT_OUT and isinstance(value, type(_LEFT_OUT[entry.name])):
             changes[entry.name] = _LEFT_OUT[entry.name]
@@ -353,7 +353,7 @@ def _bytes(given: int | str, asked: str) -> int:
 
 def pytest_addoption(parser: "pytest.Parser") -> None:
     """Adds `--workbench-update` to pytest."""
-    parser.addoption("--workbench-update", action="store_true", help="write the files of `record_snapshot` again")
+    parser.addoption("--workbench-update", action="store_true", help="rewrite the files of `record_snapshot`")
 
 
 class RecordSnapshot:
@@ -382,7 +382,7 @@ def _snapshots(request: "pytest.FixtureRequest") -> Iterator[RecordSnapshot]:
 
 try:
     import pytest
-except ImportError:  # the assertions need no pytest
+except ImportError:  # the assertions work without pytest
     pass
 else:
     record_snapshot: Callable[..., RecordSnapshot] = pytest.fixture(name="record_snapshot")(_snapshots)

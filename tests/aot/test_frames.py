@@ -35,6 +35,6 @@ def test_bytes_that_are_no_frame_are_an_error(data, words):
 def test_frame_that_no_reader_accepts_is_not_written(monkeypatch):
     monkeypatch.setattr(_frames, "LARGEST_FRAME_BYTES", 10)
     stream = io.BytesIO()
-    with pytest.raises(FrameError, match="larger than a frame may be"):
+    with pytest.raises(FrameError, match="exceeds the limit of a frame"):
         write_frame(stream, {"text": "longer than ten bytes"})
     assert stream.getvalue() == b""

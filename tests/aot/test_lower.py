@@ -120,7 +120,7 @@ def test_every_sharding_over_an_axis_that_the_target_lacks_is_reported(mesh):
     assert "args[0]['a']: " in message
     assert "args[0]['b']: " in message
     assert "'pods'" in message
-    assert "names of their axes" in message
+    assert "by axis names" in message
 
 
 def test_every_argument_that_cannot_be_cut_evenly_is_reported(mesh):

@@ -155,7 +155,7 @@ def test_stop_button_of_another_thread_ends_the_compilation(compile_fake, worker
         pids.append(worker.pid)
         threading.Thread(target=stop.set).start()
 
-    with pytest.raises(EngineError, match=r"was stopped after .* while compiling, as its `cancel` event was set"):
+    with pytest.raises(EngineError, match=r"was stopped after .* while compiling, because its `cancel` event was set"):
         compile_fake("sleep 30", cancel=stop, progress=at("compiling", press))
     assert gone(pids[0])
     assert compile_fake("after stop").cached is False

@@ -101,7 +101,7 @@ def test_what_the_explorer_alone_shows_is_refused_with_another_view():
 def test_errors_name_the_question():
     with pytest.raises(InspectionError, match="`measure` received a ArrayImpl"):
         wb.measure(ONES)
-    with pytest.raises(InspectionError, match="`compare` was given functions together with other things"):
+    with pytest.raises(InspectionError, match="`compare` was given functions together with other objects"):
         wb.compare(product, ONES)
 
 

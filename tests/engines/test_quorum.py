@@ -195,7 +195,7 @@ def _words(w: Any, data: Any) -> Any:
     [
         (_carried, "`scan` carries rows of clients, such as their state"),
         (_sorted, "its server reads the rows of all clients"),
-        (_words, "masks of secure sums cancel only in all"),
+        (_words, "masks of secure sums cancel only over all clients"),
     ],
 )
 def test_programs_that_need_every_client_are_refused(fn: Any, fact: str):

@@ -246,5 +246,5 @@ def test_modules_are_called_and_options_are_those_of_inspect():
 
 
 def test_functions_are_not_mixed_with_records():
-    with pytest.raises(errors.InspectionError, match=r"together with other things.*compare\(f, g\)\(\*args\)"):
+    with pytest.raises(errors.InspectionError, match=r"together with other objects.*compare\(f, g\)\(\*args\)"):
         wb.compare(_before, wb.inspect(_after)(jnp.ones((8, 8))))

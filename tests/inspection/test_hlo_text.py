@@ -113,7 +113,7 @@ def test_cost_that_a_kernels_author_declared_is_taken_and_noted():
     )
     module = inspect_module(TEXT.replace("f32[4,2]{1,0} fusion(%x, %y), kind=kLoop, calls=%scaled", call))
     assert module.flops == 99
-    assert any("author declared" in note for note in module.notes)
+    assert any("declared by its author" in note for note in module.notes)
 
 
 class Silent:

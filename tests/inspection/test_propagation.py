@@ -254,7 +254,7 @@ def test_fallback_on_absent_devices_says_how_many_are_missing(monkeypatch):
     text = _jax_compat_shardy.stablehlo_text(lower(mlp, *mlp_args(AbstractMesh((8, 2), AXES, axis_types=AUTO))))
     record = propagate_shardings(text)
     assert record.engine == "none"
-    assert "16 partitions and here are 8 devices" in record.notes[1]
+    assert "16 partitions, but 8 devices are attached" in record.notes[1]
 
 
 def test_collectives_that_cannot_be_planned_leave_the_rest(monkeypatch):

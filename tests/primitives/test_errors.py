@@ -64,7 +64,7 @@ def test_unknown_placement_lists_the_active_ones() -> None:
     assert text == (
         '`reduce_sum` was called for the placement "workers", but the placements active here are clients=3. A '
         "primitive can "
-        'only reach these: use one of their names, or add "workers" to the `placements` of the program.'
+        'only use these placements: use one of their names, or add "workers" to the `placements` of the program.'
     )
 
 
@@ -102,7 +102,7 @@ def test_broadcast_from_an_inner_placement_to_an_outer_one() -> None:
     assert text.startswith(
         '`broadcast` was given at="clients" and to="pods", but "clients" is not outside of "pods" here.'
     )
-    assert "leave `at` out" in text
+    assert "omit `at`" in text
 
 
 def test_mesh_that_mixes_axis_types_under_one_placement() -> None:
@@ -128,7 +128,7 @@ def test_client_output_that_is_not_arrays(returned: Any, described: str) -> None
     text = _text(ProgramError, _under(3, lambda: wb.map_fn(client, jnp.ones(3))))
     assert text.startswith("`map_fn` called `client`, which returned 1 leaf/leaves that are not arrays")
     assert f"the first of type {described}" in text
-    assert "it must be a pytree of arrays and numbers" in text
+    assert "they must be a pytree of arrays and numbers" in text
 
 
 def test_argument_that_is_not_arrays_names_its_leaf() -> None:

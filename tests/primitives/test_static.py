@@ -97,11 +97,11 @@ def test_deleted_array_is_refused_before_jax_reads_it(call: Callable[[Any], Any]
 
 @pytest.mark.parametrize("name", ["geräte", "a\\b", "a\nb", "🙂"], ids=ascii)
 def test_axis_name_that_ends_xla_is_refused(name: str) -> None:
-    with pytest.raises(MeshError, match="letters of ASCII"):
+    with pytest.raises(MeshError, match="ASCII letters"):
         wb.make_mesh({name: 2})
-    with pytest.raises(MeshError, match="letters of ASCII"):
+    with pytest.raises(MeshError, match="ASCII letters"):
         wb.program(placements={name: 2})
-    with pytest.raises(MeshError, match="letters of ASCII"):
+    with pytest.raises(MeshError, match="ASCII letters"):
         wb.program(clients=2, axes={"clients": name})
 
 

@@ -52,7 +52,7 @@ def test_findings_arrive_with_figures_written_out():
 def test_record_without_a_program_cannot_be_advised():
     view = workbench_widgets.Explorer(examples.fedavg_record())
     assert view.data["advice"]["can_advise"] is False
-    assert "made from a record" in view.data["advice"]["missing"]
+    assert "a record without its program" in view.data["advice"]["missing"]
     with pytest.raises(RuntimeError, match="open it from the program"):
         view.start_advice()
 

@@ -53,7 +53,7 @@ def test_nothing_is_sent_after_the_last_page_said_it_closed():
 
 def test_unknown_selection_is_refused_with_what_exists():
     view = workbench_widgets.ProgramView(examples.fedavg_record())
-    with pytest.raises(ValueError, match=r"`select` was given colour, which no view can choose.*stage, client, device"):
+    with pytest.raises(ValueError, match=r"`select` was given colour, which no view can select.*stage, client, device"):
         view.select(colour="red")
 
 
@@ -75,7 +75,7 @@ def test_request_for_something_unknown_is_answered_with_an_error(monkeypatch):
     view._receive(view, {"kind": "request", "id": 7, "name": "__class__"}, [])
     assert sent[0]["id"] == 7
     assert (
-        "the view asked for '__class__', but ProgramView answers only name_in_notebook" in sent[0]["error"]["message"]
+        "the view requested '__class__', but ProgramView answers only name_in_notebook" in sent[0]["error"]["message"]
     )
 
 

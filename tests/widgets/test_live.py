@@ -228,7 +228,7 @@ def test_a_record_without_its_program_cannot_be_opened():
 
 def test_a_view_without_a_run_cannot_pause_it():
     view = workbench_widgets.Explorer(examples.fedavg_record())
-    assert "`pause` was asked of a view without a run" in ask(view, "pause_run")["error"]["message"]
+    assert "`pause` was called on a view without a run" in ask(view, "pause_run")["error"]["message"]
     view.close()
 
 

@@ -1,4 +1,4 @@
-"""Requests of the advice view to the kernel: findings, and a search for shardings; both in threads, with Stop."""
+"""Requests of the advice view to the kernel: findings and sharding searches, in stoppable threads."""
 
 import contextvars
 import threading
@@ -24,7 +24,7 @@ class Advises(Protocol):
         progress: Callable[[str, float], None],
         cancel: threading.Event,
     ) -> AdviceRecord:
-        """The findings; `found` gets the record so far, `progress` the phase and the seconds so far."""
+        """The findings; `found` gets the record so far, `progress` the phase and the elapsed seconds."""
         ...
 
 
@@ -40,16 +40,16 @@ class Searches(Protocol):
         progress: Callable[[str, float], None],
         cancel: threading.Event,
     ) -> SearchRecord:
-        """The choices; `found` gets what is known whenever it becomes better."""
+        """The choices; `found` gets the record whenever a better choice is known."""
         ...
 
 
 class AdviceController(WorkbenchWidget):
-    """A view that computes advice once somebody asks, while the kernel stays free.
+    """A view that computes advice on request, while the kernel stays free.
 
     Attributes:
-        advice: What came of the last request.
-        search: What the last search for shardings found.
+        advice: Result of the last request.
+        search: Result of the last search for shardings.
     """
 
     requests: ClassVar[dict[str, str]] = {
@@ -78,21 +78,21 @@ class AdviceController(WorkbenchWidget):
         super().__init__(**values)
 
     def start_advice(self) -> None:
-        """Begins to look for advice, in the background; a search that is under way goes on.
+        """Starts to compute advice in the background; a running search continues.
 
         Raises:
             RuntimeError: if the view shows a record without its program.
         """
         if self._advises is None:
             message = (
-                "`start_advice` was asked of a view that shows a record without its program. The gain of a change is "
+                "`start_advice` was called on a view that shows a record without its program. The gain of a change is "
                 "verified by compiling the program again: open it from the program, `workbench.explore(fn)(*args)`."
             )
             raise RuntimeError(message)
         if self._advice_job is not None and self._advice_job.is_running:
             return
         advises = self._advises
-        view = weakref.ref(self)  # the thread must not keep a forgotten view
+        view = weakref.ref(self)  # the thread must not keep an unused view alive
 
         def found(record: AdviceRecord) -> None:
             if (shown := view()) is not None:
@@ -104,30 +104,30 @@ class AdviceController(WorkbenchWidget):
         self._advice_job.start()
 
     def stop_advice(self) -> None:
-        """Ends the verification in progress; what was found by then is shown."""
+        """Stops the verification in progress; shows the findings so far."""
         if self._advice_job is not None:
             self._advice_job.cancel.set()
 
     def wait_for_advice(self, timeout_seconds: float | None = None) -> bool:
-        """Waits until nothing is being verified; False where the time was over before."""
+        """Waits until nothing is being verified; False on timeout."""
         over = self._advice_job is None or self._advice_job.wait(timeout_seconds)
         if over and self._outbox is not None:
             self._outbox.flush()
         return over
 
     def start_search(self, lock: Mapping[str, Any] | None = None, compiled: bool = True) -> None:
-        """Begins to search shardings, in the background; the search in progress is stopped.
+        """Starts a search for shardings in the background; stops the search in progress.
 
         Args:
-            lock: Mesh axes per dimension that stay as they are, by the pattern of the arguments.
-            compiled: Whether to compile the best few, or only to plan.
+            lock: Fixed mesh axes per dimension, by pattern of the arguments.
+            compiled: Whether to compile the best choices, or only to plan.
 
         Raises:
             RuntimeError: if the view shows a record without its program or without a mesh.
         """
         if self._searches is None:
             message = (
-                "`start_search` was asked of a view that shows a record without its program, or a program without a "
+                "`start_search` was called on a view that shows a record without its program, or a program without a "
                 "mesh of several devices. Open it from the program on a mesh: `workbench.explore(fn, on=…)(*args)`."
             )
             raise RuntimeError(message)
@@ -145,12 +145,12 @@ class AdviceController(WorkbenchWidget):
         self._search_job.start()
 
     def stop_search(self) -> None:
-        """Ends the search in progress; what was found by then is shown."""
+        """Stops the search in progress; shows the choices found so far."""
         if self._search_job is not None:
             self._search_job.cancel.set()
 
     def wait_for_search(self, timeout_seconds: float | None = None) -> bool:
-        """Waits until nothing is being searched; False where the time was over before."""
+        """Waits until nothing is being searched; False on timeout."""
         over = self._search_job is None or self._search_job.wait(timeout_seconds)
         if over and self._outbox is not None:
             self._outbox.flush()
@@ -164,9 +164,9 @@ class AdviceController(WorkbenchWidget):
         self.update_live(**self._took_search(record))
 
     def close(self) -> None:
-        """Ends the view, and with it what it started."""
+        """Closes the view, and stops the work that it started."""
         for job in (getattr(self, "_advice_job", None), getattr(self, "_search_job", None)):
-            if job is not None:  # ipywidgets closes also what failed to start
+            if job is not None:  # ipywidgets also closes widgets that failed to start
                 job.cancel.set()
         super().close()
 
@@ -176,7 +176,7 @@ class AdviceController(WorkbenchWidget):
 
 
 class Job:
-    """Work in a thread for one view, reported in its live state; a forgotten view stops what it started.
+    """Work in a thread for one view, reported in its live state; stops if the view is unused.
 
     The state under `place` is `{"status": "running" | "done" | "stopped" | "failed", "phase", "seconds", "error"?}`.
     """
@@ -192,17 +192,17 @@ class Job:
         self.place, self._work, self._took = place, work, took
         self._view = weakref.ref(view, lambda _: self.cancel.set())
         self._began = time.monotonic()
-        run = contextvars.copy_context().run  # placements and meshes of the cell that asked
+        run = contextvars.copy_context().run  # placements and meshes of the requesting cell
         self._thread = threading.Thread(target=run, args=(self._run,), name="workbench-advice", daemon=True)
 
     @property
     def is_running(self) -> bool:
-        """True if the work goes on."""
+        """True if the work is running."""
         return self._thread.is_alive()
 
     @property
     def waiting(self) -> dict[str, Any]:
-        """The arguments `progress` and `cancel` of what does the work."""
+        """The arguments `progress` and `cancel` of the work's function."""
         return {"progress": self.progress, "cancel": self.cancel}
 
     def start(self) -> None:
@@ -211,16 +211,16 @@ class Job:
         self._thread.start()
 
     def wait(self, timeout_seconds: float | None) -> bool:
-        """Returns whether it ended in time."""
+        """Returns whether the work ended in time."""
         self._thread.join(timeout_seconds)
         return not self.is_running
 
     def progress(self, phase: str, _seconds: float) -> None:
-        """Shows what is done now."""
+        """Shows the current activity."""
         self.report("running", phase)
 
     def report(self, status: str, phase: str = "", error: BaseException | None = None, **more: object) -> None:
-        """Shows the status, if the view is still there."""
+        """Shows the status, if the view still exists."""
         if (view := self._view()) is not None:
             state: dict[str, Any] = {"status": status, "phase": phase, "seconds": time.monotonic() - self._began}
             if error is not None:
@@ -230,7 +230,7 @@ class Job:
     def _run(self) -> None:
         try:
             made = self._work(self)
-        except BaseException as error:  # whatever ends the thread is shown: nobody would see it otherwise
+        except BaseException as error:  # show all exceptions of the thread: they would be lost otherwise
             self.report("stopped" if self.cancel.is_set() else "failed", error=error)
             return
         if (view := self._view()) is not None:

@@ -1,4 +1,4 @@
-"""Advice as the explorer draws it."""
+"""State of the advice view of the explorer."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -19,7 +19,7 @@ def advice_state(
     Args:
         advice: The findings.
         tree: The call tree of the program, to name rows of the operations view.
-        leaves: Paths of arrays in the arguments -> what the sharding view calls them.
+        leaves: Paths of arrays in the arguments -> their names in the sharding view.
     """
     rows = {} if tree is None else visible_rows(tree)
     return {

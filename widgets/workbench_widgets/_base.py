@@ -55,22 +55,23 @@ else:
 class WorkbenchWidget(_Widget):
     """A live view of a record.
 
-    The kernel computes; the browser draws and finds out what was clicked. Subclasses name their view of the bundle and
-    say what is shown where nothing runs.
+    The kernel computes; the browser draws and handles clicks. Subclasses name their view of the bundle, and define the
+    static picture and the text.
 
     Attributes:
-        selection: What is chosen, by kind: `stage`, `client`, `device`, `axis`, `line`, `instruction`, `leaf`, `node`.
-        settings: How the view is set up: the open tab, sorting, filters.
+        selection: The selected items, by kind: `stage`, `client`, `device`, `axis`, `line`, `instruction`, `leaf`,
+            `node`.
+        settings: Settings of the view: the open tab, sorting, filters.
         problem: The last error of a callback, shown in the view.
     """
 
     view_name: ClassVar[str] = ""  # of the bundle's views
-    dock: Literal["right"] | None = None  # next to the notebook instead of below its cell, where JupyterLab can
+    dock: Literal["right"] | None = None  # next to the notebook instead of below its cell, in JupyterLab
     _outbox: Outbox | None = None
-    _unsubscribe: Callable[[], object] | None = None  # ends what the view listens to
+    _unsubscribe: Callable[[], object] | None = None  # ends the view's subscriptions
     _asked_of_all: ClassVar[dict[str, str]] = {"name_in_notebook": "name_in_notebook"}
-    requests: ClassVar[dict[str, str]] = {}  # what the browser may ask for, and the method that answers
-    background: ClassVar[frozenset[str]] = frozenset()  # requests that take long: they run in a thread of their own
+    requests: ClassVar[dict[str, str]] = {}  # requests of the browser, and the methods that answer
+    background: ClassVar[frozenset[str]] = frozenset()  # slow requests, which run in a separate thread
 
     data: "traitlets.Dict[str, Any]" = traitlets.Dict().tag(sync=True)
     arrays: "traitlets.Dict[str, Any]" = traitlets.Dict().tag(sync=True)
@@ -87,7 +88,7 @@ class WorkbenchWidget(_Widget):
         super().__init_subclass__(**kwargs)
 
     def __init__(self, **values: object) -> None:
-        self._open_views: int | None = None  # None: shown perhaps, but no page has reported yet
+        self._open_views: int | None = None  # None: perhaps shown, but no page has reported yet
         me = weakref.ref(self)  # a pending timer must not keep a closed view alive
 
         def send(values: Mapping[str, Any]) -> None:
@@ -106,7 +107,7 @@ class WorkbenchWidget(_Widget):
 
     @property
     def is_open(self) -> bool:
-        """True if a page may be showing this; one that never reported counts, since a busy kernel receives nothing."""
+        """True if a page may show this view; also without a report, since a busy kernel receives none."""
         return self.comm is not None and (self._open_views is None or self._open_views > 0)
 
     def describe(self) -> str:
@@ -114,7 +115,7 @@ class WorkbenchWidget(_Widget):
         return self.label
 
     def static_svg(self) -> Markup | None:
-        """The picture that stands in for the live view."""
+        """The static picture of the view."""
         return None
 
     def static_html(self) -> str:
@@ -127,11 +128,11 @@ class WorkbenchWidget(_Widget):
         return self.describe()
 
     def select(self, **chosen: object) -> None:
-        """Chooses a stage, client, device, axis, line, instruction or leaf, as a click would; `None` clears one."""
+        """Selects a stage, client, device, axis, line, instruction or leaf; `None` clears a selection."""
         unknown = sorted(set(chosen) - set(SELECTABLE))
         if unknown:
             message = (
-                f"`select` was given {', '.join(unknown)}, which no view can choose. A selection is made of "
+                f"`select` was given {', '.join(unknown)}, which no view can select. A selection consists of "
                 f"{', '.join(SELECTABLE)}: for example `select(stage='1', client=17)`."
             )
             raise ValueError(message)
@@ -139,12 +140,12 @@ class WorkbenchWidget(_Widget):
         self.selection = {kind: value for kind, value in kept.items() if value is not None}
 
     def update_live(self, **values: object) -> None:
-        """Sends values that change often: at most twenty times a second, the newest of each, from any thread."""
+        """Sends the newest values at most twenty times a second, from any thread."""
         if self._outbox is not None:
             self._outbox.put(**values)
 
     def report(self, error: BaseException) -> None:
-        """Shows an error in the view, with a traceback to copy; the kernel goes on."""
+        """Shows an error in the view, with a traceback to copy; does not raise."""
         self.problem = problem(error)
 
     def name_in_notebook(self) -> str | None:
@@ -168,12 +169,12 @@ class WorkbenchWidget(_Widget):
         return call
 
     def to_html(self, file: str | Path | None = None, *, title: str | None = None, author: str | None = None) -> str:
-        """The view as one page that stays interactive without a kernel and without a network.
+        """Exports the view as one page that is interactive without a kernel and a network.
 
         Args:
-            file: Where to write the page; nowhere by default.
-            title: The page's title; by default, what the view describes.
-            author: Who made it; by default the user's name as the system has it, "" for nobody.
+            file: File to write the page to; by default none.
+            title: The page's title; by default the view's description.
+            author: Author of the page; by default the system's user name, "" for none.
 
         Returns:
             The page.
@@ -184,28 +185,28 @@ class WorkbenchWidget(_Widget):
         return made
 
     def saved(self) -> SavedView:
-        """Returns the view as a page shows it without a kernel."""
+        """Returns the view in the form for a page without a kernel."""
         title, code = self.data.get("title") or self.label.split(":")[0], dict(self.data.get("code") or ())
         state = plain_state({name: getattr(self, name) for name in SHARED})
         return SavedView(self._esm, self.view_name, self.model_id, title, code, state)
 
     def close(self) -> None:
-        """Ends the view and what it listens to, which goes on; the view can then be garbage-collected."""
-        end, self._unsubscribe = self._unsubscribe, None  # ipywidgets closes once more when collecting
+        """Closes the view and its subscriptions, so that it can be garbage-collected."""
+        end, self._unsubscribe = self._unsubscribe, None  # ipywidgets closes again during garbage collection
         if end is not None:
             end()
-        if self._outbox is not None:  # absent where __init__ failed: ipywidgets closes what it collects
+        if self._outbox is not None:  # absent if __init__ failed: ipywidgets also closes such objects
             self._outbox.close()
         layout = getattr(self, "_made_layout", None) if self.comm is not None else None
         super().close()
-        if layout is not None:  # a widget of its own, which ipywidgets would keep for ever
+        if layout is not None:  # a separate widget, which ipywidgets would never release
             layout.close()
 
     def _repr_mimebundle_(self, **kwargs: object) -> tuple[dict[str, Any], dict[str, Any]] | None:
         made = super()._repr_mimebundle_(**kwargs)
         data, metadata = made if made is not None else ({}, {})
         shown = self.static_html()
-        if runs_unseen():  # a page made of the notebook could only load the widget's manager from a network
+        if runs_unseen():  # an exported notebook could load the widget manager only from the network
             saved = saved_page(self.saved(), shown or html.escape(self.describe()))
             return {"text/plain": self.text(), "text/html": saved}, metadata
         extra: dict[str, Any] = {"text/plain": self.text()}
@@ -239,7 +240,7 @@ class WorkbenchWidget(_Widget):
             known_requests = self._asked_of_all | self.requests
             if name not in known_requests:
                 known = ", ".join(sorted(known_requests))
-                message = f"the view asked for {name!r}, but {type(self).__name__} answers only {known}"
+                message = f"the view requested {name!r}, but {type(self).__name__} answers only {known}"
                 raise ValueError(message)
             arguments = dict(content.get("args") or {})
             if name in self.background:
@@ -252,7 +253,7 @@ class WorkbenchWidget(_Widget):
         self.send(reply)
 
     def _reporter(self, request: str) -> Callable[[str], None]:
-        """Progress function of a long request; it ends the request after the reader has stopped it."""
+        """Progress function of a long request, which ends the request if the reader has stopped it."""
         stop = self._stops[request] = threading.Event()
         began = time.monotonic()
 
@@ -267,21 +268,21 @@ class WorkbenchWidget(_Widget):
 
 
 def to_html(widgets: Sequence[WorkbenchWidget], *, title: str = "Workbench", author: str | None = None) -> str:
-    """The widgets below one another in one self-contained page; choosing, sorting and searching work in it.
+    """Exports widgets as one self-contained page, in which selecting, sorting and searching work.
 
     Args:
         widgets: The views.
         title: The page's title.
-        author: Who made it; by default the user's name as the system has it, "" for nobody.
+        author: Author of the page; by default the system's user name, "" for none.
 
     Returns:
-        The page, with its date and the code that the views' programs were made of.
+        The page, with its date and the source code of the views' programs.
     """
     return page([widget.saved() for widget in widgets], title=title, author=author)
 
 
 def require_dock(dock: str | None) -> None:
-    """Refuses places that no front end has.
+    """Raises for places that no front end has.
 
     Raises:
         ValueError: `dock` is neither "right" nor None.
@@ -295,15 +296,15 @@ def require_dock(dock: str | None) -> None:
 
 
 def _in_background(work: Callable[[], None]) -> None:
-    run = contextvars.copy_context().run  # placements and meshes of the cell that opened the view
+    run = contextvars.copy_context().run  # placements and meshes of the view's cell
     threading.Thread(target=run, args=(work,), name="workbench-view", daemon=True).start()
 
 
 class StoppedError(Exception):
-    """A reader stopped what was under way."""
+    """The reader stopped a request."""
 
 
 def problem(error: BaseException) -> dict[str, str]:
-    """An error as the view shows it."""
+    """An error in the form that views show."""
     shown = "".join(traceback.format_exception(error))
     return {"message": f"{type(error).__name__}: {error}", "traceback": shown}

@@ -1,4 +1,4 @@
-"""The front end as a page gets it: a few lines per widget, and the bundle once per page.
+"""The front end in a page: a few lines per widget, and the bundle once per page.
 
 Every widget's module text is copied into every instance and into saved notebooks, so it only finds or loads the bundle.
 The bundle itself is the state of a `Chunk`, a model without a view that all widgets of a kernel refer to.
@@ -15,7 +15,7 @@ import traitlets
 
 STATIC = Path(__file__).parent / "static"
 BUILT = STATIC / "built"
-# What every page needs first; the others are loaded when they are first needed.
+# The parts that every page needs first; other parts are loaded on first use.
 CHUNKS = ("workbench", "editor", "runs", "player", "graph")
 LABEXTENSION = STATIC.parent / "labextension"
 
@@ -32,7 +32,7 @@ _models: dict[str, Chunk] = {}
 
 
 def chunk_models() -> dict[str, Chunk]:
-    """The models of this kernel; made again where someone closed them."""
+    """The models of this kernel, created again if they were closed."""
     for name in CHUNKS:
         if name not in _models or _models[name].comm is None:
             _models[name] = Chunk(**chunk(name))
@@ -41,10 +41,10 @@ def chunk_models() -> dict[str, Chunk]:
 
 @functools.cache
 def chunk(name: str) -> dict[str, str]:
-    """The code of one part, and the style sheet with the first.
+    """The code of one part; the first part includes the style sheet.
 
     Raises:
-        ValueError: there is no such part.
+        ValueError: if the part does not exist.
     """
     if name not in CHUNKS:
         message = f"a page asked for {name!r}, but the front end has only the parts {', '.join(CHUNKS)}"
@@ -80,7 +80,7 @@ def labextension_files() -> list[Path]:
 
 
 def write_theme() -> None:
-    """Writes the colours of pages as the labextension's own file, which draws saved views where no kernel is."""
+    """Writes page colours to a file of the labextension, which draws saved views without a kernel."""
     from workbench.render import css_variables
 
     (LABEXTENSION / "static" / "theme.css").write_text(f"{css_variables()}\n", encoding="utf-8")

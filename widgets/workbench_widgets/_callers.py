@@ -1,4 +1,4 @@
-"""Callers of helpers: a line that many functions call is named together with its callers."""
+"""Callers of helper functions: a line with several callers is named together with its callers."""
 
 import itertools
 from collections.abc import Iterable, Mapping
@@ -9,7 +9,7 @@ from workbench.records.call_tree import CallNodeRecord, CallTreeRecord
 from workbench.records.program import SourceLine
 from workbench.render.units import source_text
 
-MOST_LEVELS = 2  # of callers that are named
+MOST_LEVELS = 2  # maximum number of named callers
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,16 +28,16 @@ class Call:
 def callers_of(
     tree: CallTreeRecord | None, names: Iterable[str], files: Iterable[str] = ()
 ) -> dict[str, tuple[Call, ...]]:
-    """The calls down to the line of each instruction, the outermost first, as far as that line's function is shared.
+    """The calls that lead to the line of each instruction, outermost first, if its function is shared.
 
     Args:
         tree: The call tree of the program.
         names: The instructions to explain.
-        files: Files of the program's instructions: the tree calls a cell by its number.
+        files: Files of the program's instructions; the tree names cells by number.
 
     Returns:
-        Per instruction the calls that distinguish its line from that line under other callers, its own last; empty
-        where only one call leads there.
+        For each instruction, the calls that distinguish its line from the same line under other callers, own line last;
+        empty if only one call leads to the line.
     """
     if tree is None:
         return {}
@@ -62,7 +62,7 @@ def _calls(path: Iterable[CallNodeRecord], raw: Mapping[str, str]) -> list[Call]
             function = node.name
         elif node.kind in ("call", "line") and not node.hidden and node.file and node.line:
             call = Call(function, SourceLine(file=raw.get(node.file, node.file), line=node.line))
-            calls += [call] * (call not in calls[-1:])  # a line that calls a library is there twice
+            calls += [call] * (call not in calls[-1:])  # a line that calls a library occurs twice
     return calls
 
 

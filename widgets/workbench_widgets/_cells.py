@@ -1,4 +1,4 @@
-"""The user's code that a program was made of: the notebook's cells and files, whole, to find and to show them again."""
+"""The user's code of a program: whole cells and files."""
 
 import re
 import sys
@@ -12,7 +12,7 @@ MOST_BYTES = 200_000  # of one file
 
 
 def files_of(record: ProgramRecord) -> list[str]:
-    """The files and cells that a program's stages, instructions and calls are from, most often named first."""
+    """The files and cells of a program's stages, instructions and calls, most frequent first."""
     counts: dict[str, int] = {}
     places = [stage.source for stage in record.plan.walk()]
     if record.module is not None:
@@ -26,7 +26,7 @@ def files_of(record: ProgramRecord) -> list[str]:
 
 
 def cells_of(files: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """For each file that is a notebook's cell: its number, and its text as the user wrote it."""
+    """The number and the original text of each file that is a notebook cell."""
     found = {}
     for file in files:
         name = file if file.startswith("In [") else cell_name(file)
@@ -40,7 +40,7 @@ def cells_of(files: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def code_of(files: Iterable[str]) -> list[tuple[str, str]]:
-    """The code of a program with its title, each cell and file once; libraries and what cannot be read are left out."""
+    """The code of a program by title, each cell and file once; without libraries and unreadable files."""
     files = list(files)
     cells = cells_of(files)
     found: dict[str, str] = {}
@@ -53,7 +53,7 @@ def code_of(files: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _written(number: int) -> str | None:
-    """The text of a cell by its number, with its magics as they were typed."""
+    """The text of a cell by its number, with its original magics."""
     ipython = sys.modules.get("IPython")
     history = getattr(ipython.get_ipython() if ipython is not None else None, "history_manager", None)
     cells = getattr(history, "input_hist_raw", ())

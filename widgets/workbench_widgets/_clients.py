@@ -16,13 +16,13 @@ from workbench_widgets._run_controller import RunController, RunLike
 
 
 class ClientsView(ClientsController, RunController):
-    """Every client of a program, live: its examples, FLOPs, bytes and seconds; sort, filter, pin, open one.
+    """Clients of a program, live: examples, FLOPs, bytes and seconds; sort, filter, pin and open them.
 
     Args:
-        record: The program; its cost, where there is one, distinguishes clients.
-        run: A measured run of it, which adds measured seconds and steps.
-        rounds: A run of many rounds, whose metrics per client are followed.
-        timeline: A simulated round, which adds the seconds that every client would have needed.
+        record: The program; its cost, if available, gives figures per client.
+        run: A measured run of the program, which adds measured seconds and steps.
+        rounds: A run of many rounds, whose metrics per client are shown live.
+        timeline: A simulated round, which adds simulated seconds per client.
         tap: Evaluates the program and returns the values of a client; the view can then open clients.
     """
 
@@ -61,7 +61,7 @@ class ClientsView(ClientsController, RunController):
                 self.update_live(**self.courses.state())
 
     def static_svg(self) -> Markup | None:
-        """The clients by the first column that distinguishes them, as bars."""
+        """The clients as bars, by the first column that differs between them."""
         shown = _telling_column(self.data, self.arrays)
         if shown is None:
             return None
@@ -69,7 +69,7 @@ class ClientsView(ClientsController, RunController):
         return render_clients_svg(f"{column['label']}{_kind(column)}", values.tolist(), unit=column["unit"])
 
     def text(self) -> str:
-        """Least, mean and most of every column."""
+        """Minimum, mean and maximum of every column."""
         return clients_text(self.label, self.data, self.arrays)
 
 
@@ -85,7 +85,7 @@ def clients_view_state(
         record: The program.
         run: A measured run of the program.
         timeline: A simulated round of the program.
-        clients: `clients_state(record)`, where the caller has computed it already.
+        clients: `clients_state(record)`, if the caller has already computed it.
     """
     known, columns = clients_state(record) if clients is None else clients
     state, arrays = {**known, "columns": list(known["columns"])}, dict(columns)
@@ -122,7 +122,7 @@ def clients_view_state(
 def _add(
     state: dict[str, Any], arrays: Arrays, column: tuple[str, str, str, str], by_client: Mapping[Any, float | None]
 ) -> None:
-    """One more column, unless nothing is known for it."""
+    """Adds a column, unless all of its values are unknown."""
     key, label, unit, kind = column
     values = group_means(by_client, state["count"], state["group_size"])
     if np.isnan(values).all():

@@ -13,7 +13,7 @@ from workbench.render import render_tap_html
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import floats
 
-MOST_ROUNDS = 200  # whose values per client can be looked at again
+MOST_ROUNDS = 200  # whose per-client values are kept
 MOST_STEPS = 500
 LONGEST_TEXT = 200_000
 
@@ -21,9 +21,9 @@ Tap = Callable[[int], TapRecord]
 
 
 class ClientsController(WorkbenchWidget):
-    """A view that shows what the clients of a run do round by round, and opens one of them.
+    """A view that shows the clients of a run by round, and opens single clients.
 
-    Opening evaluates the program once more, in the kernel; whoever made the view gave it the function that does.
+    Opening a client evaluates the program again in the kernel, with a function passed to the view.
     """
 
     requests: ClassVar[dict[str, str]] = {
@@ -39,7 +39,7 @@ class ClientsController(WorkbenchWidget):
         super().__init__(**values)
 
     def open_client(self, client: int, report: Callable[[str], None] | None = None) -> dict[str, str]:
-        """Every value that a client computes, as a page of its own and as text.
+        """Every value that a client computes, as a separate page and as text.
 
         Raises:
             RuntimeError: if the view shows a record without its program.
@@ -57,11 +57,11 @@ class ClientsController(WorkbenchWidget):
         return {"html": render_tap_html(tapped), "text": render.text(tapped)[:LONGEST_TEXT]}
 
     def client_course(self, client: int) -> list[dict[str, Any]]:
-        """A client's metrics over the rounds that are kept, and over the local steps of the last one."""
+        """A client's metrics over the kept rounds, and over the local steps of the last round."""
         return self.courses.of(client)
 
     def clients_in_round(self, round: int) -> dict[str, list[float | None]]:
-        """Every metric of all clients in one of the rounds that are kept."""
+        """Every metric of all clients in one of the kept rounds."""
         return self.courses.at(round)
 
 
@@ -69,7 +69,7 @@ class ClientCourses:
     """The metrics per client of the last rounds; every round is read once.
 
     Args:
-        clients: How many there are; metrics of another length belong to somebody else.
+        clients: Number of clients; metrics of another length are ignored.
     """
 
     def __init__(self, clients: int) -> None:
@@ -80,17 +80,17 @@ class ClientCourses:
         self._lock = threading.Lock()
 
     def read(self, history: Sequence[RoundRecord]) -> None:
-        """Takes the rounds that are new."""
+        """Reads the new rounds."""
         with self._lock:
-            if len(history) < self._count:  # the run was taken up again from an earlier round
+            if len(history) < self._count:  # the run was resumed from an earlier round
                 self._count, self._rounds, self._last = 0, {}, {}
-            # Of a long history only the end can still be asked for.
+            # Only the end of a long history is available.
             for place in range(max(self._count, len(history) - MOST_ROUNDS), len(history)):
                 self._take(history[place])
             self._count = len(history)
 
     def state(self) -> dict[str, Any]:
-        """The last round of every metric, as the view draws it."""
+        """The last round of every metric, in the form that the view draws."""
         with self._lock:
             latest = {name: course[-1] for name, course in self._rounds.items()}
         if not latest:

@@ -14,13 +14,13 @@ from workbench.render.units import bytes_text, shape_text
 
 Arrays = dict[str, bytes]
 Numbers = Sequence[float | None] | np.ndarray
-MOST_DRAWN = 100_000  # more clients are drawn as groups of consecutive ones
+MOST_DRAWN = 100_000  # more clients are drawn as groups of consecutive clients
 
 
 def clients_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
     """The clients of the outermost placement, and their numbers as binary columns.
 
-    Above `MOST_DRAWN`, a row stands for `group_size` consecutive clients and holds their mean.
+    Above `MOST_DRAWN`, a row represents `group_size` consecutive clients by their mean.
     """
     stage = client_stage(record)
     placement = stage.placement or "" if stage is not None else ""
@@ -57,7 +57,7 @@ def clients_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
 
 
 def _measuring(record: ProgramRecord) -> str:
-    """The cell that measures every client of the program and explores it again; empty where it cannot be written."""
+    """Code of a cell that measures every client and explores the program again, or "" if impossible."""
     arguments = dict.fromkeys(re.split(r"\W", value.name)[0] for value in record.plan.inputs)
     if record.mesh is None or record.mesh.abstract or not all(map(str.isidentifier, (record.name, *arguments))):
         return ""
@@ -71,8 +71,8 @@ def _measuring(record: ProgramRecord) -> str:
 
 
 def client_stage(record: ProgramRecord) -> StageRecord | None:
-    """The stage in which clients work most."""
-    # A stage of pods holds the stages of their clients: what is counted are those that hold no others.
+    """The stage with most client work."""
+    # A stage of pods contains the stages of their clients; only innermost stages count.
     stages = [
         stage
         for stage in record.plan.walk()
@@ -82,7 +82,7 @@ def client_stage(record: ProgramRecord) -> StageRecord | None:
 
 
 def _around(stages: Sequence[StageRecord], wanted: StageRecord) -> list[StageRecord]:
-    """The stages of other clients around `wanted`, from the outside in."""
+    """The client stages around `wanted`, outermost first."""
     for stage in stages:
         if stage is wanted:
             return []
@@ -114,7 +114,7 @@ def _columns(
     found: list[tuple[str, str, str, str, Numbers]] = []
     rows = math.ceil(count / size)
     costs = record.cost.clients if record.cost is not None else ()
-    if costs and (len(costs) == count if nested else len(costs) <= count):  # nested: the costs may be of the groups
+    if costs and (len(costs) == count if nested else len(costs) <= count):  # nested: costs may belong to the groups
         by_client = {each.client: each for each in costs}
         held = [by_client.get(client) for client in range(count)] if size == 1 else []
         found = [
@@ -143,24 +143,24 @@ def _columns(
 
 
 def _elementwise(values: list[float | None]) -> list[tuple[str, str, str, str, Numbers]]:
-    """The column of elementwise work next to that of matrix products, where there is any."""
+    """The column of elementwise work, if there is any."""
     return [("elementwise", "elementwise FLOPs", "flops", "predicted", values)] if any(values) else []
 
 
 def numbers(values: Numbers) -> np.ndarray:
-    """NaN where nothing is known."""
+    """NaN for unknown values."""
     if isinstance(values, np.ndarray):
         return values
     return np.array([np.nan if value is None else value for value in values], np.float64)
 
 
 def group_means(by_client: Mapping[Any, float | None], rows: int, size: int) -> np.ndarray:
-    """The mean of what is known in each group of `size` consecutive clients; NaN where nothing is.
+    """The mean of known values in each group of `size` consecutive clients; NaN if all are unknown.
 
     Args:
         by_client: Number of a client -> its value.
-        rows: How many groups there are.
-        size: Clients of a group; 1: each for itself.
+        rows: Number of groups.
+        size: Clients per group; 1: no groups.
     """
     known = [(key, value) for key, value in by_client.items() if value is not None and 0 <= key < rows * size]
     group = np.array([key // size for key, _ in known], np.int64)
@@ -170,7 +170,7 @@ def group_means(by_client: Mapping[Any, float | None], rows: int, size: int) -> 
 
 
 def _grouped(ranges: list[list[Any]], size: int) -> list[list[Any]]:
-    """Ranges of clients as ranges of groups; a group that two devices share belongs to the first."""
+    """Ranges of clients as ranges of groups; a group on two devices belongs to the first device."""
     if size == 1:
         return ranges
     return [[math.ceil(start / size), math.ceil(stop / size), *rest] for start, stop, *rest in ranges]
@@ -179,7 +179,7 @@ def _grouped(ranges: list[list[Any]], size: int) -> list[list[Any]]:
 def _estimated(
     record: ProgramRecord, stage: StageRecord | None, clients: Sequence[ClientCostRecord | None]
 ) -> list[float | None]:
-    """Seconds of each client at the rates that its stage has on the chip: those of its slower part."""
+    """Seconds of each client at its stage's rates on the chip, by the slower of compute and memory."""
     priced = None
     if record.cost is not None and stage is not None:
         priced = next((each for each in record.cost.stages if each.stage == stage.path), None)
@@ -191,7 +191,7 @@ def _estimated(
 
 
 def floats(values: Sequence[float] | np.ndarray) -> bytes:
-    """Numbers as the browser reads them: 32-bit, little-endian."""
+    """Numbers for the browser: 32-bit, little-endian."""
     return np.asarray(values, dtype="<f4").tobytes()
 
 
@@ -229,7 +229,7 @@ def _waste(record: ProgramRecord) -> str:
         parts.append(f"{_share(record.cost.padding_waste)} of the clients' work is padding")
     if record.cost is not None and record.cost.lockstep_waste:
         parts.append(
-            f"clients that run together wait for the longest of them, which takes {_times(record.cost.lockstep_waste)} "
+            f"clients that run together wait for the longest client, which takes {_times(record.cost.lockstep_waste)} "
             "their mean"
         )
     if record.cost is not None and record.cost.imbalance_waste:
@@ -238,10 +238,10 @@ def _waste(record: ProgramRecord) -> str:
 
 
 def _share(value: float) -> str:
-    """A share in percent: 100 % only where it is all."""
+    """A share in percent; 100 % only for the whole."""
     return f"{100 * min(value, 0.999):.1f} %" if 0.99 < value < 1 else f"{100 * value:.0f} %"
 
 
 def _times(more: float) -> str:
-    """1.3 times for a share of 0.3 more."""
+    """ "1.3 times" for an excess of 0.3."""
     return f"{1 + more:.3g} times"

@@ -1,4 +1,4 @@
-"""The comparison view: several programs side by side, what differs first."""
+"""The comparison view: several programs side by side, differences first."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Two call trees as one: every function, module and line with its figures in both programs."""
+"""Merges two call trees: every function, module and line with its figures in both programs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,17 +16,17 @@ _PASSES = {"transpose": "backward", "remat": "recomputed"}
 
 
 def compare_tree_state(trees: Sequence[CallTreeRecord]) -> tuple[dict[str, Any], Arrays]:
-    """The first and the last tree merged: a node is the same where its parents are and it is called the same.
+    """The first and the last tree merged: nodes match if their parents match and their names are equal.
 
-    Lines are known by their code, since an edit above them moves their numbers; the second of the same name is matched
-    with the second.
+    Lines are matched by their code, since an edit above a line changes its number. Nodes with equal names are matched
+    in order.
 
     Args:
-        trees: Of the compared programs, in order.
+        trees: Call trees of the compared programs, in order.
 
     Returns:
-        Names, places and kinds of the merged nodes, and two columns for each figure that is not zero everywhere: NaN
-        where a program lacks the node.
+        Names, places and kinds of the merged nodes, and two columns for each figure that is not zero everywhere; NaN if
+        a program lacks the node.
     """
     sides = [shown_nodes(trees[0]), shown_nodes(trees[-1])]
     parents: list[int] = []
@@ -41,7 +41,7 @@ def compare_tree_state(trees: Sequence[CallTreeRecord]) -> tuple[dict[str, Any],
             key = _key(node)
             occurrence = seen[at, key] = seen.get((at, key), -1) + 1
             merged = below.get((at, key, occurrence))
-            if merged is None and side and node.kind == "function":  # the only function here may have a new name
+            if merged is None and side and node.kind == "function":  # the only function of a level may be renamed
                 here = _functions_below(shown, parents, at)
                 alone = len(here) == len(_functions_below(nodes, above, parent)) == 1
                 merged = here[0] if alone and found[here[0]][1] is None else None
@@ -50,7 +50,7 @@ def compare_tree_state(trees: Sequence[CallTreeRecord]) -> tuple[dict[str, Any],
                 parents.append(at)
                 shown.append(node)
                 found.append([None, None])
-            shown[merged] = node  # named as in the last program, where it is
+            shown[merged] = node  # the name in the last program, if present
             found[merged][side] = node.total
             number.append(merged)
     columns: list[dict[str, str]] = []

@@ -1,4 +1,4 @@
-"""The cost view: a roofline, time per stage, bytes per mesh axis, memory; targets side by side, here and elsewhere."""
+"""The cost view: roofline, time per stage, bytes per mesh axis, memory; targets side by side."""
 
 from collections.abc import Sequence
 
@@ -11,12 +11,12 @@ from workbench_widgets._cost_state import cost_state
 
 
 class CostView(CostController):
-    """Predicted cost of a program, live: choose a stage in the roofline or in the bars.
+    """Predicted cost of a program, live: select a stage in the roofline or in the bars.
 
     Args:
         record: The program with its cost.
-        others: The same program for other targets, to compare it with.
-        compile_for: Compiles the program for a target that is chosen in the view.
+        others: The same program for other targets, for comparison.
+        compile_for: Compiles the program for a target selected in the view.
     """
 
     view_name = "cost"
@@ -35,7 +35,7 @@ class CostView(CostController):
         super().__init__(programs=self.records, compile_for=compile_for, data=data, label=data["sentence"], **values)
 
     def static_svg(self) -> Markup | None:
-        """The roofline, where the cost is for a chip."""
+        """The roofline, if the cost is for a chip."""
         cost = self.records[0].cost
         return None if cost is None else render.svg(cost)
 

@@ -1,4 +1,4 @@
-"""Requests of the cost view: compile for absent hardware, stop a compilation, remove its result."""
+"""Requests of the cost view: compile for a target, stop a compilation, remove its result."""
 
 import threading
 import weakref
@@ -13,23 +13,23 @@ from workbench_widgets._scaling_state import scaled_state
 
 
 class CompileFor(Protocol):
-    """Compiles the program that is shown for another machine; stops once `cancel` is set."""
+    """Compiles the displayed program for another machine; stops once `cancel` is set."""
 
     def __call__(
         self, target: str, *, order: object, progress: Callable[[str, float], None], cancel: threading.Event
     ) -> ProgramRecord:
-        """The program as the compiler of `target` makes it."""
+        """The program compiled for `target`."""
         ...
 
 
 class CostController(WorkbenchWidget):
-    """A view that compiles for absent hardware while the kernel stays free.
+    """A view that compiles for targets while the kernel stays free.
 
     One compilation at a time runs in a thread; it ends with the view. Its result is shown next to the program's own
     cost, and in `compiled`.
 
     Attributes:
-        compiled: The program by the name of each target that it was compiled for here.
+        compiled: The compiled programs by name of the target.
     """
 
     requests: ClassVar[dict[str, str]] = {
@@ -38,7 +38,7 @@ class CostController(WorkbenchWidget):
         "forget": "forget_target",
         "scale": "scale",
     }
-    _place = ""  # of the cost view in a widget of several views: "cost/"
+    _place = ""  # prefix of the cost view in a widget of several views: "cost/"
 
     def __init__(
         self, *, programs: Sequence[ProgramRecord] = (), compile_for: CompileFor | None = None, **values: object
@@ -50,7 +50,7 @@ class CostController(WorkbenchWidget):
         super().__init__(**values)
 
     def start_compiling(self, target: str, order: str = "topology") -> None:
-        """Begins to compile for `target`, in the background.
+        """Starts to compile for `target` in the background.
 
         Raises:
             RuntimeError: if a compilation is running, or the view shows a record without its program.
@@ -64,14 +64,14 @@ class CostController(WorkbenchWidget):
         if self._job is not None and self._job.is_running:
             message = (
                 f"`start_compiling` was given target={target!r} while {self._job.target} is being compiled. A view "
-                "compiles one thing at a time: wait, or `stop_compiling()` first."
+                "compiles for one target at a time: wait, or `stop_compiling()` first."
             )
             raise RuntimeError(message)
         self._job = _Job(self, self._compile_for, target, order)
         self._job.start()
 
     def stop_compiling(self) -> None:
-        """Ends the compilation in progress, if there is one; its process is gone a moment later."""
+        """Stops the compilation in progress, if any; its process ends shortly afterwards."""
         if self._job is not None:
             self._job.cancel.set()
 
@@ -100,20 +100,20 @@ class CostController(WorkbenchWidget):
         return {**scaled_state(record, scaled, as_is), "stages": stage_rows(scaled.cost)}
 
     def wait_for_compiling(self, timeout_seconds: float | None = None) -> bool:
-        """Waits until nothing is being compiled; False where the time was over before."""
+        """Waits until nothing is being compiled; False on timeout."""
         over = self._job is None or self._job.wait(timeout_seconds)
         if over and self._outbox is not None:
             self._outbox.flush()
         return over
 
     def forget_target(self, target: str) -> None:
-        """Takes a compiled target out of the view."""
+        """Removes a compiled target from the view."""
         self.compiled.pop(target, None)
         self._show_compiled()
 
     def close(self) -> None:
-        """Ends the view, and with it the compilation that it started."""
-        if getattr(self, "_job", None) is not None:  # ipywidgets closes also what failed to start
+        """Closes the view, and stops its compilation."""
+        if getattr(self, "_job", None) is not None:  # ipywidgets also closes widgets that failed to start
             self.stop_compiling()
         super().close()
 
@@ -130,7 +130,7 @@ class CostController(WorkbenchWidget):
 
 
 class _Job:
-    """One compilation in a thread; holds the view weakly, so that a forgotten view stops what it started."""
+    """One compilation in a thread; references the view weakly, so that an unused view stops its work."""
 
     def __init__(self, view: CostController, compile_for: CompileFor, target: str, order: str) -> None:
         self.target, self.cancel = target, threading.Event()
@@ -156,7 +156,7 @@ class _Job:
 
         try:
             record = self._compile_for(self.target, order=self._order, progress=progress, cancel=self.cancel)
-        except BaseException as error:  # whatever ends the thread is shown: nobody would see it otherwise
+        except BaseException as error:  # show all exceptions of the thread: they would be lost otherwise
             self._report("stopped" if self.cancel.is_set() else "failed", error=problem(error))
             return
         if (view := self._view()) is not None:

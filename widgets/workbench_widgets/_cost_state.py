@@ -15,12 +15,12 @@ from workbench_widgets._scaling_state import scaling_choices
 
 
 def cost_state(record: ProgramRecord, others: Sequence[ProgramRecord] = (), *, can_compile: bool = False) -> dict:
-    """Everything that the cost view draws.
+    """The complete state of the cost view.
 
     Args:
         record: The program.
-        others: The same for other targets.
-        can_compile: Whether the view can compile for more of them.
+        others: The same program for other targets.
+        can_compile: Whether the view can compile for more targets.
     """
     return {
         "targets": [target_state(each, each.cost) for each in (record, *others) if each.cost is not None],
@@ -31,14 +31,14 @@ def cost_state(record: ProgramRecord, others: Sequence[ProgramRecord] = (), *, c
 
 
 def _other_size(record: ProgramRecord) -> str:
-    """A cell that compares the program with itself for larger arguments, of which only the shapes are made."""
+    """Code of a cell that compares the program with itself for larger arguments, given as shapes."""
     found = re.match(r"[\w]+:", record.target)
     target = record.target if found else "v5e"
     if record.cost is not None and record.cost.chip is not None and not found:
         target = record.cost.chip.name
-    where = f"on={json.dumps(target)}"  # a text of Python too, whatever a record from elsewhere says
+    where = f"on={json.dumps(target)}"  # valid Python even for records from elsewhere
     name = record.name if record.name.isidentifier() else "fn"
-    # A record knows arrays, not the call: static arguments and the names of the reader's variables are not in it.
+    # A record contains arrays, not the call: static arguments and names of the reader's variables are unknown.
     return (
         "import jax\nimport workbench as wb\n\n\n"
         f"def arguments(size):\n"
@@ -51,7 +51,7 @@ def _other_size(record: ProgramRecord) -> str:
 
 def target_state(record: ProgramRecord, cost: CostRecord) -> dict[str, Any]:
     """One program on one target."""
-    picture = render.svg(cost, width=400, live=True)  # as narrow as its column gets: never shrunk
+    picture = render.svg(cost, width=400, live=True)  # width of the narrowest column, so that it never shrinks
     memory = record.module.memory if record.module is not None else None
     return {
         "target": record.target,
@@ -100,7 +100,7 @@ def stage_rows(cost: CostRecord) -> list[dict[str, Any]]:
 
 
 def _strategies(record: ProgramRecord) -> dict[str, str]:
-    """Implementation that the compiler chose for the collectives of every axis, if it is recorded."""
+    """Implementation that the compiler chose for the collectives of every axis, if recorded."""
     found: dict[str, set[str]] = {}
     for each in record.module.collectives if record.module is not None else ():
         if each.algorithm:

@@ -1,4 +1,4 @@
-"""The devices view: memory, utilisation, power and temperature as they change, and where the last round's time went."""
+"""The devices view: memory, utilisation, power and temperature, live; time of the last round."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -26,15 +26,15 @@ class Monitor(Protocol):
         ...
 
     def subscribe(self, callback: Callable[[SampleRecord], Any]) -> Callable[[], None]:
-        """Calls back with every new sample; returns what ends this."""
+        """Calls `callback` with every new sample; returns a function that unsubscribes."""
         ...
 
 
 class DevicesView(WorkbenchWidget):
-    """The devices, live, for as long as a page shows them.
+    """The devices, live while a page shows them.
 
     Args:
-        monitor: Takes the samples, in a thread of its own.
+        monitor: Takes the samples in a separate thread.
         run: A measured run, whose time line per device is shown below.
     """
 
@@ -46,7 +46,7 @@ class DevicesView(WorkbenchWidget):
         data = {"timeline": timeline, "glossary": GLOSSARY}
         history = tuple(monitor.history())
         super().__init__(data=data, label=describe_samples(history), live=devices_state(history), **values)
-        me = weakref.ref(self)  # the monitor outlives the view and must not keep it
+        me = weakref.ref(self)  # the monitor outlives the view and must not keep it alive
 
         def arrived(_sample: SampleRecord) -> None:
             if (view := me()) is not None and view.is_open:
@@ -64,7 +64,7 @@ class DevicesView(WorkbenchWidget):
 
 
 def devices_state(history: Sequence[SampleRecord]) -> dict[str, Any]:
-    """The last sample, and the memory of every device over the samples that are kept."""
+    """The last sample, and the memory of every device over the kept samples."""
     if not history:
         return {
             "devices": [],
@@ -125,7 +125,7 @@ def devices_state(history: Sequence[SampleRecord]) -> dict[str, Any]:
     }
 
 
-_COURSES = {  # what is drawn over time -> where a sample holds it
+_COURSES = {  # figure drawn over time -> its path in a sample
     "bytes_in_use": "bytes_in_use",
     "utilisation": "utilisation_percent",
     "power": "power_watts",
@@ -134,7 +134,7 @@ _COURSES = {  # what is drawn over time -> where a sample holds it
 
 
 def _courses(samples: Sequence[SampleRecord], names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Every figure over the samples, devices one after the other; NaN where it is not known."""
+    """Every figure over the samples, device by device; NaN if unknown."""
     rows = {where: row for row, where in enumerate(names)}
     found = {name: np.full((len(names), len(samples)), np.nan) for name in _COURSES}
     for column, sample in enumerate(samples):

@@ -91,35 +91,35 @@ def _views(record: ProgramRecord, parts: Mapping[str, Any]) -> list[TabState]:
 
 
 _NOT_COMPILED = (
-    "Advice is read from compiled programs. This one was planned and not compiled, because its mesh names devices "
-    'that are not attached. Compile it for a machine that has them: wb.show(fn, on="v5e:16x16")(*args).'
+    "Advice needs a compiled program. This program was planned and not compiled, because the devices of its mesh "
+    'are not attached. Compile it for a target: wb.show(fn, on="v5e:16x16")(*args).'
 )
 _NO_PROGRAM = (
-    "This explorer was made from a record, so it cannot look for advice. Open the program itself, "
+    "This explorer shows a record without its program, so it cannot find advice. Open the program itself, "
     "wb.show(fn)(*args), or its record, wb.show(record)."
 )
 
 
 class Explorer(AdviceController, CostController, ClientsController, RunController, ShardingController):
-    """Everything known about a program, live, in one widget: what is chosen in one view is chosen in all.
+    """All views of a program, live, in one widget with linked selection.
 
     Args:
         record: The program.
-        gradient: A second program to show next to it, for example the same one after `jax.grad`.
+        gradient: A second program to show next to it, for example its `jax.grad`.
         others: The same program for other targets, whose costs are shown next to its own.
         run: A measured run, which adds measured seconds per client and a time line per device.
-        monitor: Samples of the devices, such as `workbench.measurement.watch_devices()` takes.
+        monitor: A source of device samples, such as `workbench.measurement.watch_devices()`.
         rounds: A run of many rounds, such as `workbench.measurement.Run`: its curves, and its clients round by round.
         timeline: A simulated round, with its stragglers.
-        runs: Runs of the program over one another, such as `wb.compare(…).record`: a tab with their curves.
+        runs: Runs to compare, such as `wb.compare(…).record`: adds a tab with their curves.
         tap: Evaluates the program and returns the values of a client; clients can then be opened.
         view: The tab to open first.
-        compile_for: Compiles the program for a target that is chosen in the cost view.
+        compile_for: Compiles the program for a target selected in the cost view.
         what_if: Tries other shardings of the program's arguments, such as a `workbench.inspection.what_if.WhatIf`.
-        play: Evaluates the program and returns what every stage made; the round can then be played.
-        advise: Finds advice about the program, once somebody asks for it.
-        dock: "right" shows the explorer next to the notebook, where JupyterLab has the package's extension.
-        search: Searches shardings of the program's arguments, once somebody asks for it.
+        play: Evaluates the program and returns the values of every stage; the round can then be played.
+        advise: Finds advice about the program on request.
+        dock: "right" shows the explorer next to the notebook, if JupyterLab has the package's extension.
+        search: Searches shardings of the program's arguments on request.
     """
 
     view_name = "explorer"
@@ -183,7 +183,7 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
         if player["collectives"] or has_round:
             parts["player"] = player | {"can_play": has_round}
         can_advise, can_search = advise is not None and record.module is not None, search is not None
-        if record.module is not None or record.mesh is not None:  # else a plan alone
+        if record.module is not None or record.mesh is not None:  # otherwise only a plan
             parts["advice"] = {
                 "can_advise": can_advise,
                 "can_search": can_search,
@@ -196,7 +196,7 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
         if view is not None and view not in parts:
             message = (
                 f"`Explorer` was given view={view!r}, but its record of {record.name} has the views "
-                f"{', '.join(parts)}. Pass one of these, or leave it out to start with the first."
+                f"{', '.join(parts)}. Pass one of these, or omit `view=` to start with the first."
             )
             raise ValueError(message)
         views = _views(record, parts)
@@ -251,7 +251,7 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
         return state
 
     def _turned(self, change: Mapping[str, Mapping[str, object]]) -> None:
-        """Another tab is open, which may have missed rounds."""
+        """Updates a newly opened tab, which may have missed rounds."""
         if change["new"].get("view") != change["old"].get("view"):
             self.refresh()
 
@@ -268,7 +268,7 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
         """The stages of one evaluation with their values, for the player."""
         if self._play is None:
             message = (
-                "`play_round` was asked of an explorer without its program, for example of a saved record. Open it "
+                "`play_round` was called on an explorer without its program, for example of a saved record. Open it "
                 "from the program: `workbench.explore(fn)(*args)`."
             )
             raise RuntimeError(message)
@@ -280,7 +280,7 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
         return render.svg(self.record)
 
     def static_html(self) -> str:
-        """The record's card, with its largest functions and lines; before it the stages of a program with clients."""
+        """The record's card with its largest functions and lines; with clients, the stages come first."""
         picture = super().static_html() if self.record.plan.placements else ""
         return picture + display_record(self.record)["text/html"]
 
@@ -298,7 +298,7 @@ def _parts(
     *,
     can_compile: bool,
 ) -> tuple[dict[str, Any], Arrays]:
-    """The state of every view that the record has something for."""
+    """The states of all views for which the record has data."""
     parts: dict[str, Any] = {}
     arrays: Arrays = {}
 
@@ -306,16 +306,16 @@ def _parts(
         parts[key] = made[0]
         arrays.update({f"{key}/{name}": value for name, value in made[1].items()})
 
-    if record.plan.placements or gradient is not None or record.call_tree is None:  # else the operations say it all
+    if record.plan.placements or gradient is not None or record.call_tree is None:  # else: operations
         add("program", program_state(record, gradient, clients))
     several = record.mesh is not None and len(record.mesh.devices) > 1
     if record.mesh is not None and several:
         names = [value.name for value in record.plan.inputs]
         sent = record.module.collectives if record.module is not None else ()
         add("mesh", mesh_state(record.mesh, record.cost, record.inputs, names=names, collectives=sent))
-    # On one device there is nothing to shard.
+    # A single device needs no sharding view.
     if record.inputs is not None and (several or any(len(leaf.shards) > 1 for leaf in record.inputs.leaves)):
-        # Arrays that were not placed yet do not know their mesh, but the program does.
+        # Arrays that are not yet placed have no mesh, but the program has.
         known = record.inputs if record.inputs.mesh is not None else record.inputs.replace(mesh=record.mesh)
         add("sharding", sharding_state(known, record.propagation, names=[v.name for v in record.plan.inputs]))
     if record.module is not None or record.stablehlo:

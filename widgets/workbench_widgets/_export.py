@@ -1,4 +1,4 @@
-"""Views as one page that needs neither a kernel nor a network."""
+"""Exports views as one page that needs neither a kernel nor a network."""
 
 import base64
 import functools
@@ -15,7 +15,7 @@ from workbench.render import icon_link, mark
 from workbench_widgets._bundle import BUILT, CHUNKS, chunk, stylesheet
 
 SHARED = ("data", "arrays", "live", "label", "selection", "settings")
-_LICENSES = BUILT.parent / "third-party-licenses.txt"  # of the code in the bundles, which asks for them in every copy
+_LICENSES = BUILT.parent / "third-party-licenses.txt"  # licence notices of code in the bundles, required in every copy
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
 {icon}
@@ -41,15 +41,15 @@ class SavedView(NamedTuple):
 
 
 def page(views: Sequence[SavedView], *, title: str, author: str | None) -> str:
-    """Returns one self-contained page with the views below one another.
+    """Returns one self-contained page with the views one below another.
 
     Args:
         views: The views.
         title: The page's title.
-        author: Who made it; by default the user's name as the system has it, "" for nobody.
+        author: Author of the page; by default the system's user name, "" for none.
 
     Returns:
-        The page, with its date and the code that the views' programs were made of.
+        The page, with its date and the source code of the views' programs.
     """
     by = _user() if author is None else author
     state = [{"esm": view.script, "state": view.state} for view in views]
@@ -92,7 +92,7 @@ def plain_state(state: Mapping[str, object]) -> dict[str, Any]:
 
 
 def pack(value: object) -> str:
-    """JSON as gzip in base64: a third of the page to read, and no letter of it ends a script element early."""
+    """JSON as gzip in base64, which is a third of the size and cannot end a script element early."""
     text = json.dumps(value).encode()
     return base64.b64encode(gzip.compress(text, 6 if len(text) < 2**21 else 2, mtime=0)).decode()
 

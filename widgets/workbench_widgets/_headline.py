@@ -15,13 +15,13 @@ from workbench_widgets.states import FigureSelection, HeadlineFigure, Look
 
 @dataclass(frozen=True, slots=True)
 class CollectiveGroup:
-    """Collectives of one kind, over the same mesh axes, from the same lines and calls: what a reader counts as one."""
+    """Collectives of one kind over the same mesh axes, from the same lines and calls, counted as one."""
 
     kind: str
     axes: tuple[str, ...]
     sources: tuple[SourceLine, ...]
     members: tuple[CollectiveRecord, ...]
-    calls: tuple[Call, ...] = ()  # down to the line, where several calls lead to it
+    calls: tuple[Call, ...] = ()  # calls that lead to the line, if there are several
 
     @property
     def lines(self) -> tuple[SourceLine, ...]:
@@ -47,13 +47,13 @@ class CollectiveGroup:
 
     @property
     def executions(self) -> float | None:
-        """In one call; None where a loop of unknown length holds one."""
+        """Executions in one call; None inside a loop of unknown length."""
         known = [each.executions for each in self.members]
         return None if None in known else float(sum(each or 0 for each in known))
 
     @property
     def places(self) -> str:
-        """The first line, or the call that leads to a shared one, and how many other lines there are."""
+        """The first line, or the call that leads to a shared line, and the number of other lines."""
         if not self.sources:
             return "line not known"
         first = source_text(self.sources[0].file, self.sources[0].line)
@@ -70,7 +70,7 @@ def sent_by(each: CollectiveRecord) -> float:
 def group_collectives(
     collectives: Sequence[CollectiveRecord], tree: CallTreeRecord | None = None
 ) -> list[CollectiveGroup]:
-    """By kind, mesh axes, lines and the calls that lead to a shared line; those that send most first."""
+    """Groups by kind, mesh axes, lines and calls that lead to a shared line, largest first."""
     files = {source.file for each in collectives for source in each.sources}
     callers = callers_of(tree, (each.name for each in collectives), files)
     groups: dict[Any, list[CollectiveRecord]] = {}
@@ -82,7 +82,7 @@ def group_collectives(
 
 
 def headline(record: ProgramRecord, views: Sequence[str] = (), run: RunRecord | None = None) -> list[HeadlineFigure]:
-    """Short figures, each with the view that explains the figure; seconds of a measured run come first."""
+    """Short figures, each with the view that explains it; seconds of a measured run come first."""
     found = [*_measured(run), *_communication(record), *_memory(record), *_work(record)]
     for each in found:
         each["view"] = each["view"] if each["view"] in views else None
@@ -99,9 +99,7 @@ def _measured(run: RunRecord | None) -> list[HeadlineFigure]:
     if run is None or not run.seconds:
         return []
     each = run.seconds / max(run.rounds, 1)
-    tip = (
-        f"Wall time of {count_text(run.rounds)} measured calls on the engine {run.engine}, warm-up left out; the mean."
-    )
+    tip = f"Mean wall time of {count_text(run.rounds)} measured calls on the engine {run.engine}, without warm-up."
     return [_figure(f"{seconds_text(each)} per call, measured", tip, "timeline", "strong")]
 
 
@@ -120,8 +118,8 @@ def _communication(record: ProgramRecord) -> list[HeadlineFigure]:
     text = f"{first.count} over {axes_text(first.axes)}: {least}{sent}{of} sent, {first.places}"
     line = next((f"{source.file}:{source.line}" for source in first.lines), None)
     tip = (
-        "The collectives that send most, with the payload of each and their line; the bytes that one device sends for "
-        f"them in one call, of the bytes for all {count_text(len(record.module.collectives))} collectives."
+        "The largest collectives, with payload and line; bytes that one device sends for them in one call, of the "
+        f"bytes of all {count_text(len(record.module.collectives))} collectives."
     )
     return [_figure(text, tip, "hlo", "strong", {"instruction": first.members[0].name, "line": line})]
 
@@ -140,9 +138,7 @@ def _memory(record: ProgramRecord) -> list[HeadlineFigure]:
         return [_figure(f"{peak} at the peak", "Memory of one device, as the compiler planned it.", "memory")]
     fits = memory.peak_bytes <= has if memory.fits is None else memory.fits
     text = f"{peak} · fits{name}" if fits else f"{peak}: does not fit{name} ({bytes_text(has)})"
-    return [
-        _figure(text, f"Peak of memory, of {bytes_text(has)} that a device has.", "memory", "good" if fits else "bad")
-    ]
+    return [_figure(text, f"Peak memory, of {bytes_text(has)} on a device.", "memory", "good" if fits else "bad")]
 
 
 def _work(record: ProgramRecord) -> list[HeadlineFigure]:
@@ -169,7 +165,7 @@ def _work(record: ProgramRecord) -> list[HeadlineFigure]:
 
 
 def work_per_device(record: ProgramRecord) -> str:
-    """FLOPs of one device in one call: a lower bound where a loop of unknown length is inside."""
+    """FLOPs of one device in one call; a lower bound with a loop of unknown length."""
     module, tree = record.module, record.call_tree
     if module is None:
         return ""

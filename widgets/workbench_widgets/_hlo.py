@@ -20,7 +20,7 @@ KINDS = ("server", "broadcast", "clients", "reduce", "loop", "branch", "program"
 MOST_LINES = 20_000  # of StableHLO
 MOST_FILE_LINES = 3_000
 _METADATA = re.compile(r",? ?(?:metadata|backend_config|origin)=(?:\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}|\"[^\"]*\")")
-AROUND = 2  # lines of source shown around one that became an instruction
+AROUND = 2  # lines of source shown around the line of an instruction
 
 
 class HloView(WorkbenchWidget):
@@ -38,7 +38,7 @@ class HloView(WorkbenchWidget):
         super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=data["sentence"], **values)
 
     def static_svg(self) -> Markup | None:
-        """The collectives by the bytes that they send, the work of every stage, memory over the schedule."""
+        """Collectives by sent bytes, work of every stage, memory over the schedule."""
         return None if self.record.module is None else render.svg(self.record.module)
 
     def text(self) -> str:
@@ -140,7 +140,7 @@ def _collective(each: CollectiveRecord, *, staged: bool) -> dict[str, Any]:
 
 
 def _group(group: CollectiveGroup, number: dict[str, int]) -> dict[str, Any]:
-    """Collectives that a reader counts as one: of one kind, over the same axes, from the same lines."""
+    """Groups of collectives of one kind, over the same axes, from the same lines."""
     return {
         "kind": group.kind,
         "axes": axes_text(group.axes),
@@ -169,9 +169,9 @@ def _key(source: SourceLine | None) -> tuple[str, int] | None:
 
 
 def _code(sources: Iterable[tuple[str, int]]) -> list[list[Any]]:
-    """Every file of the user's own that became instructions: its name, and all of its lines where they can be read.
+    """The user's files with compiled lines: names and, if readable, all lines.
 
-    Of long files and of libraries only the lines around the ones that became instructions.
+    For long files and libraries, only lines around compiled lines are included.
     """
     wanted: dict[str, set[int]] = {}
     for file, line in sources:
@@ -190,7 +190,7 @@ def _file(file: str, used: set[int]) -> list[Any] | None:
 
 
 def _listing(module: ModuleRecord | None) -> str:
-    """The compiled module as text, without the places and notes that the view shows elsewhere."""
+    """The compiled module as text, without source places and metadata that the view shows elsewhere."""
     if module is None:
         return ""
     shown, tables = [], False
@@ -205,7 +205,7 @@ def _listing(module: ModuleRecord | None) -> str:
 def _graph(
     found: Sequence[InstructionRecord], collectives: dict[str, int], record: ProgramRecord
 ) -> tuple[dict[str, Any] | None, Arrays]:
-    """The groups of the graph by the call tree and by stages and scopes; which instruction reads which."""
+    """The groups of the graph by call tree and by stages and scopes, and the edges between instructions."""
     if not found:
         return None, {}
     trees: dict[str, GroupTree] = {}

@@ -1,4 +1,4 @@
-"""The launch view: a program of nodes drawn before launch, and what every node does after it."""
+"""The launch view: a program of nodes before launch, and live states of its nodes afterwards."""
 
 import threading
 import time
@@ -16,7 +16,7 @@ from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import floats
 
 LOOK_SECONDS = 0.5
-MOST_SAMPLES = 240  # of one node's history: two minutes
+MOST_SAMPLES = 240  # samples of a node's history: two minutes
 MOST_LINES = 200  # of a log
 
 
@@ -25,12 +25,12 @@ class LaunchedLike(Protocol):
 
     @property
     def record(self) -> LaunchedRecord:
-        """The graph and what each node does now."""
+        """The graph and the present state of each node."""
         ...
 
     @property
     def alive(self) -> bool:
-        """True if anything of it still runs."""
+        """True if any part of the program still runs."""
         ...
 
     def logs(self, node: str) -> Sequence[str]:
@@ -45,11 +45,11 @@ class LaunchedLike(Protocol):
 class LaunchView(WorkbenchWidget):
     """A program of nodes: its graph before launch, and live after it, with logs and a button that stops it.
 
-    The view looks twice a second, in a thread of its own and while a page shows it, also while a cell waits for the
-    program. Choose a node to see its history and its log.
+    The view polls twice a second in a separate thread while a page shows it, also while a cell waits for the program.
+    Select a node to see its history and its log.
 
     Args:
-        source: A launched program, a record of one, or the graph of a program that is not launched yet.
+        source: A launched program, its record, or the graph of a program before launch.
     """
 
     view_name = "launch"
@@ -71,7 +71,7 @@ class LaunchView(WorkbenchWidget):
             ).start()
 
     def refresh(self) -> None:
-        """Sends what the nodes do now, if a page shows it."""
+        """Sends the states of the nodes, if a page shows them."""
         if self.launched is not None and self.is_open:
             self._record = self.launched.record
             self.update_live(**self._state(self._record))
@@ -85,13 +85,13 @@ class LaunchView(WorkbenchWidget):
         return "stopping"
 
     def log(self, node: str) -> list[str]:
-        """All lines of a node's log that are kept."""
+        """All kept lines of a node's log."""
         if self.launched is None:
             return [line for state in self._states() if state.label == node for line in state.log_tail]
         return list(self.launched.logs(node))
 
     def static_svg(self) -> Markup:
-        """The graph, with the states that were seen last."""
+        """The graph, with the last known states."""
         return render.svg(self.graph, states=self._states())
 
     def text(self) -> str:
@@ -131,7 +131,7 @@ class LaunchView(WorkbenchWidget):
             return None
         lines = list(state.log_tail if self.launched is None else tuple(self.launched.logs(label))[-MOST_LINES:])
         error = (state.error or "").rstrip().splitlines()
-        if error and lines[-len(error) :] == error:  # it is shown above the log already
+        if error and lines[-len(error) :] == error:  # already shown above the log
             lines = lines[: -len(error)]
         return {"label": label, "log": lines, "error": state.error, "history": self._history.of(label)}
 

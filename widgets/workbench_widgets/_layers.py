@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 from workbench.records.call_tree import CallNodeRecord
 
-FEWEST = 3  # siblings that are folded
+FEWEST = 3  # minimum number of folded siblings
 _NUMBER = re.compile(r"\d+(?!.*\d)")  # the last number of a name
 
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Siblings of one name but for its number; positions count the rows of the view."""
+    """Siblings whose names differ only in a number; positions are rows of the view."""
 
     parent: int
     members: tuple[int, ...]
@@ -20,14 +20,14 @@ class Layers:
 
 
 def fold_layers(nodes: Sequence[CallNodeRecord], parents: Sequence[int]) -> list[Layers]:
-    """Finds modules that are called the same but for a number, and that contain the same functions and modules.
+    """Finds modules with names equal except for a number, and with the same functions and modules.
 
     Args:
         nodes: The rows of the view.
         parents: The position of each row's parent; -1 for the root.
 
     Returns:
-        The layers in the order of their first members; groups with fewer than three members are left out.
+        The layers in the order of their first members; groups with fewer than three members are omitted.
     """
     inside: list[set[tuple[str, str]]] = [set() for _ in nodes]
     for node, parent in zip(nodes, parents, strict=True):
@@ -56,7 +56,7 @@ def _number(name: str) -> int:
 
 
 def _name(names: Sequence[str]) -> str:
-    """`6 × blocks_0…5`, or `5 × blocks_0, 2…5` where one between is another kind of layer."""
+    """`6 × blocks_0…5`, or `5 × blocks_0, 2…5` if one layer between has another kind."""
     numbers = [_number(name) for name in names]
     runs: list[list[int]] = []
     for number in numbers:

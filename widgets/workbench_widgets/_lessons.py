@@ -8,7 +8,7 @@ _FOLDERS = ("", "notebooks/", "../notebooks/")
 
 
 def find_lessons() -> dict[str, list[str]]:
-    """For every explained word the notebook that teaches it, and its path from here; no path where it is not found.
+    """The teaching notebook of each glossary term, with its relative path if the notebook is found.
 
     Example:
         >>> find_lessons()["shard"][0]

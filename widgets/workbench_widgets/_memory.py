@@ -9,7 +9,7 @@ from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._memory_tree import buffer_tree
 from workbench_widgets.states import MemoryState
 
-SAME = 0.005  # two peaks closer than this share are one
+SAME = 0.005  # peaks closer than this share count as equal
 
 
 class MemoryView(WorkbenchWidget):
@@ -75,7 +75,7 @@ def _facts(memory: MemoryRecord) -> list[list[str]]:
 
 
 def _notes(memory: MemoryRecord) -> list[str]:
-    """The record's notes; where its curve and the compiler have two peaks, in one sentence instead of its own."""
+    """The record's notes; if the curve's peak and the compiler's differ, with one sentence about both."""
     peaks = _two_peaks(memory)
     return [*peaks, *(note for note in memory.notes if not peaks or not note.startswith("the timeline reaches"))]
 
@@ -88,5 +88,5 @@ def _two_peaks(memory: MemoryRecord) -> list[str]:
     return [
         f"Two peaks: the compiler reports {bytes_text(memory.peak_bytes)}, the memory that it assigns; the values "
         f"alive at one moment of the schedule add up to at most {bytes_text(alive)}. They differ because buffers are "
-        "shared, rounded up, or counted in only one of them. The first one decides whether the program fits."
+        "shared, rounded up, or counted in only one peak. The compiler's peak decides whether the program fits."
     ]

@@ -1,4 +1,4 @@
-"""Buffers at the peak of memory as a tree: arguments by their names, temporaries by the layers that computed them."""
+"""Buffers at the memory peak as a tree: arguments by name, temporaries by layer."""
 
 import re
 from collections.abc import Sequence, Set as AbstractSet
@@ -10,7 +10,7 @@ from workbench_widgets.states import MemoryRow
 ARGUMENTS, TEMPORARIES = "arguments", "temporaries and results"
 _PART = re.compile(r"^[A-Za-z_]\w*|\.\w+|\[[^\]]*\]")
 _WRAPPED = re.compile(r"^(?:transpose|jvp|vmap|checkpoint|remat|custom_[jv][vj]p_call|pjit)\((.*)\)$")
-# Parts of a name scope that JAX writes, and no reader.
+# Parts of a name scope that JAX adds.
 _SILENT = frozenset("while body cond closed_call checkpoint rematted_computation shard_map remat".split()) | {""}
 
 
@@ -18,12 +18,12 @@ def buffer_tree(buffers: Sequence[BufferRecord], parameters: AbstractSet[str]) -
     """The rows of the tree, a row before those inside it.
 
     Args:
-        buffers: What is alive at the peak.
+        buffers: The buffers alive at the peak.
         parameters: The names of the instructions that are arguments of the program.
 
     Returns:
-        Rows with the number of the row that holds them (-1: none), the bytes of everything inside, and for a buffer its
-        shape, its line and its group: the two outer levels that it is in.
+        Rows with the number of their parent row (-1: none), the bytes of all contents, and for a buffer its shape, its
+        line and its group (its two outermost levels).
     """
     rows: list[MemoryRow] = []
     place: dict[tuple[str, ...], int] = {}
@@ -78,7 +78,7 @@ def _path(buffer: BufferRecord, argument: bool) -> tuple[str, ...]:
 
 
 def _scope(part: str) -> str:
-    """A part of a name scope as its author wrote it; "" for one that a transformation wrote."""
+    """A part of a name scope as its author wrote it; "" for parts added by transformations."""
     while wrapped := _WRAPPED.match(part):
         part = wrapped[1]
     silent = part in _SILENT or part.startswith(("jit(", "branch_", "wb:", "while["))
@@ -86,7 +86,7 @@ def _scope(part: str) -> str:
 
 
 def _joined(rows: list[MemoryRow]) -> list[MemoryRow]:
-    """The same without levels that hold one other level and nothing else: they are joined with that one."""
+    """The same tree, with levels that contain only one level joined with that level."""
     inside: dict[int, list[int]] = {}
     for at, row in enumerate(rows):
         inside.setdefault(row["parent"], []).append(at)

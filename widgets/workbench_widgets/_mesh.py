@@ -1,4 +1,4 @@
-"""The mesh view: which device is where, and which clients live on it."""
+"""The mesh view: devices with their places and clients."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,19 +15,19 @@ from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._mesh_layout import FEW, arrangements
 
-MOST_COLLECTIVES = 40  # that links can be drawn for, those that send most first
-MOST_CORNERS = 1_000_000  # numbers that say which device holds which shard
+MOST_COLLECTIVES = 40  # whose links can be drawn, largest first
+MOST_CORNERS = 1_000_000  # maximum numbers for shards on devices
 
 
 class MeshView(WorkbenchWidget):
-    """A mesh of up to thousands of devices, live: by mesh axis, on the torus or by host, and who holds what.
+    """A mesh of up to thousands of devices, live: by mesh axis, torus or host, with device contents.
 
     Args:
         record: The mesh.
-        cost: A prediction whose clients say how much work each device has.
-        sharding: Arrays that lie on it.
-        names: What to call these arrays; by default their paths in the tree.
-        collectives: What devices send to each other, drawn on the links that carry it.
+        cost: A prediction, whose clients give the work of each device.
+        sharding: Arrays on the mesh.
+        names: Names of these arrays; by default their paths in the tree.
+        collectives: Collectives between devices, drawn on their links.
     """
 
     view_name = "mesh"
@@ -125,7 +125,7 @@ def _axis(axis: AxisRecord) -> dict[str, Any]:
 
 
 def _collectives(record: MeshRecord, found: Sequence[CollectiveRecord]) -> list[dict[str, Any]]:
-    """Those whose groups are whole mesh axes, with what one device sends in one call of the program."""
+    """Collectives over whole mesh axes, with the bytes that one device sends per call."""
     axes = {axis.name for axis in record.axes}
     known = [
         {
@@ -151,7 +151,7 @@ def _names(devices: Sequence[DeviceRecord]) -> dict[str, Any]:
 def _leaves(
     record: MeshRecord, sharding: ShardingRecord | None, names: Sequence[str]
 ) -> tuple[list[dict[str, Any]], Arrays]:
-    """The arrays on the mesh, and for each the corner of every device's shard (-1: it holds none)."""
+    """The arrays on the mesh, and the start of each array's shard on every device (-1: no shard)."""
     if sharding is None:
         return [], {}
     place = {device.id: number for number, device in enumerate(record.devices)}

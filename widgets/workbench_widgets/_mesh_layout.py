@@ -9,11 +9,11 @@ import numpy as np
 from workbench.records.hardware import DeviceRecord, MeshRecord
 from workbench.render import arrange_devices
 
-FEW = 128  # devices that are drawn as cards with words on them
+FEW = 128  # maximum number of devices drawn as cards with text
 WIDEST = 160  # cells in one row
-CARDS = 12  # cards in one row, panels and their gaps counted
+CARDS = 12  # cards in one row, including panels and gaps
 TITLE_ROWS, MOST_TITLES = 4, 40
-LONG = 24  # rows that are folded into bands side by side beyond
+LONG = 24  # rows; more are folded into bands side by side
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,7 @@ class Arrangement:
 
 
 def arrangements(record: MeshRecord) -> list[Arrangement]:
-    """Every way in which the devices of this mesh can be laid out."""
+    """All layouts of the mesh's devices."""
     devices = record.devices
     index = {device.id: number for number, device in enumerate(devices)}
     axes, order, _ = arrange_devices(record, "mesh")
@@ -55,7 +55,7 @@ def _hosts(devices: Sequence[DeviceRecord]) -> tuple[list[tuple[str, int]], list
 
 
 def _arrange(key: str, label: str, axes: Sequence[tuple[str, int]], order: Sequence[int]) -> Arrangement:
-    """The last two long axes span a panel, further ones make panels; long panels are folded into bands."""
+    """The last two long axes span a panel, other axes make panels; long panels are folded into bands."""
     sizes = [size for _, size in axes] or [1]
     names = [name for name, _ in axes] or [""]
     long = [axis for axis, size in enumerate(sizes) if size > 1]
@@ -66,7 +66,7 @@ def _arrange(key: str, label: str, axes: Sequence[tuple[str, int]], order: Seque
     position = np.indices(sizes).reshape(len(sizes), -1)
     across = position[column] if column is not None else np.zeros(len(order), dtype=int)
     down = position[row] if row is not None else np.zeros(len(order), dtype=int)
-    if wide > WIDEST or (row is None and wide > 16):  # long rows are written like text, a blank line between two
+    if wide > WIDEST or (row is None and wide > 16):  # long rows wrap like text, with blank lines between
         line = 16 if wide <= FEW else min(128, 2 ** math.ceil(math.log2(math.sqrt(wide)) + 0.5))
         lines = -(-wide // line)
         across, down, wide, tall = across % line, down * (lines + 1) + across // line, line, tall * (lines + 1) - 1
@@ -78,7 +78,7 @@ def _arrange(key: str, label: str, axes: Sequence[tuple[str, int]], order: Seque
     across, down = across + down // height * (wide + 1), down % height
     block = (bands * (wide + 1) - 1, height)
     count = math.prod(sizes[axis] for axis in outer)
-    gap = TITLE_ROWS if len(order) > FEW and 1 < count <= MOST_TITLES else 1  # room for the titles of panels of pixels
+    gap = TITLE_ROWS if len(order) > FEW and 1 < count <= MOST_TITLES else 1  # room for panel titles, in pixels
     room = (CARDS if len(order) <= FEW else WIDEST) // (block[0] + 1)
     side = max(1, min(count, round(math.sqrt(count * 1.8 * (block[1] + 1) / (block[0] + 1))), room))
     x = panel % side * (block[0] + 1) + across

@@ -15,9 +15,9 @@ from workbench_widgets.states import FigureColumn, OperationsState
 
 KINDS = ("root", "function", "call", "line", "scope", "loop", "operation", "unattributed")
 PASSES = ("forward", "transpose", "remat", "mixed")
-AROUND = 2  # lines of code shown before and after the one of a node
-MOST_DEVICES = 8  # with a column each
-MOST_SOURCES = 4_000  # different lines whose code is sent
+AROUND = 2  # lines of code shown before and after a node's line
+MOST_DEVICES = 8  # mesh axes with separate columns
+MOST_SOURCES = 4_000  # maximum number of lines whose code is sent
 
 
 def operations_state(
@@ -27,9 +27,8 @@ def operations_state(
 
     Args:
         tree: The figures of the program.
-        files: Files of its instructions: a cell, which the tree calls by its number, is chosen in other views by its
-            file.
-        measured: Only measured seconds of a whole profile, of all devices and of each.
+        files: Files of its instructions: the tree names a cell by number, but other views select it by file.
+        measured: Show only measured seconds of a whole profile, for all devices and for each device.
     """
     cells = _cells(files)
     kept, parents, places = _shown(tree)
@@ -75,7 +74,7 @@ _NOWHERE = CallNodeRecord(id=0, parent=None, kind="scope", name="")
 
 
 def _joined(at: int, name: str, members: Sequence[CallNodeRecord]) -> CallNodeRecord:
-    """One node for equal layers, with their figures added up."""
+    """A node for equal layers, with their summed figures."""
     root = CallNodeRecord(id=0, parent=None, kind="root", name=name)
     below = (each.replace(id=i, parent=0, own=each.total) for i, each in enumerate(members, start=1))
     tree = CallTreeRecord(made_from="compiled", nodes=(root, *below))
@@ -119,7 +118,7 @@ def with_measured(tree: CallTreeRecord, measured: CallTreeRecord | None) -> Call
 
 
 def _places(tree: CallTreeRecord) -> dict[int, tuple[object, ...]]:
-    """Path of every node: its name, its ancestors' names, and its number among equal names."""
+    """Path of every node: names of the node and its ancestors, and its number among equal names."""
     places: dict[int, tuple[object, ...]] = {}
     seen: dict[tuple[object, ...], int] = {}
     for node in tree.nodes:
@@ -132,7 +131,7 @@ def _places(tree: CallTreeRecord) -> dict[int, tuple[object, ...]]:
 
 
 def visible_rows(tree: CallTreeRecord) -> dict[int, int]:
-    """For every node of a tree the row of the operations view that shows it, or what it is folded into."""
+    """The row of the operations view that shows each node, or the node that it is folded into."""
     number = {node.id: at for at, node in enumerate(_kept(tree, _plain_calls(tree)))}
     return {node.id: number.get(node.id, _visible_parent(tree, node, number)) for node in tree.nodes}
 
@@ -159,7 +158,7 @@ def _shown(tree: CallTreeRecord) -> tuple[list[CallNodeRecord], list[int], list[
     parents = [_visible_parent(tree, node, number) for node in kept]
     places: list[CallNodeRecord] = []
     for node, parent in zip(kept, parents, strict=True):
-        # What a library does is shown below the line that calls it, and is from there.
+        # Library work is shown below the calling line, and has that line.
         around = tree.nodes[node.parent] if node.parent is not None else node
         folded = node.kind == "operation" and around.hidden and around.file == node.file and parent >= 0
         places.append(places[parent] if folded else called_at.get(node.id, node))
@@ -175,7 +174,7 @@ def _kept(tree: CallTreeRecord, calls: Mapping[int, int]) -> list[CallNodeRecord
 
 
 def _plain_calls(tree: CallTreeRecord) -> dict[int, int]:
-    """Lines that do nothing but call one function, and that function: one row shows both, at the line of the call."""
+    """Lines that only call one function: one row shows both, at the line of the call."""
     below: dict[int, list[CallNodeRecord]] = {}
     for node in tree.nodes:
         if node.parent is not None:
@@ -217,21 +216,21 @@ def figures_of(figures: Iterable[CallFiguresRecord]) -> list[tuple[str, str, str
 
 
 TIPS = {
-    "measured": "Seconds per call on the device that took longest, measured.",
+    "measured": "Measured seconds per call on the slowest device.",
     "predicted": (
         "Seconds that an operation adds to one call on the named chip, predicted; the part of a collective that "
         "overlaps with operations counts 0."
     ),
     "flops": "Matrix products, convolutions and elementwise operations.",
-    "matmul": "FLOPs of matrix products and convolutions alone.",
+    "matmul": "FLOPs of matrix products and convolutions only.",
     "traffic": "Bytes read from and written to main memory.",
-    "peak": "Bytes alive at the peak of memory that were made here.",
+    "peak": "Bytes of values from here that are alive at the memory peak.",
     "constants": "Bytes of compile-time constants.",
 }
 
 
 def _columns(nodes: list[CallNodeRecord]) -> tuple[list[FigureColumn], Arrays]:
-    """Every figure that is not zero everywhere, of a node with all that is in it (`total`) and without (`own`)."""
+    """Every figure that is not zero everywhere, with (`total`) and without (`own`) a node's descendants."""
     columns: list[FigureColumn] = []
     arrays: Arrays = {}
     for key, title, unit, value in figures_of(node.total for node in nodes):

@@ -1,4 +1,4 @@
-"""Sends at most twenty updates a second, the newest of each kind, and never forgets the last."""
+"""Sends at most twenty updates a second, the newest of each kind, and always the last."""
 
 import threading
 import time
@@ -9,15 +9,16 @@ MOST_PER_SECOND = 20.0
 
 
 class Outbox:
-    """Collects named values and hands the newest of each to `send`, from any thread.
+    """Collects named values and passes the newest of each to `send`, from any thread.
 
-    A server in front of the notebook drops messages above a rate without saying so, which would lose the last state.
-    Here values that arrive too fast replace each other, and whatever is left is sent when the interval ends.
+    Notebook servers silently drop messages above a rate, which could lose the last state. Here values that arrive too
+    fast replace each other, and the newest are sent when the interval ends.
 
     Args:
         send: Gets all pending values at once; called by one thread at a time.
-        interval_seconds: Least time between two calls of `send`.
-        is_open: Whether anybody looks. While it says no, nothing is sent and the newest values wait for `flush`.
+        interval_seconds: Minimum time between two calls of `send`.
+        is_open: Returns whether a page shows the view. Otherwise nothing is sent, and the newest values wait for
+            `flush`.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class Outbox:
         self._sending = threading.Lock()
 
     def put(self, **values: object) -> None:
-        """Takes the newest values; they leave now or when the interval has passed."""
+        """Adds the newest values, which are sent now or when the interval has passed."""
         with self._lock:
             self._pending.update(values)
             wait = self._next - time.monotonic()
@@ -46,7 +47,7 @@ class Outbox:
         self.flush()
 
     def flush(self) -> None:
-        """Sends what is pending, if anybody looks."""
+        """Sends pending values, if a page shows the view."""
         with self._sending:
             with self._lock:
                 if self._timer is not None:
@@ -59,7 +60,7 @@ class Outbox:
             self._send(values)
 
     def close(self) -> None:
-        """Drops what is pending."""
+        """Drops pending values."""
         with self._lock:
             self._pending = {}
             if self._timer is not None:

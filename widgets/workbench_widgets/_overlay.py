@@ -1,4 +1,4 @@
-"""Several runs over one another: curves with bands over seeds, final values with intervals, paired tests."""
+"""Several runs compared: curves with bands over seeds, final values with intervals, paired tests."""
 
 import threading
 import time
@@ -16,12 +16,12 @@ LOOK_SECONDS = 1.0
 
 
 class RunsView(WorkbenchWidget):
-    """Several runs, or all trials of a sweep, over one another; live while some of them go on.
+    """Several runs, or all trials of a sweep, compared; live while runs continue.
 
     Args:
         record: The runs.
-        again: Reads the runs again; it is asked once a second while runs go on and a page shows the view.
-        code: Title and text of what belongs to the runs, for exported pages: their code, their provenance.
+        again: Reads the runs again; called once a second while runs continue and a page shows the view.
+        code: Titles and texts for exported pages: code and provenance of the runs.
     """
 
     view_name = "overlay"
@@ -54,7 +54,7 @@ class RunsView(WorkbenchWidget):
         return render.svg(self.record)
 
     def text(self) -> str:
-        """One line per result, the best first."""
+        """One line per result, best first."""
         return render.text(self.record)
 
 

@@ -1,4 +1,4 @@
-"""A record that has a picture and a text, and nothing to choose in it."""
+"""A record with a picture and a text, without selection."""
 
 from workbench import render
 from workbench.records.live import TimelineRecord
@@ -10,7 +10,7 @@ _NARROW = 560
 
 
 def for_both_widths(record: RunRecord | TimelineRecord) -> list[str]:
-    """A picture for wide and one for narrow pages, where a wide one would shrink until its words cannot be read."""
+    """A picture for wide and one for narrow pages, where the wide picture would become unreadable."""
     return [str(render.svg(record)), str(render.svg(record, width=_NARROW))]
 
 

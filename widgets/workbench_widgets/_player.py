@@ -1,4 +1,4 @@
-"""The player: a round of a program played from its real values, and its collectives step by step."""
+"""The player: a round of a program with its real values, and its collectives step by step."""
 
 from typing import Any, ClassVar
 
@@ -9,16 +9,16 @@ from workbench.render import GLOSSARY
 from workbench.render.units import bytes_text, source_text
 from workbench_widgets._base import WorkbenchWidget
 
-MOST_COLLECTIVES = 24  # of the menu, the largest
-MOST_DEVICES = 16  # of a group whose messages are drawn
+MOST_COLLECTIVES = 24  # of the menu, largest first
+MOST_DEVICES = 16  # maximum size of a group whose messages are drawn
 
 
 class PlayerView(WorkbenchWidget):
-    """A round, step by step: what is sent, what clients compute, what comes back.
+    """A round, step by step: broadcasts, client steps and results.
 
     Args:
-        play: From `workbench.engines.play`; none to play the collectives of a program only.
-        program: The compiled program: its collectives can be played on its mesh.
+        play: From `workbench.engines.play`; None to play only the collectives of a program.
+        program: The compiled program, whose collectives can be played on its mesh.
         first: The kind of collective that opens, such as "all-gather"; by default the largest collective opens.
     """
 
@@ -118,7 +118,7 @@ def _collective(collective: CollectiveRecord, mesh: MeshRecord | None) -> dict[s
 
 
 def _devices(collective: CollectiveRecord, mesh: MeshRecord | None) -> list[str]:
-    """The first group: the devices that differ in the collective's axes only, or numbers where that is not known."""
+    """The first group: devices that differ only in the collective's axes, or numbers if unknown."""
     names = [] if mesh is None else [axis.name for axis in mesh.axes]
     numbered = [f"device {place}" for place in range(collective.group_size)]
     if mesh is None or not collective.axes or any(axis not in names for axis in collective.axes):

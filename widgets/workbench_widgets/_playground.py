@@ -1,4 +1,4 @@
-"""The playground: an experiment in federated learning without writing code, and the code that does the same."""
+"""The playground: federated learning experiments without writing code, with code to copy."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -9,30 +9,31 @@ from workbench.render.units import bytes_text
 from workbench_widgets._run import RunDigest, run_state
 from workbench_widgets._run_controller import OVER, RunController
 
-MOST_KEPT = 8  # earlier runs that stay in the comparison
+MOST_KEPT = 8  # maximum number of earlier runs in the comparison
 
-# name, label, what it is; the range of a slider, and whether its steps are factors
+# name, label, description; range of a slider, and whether its steps are factors
 _FIELDS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
-    ("algorithm", "algorithm", "How clients train and what the server does with it.", {"choices": "ALGORITHMS"}),
+    ("algorithm", "algorithm", "Local training and server update.", {"choices": "ALGORITHMS"}),
     ("clients", "clients", "How many hold data.", {"low": 4, "high": 256, "factor": 2}),
     ("alpha", "label skew (α)", "Dirichlet α: 0.05 is one or two digits per client, the right end is IID.",
      {"low": 0.05, "high": 12.8, "factor": 2, "last": "none"}),
-    ("participation", "participation", "Chance of each client to be asked in a round.",
+    ("participation", "participation", "Probability that a client is selected in a round.",
      {"low": 0.05, "high": 1.0, "step": 0.05}),
-    ("local_steps", "local steps", "Steps of 16 examples that a client takes before it reports.",
+    ("local_steps", "local steps", "Local steps of 16 examples per round.",
      {"low": 1, "high": 64, "factor": 2}),
-    ("learning_rate", "client learning rate", "Size of a client's steps.", {"low": 0.0125, "high": 3.2, "factor": 2}),
-    ("server_learning_rate", "server learning rate", "How far the server follows; FedAdam wants about 0.03.",
+    ("learning_rate", "client learning rate", "Learning rate of the clients.",
+     {"low": 0.0125, "high": 3.2, "factor": 2}),
+    ("server_learning_rate", "server learning rate", "Learning rate of the server; about 0.03 for FedAdam.",
      {"low": 0.015625, "high": 4.0, "factor": 2}),
-    ("dropout", "dropout", "Chance that a client that was asked does not answer.",
+    ("dropout", "dropout", "Probability that a selected client drops out.",
      {"low": 0.0, "high": 0.95, "step": 0.05}),
     ("noise", "privacy noise (z)", "Noise on the sum divided by the clip; 0 for none. ε states the privacy.",
      {"low": 0.0, "high": 4.0, "step": 0.1}),
-    ("clip", "privacy clip", "The largest update of one client, where there is noise.",
+    ("clip", "privacy clip", "Maximum norm of a client's update, if there is noise.",
      {"low": 0.0625, "high": 16.0, "factor": 2}),
-    ("compression", "compression", "The part of an update that clients send.", {"choices": "COMPRESSIONS"}),
+    ("compression", "compression", "Fraction of an update that clients send.", {"choices": "COMPRESSIONS"}),
     ("rounds", "rounds", "How many.", {"low": 5, "high": 320, "factor": 2}),
-    ("seed", "seed", "Decides everything that is drawn.", {"low": 0, "high": 20, "step": 1}),
+    ("seed", "seed", "Seed of all random choices.", {"low": 0, "high": 20, "step": 1}),
 )  # fmt: skip
 
 
@@ -48,14 +49,14 @@ class Experiments(Protocol):
 
 
 class Playground(RunController):
-    """An experiment on real handwritten digits: choose, run, compare, and take the code along.
+    """An experiment on real handwritten digits: choose settings, run, compare, and copy the code.
 
     Args:
-        experiments: What makes settings, experiments and their code: the package `workbench.federated.experiments`.
-        settings: What to start with.
+        experiments: The package `workbench.federated.experiments`, which creates settings, experiments and code.
+        settings: Initial settings.
 
     Attributes:
-        experiment: The one that was started last.
+        experiment: The experiment that was started last.
     """
 
     view_name = "playground"
@@ -88,19 +89,19 @@ class Playground(RunController):
         super().__init__(data=data, label="A playground of federated learning on handwritten digits")
 
     def start(self, **chosen: object) -> None:
-        """Begins an experiment in the background.
+        """Starts an experiment in the background.
 
         Args:
-            **chosen: Settings; those that are left out are the usual ones.
+            **chosen: Settings; omitted settings have their defaults.
 
         Raises:
-            RuntimeError: if one is running.
-            ProgramError: for settings that no experiment can be made of.
+            RuntimeError: if an experiment is running.
+            ProgramError: for invalid settings.
         """
         if self.followed is not None and self.followed.status not in OVER:
             message = (
-                f"`start` was asked while an experiment is {self.followed.status}. The playground runs one at a time: "
-                "stop it, or wait until its rounds are over."
+                f"`start` was called while an experiment is {self.followed.status}. The playground runs one experiment "
+                "at a time: stop it, or wait until its rounds are over."
             )
             raise RuntimeError(message)
         experiment = self._experiments.Experiment(self._settings(chosen))
@@ -114,7 +115,7 @@ class Playground(RunController):
         experiment.run.start(background=True)
 
     def code(self, **chosen: object) -> str:
-        """The notebook cell that does what these settings do."""
+        """The notebook cell with the code of these settings."""
         return self._experiments.write_code(self._settings(chosen))
 
     def holdings(self, clients: int, alpha: float, seed: int) -> list[list[int]]:
@@ -123,9 +124,9 @@ class Playground(RunController):
         return [list(map(int, row)) for row in self._experiments.count_labels(chosen)]
 
     def drift(self, round: int) -> dict[str, Any]:
-        """The paths of the clients in a round of the experiment that was started last."""
+        """The paths of the clients in a round of the last started experiment."""
         if self.experiment is None:
-            message = "`drift` was asked before an experiment ran. It needs the state of a round: press Run first."
+            message = "`drift` was called before an experiment ran. It needs the state of a round: press Run first."
             raise RuntimeError(message)
         found = self.experiment.drift(round)
         return {
@@ -140,7 +141,7 @@ class Playground(RunController):
         }
 
     def forget(self, number: int) -> None:
-        """Takes an earlier experiment out of the comparison."""
+        """Removes an earlier experiment from the comparison."""
         self._earlier = [each for each in self._earlier if each["number"] != number]
         self.refresh()
 
@@ -190,7 +191,7 @@ class Playground(RunController):
         assert self.experiment is not None
         made = self.experiment
         down, up = bytes_text(made.sent_down_bytes), bytes_text(made.sent_up_bytes)
-        reported = [f"A client that is asked receives {down} and sends {up} in a round."]
+        reported = [f"A selected client receives {down} and sends {up} in a round."]
         if made.settings.noise and made.run.status == "finished":
             try:
                 epsilon = made.epsilon()
@@ -202,8 +203,8 @@ class Playground(RunController):
         return reported
 
     def close(self) -> None:
-        """Ends the view, and the experiment that it started."""
-        experiment = getattr(self, "experiment", None)  # ipywidgets closes also what failed to start
+        """Closes the view, and stops its experiment."""
+        experiment = getattr(self, "experiment", None)  # ipywidgets also closes widgets that failed to start
         if experiment is not None:
             experiment.run.stop()
         super().close()

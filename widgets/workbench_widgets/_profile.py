@@ -26,8 +26,8 @@ TITLES: dict[str, tuple[str, str, Place]] = {
         "where",
     ),
     "allocators": ("Memory", "Bytes in use over time, as the allocators reported them", "where"),
-    "split": ("Devices", "Time of each device: computing, collectives, copies, waiting, idle", "when"),
-    "timeline": ("Time line", "Every span of every device that the profile keeps", "when"),
+    "split": ("Devices", "Time of each device: compute, collectives, copies, waiting, idle", "when"),
+    "timeline": ("Time line", "All recorded spans of all devices", "when"),
 }
 PARTS = ("compute", "collective", "copy", "other", "wait", "idle")
 MOST_OPERATIONS = 20_000
@@ -35,7 +35,7 @@ MOST_POINTS = 30  # of the static picture
 
 
 class ProfileView(WorkbenchWidget):
-    """A profile that was recorded on other devices, live: call tree, roofline, devices, time line, memory.
+    """A recorded profile of other devices, live: call tree, roofline, devices, time line, memory.
 
     Args:
         profile: From `workbench.open_profile`.
@@ -50,7 +50,7 @@ class ProfileView(WorkbenchWidget):
         if view is not None and view not in parts:
             message = (
                 f"`ProfileView` received view={view!r}, but the profile {profile.name} has the views "
-                f"{', '.join(parts)}. Pass one of these, or leave it out to start with the first."
+                f"{', '.join(parts)}. Pass one of these, or omit `view=` to start with the first."
             )
             raise ValueError(message)
         views: list[TabState] = [
@@ -63,7 +63,7 @@ class ProfileView(WorkbenchWidget):
         super().__init__(data=data, arrays=arrays, label=_label(profile), settings=settings, **values)
 
     def static_svg(self) -> Markup | None:
-        """The measured operations under the roof of their chip; None where the chip is not known."""
+        """The measured operations in a roofline of their chip; None if the chip is unknown."""
         points = [
             MeasuredPoint(each.name, each.intensity, each.flops_per_second, each.dtype)
             for each in self.profile.operations
@@ -79,7 +79,7 @@ class ProfileView(WorkbenchWidget):
 
 
 def profile_state(profile: ProfileRecord) -> tuple[dict[str, Any], Arrays]:
-    """State of the tabs; a tab without data in the profile is left out."""
+    """State of the tabs; tabs without data in the profile are omitted."""
     parts: dict[str, Any] = {}
     arrays: Arrays = {}
 
@@ -103,7 +103,7 @@ def profile_state(profile: ProfileRecord) -> tuple[dict[str, Any], Arrays]:
 
 
 def join_trees(profile: ProfileRecord) -> CallTreeRecord | None:
-    """The call trees of all programs below one root; None where the profile has none."""
+    """The call trees of all programs below one root; None if the profile has none."""
     trees = [
         (program.name, profile.trees[program.name]) for program in profile.programs if program.name in profile.trees
     ]
@@ -136,7 +136,7 @@ def _label(profile: ProfileRecord) -> str:
 
 
 def _headline(profile: ProfileRecord) -> list[HeadlineFigure]:
-    """The heaviest operation, the devices, and how much of the profile is known."""
+    """The slowest operation, the devices, and the share of the profile that is joined."""
 
     def figure(text: str, help_: str, view: str, look: Look = "plain", instruction: str = "") -> HeadlineFigure:
         selected: FigureSelection | None = {"instruction": instruction} if instruction else None
@@ -149,7 +149,7 @@ def _headline(profile: ProfileRecord) -> list[HeadlineFigure]:
         text = f"{top.name}: {100 * top.seconds / profile.seconds:.0f} % of the time{where}"
         category, seconds = next(iter(profile.seconds_by_category().items()))
         members = [each for each in profile.operations if each.category == category]
-        if category and len(members) > 1 and seconds > 1.2 * top.seconds:  # several of one kind: no single one leads
+        if category and len(members) > 1 and seconds > 1.2 * top.seconds:  # several similar operations: show the kind
             share = 100 * seconds / profile.seconds
             top = members[0]
             text = (
@@ -159,7 +159,7 @@ def _headline(profile: ProfileRecord) -> list[HeadlineFigure]:
         made.append(
             figure(
                 text,
-                "The kind of operation that took most seconds on all devices together, and the largest of that kind.",
+                "The slowest kind of operation over all devices, and its largest operation.",
                 "measured",
                 "strong",
                 instruction=top.name,
@@ -258,7 +258,7 @@ def _split(profile: ProfileRecord) -> dict[str, Any]:
 
 
 def _parts_of(device: ProfiledDeviceRecord) -> list[float]:
-    """Seconds of `PARTS`; waiting is part of the collectives, so that it is taken out of them."""
+    """Seconds of `PARTS`; waiting is subtracted from collectives, which include it."""
     collective = max(0.0, device.collective_seconds - device.wait_seconds)
     idle = max(
         0.0, device.span_seconds - device.busy_seconds - max(0.0, device.wait_seconds - device.collective_seconds)

@@ -1,4 +1,4 @@
-"""The program view: stages as a picture, and a panel for the stage or client that was chosen."""
+"""The program view: stages as a picture, and a panel for the selected stage or client."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,11 +15,11 @@ WIDTH, NARROW_WIDTH = 620, 500
 
 
 class ProgramView(WorkbenchWidget):
-    """A program's stages, live: choose one to see its shapes, cost and code; choose a client to see its share.
+    """A program's stages, live: select a stage for shapes, cost and code, or a client for its share.
 
     Args:
         record: The program.
-        gradient: A second program to show next to it, for example the same one after `jax.grad`.
+        gradient: A second program to show next to it, for example its `jax.grad`.
     """
 
     view_name = "program"
@@ -45,7 +45,7 @@ def program_state(
     gradient: ProgramRecord | None = None,
     clients: tuple[dict[str, Any], Arrays] | None = None,
 ) -> tuple[dict[str, Any], Arrays]:
-    """State of the program view; `clients` is `clients_state(record)`, where the caller has computed it already."""
+    """State of the program view; `clients` is `clients_state(record)`, if already computed."""
     pictures, stages, lines = [], {}, {}
     records = {"": record} if gradient is None else {"": record, "gradient/": gradient}
     for prefix, each in records.items():
@@ -62,7 +62,7 @@ def program_state(
 
 
 def overview(record: ProgramRecord) -> Mapping[str, Any]:
-    """The panel before anything is chosen: the program as a whole."""
+    """The panel without a selection: the whole program."""
     stages = list(record.plan.walk())
     rows = [("target", record.target)]
     rows += [("stages", str(len(stages)))] if record.plan.placements else []

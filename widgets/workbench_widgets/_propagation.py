@@ -1,4 +1,4 @@
-"""The propagation view: why each axis of each value is sharded, step by step, as Shardy decided it."""
+"""The propagation view: why each value is sharded, step by step, by Shardy's decisions."""
 
 from typing import Any, ClassVar
 
@@ -10,7 +10,7 @@ from workbench_widgets._base import WorkbenchWidget
 
 
 class PropagationView(WorkbenchWidget):
-    """Spread of shardings from a program's inputs to every value: play, step, or ask for the cause of a value.
+    """Propagation of shardings from inputs to all values: play, step, or show the cause of a value.
 
     Args:
         record: From `propagate_shardings`, or the `propagation` of a program's record.
@@ -30,7 +30,7 @@ class PropagationView(WorkbenchWidget):
         return propagation_page(self._playback, first)
 
     def static_svg(self) -> Markup:
-        """All arrows and tags of the first values at once."""
+        """All arrows and tags of the first values."""
         return render.svg(self._playback, rows_at_most=40)
 
     def text(self) -> str:

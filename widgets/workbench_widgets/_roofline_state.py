@@ -1,4 +1,4 @@
-"""The lines of a program below the roof of a chip: what the cost view draws as dots."""
+"""The lines of a program in a chip's roofline, which the cost view draws as dots."""
 
 from typing import Any
 
@@ -7,19 +7,19 @@ from workbench.records.compiled import InstructionRecord, ModuleRecord
 from workbench.records.hardware import ChipRecord
 from workbench.render.units import source_text
 
-ASSUMED = "v5e"  # where a program names no chip
+ASSUMED = "v5e"  # if a program has no chip
 MOST_LINES = 200
 
 
 def roofline_state(module: ModuleRecord | None, chip: ChipRecord | None) -> dict[str, Any] | None:
-    """Every line with matrix products as a dot: FLOPs per byte, FLOP per second, predicted seconds in one call.
+    """A dot per line with matrix products: FLOPs per byte, FLOP per second, predicted seconds per call.
 
     Args:
-        module: The compiled module; figures are those of one device.
-        chip: The chip that the cost is predicted for; without one `ASSUMED` is taken, and said to be assumed.
+        module: The compiled module, with figures of one device.
+        chip: The chip of the prediction; None uses `ASSUMED`, marked as assumed.
 
     Returns:
-        The chip's roofs and the dots, the longest first; None where nothing multiplies matrices.
+        The chip's roofs and the dots, slowest first; None without matrix products.
     """
     if module is None:
         return None
@@ -36,7 +36,7 @@ def roofline_state(module: ModuleRecord | None, chip: ChipRecord | None) -> dict
         return None
     whole = sum(line["seconds"] for line in made)
     roofs = chip_roofs(on)
-    peaks = {dot["dtype"]: product_peak(dot["dtype"], on) or 0.0 for dot in dots}  # of what the program multiplies
+    peaks = {dot["dtype"]: product_peak(dot["dtype"], on) or 0.0 for dot in dots}  # dtype of most products
     return {
         "chip": roofs | {"peaks": peaks},
         "assumed": chip is None,
@@ -75,6 +75,6 @@ def _add(line: dict[str, Any], each: InstructionRecord, times: dict[str, Instruc
     line["flops"] += executions * each.flops
     line["bytes"] += executions * each.accessed_bytes
     line["seconds"] += seconds
-    if each.flops and seconds >= line["most"]:  # the instruction that a click selects, and whose peak counts
+    if each.flops and seconds >= line["most"]:  # the instruction that a click selects, and whose peak applies
         product = max(each.products, key=lambda key: each.products[key], default="") or "bfloat16"
         line.update(most=seconds, instruction=each.name, dtype=product)

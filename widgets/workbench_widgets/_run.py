@@ -16,23 +16,23 @@ from workbench_widgets._devices import Monitor
 from workbench_widgets._picture import for_both_widths
 from workbench_widgets._run_controller import RunController, RunLike
 
-MOST_COLUMNS, MOST_ROWS = 400, 256  # of the map of clients over rounds
+MOST_COLUMNS, MOST_ROWS = 400, 256  # rows of the map of clients over rounds
 MOST_POINTS = 1000  # of one curve
-_OF_CALLS = ("dispatch_seconds", "idle_seconds")  # which a compilation makes so long that no other step can be seen
+_OF_CALLS = ("dispatch_seconds", "idle_seconds")  # metrics that a compilation dominates
 PERCENTILES = (10, 25, 50, 75, 90)
 
 
 class RunView(RunController):
-    """A run, live: watch it, pause it, go on, stop it.
+    """A run, live: watch, pause, resume and stop it.
 
-    The buttons reach a run that was started in the background or that a cell awaits; while a cell blocks the kernel,
-    they wait until it is over, as everything in a notebook does.
+    The buttons reach a run that was started in the background or that a cell awaits. While a cell blocks the kernel,
+    they wait until the cell has finished.
 
     Args:
         run: The run.
         timeline: A simulated round, whose stragglers are shown as a Gantt chart.
-        others: Other runs, by name: their curves lie behind those of this one.
-        monitor: Samples of the devices, drawn over the same time as the curves.
+        others: Other runs, by name; their curves are drawn behind the curves of this run.
+        monitor: Samples of the devices, drawn over the same time axis as the curves.
     """
 
     view_name = "run"
@@ -67,7 +67,7 @@ class RunView(RunController):
             self.update_live(**self._digest.state(self.run), samples=self._samples())
 
     def renew(self) -> None:
-        """Takes up the state of the run now, for a notebook that keeps it."""
+        """Reads the present state of the run, for saving in a notebook."""
         self.live = {**self.live, **self._digest.state(self.run), "samples": self._samples()}
 
     def _samples(self) -> dict[str, Any] | None:
@@ -90,7 +90,7 @@ def run_state(timeline: TimelineRecord | None) -> dict[str, Any]:
 
 
 def others_state(runs: Mapping[str, RunLike]) -> list[dict[str, Any]]:
-    """The curves of other runs, as they are now."""
+    """The present curves of other runs."""
     return [{"name": name, "curves": RunDigest().state(run)["curves"]} for name, run in runs.items()]
 
 
@@ -118,12 +118,12 @@ class Timed(Protocol):
 
     @property
     def step_seconds(self) -> float | None:
-        """Seconds of a step."""
+        """Typical seconds of a step."""
         ...
 
 
 class RunDigest:
-    """State of the finished rounds; every round is read once, at any number of refreshes."""
+    """State of the finished rounds; every round is read once, regardless of refreshes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -134,7 +134,7 @@ class RunDigest:
         with self._lock:
             self.timed = isinstance(run, Timed)
             history = run.history
-            if len(history) < self.count:  # the run was taken up again from an earlier round
+            if len(history) < self.count:  # the run was resumed from an earlier round
                 self._forget()
             for place in range(self.count, len(history)):
                 self._read(history[place])
@@ -145,7 +145,7 @@ class RunDigest:
     def _forget(self) -> None:
         self.count = 0
         self.spent = 0.0
-        self.began: float | None = None  # by the clock of the wall, where the run reports it
+        self.began: float | None = None  # wall-clock time, if the run reports it
         self.seconds: deque[float] = deque(maxlen=20)
         self.curves: dict[str, list[tuple[float, ...]]] = {}
         self.spreads: dict[str, list[tuple[float, ...]]] = {}
@@ -180,7 +180,7 @@ class RunDigest:
                 self.map.add(record.round, _together(column))
 
     def _shown(self, record: RoundRecord) -> Mapping[str, Any]:
-        """The metrics of a round that are drawn; of a watched step its seconds too, without those of compilations."""
+        """The drawn metrics of a round; for a watched step also its seconds, without compilation."""
         if not self.timed:
             return record.metrics
         if "compile_seconds" in record.metrics:
@@ -225,17 +225,17 @@ class RunDigest:
 
 
 class MergedMap:
-    """Columns of numbers, one per round, neighbours averaged once there are too many: no round is left out.
+    """Columns of numbers, one per round; if there are too many, neighbours are averaged.
 
     Args:
-        most: Columns that are kept at most, an even number.
+        most: Maximum number of columns, an even number.
     """
 
     def __init__(self, most: int) -> None:
         self.most, self.each = most, 1  # `each`: rounds of one column
         self.columns: list[np.ndarray] = []
         self.first = self.last = 0
-        self._open: list[np.ndarray] = []  # rounds of a column that is not complete
+        self._open: list[np.ndarray] = []  # rounds of the incomplete column
 
     def add(self, round: int, column: np.ndarray) -> None:
         """The clients' numbers of the next round."""
@@ -253,7 +253,7 @@ class MergedMap:
 
     def _halve(self) -> None:
         pairs = [self.columns[i : i + 2] for i in range(0, len(self.columns), 2)]
-        if len(pairs[-1]) == 1:  # the last column is half of one now, or less
+        if len(pairs[-1]) == 1:  # the last column is now at most half full
             self._open = self._open or [self.columns[-1]] * self.each
         self.columns = [_mean_of(pair) for pair in pairs]
         self.each *= 2
@@ -276,7 +276,7 @@ def _mean_of(columns: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _duration(seconds: float) -> str:
-    """Seconds in the two largest of days, hours, minutes and seconds."""
+    """A duration in the two largest units of days, hours, minutes and seconds."""
     if seconds < 100:
         return seconds_text(seconds)
     rest, parts = round(seconds), []

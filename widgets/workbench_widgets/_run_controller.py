@@ -1,4 +1,4 @@
-"""Requests of a run's view to the run, and its notifications."""
+"""Requests of a view to a run, and notifications of the run."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ class RunLike(Protocol):
 
     @property
     def rounds(self) -> int | None:
-        """The number of rounds in all; None where nobody knows."""
+        """The total number of rounds, or None if unknown."""
         ...
 
     @property
@@ -33,35 +33,35 @@ class RunLike(Protocol):
 
     @property
     def problems(self) -> Sequence[ProblemRecord]:
-        """Problems that did not end the run."""
+        """Nonfatal problems of the run."""
         ...
 
     def pause(self) -> None:
-        """Holds the run before its next round."""
+        """Pauses the run before its next round."""
         ...
 
     def resume(self) -> None:
-        """Lets it go on."""
+        """Resumes the run."""
         ...
 
     def stop(self) -> None:
-        """Ends it after the round in progress."""
+        """Stops the run after the round in progress."""
         ...
 
     def subscribe(self, callback: Callable[[Any, RoundRecord], Any]) -> Callable[[], None]:
-        """Calls back after every round; returns what ends this."""
+        """Calls `callback` after every round; returns a function that unsubscribes."""
         ...
 
 
 class RunController(WorkbenchWidget):
-    """A view that follows a run and can hold or end it."""
+    """A view that follows a run, and can pause or stop it."""
 
     requests: ClassVar[dict[str, str]] = {"pause_run": "pause", "resume_run": "resume", "stop_run": "stop"}
     followed: RunLike | None = None
     _leave: Callable[[], None] | None = None
 
     def follow(self, run: RunLike) -> None:
-        """Hears of every round from now on, until the view is closed; the run knows only a weak reference."""
+        """Follows a run until the view is closed; the run has only a weak reference to the view."""
         self.followed = run
         me = weakref.ref(self)
 
@@ -76,34 +76,34 @@ class RunController(WorkbenchWidget):
         """Sends the state of the run, if a page shows it."""
 
     def pause(self) -> str:
-        """Holds the run before its next round."""
+        """Pauses the run before its next round."""
         return self._command_run("pause")
 
     def resume(self) -> str:
-        """Lets a paused run go on."""
+        """Resumes a paused run."""
         return self._command_run("resume")
 
     def stop(self) -> str:
-        """Ends the run after the round that is in progress."""
+        """Stops the run after the round in progress."""
         return self._command_run("stop")
 
     def _command_run(self, what: str) -> str:
         if self.followed is None:
-            message = f"`{what}` was asked of a view without a run. Give it one: `Explorer(record, rounds=run)`."
+            message = f"`{what}` was called on a view without a run. Pass a run: `Explorer(record, rounds=run)`."
             raise RuntimeError(message)
         getattr(self.followed, what)()
         return self.followed.status
 
     def close(self) -> None:
-        """Ends the view; the run goes on."""
-        leave, self._leave = self._leave, None  # ipywidgets closes once more when collecting
+        """Closes the view; the run continues."""
+        leave, self._leave = self._leave, None  # ipywidgets closes again during garbage collection
         if leave is not None:
             leave()
         super().close()
 
 
 def _follow(reference: "weakref.ref[RunController]") -> None:
-    # A paused run finishes no round, so that nothing would report to the view that it is paused.
+    # A paused run finishes no round, so no notification would report the pause to the view.
     last = ""
     while (view := reference()) is not None and view.comm is not None and view.followed is not None:
         status = view.followed.status

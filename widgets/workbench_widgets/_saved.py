@@ -1,4 +1,4 @@
-"""Saved forms of a live view: its state for readers without a kernel, or a page."""
+"""Saved forms of a live view, for readers without a kernel: its state, or a page."""
 
 import html
 import os
@@ -11,13 +11,13 @@ from workbench_widgets._bundle import BUILT, CHUNKS, chunk
 from workbench_widgets._export import SavedView, pack
 
 SAVED = "application/vnd.workbench.view+json"
-MOST_BYTES = 3 * 2**20  # of one output in the notebook's file; a larger state is left out
-_PYTHON_SESSION = re.compile(r"[0-9a-f]{8}-[0-9a-f]{24}(_|$)")  # how jupyter_client names its own sessions
+MOST_BYTES = 3 * 2**20  # of one output in the notebook's file; larger states are omitted
+_PYTHON_SESSION = re.compile(r"[0-9a-f]{8}-[0-9a-f]{24}(_|$)")  # names of sessions of jupyter_client
 _HOSTS = ("VSCODE_PID", "COLAB_RELEASE_TAG", "JPY_SESSION_NAME")
 
 
 def saved_view(view: SavedView, *, dock: str | None = None) -> dict[str, Any] | None:
-    """The view as the labextension draws it when nobody answers; None where it is too large for a notebook."""
+    """The view for the labextension without a kernel; None if it is too large for a notebook."""
     packed = pack({"view": view.name, "state": view.state})
     if len(packed) > MOST_BYTES:
         return None
@@ -26,9 +26,9 @@ def saved_view(view: SavedView, *, dock: str | None = None) -> dict[str, Any] | 
 
 
 def saved_page(view: SavedView, picture: str) -> str:
-    """The view as HTML that stays interactive in a page made of the notebook; `picture` stands in without scripts.
+    """The view as HTML that is interactive in an exported notebook; `picture` is shown without scripts.
 
-    The front end's code is inside, packed: about 340 kB. Every output holds it, so that each can be kept alone.
+    It contains the compressed front-end code, about 340 kB. Every output contains the code, so that each works alone.
     """
     place = f"wb-{uuid.uuid4().hex[:12]}"
     chunks = {name: chunk(name) for name in CHUNKS}
@@ -42,9 +42,10 @@ def saved_page(view: SavedView, picture: str) -> str:
 
 
 def runs_unseen() -> bool:
-    """Returns whether a program sent the present cell, as `jupyter nbconvert --execute` does: no page will see it live.
+    """Returns whether a program sent the present cell, as in `jupyter nbconvert --execute`.
 
-    A page has a session of its own, and names the cell that it runs; a kernel that Python drives has neither.
+    A page has its own session and names the cell that it runs; Python clients do neither. No page will see such a cell
+    live.
     """
     ipython = sys.modules.get("IPython")
     kernel = getattr(ipython.get_ipython() if ipython is not None else None, "kernel", None)

@@ -12,7 +12,7 @@ MOST_DEVICES = 16384
 
 
 def scaling_choices(record: ProgramRecord) -> dict[str, Any] | None:
-    """The sizes that the sliders offer, and where they are; None for a program without clients."""
+    """The sizes and positions of the sliders; None for a program without clients."""
     if not record.plan.placements:
         return None
     placement = scaled_placement(record)
@@ -37,7 +37,7 @@ def scaling_choices(record: ProgramRecord) -> dict[str, Any] | None:
 
 
 def scaled_state(record: ProgramRecord, scaled: ScaledCostRecord, as_is: ScaledCostRecord) -> dict[str, Any]:
-    """The estimate, as the view draws it, with the amounts of the program as it is."""
+    """The estimate in the form that the view draws, with the amounts of the original program."""
     picture = render.svg(scaled.cost, live=True)
     return {
         **_amounts(scaled),
@@ -57,7 +57,7 @@ def scaled_state(record: ProgramRecord, scaled: ScaledCostRecord, as_is: ScaledC
 
 
 def _amounts(scaled: ScaledCostRecord) -> dict[str, Any]:
-    """Of one device and one call, all stages together."""
+    """Amounts of one device and one call, over all stages."""
     flops = [stage.flops for stage in scaled.cost.stages]
     elementwise = [stage.elementwise_flops for stage in scaled.cost.stages]
     return {
@@ -70,7 +70,7 @@ def _amounts(scaled: ScaledCostRecord) -> dict[str, Any]:
 
 
 def _doublings(middle: int, least: int, most: int) -> list[int]:
-    """`middle`, halved while it stays whole and above `least`, and doubled up to `most`."""
+    """Sizes from `middle`: halved while whole and at least `least`, doubled up to `most`."""
     found = [middle]
     while found[0] % 2 == 0 and found[0] // 2 >= least and found[0] // 2 % least == 0:
         found.insert(0, found[0] // 2)

@@ -1,4 +1,4 @@
-"""Instructions as a tree of groups for the graph: stages and named scopes, or the call tree; fusions open as well."""
+"""Instructions as a tree of groups: stages and scopes, or the call tree, with fusions expanded."""
 
 import functools
 import re
@@ -15,11 +15,11 @@ from workbench_widgets._operations import visible_nodes
 
 ROOT, LEFT_OUT = -1, -2
 OUTSIDE = "outside of every stage"
-Scope = tuple[str, ...]  # titles from the outside in
+Scope = tuple[str, ...]  # titles, outermost first
 
 _STAGE = re.compile(r"wb:([\d.]+):(\w+)$")
 _STAGE_KIND = re.compile(r"wb:[\d.]+:(\w+)")
-_SILENT = frozenset({"closed_call", "body", "shard_map", "jvp()", ""})  # parts of a scope that say nothing to a reader
+_SILENT = frozenset({"closed_call", "body", "shard_map", "jvp()", ""})  # uninformative parts of a scope
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class ScopeBox:
     """A box of the graph.
 
     Attributes:
-        instruction: The fusion whose inside it is, or -1.
-        node: The node of the call tree as the operations view numbers them, or -1.
+        instruction: The fusion that the group represents, or -1.
+        node: The node of the call tree, numbered as in the operations view, or -1.
         key: `file:line` of that node, or "".
     """
 
@@ -42,11 +42,11 @@ class ScopeBox:
 
 @dataclass(frozen=True, slots=True)
 class GroupTree:
-    """The groups, and for every node (groups first, then instructions) its parent.
+    """The groups, and the parent of every node (groups first, then instructions).
 
     Attributes:
-        groups: Every group after the one that it is in.
-        parent: `[nodes]`: a group, `ROOT` or `LEFT_OUT`. A fusion that has a group is left out: the group shows it.
+        groups: The groups; parents come before children.
+        parent: `[nodes]`: a group, `ROOT` or `LEFT_OUT`. A fusion with a group is omitted: the group shows it.
     """
 
     groups: tuple[ScopeBox, ...]
@@ -54,7 +54,7 @@ class GroupTree:
 
 
 def read_edges(found: Sequence[InstructionRecord]) -> np.ndarray:
-    """`[edges, 2]`: instructions, of which the first is an operand of the second."""
+    """`[edges, 2]`: pairs of instructions; the first is an operand of the second."""
     number = {each.name: i for i, each in enumerate(found)}
     edges = [(number[name], i) for i, each in enumerate(found) for name in each.operands if name in number]
     return np.array(edges).reshape(-1, 2)
@@ -63,7 +63,7 @@ def read_edges(found: Sequence[InstructionRecord]) -> np.ndarray:
 def read_scopes(found: Sequence[InstructionRecord], plan: PlanRecord | None = None) -> GroupTree:
     """Stages, and the named scopes inside them.
 
-    What a reduction does with two numbers is left out: the reduction represents it.
+    The scalar computation of a reduction is omitted: the reduction represents it.
     """
     names = {stage.path: stage.name for stage in plan.walk()} if plan is not None else {}
     scope_of = functools.cache(lambda path, stage: _scope(path, stage, names))  # few differ
@@ -76,8 +76,8 @@ def read_scopes(found: Sequence[InstructionRecord], plan: PlanRecord | None = No
     place: dict[Scope, int] = {(): ROOT}
 
     def group_of(scope: Scope, kind: str) -> int:
-        """The group of a scope; a scope that holds nothing but one other is joined with that one."""
-        missing: list[tuple[Scope, int]] = []  # the innermost first; text made to nest without end ends no recursion
+        """The group of a scope; a scope that contains only one scope is joined with it."""
+        missing: list[tuple[Scope, int]] = []  # innermost first; iterative, because hostile text may nest without end
         while scope not in place:
             start = len(scope) - 1
             while start and below[scope[:start]] == 1 and scope[:start] not in known:
@@ -95,7 +95,7 @@ def read_scopes(found: Sequence[InstructionRecord], plan: PlanRecord | None = No
 def read_call_groups(found: Sequence[InstructionRecord], tree: CallTreeRecord) -> GroupTree:
     """Functions, modules and lines: the nodes of the call tree that the operations view shows.
 
-    An instruction that several lines share is in the group of the line with the largest share of it.
+    An instruction of several lines is in the group of the line with the largest share.
     """
     kept, parents, keys = visible_nodes(tree, {each.source.file for each in found if each.source is not None})
     holder: dict[str, tuple[float, int]] = {}
@@ -108,7 +108,7 @@ def read_call_groups(found: Sequence[InstructionRecord], tree: CallTreeRecord) -
     place: dict[int, int] = {-1: ROOT}
 
     def group_of(at: int) -> int:
-        """The group of a node of the tree; the root and operations of one instruction have none."""
+        """The group of a tree node; the root and operations of one instruction have none."""
         if at not in place:
             node = kept[at]
             single = at == 0 or (node.kind == "operation" and held[at] <= 1)
@@ -127,7 +127,7 @@ def read_call_groups(found: Sequence[InstructionRecord], tree: CallTreeRecord) -
         each = found[i]
         if each.name in holder:
             homes[each.name] = group_of(holder[each.name][1])
-        else:  # a tuple or a bitcast: with what it is made of
+        else:  # a tuple or a bitcast: grouped with its operand
             homes[each.name] = next((homes[name] for name in each.operands if name in homes), ROOT)
         return homes[each.name]
 
@@ -135,24 +135,24 @@ def read_call_groups(found: Sequence[InstructionRecord], tree: CallTreeRecord) -
 
 
 def kind_of(each: InstructionRecord) -> str:
-    """The kind of its stage; older records know it from the scope alone."""
+    """The kind of its stage; older records have it only in the scope."""
     found = [] if each.kind else _STAGE_KIND.findall(each.op_name)
     return found[-1] if found else each.kind
 
 
 def _grow(found: Sequence[InstructionRecord], groups: list[ScopeBox], unfused_home: Callable[[int], int]) -> GroupTree:
-    """Adds the insides of fusions to the groups that `unfused_home` makes."""
+    """Adds the contents of fusions to the groups of `unfused_home`."""
     owner = {called: i for i, each in enumerate(found) for called in each.calls}
     place: dict[int, int] = {}  # a fusion -> its group
-    # What is not fused first, so that stages come in the order in which they run.
+    # Unfused instructions first, so that stages are in execution order.
     order = sorted(range(len(found)), key=lambda i: (found[i].fused, _stage_order(found[i].stage)))
     homes = [LEFT_OUT] * len(found)
 
     def fused_home(index: int) -> int:
-        missing: dict[int, None] = {}  # fusions that have no group yet, the innermost first
+        missing: dict[int, None] = {}  # fusions without a group, innermost first
         caller = owner.get(found[index].computation)
         while caller is not None and caller not in place:
-            if found[caller].opcode != "fusion" or caller in missing:  # one that holds itself is in none
+            if found[caller].opcode != "fusion" or caller in missing:  # a self-containing fusion has no group
                 return LEFT_OUT
             missing[caller] = None
             if not found[caller].fused:

@@ -1,4 +1,4 @@
-"""The sharding view: how every array of a tree is cut, and what another PartitionSpec would make of it."""
+"""The sharding view: the shards of every array of a tree, and trials of other PartitionSpecs."""
 
 import math
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._propagation import propagation_page, propagation_state
 from workbench_widgets._trial_controller import TrialController, TriesSpecs, tried_propagation
 
-MOST_SHARDS = 65_536  # shards of one leaf that are sent to the browser
+MOST_SHARDS = 65_536  # maximum shards per leaf sent to the browser
 
 
 class ShardingController(TrialController):
-    """A view that has a sharding view in it: tries specs, and pages through a propagation."""
+    """A view that contains a sharding view: tries specs, and pages through a propagation."""
 
     requests: ClassVar[dict[str, str]] = {
         **TrialController.requests,
@@ -29,7 +29,7 @@ class ShardingController(TrialController):
         super().__init__(**values)
 
     def tried_propagation(self) -> dict[str, Any] | None:
-        """Reasons for the shardings in the program that was tried last."""
+        """Reasons for the shardings in the last tried program."""
         return tried_propagation(self.tried)
 
     def propagation_page(self, first: int) -> str:
@@ -40,13 +40,13 @@ class ShardingController(TrialController):
 
 
 class ShardingView(ShardingController):
-    """Arrays cut over devices, live: any rank by slices, each shard with its devices, other specs tried from menus.
+    """Sharded arrays, live: shards of any rank with their devices; menus try other specs.
 
     Args:
         record: The shardings of a tree.
-        propagation: Why each value of the program is sharded, to be played step by step.
+        propagation: Propagation of the program's shardings, to play step by step.
         what_if: The program, to try other specs of its arguments: a `workbench.inspection.what_if.WhatIf`.
-        names: What to call the arrays; by default their paths in the tree.
+        names: Names of the arrays; by default their paths in the tree.
     """
 
     view_name = "sharding"
@@ -88,7 +88,7 @@ def sharding_state(
     can_try: bool = False,
     names: Sequence[str] = (),
 ) -> tuple[dict[str, Any], Arrays]:
-    """State of the sharding view: facts per leaf, and the corner of every shard."""
+    """State of the sharding view: facts per leaf, and the start of every shard."""
     leaves, arrays = [], {}
     known = names if len(names) == len(record.leaves) else [leaf.path for leaf in record.leaves]
     meshed = record.mesh is not None and math.prod(axis.size for axis in record.mesh.axes) > 1
@@ -133,7 +133,7 @@ def sharding_state(
 
 
 def _facts(leaf: LeafShardingRecord, *, on_mesh: bool) -> list[list[str]]:
-    placed = leaf.replication > 0  # else nobody has placed it yet, and the mesh may be abstract
+    placed = leaf.replication > 0  # otherwise not yet placed, and the mesh may be abstract
     held = f"{count_text(leaf.replication)} device{'s' if leaf.replication != 1 else ''} per shard"
     if leaf.kind == "single" and on_mesh:
         held = "on one device so far, not placed on the mesh"

@@ -35,7 +35,7 @@ from workbench_widgets._sharding import ShardingView
 from workbench_widgets._timeline import TimelineView
 from workbench_widgets._trial_controller import TriesSpecs, trial_state
 
-_TABS = ("operations", "advice")  # shown by the explorer, opened there
+_TABS = ("operations", "advice")  # shown in the explorer, as the open tab
 
 _PROGRAM: dict[str, Callable[..., WorkbenchWidget]] = {
     "explorer": Explorer,
@@ -55,7 +55,7 @@ PROGRAM_VIEWS: tuple[str, ...] = tuple(_PROGRAM)
 
 
 def views_of(record: Record) -> tuple[str, ...]:
-    """The names of the live views of a record, the default first; none where it has no live view."""
+    """The names of a record's live views, default first; empty if it has no live view."""
     try:
         views, default = _views_of(record)
     except TypeError:
@@ -63,7 +63,7 @@ def views_of(record: Record) -> tuple[str, ...]:
     return (default, *(name for name in views if name != default))
 
 
-# What a view of a program can be given to ask the kernel for.
+# Functions of the kernel that a view of a program can call.
 _ASKING = {
     **dict.fromkeys(("explorer", *_TABS), ("compile_for", "what_if", "tap", "play", "advise", "search")),
     "clients": ("tap",),
@@ -83,24 +83,24 @@ def show_record(
     advise: Advises | None = None,
     search: Searches | None = None,
 ) -> WorkbenchWidget:
-    """The live view of a record.
+    """Creates the live view of a record.
 
     Args:
         record: A program, a plan, a mesh, a sharding, a measured run or a simulated round.
-        view: One of `views_of(record)`. Default: the first of them, for a program the explorer.
-        compile_for: Compiles the program for a target that is chosen in the view.
-        what_if: Tries other shardings of the program's arguments that are chosen in the view.
-        tap: Evaluates the program and returns the values of a client that is opened in the view.
-        play: Evaluates the program and returns what every stage made, for the player.
-        advise: Finds advice about the program, once it is asked for in the view.
-        search: Searches shardings of the program's arguments, once that is asked for in the view.
+        view: One of `views_of(record)`. Default: the first view; for a program, the explorer.
+        compile_for: Compiles the program for a target selected in the view.
+        what_if: Tries other shardings of the program's arguments, selected in the view.
+        tap: Evaluates the program and returns the values of a client opened in the view.
+        play: Evaluates the program and returns the values of every stage, for the player.
+        advise: Finds advice about the program, on request in the view.
+        search: Searches shardings of the program's arguments, on request in the view.
 
     Returns:
         A widget; the last value of a cell shows it.
 
     Raises:
-        TypeError: there is no live view of such a record.
-        ValueError: there is no such view of it, or the record lacks what the view would show.
+        TypeError: if such records have no live view.
+        ValueError: if the record has no such view, or lacks the view's data.
 
     Example:
         >>> from workbench.records.hardware import AxisRecord, DeviceRecord, MeshRecord
@@ -168,7 +168,7 @@ def _sharding_of(record: ProgramRecord, *, what_if: TriesSpecs | None = None) ->
 
 
 def _trial_of(record: WhatIfRecord) -> WorkbenchWidget:
-    """The arguments as they are, with the specs that were tried and what came of them."""
+    """The original arguments, with the tried specs and their results."""
     before = record.before
     return ShardingView(
         _part(before, "inputs"),

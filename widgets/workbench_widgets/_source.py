@@ -1,4 +1,4 @@
-"""The lines around a place in the user's code, also when that is a notebook cell."""
+"""The lines around a place in the user's code, also in notebook cells."""
 
 from workbench.records import read_source_lines
 from workbench.records.program import SourceLine
@@ -8,7 +8,7 @@ MOST = 40
 
 
 def read_source(place: SourceLine) -> list[tuple[int, str]]:
-    """Numbered lines from a little before `place` to a little after it; empty if the code cannot be read any more."""
+    """Numbered lines around `place`; empty if the code is no longer readable."""
     last = min(place.end_line or place.line, place.line + MOST)
     numbers = range(max(1, place.line - AROUND), last + AROUND + 1)
     lines = read_source_lines(place.file)
@@ -16,7 +16,7 @@ def read_source(place: SourceLine) -> list[tuple[int, str]]:
 
 
 def read_lines(file: str, line: int, around: int) -> list[tuple[int, str]]:
-    """Numbered lines around one; empty if the code cannot be read any more."""
+    """Numbered lines around a line; empty if the code is no longer readable."""
     numbers = range(max(1, line - around), line + around + 1)
     lines = read_source_lines(file)
     found = [(number, lines[number - 1]) for number in numbers if number <= len(lines)]

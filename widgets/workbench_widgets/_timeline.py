@@ -1,4 +1,4 @@
-"""The time line: every measured span of a run as columns of numbers, with its place in the user's program."""
+"""The time line: measured spans of a run as columns of numbers, with places in the program."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from workbench.render import GLOSSARY, Markup
 from workbench_widgets._base import WorkbenchWidget
 
 KINDS = ("compute", "collective", "wait", "other", "copy")
-NOTHING = 0xFFFF_FFFF  # of a column of indices
+NOTHING = 0xFFFF_FFFF  # missing index in a column
 _KIND_BITS = 3
 
 Arrays = dict[str, bytes]
@@ -26,7 +26,7 @@ class TimelineView(WorkbenchWidget):
 
     Args:
         run: A measured run with events.
-        program: The program that ran; it knows the functions behind every operation.
+        program: The program that ran, which gives the functions of every operation.
     """
 
     view_name = "timeline"
@@ -76,11 +76,11 @@ def timeline_state(
 
 
 def round_starts(events: Sequence[EventRecord], rounds: int) -> list[float]:
-    """Start of each call of the program: an operation that runs once per call separates the calls.
+    """Start of each call of the program, found by an operation that runs once per call.
 
     Args:
-        events: In order of time.
-        rounds: How many calls were made.
+        events: Events in order of time.
+        rounds: Number of calls.
     """
     if rounds < 2:
         return []
@@ -103,14 +103,14 @@ def awaited(events: Sequence[EventRecord]) -> np.ndarray:
     """For every waiting span, the span of the device that came last; `NOTHING` for all others.
 
     Args:
-        events: In order of time. A device that waits for others in a collective has a waiting span and, right after it,
-            the span of the collective; the device that comes last has no waiting span.
+        events: Events in order of time. A device that waits for others in a collective has a waiting span and, right
+            after it, the span of the collective; the device that comes last has no waiting span.
     """
     found = np.full(len(events), NOTHING, dtype=np.uint32)
     execution_of: Counter[tuple[str, str]] = Counter()
-    latest: defaultdict[tuple[str, int], list[int]] = defaultdict(list)  # collectives that nobody had to be waited for
+    latest: defaultdict[tuple[str, int], list[int]] = defaultdict(list)  # collectives without waiting
     waiting: list[tuple[int, tuple[str, int]]] = []
-    holds: set[str] = set()  # devices whose present collective began with a wait
+    holds: set[str] = set()  # devices whose current collective began with waiting
     for index, event in enumerate(events):
         key = event.where, event.name
         execution = event.name, execution_of[key]
@@ -130,7 +130,7 @@ def awaited(events: Sequence[EventRecord]) -> np.ndarray:
 
 
 def _devices(events: Sequence[EventRecord], program: ProgramRecord | None) -> list[str]:
-    """All devices, in the order of the mesh where it is known."""
+    """All devices, in mesh order if known."""
     found = list(dict.fromkeys(event.where for event in events))
     mesh = program.mesh if program is not None else None
     order = {} if mesh is None else {device.id: place for place, device in enumerate(mesh.devices)}
@@ -156,7 +156,7 @@ def _interned(texts: Sequence[str]) -> tuple[list[str], list[int]]:
 def _paths(
     events: Sequence[EventRecord], program: ProgramRecord | None, tree: CallTreeRecord | None = None
 ) -> tuple[list[dict[str, Any]], list[int]]:
-    """Paths of spans: stage, then functions from the outside in; and the path of every span."""
+    """Paths of spans (stage, then functions, outermost first), and the path of every span."""
     stages = {} if program is None else _stage_names(program.plan)
     tree = tree or (None if program is None else program.call_tree)
     calls = {} if tree is None else _calls(tree)
@@ -188,7 +188,7 @@ def _stage_names(plan: PlanRecord) -> dict[str, str]:
 
 
 def _calls(tree: CallTreeRecord) -> Mapping[str, list[str]]:
-    """Instruction -> names of the functions and lines around it, the outermost first."""
+    """Instruction -> names of enclosing functions and lines, outermost first."""
     around: dict[int, list[str]] = {}
     found: dict[str, list[str]] = {}
     for node in tree.nodes:

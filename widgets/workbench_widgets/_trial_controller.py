@@ -26,21 +26,21 @@ class TriesSpecs(Protocol):
     def compile(
         self, tried: WhatIfRecord, *, progress: Callable[[str, float], None], cancel: threading.Event
     ) -> WhatIfRecord:
-        """The same with what the compiler makes of it."""
+        """Adds compiled results."""
         ...
 
 
 class TrialController(WorkbenchWidget):
     """A view that tries other shardings of a program while the kernel stays free.
 
-    One trial at a time runs in a thread; a new one, and the end of the view, stop it.
+    One trial at a time runs in a thread; a new trial, or closing the view, stops it.
 
     Attributes:
-        tried: What came of the last finished trial.
+        tried: Result of the last finished trial.
     """
 
     requests: ClassVar[dict[str, str]] = {"what_if": "start_trial", "stop_trial": "stop_trial"}
-    _trial_place = ""  # of the sharding view in a widget of several views: "sharding/"
+    _trial_place = ""  # prefix of the sharding view in a widget of several views: "sharding/"
 
     def __init__(self, *, what_if: TriesSpecs | None = None, **values: object) -> None:
         self.tried: WhatIfRecord | None = None
@@ -50,7 +50,7 @@ class TrialController(WorkbenchWidget):
         super().__init__(**values)
 
     def start_trial(self, specs: Specs, compiled: bool = True) -> None:
-        """Begins to try other specs, in the background; the one in progress is stopped.
+        """Starts a trial of other specs in the background; stops the trial in progress.
 
         Args:
             specs: Mesh axes per dimension, by leaf.
@@ -71,30 +71,30 @@ class TrialController(WorkbenchWidget):
         self._trial.start()
 
     def stop_trial(self) -> None:
-        """Ends the trial in progress, if there is one."""
+        """Stops the trial in progress, if any."""
         if self._trial is not None:
             self._trial.cancel.set()
 
     def wait_for_trial(self, timeout_seconds: float | None = None) -> bool:
-        """Waits until nothing is being tried; False where the time was over before."""
+        """Waits until nothing is being tried; False on timeout."""
         return self._trial is None or self._trial.wait(timeout_seconds)
 
     def close(self) -> None:
-        """Ends the view, and with it its trial."""
-        if getattr(self, "_trial", None) is not None:  # ipywidgets closes also what failed to start
+        """Closes the view, and stops its trial."""
+        if getattr(self, "_trial", None) is not None:  # ipywidgets also closes widgets that failed to start
             self.stop_trial()
         super().close()
 
 
 class _Trial:
-    """One attempt in a thread; holds the view weakly, so that a forgotten view stops what it started."""
+    """One trial in a thread; references the view weakly, so that an unused view stops its work."""
 
     def __init__(self, view: TrialController, what_if: TriesSpecs, specs: Specs, compiled: bool) -> None:
         self.cancel = threading.Event()
         self._what_if, self._specs, self._compiled = what_if, specs, compiled
         self._state: dict[str, Any] = {}
         self._view = weakref.ref(view, lambda _: self.cancel.set())
-        run = contextvars.copy_context().run  # placements and meshes of the cell that opened the view
+        run = contextvars.copy_context().run  # placements and meshes of the view's cell
         self._thread = threading.Thread(target=run, args=(self._work,), name="workbench-trial", daemon=True)
 
     def start(self) -> None:
@@ -111,7 +111,7 @@ class _Trial:
             if self._compiled and not self.cancel.is_set():
                 self._report(status="compiling", phase="waiting for the compiler", seconds=0.0, **trial_state(tried))
                 tried = self._what_if.compile(tried, progress=self._progress, cancel=self.cancel)
-        except BaseException as error:  # whatever ends the thread is shown: nobody would see it otherwise
+        except BaseException as error:  # show all exceptions of the thread: they would be lost otherwise
             self._report(status="stopped" if self.cancel.is_set() else "failed", error=problem(error))
             return
         if self.cancel.is_set():
@@ -127,7 +127,7 @@ class _Trial:
 
     def _report(self, **news: object) -> None:
         view = self._view()
-        if view is None or view._trial is not self:  # a newer trial has the word
+        if view is None or view._trial is not self:  # a newer trial is shown
             return
         kept = {name: value for name, value in self._state.items() if name != "error"}
         self._state = {**kept, **news}

@@ -1,4 +1,4 @@
-"""Types of the states that views draw; `widgets/state_types.py` writes the TypeScript types from these."""
+"""Types of view states; `widgets/state_types.py` writes the TypeScript types from these."""
 
 from typing import Literal, NotRequired, TypedDict
 
@@ -16,7 +16,7 @@ class TabState(TypedDict):
 
 
 class FigureSelection(TypedDict):
-    """Things that a figure of the headline selects."""
+    """Items that a figure of the headline selects."""
 
     line: NotRequired[str | None]
     instruction: NotRequired[str]

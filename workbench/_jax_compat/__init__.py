@@ -1,6 +1,7 @@
-"""The only access to private JAX: every use of `jax._src` and every version switch lives here.
+"""The only access to private JAX: all uses of `jax._src` and all version switches.
 
-Written against JAX 0.10; each function says what it needs, so that the next JAX can be checked one by one.
+Written against JAX 0.10. Each function states its requirements, so that they can be checked one by one for the next
+JAX.
 """
 
 import contextlib
@@ -49,7 +50,7 @@ NEWEST_KNOWN = (0, 12)
 
 
 def warn_of_newer_jax(version: tuple[int, ...] = jax.__version_info__) -> None:
-    """Warns where this JAX is newer than those that the tests pass on; everything is tried all the same."""
+    """Warns if this JAX is newer than the tested versions; all functions are tried anyway."""
     if version[:2] > NEWEST_KNOWN:
         found, known = (".".join(map(str, numbers)) for numbers in (version, NEWEST_KNOWN))
         warnings.warn(
@@ -64,17 +65,17 @@ warn_of_newer_jax()
 
 
 def compile_with_own_lines(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
-    """Compiles a program, never taken from JAX's persistent cache with the source lines of another version of the file.
+    """Compiles a program without reusing stale source lines from JAX's persistent cache.
 
-    That cache ignores source lines by default. Inside this call, and in this thread alone, they belong to its key: an
-    unchanged file still finds its program. Needs the configuration's context managers (0.10 to 0.12).
+    That cache ignores source lines by default. Inside this call, and only in this thread, source lines are part of the
+    key, so an unchanged file still hits the cache. Needs the configuration's context managers (0.10 to 0.12).
     """
     with _config.compilation_cache_include_metadata_in_key(True):
         return lowered.compile()
 
 
 def lines_may_be_stale(program: jax.stages.Lowered | jax.stages.Compiled) -> bool:
-    """Says whether the user compiled this program where JAX's persistent cache is on, which ignores source lines.
+    """Returns whether the user compiled this program with JAX's persistent cache, which ignores source lines.
 
     Needs that a `Lowered` keeps its executable in `_lowering._executable` (0.10 to 0.12).
     """
@@ -91,7 +92,7 @@ def _disk_cache_ignores_lines() -> bool:
 
 @contextlib.contextmanager
 def apart_from_disk_cache() -> Iterator[None]:
-    """Traces a function apart from what the user ran, where that may have the lines of another version of the file."""
+    """Traces a function separately from the user's runs, whose source lines may be stale."""
     if not _disk_cache_ignores_lines():
         yield
         return
@@ -99,29 +100,29 @@ def apart_from_disk_cache() -> Iterator[None]:
         yield
 
 
-_CHANGING = threading.RLock()  # held while a primitive of JAX is changed: one thread at a time, nested if need be
+_CHANGING = threading.RLock()  # held while a primitive of JAX is patched: one thread at a time, reentrant
 
 
 @contextlib.contextmanager
 def checkpoints_with(policy: Callable[..., Any]) -> Iterator[None]:
-    """Every `jax.checkpoint` that this thread traces inside saves what `policy` says, whatever its own policy is.
+    """Overrides the policy of every `jax.checkpoint` that this thread traces inside the block.
 
-    Other threads trace as always; a second thread that calls this waits until the first has put the primitive back.
-    The choice of what is saved is made while a derivative is traced, so that no equation could be changed afterwards.
-    Needs that `jax.checkpoint` binds `ad_checkpoint.remat_p` with the parameter `policy` (0.10 to 0.12). What an inner
-    `jax.jit` has traced before comes from its cache, with its own policy.
+    Other threads are not affected; a second caller waits until the first has restored the primitive. The policy is
+    applied while a derivative is traced, so equations cannot be changed afterwards. Needs that `jax.checkpoint` binds
+    `ad_checkpoint.remat_p` with the parameter `policy` (0.10 to 0.12). Functions that an inner `jax.jit` has traced
+    before come from its cache, with their own policy.
     """
     primitive, thread = _ad_checkpoint.remat_p, threading.get_ident()
     with _CHANGING:
         kept = primitive.__dict__.get("bind")
-        bind = getattr(primitive.bind, "of_jax", primitive.bind)  # of nested blocks, the innermost policy holds
+        bind = getattr(primitive.bind, "of_jax", primitive.bind)  # the policy of the innermost block applies
 
         def changed(*args: object, **params: object) -> object:
             mine = threading.get_ident() == thread and not params.get("differentiated") and "policy" in params
             return bind(*args, **({**params, "policy": policy} if mine else params))
 
         changed.of_jax = bind  # pyright: ignore[reportFunctionMemberAccess]
-        # A frame of JAX's own: equations of other threads keep the lines of their users.
+        # A frame inside JAX, so that equations of other threads keep their user lines.
         changed.__code__ = changed.__code__.replace(co_filename=_ad_checkpoint.__file__)
         primitive.bind = changed
         try:
@@ -133,7 +134,7 @@ def checkpoints_with(policy: Callable[..., Any]) -> Iterator[None]:
                 primitive.bind = kept
 
 
-_forked: list[bool] = []  # of this process, which `os.fork` made of one that had started JAX's devices
+_forked: list[bool] = []  # of this process, if it is an `os.fork` child of a process that had started JAX's devices
 
 
 def _note_fork() -> None:
@@ -146,18 +147,18 @@ if hasattr(os, "register_at_fork"):
 
 
 def waits_forever(operation: str) -> str | None:
-    """The error of an operation that runs programs, in a process whose threads of JAX stayed behind; else None."""
+    """The error of an operation that runs programs in an `os.fork` child without JAX's threads, or None."""
     if not _forked:
         return None
     return (
-        f"{operation} runs programs, and `os.fork` made this process of another that had used JAX. The threads of JAX "
-        "stayed in the other process, so the call would wait forever. Start processes with "
+        f"{operation} runs programs, and this process is an `os.fork` child of a process that had used JAX. The "
+        "threads of JAX stayed in the parent process, so the call would deadlock. Start processes with "
         '`multiprocessing.get_context("spawn")`, or fork before the first use of JAX.'
     )
 
 
 def needs_compiler(operation: str) -> str | None:
-    """The error of an operation that compiles, where `jax.disable_jit` is on or JAX cannot run; else None."""
+    """The error of an operation that compiles if `jax.disable_jit` is on or JAX cannot run, or None."""
     if waiting := waits_forever(operation):
         return waiting
     if not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
@@ -169,7 +170,7 @@ def needs_compiler(operation: str) -> str | None:
 
 
 def is_unbound_axis(error: BaseException | None, name: str) -> bool:
-    """Returns whether JAX raised `error` since the named axis `name` is not there (JAX 0.10 to 0.12)."""
+    """Returns whether JAX raised `error` because of an unbound axis `name` (JAX 0.10 to 0.12)."""
     return isinstance(error, NameError) and f"unbound axis name: {name}" in str(error)
 
 
@@ -180,14 +181,14 @@ def jit_cache_size(fn: object) -> int | None:
 
 
 def at_top_level() -> bool:
-    """Returns whether no trace (jit, grad, vmap, …) is in progress, so that plain Python evaluation is the truth."""
+    """Returns whether no trace (jit, grad, vmap, …) is in progress, so that values are concrete."""
     return _core.trace_state_clean()
 
 
 def runs_operations_alone() -> bool:
     """Returns whether `jax.disable_jit` is on and no jaxpr is being traced, so that Python code sees values.
 
-    Under `jax.grad` and `jax.vmap` it sees tracers around values.
+    Under `jax.grad` and `jax.vmap` the code sees tracers around values.
     """
     if not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
         return False
@@ -203,25 +204,25 @@ _is_deleted = _Array.is_deleted
 
 
 def live_arrays(tree: object) -> list[jax.Array] | None:
-    """The leaves, if all are arrays with values: no tracers, not deleted, and nothing that only becomes an array."""
+    """The leaves, if all are concrete arrays: no tracers, deleted arrays, or values to be converted."""
     leaves: list[Any] = [tree] if type(tree) is _Array else jax.tree.leaves(tree)
-    try:  # without a loop in Python: every call of a compiled program passes here
+    try:  # without a Python loop: every call of a compiled program runs this
         return leaves if leaves and not any(map(_is_deleted, leaves)) else None
-    except TypeError:  # something else than an array
+    except TypeError:  # not an array
         return None
 
 
 def backend_started() -> bool:
-    """Returns whether JAX has chosen its devices already, after which their number cannot change."""
+    """Returns whether JAX has already initialized its devices, whose number is then fixed."""
     return _xla_bridge.backends_are_initialized()
 
 
 class JitKeys(NamedTuple):
-    """Contexts that are part of the keys by which JAX finds a trace again; each is None by default."""
+    """Contexts that are part of the keys of JAX's trace caches; None by default."""
 
     program: Any  # the placements of the program
     present: Any  # the masks of the clients that are present
-    inspected: Any  # whether a function is traced apart from what the user ran
+    inspected: Any  # whether a function is traced separately from the user's runs
 
 
 _MAKING = threading.Lock()
@@ -229,10 +230,10 @@ _made_keys: JitKeys | None = None
 
 
 def jit_keys() -> JitKeys:
-    """Returns the contexts, and makes them with the first call.
+    """Returns the contexts; the first call creates them.
 
-    Once a context is made, JAX traces and compiles every function again that it had compiled before. So all are made
-    together: on import where nothing can have been compiled yet, else with the first program.
+    After a context is created, JAX retraces and recompiles all functions that it had compiled before. All contexts are
+    therefore created together: on import if nothing can be compiled yet, else with the first program.
     """
     global _made_keys
     if _made_keys is None:
@@ -243,7 +244,7 @@ def jit_keys() -> JitKeys:
 
 
 def has_jit_keys() -> bool:
-    """Returns whether the contexts are made; makes them where that costs nobody a compilation."""
+    """Returns whether the contexts exist; creates them if no compilation is lost."""
     if _made_keys is None and not backend_started():
         jit_keys()
     return _made_keys is not None
@@ -253,7 +254,7 @@ has_jit_keys()
 
 
 def mesh_of_old_context() -> jax.sharding.Mesh:
-    """The mesh of a `with mesh:` block, which JAX 0.10 deprecates for `jax.set_mesh`; empty outside of one."""
+    """The mesh of a `with mesh:` block (deprecated in JAX 0.10 for `jax.set_mesh`), or an empty mesh."""
     return _mesh.thread_resources.env.physical_mesh
 
 
@@ -270,7 +271,7 @@ def drop_leading_axis(aval: Aval) -> Aval:
 def add_leading_axis(
     aval: Aval, size: int, explicit_axes: str | tuple[str, ...] | None, mesh: AnyMesh | None = None
 ) -> Aval:
-    """The abstract value of `size` rows of `aval`, the new axis sharded over explicit mesh axes if there are any."""
+    """The abstract value of `size` rows of `aval`, with the new axis sharded over explicit mesh axes."""
     if explicit_axes is None or not aval.sharding.mesh.empty:
         return _core.unmapped_aval(size, 0, aval, explicit_mesh_axis=explicit_axes)
     spec = jax.sharding.PartitionSpec(explicit_axes, *(None,) * aval.ndim)
@@ -289,11 +290,11 @@ def trace_to_jaxpr(
     source: Callable | None = None,
     arguments: Sequence[str] = (),
 ) -> tuple[ClosedJaxpr, list[Any]]:
-    """Traces a flat function to a jaxpr without constants and the list of what it closed over.
+    """Traces a flat function to a jaxpr without constants and the list of its closed-over values.
 
     The closed-over values become its leading arguments. `axis_sizes` are the named axes that `fn` may use
-    collectives over. JAX's errors say that `source`, with its file and line, was traced for `traced_for`, and call its
-    arguments by the names in `arguments`, one per array.
+    collectives over. JAX's errors state that `source`, with its file and line, was traced for `traced_for`, and use the
+    names in `arguments`, one per array.
     """
     described = (None if source is None else _api_util.fun_sourceinfo(source)) or name
     named = tuple(arguments) if len(arguments) == len(avals) else ("",) * len(avals)
@@ -313,34 +314,34 @@ def argument_names(closed: ClosedJaxpr) -> tuple[str, ...]:
 
 
 def drop_dead_code(jaxpr: ClosedJaxpr, used_outputs: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
-    """The jaxpr without what only unused outputs need, and which inputs are still used."""
+    """The jaxpr without parts that only unused outputs need, and the inputs that are still used."""
     pruned, used_inputs = _pe.dce_jaxpr(jaxpr.jaxpr, list(used_outputs))
     return ClosedJaxpr(pruned, jaxpr.consts), list(used_inputs)
 
 
 def drop_dead_equations(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
-    """The jaxpr without equations that no output needs; its inputs stay as they are."""
+    """The jaxpr without equations that no output needs; its inputs are unchanged."""
     pruned, _ = _pe.dce_jaxpr(jaxpr.jaxpr, [True] * len(jaxpr.out_avals), instantiate=True)
     return ClosedJaxpr(pruned, jaxpr.consts)
 
 
 def drop_unused_outputs(jaxpr: ClosedJaxpr, used_outputs: Sequence[bool]) -> ClosedJaxpr:
-    """The jaxpr without some of its outputs and what only they need; its inputs stay as they are."""
+    """The jaxpr without some outputs and their exclusive equations; its inputs are unchanged."""
     pruned, _ = _pe.dce_jaxpr(jaxpr.jaxpr, list(used_outputs), instantiate=True)
     return ClosedJaxpr(pruned, jaxpr.consts)
 
 
 def register_dce(primitive: Primitive, rule: Callable) -> None:
     """Registers how an equation of `primitive` is pruned."""
-    if jax.__version_info__ >= (0, 12):  # JAX 0.12 also passes which inputs are alive, which only matters to Refs
+    if jax.__version_info__ >= (0, 12):  # JAX 0.12 also passes the live inputs, which matter only for Refs
         _pe.dce_rules[primitive] = lambda used, _live, equation: rule(used, equation)  # pyright: ignore
     else:
         _pe.dce_rules[primitive] = rule
 
 
 def register_discharge(primitive: Primitive, rule: Callable[..., Sequence[Any]]) -> None:
-    """Registers how an equation of `primitive` is bound without the Refs inside it; its operands are no Refs."""
-    if jax.__version_info__ >= (0, 11):  # one context in the place of the types of inputs and outputs
+    """Registers how an equation of `primitive` without Ref operands is bound without its inner Refs."""
+    if jax.__version_info__ >= (0, 11):  # one context instead of the types of inputs and outputs
         _discharge.register_discharge_rule(primitive)(
             lambda context, *operands, **params: ([None] * len(operands), rule(*operands, **params))  # pyright: ignore
         )
@@ -351,7 +352,7 @@ def register_discharge(primitive: Primitive, rule: Callable[..., Sequence[Any]])
 
 
 def without_refs(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The same jaxpr with the Refs that it makes as values."""
+    """The same jaxpr with its own Refs converted to values."""
     return _discharge.discharge_state(closed)
 
 
@@ -371,7 +372,7 @@ def new_variable(variable: Var, aval: Aval) -> Var:
 
 
 def renamed_effects(effects: Iterable[_core.Effect], variables: Mapping[Any, Any]) -> _core.Effects:
-    """The effects of a jaxpr or equation, those on a Ref with their variable replaced (JAX 0.10 to 0.12)."""
+    """The effects of a jaxpr or equation, with the variables of Ref effects replaced (JAX 0.10 to 0.12)."""
 
     def renamed(effect: _core.Effect) -> _core.Effect:
         if isinstance(effect, _effects.JaxprInputEffect) and effect.input in variables:
@@ -383,12 +384,12 @@ def renamed_effects(effects: Iterable[_core.Effect], variables: Mapping[Any, Any
 
 
 def retyped_constant(value: Foreign, aval: Aval) -> object:
-    """A constant of a jaxpr with another type: those that a trace made keep the mesh of that trace in theirs."""
+    """A constant of a jaxpr with another type; types of traced constants keep the mesh of their trace."""
     if type(value).__name__ != "TypedNdArray":  # JAX 0.10 and later
         return value
     try:
         return type(value)(np.asarray(value), aval)
-    except TypeError:  # made in another way by this JAX
+    except TypeError:  # constructed differently in this JAX
         return value
 
 
@@ -398,8 +399,8 @@ def retyped_literal(literal: _core.Literal, aval: Aval) -> _core.Literal:
 
 
 def context_under(context: JaxprEqnContext, mesh: jax.sharding.AbstractMesh) -> JaxprEqnContext:
-    """The context of an equation as it would be under another mesh."""
-    none = jax.sharding.AbstractMesh((), ())  # between the two: JAX refuses a mesh of another size inside a mesh
+    """The context of an equation under another mesh."""
+    none = jax.sharding.AbstractMesh((), ())  # intermediate step: JAX rejects a mesh of another size inside a mesh
     with context.manager, jax.sharding.use_abstract_mesh(none), jax.sharding.use_abstract_mesh(mesh):
         return JaxprEqnContext()
 
@@ -415,9 +416,9 @@ def zero_cotangent(aval: Aval) -> ad.Zero:
 
 
 def transpose_jaxpr(closed: ClosedJaxpr, known: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
-    """Pulls cotangents back through a jaxpr that is linear in those inputs for which `known` holds None.
+    """Pulls cotangents back through a jaxpr that is linear in the inputs with None in `known`.
 
-    A cotangent that is None is zero, among `cotangents` as well as in the result, which has one per linear input.
+    None means a zero cotangent, in `cotangents` and in the result, which has one entry per linear input.
     """
     linear = [x is None for x in known]
     primals = [
@@ -433,9 +434,9 @@ def transpose_jaxpr(closed: ClosedJaxpr, known: Sequence[Any], cotangents: Seque
 
 
 def changed_operation(value: object, change: Callable[[Any], Any]) -> object:
-    """An operation that is an object (JAX 0.12: `jnp.nonzero`), with what it remembers changed; other values as given.
+    """An operation object (JAX 0.12: `jnp.nonzero`) with its attributes changed; other values unchanged.
 
-    It holds the types of its operands and results, and its parameters, in plain attributes.
+    Its plain attributes hold the types of operands and results, and the parameters.
     """
     kind = getattr(_hijax, "HiPrim", None) or getattr(_hijax, "VJPHiPrimitive", ())
     if not isinstance(value, kind):
@@ -448,7 +449,7 @@ def changed_operation(value: object, change: Callable[[Any], Any]) -> object:
 def is_of_equinox(equation: JaxprEqn) -> bool:
     """Returns whether an equation has a primitive of Equinox (Lineax, Optimistix), whose parameters hide array types.
 
-    Inside a `shard_map` these types differ from those of the operands, and Lineax refuses them.
+    Inside a `shard_map` these types differ from the operands' types, and Lineax rejects them.
     """
     params = dict(equation.params)
     params.update(params.get("params", ()) if "prim" in params else ())  # `vmap` of such a primitive
@@ -456,9 +457,9 @@ def is_of_equinox(equation: JaxprEqn) -> bool:
 
 
 def expanded(equation: JaxprEqn) -> JaxprEqn:
-    """The operations of an equation as a call of `jax.jit`, traced under the mesh that the equation remembers."""
+    """The operations of an equation as a call of `jax.jit`, traced under the equation's own mesh."""
     primitive, params = equation.primitive, equation.params
-    none = jax.sharding.AbstractMesh((), ())  # between the two: JAX refuses a mesh of another size inside a mesh
+    none = jax.sharding.AbstractMesh((), ())  # intermediate step: JAX rejects a mesh of another size inside a mesh
     mesh = equation.ctx.cur_abstract_mesh
 
     def results(*values: Foreign) -> Sequence[Any]:
@@ -479,7 +480,7 @@ def expanded(equation: JaxprEqn) -> JaxprEqn:
 
 
 def _without_guards(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The jaxpr without Equinox's `nontraceable`, an identity that refuses every transformation."""
+    """The jaxpr without Equinox's `nontraceable`, an identity that rejects all transformations."""
     same: dict[Any, Any] = {}
     equations = []
     for equation in closed.jaxpr.eqns:
@@ -495,12 +496,12 @@ def _without_guards(closed: ClosedJaxpr) -> ClosedJaxpr:
 def user_frames(equation_source: _source_info.SourceInfo) -> tuple[tuple[str, int, int, int, int, str], ...]:
     """User frames of a source_info, innermost first: file, line, column, end line, end column, function.
 
-    Frames of JAX itself are left out by JAX; the caller leaves out those of this package.
+    JAX omits its own frames; the caller omits the frames of this package.
     """
     return _frames_of(equation_source.traceback)
 
 
-@functools.lru_cache(maxsize=1024)  # the operations of one line are asked one after the other
+@functools.lru_cache(maxsize=1024)  # cached, because operations of one line are queried one after another
 def _frames_of(traceback: Foreign) -> tuple[tuple[str, int, int, int, int, str], ...]:
     return tuple(
         (f.file_name, f.start_line, f.start_column, f.end_line, f.end_column, f.function_name)
@@ -510,7 +511,7 @@ def _frames_of(traceback: Foreign) -> tuple[tuple[str, int, int, int, int, str],
 
 @contextlib.contextmanager
 def source_of(equation: JaxprEqn, *, mesh: bool = True) -> Iterator[None]:
-    """Operations made in the block carry the source lines and the name scope of `equation`, and its mesh context."""
+    """Operations in the block get the source lines, name scope and mesh context of `equation`."""
     stack = _source_info.current_name_stack() + equation.source_info.name_stack
     with (
         _source_info.user_context(equation.source_info.traceback, name_stack=stack),
@@ -520,7 +521,7 @@ def source_of(equation: JaxprEqn, *, mesh: bool = True) -> Iterator[None]:
 
 
 def bind_equation(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
-    """Runs one equation of a jaxpr on values; always a list of results."""
+    """Runs one equation of a jaxpr on values; always returns a list."""
     results = equation.primitive.bind(*operands, **equation.primitive.get_bind_params(equation.params))
     return list(results) if equation.primitive.multiple_results else [results]
 
@@ -546,9 +547,9 @@ def uses_named_axes(jaxpr: Jaxpr | ClosedJaxpr) -> bool:
 
 
 def once_per_jaxpr(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Remembers what `fn` says of a jaxpr (not a closed one) as long as that jaxpr lives.
+    """Caches the result of `fn` for an open jaxpr while the jaxpr is alive.
 
-    JAX's own `weakref_lru_cache` refuses a jaxpr permanently if its first answer was interrupted by Ctrl-C.
+    JAX's own `weakref_lru_cache` rejects a jaxpr permanently if Ctrl-C interrupted its first call.
     """
     answers: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
 
@@ -576,7 +577,7 @@ def _named_axes(jaxpr: Jaxpr | ClosedJaxpr) -> set[str]:
 
 
 def compilation_key(lowered: jax.stages.Lowered) -> str | None:
-    """Key of a compilation next to the program's text, or None if callbacks tie the program to its lowering."""
+    """The part of a compilation's key besides the program's text; None for programs with callbacks."""
     arguments = lowered._lowering.compile_args  # pyright: ignore[reportAttributeAccessIssue]
     tied = ("host_callbacks", "keepalive", "ordered_effects", "unordered_effects", "mut")
     if any(arguments.get(name) for name in tied):
@@ -589,7 +590,7 @@ def compilation_key(lowered: jax.stages.Lowered) -> str | None:
 
 
 def has_ordered_effects(jaxpr: Jaxpr | ClosedJaxpr) -> bool:
-    """Returns whether a jaxpr holds effects that JAX must keep in order."""
+    """Returns whether a jaxpr has ordered effects."""
     return any(_effects.ordered_effects.contains(effect) for effect in jaxpr.effects)
 
 
@@ -614,8 +615,8 @@ def pretty_jaxpr(jaxpr: Jaxpr, *, source: bool = False, most: int | None = None)
 
     Args:
         jaxpr: An open jaxpr.
-        source: Whether the lines are written.
-        most: How many equations are written, those inside others counted; the first one always is. None: all.
+        source: Whether to include source lines.
+        most: Maximum number of equations, including inner equations; the first equation is always written. None: all.
     """
     shown, left = len(jaxpr.eqns), most
     if left is not None:
@@ -642,13 +643,13 @@ def _equations_inside(equation: JaxprEqn, most: int) -> int:
 def close_over(closed: ClosedJaxpr, values: Sequence[Any]) -> ClosedJaxpr:
     """Fixes the leading inputs of a jaxpr to `values`."""
     attach = getattr(closed, "with_consts", None)
-    if attach is not None:  # JAX 0.11: a jaxpr's constants are values of its first inputs
+    if attach is not None:  # JAX 0.11: constants are values of the first inputs
         return attach(list(values))
     return ClosedJaxpr(_pe.convert_invars_to_constvars(closed.jaxpr, len(values)), list(values))
 
 
 def sub_jaxpr(equations: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], name: str) -> ClosedJaxpr:
-    """Some equations of a jaxpr as a jaxpr of their own."""
+    """Some equations of a jaxpr as a separate jaxpr."""
     debug_info = _core.DebugInfo("map_fn", name, ("",) * len(inputs), ("",) * len(outputs))
     effects = frozenset().union(*(equation.effects for equation in equations)) if equations else frozenset()
     effects = frozenset(e for e in effects if not isinstance(e, _effects.JaxprInputEffect) or e.input in inputs)
@@ -678,7 +679,7 @@ def emits(jaxpr: Jaxpr | ClosedJaxpr) -> bool:
 
 
 def is_jitted(fn: object) -> TypeGuard[jax.stages.Wrapped]:
-    """Returns whether `jax.jit` made this function."""
+    """Returns whether a function is a result of `jax.jit`."""
     return callable(fn) and hasattr(fn, "_jit_info") and callable(getattr(fn, "trace", None))
 
 
@@ -690,14 +691,14 @@ def static_arguments(jitted: Foreign, count: int) -> tuple[frozenset[int], froze
 
 
 def is_pmapped(fn: object) -> bool:
-    """Returns whether a function is what `jax.pmap` returns."""
+    """Returns whether a function is a result of `jax.pmap`."""
     return getattr(getattr(fn, "lower", None), "__module__", "") == "jax._src.pmap"
 
 
 def pmapped(
     fn: object, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[jax.stages.Wrapped, tuple[Any, ...]] | None:
-    """The jitted `shard_map` that `jax.pmap` makes of one call, and its flat arguments; None for other functions.
+    """The jitted `shard_map` of one `jax.pmap` call, and its flat arguments; None for other functions.
 
     The stages of `fn.lower` hide the traced function, and `pmap` has no `trace`.
     """
@@ -711,7 +712,7 @@ def pmapped(
 
 
 def jit_options(traced: jax.stages.Traced) -> dict[str, Any]:
-    """The options of the jit that traced a function, one entry per array; a sharding that was not given is None."""
+    """The options of the jit that traced a function, one entry per array; shardings that were not given are None."""
     params = traced._params
 
     def known(shardings: Sequence[object]) -> list[Any]:
@@ -765,7 +766,7 @@ def _from_hlo_proto(data: bytes) -> _hlo.HloModule:
 
 
 def stablehlo_of_bytecode(data: bytes) -> str | None:
-    """The text of StableHLO bytecode, portable or not; None for other bytes."""
+    """The text of StableHLO bytecode, portable or not, or None for other bytes."""
     if not data.startswith(b"ML\xefR"):
         return None
     for read in (_stablehlo.deserialize_portable_artifact_str, None):
@@ -779,7 +780,7 @@ def stablehlo_of_bytecode(data: bytes) -> str | None:
 
 
 def named_sharding(sharding: jax.sharding.Sharding, mesh: AnyMesh | None) -> jax.sharding.Sharding:
-    """A sharding that the compiler wrote without axis names, as one with those of `mesh` where that can be."""
+    """Converts a compiler's sharding without axis names to the axes of `mesh`, if possible."""
     hlo = getattr(sharding, "_hlo_sharding", None)
     if mesh is None or hlo is None:
         return sharding

@@ -1,7 +1,8 @@
-"""The part of the access to private JAX that compiles for absent devices; only the worker process uses it.
+"""Access to private JAX for ahead-of-time compilation; only the worker process uses it.
 
 Written against jaxlib 0.10: a compile-only client is reached through the devices of a topology, and takes StableHLO,
-a device list and compile options. libtpu and the CUDA plugin can end the process from here; nothing else may import it.
+a device list and compile options. libtpu and the CUDA plugin can abort the process from here, so no other module may
+import it.
 """
 
 import importlib.metadata
@@ -18,7 +19,7 @@ from workbench._open_types import Foreign
 
 
 class NoSuchTopologyError(ValueError):
-    """The compiler knows no topology of this name."""
+    """The topology name is unknown to the compiler."""
 
 
 class OutOfMemoryError(RuntimeError):
@@ -26,7 +27,7 @@ class OutOfMemoryError(RuntimeError):
 
 
 class CompilerError(RuntimeError):
-    """The compiler refused the program or an option."""
+    """The compiler rejected the program or an option."""
 
 
 def jaxlib_version() -> str:
@@ -35,12 +36,12 @@ def jaxlib_version() -> str:
 
 
 def absent_devices(platform: str, topology: str, arguments: dict[str, Any]) -> list[Any]:
-    """The devices of a topology that is not attached, in the compiler's order; for "cpu", as many as `arguments` says.
+    """The devices of a topology that is not attached, in the compiler's order; for "cpu", see `arguments`.
 
     Raises:
-        NoSuchTopologyError: if the compiler does not know it.
+        NoSuchTopologyError: if the compiler does not know the topology.
     """
-    if platform == "cpu":  # a client of its own, with as many devices as wanted: only to compile for
+    if platform == "cpu":  # a separate client with any number of devices, for compilation only
         return list(_xla.make_cpu_client(num_devices=arguments["devices"]).devices())
     try:
         return list(topologies.get_topology_desc(topology, platform, **arguments).devices)
@@ -49,10 +50,10 @@ def absent_devices(platform: str, topology: str, arguments: dict[str, Any]) -> l
 
 
 def order_devices(devices: list[Any], sizes: list[int], slices: int, order: str) -> tuple[list[Any], str, list[str]]:
-    """Devices in row-major order of a mesh, the order that was possible, and notes.
+    """Devices in row-major order of a mesh, the order used, and notes.
 
-    `topology` puts neighbours of the mesh next to each other on the torus, and lets the first axis that several
-    slices divide cross the data-centre network; `naive` reshapes the compiler's list.
+    `topology` places mesh neighbours next to each other on the torus; the first axis that the number of slices divides
+    crosses the data-centre network. `naive` reshapes the compiler's list.
     """
     if order == "naive":
         return devices, "naive", []
@@ -68,27 +69,27 @@ def order_devices(devices: list[Any], sizes: list[int], slices: int, order: str)
         within = [size // part for size, part in zip(sizes, across, strict=True)]
         mesh = mesh_utils.create_hybrid_device_mesh(within, across, devices, allow_split_physical_axes=True)
     except (NotImplementedError, AssertionError, ValueError) as error:
-        return devices, "naive", [f"naive device order, since a mesh of {sizes} found no place on the torus: {error}"]
+        return devices, "naive", [f"naive device order: a mesh of {sizes} does not fit on the torus: {error}"]
     return list(mesh.flat), "topology", []
 
 
 def compile_for_devices(
     stablehlo: str, devices: list[Any], options: list[tuple[str, Any]]
 ) -> tuple[str, dict[str, int], dict[str, float]]:
-    """Compiles one StableHLO module for absent devices in mesh order.
+    """Compiles one StableHLO module for devices that are not attached, in mesh order.
 
     Returns:
         The optimised HLO, the compiler's memory figures of one device, and its own cost analysis (empty: none).
 
     Raises:
         OutOfMemoryError: with the compiler's own message.
-        CompilerError: for every other reason that it gives.
+        CompilerError: for all other errors of the compiler.
     """
     try:
         with _mlir.make_ir_context():
             module = ir.Module.parse(stablehlo)
             client = devices[0].client
-            # jaxlib 0.10 registers no compiler of its own for "cpu": only a client's loads what it compiles.
+            # jaxlib 0.10 registers no compiler for "cpu": only a client can compile for CPUs.
             make = client.compile_and_load if devices[0].platform == "cpu" else client.compile
             executable = make(module, _jax.DeviceList(tuple(devices)), _compile_options(devices, options))
     except (_jax.JaxRuntimeError, ir.MLIRError, RuntimeError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Access to the rules of `jax.experimental.checkify`, by which a primitive reports errors of its own computation.
+"""Access to the rules of `jax.experimental.checkify`, with which a primitive reports errors.
 
 Written against JAX 0.10 to 0.12, whose table of rules is not public.
 """
@@ -19,7 +19,7 @@ from workbench._open_types import Foreign
 _checkify: Foreign = checkify  # its functions take other arguments in JAX 0.12
 Error = checkify.Error
 
-_CONTEXT = 1 if jax.__version_info__ >= (0, 12) else 0  # JAX 0.12 passes a counter of error codes in front
+_CONTEXT = 1 if jax.__version_info__ >= (0, 12) else 0  # JAX 0.12 first passes a counter of error codes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Checking:
     enabled: frozenset[type]
 
     def inside(self, jaxpr: ClosedJaxpr, operands: Sequence[Any]) -> tuple[Error, list[Any]]:
-        """Runs a jaxpr with checks; the error is that of the jaxpr alone."""
+        """Runs a jaxpr with checks; the error covers only the jaxpr."""
         return _checkify.checkify_jaxpr(*self.context, jaxpr, self.enabled, _checkify.init_error, *operands)
 
     def nan(self, primitive: Primitive, results: Foreign) -> Error:
@@ -78,7 +78,7 @@ def metadata_at_client(error: Foreign, placement: str) -> dict[int, Any]:
 def add_at_client(
     error: Error, kind: Foreign, happened: jax.Array, code: jax.Array, payload: Sequence[Any], known: Mapping[int, Any]
 ) -> Error:
-    """Returns the error so far, or one of a client; the last array of `payload` is the client's number, int32."""
+    """Returns the error so far, or a client's error; the last array of `payload` is the client number, int32."""
     shapes = (*kind.shape_dtypes, jax.ShapeDtypeStruct((), np.int32))
     wider = dataclasses.replace(kind, shape_dtypes=shapes)
     return _checkify.update_error(error, happened, code, dict(known), list(payload), wider)
@@ -95,7 +95,7 @@ def _from_parts(cls: Foreign, placement: str, children: Sequence[Any]) -> Foreig
 
 @functools.cache
 def _class_at_client(kind: type) -> Callable[..., Any]:
-    """An exception of the same class that also names the client: callers handle their exceptions as ever."""
+    """An exception of the same class that also names the client, so that callers can handle it as before."""
 
     def start(self: Foreign, exception: Foreign, client: Foreign, placement: str) -> None:
         self.exception, self.client, self.placement = exception, client, placement

@@ -1,6 +1,6 @@
-"""Access to what an exported module calls outside of itself.
+"""Access to external calls of an exported module.
 
-Written against JAX 0.10 to 0.12: the list of targets is private, the checks that use it run only while exporting.
+Written against JAX 0.10 to 0.12: the list of targets is private, and the checks that use it run only during export.
 """
 
 from collections.abc import Iterator
@@ -16,13 +16,13 @@ _NEVER = frozenset({"xla_ffi_python_cpu_callback", "xla_ffi_python_gpu_callback"
 
 
 def unknown_custom_calls(module: jax.export.Exported) -> list[str]:
-    """The custom calls of a module and of its derivatives that JAX does not keep stable, sorted.
+    """The sorted custom calls of a module and its derivatives without a stability guarantee of JAX.
 
     Args:
         module: A deserialized module.
 
     Returns:
-        Names of targets: host callbacks, which hold addresses of another process, and whatever somebody wrote there.
+        Names of targets: host callbacks, which contain addresses of another process, and other custom calls.
     """
     found: set[str] = set()
     while True:
@@ -45,5 +45,5 @@ def _targets(operation: _ir.Operation) -> Iterator[str]:
 
 
 def without_folders(pattern: str) -> AbstractContextManager[None]:
-    """While it lasts, what is lowered names source files without what `pattern` matches of their names."""
+    """Removes matches of `pattern` from source file names in programs lowered inside the block."""
     return _config.hlo_source_file_canonicalization_regex(pattern)

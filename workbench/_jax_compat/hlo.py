@@ -1,4 +1,4 @@
-"""Access to jaxlib's own HLO printer, for modules that come as protobuf: in profiles and in dumps.
+"""Access to jaxlib's HLO printer, for modules in protobuf form from profiles and dumps.
 
 Written against jaxlib 0.10 to 0.12, whose `_hlo` extension is not public.
 """
@@ -20,7 +20,7 @@ def hlo_text_of_proto(serialized: bytes) -> str | None:
         serialized: The message.
 
     Returns:
-        The text; None where this jaxlib has no such function, or the message is damaged or larger than 64 MiB.
+        The text; None if this jaxlib has no such function, or the message is damaged or larger than 64 MiB.
     """
     if not serialized or len(serialized) > _MOST_BYTES:
         return None
@@ -39,15 +39,15 @@ def hlo_text_of_proto(serialized: bytes) -> str | None:
 
 
 def buffer_assignment_of(compiled: Foreign, stats: Foreign) -> tuple[bytes, bytes] | None:
-    """The compiler's plan of memory.
+    """The compiler's memory plan.
 
     Args:
         compiled: A `jax.stages.Compiled`, or anything else.
-        stats: What its `memory_analysis()` returned.
+        stats: Result of its `memory_analysis()`.
 
     Returns:
-        A serialized `BufferAssignmentProto` and the `HloModuleProto` that names its instructions; None where this
-        backend or jaxlib has none, or the module is larger than 64 MiB.
+        A serialized `BufferAssignmentProto` and the `HloModuleProto` that names its instructions; None if this backend
+        or jaxlib has none, or the module is larger than 64 MiB.
     """
     try:
         assignment = stats.serialized_buffer_assignment_proto
@@ -62,10 +62,10 @@ def compile_hlo(serialized: bytes) -> Callable[[Sequence[np.ndarray]], list[np.n
     """Compiles a serialized `HloModuleProto` for a CPU of this process.
 
     Args:
-        serialized: The message, of a module that this process or a trusted one wrote.
+        serialized: The message of a module from this process or another trusted process.
 
     Returns:
-        A function of the operands that gives the results.
+        A function from operands to results.
     """
     from jaxlib import xla_client
 
@@ -82,7 +82,7 @@ def compile_hlo(serialized: bytes) -> Callable[[Sequence[np.ndarray]], list[np.n
 
 
 def _module_of(serialized: bytes) -> bytes:
-    """An `HloProto` begins with its module, a module with its name, and a name with no line break."""
+    """Returns whether bytes start like an `HloProto`: with a module, whose name has no line break."""
     if serialized[0] != 0x0A:
         return serialized
     length, shift, index = 0, 0, 1

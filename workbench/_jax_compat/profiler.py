@@ -1,4 +1,4 @@
-"""The profiler's part of the access to private JAX: profiles captured in memory, and where live arrays were made.
+"""Access to private JAX for profiling: profiles captured in memory, and origins of live arrays.
 
 Written against JAX 0.10, whose public profiler only writes to a directory (jax-ml/jax#40258 asks for more).
 """
@@ -17,14 +17,14 @@ from workbench._open_types import Foreign
 
 
 class ProfilerBusyError(RuntimeError):
-    """The profiler of this process could not be started, most often because it runs already."""
+    """The profiler of this process could not start, usually because it is already running."""
 
 
 def profile_in_memory(fn: Callable[[], Any]) -> tuple[Any, bytes] | None:
-    """Runs `fn` under the profiler without touching the disk; None where this jaxlib has no such session.
+    """Runs `fn` under the profiler without writing files; None if this jaxlib has no such session.
 
     Returns:
-        What `fn` returned, and the profile: a serialized `XSpace`.
+        The result of `fn`, and the profile as a serialized `XSpace`.
     """
     session_type = getattr(_profiler, "ProfilerSession", None)
     if session_type is None or not hasattr(session_type, "stop"):
@@ -55,7 +55,7 @@ def profile_through_directory(fn: Callable[[], Any]) -> tuple[Any, list[bytes]]:
 
 
 def start_profile() -> Callable[[], list[bytes]]:
-    """Starts the profiler and returns what ends it, in any thread, and gives the serialized `XSpace`s."""
+    """Starts the profiler; returns a function that stops it, in any thread, and returns `XSpace`s."""
     session_type = getattr(_profiler, "ProfilerSession", None)
     if session_type is not None and hasattr(session_type, "stop"):
         try:
@@ -79,11 +79,11 @@ def start_profile() -> Callable[[], list[bytes]]:
 
 
 def user_frame_of(array: object, is_users: Callable[[str], bool]) -> tuple[str, int, str] | None:
-    """File, line and function of the user's code that made a live array, None where JAX did not keep it.
+    """File, line and function of the user's code that created a live array; None if unknown to JAX.
 
     Args:
         array: A live array.
-        is_users: Whether a file is the user's.
+        is_users: Returns whether a file belongs to the user.
     """
     traceback = getattr(array, "traceback", None)
     if traceback is None:
@@ -98,7 +98,7 @@ def _stop_trace() -> None:
     try:
         jax.profiler.stop_trace()
     except RuntimeError as error:
-        _profiler_state.reset()  # JAX 0.10 would go on believing that this trace still runs
+        _profiler_state.reset()  # otherwise JAX 0.10 would assume that this trace still runs
         if "ALREADY_EXISTS" in str(error):
             raise ProfilerBusyError(str(error)) from error
         raise
@@ -107,7 +107,7 @@ def _stop_trace() -> None:
 def _stop(session: Foreign) -> bytes:
     try:
         return session.stop()
-    except RuntimeError as error:  # a second session starts in silence and only complains when it ends
+    except RuntimeError as error:  # a second session starts silently and fails only at its end
         if "ALREADY_EXISTS" in str(error):
             raise ProfilerBusyError(str(error)) from error
         raise
@@ -115,6 +115,6 @@ def _stop(session: Foreign) -> bytes:
 
 def _options() -> jax.profiler.ProfileOptions:
     options = jax.profiler.ProfileOptions()
-    options.python_tracer_level = 0  # Python frames would cost more than they show
+    options.python_tracer_level = 0  # Python frames would cost more than they are worth
     options.host_tracer_level = 2
     return options

@@ -1,6 +1,6 @@
-"""Access to MLIR and Shardy inside jaxlib: parse StableHLO, run Shardy's passes, read what they decided.
+"""Access to MLIR and Shardy in jaxlib: parses StableHLO, runs Shardy's passes, reads the results.
 
-Pass names and option names are not a promise of jaxlib (written against 0.10.2): callers catch `ShardyError` and fall
+jaxlib does not guarantee pass names and option names (written against 0.10.2): callers catch `ShardyError` and fall
 back to the compiler's own dump files, which this module reads with the same reader.
 """
 
@@ -32,7 +32,7 @@ _DUMP_OPTIONS = {"xla_dump_hlo_pass_re": ".*shardy.*"}
 
 
 class ShardyError(Exception):
-    """jaxlib's MLIR or Shardy refused; the text is its own."""
+    """An error of jaxlib's MLIR or Shardy, with the original text."""
 
 
 def stablehlo_text(program: Foreign) -> str:
@@ -50,7 +50,7 @@ def run_shardy(text: str, passes: str, *, reasons: bool = True) -> ShardyProgram
         module = _ir.Module.parse(text)
         _inline_calls(module)
         manager = _passmanager.PassManager.parse(f"builtin.module({passes})")
-        manager.enable_verifier(False)  # 0.10.2's verifier rejects Shardy's own debug edges on loops
+        manager.enable_verifier(False)  # jaxlib 0.10.2's verifier rejects Shardy's own debug edges on loops
         manager.run(module.operation)
         return read_module(module, reasons=reasons)
 
@@ -80,7 +80,7 @@ def _compile_text(text: str, options: dict[str, Any]) -> None:
     count = int(found[1]) if found else 1
     devices = jax.devices()
     if len(devices) < count:
-        message = f"the program has {count} partitions and here are {len(devices)} devices"
+        message = f"the program has {count} partitions, but {len(devices)} devices are attached"
         raise ShardyError(message)
     assignment = np.array([device.id for device in devices[:count]]).reshape(1, count)
     compile_options = _compiler.get_compile_options(1, count, assignment, env_options_overrides=options)
@@ -104,7 +104,7 @@ def _errors() -> Iterator[None]:
 
 
 def _inline_calls(module: _ir.Module) -> None:
-    """Puts every called function in place of its call: jaxlib lacks MLIR's inliner for `func.call`."""
+    """Inlines all called functions: jaxlib lacks MLIR's inliner for `func.call`."""
     functions = {_symbol(op): op for op in module.body.operations if op.operation.name == "func.func"}
     main = functions.get("main")
     if main is None:
@@ -138,7 +138,7 @@ def _calls(root: _ir.Operation) -> list[Any]:
 
 
 def _inline(module: _ir.Module, call: _ir.OpView, callee: _ir.OpView) -> list[Any]:
-    """Moves a copy of the callee's operations before the call; returns the calls that came with it."""
+    """Copies the callee's operations before the call; returns the calls among them."""
     copy = callee.operation.clone(_ir.InsertionPoint(module.body))
     block = copy.regions[0].blocks[0]
     for argument, operand in zip(list(block.arguments), list(call.operands), strict=True):
@@ -163,7 +163,7 @@ def _inline(module: _ir.Module, call: _ir.OpView, callee: _ir.OpView) -> list[An
 
 
 def _prefixed(prefix: str, location: _ir.Location, caller: _ir.Location) -> _ir.Location:
-    """The location of an inlined operation: scope of the call, then its own; the call's lines where it has none."""
+    """The location of an inlined operation: call scope and own scope; own lines or else the call's lines."""
     lines = caller.child_loc if isinstance(caller, _ir.NameLoc) else caller
     if not isinstance(location, _ir.NameLoc):
         return _ir.Location.name(prefix, childLoc=lines)

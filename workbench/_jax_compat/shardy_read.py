@@ -37,7 +37,7 @@ _ITEM_BITS = re.compile(r"^(?:complex<)?[a-z]*?(\d+)")
 
 @dataclasses.dataclass(frozen=True)
 class ShardyValue:
-    """A tensor of the program with the sharding it was given."""
+    """A tensor of the program with its sharding."""
 
     name: str
     operation: str
@@ -53,7 +53,7 @@ class ShardyValue:
 
 @dataclasses.dataclass(frozen=True)
 class ShardyCollective:
-    """A collective that Shardy inserted or that the program wrote inside a `shard_map`."""
+    """A collective that Shardy inserted, or that the program contains inside a `shard_map`."""
 
     kind: str
     axes: tuple[str, ...]
@@ -63,7 +63,7 @@ class ShardyCollective:
     device_bytes: int  # one device's operand
     op_name: str
     frames: tuple[Frame, ...]
-    groups: tuple[tuple[int, ...], ...] = ()  # where the program names devices instead of axes
+    groups: tuple[tuple[int, ...], ...] = ()  # if the program names devices instead of axes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,9 +130,9 @@ class _Reader:
     def __init__(self, sizes: dict[str, int], reasons: bool) -> None:
         self._sizes = sizes
         self._reasons = reasons
-        self._specs: dict[Any, Spec] = {}  # by attribute: programs repeat a few of them
+        self._specs: dict[Any, Spec] = {}  # cached by attribute: programs repeat a few attributes
         self._names: dict[Any, str] = {}
-        self._twins: dict[str, list[str]] = {}  # a loop's result, as its condition and its body see it
+        self._twins: dict[str, list[str]] = {}  # a loop's result -> its arguments in condition and body
         self._count = 0
         self.values: dict[str, ShardyValue] = {}
         self.edges: list[tuple[int, str, str, str]] = []
@@ -163,7 +163,7 @@ class _Reader:
         itself: str,
         rename: bool = True,
     ) -> None:
-        """An input or output of the function: its facts hang on the function's attributes."""
+        """An input or output of the function, described by the function's attributes."""
         if rename:
             self._names[value] = name
         spec = self._spec(attributes.get("sdy.sharding"), value)
@@ -172,7 +172,7 @@ class _Reader:
         self._add(value, name, operation, spec, origins, "", label, (), [value] if operation == "output" else ())
 
     def _block(self, block: _ir.Block, *, local: bool) -> list[Any]:
-        """Reads a nested block; returns what it returns."""
+        """Reads a nested block; returns the block's results."""
         operations = list(block.operations)
         for op in operations[:-1]:
             self._operation(op.operation, local=local)
@@ -221,7 +221,7 @@ class _Reader:
                 self._block(block, local=local)
 
     def _data_flow_edge(self, op: _ir.Operation) -> None:
-        """Shardy's stand-in for a value that crosses a region: its facts belong to that value."""
+        """Shardy's proxy for a value that crosses a region: its facts belong to that value."""
         target = op.operands[0]
         name = self._names[op.results[0]] = self._name(target)
         attributes = _entries(op.attributes)
@@ -395,14 +395,14 @@ def _sources(target: _ir.BlockArgument | _ir.OpResult) -> list[Any]:
 
 
 def _moved_axes(before: Spec, after: Spec) -> tuple[str, ...]:
-    """The axes whose place differs between two shardings; a part of an axis is left out where the whole is named."""
+    """The axes whose place differs between two shardings; parts of a listed whole axis are omitted."""
     places = [{(dim, axis) for dim, axes in enumerate(spec) for axis in axes} for spec in (before, after)]
     names = dict.fromkeys(axis for _, axis in sorted(places[0] ^ places[1]))
     return tuple(name for name in names if "[" not in name or name.partition("[")[0] not in names)
 
 
 def _groups(attributes: dict[str, Any]) -> tuple[tuple[int, ...], ...]:
-    """Replica groups or source and target pairs as device positions; empty where they are written as axes."""
+    """Replica groups or source-target pairs as device positions; empty if they are given as axes."""
     found = attributes.get("replica_groups", attributes.get("source_target_pairs"))
     if not isinstance(found, _ir.DenseElementsAttr):
         return ()

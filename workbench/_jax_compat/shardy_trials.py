@@ -1,7 +1,7 @@
-"""One lowered program, tried with many shardings of its arguments: Shardy propagates, its operations give the cost.
+"""Tries many argument shardings on one lowered program: Shardy propagates, operations give the cost.
 
-Part of the access to private JAX: it edits MLIR attributes of the function `main` instead of lowering again, and reads
-the operations of each device.
+Part of the access to private JAX. It edits MLIR attributes of the function `main` instead of lowering again, and reads
+the per-device operations.
 """
 
 import dataclasses
@@ -33,7 +33,7 @@ _COLLECTIVES = {
     "stablehlo.all_to_all": "all-to-all",
     "stablehlo.collective_permute": "collective-permute",
 }
-# Rearrangements and values that a compiler makes where they are read.
+# Rearrangements, and values that a compiler computes at their readers.
 _FREE = frozenset(
     f"stablehlo.{name}"
     for name in (
@@ -46,7 +46,7 @@ _LOOP, _MANUAL = "stablehlo.while", "sdy.manual_computation"
 
 @dataclasses.dataclass(frozen=True)
 class TrialCollective:
-    """Collectives of one kind over the same axes in the same loop: one device's operands together, per execution."""
+    """Collectives of one kind over the same axes in one loop, with a device's operand bytes per execution."""
 
     kind: str
     axes: tuple[str, ...]
@@ -57,18 +57,18 @@ class TrialCollective:
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """The program on one device under one choice of shardings."""
+    """Cost of the program on one device under one choice of shardings."""
 
     inputs: tuple[Spec, ...]  # of every argument, after propagation
     flops: float
     traffic_bytes: float
     collectives: tuple[TrialCollective, ...]
     argument_bytes: float
-    peak_bytes: float  # arguments, results that no argument gives room to, and the largest sum of live values
+    peak_bytes: float  # arguments, results without a donated argument, and the largest sum of live values
 
 
 class ShardyTrials:
-    """A program lowered once, with a sharding over `mesh` on every argument, to be tried with others.
+    """A program lowered once, with a sharding over `mesh` on every argument, to try other shardings.
 
     Args:
         text: StableHLO of the program, lowered with `keep_unused=True` and a named sharding on every argument.
@@ -90,12 +90,12 @@ class ShardyTrials:
     def plan(
         self, inputs: Mapping[int, Spec | None], outputs: Mapping[int, Spec], *, without: Sequence[int] = ()
     ) -> Trial:
-        """Propagates and adds up; None as a spec leaves the sharding of an argument to Shardy.
+        """Propagates shardings and sums costs; a spec of None leaves an argument to Shardy.
 
         Args:
             inputs: Specs by the position of the argument.
             outputs: Specs by the position of the result.
-            without: Positions of sharding constraints among those of the program, to be left out.
+            without: Positions of sharding constraints to omit, among all constraints of the program.
         """
         with self._lock, _errors(), self._context, _ir.Location.unknown():
             module = self._inlined.operation.clone()
@@ -110,7 +110,7 @@ class ShardyTrials:
                 module.erase()
 
     def text(self, inputs: Mapping[int, Spec | None], outputs: Mapping[int, Spec]) -> str:
-        """The program with these shardings, for a compiler."""
+        """The program text with these shardings, for a compiler."""
         with self._lock, _errors(), self._context, _ir.Location.unknown():
             module = self._whole.operation.clone()
             try:
@@ -144,7 +144,7 @@ class ShardyTrials:
 
 
 def _leave_out(module: _ir.Operation, numbers: Sequence[int]) -> None:
-    """Takes sharding constraints out of the program."""
+    """Removes sharding constraints from the program."""
     if not numbers:
         return
     found: list[Any] = []
@@ -188,7 +188,7 @@ def _attributes(function: Foreign, key: str, count: int) -> list[dict[str, Any]]
 
 
 class _Walk:
-    """Adds up the work of one device; collectives are joined by kind, axes and loop, as compilers combine them."""
+    """Sums the work of one device; collectives are combined by kind, axes and loop, as in compilers."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self._sizes = sizes
@@ -227,7 +227,7 @@ class _Walk:
         )
 
     def _block(self, block: _ir.Block, times: float, loop: int, *, local: bool) -> float:
-        """Adds up a block; returns the largest sum of bytes that are alive at once of values made in it."""
+        """Sums a block; returns the peak bytes of live values created in the block."""
         operations = [op.operation for op in block.operations]
         ends: dict[Any, int] = {}
         for at, op in enumerate(operations):
@@ -246,7 +246,7 @@ class _Walk:
         return peak
 
     def _operation(self, op: _ir.Operation, times: float, loop: int, *, local: bool) -> float:
-        """Adds up one operation; returns the bytes alive inside its regions."""
+        """Sums one operation; returns the live bytes inside its regions."""
         specs = self._result_specs(op)
         for value, spec in zip(op.results, specs, strict=True):
             self._of[value] = spec
@@ -305,7 +305,7 @@ class _Walk:
             self._sent[key] = self._sent.get(key, 0.0) + self._held(operand, local=local)
 
     def _moved(self, op: _ir.Operation, operand: _ir.Value, result: _ir.Value) -> tuple[str, ...]:
-        """The axes of a collective of Shardy's, which names them in its attributes or by what it changes."""
+        """The axes of a Shardy collective, from its attributes or from the change of shardings."""
         written = " ".join(str(op.attributes[k]) for k in ("reduction_axes", "gathering_axes", "reduce_scatter_axes",
                                                            "params") if k in op.attributes)  # fmt: skip
         named = tuple(axis for axis in self._sizes if f'"{axis}"' in written)
@@ -383,7 +383,7 @@ def _only_sliced(value: _ir.Value) -> bool:
 
 
 def _trip_count(op: _ir.Operation) -> float:
-    """Iterations of a loop that counts up to a constant; 1 where that cannot be read."""
+    """Iterations of a loop that counts up to a constant; 1 if unknown."""
     block = op.regions[0].blocks[0]
     operations = [each.operation for each in block.operations]
     for each in operations:

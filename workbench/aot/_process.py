@@ -199,7 +199,7 @@ class _Watch:
         if self._cancel is not None and self._cancel.is_set():
             message = (
                 f"{self.what} was stopped after {seconds:.1f} s while {self.phase}, because its `cancel` event was "
-                "set. Nothing is running and nothing was cached: call again to start over."
+                "set. Nothing is left running and nothing was cached: call again to start over."
             )
             raise EngineError(message, stage=self.phase)
         if self._timeout is not None and seconds > self._timeout:

@@ -1,4 +1,4 @@
-"""Placements (named groups of clients), the meshes that hold them, and simulated devices."""
+"""Placements (named groups of clients), their meshes, and simulated devices."""
 
 from workbench.mesh._chunks import chunk_shard as chunk_shard
 from workbench.mesh._hosts import is_here as is_here, read_here as read_here

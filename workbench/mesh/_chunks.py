@@ -1,18 +1,19 @@
-"""Chunks of the clients of one device: one rule for execution, display and prices."""
+"""Chunks of the clients of one device: one rule for execution, display and costs."""
 
 import math
 
 
 def chunk_shard(per_shard: int, chunk_size: int) -> tuple[int, int]:
-    """The chunk size that is really used on a device, and the slots that its chunks take.
+    """The effective chunk size on a device, and the number of slots in its chunks.
 
     Args:
         per_shard: Clients of the fullest device.
-        chunk_size: How many were asked to be computed together.
+        chunk_size: Requested number of clients computed together.
 
     Returns:
-        The largest divisor of `per_shard` from half of `chunk_size` on, so that nothing is padded, or else
-        `chunk_size`; and the number of slots, a multiple of it: slots beyond `per_shard` are computed and masked.
+        The largest divisor of `per_shard` between half of `chunk_size` and `chunk_size`, which needs no padding, or
+        else `chunk_size`; and the number of slots, a multiple of the chunk size. Slots beyond `per_shard` are computed
+        and masked.
 
     Example:
         >>> chunk_shard(9, 5), chunk_shard(5, 4)

@@ -1,4 +1,4 @@
-"""Arrays of several hosts: what of them this process can read."""
+"""Reads arrays that are spread over several hosts, as far as this process can."""
 
 import jax
 import numpy as np
@@ -7,14 +7,14 @@ from workbench._types import Device
 
 
 def read_here(x: object) -> np.ndarray:
-    """An array on the host, as far as this process addresses it.
+    """The host copy of an array, as far as this process addresses its shards.
 
     Args:
-        x: Any array. One that is spread over the devices of several hosts is read shard by shard.
+        x: Any array. An array over the devices of several hosts is read shard by shard.
 
     Returns:
-        The values. Where other hosts hold them the result is a `np.ma.MaskedArray` that leaves them out (underneath
-        they are NaN, or 0 where the dtype has none).
+        The values. If other hosts hold shards, the result is a `np.ma.MaskedArray` that masks these shards (their
+        data are NaN, or 0 for dtypes without NaN).
     """
     if not isinstance(x, jax.Array) or x.is_fully_addressable:
         return np.asarray(x)

@@ -23,7 +23,7 @@ _PLANNED: ContextVar[bool] = ContextVar("workbench_planned", default=False)
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Mesh axes that hold the clients of a placement; `explicit` says that they are part of an array's type."""
+    """Mesh axes of a placement's clients; `explicit` axes are part of an array's type."""
 
     mesh: AnyMesh
     axes: tuple[str, ...]
@@ -46,14 +46,14 @@ class Layout:
 
 
 def find_layout(placement: Placement, mesh: AnyMesh | None = None, *, uneven: bool = False) -> Layout | None:
-    """The layout of `placement` on `mesh` or else on the mesh of `jax.set_mesh`; None: the clients are not spread.
+    """The layout of `placement` on `mesh` or the mesh of `jax.set_mesh`; None if clients are not spread.
 
-    Clients are not spread when there is no mesh, when the mesh has none of the placement's axes, when these axes are
-    manual (inside `shard_map`), or when an Explicit axis does not divide the clients (its types ask for equal shares),
-    unless `uneven` says that the caller pads them.
+    Clients are not spread if there is no mesh, if the mesh has none of the placement's axes, or if these axes are
+    manual (inside `shard_map`). Explicit axes must divide the number of clients, because their types require equal
+    shards, unless `uneven` states that the caller pads the clients.
 
     Raises:
-        MeshError: if the axes of one placement are of different types.
+        MeshError: if the axes of one placement have different types.
     """
     mesh = mesh if mesh is not None else _current_mesh()
     if mesh.empty:
@@ -68,8 +68,8 @@ def find_layout(placement: Placement, mesh: AnyMesh | None = None, *, uneven: bo
     if len(kinds) > 1:
         message = (
             f'placement "{placement.name}" is spread over the mesh axes {axes}, of types '
-            f"{[types[axis].name for axis in axes]}. The axes of one placement must all be Auto or all Explicit: make "
-            "the mesh with `workbench.make_mesh(..., axis_types=…)` of one type for these axes."
+            f"{[types[axis].name for axis in axes]}. The axes of one placement must all be Auto or all Explicit: "
+            "create the mesh with `workbench.make_mesh(..., axis_types=…)` and one type for these axes."
         )
         raise MeshError(message)
     explicit = kinds == {AxisType.Explicit}
@@ -81,7 +81,7 @@ def find_layout(placement: Placement, mesh: AnyMesh | None = None, *, uneven: bo
 
 @functools.lru_cache(maxsize=64)  # once per placement and mesh
 def _warn_of_typo(placement: Placement, names: tuple[str, ...], explicit: tuple[bool, ...]) -> None:
-    """On Explicit axes a mistyped name would silently leave every client on every device."""
+    """On Explicit axes a mistyped name would silently replicate all clients on every device."""
     candidates = [name for name, is_explicit in zip(names, explicit, strict=True) if is_explicit]
     for axis in placement.mesh_axes:
         meant = difflib.get_close_matches(axis, candidates, n=1, cutoff=0.75)
@@ -100,10 +100,9 @@ def _current_mesh() -> AnyMesh:
 
 
 def spread(x: jax.Array, layout: Layout | None) -> jax.Array:
-    """Tells the compiler that the leading axis of `x` lies along the layout; other axes stay as they are.
+    """Constrains the leading axis of `x` to the layout; other axes are unchanged.
 
-    Under Auto axes this is a constraint that leaves every other dimension open; under Explicit ones it changes the
-    type.
+    Under Auto axes this is a constraint that leaves other dimensions open; under Explicit axes it changes the type.
     """
     if layout is None:
         return x
@@ -112,7 +111,7 @@ def spread(x: jax.Array, layout: Layout | None) -> jax.Array:
             x, NamedSharding(layout.mesh, P(layout.entry, *_rest(jax.typeof(x).sharding, x.ndim)))
         )
     if not isinstance(x, Tracer):
-        # An array that exists cannot be split unevenly, and inside an eager vmap it is not the whole array.
+        # A concrete array cannot be split unevenly, and inside an eager vmap it is not the whole array.
         if x.shape[0] % layout.size or not _jax_compat.at_top_level():
             return x
         rest = _rest(getattr(x, "sharding", None), x.ndim)
@@ -123,7 +122,7 @@ def spread(x: jax.Array, layout: Layout | None) -> jax.Array:
 
 @contextlib.contextmanager
 def planned() -> Iterator[None]:
-    """Marks a trace from which a plan is made: a plan shows the mesh itself, and wants no constraints inside."""
+    """Marks a trace for a plan: a plan contains the mesh itself, so the trace adds no constraints."""
     token = _PLANNED.set(True)
     try:
         yield
@@ -132,9 +131,10 @@ def planned() -> Iterator[None]:
 
 
 def reveal(x: jax.Array, layout: Layout | None) -> jax.Array:
-    """Shows `jax.jit` a mesh that is not that of `jax.set_mesh`: it chooses devices by the shardings that it sees.
+    """Shows `jax.jit` a mesh other than that of `jax.set_mesh`, by a sharding that it can see.
 
-    It sees none inside a primitive; without this, a program with `mesh=` would run on one device.
+    `jax.jit` chooses devices by visible shardings, and sees none inside a primitive. Without this, a program with
+    `mesh=` would run on one device.
     """
     if layout is None or layout.explicit or not jax.sharding.get_abstract_mesh().empty:
         return x
@@ -144,14 +144,14 @@ def reveal(x: jax.Array, layout: Layout | None) -> jax.Array:
 
 
 def gather(x: jax.Array, layout: Layout | None) -> jax.Array:
-    """Explicitly sharded rows as rows that every device has, where types leave no other way; others as they are."""
+    """Replicates explicitly sharded rows where their types require it; other rows are unchanged."""
     if layout is None or not layout.explicit:
         return x
     return jax.sharding.reshard(x, NamedSharding(layout.mesh, P(None, *_rest(jax.typeof(x).sharding, x.ndim))))
 
 
 def align(x: jax.Array, like: jax.Array, axes: range) -> jax.Array:
-    """`x` with its `axes` explicitly sharded as those of `like` where `x` says nothing: a vmap asks for equal types."""
+    """`x` with unsharded `axes` explicitly sharded like those of `like`: vmap requires equal types."""
     given, wanted = jax.typeof(x).sharding, jax.typeof(like).sharding
     if wanted.mesh.empty or not any(wanted.spec[axis] for axis in axes if axis < len(wanted.spec)):
         return x

@@ -1,4 +1,4 @@
-"""A placement: a named group of clients, and which ones are active where the code runs now."""
+"""Placements (named groups of clients), and the active placements of the running code."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,7 +12,7 @@ from workbench.errors import MeshError, PlacementError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Placement:
-    """A named group of `size` clients, spread over the mesh axes `mesh_axes` where the current mesh has them."""
+    """A named group of `size` clients, spread over `mesh_axes` if the current mesh has these axes."""
 
     name: str
     size: int
@@ -24,7 +24,7 @@ class Placement:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProgramScope:
-    """The placements of the innermost program, outermost first; `entered` of them are maps around the present place."""
+    """The placements of the innermost program, outermost first; `entered` counts the enclosing maps."""
 
     placements: tuple[Placement, ...]
     entered: int = 0
@@ -36,12 +36,12 @@ _SCOPE: ContextVar[ProgramScope | None] = ContextVar("workbench_scope", default=
 def make_placements(
     placements: Mapping[str, int] | None, clients: int | None, axes: Mapping[str, str | tuple[str, ...]] | None
 ) -> tuple[Placement, ...]:
-    """Checks what a user gave to `program` and makes the placements of it."""
+    """Checks the user's arguments of `program`, and creates the placements."""
     if clients is not None and placements is not None:
         message = (
             f"`program` was given both `clients={clients}` and `placements={dict(placements)}`. `clients=n` is short "
             "for "
-            '`placements={"clients": n}`: give one of the two.'
+            '`placements={"clients": n}`: pass one of the two.'
         )
         raise PlacementError(message)
     sizes = {"clients": clients} if clients is not None else dict(placements or {})
@@ -63,7 +63,7 @@ def make_placements(
     if unknown:
         message = (
             f"`program` was given mesh axes for {unknown}, but its placements are {sorted(sizes)}. `axes` maps a "
-            "placement to the mesh axes that hold it: use one of these names, or leave `axes` out."
+            "placement to its mesh axes: use one of these names, or omit `axes`."
         )
         raise PlacementError(message)
     held_by = {name: _as_axes((axes or {}).get(name, name)) for name in sizes}
@@ -76,14 +76,15 @@ def check_axis_names(operation: str, names: Iterable[str]) -> None:
     """Checks that XLA can read the names of mesh axes and placements.
 
     Raises:
-        MeshError: naming every one that would end the process: XLA prints names unescaped and reads them again.
+        MeshError: if names would abort the process; lists all of them. XLA prints names unescaped and parses them
+            again.
     """
     wrong = [name for name in names if not (name.isascii() and name.isprintable() and "\\" not in name and name)]
     if wrong:
         message = (
-            f"`{operation}` received the axis name(s) {', '.join(map(ascii, wrong))}. XLA ends the process when it "
-            "compiles for an axis whose name has a letter beyond ASCII, a backslash or a control character. Use "
-            'letters of ASCII, digits, spaces and "_".'
+            f"`{operation}` received the axis name(s) {', '.join(map(ascii, wrong))}. XLA aborts the process when it "
+            "compiles for an axis whose name has a non-ASCII character, a backslash or a control character. Use "
+            'ASCII letters, digits, spaces and "_".'
         )
         raise MeshError(message)
 
@@ -106,7 +107,7 @@ def _as_axes(axes: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 class active:
-    """Makes `scope` the active one in this thread, task or generator step; a class, as every call enters it."""
+    """Makes `scope` active in this thread, task or generator step; a class for speed: every call enters it."""
 
     __slots__ = ("_key", "_scope", "_token")
 
@@ -115,7 +116,7 @@ class active:
 
     def __enter__(self) -> None:
         self._token = _SCOPE.set(self._scope)
-        # A function under `jax.jit` that is called in two programs is traced for each.
+        # A function under `jax.jit` that is called in two programs is traced for each program.
         is_default = self._scope is None and not _jax_compat.has_jit_keys()
         self._key = None if is_default else _jax_compat.jit_keys().program(self._scope)
         if self._key is not None:
@@ -128,15 +129,15 @@ class active:
 
 
 def current_scope() -> ProgramScope | None:
-    """The scope of the innermost program or client function that runs now, or None."""
+    """The scope of the innermost running program or client function, or None."""
     return _SCOPE.get()
 
 
 def resolve(operation: str, name: str | None) -> tuple[Placement, tuple[Placement, ...]]:
-    """The placement that a primitive acts on, and the outer placements between here and it (outermost first).
+    """The placement that a primitive acts on, and the outer placements around it (outermost first).
 
     Raises:
-        PlacementError: outside of a program, for an unknown name, or without a name where there are several.
+        PlacementError: outside of a program, for an unknown name, or without a name if there are several placements.
     """
     scope = current_scope()
     if scope is None:
@@ -152,7 +153,8 @@ def resolve(operation: str, name: str | None) -> tuple[Placement, tuple[Placemen
         message = (
             f'`{operation}` was called inside a function of one client of "{inside}", which has no placement inside '
             "it. "
-            "A client cannot talk to other clients from there: return the value from `map_fn` and reduce it outside, "
+            "A client cannot communicate with other clients from there: return the value from `map_fn` and reduce it "
+            "outside, "
             f'or add an inner placement after "{inside}" to the program\'s `placements`.'
         )
         raise PlacementError(message)
@@ -160,7 +162,7 @@ def resolve(operation: str, name: str | None) -> tuple[Placement, tuple[Placemen
         if len(available) > 1:
             message = (
                 f"`{operation}` was called without a placement, but this program has {len(available)}: "
-                f"{', '.join(map(repr, available))}. With several placements each primitive says which one it means: "
+                f"{', '.join(map(repr, available))}. With several placements each primitive needs a name: "
                 f'pass {_keyword(operation)}="{available[-1].name}", for example.'
             )
             raise PlacementError(message)
@@ -170,7 +172,7 @@ def resolve(operation: str, name: str | None) -> tuple[Placement, tuple[Placemen
             return placement, tuple(available[:position])
     message = (
         f'`{operation}` was called for the placement "{name}", but the placements active here are '
-        f"{', '.join(map(repr, available))}. A primitive can only reach these: use one of their names, or add "
+        f"{', '.join(map(repr, available))}. A primitive can only use these placements: use one of their names, or add "
         f'"{name}" to the `placements` of the program.'
     )
     raise PlacementError(message)

@@ -1,8 +1,8 @@
-"""Rewrites a jaxpr for a place where the mesh looks different from where it was traced.
+"""Rewrites a jaxpr for a context whose mesh differs from the mesh of its trace.
 
-A jaxpr remembers the mesh that it was traced under, in every equation and in every type. Inside a `shard_map` over the
-clients' axes these axes are Manual, and inside `auto_axes` they are Auto; JAX 0.10 refuses equations that remember
-otherwise. Rewriting what they remember costs a fraction of tracing their functions again.
+Every equation and type of a jaxpr stores the mesh of its trace. Inside a `shard_map` over the clients' axes these axes
+are Manual, and inside `auto_axes` they are Auto; JAX 0.10 rejects equations with another mesh. Rewriting the meshes
+costs a fraction of tracing the functions again.
 """
 
 import copy
@@ -23,23 +23,23 @@ from workbench.mesh._rewriting import Rewriting
 
 
 def rebase(closed: ClosedJaxpr, hidden: Sequence[str] = ()) -> ClosedJaxpr:
-    """The same program under the mesh of this place, in which types do not mention the axes `hidden`."""
+    """The same program under the current mesh, with types that do not mention the axes `hidden`."""
     place = MeshRewriting(jax.sharding.get_abstract_mesh(), hidden)
     return ClosedJaxpr(place.jaxpr(closed.jaxpr), closed.consts)
 
 
 def bind_rebased(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
-    """The results of one equation, computed under the mesh of this place."""
+    """The results of one equation under the current mesh."""
     place, equation = MeshRewriting(jax.sharding.get_abstract_mesh()), _as_operations(equation)
     params = place.params(equation)
-    if "layout" in params and "placement" in params:  # a sharding constraint has a `layout` of another kind
+    if "layout" in params and "placement" in params:  # in a sharding constraint, `layout` means something else
         params["layout"] = find_layout(params["placement"])
     with _jax_compat.source_of(equation, mesh=False):
         return _jax_compat.bind_equation(_jax_compat.new_equation(equation, params=params), operands)
 
 
 def bind_here(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
-    """Runs one equation, under the mesh that it was traced with or, inside a `shard_map`, under that of the place."""
+    """Runs one equation under the mesh of its trace or, inside a `shard_map`, under the current mesh."""
     if _jax_compat.has_manual_axes():
         return bind_rebased(equation, operands)
     with _jax_compat.source_of(equation):
@@ -47,12 +47,12 @@ def bind_here(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
 
 
 def sharding_here(sharding: NamedSharding, hidden: Sequence[str] = ()) -> NamedSharding:
-    """A sharding of the traced mesh as one of the mesh of this place, without axes that are Manual or hidden here."""
+    """A sharding of the traced mesh on the current mesh, without Manual or hidden axes."""
     return MeshRewriting(jax.sharding.get_abstract_mesh(), hidden).sharding(sharding)
 
 
 class MeshRewriting(Rewriting):
-    """One rewriting for a mesh; what is shared (types, contexts) stays shared, as JAX keys its caches with it."""
+    """A rewriting for one mesh; shared types and contexts stay shared, because JAX's caches use them as keys."""
 
     def __init__(self, mesh: AbstractMesh, hidden: Sequence[str] = ()) -> None:
         super().__init__()
@@ -93,18 +93,18 @@ class MeshRewriting(Rewriting):
             outvars=atoms(jaxpr.outvars),
             eqns=equations,
             effects=_jax_compat.renamed_effects(jaxpr.effects, variables),
-            debug_info=jaxpr.debug_info,  # or `replace` forgets what the arguments are called
+            debug_info=jaxpr.debug_info,  # otherwise `replace` loses the argument names
         )
 
     def consts(self, closed: ClosedJaxpr) -> list[object]:
-        """The constants, those that know a type with the type that they have here."""
+        """The constants, with types for the current mesh."""
         pairs = zip(closed.jaxpr.constvars, closed.consts, strict=True)
         return [_jax_compat.retyped_constant(value, self.type(variable.aval)) for variable, value in pairs]
 
     def params(self, equation: JaxprEqn) -> dict[str, Any]:  # of any primitive
         params: dict[str, Any] = super().params(equation)
         if equation.primitive.name == "shard_map":
-            # Axes that are Manual already say nothing in an inner shard_map: its function has the part of one device.
+            # Axes that are already Manual do not matter in an inner shard_map: its function has one device's part.
             for name in ("newly_manual_axes", "manual_axes"):
                 if name in params:
                     params[name] = frozenset(params[name]) - self.manual
@@ -131,7 +131,7 @@ class MeshRewriting(Rewriting):
         return self._contexts[context]
 
     def param(self, value: object) -> object:
-        """As `Rewriting.param`; types, meshes and shardings too, also inside JAX's own dataclasses (`pallas`)."""
+        """Like `Rewriting.param`, also for types, meshes and shardings, and inside JAX's dataclasses (`pallas`)."""
         if isinstance(value, NamedSharding):
             return self.sharding(value)
         if isinstance(value, AbstractMesh):
@@ -149,7 +149,7 @@ class MeshRewriting(Rewriting):
         return NamedSharding(mesh, P(*(_without(entry, self.hidden) for entry in sharding.spec)))
 
     def changed(self, mesh: AbstractMesh) -> AbstractMesh:
-        """The mesh of the place; inside an inner `shard_map` its own axes are Manual as well."""
+        """The current mesh; inside an inner `shard_map` its axes are Manual as well."""
         if mesh.empty or self.mesh.empty:
             return self.mesh
         inner = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Manual}
@@ -157,14 +157,14 @@ class MeshRewriting(Rewriting):
 
 
 def _as_operations(equation: JaxprEqn) -> JaxprEqn:
-    """The equation, or its operations where its parameters hide types of the traced mesh (Equinox, Lineax)."""
+    """The equation, or its operations if its parameters hide types of the traced mesh (Equinox, Lineax)."""
     return _jax_compat.expanded(equation) if _jax_compat.is_of_equinox(equation) else equation
 
 
 def _same(new: object, old: object) -> bool:
     try:
         return bool(new == old) and not isinstance(new, Jaxpr | ClosedJaxpr)
-    except Exception:  # values that cannot be compared are replaced
+    except Exception:  # incomparable values are replaced
         return False
 
 

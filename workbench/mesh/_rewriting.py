@@ -1,4 +1,4 @@
-"""Changes equations of a traced program, also inside loops, branches and functions that it calls."""
+"""Changes equations of a traced program, also inside loops, branches and called functions."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from workbench import _jax_compat
 
 
 class Rewriting:
-    """One pass over a program; subclasses say what becomes of each equation, or of what its parameters hold."""
+    """A pass over a program; subclasses define the replacement of equations or of their parameters."""
 
     def __init__(self) -> None:
         self._jaxprs: dict[Jaxpr, Jaxpr] = {}
@@ -22,13 +22,13 @@ class Rewriting:
         return closed.consts
 
     def jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
-        """A part of the program, changed; once for all places that call it, as JAX keys its caches with it."""
+        """A changed part of the program; changed once for all callers, because JAX's caches use it as a key."""
         if jaxpr not in self._jaxprs:
             self._jaxprs[jaxpr] = self.rewritten(jaxpr)
         return self._jaxprs[jaxpr]
 
     def rewritten(self, jaxpr: Jaxpr) -> Jaxpr:
-        """The equations of one part, one after the other."""
+        """The equations of one part in order."""
         return jaxpr.replace(eqns=[self.equation(self.inside(each)) for each in jaxpr.eqns])
 
     def equation(self, equation: JaxprEqn) -> JaxprEqn:
@@ -36,11 +36,11 @@ class Rewriting:
         return equation
 
     def inside(self, equation: JaxprEqn) -> JaxprEqn:
-        """The equation with what it calls changed."""
+        """The equation with its inner jaxprs changed."""
         return _jax_compat.new_equation(equation, params=self.params(equation))
 
     def params(self, equation: JaxprEqn) -> dict[str, object]:
-        """The parameters of an equation, with the programs in them changed."""
+        """The parameters of an equation, with their jaxprs changed."""
         return {name: self.param(value) for name, value in equation.params.items()}
 
     def param(self, value: object) -> object:
@@ -51,7 +51,7 @@ class Rewriting:
             return self.jaxpr(value)
         if isinstance(value, tuple):
             parts = [self.param(item) for item in value]
-            make = getattr(type(value), "_make", tuple)  # named ones hold the jaxprs of `custom_linear_solve`
+            make = getattr(type(value), "_make", tuple)  # named tuples contain the jaxprs of `custom_linear_solve`
             return make(parts)
         if isinstance(value, list):
             return [self.param(item) for item in value]

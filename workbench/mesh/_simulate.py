@@ -1,4 +1,4 @@
-"""Simulated devices: a laptop that looks like a mesh, without XLA's rendezvous starving and aborting the kernel."""
+"""Simulated devices: several CPU devices, without starving XLA's rendezvous."""
 
 import os
 import warnings
@@ -13,11 +13,11 @@ from workbench._types import Device
 from workbench.errors import MeshError
 from workbench.mesh._placement import check_axis_names
 
-_THREADS_PER_DEVICE = 4  # fewer threads than that starved XLA's rendezvous, which then aborts the process after 40 s
+_THREADS_PER_DEVICE = 4  # fewer threads starved XLA's rendezvous, which aborts the process after 40 s
 
 
 def simulate_devices(count: int) -> None:
-    """Makes JAX show `count` CPU devices; call it before anything touches a device.
+    """Makes JAX show `count` CPU devices; call it before any use of a device.
 
     Costs threads, not memory. Calling it again with the same count does nothing.
 
@@ -68,7 +68,7 @@ def make_mesh(
     axis_types: jax.sharding.AxisType | tuple[jax.sharding.AxisType, ...] | None = None,
     **axes: int,
 ) -> Mesh:
-    """A mesh from axis names and sizes, in the device order that the hardware prefers.
+    """Creates a mesh from axis names and sizes, in the device order that suits the hardware.
 
     Args:
         shape: Axis sizes by name, in order; or give them as keywords.

@@ -8,7 +8,7 @@ export interface TabState {
   place: "where" | "when" | "what-if" | "learn";
 }
 
-/** Things that a figure of the headline selects. */
+/** Items that a figure of the headline selects. */
 export interface FigureSelection {
   line?: string | null;
   instruction?: string;

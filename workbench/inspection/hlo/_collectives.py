@@ -20,7 +20,7 @@ _KINDS: tuple[CollectiveKind, ...] = (
     "collective-broadcast", "send", "recv",
 )  # fmt: skip
 _OPCODES: Mapping[str, CollectiveKind] = {opcode: kind for kind in _KINDS for opcode in (str(kind), f"{kind}-start")}
-# The pattern covers the values to the end, because groups of the mesh syntax contain braces, spaces and commas.
+# Patterns of whole values, because groups of the mesh syntax contain braces, spaces and commas.
 _REPLICA_GROUPS = re.compile(
     r"replica_groups=(mesh\[[^\]]*\](?:, device_ids=\([^)]*(?:\([^)]*\))?\))? \{[^}]*\}"
     r"|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|\{\}|\{\{.*?\}\})"
