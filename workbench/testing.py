@@ -221,8 +221,8 @@ def assert_no_compilation() -> Iterator[None]:
 def assert_snapshot(record: Record, path: str | os.PathLike[str], *, update: bool | None = None) -> None:
     """Fails if a record differs from a file; writes the file if it is missing.
 
-    Texts of modules, single instructions and folders of source files are omitted. A snapshot thus holds the relevant
-    parts: stages, shardings, collectives, memory, figures, lines.
+    Texts of modules, single instructions and folders of source files are omitted. A snapshot thus contains stages,
+    shardings, collectives, memory, figures and lines.
 
     Args:
         record: Any record.

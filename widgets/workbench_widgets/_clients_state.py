@@ -243,5 +243,5 @@ def _share(value: float) -> str:
 
 
 def _times(more: float) -> str:
-    """ "1.3 times" for an excess of 0.3."""
+    """Formats an excess of 0.3 as "1.3 times"."""
     return f"{1 + more:.3g} times"

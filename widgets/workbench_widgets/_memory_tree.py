@@ -15,7 +15,7 @@ _SILENT = frozenset("while body cond closed_call checkpoint rematted_computation
 
 
 def buffer_tree(buffers: Sequence[BufferRecord], parameters: AbstractSet[str]) -> list[MemoryRow]:
-    """The rows of the tree, a row before those inside it.
+    """The rows of the tree, where a row precedes its children.
 
     Args:
         buffers: The buffers alive at the peak.

@@ -16,7 +16,7 @@ from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._mesh_layout import FEW, arrangements
 
 MOST_COLLECTIVES = 40  # whose links can be drawn, largest first
-MOST_CORNERS = 1_000_000  # maximum numbers for shards on devices
+MOST_CORNERS = 1_000_000  # maximum number of shard indices
 
 
 class MeshView(WorkbenchWidget):

@@ -137,20 +137,20 @@ def visible_rows(tree: CallTreeRecord) -> dict[int, int]:
 
 
 def shown_nodes(tree: CallTreeRecord) -> tuple[list[CallNodeRecord], list[int]]:
-    """The nodes that the operations view shows, and the position of each one's parent (-1: none)."""
+    """The nodes that the operations view shows, and the position of each node's parent (-1: none)."""
     kept, parents, _ = _shown(tree)
     return kept, parents
 
 
 def visible_nodes(tree: CallTreeRecord, files: Iterable[str] = ()) -> tuple[list[CallNodeRecord], list[int], list[str]]:
-    """The nodes that the operations view shows, the position of each one's parent (-1: none), and its `file:line`."""
+    """The nodes that the operations view shows, with the position of the parent (-1: none) and `file:line`."""
     kept, parents, places = _shown(tree)
     cells = _cells(files)
     return kept, parents, [_key(node, cells) for node in places]
 
 
 def _shown(tree: CallTreeRecord) -> tuple[list[CallNodeRecord], list[int], list[CallNodeRecord]]:
-    """The nodes with a row, the row of each one's parent (-1: none), and the node at whose line each one is."""
+    """The nodes with a row, each node's parent row (-1: none), and the node that gives its line."""
     calls = _plain_calls(tree)
     kept = _kept(tree, calls)
     called_at = {function: tree.nodes[call] for call, function in calls.items()}

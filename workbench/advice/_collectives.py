@@ -129,7 +129,7 @@ def _sliced(program: Compiled, kind: CollectiveKind) -> Iterator[tuple[Collectiv
 
 
 def reduced_then_sliced(program: Compiled) -> Iterator[FindingRecord]:
-    """An all-reduce of which every device keeps only a slice: a reduce-scatter would do."""
+    """An all-reduce of which every device keeps only a slice: a reduce-scatter suffices."""
     if program.module.platform == "cpu":
         return
     for each, slices in _sliced(program, "all-reduce"):

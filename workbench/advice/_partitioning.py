@@ -192,7 +192,7 @@ def gather_outside_checkpoint(program: Compiled) -> Iterator[FindingRecord]:
             "peak bytes",
             float(memory.peak_bytes),
             float(max(memory.peak_bytes - total, 0)),
-            "without these copies; the gathers are sent once more in the backward pass",
+            "without these copies; the gathers are repeated in the backward pass",
         ),
     )
 

@@ -305,7 +305,7 @@ class Trials:
             self.problem = f"{finding.rule} was not measured: {textwrap.shorten(str(error), 300)}"
             return finding
         saved = median_interval([1 - new / old for old, new in zip(before, after, strict=True)])
-        certain = "" if saved.low > 0 or saved.high < 0 else ", no difference is certain"
+        certain = "" if saved.low > 0 or saved.high < 0 else ", so no difference is certain"
         how = (
             f"{len(before)} calls each, interleaved: {100 * saved.median:.1f} % saved, interval of 95 % "
             f"{100 * saved.low:.1f} % to {100 * saved.high:.1f} %{certain}"
@@ -471,7 +471,7 @@ class Variants:
         """The traced call.
 
         Raises:
-            ValueError: for a call of which only the lowered text is known.
+            ValueError: if only the lowered text of the call is available.
         """
         if not isinstance(self.call, TracedCall):
             message = "only the lowered text of the program is available; it cannot be rewritten"
@@ -502,7 +502,7 @@ class Variants:
         """Compiles the call with one change, or unchanged, for the devices of this process.
 
         Raises:
-            ValueError: for a call of which only the lowered text is known.
+            ValueError: if only the lowered text of the call is available.
             EngineError: for specs of a call with keyword arguments, or without devices.
         """
         if change.get("specs") is not None:

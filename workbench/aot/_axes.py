@@ -39,8 +39,8 @@ def fit_axes(
     if not names or target.devices % others:
         message = (
             f"`fit_axes` was given axes {dict(axes)} for target {target.name!r}: the axes after the first take "
-            f"{others} devices, which does not divide its {target.devices}. The first axis takes what the others "
-            f"leave: use sizes for {names[1:]} that divide {target.devices}."
+            f"{others} devices, which does not divide the target's {target.devices}. The first axis gets the remaining "
+            f"factor: use sizes for {names[1:]} that divide {target.devices}."
         )
         raise MeshError(message)
     fitted = {names[0]: target.devices // others, **{name: axes[name] for name in names[1:]}}

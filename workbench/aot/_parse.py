@@ -133,7 +133,7 @@ def _family(chip: str, target: str) -> ChipFamily:
     near = ALIASES.get(near, near) if near else None
     hint = f"did you mean {target.strip().lower().replace(chip, near, 1)!r}? " if near else ""
     message = (
-        f"`parse_target` was given {target!r}, but there is no chip {chip!r} to compile for: {hint}Known chips, by the "
+        f"`parse_target` was given {target!r}, but {chip!r} is not a known chip: {hint}Known chips, by the "
         f"compilers' names: {', '.join(FAMILIES)}."
     )
     raise MeshError(message)

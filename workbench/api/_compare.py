@@ -50,9 +50,9 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
             profiles, from `open_profile`; runs of `measure` or loops of `watch`; or runs: a sweep, a dictionary of
             runs by name, or several of `Run`, `StoredRun`, `History` and lists of these, one per seed.
         metric: With runs: the compared metric. Default: "loss" if available, else the first metric.
-        **options: With functions, those of `inspect`. With runs, `minimize` (default: True), `last` rounds whose mean
-            is the final value (1), `confidence` of intervals (0.95), `resamples` (2000), `test` ("permutation", "t" or
-            "wilcoxon") and `correction` ("holm" or "benjamini-hochberg").
+        **options: With functions, the options of `inspect`. With runs, `minimize` (default: True), `last` rounds whose
+            mean is the final value (1), `confidence` of intervals (0.95), `resamples` (2000), `test` ("permutation",
+            "t" or "wilcoxon") and `correction` ("holm" or "benjamini-hochberg").
 
     Returns:
         For functions, a function of their arguments. For programs and profiles, a record with one row per quantity;

@@ -323,9 +323,9 @@ class TracedProgram(Inspected):
 
         Args:
             verify: Whether to compile the changes.
-            measure: Whether to run the program before and after each compiled change, interleaved, on the attached
-                devices: with the arguments, or with zeros for shapes. Runs only programs that fit in free memory.
-                `cancel` stops the runs.
+            measure: Whether to run the program before and after each compiled change, interleaved on the attached
+                devices, with zeros in place of shapes. Runs only programs that fit in free memory. `cancel` stops the
+                runs.
             seconds: Total time; None: no limit. A change is not compiled if the remaining time is shorter than a
                 compilation of this program: its finding stays an estimate, and a note counts such changes.
             found: Called with the record so far, estimates first, and again after each compiled change.

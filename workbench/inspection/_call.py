@@ -164,7 +164,7 @@ class TracedCall:
         fixed, choice = ("its axis types", "a mesh of the same") if kinds else ("its devices", f"{own.size} devices")
         types = [f" with axes {', '.join(kind.name for kind in mesh.axis_types)}" * kinds for mesh in (there, own)]
         return (
-            f"`{self.name}` was to be looked at on the mesh {_shape(there)}{types[0]}, and it enters a `jax.shard_map` "
+            f"`{self.name}` was to be inspected on the mesh {_shape(there)}{types[0]}, and it enters a `jax.shard_map` "
             f"over the mesh {_shape(own)}{types[1]}. A mesh that is given to `shard_map` fixes {fixed}. "
             f"Choose {choice}, or leave out `mesh=` in `shard_map`, so that it takes the mesh of `jax.set_mesh`."
         )
@@ -172,7 +172,8 @@ class TracedCall:
     def _other_mesh(self, error: Exception) -> str:
         return (
             f"`{self.name}` was given as a program that is traced already, under the mesh {_shape(self.mesh)}: {error} "
-            "A traced program can be looked at on another mesh only where it names none itself: pass the function."
+            "A traced program can be inspected on another mesh only if the program itself names no mesh: pass the "
+            "function."
         )
 
     @functools.cached_property
@@ -378,7 +379,7 @@ def _moved(x: PyTree[Array], mesh: AnyMesh) -> PyTree[Array]:
 
 
 def call_of_traced(traced: Stage) -> TracedCall:
-    """The call of which JAX's own `trace` returned `traced`."""
+    """The call that JAX's `trace` turned into `traced`."""
     shapes = [jax.ShapeDtypeStruct(info.shape, info.dtype) for info in jax.tree.leaves(traced.args_info)]
     given = _jax_compat.jit_options(traced)["in_shardings"]
     placed = [

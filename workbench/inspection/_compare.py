@@ -27,9 +27,9 @@ def compare(*records: ProgramRecord | ProfileRecord | RunRecord | WatchRecord) -
     Recorded profiles are compared too: measured seconds per device by call path, category and program. Measured runs
     and watched loops are compared per call, stage and line.
 
-    Stages are matched by kind and name, in order (the second `broadcast` with the second `broadcast`). Collectives
-    are counted per call by kind and mesh axes, all iterations of loops included. Planned collectives are never
-    compared with compiled ones.
+    Stages are matched by kind and name, in order (the second `broadcast` with the second `broadcast`). Collectives are
+    counted per call by kind and mesh axes, including all iterations of loops. Planned collectives are never compared
+    with compiled ones.
 
     Args:
         *records: Two or more programs, from `inspect`; or two or more profiles, from `open_profile`; or two or more

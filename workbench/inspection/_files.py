@@ -92,7 +92,7 @@ def inspect_source(x: str | bytes | bytearray | Path, **options: object) -> Reco
     """The record of a program given as text, bytes, a file or a directory of dumps.
 
     Raises:
-        InspectionError: if it is none of these, or cut off; the message says what was found.
+        InspectionError: if the argument is none of these, or is cut off; the message describes it.
     """
     if isinstance(x, str) and _is_path(x):
         x = Path(x)

@@ -99,7 +99,7 @@ def trace_call_tree(call: TracedCall) -> CallTreeRecord:
 
 
 def inspect_program(fn: Callable, args: tuple[Any, ...], kwargs: Mapping[str, Any], **options: Option) -> ProgramRecord:
-    """Inspects one call of a function; the options are those of `inspect_call`."""
+    """Inspects one call of a function; takes the options of `inspect_call`."""
     mesh = None if options.get("target") else options.get("mesh")
     return inspect_call(trace_call(fn, args, kwargs, mesh), **options)
 
@@ -562,7 +562,7 @@ def _as_propagated(tree: object, propagation: PropagationRecord, mesh: AnyMesh |
     planned = [value for value in propagation.values if value.operation == "input"]
     shapes = [tuple(jax.numpy.shape(leaf)) for leaf in leaves]
     if not isinstance(mesh, Mesh | AbstractMesh) or [value.shape for value in planned] != shapes:
-        return None  # an argument that the program does not read is no input of its StableHLO
+        return None  # unread arguments are not inputs of the StableHLO
     free = [getattr(leaf, "sharding", None) is None for leaf in leaves]
 
     def place(leaf: jax.ShapeDtypeStruct, value: PlannedValueRecord) -> jax.ShapeDtypeStruct:

@@ -393,8 +393,8 @@ class _Reader:
             need = f"needs dimension {dim} of {name} whole, which is sharded over {over}."
             if does != _DOES["all-gather"]:
                 need = (
-                    f"moves elements along dimension {dim} of {name}, which is sharded over {over}: some lie on "
-                    "other devices."
+                    f"moves elements along dimension {dim} of {name}, which is sharded over {over}: some are on other "
+                    "devices."
                 )
             advice = f"Shard another dimension than {dim} of it."
             return _Cause(value, "whole dimension", f"`{_called(value)}`{at} {need}", advice)
@@ -450,7 +450,10 @@ class _Reader:
         )
         advice = "Give both the same sharding, or constrain the smaller one."
         if value.operation == "reshape":
-            advice = "Keep the sharded dimension the first of those that a reshape merges, or shard another one."
+            advice = (
+                "Keep the sharded dimension first among the dimensions that a reshape merges, or shard another "
+                "dimension."
+            )
         return _Cause(value, "disagreement", sentence, advice)
 
     def _candidates(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
@@ -801,7 +804,7 @@ class _Reader:
             given = " and ".join(f"{self.named(o)} as {_spec_text(o.spec)}" for o in sharded)
             sentence = (
                 f"`{_called(value)}`{_at(value)} receives {given}, and makes a result of {_spec_text(value.spec)}: it "
-                "needs elements that lie on other devices."
+                "needs elements from other devices."
             )
             return "whole dimension", sentence, "Shard a dimension along which the operation moves no data."
         if wanted & result and not value.operation.endswith(("carry", "input")):
@@ -996,7 +999,7 @@ _DOES = {
 # Sharding rules state what these operations need: if no rule needs the exchange, another operation does.
 _PLAIN = frozenset(("dot_general", "broadcast_in_dim", "reshape", "transpose", "reduce", "add", "multiply"))
 _CONTAINERS = frozenset(("while", "case", "if", "manual_computation", "named_computation", "optimization_barrier"))
-# The partitioner has no way to split these, whatever Shardy plans.
+# The partitioner cannot split these, regardless of Shardy's plan.
 _UNSPLIT = frozenset("fft custom_call cholesky triangular_solve rng_bit_generator chlo.top_k".split())
 _MATRIX_OPERATIONS = frozenset("cholesky triangular_solve eigh eig svd lu qr geqrf householder_product schur".split())
 # Collectives that a program writes itself, as StableHLO calls them.

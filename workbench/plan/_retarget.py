@@ -73,7 +73,7 @@ class _Elsewhere(MeshRewriting):
         if "placement" in params and "layout" in params:
             params["layout"] = find_layout(params["placement"], self.mesh)
             if _explicit(equation.params["layout"]) != _explicit(params["layout"]):
-                message = "its clients lie along Explicit axes of one of the meshes."
+                message = "its clients are on Explicit axes of one of the meshes."
                 raise RebaseError(message)
         return params
 

@@ -258,7 +258,10 @@ class Contest:
         best = min(sure, key=lambda one: records[one].ratio, default=self._rule)
         took = f"{1e3 * records[best].median_seconds:.3g} ms, median of {records[best].runs} runs"
         if best is self._rule:
-            why = f"The rule's choice took {took}; none of {len(records) - 1} others was faster by more than the noise."
+            why = (
+                f"The rule's choice took {took}; none of {len(records) - 1} other candidates was faster by more than "
+                "the noise."
+            )
         else:
             why = (
                 f"{_in_words(best, self._form)} took {took}, each run paired with the rule's choice: "

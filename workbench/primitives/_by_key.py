@@ -1,4 +1,4 @@
-"""`reduce_by_key`: the shuffle of MapReduce. Values of all clients are added up in groups, by an integer key."""
+"""`reduce_by_key`: the shuffle of MapReduce. Values of all clients are summed in groups, by an integer key."""
 
 import functools
 from collections.abc import Sequence

@@ -27,7 +27,7 @@ def stage_details(record: ProgramRecord, read_source: ReadSource | None = None) 
         read_source: Returns the numbered lines around a place in the user's code, as far as they can be read.
 
     Returns:
-        One mapping per stage, also for those inside loops and nested placements.
+        One mapping per stage, also for stages inside loops and nested placements.
     """
     return {stage.path: _details(stage, record, read_source) for stage in record.plan.walk()}
 

@@ -124,7 +124,7 @@ def sharding_code(
         style: "rules" writes rules by path that place the arguments, for any way of compiling the function;
             "in_shardings" passes the same rules to `jax.jit` and needs no arrays; "nnx" writes one
             `nnx.with_partitioning` per parameter.
-        arguments: The names of the arguments in order; by default those that have a spec.
+        arguments: The names of the arguments in order; by default all arguments with a spec.
         function: The name of the function.
 
     Returns:
@@ -171,7 +171,7 @@ def placement_code(
     Args:
         specs: By path of an array, with `*` for the numbers of layers; optimizer states follow their parameter.
         mesh: The axes of the mesh.
-        arguments: The names of the arguments; by default those that have a spec.
+        arguments: The names of the arguments; by default all arguments with a spec.
         imports: More lines of imports.
         others_stay: Whether arrays without a spec keep their sharding; else they are replicated.
 
@@ -191,7 +191,7 @@ def placement_code(
             "",
             "",
             *(f'{name} = placed("{name}", {name})' for name in names),
-            "# The price keeps updated arrays in these places: where XLA moves one, `out_shardings=` pins it.",
+            "# The predicted cost keeps updated arrays in these shardings: use `out_shardings=` if XLA changes one.",
         ]
     )
 

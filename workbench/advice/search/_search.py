@@ -1,4 +1,4 @@
-"""The search: seeds that experts start from, steps that an integer program joins, real compilation of the best few."""
+"""The search: expert seeds, steps chosen by an integer program, compilation of the best choices."""
 
 import contextlib
 import itertools
@@ -19,32 +19,32 @@ from workbench.records.advice import SearchRecord, ShardingChoiceRecord
 Found = Callable[[SearchRecord], None]
 _SMALL_SHARE = 0.002  # groups below this share of all bytes follow by propagation
 _PLANNING_SHARE = 0.45  # of the time
-_REHEARSING_SHARE = 0.5  # of the time that is left after planning, where the chip's own compiler comes last
+_REHEARSING_SHARE = 0.5  # of the time after planning, if the chip's own compiler follows
 _REHEARSED = 48  # choices at most
-_PATIENCE = 12  # choices without a better one
-_COMPILED = 5  # choices at most by the chip's own compiler
-_SLACK = 1.25  # the plan counts memory traffic that compilers fuse away: it may exceed the compiled seconds so much
-_OVERESTIMATED = 2.0  # times the memory of a device that an estimate of the peak may be and fit once compiled
-_NEAR = 2.0  # times the seconds of the best choice as planned: what differs most is looked for among these
+_PATIENCE = 12  # consecutive choices without an improvement
+_COMPILED = 5  # maximum number of choices for the chip's own compiler
+_SLACK = 1.25  # factor by which planned seconds may exceed compiled ones: compilers fuse memory traffic away
+_OVERESTIMATED = 2.0  # times a device's memory: an estimated peak below this may still fit when compiled
+_NEAR = 2.0  # times the best planned seconds: candidates for the most different choice
 _SHOWN = 12
 
 
 class _StopSearch(Exception):
-    """The time is over, or somebody asked to stop."""
+    """The time is over, or the search was cancelled."""
 
 
 UNCOMPARED = "no compiled peak was compared with planned ones, so their error is unknown"
 
 
 class Search:
-    """One search over one mesh; the record can be made at any moment.
+    """A search over one mesh, whose record is available at any time.
 
     Args:
         program: The program.
         seconds: Time for the whole search.
-        progress: Called with what is done now and the seconds so far.
-        cancel: Ends the search once it is set; what was found by then is returned.
-        found: Called with the record of what is known whenever that changes for the better.
+        progress: Called with the current activity and the elapsed seconds.
+        cancel: Ends the search once it is set; the choices found so far are returned.
+        found: Called with the record so far whenever a better choice is known.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Search:
         return self.record()
 
     def consider(self, choices: Mapping[tuple[Spec, ...], str]) -> None:
-        """Plans choices that another search found, by the names that it gave them."""
+        """Plans named choices of another search."""
         for specs, name in choices.items():
             if self._is_cancelled():
                 break
@@ -126,7 +126,7 @@ class Search:
         )
 
     def _gain_notes(self, choices: Sequence[ShardingChoiceRecord]) -> list[str]:
-        """The sentence that a mesh gains nothing, where its best choice shards nothing."""
+        """The note that a mesh gains nothing, if its best choice shards nothing."""
         if self.program.mesh.size < 2 or not choices or any(map(any, choices[0].specs.values())):
             return []
         return [
@@ -174,7 +174,7 @@ class Search:
         return [*notes, self._memory_note()]
 
     def _memory_note(self) -> str:
-        """The distance of planned peaks from the compiled peaks of the same choices."""
+        """The ratio of planned to compiled peaks of the same choices."""
         compiled = {**self._on_cpu, **self._rehearsed, **self._compiled}
         ratios = sorted(
             planned / known.peak_bytes
@@ -195,7 +195,7 @@ class Search:
         priced = self.program.plan(self._sharded_data(self._data_groups(), every))
         return priced.specs
 
-    # Seeds: what experts start from.
+    # Seeds: starting points of experts.
 
     def _seed(self) -> None:
         program = self.program
@@ -211,7 +211,7 @@ class Search:
             self._try(self._opened(base, keep=data), "")
             self._try(self._fully_sharded(base, data, axes), "")
             self._try(self._fully_sharded(base, data, every), "")
-        for group in data:  # one argument at a time: it is not known which of them holds the batch
+        for group in data:  # one argument at a time: the batch argument is unknown
             for axes in _subsets(every):
                 self._try(self._opened(self._sharded_data([group], axes), keep=[group]), "")
         self._propagated_seeds(data, every)
@@ -231,7 +231,7 @@ class Search:
                     self._try(_with(self._opened(base, keep=data if len(every) > 1 else []), at, spec), "")
 
     def _data_groups(self) -> list[SpecGroup]:
-        """The arguments that a program reads and does not return: batches; all, where it returns none."""
+        """The arguments that a program does not return (batches); all arguments if it returns none."""
         groups = self.program.groups
         state = {group.argument for group in groups if group.outputs}
         data = [group for group in groups if group.argument not in state and group.shape]
@@ -259,14 +259,14 @@ class Search:
         return tuple(made)
 
     def _opened(self, base: Assignment, keep: Sequence[SpecGroup]) -> Assignment:
-        """Everything left to propagation, but what is kept or locked."""
+        """The assignment with all groups left to propagation, except kept and locked groups."""
         return tuple(
             spec if group in keep or group.locked is not None else None
             for group, spec in zip(self.program.groups, base, strict=True)
         )
 
     def _fully_sharded(self, base: Assignment, data: Sequence[SpecGroup], axes: Sequence[str]) -> Assignment:
-        """The parameters sharded over `axes` too, on their largest dimension that these divide."""
+        """The parameters also sharded over `axes`, on their largest divisible dimension."""
         made = list(base)
         size = math.prod(self.program.axes[axis] for axis in axes)
         for at, group in enumerate(self.program.groups):
@@ -278,7 +278,7 @@ class Search:
                 made[at] = tuple(tuple(axes) if dim == chosen else () for dim in range(len(group.shape)))
         return tuple(made)
 
-    # Descent: every change of one group is priced; an integer program joins those that pay.
+    # Descent: every change of one group is priced; an integer program combines the useful changes.
 
     def _descend(self) -> None:
         starts = self.best(3)
@@ -327,11 +327,11 @@ class Search:
         """Rank of a choice: seconds; a program that does not fit comes after every program that fits."""
         over = max(0.0, (priced.peak_bytes or 0.0) / self.program.memory_bytes - 1)
         seconds = math.inf if priced.seconds is None else priced.seconds
-        # Equal seconds: the smaller one.
+        # For equal seconds, the smaller choice ranks first.
         return priced.fits is False, (over if over else seconds) * (1 + 1e-3 * _share(priced, self.program))
 
     def _try(self, assignment: Assignment, name: str) -> Priced | None:
-        """Plans an assignment; one with open specs is planned once more as it was resolved."""
+        """Plans an assignment; an assignment with open specs is planned again with its resolved specs."""
         self._check(f"planned {self.program.planned_count} choices")
         try:
             priced = self.program.plan(assignment)
@@ -351,10 +351,10 @@ class Search:
         return self._known[specs]
 
     def _compile_best(self) -> None:
-        """The plan only ranks, the compiler decides: where that of the chip is installed, CPU devices rehearse for it.
+        """Compiles the best planned choices: on CPU devices, then with the chip's compiler if installed.
 
-        Compilers for accelerators take up to a minute for one choice, that for CPU devices about a second. Both share
-        the partitioner, whose collectives are what the plan gets wrong.
+        Compilers for accelerators take up to a minute per choice; the CPU compiler takes about a second. Both share the
+        partitioner, whose collectives the plan may predict wrongly.
         """
         deadline = self._began + self._budget
         if self.program.target is None:
@@ -379,15 +379,16 @@ class Search:
                 self._found(self.record())
         if not self._compiled and self._known:
             self._notes.append(
-                f"the compiler for {self.program.where} was not done in time: pass more `seconds=`, or take the "
-                "figures of the compiler for CPU devices as they are"
+                f"the compiler for {self.program.where} did not finish in time: pass more `seconds=`, or use the "
+                "figures of the compiler for CPU devices"
             )
 
     def _explore(self, until: float) -> None:
-        """Compiles choices for CPU devices, the most promising first, until no other one promises more than the best.
+        """Compiles choices for CPU devices, most promising first, until no other choice promises more.
 
-        A plan is optimistic: it misses the collectives of reshardings that the partitioner does in another way. So the
-        choice that looks best is compiled, ranked again, and so on, alternating with some that the plan may underrate.
+        A plan is optimistic: it misses collectives of reshardings that the partitioner implements differently. The
+        best-looking choice is therefore compiled and ranked again, repeatedly, alternating with choices that the plan
+        may underrate.
         """
         since, best = 0, (True, math.inf)
         self._until = until
@@ -411,7 +412,7 @@ class Search:
                 self._found(self.record())
 
     def _promising(self, best: tuple[bool, float]) -> tuple[Spec, ...] | None:
-        """The next choice to compile: the best as planned, as corrected, and the most different, alternating."""
+        """The next choice to compile: alternates best planned, best corrected, and most different."""
         left = [s for s in self.best(len(self._known)) if s not in self._tried]
         left = [specs for specs in left if self.rank_of(specs) < (best[0], _SLACK * best[1])]
         kind = len(self._tried) % 3
@@ -424,14 +425,14 @@ class Search:
         return max(near, key=lambda specs: min((self._difference(specs, other) for other in self._tried), default=0))
 
     def _corrected(self, specs: tuple[Spec, ...]) -> tuple[bool, float]:
-        """The planned rank, times what the plan missed of the most similar choice that was compiled."""
+        """The planned rank, times the compiled-to-planned ratio of the most similar compiled choice."""
         nearest = min(self._on_cpu, key=lambda other: self._difference(specs, other))
         found, planned = self._on_cpu[nearest].seconds, self._known[nearest].seconds
         over, seconds = self.rank_of(specs)
         return over, seconds * (found / planned if found and planned else 1.0)
 
     def _plan_around(self, specs: tuple[Spec, ...]) -> None:
-        """Plans every change of one group of a choice that proved good, alone and with what follows by propagation."""
+        """Plans all changes of one group of a good choice, without and with propagation to other groups."""
         with contextlib.suppress(_StopSearch):
             self._step(specs)
             opened = [None if not any(spec) and g.locked is None else spec for g, spec in self._paired(specs)]
@@ -445,7 +446,7 @@ class Search:
         return zip(self.program.groups, specs, strict=True)
 
     def _next_for_chip(self) -> tuple[Spec, ...] | None:
-        """The best of those rehearsed, those that may fit after all, the best as planned; then those with a name."""
+        """The next choice: best rehearsed, possibly fitting, best planned, then named choices."""
         left = [specs for specs in self._known if specs not in self._compiled and specs not in self._failed]
         if not left:
             return None
@@ -466,7 +467,7 @@ class Search:
         return next((specs for specs in left if specs in self._names), None)
 
     def _may_fit(self, specs: tuple[Spec, ...]) -> bool:
-        """Returns whether a choice may fit against its estimate, which counts reused memory twice."""
+        """Returns whether a choice may fit despite its estimate, which counts reused memory twice."""
         priced, room = self._estimate(specs), self.program.memory_bytes
         arguments = priced.argument_bytes or 0.0
         return priced.fits is False and arguments <= room and (priced.peak_bytes or 0.0) <= _OVERESTIMATED * room
@@ -486,7 +487,7 @@ class Search:
         return {*self._on_cpu, *self._failed}
 
     def rehearse(self, specs: tuple[Spec, ...], *, timeout_seconds: float | None = None) -> None:
-        """Compiles one choice for CPU devices; without a compiler for the chip that is all."""
+        """Compiles one choice for CPU devices, the only compilation without a compiler for the chip."""
         try:
             self._on_cpu[specs] = self.program.rehearse(specs, cancel=self._cancel, timeout_seconds=timeout_seconds)
         except WorkbenchError as error:
@@ -510,7 +511,7 @@ class Search:
         return self._rank(self._estimate(specs))
 
     def _order_of(self, specs: tuple[Spec, ...]) -> tuple[bool, tuple[bool, float]]:
-        """Place in the table among what was not compiled for the chip: what was rehearsed comes first."""
+        """Sort key of choices not compiled for the chip: rehearsed choices come first."""
         return bool(self._rehearsed) and specs not in self._rehearsed, self.rank_of(specs)
 
     def is_planned(self, specs: tuple[Spec, ...]) -> bool:
@@ -545,7 +546,7 @@ class Search:
 
 
 def _joined(base: Priced, options: Sequence[tuple[int, Spec, Priced]], memory_bytes: int) -> list[tuple[int, Spec]]:
-    """The changes that together save most, were their savings to add up, within the memory: one per group at most.
+    """The changes with the largest summed savings within the memory, at most one per group.
 
     The program is 0-1: x[g, s] takes spec s for group g, at most one per group, and the sum of peaks stays in memory.
     """
@@ -555,7 +556,7 @@ def _joined(base: Priced, options: Sequence[tuple[int, Spec, Priced]], memory_by
     saved = np.array([(each.seconds or 0.0) - (base.seconds or 0.0) for _, _, each in useful])
     bytes_more = np.array([(each.peak_bytes or 0.0) - (base.peak_bytes or 0.0) for _, _, each in useful])
     groups = sorted({at for at, _, _ in useful})
-    from scipy.optimize import Bounds, LinearConstraint, milp  # as long to import as JAX
+    from scipy.optimize import Bounds, LinearConstraint, milp  # slow import
     from scipy.sparse import lil_matrix
 
     one_each = lil_matrix((len(groups), len(useful)))
@@ -566,7 +567,7 @@ def _joined(base: Priced, options: Sequence[tuple[int, Spec, Priced]], memory_by
     smallest = float(
         sum(min((b for b, o in zip(bytes_more, useful, strict=True) if o[0] == g), default=0.0) for g in groups)
     )
-    limit = max(room, smallest) / scale  # what cannot fit comes as near as it can
+    limit = max(room, smallest) / scale  # programs that cannot fit get as small as possible
     unit = max(float(np.abs(saved).max()), 1e-12)
     solved = milp(
         saved / unit + 1e-6 * bytes_more / scale,
@@ -588,7 +589,7 @@ def _with(assignment: Sequence[Spec | None], at: int, spec: Spec) -> Assignment:
 
 
 def _subsets(axes: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """Every choice of axes but none, the largest first."""
+    """All nonempty subsets of axes, largest first."""
     for count in range(len(axes), 0, -1):
         yield from itertools.combinations(axes, count)
 
@@ -598,9 +599,9 @@ def _share(priced: Priced, program: SearchProgram) -> float:
 
 
 def pareto(choices: Sequence[ShardingChoiceRecord]) -> set[int]:
-    """Positions of the choices that no other one beats in both seconds and peak, the first of equal ones.
+    """Positions of the choices that no other choice beats in both seconds and peak; the first of equal choices.
 
-    Compiled ones only, where there are any.
+    If there are compiled choices, only these count.
     """
     compiled = [at for at, each in enumerate(choices) if each.how == "compiled"]
     points = {

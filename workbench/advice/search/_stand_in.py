@@ -1,7 +1,7 @@
-"""A module that the CPU's compiler made in the place of an accelerator's, priced as the accelerator would run it.
+"""Adapts modules of the CPU compiler to be priced as accelerator modules.
 
-Two habits of XLA's CPU compiler would decide between shardings where no accelerator has them: it keeps an all-reduce of
-which every device reads a slice (others make a reduce-scatter of the pair), and it adds 16-bit numbers as float32.
+Two properties of XLA's CPU compiler would distort the ranking of shardings. It keeps an all-reduce whose result is
+sliced on every device, where other compilers emit a reduce-scatter. And it adds 16-bit numbers as float32.
 """
 
 import re
@@ -14,13 +14,13 @@ _PROMOTED = re.compile(r"%?([\w.\-]+) = .*\ball-reduce(?:-start)?\(.*to_apply=%?
 
 
 def as_accelerator(module: ModuleRecord) -> ModuleRecord:
-    """The module with the all-reduces that an accelerator's compiler would make of those of the CPU's.
+    """The module with its all-reduces replaced by the collectives of an accelerator's compiler.
 
     Args:
-        module: Of the CPU's compiler.
+        module: A module of the CPU compiler.
 
     Returns:
-        The module with other collectives; its text, memory and all else are the CPU's.
+        The module with other collectives; its text, memory and other fields are unchanged.
     """
     users: dict[str, list[InstructionRecord]] = defaultdict(list)
     for each in module.instructions:
@@ -32,7 +32,7 @@ def as_accelerator(module: ModuleRecord) -> ModuleRecord:
 
 
 def promoted_sums(module: ModuleRecord) -> set[str]:
-    """The all-reduces of 16-bit numbers that the CPU's compiler made float32 ones by itself."""
+    """The all-reduces of 16-bit numbers that the CPU compiler changed to float32."""
     return {found[1] for line in module.text.splitlines() if (found := _PROMOTED.search(line))}
 
 
@@ -49,7 +49,7 @@ def _changed(each: CollectiveRecord, users: dict[str, list[InstructionRecord]], 
 
 
 def _is_sliced(name: str, users: dict[str, list[InstructionRecord]]) -> bool:
-    """Returns whether all that computes with a value reads a slice of it."""
+    """Returns whether all users of a value read only a slice."""
     found, seen, waiting = [], set(), [name]
     while waiting:
         for user in users.get(waiting.pop(), ()):

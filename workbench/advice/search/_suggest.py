@@ -20,8 +20,8 @@ from workbench.records.advice import SearchRecord
 from workbench.records.compiled import TargetRecord
 
 DEFAULT_CHIP = "v5e"
-_FOR_SPECS = 0.6  # of the time, where chunk sizes are searched as well
-_BEST = 3  # choices whose chunk size is varied, and that are compiled
+_FOR_SPECS = 0.6  # of the time, if chunk sizes are searched as well
+_BEST = 3  # choices to compile and to try with other chunk sizes
 
 
 def search_shardings(
@@ -83,7 +83,7 @@ def search_shardings(
 
 
 def _measured(record: SearchRecord, call: TracedCall, mesh: Mesh, cancel: threading.Event | None) -> SearchRecord:
-    """The record with the measured seconds of its best choices, the fastest of them first."""
+    """The record with measured seconds of its best choices, fastest first."""
     best = [each for each in record.choices if each.fits is not False][:_BEST]
     try:
         programs = []
@@ -101,7 +101,7 @@ def _measured(record: SearchRecord, call: TracedCall, mesh: Mesh, cancel: thread
         for each, time in zip(best, times, strict=True)
     ]
     ran.sort(key=lambda each: each.measured_seconds or 0.0)
-    note = f"the best {len(ran)} were run, {len(walls[0])} calls of each in turn; measured with the interval of 95 %"
+    note = f"the best {len(ran)} were run, {len(walls[0])} calls of each in turn; measured with the 95 % interval"
     others = [each for each in record.choices if each not in best]
     return record.replace(choices=(*ran, *others), notes=(*record.notes, note))
 
@@ -115,7 +115,7 @@ def _chunked(
     progress: Progress | None,
     cancel: threading.Event | None,
 ) -> SearchRecord:
-    """The search with other chunk sizes for its best specs; those that rank first are compiled too."""
+    """The search with other chunk sizes for its best specs; the best of these are also compiled."""
     began = time.monotonic()
     notes: list[str] = []
 
@@ -145,7 +145,7 @@ def lock_patterns(program: SearchProgram, lock: Mapping[str, Any]) -> None:
     """Fixes the specs that the user gave by pattern, argument or leaf.
 
     Raises:
-        MeshError: naming every pattern that names nothing, and every spec that does not fit.
+        MeshError: if patterns match nothing or specs do not fit; lists all of them.
     """
     wrong = []
     chosen = {}
@@ -164,8 +164,8 @@ def lock_patterns(program: SearchProgram, lock: Mapping[str, Any]) -> None:
     if wrong:
         axes = " x ".join(f"{name}={size}" for name, size in program.axes.items())
         message = (
-            f"`search` was given a `lock` that does not fit: {'; '.join(wrong)}. The mesh is {axes}; a "
-            "pattern is one that the search prints, with `*` for any text, and axes must divide dimensions."
+            f"`search` was given a `lock` that does not fit: {'; '.join(wrong)}. The mesh is {axes}; patterns are "
+            "those that the search prints, with `*` for any text, and axes must divide dimensions."
         )
         raise MeshError(message)
     for group in program.groups:
@@ -173,7 +173,7 @@ def lock_patterns(program: SearchProgram, lock: Mapping[str, Any]) -> None:
 
 
 def _matches(pattern: str, group: SpecGroup, program: SearchProgram) -> bool:
-    """Returns whether a pattern names the group, its argument or one of its leaves, wildcards included."""
+    """Returns whether a pattern, with wildcards, matches the group, its argument or one of its leaves."""
     if pattern in (group.pattern, group.argument):
         return True
     literal = pattern.replace("[*]", "[[]*]").replace("['", "[[]'") if "[" in pattern else pattern

@@ -31,7 +31,7 @@ def predict_seconds(tree: CallTreeRecord, module: ModuleRecord, chip: ChipRecord
         parts = [(times[name], often.get(name), share) for name, share in node.instructions.items() if name in times]
         if not parts:
             continue
-        # One iteration counts of a loop whose length is not known, as in the other figures of the tree.
+        # A loop of unknown length counts as one iteration, as in the other figures of the tree.
         seconds = [time.seconds and time.seconds * share * (1.0 if n is None else n) for time, n, share in parts]
         reasons |= dict.fromkeys(time.unknown for time, _, _ in parts if time.seconds is None)
         known = [each for each in seconds if each is not None]

@@ -69,7 +69,7 @@ class CallTreeReader:
         framed = {instruction.frame: instruction for instruction in hlo.instructions() if instruction.frame}
         stacks = {frames.stack(instruction) for instruction in framed.values()}
         if plan is not None and not _names(stacks, self._name) and _names(stacks, plan.name):
-            self._name = plan.name  # `jax.pmap` compiles a function of its own around the user's
+            self._name = plan.name  # `jax.pmap` compiles its own function around the user's function
         self._arguments = [] if plan is None else [value.name for value in plan.inputs]
         if len(self._arguments) != len(hlo.entry.parameters):  # unread arguments are not parameters
             self._arguments = []

@@ -60,7 +60,7 @@ class MeshAxes:
         return [tuple(positions) for positions in found.values()] if alike else []
 
     def crosses(self, groups: Groups) -> bool:
-        """Returns whether members of one group lie in different slices."""
+        """Returns whether members of one group are in different slices."""
         slices = self.slices
         return slices is not None and any(len({slices[position] for position in group}) > 1 for group in groups)
 
@@ -176,7 +176,7 @@ class CollectiveReader:
         if self._both:
             note = "the module has replicas and partitions: its ids do not map to positions of the mesh"
             return groups, Axes((), note), ()
-        if self._members:  # a module per slice, each with positions of its own
+        if self._members:  # one module per slice, each with its own positions
             groups = tuple(tuple(part[i] for i in group) for part in self._members for group in groups)
         elif self._mesh.devices != self._devices:
             note = f"the module was compiled for {self._devices} devices and the mesh has {self._mesh.devices}"

@@ -351,7 +351,7 @@ def _tree_notes(leaves: list[LeafShardingRecord], layouts: _Layouts) -> list[str
     if not leaves:
         notes.append("the tree holds no arrays")
     if layouts.meshes > 1:
-        notes.append(f"the arrays lie on {layouts.meshes} different meshes; `mesh` is the one of most arrays")
+        notes.append(f"the arrays are on {layouts.meshes} different meshes; `mesh` is the mesh of most arrays")
     summarised = sum(1 for leaf in leaves if any("slices not listed" in note for note in leaf.notes))
     if summarised:
         notes.append(
