@@ -224,7 +224,7 @@ def _keys(tables: Sequence[dict[str, list[Any]] | None]) -> list[str]:
 
 
 def _times(found: Sequence[Any], amount: Callable[[Any], float | None]) -> float | None:
-    """Sum over a call; None where the iterations or bytes of a collective are unknown."""
+    """Sum over a call; None if the iterations or bytes of a collective are unknown."""
     amounts = [(collective.executions, amount(collective)) for collective in found]
     known = [times * each for times, each in amounts if times is not None and each is not None]
     return float(sum(known)) if len(known) == len(amounts) else None

@@ -39,7 +39,7 @@ class CompiledFlow:
         self._fill(instructions)
 
     def has_array(self, elements: int) -> bool:
-        """Returns whether a value with this number of elements reaches memory; True where nothing was compiled."""
+        """Returns whether a value with this number of elements reaches memory; True if nothing was compiled."""
         if self._elements is None:
             shapes = [each.shape for each in self.instructions.values() if not each.fused]
             dimensions = [found.split(",") for shape in shapes for found in _DIMENSIONS.findall(shape)]
@@ -96,7 +96,7 @@ class CompiledFlow:
         return arguments, max((self._products[name] for name in known), default=0)
 
     def _source_of(self, each: InstructionRecord, passing: frozenset[str] = _REARRANGING) -> str | None:
-        """The operand that an instruction only rearranges; None where it computes."""
+        """The operand that an instruction only rearranges; None if it computes."""
         if not each.operands:
             return None
         if each.opcode in passing:

@@ -429,7 +429,7 @@ def _labelled(call: TracedCall, inputs: ShardingRecord) -> ShardingRecord:
 
 
 def _readable(stage: jax.stages.Compiled | jax.stages.Lowered, name: str) -> PyTree[Any]:
-    """A property of a stage; None where JAX cannot read it, as in programs with refs among the arguments."""
+    """A property of a stage; None if JAX cannot read it, as in programs with refs among the arguments."""
     try:
         return getattr(stage, name)
     except ValueError:  # the state of refs is also returned, but is not in the tree of results
@@ -557,7 +557,7 @@ def _module_named_by(call: TracedCall, module: ModuleRecord) -> ModuleRecord:
 
 
 def _as_propagated(tree: object, propagation: PropagationRecord, mesh: AnyMesh | None) -> ShardingRecord | None:
-    """Inputs without a sharding, placed as Shardy infers; None where Shardy has no matching inputs."""
+    """Inputs without a sharding, placed as Shardy infers; None if Shardy has no matching inputs."""
     leaves, structure = jax.tree.flatten(tree)
     planned = [value for value in propagation.values if value.operation == "input"]
     shapes = [tuple(jax.numpy.shape(leaf)) for leaf in leaves]

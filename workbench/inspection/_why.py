@@ -376,8 +376,8 @@ class _Reader:
         name, over = self.named(operand), _listed(axes)
         sentence = (
             f"`{_called(value)}`{_at(value)} {rival[2]} dimension {rival[1]} of {self.named(rival[0])}, which {over} "
-            f"cuts, and keeps dimension {dim} of {name}, which {over} cuts as well. One mesh axis can cut one of them, "
-            f"so the compiler gathers {name}."
+            f"shards, and keeps dimension {dim} of {name}, which {over} shards as well. One mesh axis can shard one of "
+            f"them, so the compiler gathers {name}."
         )
         return _Cause(value, "disagreement", sentence, "It stays while both are sharded over the same mesh axis.")
 
@@ -409,8 +409,8 @@ class _Reader:
             kept = next(((other, there) for other, there, f in cut if f not in rule.summed), None)
             if kept is not None:
                 sentence = (
-                    f"At `{_called(value)}`{at}, {over} cuts dimension {kept[1]} of {self.named(kept[0])}, which the "
-                    f"result keeps, and the summed dimension {dim} of {name}. One mesh axis can cut one of them, so "
+                    f"At `{_called(value)}`{at}, {over} shards dimension {kept[1]} of {self.named(kept[0])}, which the "
+                    f"result keeps, and the summed dimension {dim} of {name}. One mesh axis can shard one of them, so "
                     f"the compiler {does} {name}."
                 )
                 advice = "It stays while both are sharded over the same mesh axis."
@@ -435,8 +435,8 @@ class _Reader:
         )
         if holder is not None and here & {_whole_axis(axis) for entry in value.spec for axis in entry}:
             sentence = (
-                f"At `{_called(value)}`{at}, {over} cuts dimension {holder[1]} of {self.named(holder[0])}, which the "
-                f"result keeps, and dimension {dim} of {name}. One mesh axis can cut one dimension of the result, so "
+                f"At `{_called(value)}`{at}, {over} shards dimension {holder[1]} of {self.named(holder[0])}, which the "
+                f"result keeps, and dimension {dim} of {name}. One mesh axis can shard one dimension of the result, so "
                 f"the compiler {does} {name}."
             )
             return _Cause(value, "disagreement", sentence, "It stays while both are sharded over the same mesh axis.")
@@ -581,7 +581,7 @@ class _Reader:
         where = f" at {_place(source)}" if source else ""
         dims = self._gathered_dims(found)
         needs = f"dimension {dims[0]} of {name} whole" if len(dims) == 1 else f"{name} in another sharding"
-        cut = f"which the compiled program cuts over {over}" if len(dims) == 1 else f"over {over}"
+        cut = f"which the compiled program shards over {over}" if len(dims) == 1 else f"over {over}"
         sentence = f"`{user}`{where} needs {needs}, {cut}: the compiler {does} it. {_DEPARTED}"
         return [_Cause(None, "compiler", sentence, _CONSTRAIN)]
 
@@ -952,7 +952,7 @@ class _Reader:
             given = f"is given as {_spec_text(value.spec)}" if used else "is given whole"
             return (
                 f"It {given}, and no operation spread {free} to it: {copies} devices hold the same. Pass it with a "
-                f"`NamedSharding` that names {free} to cut it."
+                f"`NamedSharding` that names {free} to shard it."
             )
         operands, rule = self._operands(value), _read_rule(value.rule)
         if value.operation == "sharding_constraint":

@@ -23,7 +23,7 @@ def find_causes(
     Args:
         values: Values of the propagation, in program order.
         collectives: The explanation of each collective.
-        factors: Returns the factors of all dimensions of a value's operands and result; None where unknown.
+        factors: Returns the factors of all dimensions of a value's operands and result; None if unknown.
         named: Returns the user's name of a value.
         origin: Returns the origin of an axis of a value, in words.
     """
@@ -97,7 +97,7 @@ def _cause(
         ),
         (None, 0),
     )
-    like = f", as it cuts dimension {place} of {named(giver)}" if giver is not None else ""
+    like = f", as it shards dimension {place} of {named(giver)}" if giver is not None else ""
     batch = named(operand) if operand.operation == "input" else f"{named(operand)}, from {origin(operand, axis)}"
     kept = tuple(a for a in operand.spec[0] if a == axis or a in value.spec[0])
     spec = (kept, *(tuple(a for a in entry if a != axis) for entry in value.spec[1:]))
@@ -106,7 +106,7 @@ def _cause(
     return WhyCauseRecord(
         axis=axis,
         sentence=(
-            f"The batch loses `{axis}`{where}: `{axis}` cuts dimension 0 of {batch}, but dimension {dim} of the "
+            f"The batch loses `{axis}`{where}: `{axis}` shards dimension 0 of {batch}, but dimension {dim} of the "
             f"result of `{value.operation}`{like}. {len(following)} collectives over `{axis}` follow."
         ),
         advice=_advice(value, f"P({entries})"),
@@ -125,13 +125,13 @@ def _advice(value: PlannedValueRecord, spec: str) -> str:
     kind = f"{value.dtype}[{','.join(map(str, value.shape))}]"
     if "transpose(" in value.op_name:
         return (
-            f"Keep the batch cut: this is the gradient of a value {kind} that the line reads. Constrain that value: "
-            f"`jax.lax.with_sharding_constraint(value, {spec})`."
+            f"Keep the batch sharded: this is the gradient of a value {kind} that the line reads. Constrain that "
+            f"value: `jax.lax.with_sharding_constraint(value, {spec})`."
         )
     if assigned is None:
-        return f"Keep the batch cut: write `jax.lax.with_sharding_constraint(value, {spec})` for the value {kind}."
+        return f"Keep the batch sharded: write `jax.lax.with_sharding_constraint(value, {spec})` for the value {kind}."
     name = assigned[1]
-    return f"Keep the batch cut after that line: `{name} = jax.lax.with_sharding_constraint({name}, {spec})`."
+    return f"Keep the batch sharded after that line: `{name} = jax.lax.with_sharding_constraint({name}, {spec})`."
 
 
 def _without_trailing(spec: Sequence[tuple[str, ...]]) -> Sequence[tuple[str, ...]]:

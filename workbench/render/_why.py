@@ -107,7 +107,7 @@ _TITLES = {
     "sum": "Parts of sums over {over} are added",
     "disagreement": "Operands are sharded otherwise over {over}",
     "constraint": "A constraint changes the sharding over {over}",
-    "whole dimension": "An operation needs a dimension that {over} cuts",
+    "whole dimension": "An operation needs a dimension that {over} shards",
     "unsplit operation": "An operation is not split over {over}",
     "output": "Results are requested in another sharding over {over}",
     "program": "The program writes exchanges over {over}",
