@@ -133,7 +133,7 @@ def test_killing_the_worker_in_the_middle_of_a_compilation_is_a_clear_error(comp
 def test_refusal_of_the_compiler_leaves_the_worker_alive(compile_fake, worker):
     compile_fake("before")
     pid = worker.pid
-    with pytest.raises(EngineError, match="refused with RuntimeError: 'No such compile option: xla_no'") as caught:
+    with pytest.raises(EngineError, match="failed with RuntimeError: 'No such compile option: xla_no'") as caught:
         compile_fake("raise No such compile option: xla_no")
     assert "check `options`" in str(caught.value)
     assert worker.pid == pid

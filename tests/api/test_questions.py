@@ -162,7 +162,7 @@ def test_runs_are_compared_like_programs():
 
 def test_options_of_runs_are_refused_for_programs():
     record = wb.inspect(product)(ONES, ONES)
-    with pytest.raises(ProgramError, match="`compare` was given `metric=` with no runs"):
+    with pytest.raises(ProgramError, match="`compare` was given `metric=` without runs"):
         wb.compare(record, record, metric="loss")
 
 

@@ -49,8 +49,8 @@ def find_layout(placement: Placement, mesh: AnyMesh | None = None, *, uneven: bo
     """The layout of `placement` on `mesh` or the mesh of `jax.set_mesh`; None if clients are not spread.
 
     Clients are not spread if there is no mesh, if the mesh has none of the placement's axes, or if these axes are
-    manual (inside `shard_map`). Explicit axes must divide the number of clients, because their types require equal
-    shards, unless `uneven` states that the caller pads the clients.
+    manual (inside `shard_map`). They are also not spread if an Explicit axis does not divide their number, because its
+    types require equal shards, unless `uneven` states that the caller pads the clients.
 
     Raises:
         MeshError: if the axes of one placement have different types.
