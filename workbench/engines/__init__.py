@@ -1,4 +1,4 @@
-"""Runs a plan somewhere and returns what happened: client by client here, on executors, Beam, Spark, or the mesh."""
+"""Engines that run a plan: client by client, on executors, Beam, Spark, or a mesh."""
 
 from workbench.engines._artifact import pack as pack, read_header as read_header, unpack_apart as unpack_apart
 from workbench.engines._client_files import ArrayReader as ArrayReader, ParquetReader as ParquetReader

@@ -1,4 +1,4 @@
-"""Checks of what the engines of other systems are given: where the source of clients belongs, how many go together."""
+"""Checks arguments of engines: the source of clients, batch sizes and folders."""
 
 import secrets
 from collections.abc import Sequence
@@ -13,11 +13,11 @@ from workbench.errors import ProgramError
 
 
 def argument_of_source(engine: str, source: str, args: Sequence[Any]) -> int:
-    """The position of the argument that `read_from` provides: the one that is given as shapes.
+    """Finds the argument that `read_from` provides: the argument given as shapes.
 
     Args:
         engine: The name of the engine, for the message.
-        source: What it reads, such as "table".
+        source: The source of the clients, such as "table".
         args: The program's arguments.
 
     Raises:
@@ -27,8 +27,8 @@ def argument_of_source(engine: str, source: str, args: Sequence[Any]) -> int:
     if len(as_shapes) != 1:
         message = (
             f"`{engine}.run` was given {len(as_shapes)} arguments as shapes and a `read_from`. The {source} provides "
-            "the clients of one argument: pass a pytree of `jax.ShapeDtypeStruct((clients, ...), dtype)` in its place, "
-            "and arrays for the others."
+            "the clients of one argument. Pass a pytree of `jax.ShapeDtypeStruct((clients, ...), dtype)` for this "
+            "argument, and arrays for all others."
         )
         raise ProgramError(message)
     return as_shapes[0]
@@ -46,29 +46,30 @@ def check_batch_size(
 
     Args:
         engine: The name of the engine, for the message.
-        batch: What holds the clients, such as "one row of the DataFrame".
+        batch: The container of the clients, such as "one row of the DataFrame".
         size: The value of the option.
         option: The name of the option.
         auto: The meaning of "auto"; "" where the option does not take "auto".
 
     Raises:
-        ProgramError: unless `size` is a positive int, or "auto" where that has a meaning.
+        ProgramError: unless `size` is a positive int, or "auto" where the option takes "auto".
     """
     if (auto and size == "auto") or (isinstance(size, int) and not isinstance(size, bool) and size >= 1):
         return
     rest = f', or "auto" for {auto}.' if auto else "; 32 is fast for small clients."
     message = (
-        f"`{engine}` was given {option}={size!r}. It is the number of clients in {batch}: pass a positive int{rest}"
+        f"`{engine}` was given {option}={size!r}. {option} is the number of clients in {batch}: pass a positive "
+        f"int{rest}"
     )
     raise ProgramError(message)
 
 
 def check_folder(engine: str, folder: str | Path | None) -> None:
-    """Refuses a folder in which rows cannot wait.
+    """Refuses a folder that cannot store temporary files of rows.
 
     Args:
         engine: The name of the engine, for the message.
-        folder: What the user gave.
+        folder: The folder that the user passed.
 
     Raises:
         ProgramError: if no file can be written there.
@@ -81,8 +82,8 @@ def check_folder(engine: str, folder: str | Path | None) -> None:
         probe.unlink()
     except Exception as error:
         message = (
-            f"`{engine}` was given folder={str(folder)!r}, in which no file can be written: {brief(error)}. Rows wait "
-            "there in files that this process and all workers read by the same path: pass an existing folder that all "
-            'of them see, or an address such as "s3://bucket/tmp" (extra `storage`, and s3fs for s3).'
+            f"`{engine}` was given folder={str(folder)!r}, in which no file can be written: {brief(error)}. The "
+            "engine stores rows there, and this process and all workers read them by the same path. Pass an existing "
+            'folder that all of them can access, or an address such as "s3://bucket/tmp" (extra `storage`, and s3fs for s3).'
         )
         raise ProgramError(message) from error

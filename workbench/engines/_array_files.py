@@ -1,4 +1,4 @@
-"""Arrays in files, without pickle: also those of dtypes that numpy's format does not know."""
+"""Arrays in files without pickle, including dtypes that numpy cannot store."""
 
 import json
 from collections.abc import Sequence
@@ -11,14 +11,17 @@ from workbench.engines._places import place, whole_file
 
 
 def load_arrays(path: str | Path) -> list[np.ndarray]:
-    """The arrays of a file, in order; dtypes that numpy's format does not know are kept as bytes with their name."""
+    """Reads the arrays of a file, in order.
+
+    Dtypes that numpy's format cannot store are saved as bytes with the name of the dtype.
+    """
     with place(path).open("rb") as data, np.load(data, allow_pickle=False) as file:
         names = json.loads(str(file["names"]))
         return [file[f"x{i}"].view(np.dtype(name)) if name else file[f"x{i}"] for i, name in enumerate(names)]
 
 
 def save_arrays(path: str | Path, arrays: Sequence[Any]) -> None:
-    """Writes arrays to one file; it appears under its name only when it is whole."""
+    """Writes arrays to one file; the file gets its name only when it is complete."""
     plain = [np.asarray(x) for x in arrays]
     own = [x.dtype.kind == "V" or x.dtype.name in ("bfloat16",) or x.dtype.name.startswith("float8") for x in plain]
     names = [x.dtype.name if is_own else "" for x, is_own in zip(plain, own, strict=True)]

@@ -1,7 +1,8 @@
-"""Exported programs as bytes that say what they are: a header that is checked before anything is read or run.
+"""Serialized exported programs with a header that is checked before loading.
 
-The bytes begin as those of `jax.export.Exported.serialize`, which `jax.export.deserialize` reads: whatever follows a
-flatbuffer is not looked at. Then come the header as JSON, its length, the SHA-256 of all before, and the format.
+The bytes start with the output of `jax.export.Exported.serialize`. `jax.export.deserialize` can read them because it
+ignores bytes after the flatbuffer. Then follow the header as JSON, its length, the SHA-256 of all preceding bytes, and
+the format.
 """
 
 import contextlib
@@ -28,13 +29,13 @@ _FIELDS = {
     "outputs": list,
     "body_bytes": int,
 }
-_END = 4 + 32 + len(MAGIC)  # length of the header, SHA-256 of all before, format
+_END = 4 + 32 + len(MAGIC)  # length of the header, SHA-256 of all preceding bytes, format
 _MOST_READ = 10_000
-_read_before: dict[bytes, None] = {}  # digests of what this process wrote, or had read without harm; newest last
+_read_before: dict[bytes, None] = {}  # digests of artifacts that this process wrote or read safely; newest last
 
 
 def pack(module: jax.export.Exported, *, name: str, vjp_order: int = 0) -> bytes:
-    """An exported module with a header: who made it, for which platforms, with which inputs."""
+    """Adds a header to an exported module: JAX version, platforms, inputs and outputs."""
     body = bytes(module.serialize(vjp_order=vjp_order))
     header = {
         "name": name,
@@ -59,30 +60,30 @@ def seal(text: bytes, body: bytes) -> bytes:
 
 
 def read_header(data: bytes) -> dict[str, Any]:
-    """The header of an artifact, after checking that not one byte has changed.
+    """Reads the header of an artifact after verifying its SHA-256.
 
     Raises:
-        InspectionError: if the bytes are something else, cut off or changed, of an unknown version or another form.
+        InspectionError: if the bytes are not an artifact, are truncated or changed, or have an unknown version or form.
     """
     if data[-len(MAGIC) : -1] == MAGIC[:-1] and data[-1:] != MAGIC[-1:]:
         message = (
             f"`load` was given an exported program of format {data[-1:]!r}; this workbench "
-            f"reads format {MAGIC[-1:]!r}. A format is read by the workbench that wrote it and by later ones: update "
-            "mapreduce-workbench here, or export the program again."
+            f"reads format {MAGIC[-1:]!r}. Each format is read by the workbench version that wrote it and by later "
+            "versions: update mapreduce-workbench here, or export the program again."
         )
         raise InspectionError(message)
     if not data.endswith(MAGIC):
         message = (
-            f"`load` was given {len(data)} bytes that end with {bytes(data[-8:])!r}, not with {MAGIC!r}: that is not "
-            "an exported program, or only its beginning. Only what `export` made can be loaded: pass its bytes, or "
+            f"`load` was given {len(data)} bytes that end with {bytes(data[-8:])!r}, not with {MAGIC!r}: the bytes "
+            "are not an exported program, or are truncated. Only what `export` made can be loaded: pass its bytes, or "
             "the path of the file they are in."
         )
         raise InspectionError(message)
     rest = data[: -32 - len(MAGIC)]
     if len(data) < _END or hashlib.sha256(rest).digest() != _digest(data):
         message = (
-            f"`load` was given an exported program of {len(data)} bytes whose SHA-256 does not match the one that it "
-            "carries. It was cut off or changed on its way, and is not run: copy the file again, or export the "
+            f"`load` was given an exported program of {len(data)} bytes whose SHA-256 does not match its stored "
+            "SHA-256. It was truncated or changed in transit, and is not run: copy the file again, or export the "
             "program again."
         )
         raise InspectionError(message)
@@ -95,23 +96,23 @@ def read_header(data: bytes) -> dict[str, Any]:
     if wrong := _wrong_fields(header):
         raise InspectionError(_misformed(wrong))
     if header["body_bytes"] != start:
-        wrong = f"{start} bytes before a header that announces {header['body_bytes']}"
+        wrong = f"{start} bytes before a header that states {header['body_bytes']}"
         raise InspectionError(_misformed(wrong))
     return header
 
 
 def unpack_apart(data: bytes, reader: BodyReader | None = None) -> tuple[dict[str, Any], jax.export.Exported]:
-    """As `unpack`, for bytes from anywhere: their body is read in a process of its own first.
+    """Unpacks untrusted bytes: a separate process reads their body first.
 
-    A module that was damaged on purpose ends the process that reads it. What this process wrote itself, or has read
-    before, is not read twice.
+    A maliciously damaged module crashes the process that reads it. Artifacts that this process wrote or read before are
+    not checked again.
 
     Args:
         data: The artifact.
-        reader: Who reads it; None: one that is started for it and ended again (about two seconds).
+        reader: The process that reads the body. None: start a process for this call (about two seconds).
 
     Raises:
-        InspectionError: as `unpack`, or if the other process died of it.
+        InspectionError: as `unpack`, or if the body crashes the reading process.
     """
     header = read_header(data)
     _check_version(header)
@@ -127,11 +128,11 @@ def unpack_apart(data: bytes, reader: BodyReader | None = None) -> tuple[dict[st
 
 
 def unpack(data: bytes) -> tuple[dict[str, Any], jax.export.Exported]:
-    """The header and the module, read in this process: for what the workbench itself has written.
+    """Unpacks trusted bytes in this process: the header and the module.
 
     Raises:
-        InspectionError: as `read_header`; if this JAX cannot run the module, or if it calls what JAX does not keep
-            stable, such as callbacks.
+        InspectionError: as `read_header`; if this JAX cannot run the module, or if it calls targets that JAX does not
+            keep stable, such as callbacks.
     """
     header = read_header(data)
     _check_version(header)
@@ -170,14 +171,15 @@ def _check_calls(header: dict[str, Any], unknown: list[str]) -> None:
     if unknown:
         message = (
             f"`load` was given the exported program `{header['name']}`, which calls {', '.join(unknown)} outside of "
-            "itself. A program may call only what JAX keeps stable; a callback holds an address in the process that "
-            "wrote it and would end this one. It is not run: ask who made it for an export without callbacks."
+            "itself. A program may call only targets that JAX keeps stable. A callback contains an address in the "
+            "process that wrote it and would crash this process. The program is not run: ask its author for an export "
+            "without callbacks."
         )
         raise InspectionError(message)
 
 
 def _wrong_fields(header: object) -> str:
-    """Fields of a header that differ from the form of `pack`; "" if none."""
+    """Lists header fields that differ from the form of `pack`; "" if none."""
     if not isinstance(header, dict):
         return f"a header that is a {type(header).__name__} instead of an object"
     wrong = [name for name, kind in _FIELDS.items() if type(header.get(name)) is not kind]
@@ -193,8 +195,8 @@ def _wrong_fields(header: object) -> str:
 
 def _misformed(found: str) -> str:
     return (
-        f"`load` was given an exported program with {found}. Its SHA-256 is right, so it was written like that: not by "
-        "`export`. Only what that made can be loaded: export the program again."
+        f"`load` was given an exported program with {found}. Its SHA-256 is correct, so another program than `export` "
+        "wrote it. Only files that `export` made can be loaded: export the program again."
     )
 
 
@@ -206,7 +208,8 @@ def _check_version(header: dict[str, Any]) -> None:
         return
     message = (
         f"`load` was given the exported program `{header['name']}`, made by JAX {header['jax']} with calling "
-        f"convention {version}; JAX {jax.__version__} here runs {low} to {high}. A newer JAX reads artifacts of the "
-        "last 6 months, an older one those of 3 weeks later: export it again with a JAX near the one that runs it."
+        f"convention {version}; JAX {jax.__version__} here runs {low} to {high}. JAX reads artifacts that are up to 6 "
+        "months older or 3 weeks newer than itself: export the program again with a JAX version near the version that "
+        "runs it."
     )
     raise InspectionError(message)

@@ -1,6 +1,6 @@
-"""A process that reads the bodies of exported programs first: XLA's reader ends its process over some damaged ones.
+"""A process that checks exported programs: damaged bodies can crash XLA's reader.
 
-It gets a length of eight bytes and a body on its input, answers a line of JSON, and ends with its input.
+It reads an eight-byte length and a body from stdin, answers a line of JSON, and ends when stdin closes.
 """
 
 import json
@@ -17,12 +17,14 @@ from workbench._processes import ChildProcess
 _LENGTH = struct.Struct(">Q")
 _READ_SECONDS = 1  # of the processor
 _SECONDS_PER_MIB = 1
-_ADDRESSES = 16 << 30  # JAX reserves some that it never uses
+_ADDRESSES = 16 << 30  # JAX reserves address space that it never uses
 _ADDRESSES_PER_BYTE = 64
 
 
 class BodyReader:
-    """A process that reads bodies, one after the other; started by the first, and again after it died.
+    """A process that reads bodies one by one.
+
+    It starts with the first body, and restarts after a crash.
 
     Use it in a `with` block: the process ends with the block.
     """
@@ -44,10 +46,10 @@ class BodyReader:
             child.stdout.close()
 
     def read(self, body: bytes) -> dict[str, object]:
-        """Returns the result of the process.
+        """Reads a body in the process and returns its result.
 
         Args:
-            body: A serialized `jax.export.Exported`; nothing of it is run.
+            body: A serialized `jax.export.Exported`; it is not run.
 
         Returns:
             `{"unknown": [...]}`, the custom calls that JAX does not keep stable, or `{"error": why}`.
@@ -55,7 +57,7 @@ class BodyReader:
         try:
             return self._ask(body)
         except BaseException:
-            self.close()  # also when interrupted: the answer would be taken for that of the next body
+            self.close()  # also when interrupted: else the next body would get this answer
             raise
 
     def _ask(self, body: bytes) -> dict[str, object]:
@@ -69,7 +71,7 @@ class BodyReader:
         try:
             child.stdin.write(_LENGTH.pack(len(body)) + body)
             child.stdin.flush()
-        except OSError:  # it died: of the body before, or at its start
+        except OSError:  # it crashed on the previous body, or at startup
             return {"error": self._death(child)}
         line = child.stdout.readline()
         return json.loads(line) if line.endswith(b"\n") else {"error": self._death(child)}
@@ -78,17 +80,17 @@ class BodyReader:
         status = child.wait(10)
         self.close()
         if status is None or status >= 0:
-            return f"the process that read it first ended with exit status {status}"
+            return f"the checking process ended with exit status {status}"
         name = signal.Signals(-status).name
         limit = f" (it may take {_READ_SECONDS} s of the processor, and {_SECONDS_PER_MIB} s more per MiB)"
         why = limit if name == "SIGPROF" else ""
-        return f"the process that read it first was ended by {name}{why}"
+        return f"the checking process was killed by {name}{why}"
 
 
 def _read_body(body: bytes) -> dict[str, object]:
     try:
         return {"unknown": unknown_custom_calls(jax.export.deserialize(bytearray(body)))}
-    except Exception as error:  # whatever a damaged body makes JAX raise
+    except Exception as error:  # a damaged body can make JAX raise any error
         return {"error": f"JAX {jax.__version__} raised {type(error).__name__}: {str(error)[:2000]}"}
 
 
@@ -98,7 +100,7 @@ def serve() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nothing, 1)
-    os.dup2(nothing, 2)  # XLA writes the addresses of its stack where it dies
+    os.dup2(nothing, 2)  # XLA prints its stack addresses when it crashes
     while len(head := sys.stdin.buffer.read(_LENGTH.size)) == _LENGTH.size:
         (length,) = _LENGTH.unpack(head)
         body = sys.stdin.buffer.read(length)
@@ -108,7 +110,7 @@ def serve() -> None:
 
 
 def _limit(length: int) -> None:
-    """Bounds the time and the memory of reading a body, where the system can."""
+    """Limits the time and memory of reading a body, where the system supports limits."""
     if sys.platform == "win32":
         return
     import resource

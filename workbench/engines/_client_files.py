@@ -21,11 +21,11 @@ class ArrayReader(ClientReader):
     """A `ClientReader` of arrays `[clients, ...]` on disk or in memory, read slice by slice.
 
     Args (of the constructor):
-        arrays: Pytree of what has a shape, a dtype and slices along its first axis: `numpy.load(file, mmap_mode="r")`,
-            `numpy.memmap`, HDF5 and zarr data sets, arrays in memory.
+        arrays: Pytree of array-like objects with a shape, a dtype and slices along the first axis: `numpy.load(file,
+            mmap_mode="r")`, `numpy.memmap`, HDF5 and zarr data sets, arrays in memory.
 
     Raises:
-        ProgramError: if a leaf is no such array, or they have different numbers of rows, or none.
+        ProgramError: if a leaf is no such array, or if the leaves have different numbers of rows or no rows.
 
     Example:
         >>> reader = ArrayReader({"x": np.zeros((1000, 5), np.float32)})
@@ -49,7 +49,7 @@ class ArrayReader(ClientReader):
         if len(counts) != 1 or 0 in counts:
             message = (
                 f"`ArrayReader` was given arrays of {', '.join(map(str, sorted(counts))) or 'no'} rows. Every array "
-                "has one row for each client, and there is at least one client: pass arrays `[clients, ...]`."
+                "needs one row for each client, and at least one row: pass arrays `[clients, ...]`."
             )
             raise ProgramError(message)
         self.clients: int = counts.pop()
@@ -65,7 +65,7 @@ class ArrayReader(ClientReader):
                 yield name, jax.tree.unflatten(self.structure, [leaf[slot] for leaf in leaves])
 
     def read_batches(self, size: int, stage: str) -> Iterator[tuple[tuple[Any, ...], list[np.ndarray]]]:
-        """As every reader's, a slice of each array at a time."""
+        """Reads batches of clients, a slice of each array at a time."""
         for start in range(0, self.clients, size):
             stop = min(start + size, self.clients)
             try:
@@ -73,7 +73,7 @@ class ArrayReader(ClientReader):
             except Exception as error:
                 message = (
                     f"stage {stage} could not read the clients {start} to {stop - 1}: {type(error).__name__}: {error}. "
-                    "Each client's data are read when the run reaches it: look at the file; the exception has more."
+                    "Clients are read when the run reaches them: check the file; the exception has details."
                 )
                 raise EngineError(message, stage=stage) from error
             yield tuple(range(start, stop)), leaves
@@ -82,12 +82,15 @@ class ArrayReader(ClientReader):
 
 
 def _forget(leaf: Foreign, start: int, stop: int) -> None:
-    """Lets the system take back the pages of rows that were read: a mapped file would fill the process's memory."""
+    """Releases the memory pages of rows that were read.
+
+    Otherwise a mapped file would fill the memory of the process.
+    """
     mapped = getattr(leaf, "_mmap", None)
     if mapped is None or getattr(leaf, "mode", None) != "r" or not hasattr(mapped, "madvise"):
         return
     if not isinstance(leaf.base, mmap.mmap) or not leaf.flags.c_contiguous:
-        return  # a view of the map, whose rows lie elsewhere in the file
+        return  # a view of the map: its rows have another offset in the file
     row_bytes = leaf.nbytes // len(leaf)
     begin = leaf.offset % mmap.ALLOCATIONGRANULARITY + start * row_bytes
     begin -= begin % mmap.PAGESIZE
@@ -99,8 +102,8 @@ class ParquetReader(ClientReader):
 
     Args (of the constructor):
         path: A `.parquet` file or a folder of such files, or its address, as "s3://bucket/clients" (extra `storage`).
-        columns: The columns to read, in this order; all by default. Columns of numbers, or of (nested) lists of
-            numbers that are as long for every client.
+        columns: The columns to read, in this order; all by default. Columns contain numbers, or (nested) lists of
+            numbers with the same length for every client.
 
     Raises:
         DataError: if the file cannot be read, is empty, or a column has other types.
@@ -122,7 +125,7 @@ class ParquetReader(ClientReader):
             self.columns: list[str] = list(columns if columns is not None else self._table.schema.names)
             self.clients: int = self._table.count_rows()
             first = next(iter(self._table.head(1, columns=self.columns).to_batches()), None)
-        except Exception as error:  # of Arrow, fsspec, or the client of a file system
+        except Exception as error:  # raised by Arrow, fsspec, or a file system client
             fact = f"it cannot be read ({brief(error)})"
             raise self._wrong(fact, "pass a parquet file, or a folder of them") from error
         if first is None:
@@ -138,7 +141,7 @@ class ParquetReader(ClientReader):
                 yield name, jax.tree.unflatten(self.structure, [leaf[slot] for leaf in leaves])
 
     def read_batches(self, size: int, stage: str) -> Iterator[tuple[tuple[Any, ...], list[np.ndarray]]]:
-        """As every reader's, some record batches at a time."""
+        """Reads batches of clients, some record batches at a time."""
         start, waiting = 0, []
         for found in self._table.to_batches(columns=self.columns, batch_size=min(size, 1 << 16), batch_readahead=2):
             if not found.num_rows:
@@ -193,8 +196,8 @@ class ParquetReader(ClientReader):
 
     def _wrong(self, fact: str, advice: str) -> DataError:
         return DataError(
-            f"`ParquetReader` was given {self.path}, but {fact}. It reads one row per client, of numbers or of "
-            f"lists of numbers that are as long for every client: {advice}."
+            f"`ParquetReader` was given {self.path}, but {fact}. It reads one row per client, of numbers or of lists "
+            f"of numbers with the same length for every client: {advice}."
         )
 
 

@@ -1,4 +1,4 @@
-"""One pass over the clients: its batches, and what comes back from them."""
+"""One pass over the clients: its batches and their results."""
 
 import asyncio
 import functools
@@ -40,8 +40,8 @@ class Pass:
         self._functions, self._reduction = functools.cache(functions), reduced
         self.stage = self.function(1).stage
         self.name, self._names = self.function(1).name, self.function(1).out_names
-        self.cohorts: Cohorts | None = None  # of engines whose rounds go on without some clients
-        self.present: np.ndarray | None = None  # the clients that this pass counts; None: all, or not yet decided
+        self.cohorts: Cohorts | None = None  # set by engines that support a quorum
+        self.present: np.ndarray | None = None  # mask of the clients in this pass; None: all, or not yet decided
         self._kept: list[Any] | None = None
         self._totals: list[Any] | None = None
         self._done = self._answers = 0
@@ -57,7 +57,7 @@ class Pass:
         return self._reduction.partial_avals
 
     def compiled(self, size: int) -> jax.stages.Compiled:
-        """That function compiled here; the time counts as warm-up."""
+        """Compiles the function of a batch in this process; counts the time as warm-up."""
         function = self.function(size)
         started = time.perf_counter()
         compiled = function.compiled
@@ -65,7 +65,7 @@ class Pass:
         return compiled
 
     def exported(self, size: int, platforms: Sequence[str] | None) -> tuple[str, bytes]:
-        """That function as a digest and bytes, made once however many rounds there are."""
+        """Exports the function of a batch as a digest and bytes, once for all rounds."""
         function = self.function(size)
         if function.travelling is None:
             function.travelling = function.exported(platforms)
@@ -75,7 +75,7 @@ class Pass:
         """The clients, `size` at a time, with their slots of `rows`, by default of all.
 
         Raises:
-            EngineError: if a reader gave other clients, or another order, than in an earlier pass of this run.
+            EngineError: if a reader gave other clients, or another order, than in a previous pass of this run.
         """
         rows = self.rows if rows is None else rows
         reader = next((x.reader for x in rows if isinstance(x, ReadRows)), None)
@@ -103,14 +103,17 @@ class Pass:
         sent: int | None = None,
         held: bool = False,
     ) -> None:
-        """Takes the outputs of a batch; batches come in order, so that sums do not depend on who was faster.
+        """Adds the outputs of a batch.
 
-        An engine that merges partial results itself gives the kept rows only, and the bytes that were `sent` with all;
-        one whose clients hold their rows gives the partial results only, says `held`, and gives `hold` the rest.
+        Batches are added in order, so that sums do not depend on completion order.
+
+        Engines that merge partial results themselves pass only the kept rows, and `sent`, the bytes of all outputs.
+        Engines whose clients keep their rows pass only the partial results with `held=True`, and call `hold` for the
+        rows.
 
         Raises:
-            EngineError: if the run was cancelled, if a NaN was to be found and is there, or if the answer is that of
-                another batch.
+            EngineError: if the run was cancelled, if `check_nan` finds a NaN, or if the answer belongs to another
+                batch.
         """
         self._count(batch, outputs, held=held, merged=sent is not None)
         count, clients = 0 if held else len(self.phase.kept), len(batch.clients)
@@ -124,7 +127,7 @@ class Pass:
             self._totals = totals if self._totals is None else self._reduction.merge(self._totals, totals)
         for i, (name, x) in enumerate(zip(names, outputs, strict=True)):
             self.recorder.left(self.stage, name, np.asarray(x), row=i < count, clients=clients, index=i)
-        if sent is not None:  # of each batch a partial result left as well, and was merged elsewhere
+        if sent is not None:  # each batch also sent a partial result, which was merged elsewhere
             partial = self._names[len(self.phase.kept) :]
             for i, (name, aval) in enumerate(zip(partial, self.partial_avals, strict=True), count):
                 self.recorder.left(self.stage, name, aval, row=False, clients=clients, index=i)
@@ -134,10 +137,10 @@ class Pass:
         self.recorder.check(self.stage, self._done / self.clients)
 
     def keep(self, batch: Batch, rows: Sequence[Any]) -> None:
-        """Takes the kept rows of a batch of an engine that is this process, and says nothing of single clients.
+        """Adds the kept rows of a batch computed in this process, without client records.
 
         Raises:
-            EngineError: if the run was cancelled, or if the answer is that of another batch.
+            EngineError: if the run was cancelled, or if the answer belongs to another batch.
         """
         self._count(batch, rows, held=False, merged=True)
         self._keep([np.asarray(x) for x in rows], len(batch.clients))
@@ -146,7 +149,10 @@ class Pass:
 
     @property
     def undecided(self) -> Quorum | None:
-        """The quorum, in the first pass of a round, which decides who is in it; later passes need all of those."""
+        """The quorum in the first pass of a round; None in later passes.
+
+        The first pass decides which clients take part; later passes need all of these clients.
+        """
         return self.cohorts.quorum if self.cohorts is not None and self.present is None else None
 
     def enough(self, answered: int, missing: Mapping[int, tuple[Batch, str]], started: float) -> str | None:
@@ -183,7 +189,7 @@ class Pass:
         return self.present is not None and not self.present[batch.index * size]
 
     def skip(self, batch: Batch, *, held: bool = False) -> None:
-        """Goes on without the clients of a batch: they add nothing, and their rows are absent."""
+        """Skips the clients of a batch: they add nothing to sums, and their rows are absent."""
         if not held:
             self._keep(
                 [absent_rows(edge_aval(type_of(v)), len(batch.clients)) for v in self.phase.kept], len(batch.clients)
@@ -192,7 +198,7 @@ class Pass:
         self._done += len(batch.clients)
 
     def decide(self, missing: Mapping[int, tuple[Batch, str]], size: int) -> None:
-        """Leaves the clients of the missing batches out of this round, and notes them with the reason."""
+        """Drops the clients of missing batches from this round, and notes the reason."""
         self.present = np.ones(self.clients, bool)
         reasons: dict[str, list[Any]] = {}
         for number, (batch, reason) in missing.items():
@@ -213,7 +219,7 @@ class Pass:
             all_rows[self._done : self._done + clients] = some[:clients]
 
     def _count(self, batch: Batch, outputs: Sequence[Any], *, held: bool, merged: bool) -> None:
-        """Counts an answer: each batch answers once, in order, with arrays of the shapes that its function returns."""
+        """Checks an answer: each batch answers once, in order, with the expected shapes."""
         if batch.index != self._answers or self._done + len(batch.clients) > self.clients:
             fact = f"batch {batch.index} ({name_clients(batch.clients)}) answered where batch {self._answers} was due"
             raise self.miscounted(fact)
@@ -228,42 +234,42 @@ class Pass:
         self._answers += 1
 
     def check_partials(self, batches: Sequence[Batch], partial: Sequence[int], keyed: Sequence[int]) -> None:
-        """Partial results that were merged elsewhere hold every batch, and every row by key, exactly once.
+        """Checks that merged partial results contain every batch and keyed row exactly once.
 
         Args:
             batches: Batches of the pass.
-            partial: Batches that were merged, the sum of their tokens, and the same of the rows by key that they made.
-            keyed: Rows by key that arrived, and the sum of their tokens.
+            partial: Number of merged batches, the sum of their tokens, and the same two numbers for their rows by key.
+            keyed: Number of rows by key that arrived, and the sum of their tokens.
 
         Raises:
             EngineError: if not.
         """
         answers, tokens, made, made_tokens = partial
         if self.phase.reductions and (answers, tokens) != (len(batches), sum(token(x.index) for x in batches)):
-            fact = f"the merged partial results hold {answers} answers of {len(batches)} batches"
+            fact = f"the merged partial results contain {answers} answers of {len(batches)} batches"
             raise self.miscounted(fact)
         if tuple(keyed) != (made, made_tokens):
-            fact = f"{keyed[0]} partial results by key arrived, and the workers made {made}"
+            fact = f"{keyed[0]} partial results by key arrived, but the workers sent {made}"
             raise self.miscounted(fact)
 
     def miscounted(self, fact: str) -> EngineError:
-        """The error for answers that are missing, double, of other batches, or of other shapes."""
+        """Makes the error for missing, duplicate, or wrong answers of batches."""
         message = (
             f"stage {self.stage} (`{self.name}`) did not get exactly one answer for each of its {self.clients} "
-            f"clients: {fact}. A result counts every client once, so this run has none. Run it again; if the error "
-            "comes back, look at the source of the clients and at the storage between the workers and this process."
+            f"clients: {fact}. A result must count every client once, so this run has no result. Run it again; if the "
+            "error returns, check the source of the clients and the storage between the workers and this process."
         )
         return EngineError(message, stage=self.stage)
 
     def hold(self, rows: Sequence[Any]) -> None:
-        """Takes what stands for the kept rows that stayed at the clients."""
+        """Adds references to kept rows that stayed at the clients."""
         self._kept = list(rows)
 
     def reduced(self, totals: Sequence[Any], *, check_nan: bool = False) -> None:
-        """Takes partial results that were merged elsewhere.
+        """Adds partial results that were merged elsewhere.
 
         Raises:
-            EngineError: if a NaN was to be found and is there.
+            EngineError: if `check_nan` finds a NaN.
         """
         if check_nan and (what := find_nan(totals, self._names[len(self.phase.kept) :])) is not None:
             raise self.nan(Batch(0, tuple(range(self.clients)), []), what)
@@ -278,7 +284,7 @@ class Pass:
         return self._kept, jax.block_until_ready(self._reduction.finish(self._totals or []))
 
     def failed(self, batch: Batch, error: BaseException, where: str) -> EngineError:
-        """The error that names stage and clients; raise it from `error`."""
+        """Makes the error that names the stage and clients; raise it from `error`."""
         message = (
             f"stage {self.stage} (`{self.name}`) failed for {list_clients(batch.clients)} on {where}: {brief(error)}. "
             f"A round needs every client that its reductions read. {_what_to_do(error)}"
@@ -286,17 +292,17 @@ class Pass:
         return EngineError(message, stage=self.stage, client=_client_of(batch.clients))
 
     def nan(self, batch: Batch, what: str) -> EngineError:
-        """The error that names a client whose value is not a number."""
+        """Makes the error that names a client with a NaN."""
         message = (
-            f"stage {self.stage} (`{self.name}`) made a NaN for {list_clients(batch.clients)}, in {what}. You asked "
-            "for check_nan=True, which ends a run at the first NaN that leaves a client: look at that client's data "
-            "and step size (`workbench.engines.Sequential(debug=True, check_nan=True)` names the line), or give it "
+            f"stage {self.stage} (`{self.name}`) made a NaN for {list_clients(batch.clients)}, in {what}. "
+            "check_nan=True ends a run at the first NaN that a client returns: check this client's data and step size "
+            "(`workbench.engines.Sequential(debug=True, check_nan=True)` names the line), or give it "
             "the weight 0."
         )
         return EngineError(message, stage=self.stage, client=_client_of(batch.clients))
 
     def watched(self, engine: str, timeout_seconds: float | None) -> Callable[[], None]:
-        """Returns a check for the wait of an engine, which raises once the run is cancelled or late."""
+        """Returns a check for waiting engines; it raises once the run is cancelled or late."""
         started = time.perf_counter()
 
         def check() -> None:
@@ -305,8 +311,8 @@ class Pass:
             if timeout_seconds is not None and waited > timeout_seconds:
                 message = (
                     f"stage {self.stage} (`{self.name}`) was not done on {engine} within {waited:.1f} s; "
-                    f"timeout_seconds={timeout_seconds}. A pass ends when its last task has: raise "
-                    "`timeout_seconds`, or look at the workers. Finished rounds are in this error's `run`."
+                    f"timeout_seconds={timeout_seconds}. A pass ends when its last task ends: increase "
+                    "`timeout_seconds`, or check the workers. Finished rounds are in this error's `run`."
                 )
                 raise EngineError(message, stage=self.stage)
 
@@ -318,7 +324,7 @@ class Pass:
         return self._done / self.clients
 
     def raising(self, batch: Batch) -> EngineError | None:
-        """The error that names which client of a batch raises: computes them here, one by one."""
+        """Finds the client of a batch that raises, by computing its clients here one by one."""
         single = self.compiled(1)
         for slot, client in enumerate(batch.clients):
             rows = [x[slot : slot + 1] for x in batch.rows]
@@ -329,7 +335,7 @@ class Pass:
         return None
 
     def isolated(self, batch: Batch) -> EngineError | None:
-        """The error that names which client of a batch makes the NaN: computes them here, one by one."""
+        """Finds the client of a batch with a NaN, by computing its clients here one by one."""
         single = self.compiled(1)
         for slot, client in enumerate(batch.clients):
             rows = [x[slot : slot + 1] for x in batch.rows]
@@ -345,13 +351,13 @@ _LOST_WORKERS = (  # of concurrent.futures, loky, Dask, Ray
 
 
 def _what_to_do(error: BaseException) -> str:
-    """Advice after a client's failure; a batch that was called off says nothing about its clients."""
+    """Gives advice after a failure; a cancelled batch does not blame its clients."""
     if isinstance(error, CancelledError | asyncio.CancelledError) or "Cancelled" in type(error).__name__:
-        return "Its work was called off, as when a cluster is closed or a worker leaves: run the round again."
+        return "The task was cancelled, for example because a cluster closed or a worker left: run the round again."
     if getattr(error, "worker_lost", False):
         return (
-            "Its worker process ended, or still computes. This engine starts new workers for the next run: run the "
-            "round again, or raise `timeout_seconds`."
+            "Its worker process ended, or is still computing. This engine starts new workers for the next run: run "
+            "the round again, or increase `timeout_seconds`."
         )
     if type(error).__name__ in _LOST_WORKERS:
         return (

@@ -1,4 +1,4 @@
-"""Clients' data that are read one client at a time, so that they need not fit in memory."""
+"""Readers of client data that need not fit in memory."""
 
 import dataclasses
 import itertools
@@ -19,13 +19,13 @@ COUNT = "n"
 
 
 class ClientReader:
-    """Stands for a `[clients, ...]` argument of a program, whose rows are read when a stage needs them.
+    """Replaces a `[clients, ...]` argument; its rows are read when a stage needs them.
 
-    Every pass over the clients reads them again: a scan of ten rounds reads ten times.
+    Every pass over the clients reads the rows again: a scan of ten rounds reads ten times.
 
     Args (of the constructor):
         source: `(client_id, data)` pairs, `data` a pytree of arrays of one client, of the same shapes for all.
-            Something that can be iterated several times (a list, a dataset), or a function without arguments that
+            A source that can be iterated several times (a list, a dataset), or a function without arguments that
             returns an iterator.
         clients: Number of clients. Default: `len(source)`.
 
@@ -44,8 +44,8 @@ class ClientReader:
         self._source = source
         if clients is None and not hasattr(source, "__len__"):
             message = (
-                f"`ClientReader` was given a {type(source).__name__}, which has no length, and no `clients`. A program "
-                "is traced for a known number of clients: pass `clients=n`, or a source with a length."
+                f"`ClientReader` was given a {type(source).__name__}, which has no length, and no `clients`. A "
+                "program is traced for a fixed number of clients: pass `clients=n`, or a source with a length."
             )
             raise ProgramError(message)
         if not callable(source) and iter(source) is source:
@@ -58,8 +58,8 @@ class ClientReader:
         first = next(iter(self), None)
         if first is None:
             message = (
-                "`ClientReader` was given a source without any client. The first client gives the shapes of one "
-                "client's data: pass at least one `(client_id, data)` pair."
+                "`ClientReader` was given a source without any client. The first client determines the shapes of the "
+                "client data: pass at least one `(client_id, data)` pair."
             )
             raise ProgramError(message)
         leaves, structure = jax.tree.flatten(first[1])
@@ -67,7 +67,7 @@ class ClientReader:
         self.avals: tuple[Any, ...] = as_avals(leaves)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        """The pairs, from the first."""
+        """Iterates over the pairs from the first client on."""
         return iter(self._source() if callable(self._source) else self._source)
 
     @property
@@ -79,11 +79,11 @@ class ClientReader:
 
     @property
     def rows(self) -> PyTree[Array]:
-        """The whole argument with leaves that say where to read them."""
+        """The whole argument, with leaves that refer to this reader."""
         return jax.tree.unflatten(self.structure, [ReadRows(self, index) for index in range(len(self.avals))])
 
     def read_batches(self, size: int, stage: str) -> Iterator[tuple[tuple[Any, ...], list[np.ndarray]]]:
-        """Ids and leaves `[clients, ...]` of `size` clients at a time, the last time of those that are left.
+        """Yields ids and leaves `[clients, ...]` of `size` clients; the last batch may be smaller.
 
         Raises:
             EngineError: as `read`.
@@ -121,8 +121,8 @@ class ClientReader:
         except Exception as error:
             message = (
                 f"stage {stage} could not read a client: the `ClientReader` raised {type(error).__name__}: {error}, "
-                f"after client {last!r}. Each client's data are read when the run reaches it: correct the source for "
-                "that client; the exception above points to the line."
+                f"after client {last!r}. Clients are read when the run reaches them: correct the source for this "
+                "client; the exception above points to the line."
             )
             raise EngineError(message, stage=stage) from error
 
@@ -136,7 +136,7 @@ class ClientReader:
                 f"stage {stage} read client {identity!r} with data {structure} of {', '.join(map(str, given))}, but "
                 f"the first client's are {self.structure} of {', '.join(map(str, self.avals))}. All clients of a "
                 "program have the same shapes and dtypes: pad their examples (see `workbench.federated.data`), or run "
-                "them in programs of their own."
+                "them in separate programs."
             )
             raise EngineError(message, stage=stage, client=identity)
         return [np.asarray(leaf) for leaf in leaves]
@@ -157,13 +157,13 @@ class ReadRows:
 
 
 def as_avals(leaves: Sequence[Any], *, rows: bool = False) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """Shape and dtype of one client's leaves; of leaves `[clients, ...]` with `rows`."""
+    """Shapes and dtypes of one client's leaves; with `rows`, of one row of `[clients, ...]` leaves."""
     arrays = [np.asarray(leaf) for leaf in leaves]
     return tuple(jax.ShapeDtypeStruct(x.shape[rows:], jax.dtypes.canonicalize_dtype(x.dtype)) for x in arrays)
 
 
 def padded(columns: dict[str, np.ndarray], length: int) -> dict[str, np.ndarray]:
-    """Columns of one client, cut or filled up with zeros to a length, and the number of examples that are left."""
+    """Truncates or zero-pads a client's columns to a length; adds the number of examples."""
     count = 0
     arrays = {}
     for name, values in columns.items():
@@ -174,11 +174,11 @@ def padded(columns: dict[str, np.ndarray], length: int) -> dict[str, np.ndarray]
 
 
 def wrong_number(stage: str, expected: int, found: str) -> str:
-    """The message about a source with more or fewer clients than the program was traced for."""
+    """Formats the error for a source with more or fewer clients than the traced program."""
     return (
         f"stage {stage} read {found} clients, expected {expected}: the program was traced for {expected}, and the "
-        f"`ClientReader` gave {found}. Every pass must read the same number of clients: pass `clients=` what the "
-        "source really has."
+        f"`ClientReader` gave {found}. Every pass must read the same number of clients: pass the actual number of "
+        "clients of the source as `clients=`."
     )
 
 
@@ -192,7 +192,7 @@ class Batch:
 
 
 def batches(rows: Sequence[Any], clients: int, size: int, stage: str) -> Iterator[Batch]:
-    """The rows of a pass, batch by batch; the last one is filled up with copies of its first client."""
+    """Yields the rows of a pass by batch; the last batch is padded with its first client."""
     readers = {id(x.reader): x.reader for x in rows if isinstance(x, ReadRows)}
     streams = {key: reader.read_batches(size, stage) for key, reader in readers.items()}
     for index, start in enumerate(range(0, clients, size)):

@@ -1,4 +1,4 @@
-"""Rounds that go on with the clients that have answered: how many a round needs, and who answered in each."""
+"""Quorums of rounds, and the clients that answered in each round."""
 
 import dataclasses
 import math
@@ -17,19 +17,19 @@ from workbench.primitives import only_present
 
 @dataclasses.dataclass(frozen=True)
 class Quorum:
-    """Number of clients that a round needs (or a share up to 1.0), and its time limit for the others."""
+    """Number (or share up to 1.0) of clients that a round needs, and the deadline for all others."""
 
     clients: int | float
     deadline_seconds: float | None
 
     def of(self, clients: int) -> int:
-        """The least number of answers for this number of clients."""
+        """Minimum number of answers for this number of clients."""
         return min(clients, math.ceil(self.clients * clients) if isinstance(self.clients, float) else self.clients)
 
 
 @dataclasses.dataclass(frozen=True)
 class PresentRows:
-    """Stands for the mask of the clients of a placement that answered in the present round."""
+    """Placeholder for the mask of clients that answered in the current round."""
 
     placement: Placement
 
@@ -52,11 +52,11 @@ class Cohorts:
         return self._present.get((self.round, placement))
 
     def decide(self, placement: Placement, present: np.ndarray) -> None:
-        """Keeps who answered in the first pass of the round."""
+        """Stores the clients that answered in the first pass of the round."""
         self._present[self.round, placement] = present
 
     def size(self, placement: Placement, wanted: int) -> int:
-        """Clients of a batch: in all passes of a run the same, so that a client's batch is there or missing."""
+        """Batch size: the same in all passes of a run, so that whole batches are missing."""
         return self._sizes.setdefault(placement, wanted)
 
 
@@ -64,7 +64,7 @@ def check_quorum(engine: str, quorum: float | None, deadline_seconds: float | No
     """Checks the options `quorum` and `deadline_seconds` of an engine.
 
     Raises:
-        ProgramError: for what is no number of clients, no share, or no number of seconds.
+        ProgramError: if `quorum` is not a number or share of clients, or `deadline_seconds` is not positive.
     """
     timed = deadline_seconds is None or (isinstance(deadline_seconds, int | float) and deadline_seconds > 0)
     if quorum is None and deadline_seconds is None:
@@ -74,7 +74,8 @@ def check_quorum(engine: str, quorum: float | None, deadline_seconds: float | No
     if quorum is None or not timed or not (is_share or is_count):
         message = (
             f"`{engine}` was given quorum={quorum!r} and deadline_seconds={deadline_seconds!r}. A round waits for all "
-            "clients until the deadline, and goes on with those who answered once they are a quorum: pass `quorum` as "
+            "clients until the deadline, and then continues with the clients that answered once they reach the "
+            "quorum: pass `quorum` as "
             "a number of clients (an int from 1) or a share (a float up to 1.0), and `deadline_seconds` above 0."
         )
         raise ProgramError(message)
@@ -82,13 +83,13 @@ def check_quorum(engine: str, quorum: float | None, deadline_seconds: float | No
 
 
 def absent_rows(aval: Aval, count: int) -> np.ndarray:
-    """Rows of `count` clients that did not answer: NaN, 0 in integers."""
+    """Rows of `count` clients that did not answer: NaN for floats, 0 for integers."""
     fill = np.nan if jax.numpy.issubdtype(aval.dtype, jax.numpy.inexact) else 0
     return np.full((count, *aval.shape[1:]), fill, aval.dtype)
 
 
 def placements_of(plan: Plan) -> list[Placement]:
-    """The placements whose clients a plan computes apart, loops included."""
+    """Placements whose clients a plan computes separately, including those in loops."""
     seen = {phase.placement: None for phases in find_phases(plan, alike=False).values() for phase in phases}
     for body in _bodies(plan):
         seen.update(dict.fromkeys(placements_of(plan_jaxpr(body, plan.name))))
@@ -96,7 +97,7 @@ def placements_of(plan: Plan) -> list[Placement]:
 
 
 def of_present(fn: Callable, placements: Sequence[Placement]) -> Callable:
-    """`fn` with the masks of present clients as its first argument; every reduction takes the present alone."""
+    """Adds masks of present clients as first argument of `fn`; reductions use only these clients."""
 
     def present(masks: Sequence[jax.Array], *args: PyTree[jax.Array]) -> PyTree[jax.Array]:
         with only_present(dict(zip(placements, masks, strict=True))):
@@ -114,12 +115,12 @@ def check_rows(plan: Plan) -> None:
             are computed both in a loop of rounds and outside.
     """
     if find_phases(plan, alike=False) and any(placements_of(plan_jaxpr(body, plan.name)) for body in _bodies(plan)):
-        _refuse(plan, "it computes clients in its rounds and, for all rounds together, outside of their loop")
+        _refuse(plan, "it computes clients both inside and outside the loop of its rounds")
     _check_rows(plan, set())
 
 
 def _check_rows(plan: Plan, given: set[Var]) -> set[Var]:
-    """The variables with rows of clients, given those among the arguments."""
+    """Finds the variables with rows of clients, starting from those of the arguments."""
     rows = {v for phases in find_phases(plan, alike=False).values() for phase in phases for v in phase.kept} | given
     for step in plan.steps:
         read = [v for v in step.inputs if v in rows]

@@ -1,4 +1,4 @@
-"""Runs a client's function operation by operation, so that values can be looked at and failures have a line."""
+"""Runs a client's function operation by operation to show values and failing lines."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ from workbench.records.program import SourceLine
 class Observed:
     """One operation of one client with its values; an inner client's name follows that of its outer client: `2/0`.
 
-    `steps` are the iterations of the client's own loops that it is in, the outermost first.
+    `steps` are the current iterations of the client's loops, outermost first.
     """
 
     stage: str
@@ -35,12 +35,12 @@ class Observed:
 
 
 def trace_client(work: Pass, batch: Batch, *, watch: Callable[[Observed], None] | None, check_nan: bool) -> list[Any]:
-    """The outputs of the pass's function for the single client of `batch`, computed operation by operation."""
+    """Computes the single client of `batch` operation by operation."""
     return interpret_client(work, batch, TracedClient(work.stage, work.name, batch.clients[0], watch, check_nan))
 
 
 def interpret_client(work: Pass, batch: Batch, client: "TracedClient") -> list[Any]:
-    """As `trace_client`, by a `client` of one's own."""
+    """Runs `trace_client` with a custom `client` interpreter."""
     phase, path = work.phase, work.function(1).path
     values: dict[Any, Any] = {}
     for v, rows in zip(phase.rows, batch.rows, strict=True):
@@ -72,11 +72,11 @@ class TracedClient(PythonInterpreter):
         self.steps: tuple[int, ...] = ()
 
     def enter(self, stage: str, name: str) -> None:
-        """The stage whose function comes next."""
+        """Sets the stage of the next function."""
         self.stage, self.name = stage, name
 
     def iteration(self, flow: Scan | While, number: int, operands: Sequence[Any]) -> list[Any]:
-        """One iteration of a loop of the client's own."""
+        """Runs one iteration of a loop in the client function."""
         self.steps = (*self.steps, number)
         try:
             return self.run(flow.body, operands)
@@ -84,7 +84,7 @@ class TracedClient(PythonInterpreter):
             self.steps = self.steps[:-1]
 
     def bind(self, equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
-        """One operation, which a watcher sees and whose NaN is an error."""
+        """Runs one operation, passes it to the watcher, and checks for NaNs."""
         if equation.primitive is map_p:
             return self.map_clients(equation.params, operands)
         try:
@@ -108,13 +108,13 @@ class TracedClient(PythonInterpreter):
         shown = ", ".join(" ".join(str(x).split())[:80] for x in operands[:4])
         message = (
             f"client {self.client!r} in stage {self.stage} (`{self.name}`), at {line}: the operation "
-            f"`{equation.primitive.name}` {what}. Its inputs were {shown}. The line is that of your code which made "
-            "the operation: correct it, or the data of this client; a `watch` function sees every value before it."
+            f"`{equation.primitive.name}` {what}. Its inputs were {shown}. The operation comes from this line of your "
+            "code: correct the line, or the data of this client; a `watch` function sees every earlier value."
         )
         return EngineError(message, stage=self.stage, client=self.client)
 
     def map_clients(self, params: dict[str, Any], operands: Sequence[Any]) -> list[Any]:
-        """An inner placement: its clients one after the other as well."""
+        """Runs an inner placement, one client after another."""
         outputs = []
         for index in range(params["placement"].size):
             inner = self.inner(f"{self.name}.{params['name']}", f"{self.client}/{index}")

@@ -1,4 +1,4 @@
-"""Imports programs that were written against DrJAX, so that the plan sees their clients one by one."""
+"""Import of DrJAX programs, so that plans contain their client functions."""
 
 import contextvars
 import functools
@@ -17,7 +17,7 @@ _LOCK = threading.Lock()
 
 
 class _Importing:
-    """One call of an imported function: counts the DrJAX programs that were entered."""
+    """One call of an imported function; counts the DrJAX programs that it enters."""
 
     programs = 0
 
@@ -26,19 +26,19 @@ _importing: contextvars.ContextVar[_Importing | None] = contextvars.ContextVar("
 
 
 def from_drjax(fn: Callable) -> Callable:
-    """A program written against DrJAX as one of ours: for every engine, `workbench.jit`, `plan` and `inspect`.
+    """Imports a DrJAX program for every engine, `workbench.jit`, `plan` and `inspect`.
 
-    DrJAX inlines its map, so that its jaxpr no longer says what one client does, and tracing it again for one client
-    gives wrong gradients without a word. Here the function is traced as it is, with each of DrJAX's five
-    operations bound to the same primitive of ours; files that import DrJAX need no edit.
+    DrJAX inlines its map, so its jaxpr no longer contains the function of one client. Tracing the jaxpr again for one
+    client gives wrong gradients without an error. `from_drjax` traces the unchanged function and binds each of DrJAX's
+    five operations to the matching workbench primitive; files that import DrJAX need no edit.
 
     Args:
-        fn: A `drjax.program`, or any function that calls some, also a derivative of one. What `jax.jit` made of it is
-            traced without that `jit`; inside `fn` no DrJAX program may be compiled on its own.
+        fn: A `drjax.program`, a function that calls DrJAX programs, or a derivative of either. If `fn` is jitted, it is
+            traced without that `jit`; inside `fn` no DrJAX program may be jitted separately.
 
     Returns:
-        A function with the same arguments and results. What it computes on placed values outside `map_fn` is done by
-        the server on the rows of all clients.
+        A function with the same arguments and results. Operations on placed values outside `map_fn` run at the server,
+        on the rows of all clients.
 
     Raises:
         MissingDependencyError: if DrJAX is not installed.
@@ -57,8 +57,8 @@ def from_drjax(fn: Callable) -> Callable:
     """
     if not callable(fn):
         message = (
-            f"`from_drjax` was given {fn!r}, of type {type(fn).__name__}. It imports a function that calls DrJAX "
-            "programs: pass the decorated function itself, then call what comes back with its arguments."
+            f"`from_drjax` was given {fn!r}, of type {type(fn).__name__}. `from_drjax` imports a function that calls "
+            "DrJAX programs: pass the decorated function itself, then call the returned function with its arguments."
         )
         raise ProgramError(message)
     _install()
@@ -75,9 +75,9 @@ def from_drjax(fn: Callable) -> Callable:
         if not call.programs:
             name = getattr(plain, "__name__", type(plain).__name__)
             message = (
-                f"`{name}` entered no DrJAX program while it was traced. Either it calls none, or `jax.jit` inside "
-                "the function had traced its programs before: pass functions decorated by "
-                "`drjax.program`, and compile the whole with `workbench.jit(from_drjax(fn))` instead."
+                f"`{name}` entered no DrJAX program while it was traced. Either it calls no DrJAX program, or "
+                "`jax.jit` inside the function had traced its programs before: pass functions decorated with "
+                "`drjax.program`, and compile the whole function with `workbench.jit(from_drjax(fn))` instead."
             )
             raise ProgramError(message)
         return result
@@ -85,15 +85,15 @@ def from_drjax(fn: Callable) -> Callable:
     return imported
 
 
-def _without_jit(fn: Foreign) -> Callable:  # what `jax.jit` returns has no type that says `__wrapped__`
-    """The function itself: what `jax.jit` had traced before is in its cache, bound to DrJAX's operations."""
+def _without_jit(fn: Foreign) -> Callable:  # the return type of `jax.jit` does not declare `__wrapped__`
+    """Unwraps `jax.jit`: its cache contains traces bound to DrJAX's operations."""
     while isinstance(fn, Jitted) or (hasattr(fn, "lower") and hasattr(fn, "__wrapped__")):
         fn = fn.fn if isinstance(fn, Jitted) else fn.__wrapped__
     return fn
 
 
 def _install() -> None:
-    """Teaches DrJAX, once, to bind its operations to ours in the calls that ask for it, and in no others."""
+    """Patches DrJAX once to bind workbench primitives, only in calls that ask for them."""
     try:
         from drjax._src import api  # noqa: PLC2701 - its operations are bound nowhere else; versions are pinned
     except ImportError as missing:

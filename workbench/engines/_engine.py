@@ -49,20 +49,20 @@ KEPT_PLANS = 8
 
 
 class Engine(abc.ABC):
-    """Runs programs somewhere. A subclass says how the clients of one pass are computed."""
+    """Runs programs somewhere. Subclasses define how the clients of one pass are computed."""
 
     name: str = ""
-    quorum: Quorum | None = None  # of engines whose rounds can go on without some clients
+    quorum: Quorum | None = None  # set by engines that support a quorum
 
     @functools.cached_property
     def _known(self) -> dict[Any, tuple[PlannedCall, PlanInterpreter]]:
-        """Plans with what is compiled for them, by program and shapes, the newest last."""
+        """Cached interpreters (plans with compiled stages) by program and shapes, newest last."""
         return {}
 
     def run(
         self, fn: Callable, *args: object, progress: Progress | None = None, cancel: threading.Event | None = None
     ) -> RunRecord:
-        """Runs a program by its plan: the server's stages here, the clients' where this engine puts them.
+        """Runs a program: server stages in this process, client stages on this engine.
 
         The second run of the same function with the same shapes traces and compiles nothing.
 
@@ -73,9 +73,8 @@ class Engine(abc.ABC):
                 clients.
             cancel: A `threading.Event`; once it is set the run ends with an `EngineError`.
 
-        Returns:
-            What happened: seconds and bytes per stage and client, where each ran. `results` is what `fn` returns.
-            Tracing and compiling stages counts as `warmup_seconds`.
+        Returns: The run record: seconds and bytes per stage and client, and where each client ran. `results` is what
+            `fn` returns. Tracing and compiling stages counts as `warmup_seconds`.
 
         Raises:
             ProgramError: if `fn` is not a function.
@@ -88,11 +87,11 @@ class Engine(abc.ABC):
     def _ran(
         self, fn: Callable, args: tuple[Any, ...], progress: Progress | None, cancel: threading.Event | None
     ) -> tuple[RunRecord, PlanInterpreter]:
-        """Runs a program, and returns what happened with the plan of this very run."""
+        """Runs a program, and returns its run record and the plan of this run."""
         if not callable(fn):
             message = (
-                f"`{type(self).__name__}.run` was given {fn!r} as its program, of type {type(fn).__name__}. It traces "
-                "a call of a function: pass the function itself, then its arguments."
+                f"`{type(self).__name__}.run` was given {fn!r} as its program, of type {type(fn).__name__}. `run` "
+                "traces a call of a function: pass the function itself, then its arguments."
             )
             raise ProgramError(message)
         fn = fn.fn if isinstance(fn, Jitted) else fn
@@ -101,7 +100,7 @@ class Engine(abc.ABC):
         if refused:
             raise EngineError(refused)
         recorder = RunRecorder(getattr(fn, "__name__", type(fn).__name__), self.name, progress, cancel)
-        # Engines put clients elsewhere than on the mesh of this process, so the program is traced without it.
+        # Engines compute clients outside the mesh of this process, so the program is traced without the mesh.
         with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), ())):
             return self._run(fn, args, recorder)
 
@@ -113,7 +112,7 @@ class Engine(abc.ABC):
         listened = bool(listeners())
         key = (fn, listened, jax.tree.structure(shapes), *map(str, jax.tree.leaves(shapes)))
         started = time.perf_counter()
-        # Taken out while it runs, so that two threads never share the interpreter of one run.
+        # Removed during the run, so that two threads never share one interpreter.
         traced, walk = self._known.pop(key, None) or self._planned(fn, shapes, listened)
         walk.shared_run.recorder, walk.shared_run.loops = recorder, 0
         walk.shared_run.cohorts = None if self.quorum is None else Cohorts(self.quorum)
@@ -154,7 +153,7 @@ class Engine(abc.ABC):
         context = RunContext(self._compute, RunRecorder(plan.name, self.name, None, None), masks=masks)
         return traced, PlanInterpreter(plan, "", context)
 
-    def _begin(self, plan: Plan, inputs: list[Any], recorder: RunRecorder) -> None:  # noqa: B027 - most have nothing to begin
+    def _begin(self, plan: Plan, inputs: list[Any], recorder: RunRecorder) -> None:  # noqa: B027 - optional
         """Prepares an engine before the first stage of a run; the default does nothing."""
 
     @abc.abstractmethod
@@ -163,12 +162,12 @@ class Engine(abc.ABC):
 
 
 def table_of_clients(engine: str, record: RunRecord, walk: PlanInterpreter) -> tuple[list[Any], dict[str, np.ndarray]]:
-    """The clients' ids, and the results of a run that have a row for each client, by their names "out[0]" and so on.
+    """Collects client ids and the results with a row per client, named "out[0]" and so on.
 
-    What a loop returns for each client and round is one row for each client, `[rounds, ...]`.
+    A loop's result for each client and round is one row for each client, `[rounds, ...]`.
 
     Raises:
-        ProgramError: if no result has such rows, or if they are of clients of several placements.
+        ProgramError: if no result has such rows, or if the rows belong to clients of several placements.
     """
     axes = _axes_of_rows(walk.plan)
     paths, _ = jax.tree_util.tree_flatten_with_path(record.results)
@@ -182,15 +181,15 @@ def table_of_clients(engine: str, record: RunRecord, walk: PlanInterpreter) -> t
     if {len(x) for x in rows.values()} != {len(ids)}:
         message = (
             f"`{engine}.run` was given a `write_to`, and `{record.name}` returned {len(rows)} results with a row for "
-            f"each of the {len(ids)} clients. A table takes the rows of the clients of one placement: return what "
-            "`map_fn` gave, and use an engine without `write_to` for other programs."
+            f"each of the {len(ids)} clients. A table takes the rows of the clients of one placement: return a result "
+            "of `map_fn`, and use an engine without `write_to` for other programs."
         )
         raise ProgramError(message)
     return ids, rows
 
 
 def _axes_of_rows(plan: Plan) -> dict[Var, int]:
-    """The axis of clients of each variable with rows of clients; loops put their iterations before it."""
+    """Maps variables with client rows to their client axis; loops put their iterations before it."""
     axes = {v: 0 for phases in find_phases(plan, alike=False).values() for phase in phases for v in phase.kept}
     for step in plan.steps:
         flow = control_flow(step.equation) if step.kind == "loop" else None
@@ -207,7 +206,7 @@ def _is_reader(x: object) -> bool:
 
 
 def as_struct(x: object) -> jax.ShapeDtypeStruct:
-    """An argument without its values and its place: types of a mesh would tie the plan to it."""
+    """Describes an argument without values and sharding, so that the plan does not depend on a mesh."""
     aval = _jax_compat.aval_of(x)
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype, weak_type=aval.weak_type)
 
@@ -217,6 +216,6 @@ def _as_input(x: object, aval: Aval) -> object:
 
 
 def without_emissions(plan: Plan, count: int) -> Plan:
-    """The plan with its first outputs only: nobody listens to what it emits."""
+    """The plan with only its first outputs, because nothing reads its emitted values."""
     used = [i < count for i in range(len(plan.closed.out_avals))]
     return plan_jaxpr(_jax_compat.drop_unused_outputs(plan.closed, used), plan.name)
