@@ -246,7 +246,7 @@ def test_missing_beam_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
     [
         ({"runner": "apache_beam.runners.dask.dask_runner.DaskRunner"}, EngineError, "wrong sums.*Executor"),
         ({"options": "--x=1"}, ProgramError, "a list of flags"),
-        ({"runner": object(), "own_process": True}, ProgramError, "a runner goes by its name"),
+        ({"runner": object(), "own_process": True}, ProgramError, "runner is sent to another process by name"),
         ({"clients_per_batch": 0}, ProgramError, "clients_per_batch=0.*positive int"),
     ],
     ids=["DaskRunner", "options", "runner", "batch"],

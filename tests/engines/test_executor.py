@@ -184,7 +184,7 @@ def test_closed_pool_says_so():
 
 
 def test_callbacks_cannot_travel():
-    with pytest.raises(EngineError, match=r"stage 0 \(`one`\) could not be made ready to travel.*no callbacks"):
+    with pytest.raises(EngineError, match=r"stage 0 \(`one`\) could not be exported.*callbacks are not possible"):
         Executor(Shipping()).run(wb.program(clients=5)(printing), np.ones(5, np.float32))
 
 
@@ -257,7 +257,7 @@ def test_work_that_is_called_off_blames_no_clients_data():
             return future
 
     x, y = client_data()
-    with pytest.raises(EngineError, match="called off") as caught:
+    with pytest.raises(EngineError, match="task was cancelled") as caught:
         Executor(Closed()).run(fedavg, start(), (x, y))
     assert "data" not in str(caught.value)
 
@@ -313,7 +313,7 @@ def test_workers_that_hang_are_replaced():
     engine.timeout_seconds = 3
     for pid in list(engine.pool._processes):  # pyright: ignore[reportAttributeAccessIssue]
         os.kill(pid, signal.SIGSTOP)
-    with pytest.raises(EngineError, match="This engine has ended them and made a new pool"):
+    with pytest.raises(EngineError, match="This engine has killed the workers and made a new pool"):
         engine.run(_scaled, *args)
     engine.timeout_seconds = None
     assert engine.run(_scaled, *args).results.tolist() == [3.5] * 3

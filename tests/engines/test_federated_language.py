@@ -107,7 +107,7 @@ def test_inner_placement_is_local_work_and_reported():
         return wb.reduce_mean(wb.map_fn(lambda rows: wb.reduce_max(rows, over="clients"), x, over="pods"), over="pods")
 
     computation = to_federated_language(pods, np.ones((2, 3), np.float32))
-    assert computation.notes == ("an inner placement of the clients is local work of a client here",)
+    assert computation.notes == ("an inner placement becomes local work of a client",)
 
 
 def _server_made_rows(x: Any) -> Any:
@@ -131,9 +131,9 @@ def _talking(x: Any) -> Any:
     ("fn", "expected"),
     [
         (lambda x: rounds(start(), client_data())[1] + x[0], r"rounds or branches in `scan`.*export one round"),
-        (_server_made_rows, "rows .* that the server made one for each"),
+        (_server_made_rows, "rows .* that the server made for each client"),
         (_read_as_a_whole, "a server stage reads the rows .* gets aggregates only"),
-        (_talking, "clients talk to each other"),
+        (_talking, "clients communicate with each other"),
     ],
     ids=["loop", "rows of the server", "rows for the server", "talk"],
 )
@@ -271,7 +271,7 @@ def test_pods_give_the_results_of_the_program():
 @needs_language
 @pytest.mark.parametrize("fn", [printing, failing], ids=["of a client", "of the server"])
 def test_callbacks_are_refused(fn: Any):
-    with pytest.raises(ProgramError, match="calls Python back, by the address of a function in this process"):
+    with pytest.raises(ProgramError, match="has Python callbacks, which are addresses in this process"):
         to_federated_language(wb.program(clients=3)(fn), np.ones(3, np.float32))
 
 

@@ -84,6 +84,7 @@ def check_folder(engine: str, folder: str | Path | None) -> None:
         message = (
             f"`{engine}` was given folder={str(folder)!r}, in which no file can be written: {brief(error)}. The "
             "engine stores rows there, and this process and all workers read them by the same path. Pass an existing "
-            'folder that all of them can access, or an address such as "s3://bucket/tmp" (extra `storage`, and s3fs for s3).'
+            'folder that all of them can access, or an address such as "s3://bucket/tmp" (extra `storage`, and s3fs '
+            "for s3)."
         )
         raise ProgramError(message) from error

@@ -28,8 +28,8 @@ from workbench.engines._remote import Reply, Task, Values, fingerprint, run_task
 from workbench.engines._run_recorder import brief
 from workbench.errors import EngineError, ProgramError
 
-_MOST_SENT_BYTES = 2**20  # of the stage and the server's values; above they go to a file that a worker reads once
-_TRIES = 3  # of a batch whose answer is not its own
+_MOST_SENT_BYTES = 2**20  # of the stage and the server's values; larger ones go to a file that each worker reads once
+_TRIES = 3  # attempts for a batch that gets a foreign answer
 _LOG = logging.getLogger("workbench.engines")
 
 Future = concurrent.futures.Future
@@ -39,25 +39,26 @@ class Executor(Engine):
     """Computes batches of clients as tasks of an executor.
 
     Works with `ThreadPoolExecutor`, with loky's `get_reusable_executor()` and `ProcessPoolExecutor` in a "spawn" or
-    "forkserver" context, and with Dask's `Client.get_executor()` (extra `dask`). To other processes a stage travels as
-    StableHLO with its versions, never as pickled code, and is compiled once per worker. Where only reductions read the
-    clients, a task returns the partial result of its batch and not the clients' rows. Workers must be able to import
-    `workbench`. Worker processes of this machine that computed a task end when this process does, however it ends.
+    "forkserver" context, and with Dask's `Client.get_executor()` (extra `dask`). Stages are sent to other processes as
+    versioned StableHLO, never as pickled code, and are compiled once per worker. If only reductions read the clients, a
+    task returns the partial result of its batch instead of the clients' rows. Workers must be able to import
+    `workbench`. Worker processes on this machine that computed a task end when this process ends or is killed.
 
     Args (of the constructor):
-        pool: The executor. It stays yours: it is not shut down.
-        clients_per_task: Clients that one task computes together. "auto": up to 32, so that every worker has some.
-        check_nan: End the run at the first NaN that leaves a client, and name that client.
-        platforms: Platforms that stages are exported for, as ("cpu",). Default: that of this process.
-        timeout_seconds: End the run after this time without an answer of any task. Default: wait as long as the pool
-            lives. Worker processes that hang are ended.
-        quorum: Go on with the clients that answered, once they are this number or share (as 0.9). The others
-            are absent from every reduction of that round and from its derivative, as with `where=`; `notes` of the
-            record name them. The first pass of a round decides; a round is an iteration of the outermost loop. Rows of
-            absent clients are NaN, 0 in integers.
-        deadline_seconds: With `quorum`, wait this time for all clients. Default: not beyond the quorum.
-        backups: Send a second copy of each late batch to workers that have nothing else to do, and take the answer
-            that comes first. Both copies give the same bytes.
+        pool: The executor. The engine does not shut it down.
+        clients_per_task: Clients that one task computes together. "auto": up to 32, so that every worker gets clients.
+        check_nan: End the run at the first NaN that a client returns, and name this client.
+        platforms: Platforms that stages are exported for, as ("cpu",). Default: the platform of this process.
+        timeout_seconds: End the run if no task answers for this time. Default: wait as long as the pool lives. Worker
+            processes that hang are killed.
+        quorum: Continue once this number or share of clients (such as 0.9) answered. All other clients are excluded
+            from every reduction of this round and from its derivative, as with `where=`; the `notes` of the record name
+            them. The first pass of a round decides; a round is an iteration of the outermost loop. Rows of absent
+            clients are NaN for floats and 0 for integers.
+        deadline_seconds: With `quorum`, wait this time for all clients. Default: do not wait after the quorum is
+            reached.
+        backups: Send a second copy of each late batch to idle workers, and take the first answer. Both copies give the
+            same bytes.
 
     Raises:
         EngineError: if `pool` makes its processes by forking this one: JAX hangs after a fork.
@@ -75,8 +76,8 @@ class Executor(Engine):
 
     References:
         Dean and Ghemawat, "MapReduce", OSDI 2004, section 3.6: backup tasks.
-        Measured by hand on 2 cores: 0.6 ms per client and round on threads, 0.8 on loky and 0.9 on Dask at 32 clients
-        per task, 10 on Dask at one client per task.
+        Measured once on 2 cores, per client and round: at 32 clients per task 0.6 ms on threads, 0.8 ms on loky and 0.9
+        ms on Dask; at one client per task 10 ms on Dask.
     """
 
     def __init__(
@@ -110,7 +111,7 @@ class Executor(Engine):
         answers = _Answers(self, work, size, self._sender(work, size), digest)
         try:
             answers.collect(workers)
-        finally:  # also that which was waited for when the run was cancelled or interrupted
+        finally:  # also pending tasks after a cancellation or an interrupt
             answers.cancel()
 
     def _sender(self, work: Pass, size: int) -> Callable[[Batch], Future]:
@@ -137,7 +138,7 @@ class Executor(Engine):
         return send
 
     def _held(self, work: Pass) -> tuple[HeldClients | None, tuple[tuple[int, int], ...]]:
-        """The reader whose clients the workers of this pool hold, and which rows of the pass these are."""
+        """Finds the reader whose clients are stored on this pool's workers, and its rows."""
         owner = getattr(self.pool, "_client", getattr(self.pool, "_ray", None))
         readers = [x.reader for x in work.rows if isinstance(x, ReadRows) and isinstance(x.reader, HeldClients)]
         reader = next((x for x in readers if owner is not None and x.cluster.owner is owner), None)
@@ -147,7 +148,7 @@ class Executor(Engine):
         return reader, tuple((i, x.index) for i, x in rows if isinstance(x, ReadRows) and x.reader is reader)
 
     def _batches(self, work: Pass, size: int) -> Iterator[Batch]:
-        """The batches of a pass; those whose clients the workers hold have no rows of these here."""
+        """Yields the batches of a pass, without rows of clients that the workers store."""
         reader, held = self._held(work)
         if reader is None:
             yield from work.batches(size)
@@ -158,7 +159,7 @@ class Executor(Engine):
             yield dataclasses.replace(batch, clients=reader.ids[first : first + len(batch.clients)])
 
     def _put(self, values: Values) -> object:
-        """The stage and the server's values where each worker gets them once per pass, if the pool has such a place."""
+        """Stores the stage and server values so that each worker gets them once, if the pool can."""
         client = getattr(self.pool, "_client", None)
         if client is not None:  # of Dask
             _check_dask(client)
@@ -181,13 +182,13 @@ class Executor(Engine):
             raise work.failed(batch, error, "the pool") from error
 
     def _broken(self, work: Pass, error: Exception) -> EngineError:
-        """The error for a pool that lost a worker; the next run has a new pool, where one can be made."""
+        """Makes the error for a lost worker, and a new pool for the next run if possible."""
         new = _remade(self.pool)
         self.pool = new or self.pool
         remedy = (
             "This engine has made a new pool: run the round again."
             if new is not None
-            else ("A pool that lost a worker takes no more tasks: make a new pool, and a new `Executor` of it.")
+            else ("A pool that lost a worker takes no more tasks: make a new pool and a new `Executor` with it.")
         )
         message = (
             f"stage {work.stage} (`{work.name}`) lost a worker process of {self.name}: {type(error).__name__}. The "
@@ -196,34 +197,34 @@ class Executor(Engine):
         return EngineError(message, stage=work.stage)
 
     def _late(self, work: Pass, batch: Batch, waited: float) -> EngineError:
-        """The error for a batch that took too long; its worker is replaced where the pool's settings are known."""
+        """Makes the error for a late batch; replaces its worker if the pool's settings are known."""
         new = _remade(self.pool)
         if new is not None:
             _end_workers(self.pool)
             self.pool = new
         message = (
             f"stage {work.stage} (`{work.name}`) did not answer for {list_clients(batch.clients)} within "
-            f"{waited:.1f} s; timeout_seconds={self.timeout_seconds}. A worker that hangs would hold the whole round: "
-            "raise `timeout_seconds`, give a task fewer clients, or look at the workers of the pool."
+            f"{waited:.1f} s; timeout_seconds={self.timeout_seconds}. A worker that hangs would block the whole "
+            "round: increase `timeout_seconds`, give a task fewer clients, or check the workers of the pool."
         )
-        message += " This engine has ended them and made a new pool." if new is not None else ""
+        message += " This engine has killed the workers and made a new pool." if new is not None else ""
         return EngineError(message, stage=work.stage, client=", ".join(map(str, batch.clients)))
 
 
 class _Answers:
-    """The answers of one pass: taken as they come, added in the order of their batches."""
+    """The answers of one pass: received in any order, added in batch order."""
 
     def __init__(self, engine: Executor, work: Pass, size: int, submit: Callable[[Batch], Future], digest: str) -> None:
         self.engine, self.work, self.size, self.submit, self.digest = engine, work, size, submit, digest
-        self.waiting: dict[Future, tuple[Batch, int]] = {}  # with how often it was sent
-        self.replies: dict[int, tuple[Batch, Reply]] = {}  # that came before their turn
+        self.waiting: dict[Future, tuple[Batch, int]] = {}  # with the number of copies sent
+        self.replies: dict[int, tuple[Batch, Reply]] = {}  # early answers
         self.missing: dict[int, tuple[Batch, str]] = {}
         self.turn = self.answered = 0
         self.quorum = work.undecided
         self.started = self.heard = time.perf_counter()
 
     def collect(self, workers: int) -> None:
-        """Sends all batches, at most two for each worker at a time, and adds their answers."""
+        """Sends all batches, at most two per worker at a time, and adds their answers."""
         source = self.engine._batches(self.work, self.size)
         exhausted = reason = None
         while not (reason := self.work.enough(self.answered, self.missing, self.started)) and not (
@@ -252,28 +253,28 @@ class _Answers:
         self._add()
 
     def cancel(self, number: int | None = None) -> None:
-        """Calls off what is still waited for, or the other copy of one batch."""
+        """Cancels all pending tasks, or the other copy of one batch."""
         for future in [x for x, (batch, _) in self.waiting.items() if number in (None, batch.index)]:
             future.cancel()
             del self.waiting[future]
 
     def _back_up(self, idle: int) -> None:
-        """Sends second copies of the batches that were sent first and have not answered."""
+        """Sends second copies of the oldest batches that have not answered."""
         copies = Counter(batch.index for batch, _ in self.waiting.values())
         late = [(batch, tries) for batch, tries in self.waiting.values() if copies[batch.index] == 1]
         for batch, tries in late[: max(idle, 0)]:
             self.waiting[self.engine._submitted(self.submit, batch, self.work)] = batch, tries
 
     def _wait(self) -> None:
-        """Takes what has come; looks at `cancel` and the time ten times a second, so that nothing waits unseen."""
+        """Receives finished answers; checks `cancel` and the deadline ten times a second."""
         began = time.perf_counter()
-        if not (done := self._done()):  # `wait` does not see futures that were cancelled by their pool
+        if not (done := self._done()):  # `wait` does not report futures that their pool cancelled
             concurrent.futures.wait(self.waiting, 0.1, concurrent.futures.FIRST_COMPLETED)
             done = self._done()
         now = time.perf_counter()
         self.work.recorder.stage(self.work.stage, "server", 0.0, now - began)
         for future in done:
-            if future in self.waiting:  # and not the copy of one that came first
+            if future in self.waiting:  # not the copy of an answered batch
                 self.heard = now
                 self._take(future, *self.waiting.pop(future))
         if not done and self.waiting:
@@ -295,7 +296,7 @@ class _Answers:
         except (Exception, concurrent.futures.CancelledError) as error:
             _LOG.warning("stage %s: a worker failed: %s: %s", self.work.stage, type(error).__name__, error)
             if any(other.index == batch.index for other, _ in self.waiting.values()):
-                return  # its copy may answer
+                return  # its copy may still answer
             if self.quorum is not None:
                 self.missing[batch.index] = batch, brief(error)
                 return
@@ -313,7 +314,7 @@ class _Answers:
         self.answered += len(batch.clients)
 
     def _add(self) -> None:
-        """Adds the answers whose turn it is; a client that is missing adds nothing."""
+        """Adds the answers that are next in order; missing clients add nothing."""
         undecided = self.quorum is not None and self.work.present is None
         while self.turn in self.replies or (self.turn in self.missing and not undecided):
             if self.turn in self.replies:
@@ -335,14 +336,14 @@ class _Answers:
 
 
 def _remade(pool: Foreign) -> concurrent.futures.Executor | None:
-    """A pool with the settings of one that lost a worker; None where its settings are not known."""
+    """Makes a pool with the settings of a broken pool; None if its settings are not known."""
     known: Any = pool
     if type(pool) is concurrent.futures.ProcessPoolExecutor:
         return concurrent.futures.ProcessPoolExecutor(
             known._max_workers, known._mp_context, known._initializer, known._initargs,
             max_tasks_per_child=known._max_tasks_per_child,
         )  # fmt: skip
-    if type(pool).__name__ == "_ReusablePoolExecutor":  # of loky, which keeps its settings
+    if type(pool).__name__ == "_ReusablePoolExecutor":  # a loky pool, which stores its settings
         from loky import get_reusable_executor  # pyright: ignore[reportMissingImports] -- brought by the pool
 
         return get_reusable_executor(known._max_workers, reuse=False, kill_workers=True)  # pyright: ignore
@@ -354,36 +355,36 @@ def _is_loky(pool: object) -> bool:
 
 
 def _end_workers(pool: Foreign) -> None:
-    """Ends the processes of a pool, which do not listen while they compute."""
+    """Kills the processes of a pool; they ignore requests while they compute."""
     for process in list((getattr(pool, "_processes", None) or {}).values()):
         process.kill()
     pool.shutdown(wait=False, cancel_futures=True) if not _is_loky(pool) else pool.shutdown(wait=False)
 
 
 def _check_dask(client: Foreign) -> None:
-    """Every worker of a Dask cluster can import this package, in this version.
+    """Checks that every Dask worker can import this version of the package.
 
     Raises:
-        EngineError: naming the workers that cannot; a task that fails to load would be sent again without end.
+        EngineError: naming the workers that cannot; Dask would resend a task that fails to load forever.
     """
     seen = client.__dict__.setdefault("_workbench_checked", set())
     workers = set(client.scheduler_info(n_workers=-1)["workers"])
     if not (new := sorted(workers - seen)):
         return
-    # Of Python itself, so that a worker without the package can run the question.
+    # Uses only the standard library, so that a worker without the package can run this check.
     answers = client.run(eval, "__import__('workbench').__version__", workers=new, on_error="return")
     wrong = [f"{worker}: {answer}" for worker, answer in answers.items() if answer != __version__]
     if wrong:
         message = (
             f"workers of the Dask cluster do not have workbench {__version__}, which this process runs: "
-            f"{'; '.join(wrong)}. A worker computes stages with the same package: install that version there."
+            f"{'; '.join(wrong)}. Workers compute stages with the same package version: install it there."
         )
         raise EngineError(message)
     seen.update(new)
 
 
 def _scattered(client: Foreign, values: Values) -> object:
-    """The values at two workers of Dask, from which the others take them once each.
+    """Copies the values to two Dask workers; each other worker fetches them once.
 
     Dask's `broadcast=True` never returns if a worker has just died (distributed 2026.8).
     """
@@ -416,7 +417,7 @@ def _check(pool: object, clients_per_task: object) -> None:
     if not callable(getattr(pool, "submit", None)):
         message = (
             f"`Executor` was given {pool!r}, of type {type(pool).__name__}, which has no `submit`. It sends its tasks "
-            "to an executor as those of `concurrent.futures`: pass a ThreadPoolExecutor, loky's "
+            "to an executor like those of `concurrent.futures`: pass a ThreadPoolExecutor, loky's "
             "`get_reusable_executor()`, or `distributed.Client(…).get_executor()`."
         )
         raise ProgramError(message)
@@ -424,9 +425,8 @@ def _check(pool: object, clients_per_task: object) -> None:
     context = getattr(pool, "_mp_context", None)
     if context is not None and context.get_start_method() == "fork":
         message = (
-            f"`Executor` was given a {type(pool).__name__} that makes its processes by fork. A forked process has "
-            "JAX's locks but "
-            "not its threads, and hangs in its first computation: pass "
+            f"`Executor` was given a {type(pool).__name__} that makes its processes by fork. A forked process "
+            "inherits JAX's locks but not its threads, and hangs in its first computation: pass "
             '`ProcessPoolExecutor(n, mp_context=multiprocessing.get_context("spawn"))`, or loky\'s '
             "`get_reusable_executor(n)`."
         )

@@ -1,4 +1,4 @@
-"""Values of a jaxpr that a reader would name: those that leave the expression that computes them."""
+"""Names of jaxpr values that leave the source expression that computes them."""
 
 import ast
 import functools
@@ -28,10 +28,10 @@ class SourceSpan(NamedTuple):
 
 
 def named_values(jaxpr: Jaxpr) -> dict[int, tuple[str | None, ...]]:
-    """Names of the outputs of every equation (by `id`), None for those that are only parts of an expression.
+    """Names the outputs of every equation (by `id`); None for parts of an expression.
 
-    Derivatives keep the lines of the function that they are of; so what a line saves for its own derivative stays
-    inside, and what its derivative hands on to other lines is called "backward of" it.
+    Derivatives keep the source lines of their function. So values that a line saves for its own derivative have no
+    name, and values that its derivative passes to other lines are called "backward of" the line.
     """
     flow = _Flow(jaxpr)
     leaving: dict[tuple[SourceSpan, bool], list[tuple[int, int]]] = {}
@@ -65,7 +65,7 @@ class _Flow:
         self.around = set.intersection(*map(set, self.spans.values())) if several else set()
 
     def left(self, equation: JaxprEqn, v: object) -> tuple[SourceSpan, bool] | None:
-        """The widest expression that a value leaves, None if it stays in all, and whether it leaves it backward."""
+        """Finds the widest expression that a value leaves and whether it leaves backward; else None."""
         own, readers = self.spans[id(equation)], self.readers.get(v, [])
         if not own:
             return None
@@ -80,7 +80,7 @@ class _Flow:
 
 
 def is_opaque(equation: JaxprEqn) -> bool:
-    """Returns whether an equation calls a library's function, of which only the result concerns the user."""
+    """Returns whether an equation calls a library function; users only need its result."""
     if equation.primitive.name in _OPAQUE:
         return True
     if equation.primitive.name not in _NAMED_CALLS:
@@ -90,7 +90,7 @@ def is_opaque(equation: JaxprEqn) -> bool:
 
 
 def _spans(equation: JaxprEqn) -> tuple[SourceSpan, ...]:
-    """The user's frames of an equation, the innermost first."""
+    """The user's frames of an equation, innermost first."""
     return tuple(
         SourceSpan(*frame) for frame in _jax_compat.user_frames(equation.source_info) if is_user_file(frame[0])
     )
@@ -101,9 +101,9 @@ def _is_backward(equation: JaxprEqn) -> bool:
 
 
 def _names(span: SourceSpan, inner: Sequence[SourceSpan], transposed: Sequence[bool]) -> list[str]:
-    """A name for each value that leaves an expression; `inner` are the expressions inside it that made them.
+    """Names each value that leaves an expression.
 
-    `transposed` says of which of them the derivative made the value.
+    `inner` are the inner expressions that made the values; `transposed` marks values that the derivative made.
     """
     found = _assigned(span)
     targets = found.targets
@@ -115,7 +115,7 @@ def _names(span: SourceSpan, inner: Sequence[SourceSpan], transposed: Sequence[b
     names = [
         f"{name} [{names[:place].count(name)}]" if names.count(name) > 1 else name for place, name in enumerate(names)
     ]
-    # A tree with one name, such as all gradients of a loss: each array by that name and by what made it.
+    # A tree with one name, such as all gradients of a loss: name each array by the tree and its inner expression.
     if len(targets) == 1:
         return [name if each == span else f"{targets[0]} from {name}" for name, each in zip(names, inner, strict=True)]
     if len(targets) == 2 and found.value_and_gradient:
@@ -128,7 +128,7 @@ def _names(span: SourceSpan, inner: Sequence[SourceSpan], transposed: Sequence[b
 
 
 class _Assigned(NamedTuple):
-    """Target of an expression, and a flag for a value with its gradient."""
+    """Targets of an assigned expression, and whether it is a value with its gradient."""
 
     targets: tuple[str, ...] = ()
     value_and_gradient: bool = False
@@ -163,7 +163,7 @@ def _assignments(source: str) -> dict[tuple[int, int, int, int], _Assigned]:
 
 
 def _differentiated(tree: ast.Module) -> Iterator[str]:
-    """Names of the functions of a file that return a value and its gradient: assigned so, or decorated so."""
+    """Finds functions of a file that return a value and its gradient, by assignment or decorator."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and _makes_value_and_gradient(node.value):
             yield from map(ast.unparse, node.targets)

@@ -21,10 +21,10 @@ class _Placed(NamedTuple):
 
 
 def evaluate(proto: bytes, arguments: Sequence[ArrayLike], clients: int) -> list[np.ndarray]:
-    """Computes the results for arguments in the order of the computation's parameter; a client's is `[clients, ...]`.
+    """Computes the results; client arguments have the shape `[clients, ...]`.
 
     Raises:
-        ProgramError: for another number of arguments, or of clients, or for other types than the computation's.
+        ProgramError: if the number of arguments, the number of clients or a type differs from the computation.
     """
     from federated_language import CLIENTS, framework
     from federated_language.proto import computation_pb2
@@ -40,8 +40,8 @@ def evaluate(proto: bytes, arguments: Sequence[ArrayLike], clients: int) -> list
     if given != wanted or len(counts) > 1:
         message = (
             f"`FederatedComputation.run` was given {', '.join(given) or 'nothing'} for a computation of "
-            f"{', '.join(wanted) or 'nothing'}. It takes the leaves of the program's arguments, in order, with a row "
-            "for each client where the clients have them: pass arrays of these types."
+            f"{', '.join(wanted) or 'nothing'}. `run` takes the leaves of the program's arguments, in order, with a "
+            "row for each client if they are placed at clients: pass arrays of these types."
         )
         raise ProgramError(message)
     placed = [
@@ -109,8 +109,9 @@ class _Evaluator:
         reduce = {"federated_sum": np.sum, "federated_max": np.max, "federated_min": np.min, "federated_mean": np.mean}
         if uri not in reduce:
             message = (
-                f"`FederatedComputation.run` reached the intrinsic {uri!r}. It runs what `to_federated_language` "
-                "writes, which does not use that intrinsic: run the computation on a runtime of the language."
+                f"`FederatedComputation.run` reached the intrinsic {uri!r}. It runs only computations of "
+                "`to_federated_language`, which do not use this intrinsic: run the computation on a runtime of the "
+                "language."
             )
             raise ProgramError(message)
         stacked = np.stack(argument.values)

@@ -26,7 +26,7 @@ from workbench.plan import REDUCTION_OF, Jitted, Plan, Step, bind_here, source_l
 from workbench.primitives import calls_back, max_p, mean_p, min_p, sum_p
 from workbench.records import write_whole
 
-# Of the package `federated_language` and of jaxlib, which have no stubs, or are installed with an extra only.
+# Types of `federated_language` and jaxlib, which have no stubs or are installed with an extra only.
 Block: TypeAlias = Any
 Type: TypeAlias = Any
 Binding: TypeAlias = Any
@@ -48,7 +48,7 @@ class FederatedComputation:
 
     @property
     def type_signature(self) -> str:
-        """As `(<w=float32[3]@SERVER,x={float32[5,3]}@CLIENTS> -> float32[3]@SERVER)`."""
+        """The type, such as `(<w=float32[3]@SERVER,x={float32[5,3]}@CLIENTS> -> float32[3]@SERVER)`."""
         return self.building_block.type_signature.compact_representation()
 
     @property
@@ -74,10 +74,10 @@ class FederatedComputation:
         return dict(sorted(found.items()))
 
     def run(self, *args: PyTree[ArrayLike]) -> list[np.ndarray]:
-        """Reads the computation back from its bytes, and runs it here, one client after the other.
+        """Deserializes the computation and runs it in this process, one client after another.
 
         Args:
-            *args: Arguments as those of the program; their leaves are NumPy or JAX arrays, `[clients, ...]` at clients.
+            *args: Arguments of the program; their leaves are NumPy or JAX arrays, `[clients, ...]` at clients.
 
         Returns:
             The leaves of the results, `[clients, ...]` at clients.
@@ -96,26 +96,27 @@ class FederatedComputation:
 
 
 def to_federated_language(fn: Callable, *args: object) -> FederatedComputation:
-    """A program as a computation of the federated language (extra `federated-language`), checked by that package.
+    """Exports a program to the federated language (extra `federated-language`).
 
-    Placements become `SERVER` and `CLIENTS`, broadcasts and reductions the language's intrinsics, and every function of
-    the server or of a client a local computation in HLO. The result is generic in the number of clients, except where
-    the program computed with it. Its `run` reads the bytes back and runs them here. No other runtime that can be
-    installed today executes local computations in HLO: TensorFlow Federated 0.87 reads the file and its types, and its
-    executor refuses them.
-    `notes` names custom calls, such as LAPACK's, and the platform that has them.
+    Placements become `SERVER` and `CLIENTS`. Broadcasts and reductions become the language's intrinsics, and every
+    server or client function becomes a local computation in HLO. The result is generic in the number of clients, unless
+    the program used this number. Its `run` deserializes the computation and runs it in this process. No other runtime
+    that can be installed today executes local computations in HLO: TensorFlow Federated 0.87 reads the file and its
+    types, but its executor rejects them. `notes` names custom calls, such as those of LAPACK, and the platform that
+    supports them.
 
     Args:
         fn: A program, any function that calls programs, a derivative of one, or what `workbench.jit` returned.
         *args: Its arguments: arrays or `jax.ShapeDtypeStruct`s.
 
     Returns:
-        The computation; every part of it was type-checked when it was built, and it was read back from its bytes.
+        The computation. The `federated_language` package has type-checked every part, and its bytes have been
+        deserialized.
 
     Raises:
         MissingDependencyError: if federated-language is not installed.
-        ProgramError: for what the language has no words for: rounds in a loop, rows that the server makes one for
-            each client, or that it reads one by one, clients that talk to each other, several placements, callbacks.
+        ProgramError: if the language cannot express the program: rounds in a loop, per-client rows made or read by the
+            server, clients that communicate with each other, several placements, callbacks.
 
     References:
         https://github.com/google-parfait/federated-language
@@ -149,12 +150,13 @@ def _check(plan: Plan) -> None:
         )
     if any(step.jaxpr is not None and _jax_compat.uses_named_axes(step.jaxpr) for step in plan.steps):
         wrong.append(
-            "its clients talk to each other, and clients of the language talk to the server only: use a reduction"
+            "its clients communicate with each other, and clients of the language communicate with the server only: "
+            "use a reduction"
         )
     if calls_back(plan.closed):
         wrong.append(
-            "it calls Python back, by the address of a function in this process, and a reader of the file would crash: "
-            "take `jax.debug.print`, `jax.pure_callback` and `io_callback` out"
+            "it has Python callbacks, which are addresses in this process, and a reader of the file would crash: take "
+            "`jax.debug.print`, `jax.pure_callback` and `io_callback` out"
         )
     _refuse(plan.name, wrong)
 
@@ -163,30 +165,30 @@ def _refuse(name: str, wrong: Sequence[str]) -> None:
     if wrong:
         message = (
             f"`to_federated_language` cannot write `{name}`: {'; '.join(wrong)}. The federated language knows a "
-            "server, clients, broadcasts, maps and aggregations: write the program in these, or run it with "
-            "`workbench.engines`, which are not bound to them."
+            "server, clients, broadcasts, maps and aggregations: write the program with these operations, or run it "
+            "with `workbench.engines`, which have no such limits."
         )
         raise ProgramError(message)
 
 
 def _notes(plan: Plan) -> list[str]:
     inner = any(step.jaxpr is not None and any(map(uses_primitives, step.jaxpr.eqns)) for step in plan.steps)
-    return ["an inner placement of the clients is local work of a client here"] if inner else []
+    return ["an inner placement becomes local work of a client"] if inner else []
 
 
 def _validated(tree: Block) -> Block:
-    """The tree, after the package's own checks; what comes back from its bytes has the same type."""
+    """Builds the tree with the package's checks, and checks that its bytes have the same type."""
     from federated_language import framework
 
     framework.check_contains_no_unbound_references(tree)
     framework.check_has_unique_names(tree)
     read = framework.ComputationBuildingBlock.from_proto(tree.to_proto())
     read.type_signature.check_equivalent_to(tree.type_signature)
-    return tree  # read back, local computations lose their names
+    return tree  # after deserializing, local computations have no names
 
 
 class _Translation:
-    """Names of the tree for the values of a plan; each step adds one."""
+    """Names in the tree for values of a plan; each step adds one."""
 
     def __init__(self, plan: Plan, names: Sequence[str]) -> None:
         import federated_language as language
@@ -233,7 +235,7 @@ class _Translation:
         return self.language.FederatedType(self.language.TensorType(np.dtype(aval.dtype), shape), where)
 
     def _read(self, atom: Atom, placed: bool | None) -> Block:
-        """The value of an atom, which must be at the clients or at the server if `placed` says so."""
+        """Reads the value of an atom; checks that it is at `placed` (clients or server), if given."""
         value = self._constant(atom.val, dtype_of(atom)) if isinstance(atom, Literal) else self.values[atom]
         at_clients = value.type_signature.placement is self.language.CLIENTS
         if placed and not at_clients and (row := self._equal_row(atom)) is not None:
@@ -243,14 +245,14 @@ class _Translation:
             reason = (
                 f"a server stage reads the rows {what} of all clients, and the language's server gets aggregates only"
                 if at_clients
-                else f"clients read rows {what} that the server made one for each{self._line(atom)}, and a broadcast "
-                "gives all the same"
+                else f"clients read rows {what} that the server made for each client{self._line(atom)}, and a "
+                "broadcast sends all clients the same value"
             )
             _refuse(self.plan.name, [reason])
         return value
 
     def _equal_row(self, atom: Atom) -> np.ndarray | None:
-        """The row of a constant whose rows are all equal, such as weights of one: each client can have it."""
+        """Finds the row of a constant with equal rows, such as weights of one."""
         rows = self._known(atom)
         return rows[0] if rows is not None and len(rows) and bool((rows == rows[:1]).all()) else None
 
@@ -364,7 +366,7 @@ class _Translation:
             self._bind(v, f"{name}_{i}", self.framework.create_federated_map_or_apply(pick, whole))
 
     def _compute(self, name: str, fn: Callable, operands: list[Block], *, placed: bool, results: list[Any]) -> Block:
-        """A local function, mapped over the clients or applied at the server."""
+        """Adds a local function, mapped over the clients or applied at the server."""
         avals = [x.type_signature.member for x in operands]
         shapes = [jax.ShapeDtypeStruct(tuple(t.shape), t.dtype) for t in avals]
         local = self._compiled(name, fn, shapes, [edge_aval(y) for y in results])
@@ -379,7 +381,7 @@ class _Translation:
         return self.framework.create_federated_map_or_apply(local, argument)
 
     def _compiled(self, name: str, fn: Callable, shapes: Sequence[Any], results: Sequence[Any]) -> Block:
-        """A function as HLO, with the types of its ends."""
+        """Compiles a function to HLO, with its input and output types."""
         from federated_language.proto import computation_pb2
         from google.protobuf import any_pb2
 
@@ -409,7 +411,7 @@ def _serialized(module: Hlo) -> bytes:
 
 
 def _at_edges(fn: Callable[[list[Any]], list[Any]], dtypes: Sequence[Any]) -> Callable:
-    """A function of plain arrays: keys are the integers that they are made of."""
+    """Wraps a function for plain arrays: PRNG keys are passed as integers."""
 
     def call(*values: jax.Array) -> list[Any]:
         return [to_edge(y) for y in fn([from_edge(x, dtype) for x, dtype in zip(values, dtypes, strict=True)])]

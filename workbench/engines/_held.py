@@ -1,4 +1,4 @@
-"""Clients whose data stay with the workers of a Dask or Ray cluster, which packed them there."""
+"""Client data that stay on the workers of a Dask or Ray cluster."""
 
 # pyright: reportMissingImports=false
 
@@ -25,7 +25,7 @@ class HeldPart:
 
     @classmethod
     def of(cls, clients: Sequence[tuple[Any, Any]]) -> "HeldPart":
-        """The part of some clients with their data."""
+        """Packs some clients with their data into a part."""
         ids = tuple(x.item() if isinstance(x, np.generic) else x for x, _ in clients)
         rows = zip(*(jax.tree.leaves(data) for _, data in clients), strict=True)
         leaves = [np.stack(x) for x in rows]
@@ -41,12 +41,12 @@ class _Label(NamedTuple):
 
 
 def label_of(part: HeldPart) -> _Label:
-    """The ids and the checksum of a part, and the shapes of a client."""
+    """Returns the ids and checksum of a part, and the shapes of a client."""
     return _Label(part.ids, part.mark, as_avals(part.leaves, rows=True))
 
 
 class Cluster(NamedTuple):
-    """A cluster that holds parts: the owner of its references, and functions that start tasks and gather results."""
+    """A cluster that stores parts: the owner of references, and functions to start tasks and gather."""
 
     owner: Foreign  # a client of Dask, or the module `ray`
     start: Callable[..., Any]  # fn, *arguments, which may be references → a reference
@@ -54,7 +54,7 @@ class Cluster(NamedTuple):
 
 
 def cluster_of_dask() -> Cluster | None:
-    """The cluster of the current `distributed.Client`; None where there is none."""
+    """The cluster of the current `distributed.Client`; None without a client."""
     try:
         from distributed import get_client  # pyright: ignore[reportAttributeAccessIssue]
 
@@ -72,7 +72,7 @@ def cluster_of_ray() -> Cluster:
 
 
 class HeldClients(ClientReader):
-    """Clients in parts on a cluster; this process reads one part at a time, where another engine asks for them."""
+    """Clients stored in parts on a cluster; other engines read one part at a time here."""
 
     def __init__(self, cluster: Cluster, parts: Sequence[Any], labels: Sequence[_Label], structure: PyTreeDef) -> None:
         full = [(part, label) for part, label in zip(parts, labels, strict=True) if label.ids]
@@ -82,14 +82,14 @@ class HeldClients(ClientReader):
         self._ends = np.cumsum([len(label.ids) for label in self.labels])
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        """The clients, read by this process."""
+        """Reads the clients in this process."""
         for reference in self.parts:
             (part,) = self.cluster.gather([reference])
             for identity, *leaves in zip(part.ids, *part.leaves, strict=True):
                 yield identity, jax.tree.unflatten(self.structure, leaves)
 
     def slices(self, start: int, stop: int) -> tuple[list[Any], tuple[Slice, ...]]:
-        """The parts with the clients from `start` to `stop`, and which of each part."""
+        """Finds the parts with the clients from `start` to `stop`, and the slice of each part."""
         parts, slices = [], []
         for number in range(int(np.searchsorted(self._ends, start, "right")), len(self.parts)):
             first = int(self._ends[number]) - len(self.labels[number].ids)

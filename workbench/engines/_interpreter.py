@@ -1,4 +1,4 @@
-"""Walks a plan in Python: server stages compiled, loops as Python loops, each pass over clients by an engine."""
+"""Interprets a plan: compiled server stages, Python loops, client passes by an engine."""
 
 import dataclasses
 import functools
@@ -40,13 +40,13 @@ class RunContext:
 
     compute: Callable[[Pass], None]
     recorder: RunRecorder
-    loops: int = 0  # how many loops we are inside of
-    masks: Sequence[PresentRows] = ()  # the plan's first arguments, where rounds go on without some clients
+    loops: int = 0  # depth of nested loops
+    masks: Sequence[PresentRows] = ()  # the plan's first arguments, if the engine has a quorum
     cohorts: Cohorts | None = None
 
 
 class PlanInterpreter(PythonInterpreter):
-    """A plan with everything that is compiled once for it, however often it is evaluated."""
+    """Interprets a plan; compiled stages are cached."""
 
     def __init__(self, plan: Plan, path: str, run: RunContext) -> None:
         self.plan, self.path, self.shared_run = plan, path, run
@@ -59,7 +59,7 @@ class PlanInterpreter(PythonInterpreter):
         self._totals: dict[int, Totals] = {}
 
     def evaluate(self, inputs: Sequence[Any]) -> list[Any]:
-        """The plan's outputs for one value per input."""
+        """Evaluates the plan for one value per input."""
         closed = self.plan.closed
         variables = [*closed.jaxpr.constvars, *closed.jaxpr.invars]
         values: dict[Var, Any] = dict(zip(variables, [*closed.consts, *inputs], strict=True))
@@ -70,7 +70,7 @@ class PlanInterpreter(PythonInterpreter):
         return [self._read(atom, values, "the program's own results", held=True) for atom in closed.jaxpr.outvars]
 
     def _serve(self, level: int, values: dict[Var, Any]) -> None:
-        """The server's arithmetic first: loops of the same level may read it, and never the other way round."""
+        """Orders server stages before loops: loops of the same level may read them, never the reverse."""
         for stage in self.plan.stages:
             steps = [step for step in stage.steps if step.level == level]
             if not steps or stage.kind not in ("server", "loop", "branch"):
@@ -94,8 +94,8 @@ class PlanInterpreter(PythonInterpreter):
         except Exception as error:
             path = f"{self.path}{stage}"
             message = (
-                f"the server stage {path} of `{self.plan.name}` raised {brief(error)}. It runs in this process, "
-                "between two passes over the clients: correct the operation that the exception names."
+                f"the server stage {path} of `{self.plan.name}` raised {brief(error)}. Server stages run in this "
+                "process, between two passes over the clients: correct the operation that the exception names."
             )
             raise EngineError(message, stage=path) from error
 
@@ -113,7 +113,7 @@ class PlanInterpreter(PythonInterpreter):
     ) -> Argument:
         if isinstance(atom, Literal):
             return np.asarray(atom.val, dtype_of(atom))
-        if atom not in values:  # rows of a broadcast that somebody other than the clients reads
+        if atom not in values:  # rows of a broadcast that are read outside the clients
             (sent,) = self.broadcasts[atom].equation.invars
             values[atom] = bind_here(self.broadcasts[atom].equation, [self._read(sent, values, reader)])[0]
         value = values[atom]
@@ -124,7 +124,7 @@ class PlanInterpreter(PythonInterpreter):
             message = (
                 f"{reader} needs the rows of all clients at once, {value.reader.avals[value.index]} each, but they "
                 "come from a `ClientReader`, which is read one client at a time. Only `map_fn` and reductions may "
-                "read such an argument: do that work in the client function, or pass the rows as one array."
+                "read such an argument: move this work into the client function, or pass the rows as one array."
             )
             raise EngineError(message, stage=reader.removeprefix("the server stage "))
         if is_held(value) and not rows and not held:
@@ -168,7 +168,7 @@ class PlanInterpreter(PythonInterpreter):
             recorder.note(f"stages {listed} are one pass over the clients; its seconds are at stage {work.stage}")
 
     def _together(self, phase: Phase, work: Pass) -> None:
-        """Clients that talk to each other cannot be computed apart: they run here, all together."""
+        """Runs clients that communicate with each other: all together in this process."""
         (batch,) = work.batches(work.clients)
         compiled = work.compiled(work.clients)
         started = time.perf_counter()
@@ -177,7 +177,8 @@ class PlanInterpreter(PythonInterpreter):
         for i, x in enumerate(batch.rows):
             work.recorder.left(work.stage, f"row {i}", x, row=True, clients=work.clients, index=i)
         work.recorder.note(
-            f"the clients of stage {work.stage} talk to each other, so they were computed together in this process"
+            f"the clients of stage {work.stage} communicate with each other, so they were computed together in this "
+            "process"
         )
 
     def _function(self, phase: Phase, size: int) -> BatchFunction:
@@ -195,7 +196,7 @@ class PlanInterpreter(PythonInterpreter):
         return self._totals[id(phase)]
 
     def body(self, flow: ControlFlow, closed: ClosedJaxpr, operands: Sequence[Any], part: str = "") -> list[Any]:
-        """One iteration or branch, or a loop's condition."""
+        """Evaluates one iteration or branch, or a loop's condition."""
         return self.inner(flow, closed, part).evaluate(operands)
 
     def inner(self, flow: ControlFlow, closed: ClosedJaxpr, part: str = "") -> "PlanInterpreter":
@@ -208,19 +209,19 @@ class PlanInterpreter(PythonInterpreter):
         return self._bodies[key]
 
     def scan(self, flow: Scan, operands: Sequence[Any]) -> list[Any]:
-        """One iteration after the other; a reader of clients has no axis of iterations."""
+        """Runs the iterations one by one; a client reader cannot be sliced by iteration."""
         stage = f"{self.path}{self._stage_of[id(flow.equation)]}"
         if any(isinstance(x, ReadRows) for x in flow.split(operands)[2]):
             message = (
                 f"the loop of stage {stage} takes one slice per iteration of an argument that is a `ClientReader`. A "
-                "reader holds one row per client and no axis of iterations: read it inside the loop as a whole (close "
-                "over it), or pass an array."
+                "reader has one row per client and no axis of iterations: read the whole reader inside the loop "
+                "(close over it), or pass an array."
             )
             raise EngineError(message, stage=stage)
         return super().scan(flow, operands)
 
     def iteration(self, flow: Scan | While, number: int, operands: Sequence[Any]) -> list[Any]:
-        """One iteration, of which the run recorder keeps seconds and what it carries on if the loop is outermost."""
+        """Runs one iteration; for the outermost loop the recorder keeps its seconds and carry."""
         first = flow.consts
         with _Round(self, operands[first : first + flow.carries], number) as finished:
             results = self.body(flow, flow.body, operands)
@@ -228,7 +229,7 @@ class PlanInterpreter(PythonInterpreter):
         return results
 
     def stack(self, values: list[Any], aval: object) -> Argument:
-        """The results of all iterations as one array, or where they are stored elsewhere, as a stack of those."""
+        """Stacks the results of all iterations; remote rows become a `RemoteStack`."""
         if values and any(is_held(x) for x in values):
             return RemoteStack(values)
         return (
@@ -239,7 +240,7 @@ class PlanInterpreter(PythonInterpreter):
 
 
 class Server:
-    """A server stage as one compiled function."""
+    """Compiles a server stage into one function."""
 
     def __init__(self, plan: Plan, stage: int) -> None:
         steps = plan.stages[stage].steps
@@ -254,7 +255,7 @@ class Server:
 
 
 class _Round:
-    """One iteration of a loop; of the outermost loop, the recorder keeps its seconds and what it carries on."""
+    """Runs one iteration; for the outermost loop the recorder keeps its seconds and carry."""
 
     def __init__(self, walk: PlanInterpreter, carry: Sequence[Any], number: int) -> None:
         self.recorder, self.outermost = walk.shared_run.recorder, walk.shared_run.loops == 1

@@ -1,4 +1,4 @@
-"""The engine that is JAX itself: the whole program compiled for the devices of a mesh."""
+"""The JAX engine: compiles the whole program for the devices of a mesh."""
 
 import contextlib
 import functools
@@ -23,19 +23,18 @@ from workbench.records.run import RunRecord
 
 
 class MeshEngine(Engine):
-    """Runs a program as `workbench.jit` does, and returns a record as the other engines do.
+    """Runs a program with `workbench.jit`, and returns a run record like other engines.
 
-    Stages are compiled into one computation, so the record has no seconds of their own: see `workbench.measure`.
-
-    Clients of a `ClientReader` need not fit into the memory of the devices, or of this machine: batches of them are
-    read by a thread, sent to the devices while others are computed, and forgotten. Memory is that of a few batches,
-    whatever the number of clients. Rows that the program keeps for every client are copied to the host.
+    All stages are compiled into one computation, so the record has no seconds per stage: see `workbench.measure`.
+    Clients of a `ClientReader` need not fit into the memory of the devices or of this machine. A thread reads batches
+    of clients and sends them to the devices while other batches are computed; each batch is then released. Memory use
+    is a few batches for any number of clients. Rows that the program keeps for every client are copied to the host.
 
     Args (of the constructor):
-        mesh: Mesh to run on. Default: that of `jax.set_mesh`.
+        mesh: Mesh to run on. Default: the mesh of `jax.set_mesh`.
         chunk_size: As for `workbench.jit`.
         clients_per_batch: Clients of a `ClientReader` that are on the devices at once, rounded up to a multiple of the
-            devices. "auto": rows of 16 MiB, in batches that are equally large.
+            devices. "auto": rows of 16 MiB, in batches of equal size.
 
     Raises:
         ProgramError: if `clients_per_batch` is neither "auto" nor a positive int.
@@ -73,10 +72,10 @@ class MeshEngine(Engine):
         progress: Progress | None = None,
         cancel: threading.Event | None = None,
     ) -> RunRecord:
-        """As every engine's `run`.
+        """Runs a program; see `Engine.run`.
 
-        Without a `ClientReader`, progress is reported, and `cancel` looked at, before and after the computation only;
-        with one, after every batch.
+        Without a `ClientReader`, progress is reported and `cancel` is checked before and after the computation only.
+        With a `ClientReader`, both happen after every batch.
         """
         check_call("`MeshEngine.run`", fn, args, {})
         refused = _jax_compat.needs_compiler("`MeshEngine.run`")
@@ -99,8 +98,8 @@ class MeshEngine(Engine):
             raise
         except Exception as error:
             message = (
-                f"`{recorder.name}` failed on the mesh: {brief(error)}. The compiled program runs as a whole, so stage "
-                "and client are not known: run it with `workbench.engines.Sequential()`, which names them."
+                f"`{recorder.name}` failed on the mesh: {brief(error)}. The compiled program runs as a whole, so the "
+                "stage and the client are not known: run it with `workbench.engines.Sequential()`, which names both."
             )
             raise EngineError(message) from error
         recorder.stage("", f"{jax.default_backend()} x {len(jax.devices())}", time.perf_counter() - started)
@@ -109,7 +108,7 @@ class MeshEngine(Engine):
         return recorder.record(results)
 
     def _compiled(self, fn: Callable, args: tuple[Any, ...]) -> Callable:
-        """The compiled program, kept by function, shapes and mesh; listening needs the program that reports values."""
+        """Caches compiled programs by function, shapes and mesh; `listen` needs the version that emits values."""
         if listeners():
             return self._jitted.setdefault(fn, jit(fn, chunk_size=self.chunk_size))
         shapes = [str(_jax_compat.aval_of(x)) for x in jax.tree.leaves(args)]
@@ -132,7 +131,7 @@ class MeshEngine(Engine):
 
     def _compute(self, work: Pass) -> None:
         mesh, one = _MESH.get(), work.function(1)
-        streamed = one.streamed  # kept with its plan, and forgotten with it
+        streamed = one.streamed  # cached with its plan, and released with it
         if not isinstance(streamed, StreamedPass) or streamed.mesh != mesh:
             size = None if self.clients_per_batch == "auto" else self.clients_per_batch
             streamed = one.streamed = StreamedPass(one, mesh, self.chunk_size, size)

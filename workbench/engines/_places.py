@@ -1,4 +1,4 @@
-"""Files and folders by their path, or by their address in another file system, such as "s3://bucket/tmp"."""
+"""Files and folders by path or by fsspec address, such as "s3://bucket/tmp"."""
 
 import contextlib
 import re
@@ -15,11 +15,11 @@ from workbench.errors import needs_library
 
 
 def place(path: str | Path) -> Path:
-    """A path of this machine, or what has its methods for an address that fsspec knows.
+    """Returns a path of this machine, or a path-like object for an fsspec address.
 
     Raises:
-        ImportError: if a package for the address is missing; `MissingDependencyError` for the first one.
-        ValueError: if fsspec does not know such addresses.
+        ImportError: if a package for the address is missing; `MissingDependencyError` for universal-pathlib.
+        ValueError: if fsspec does not support this kind of address.
     """
     address = re.match(r"([a-z][a-z0-9+.-]+):/", str(path))  # a drive has one letter
     if address is None:
@@ -32,14 +32,14 @@ def place(path: str | Path) -> Path:
 
 
 def for_arrow(path: Path) -> dict[str, Any]:
-    """The path and its file system, as functions of pyarrow take them."""
+    """The path and its file system, in the form that pyarrow functions accept."""
     system = getattr(path, "fs", None)
     return {"source": path if system is None else path.path, "filesystem": system}  # pyright: ignore
 
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Any]:
-    """A file to be written, which appears under its name when it is whole."""
+    """Opens a file for writing; the file gets its name only when it is complete."""
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with part.open("wb") as file:
         yield file
@@ -51,7 +51,10 @@ def whole_file(path: Path) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def scratch_folder(prefix: str, parent: str | Path | None) -> Iterator[Path]:
-    """As `temporary_folder`, in any file system. In another one the folder of a killed process stays."""
+    """Makes a `temporary_folder` in any file system.
+
+    In other file systems, the folder of a killed process is not removed.
+    """
     at = None if parent is None else place(parent)
     if at is None or not hasattr(at, "fs"):
         with temporary_folder(prefix, at) as folder:
@@ -66,7 +69,7 @@ def scratch_folder(prefix: str, parent: str | Path | None) -> Iterator[Path]:
 
 
 def remove_tree(path: Path) -> None:
-    """Removes a folder with what is in it, if it is there."""
+    """Removes a folder with its contents, if it exists."""
     with contextlib.suppress(Exception):
         if (system := getattr(path, "fs", None)) is None:
             shutil.rmtree(path)

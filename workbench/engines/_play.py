@@ -1,4 +1,4 @@
-"""`play`: one evaluation of a program with what every stage made, for a player that shows a round step by step."""
+"""`play`: one evaluation of a program with the values of every stage, shown step by step."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,16 +15,16 @@ from workbench.plan import Plan, PlannedCall, Step, bind_here, describe_plan, tr
 from workbench.records.program import StageRecord
 from workbench.records.run import PlayedCourseRecord, PlayedStageRecord, PlayedValueRecord, PlayRecord
 
-MOST_PICTURED = 64  # clients whose values are in the pictures
-PICTURE = 8  # rows and columns of a picture at most
-MOST_VALUES = 8  # arrays of one stage, the largest
+MOST_PICTURED = 64  # most clients with pictures
+PICTURE = 8  # most rows and columns of a picture
+MOST_VALUES = 8  # most arrays of one stage; the largest are kept
 
 
 def play(fn: Callable, *args: object) -> PlayRecord:
-    """Evaluates a program once and keeps what every stage made, for all clients.
+    """Evaluates a program once and keeps the values of every stage, for all clients.
 
-    Runs by the plan, stage by stage, in this process; every client is computed. What the program emits inside a client
-    is kept as that client's course over its local steps. Of large arrays only norms and a small picture are kept.
+    Runs the plan stage by stage in this process; every client is computed. Values that a client emits are kept as a
+    curve over its local steps. For large arrays only norms and a small picture are kept.
 
     Args:
         fn: A program, any function that calls programs, a derivative of one, or what `workbench.jit` returned.
@@ -60,7 +60,7 @@ def _dtype(x: PyTree[Array]) -> np.dtype:
 
 
 def _here(x: object) -> object:
-    """The value on one device of this process: the plan is evaluated without a mesh."""
+    """Copies the value to one device: the plan is evaluated without a mesh."""
     if is_key(_dtype(x)):
         return x
     return jax.numpy.asarray(np.asarray(x))
@@ -69,7 +69,7 @@ def _here(x: object) -> object:
 def _evaluate(plan: Plan, inputs: Sequence[Any]) -> dict[Var, Any]:
     closed = plan.closed
     values = dict(zip([*closed.jaxpr.constvars, *closed.jaxpr.invars], [*closed.consts, *inputs], strict=True))
-    for step in plan.steps:  # in program order: what a step reads is there
+    for step in plan.steps:  # in program order: the inputs of a step are available
         values.update(
             zip(step.outputs, bind_here(step.equation, [_read(a, values) for a in _inputs(step)]), strict=True)
         )
@@ -96,7 +96,7 @@ def _record(traced: PlannedCall, values: dict[Var, Any]) -> PlayRecord:
     if clients > len(pictured):
         notes.append(f"Pictures hold {len(pictured)} of {clients:,} clients; all are computed and counted.")
     if any(stage.kind in ("loop", "branch") for stage in described.stages):
-        notes.append("Of loops and branches, what goes in and comes out is shown: play the function inside for more.")
+        notes.append("Loops and branches show only their inputs and outputs: play the function inside for more.")
     courses = [
         made
         for emission, value in zip(traced.emissions, outputs[count:], strict=True)
@@ -121,7 +121,7 @@ def _stage(plan: Plan, described: StageRecord, values: dict[Var, Any], pictured:
     at_clients = described.kind in ("clients", "broadcast")
     arrays = [(np.asarray(values[v]), v) for v in leaving if not is_key(dtype_of(v))]
     arrays = [(array, v) for array, v in arrays if array.dtype.kind in "fiub"]
-    if described.kind == "broadcast":  # every client receives the same: one row serves all
+    if described.kind == "broadcast":  # every client receives the same row
         arrays = [(array[0], v) for array, v in arrays]
     received = _received(plan, values, described.index) if described.kind == "clients" else []
     names = [value.name for value in described.outputs]
@@ -174,7 +174,7 @@ def _value(
 
 
 def _picture(array: np.ndarray) -> np.ndarray:
-    """The array as a matrix of at most `PICTURE` rows and columns, each cell the mean of its part."""
+    """Downsamples an array to at most `PICTURE` rows and columns of cell means."""
     matrix = array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1)
     for axis in (0, 1):
         parts = min(PICTURE, matrix.shape[axis])
@@ -185,13 +185,13 @@ def _picture(array: np.ndarray) -> np.ndarray:
 
 
 def _course(name: str, axes: Sequence[str], array: np.ndarray) -> PlayedCourseRecord | None:
-    """An emitted number as `[clients, steps]`; None for what is not of single clients, or no number."""
+    """An emitted number as `[clients, steps]`; None for values that are not numbers per client."""
     place = next((i for i, axis in enumerate(axes) if not axis.startswith(("step", "round"))), None)
     if place is None or array.dtype.kind not in "fiu":
         return None
     rows = np.moveaxis(array, place, 0)
     steps = sum(axis.startswith("step") for axis in axes)
-    if rows.ndim > len(axes):  # an array was emitted: its mean
+    if rows.ndim > len(axes):  # an emitted array: use its mean
         rows = rows.mean(axis=tuple(range(len(axes), rows.ndim)))
     rows = rows.reshape(len(rows), -1) if steps else rows.reshape(len(rows), -1)[:, -1:]
     finite = [tuple(float(x) if np.isfinite(x) else None for x in row) for row in rows]

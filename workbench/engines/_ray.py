@@ -21,26 +21,28 @@ Future = concurrent.futures.Future
 class Ray(Executor):
     """Computes batches of clients as tasks of the Ray cluster that `ray.init` connected to (extra `ray`).
 
-    The server's values and the stage, as StableHLO, are put into Ray's object store once per pass, so each machine gets
-    them once; a worker process compiles a stage at its first task. A task whose worker was killed or whose machine was
-    lost is computed again elsewhere, up to `retries` times, with the same result. A run that is cancelled, interrupted
-    or too late ends its tasks. Workers must be able to import `workbench`: where it is not installed for them, give
-    `ray.init(runtime_env={"env_vars": {"PYTHONPATH": ...}})`. The cluster stays yours: it is not shut down.
+    The server's values and the stage (as StableHLO) go into Ray's object store once per pass, so each machine gets them
+    once. A worker process compiles a stage at its first task. If a worker is killed or a machine is lost, its tasks are
+    computed again elsewhere, up to `retries` times, with the same result. A run that is cancelled, interrupted or late
+    cancels its tasks. Workers must be able to import `workbench`: if it is not installed for them, call
+    `ray.init(runtime_env={"env_vars": {"PYTHONPATH": ...}})`. The engine does not shut down the cluster.
 
     Args (of the constructor):
-        clients_per_task: Clients that one task computes together. "auto": up to 32, so that every place has some.
-        resources: What one task takes, as {"CPU": 1, "GPU": 0.5}; other names are custom resources of the cluster.
-        retries: How often a task is computed again whose worker was lost; -1 for any number.
-        check_nan: End the run at the first NaN that leaves a client, and name that client.
-        platforms: Platforms that stages are exported for, as ("cpu",). Default: that of this process.
-        timeout_seconds: End the run after this time without an answer of any task. Default: wait as long as Ray works.
-        quorum: As `Executor`: go on with the clients that answered, once they are a quorum.
-        deadline_seconds: As `Executor`: wait this time for all clients.
-        backups: As `Executor`: send late batches a second time, to places that have nothing else to do.
+        clients_per_task: Clients that one task computes together. "auto": up to 32, so that every slot gets clients.
+        resources: Resources of one task, such as {"CPU": 1, "GPU": 0.5}; other names are custom resources of the
+            cluster.
+        retries: Maximum number of retries of a task after its worker was lost; -1 for no limit.
+        check_nan: End the run at the first NaN that a client returns, and name this client.
+        platforms: Platforms that stages are exported for, as ("cpu",). Default: the platform of this process.
+        timeout_seconds: End the run if no task answers for this time. Default: wait as long as Ray runs.
+        quorum: As in `Executor`: continue with the clients that answered, once they reach the quorum.
+        deadline_seconds: As in `Executor`: wait this time for all clients.
+        backups: As in `Executor`: send second copies of late batches to idle slots.
 
     Raises:
         MissingDependencyError: if Ray is not installed.
-        ProgramError: before `ray.init`, if a number is out of its range, or if no place of the cluster has `resources`.
+        ProgramError: before `ray.init`, if a number is out of its range, or if no machine of the cluster has
+            `resources`.
 
     Example:
         >>> import ray  # doctest: +SKIP
@@ -69,8 +71,8 @@ class Ray(Executor):
         ray = importlib.import_module("ray")
         if not ray.is_initialized():
             message = (
-                "`Ray()` was made before `ray.init`. It runs clients on the cluster that Ray is connected to and "
-                "starts no cluster: call `ray.init()` for this machine, or `ray.init(address=...)`, before."
+                "`Ray()` was made before `ray.init`. `Ray` runs clients on the cluster that Ray is connected to and "
+                "starts no cluster: first call `ray.init()` for this machine, or `ray.init(address=...)`."
             )
             raise ProgramError(message)
         end_ray_with_this_process()
@@ -92,7 +94,7 @@ class Ray(Executor):
 
 
 class _Reference(Protocol):
-    """A value that Ray holds, or will."""
+    """A reference to a value in Ray, computed or pending."""
 
     def future(self) -> Future: ...
 
@@ -106,7 +108,7 @@ class _Answer(concurrent.futures.Future):
         reference.future().add_done_callback(self._take)
 
     def cancel(self) -> bool:
-        """Ends the task with its worker process: XLA does not listen to interrupts."""
+        """Kills the task with its worker process, because XLA ignores interrupts."""
         if self.done() or not self._ray.is_initialized():
             return False
         self._ray.cancel(self._reference, force=True)
@@ -117,7 +119,7 @@ class _Answer(concurrent.futures.Future):
         if error is None:
             self.set_result(found.result())
         else:
-            cause = getattr(error, "cause", None)  # Ray's own error holds what the task raised, and a page of traceback
+            cause = getattr(error, "cause", None)  # Ray's error contains the task's exception and a long traceback
             self.set_exception(cause if isinstance(cause, Exception) else error)
 
 
@@ -130,9 +132,9 @@ class _RayPool(concurrent.futures.Executor):
         wrong = [f"{name}={need}" for name, need in self._needs.items() if need < 0]
         if wrong or isinstance(retries, bool) or not isinstance(retries, int) or retries < -1:
             message = (
-                f"`Ray` was given resources={resources} and retries={retries!r}. A task takes some of what a machine "
-                "has, and `retries` says how often it is computed again: pass positive numbers, and for `retries` an "
-                "int, 0 for never or -1 for any number."
+                f"`Ray` was given resources={resources} and retries={retries!r}. A task uses part of a machine's "
+                "resources, and `retries` limits how often it is computed again: pass positive numbers, and for "
+                "`retries` an int, 0 for never or -1 for no limit."
             )
             raise ProgramError(message)
         self._retries = retries
@@ -140,16 +142,16 @@ class _RayPool(concurrent.futures.Executor):
 
     @property
     def _max_workers(self) -> int:
-        """Tasks that the cluster computes at a time, as it is now."""
+        """Number of tasks that the cluster can currently compute at a time."""
         return self._count()
 
     def put(self, values: Values) -> object:
-        """Values in the object store.
+        """Puts values into the object store.
 
         Raises:
             EngineError: if Ray was shut down.
         """
-        if not self._ray.is_initialized():  # and asked for anything else, it would start a cluster
+        if not self._ray.is_initialized():  # any other call would start a cluster
             message = (
                 "`Ray` has lost its cluster: Ray was shut down in this process. Stages are sent to the cluster that "
                 "`ray.init` connected to: call it again, and make a new `Ray()`."
@@ -170,8 +172,8 @@ class _RayPool(concurrent.futures.Executor):
         nodes = [node.get("Resources", {}) for node in self._ray.nodes() if node.get("Alive")]
         if not nodes:
             message = (
-                "`Ray` has lost its cluster: no machine of it is alive. A raylet that ends takes the workers of its "
-                "machine along: call `ray.shutdown()` and `ray.init()`, and make a new `Ray()`."
+                "`Ray` has lost its cluster: no machine of it is alive. When a raylet ends, the workers of its "
+                "machine end too: call `ray.shutdown()` and `ray.init()`, and make a new `Ray()`."
             )
             raise EngineError(message)
         places = sum(
@@ -180,8 +182,9 @@ class _RayPool(concurrent.futures.Executor):
         )
         if not places:
             message = (
-                f"`Ray` was given resources={self._needs}, and no machine of the cluster has that much; they have "
-                f"{nodes}. A task is computed on one machine: ask for less, or start machines with these resources."
+                f"`Ray` was given resources={self._needs}, and no machine of the cluster has that much; the machines "
+                f"have {nodes}. A task runs on one machine: request fewer resources, or start machines with these "
+                "resources."
             )
             raise ProgramError(message)
         return places

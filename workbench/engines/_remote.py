@@ -1,4 +1,4 @@
-"""The other end of a task: runs in a worker, which knows nothing but what arrives as bytes and arrays."""
+"""Tasks on workers, which receive only bytes and arrays."""
 
 import dataclasses
 import functools
@@ -25,7 +25,7 @@ from workbench.engines._artifact import unpack
 
 
 class Slice(NamedTuple):
-    """Clients of a part that its worker holds, and the part's checksum."""
+    """Clients of a part that its worker stores, and the checksum of the part."""
 
     start: int
     stop: int
@@ -34,13 +34,13 @@ class Slice(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One batch: the stage's StableHLO with its digest, and the arguments, or those that `Values` do not have."""
+    """One batch: the stage's StableHLO with its digest, and the arguments that `Values` lack."""
 
     digest: str
     stage: bytes | memoryview
     operands: list[Any]
-    sent: int | None = None  # the fingerprint of the operands, where they travel
-    held: tuple[tuple[int, int], ...] = ()  # rows that come from parts: their place among the rows, and the leaf
+    sent: int | None = None  # fingerprint of the operands, if they are sent
+    held: tuple[tuple[int, int], ...] = ()  # rows read from parts: the position of each row argument, and its leaf
     slices: tuple[Slice, ...] = ()  # of each part
     size: int = 0  # slots of the batch
 
@@ -59,12 +59,12 @@ class Values:
         return len(self.stage) + sum(x.nbytes for x in self.arrays)
 
     def stored(self) -> "StoredValues":
-        """The same in a file, for workers of this machine."""
+        """Writes the stage and values to a file, for workers of this machine."""
         return StoredValues(self)
 
 
 class StoredValues:
-    """Values in a file that is removed with this object; a worker reads the file once."""
+    """Values in a file that is removed with this object; each worker reads the file once."""
 
     def __init__(self, values: Values) -> None:
         folder = tempfile.mkdtemp(prefix="workbench-values-")
@@ -90,9 +90,9 @@ def _read_values(path: str, sent: int) -> Values:
 
 @dataclasses.dataclass(frozen=True)
 class Reply:
-    """Result of a batch: outputs as numpy arrays, the worker, and its seconds; compilation is counted apart.
+    """Result of a batch: outputs as numpy arrays, the worker, and its seconds without compilation.
 
-    `fingerprint` is that of the stage, the batch number and the outputs; None where nothing travelled.
+    `fingerprint` covers the stage, the batch number and the outputs; None if nothing was sent.
     """
 
     outputs: list[Any]
@@ -107,7 +107,7 @@ class Reply:
 
 
 def fingerprint(arrays: Sequence[Any], *parts: object) -> int:
-    """A checksum of arrays with their shapes and dtypes, and of what they belong to."""
+    """Computes a checksum of arrays with their shapes and dtypes, and of their owner."""
     crc = zlib.crc32(repr(parts).encode())
     for x in map(np.asarray, arrays):
         crc = zlib.crc32(f"{x.dtype}{x.shape}".encode(), crc)
@@ -116,7 +116,7 @@ def fingerprint(arrays: Sequence[Any], *parts: object) -> int:
 
 
 def token(*parts: object) -> int:
-    """A number for a batch or a row by key; the sum of many says which of them were added, and how often."""
+    """A number for a batch or keyed row; sums of tokens reveal missing or repeated batches."""
     return zlib.crc32(repr(parts).encode())
 
 
@@ -125,16 +125,16 @@ def counted(tokens: Sequence[int]) -> np.ndarray:
     return np.array([len(tokens), sum(tokens)], np.int64)
 
 
-_MOST_STAGES = 64  # compiled, kept for their next batches; a pool of threads keeps them in the kernel itself
+_MOST_STAGES = 64  # compiled stages, cached for later batches; with thread pools the cache is in this process
 _LOADED: dict[str, Callable] = {}
 _LOCK = threading.Lock()
 
 
 def _rows_of_parts(task: Task, parts: Sequence[Any]) -> list[Any]:
-    """The operands with the rows that are held in parts.
+    """The operands with rows read from parts.
 
     Raises:
-        ValueError: if a part was made again, and has other clients.
+        ValueError: if a part was recomputed with other clients.
     """
     if [part.mark for part in parts] != [x.mark for x in task.slices]:
         message = "a part of the table was read again and gave other clients: write the table first, and read that"
@@ -148,7 +148,7 @@ def _rows_of_parts(task: Task, parts: Sequence[Any]) -> list[Any]:
 
 
 def run_task(task: Task, values: Values | None = None, *parts: Any) -> Reply:
-    """Runs one batch; a stage is compiled when its first batch arrives and kept."""
+    """Runs one batch; compiles a stage when its first batch arrives, and caches it."""
     end_with_parent()
     if values is not None and values.sent != fingerprint(values.arrays, task.digest):
         message = "the server's values changed on their way to the worker"
@@ -180,7 +180,7 @@ def run_task(task: Task, values: Values | None = None, *parts: Any) -> Reply:
 
 @functools.cache
 def end_with_parent() -> None:
-    """Ends a worker of a pool when the process that made the pool is gone; such workers never stop waiting for it."""
+    """Ends a pool's worker when its parent process is gone; else the worker would wait forever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_wait_for_end, args=(parent,), name="end with the kernel", daemon=True).start()
@@ -195,7 +195,7 @@ def _wait_for_end(parent: BaseProcess) -> None:
             time.sleep(0.5)
     else:
         return
-    os._exit(1)  # in the middle of a computation that nobody reads
+    os._exit(1)  # even during a computation, because nothing reads its result
 
 
 def _load(task: Task) -> Callable:

@@ -1,4 +1,4 @@
-"""Rows that stay where their clients are, between the passes that make and read them."""
+"""Rows that stay at their clients between the passes that make and read them."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -12,10 +12,10 @@ from workbench.mesh import Placement
 
 
 class RemoteRows:
-    """Rows of all clients of `placement`, kept by the clients under `name`; `bring` asks the clients for them.
+    """Rows of all clients of `placement`, stored at the clients under `name`.
 
-    `made_by` is the stage that made them and what they are there, for messages and records.
-    `dropped` is called with the name once nobody here can ask for them any more.
+    `bring` fetches the rows from the clients. `made_by` is the stage and the label of the rows, for messages and
+    records. `dropped` is called with the name when this object is garbage-collected.
     """
 
     def __init__(
@@ -35,7 +35,7 @@ class RemoteRows:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the rows of all clients, `[clients, ...]`."""
+        """Shape of the rows of all clients, `[clients, ...]`."""
         return tuple(self.aval.shape)
 
     def __repr__(self) -> str:
@@ -43,7 +43,7 @@ class RemoteRows:
 
 
 class RemoteStack:
-    """Held rows of several iterations of a loop; `stack[iteration]` are those of one."""
+    """Remote rows of several loop iterations; `stack[iteration]` returns one iteration."""
 
     def __init__(self, iterations: Sequence[Any]) -> None:
         self.iterations = list(iterations)
@@ -56,12 +56,12 @@ class RemoteStack:
 
 
 def is_held(x: object) -> bool:
-    """Returns whether it is rows, or iterations of rows, that stayed at the clients."""
+    """Returns whether `x` is remote rows, or a stack of remote rows."""
     return isinstance(x, RemoteRows | RemoteStack)
 
 
 def materialize(values: Sequence[Any]) -> list[Any]:
-    """The values with everything that was held elsewhere brought here, in one go."""
+    """Fetches all remote rows among the values with one request."""
     wanted: dict[int, RemoteRows] = {}
     for x in values:
         for rows in x.iterations if isinstance(x, RemoteStack) else [x]:

@@ -25,8 +25,8 @@ class RunRecorder:
         self.moved_bytes = 0
         self.warmup_seconds = 0.0
         self.round_seconds: list[float] = []
-        self.orders: dict[int, int] = {}  # of each reader of clients, a checksum of their order
-        self.carried: list[Any] | None = None  # of the outermost loop, after its last finished round
+        self.orders: dict[int, int] = {}  # checksum of the client order of each reader
+        self.carried: list[Any] | None = None  # carry of the outermost loop, after its last finished round
         self._progress, self._cancel = progress, cancel
         self._stages: dict[tuple[str, str], list[float]] = {}
         self._clients: dict[tuple[str, Any, str], list[float]] = {}
@@ -35,11 +35,11 @@ class RunRecorder:
         self._lock = threading.Lock()
 
     def note(self, text: str) -> None:
-        """Says something once."""
+        """Adds a note once."""
         self.notes[text] = None
 
     def stage(self, stage: str, where: str, seconds: float, waited: float = 0.0) -> None:
-        """One call of a stage at one place."""
+        """Records one call of a stage at one place."""
         with self._lock:
             spent = self._stages.setdefault((stage, where), [0.0, 0.0, 0])
             spent[0] += seconds
@@ -47,7 +47,7 @@ class RunRecorder:
             spent[2] += 1
 
     def clients(self, stage: str, clients: Sequence[Any], where: str, seconds: float, moved: tuple[int, int]) -> None:
-        """Clients that were computed together; `moved` are the bytes that they received and sent together."""
+        """Records clients of one batch; `moved` are their total bytes received and sent."""
         self.stage(stage, where, seconds)
         share = 1 / max(len(clients), 1)
         with self._lock:
@@ -58,7 +58,7 @@ class RunRecorder:
                     spent[i] += value
 
     def left(self, stage: str, name: str, x: ArrayLikeType, *, row: bool, clients: int, index: int = 0) -> None:
-        """A value that came from clients: a `row` for each, or one partial result of them all.
+        """Records a value from clients: a `row` per client, or one partial result for all.
 
         `index` distinguishes values of one stage that have the same name.
         """
@@ -69,7 +69,7 @@ class RunRecorder:
             left[1] += clients if row else 1
 
     def check(self, stage: str, done: float) -> None:
-        """Tells the progress, and ends the run if it was cancelled.
+        """Reports the progress, and ends the run if it was cancelled.
 
         Raises:
             EngineError: after a cancellation.
@@ -130,7 +130,7 @@ class RunRecorder:
 
 
 def brief(error: BaseException) -> str:
-    """An exception in a few words: without the JVM's frames, and of a long one (JAX sends tracebacks) begin and end."""
+    """Shortens an exception: removes JVM frames and the middle of long texts (JAX tracebacks)."""
     lines = (line for line in str(error).splitlines() if not line.startswith("\tat "))
     text = " ".join(" ".join(lines).split())
     if len(text) > 500:

@@ -1,4 +1,4 @@
-"""One client at a time, in this process: the oracle of the other engines, and the debugger."""
+"""The sequential engine: the test oracle of other engines, and the debugger."""
 
 import time
 from collections.abc import Callable
@@ -14,17 +14,15 @@ from workbench.errors import EngineError
 class Sequential(Engine):
     """Computes one client after the other, in order.
 
-    Every client is a call of its own, so seconds, bytes and failures are its own. With `debug` a client's function is
-    not compiled: its operations run one by one, with real values, and an error names the line of your code that made
-    the operation. Your Python itself ran once, while the program was traced, and a `breakpoint()` in it stops there,
-    among tracers; to stop among values, put the `breakpoint()` into `watch`, or use `jax.debug.breakpoint()` and
-    `jax.debug.print`.
+    Every client is a separate call, so seconds, bytes and failures are recorded per client. With `debug`, client
+    functions are not compiled: their operations run one by one with concrete values, and an error names the line of
+    your code that made the operation. Your Python code ran once, during tracing, so a `breakpoint()` in it sees
+    tracers. To see values, put the `breakpoint()` into `watch`, or use `jax.debug.breakpoint()` and `jax.debug.print`.
 
     Args (of the constructor):
         debug: Run the operations of a client one by one.
         watch: With `debug`, called with every operation's `Observed`: stage, client, line, inputs and outputs.
-        check_nan: End the run at the first NaN that leaves a client; with `debug`, at the first that an operation
-            makes.
+        check_nan: End the run at the first NaN that a client returns; with `debug`, at the first NaN of any operation.
 
     Example:
         >>> import workbench as wb

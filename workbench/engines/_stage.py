@@ -1,4 +1,4 @@
-"""One pass over some clients as a function that can travel: a batch of fixed size, plain arrays at its edges."""
+"""Exportable functions of a client batch: fixed batch size, plain arrays in and out."""
 
 import functools
 import hashlib
@@ -28,13 +28,13 @@ from workbench.plan import (
 class BatchFunction(ClientLoop):
     """`(batch index, *rows, *shared) -> (*kept rows, *partial results)` for `size` clients; all arguments plain arrays.
 
-    Partial results are the accumulators of the phase's reductions, so that not every client's rows travel.
+    Partial results are the accumulators of the phase's reductions; they are sent instead of all clients' rows.
     """
 
     def __init__(self, plan: Plan, phase: Phase, path: str, size: int) -> None:
         self.plan, self.phase, self.path, self.size = plan, phase, path, size
         self.travelling: tuple[str, bytes] | None = None
-        self.streamed: object = None  # what an engine that streams its clients compiled for it
+        self.streamed: object = None  # compiled function of an engine that streams its clients
         clients = phase.placement.size
         self._shard = ClientShard(phase, size, size, None if clients % size == 0 else clients, self)
         self.row_avals = [_row_aval(v, size) for v in phase.rows]
@@ -59,12 +59,12 @@ class BatchFunction(ClientLoop):
         return jax.jit(self.__call__).lower(*self.in_avals).compile()
 
     def exported(self, platforms: Sequence[str] | None) -> tuple[str, bytes]:
-        """A digest and the StableHLO with its versions, as bytes."""
+        """Exports the function as a digest and versioned StableHLO bytes."""
         return exported_stage(self.__call__, self.in_avals, self.name, self.stage, platforms)
 
     @property
     def stage(self) -> str:
-        """The path of its first stage of client work."""
+        """The path of the first client stage."""
         return f"{self.path}{leading(self.phase).stage}"
 
     @property
@@ -74,7 +74,7 @@ class BatchFunction(ClientLoop):
         return [*(f"output {i} of `{self.name}`" for i in range(len(self.phase.kept))), *reductions]
 
     def chunk_size_of(self, phase: Phase, per_shard: int) -> int:
-        """All clients of the batch together."""
+        """The batch size: all clients of a batch are one chunk."""
         return self.size
 
     def scope_of(self, step: Step) -> str:
@@ -82,14 +82,14 @@ class BatchFunction(ClientLoop):
         return self.plan.scope_of(step, self.path)
 
     def run_client_program(self, step: Step, operands: Sequence[jax.Array]) -> list[jax.Array]:
-        """A client's function that is a program of its own, evaluated by its plan."""
+        """Runs a nested program inside a client function by its plan."""
         assert step.jaxpr is not None
         inner = plan_jaxpr(step.jaxpr, self.plan.stages[step.stage].name)
         return evaluate(inner, operands, path=f"{self.path}{step.stage}.")
 
 
 class WholeFunction(BatchFunction):
-    """A phase whose clients talk to each other in their function: all of them together."""
+    """The function of a phase whose clients communicate with each other: all clients together."""
 
     def __init__(self, plan: Plan, phase: Phase, path: str) -> None:
         super().__init__(plan, phase, path, phase.placement.size)
@@ -109,15 +109,16 @@ def exported_stage(
     stage: str,
     platforms: Sequence[str] | None = None,
 ) -> tuple[str, bytes]:
-    """A digest and the StableHLO of a function with its versions, as bytes."""
+    """Exports a function as a digest and versioned StableHLO bytes."""
     try:
         module = jax.export.export(jax.jit(function), platforms=platforms)(*avals)
         data = pack(module, name=name)
     except Exception as error:
         message = (
-            f"stage {stage} (`{name}`) could not be made ready to travel to other processes: jax.export "
-            f"raised {type(error).__name__}: {error}. A stage travels as StableHLO, which holds no Python, so no "
-            "callbacks: take `jax.debug.print`, `jax.pure_callback` and `io_callback` out of the client function, "
+            f"stage {stage} (`{name}`) could not be exported for other processes: jax.export "
+            f"raised {type(error).__name__}: {error}. Stages are sent as StableHLO, which contains no Python, so "
+            "callbacks are not possible: take `jax.debug.print`, `jax.pure_callback` and `io_callback` out of the "
+            "client function, "
             "or run it with `workbench.engines.Sequential()` or on threads."
         )
         raise EngineError(message, stage=stage) from error
@@ -125,13 +126,13 @@ def exported_stage(
 
 
 def leading(phase: Phase) -> Step:
-    """The step that a pass is named after: the first function of the user's, if there is one."""
+    """The step that names a pass: the first client function of the user, if any."""
     own = [step for step in phase.steps if step.kind == "clients" and not step.glue]
     return next(iter(own), next((step for step in phase.steps if step.kind == "clients"), phase.steps[0]))
 
 
 class Totals:
-    """The server's side of a phase's reductions, compiled: `merge` two lists of partial results, and `finish` one."""
+    """The compiled server side of reductions: `merge` partial results, and `finish` them."""
 
     def __init__(self, phase: Phase) -> None:
         equations = [step.equation for step in phase.reductions]
@@ -156,7 +157,7 @@ def _row_aval(v: Atom, size: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((size, *type_of(v).shape[1:]), type_of(v).dtype)
 
 
-# PRNG keys have a dtype that numpy and the wire do not know: at the edges they are the integers that they are made of.
+# numpy cannot represent the dtype of PRNG keys: inputs and outputs use their integer data instead.
 def edge_aval(aval: Aval) -> jax.ShapeDtypeStruct:
     """The type of a value outside of the function."""
     if not is_key(aval.dtype):
@@ -191,5 +192,5 @@ def dtype_of(v: Atom) -> np.dtype:
 
 
 def is_key(dtype: np.dtype) -> bool:
-    """Returns whether it is the dtype of PRNG keys."""
+    """Returns whether `dtype` is a PRNG key dtype."""
     return jnp.issubdtype(dtype, jax.dtypes.prng_key)

@@ -1,4 +1,4 @@
-"""A pass over clients that do not fit in memory: batches are read ahead, and every batch is spread over the devices."""
+"""Streaming passes: batches are read ahead, and each batch is sharded over the devices."""
 
 import collections
 import dataclasses
@@ -27,14 +27,14 @@ from workbench.primitives import CallbackErrors
 BatchCall: TypeAlias = Callable[..., tuple[list[Any], list[Any]]]
 """A compiled batch: totals and rows of its operands."""
 
-_BATCH_BYTES = 16 << 20  # of rows that are on their way at a time
+_BATCH_BYTES = 16 << 20  # of rows in flight at a time
 _AHEAD = 2  # batches that are read while one is computed
 
 
 class StreamedPass(ClientLoop):
     """`(batch number, totals so far, rows, shared) -> (kept rows, totals)`, compiled once for the devices of a mesh.
 
-    `size` clients are one batch, spread over the devices along the layout of their placement, in chunks on each.
+    A batch has `size` clients, sharded over the devices by the layout of their placement; each device computes chunks.
     """
 
     def __init__(self, batch_of_one: BatchFunction, mesh: AnyMesh, chunk_size: ChunkSize, size: int | None) -> None:
@@ -65,7 +65,7 @@ class StreamedPass(ClientLoop):
         return self.phase.placement.size
 
     def _batch_size(self) -> int:
-        """As many clients as fit the bytes, in batches that are equally large, so that few slots stay empty."""
+        """The batch size that fits the bytes, with batches of equal size so that few slots are empty."""
         row_bytes = sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in self._stage.row_avals)
         most = max(self.shards, _BATCH_BYTES // max(1, row_bytes))
         batches = math.ceil(self._clients / most)
@@ -73,24 +73,24 @@ class StreamedPass(ClientLoop):
         return _multiple(math.ceil(self._clients / batches), self.shards * together)
 
     def chunk_size_of(self, phase: Phase, per_shard: int) -> int:
-        """As `workbench.jit` chooses it for the clients of a device."""
+        """The chunk size that `workbench.jit` chooses for the clients of a device."""
         return resolve_chunk_size(self._chunk_size, phase, per_shard)
 
     def scope_of(self, step: Step) -> str:
-        """As in the plan that this pass belongs to."""
+        """Delegates to the plan of this pass."""
         return self._stage.scope_of(step)
 
     def run_client_program(self, step: Step, operands: PyTree[Array]) -> list[Any]:
-        """As in the plan that this pass belongs to."""
+        """Delegates to the plan of this pass."""
         return self._stage.run_client_program(step, operands)
 
     def start(self) -> list[Any]:
-        """Totals of no clients."""
+        """The initial totals, of zero clients."""
         _, everywhere = self.shardings
         return [jax.device_put(start(), everywhere) for start in self._starts]
 
     def compiled(self, totals: list[Any], rows: list[Any], shared: list[Any]) -> BatchCall:
-        """The function of a batch; all batches have the shapes of the first one."""
+        """Compiles the function of a batch; all batches have the shapes of the first one."""
         if self._compiled is None:
             compiled = self._run.lower(jnp.int32(0), totals, rows, shared).compile()
             self._compiled = functools.partial(self._call, compiled)
@@ -110,11 +110,11 @@ class StreamedPass(ClientLoop):
 
 
 def stream(work: Pass, streamed: StreamedPass) -> None:
-    """Computes a pass batch by batch, reading ahead; memory is that of a few batches."""
+    """Computes a pass batch by batch with read-ahead; memory use is a few batches."""
     _, everywhere = streamed.shardings
     shared = [jax.device_put(x, everywhere) for x in work.shared]
     totals, compute = streamed.start(), None
-    # Two computations with collectives at once can starve the threads of simulated devices, and XLA then aborts.
+    # Two concurrent computations with collectives can starve the threads of simulated devices, and XLA then aborts.
     one_at_a_time = streamed.shards > 1 and jax.default_backend() == "cpu"
     with _Reading(work, streamed) as reading:
         unfinished: tuple[_Read, list[Any], list[Any]] | None = None
@@ -129,7 +129,7 @@ def stream(work: Pass, streamed: StreamedPass) -> None:
             if unfinished is not None:
                 reading.finish(*unfinished)
             unfinished = read, kept, totals
-            del read, kept  # or their memory stays while the next batch is awaited
+            del read, kept  # else their memory stays while waiting for the next batch
         assert unfinished is not None
         reading.finish(*unfinished)
     work.reduced(totals)
@@ -137,7 +137,7 @@ def stream(work: Pass, streamed: StreamedPass) -> None:
 
 @dataclasses.dataclass
 class _Read:
-    """A batch, its rows on the devices, and the memory of the host that they were sent from, or still lie in."""
+    """A batch, its rows on the devices, and the host buffers of these rows."""
 
     batch: Batch
     rows: list[Any]
@@ -145,10 +145,10 @@ class _Read:
 
 
 class _Reading:
-    """Reads the batches of a pass in a thread, and sends them to the devices, ahead of their use.
+    """Reads batches in a thread and sends them to the devices ahead of their use.
 
-    Rows go through a few buffers that are used again and again: fresh memory for every batch costs ten times what
-    copying into them does. They are aligned, so that a CPU reads them where they are.
+    Rows go through a few reused buffers: new memory for every batch costs ten times as much as copying into these
+    buffers. The buffers are aligned, so that a CPU device reads them without a copy.
     """
 
     def __init__(self, work: Pass, streamed: StreamedPass) -> None:
@@ -156,7 +156,7 @@ class _Reading:
         self._sharding, _ = streamed.shardings
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="workbench-read")
         self._free: queue.SimpleQueue[list[np.ndarray] | None] = queue.SimpleQueue()
-        for _ in range(_AHEAD + 2):  # one more is computed, and of one the results are copied
+        for _ in range(_AHEAD + 2):  # plus one batch that is computed, and one whose results are copied
             self._free.put([])
 
     def __enter__(self) -> "_Reading":
@@ -166,7 +166,7 @@ class _Reading:
     def __exit__(self, *_: object) -> None:
         for future in self._waiting:
             future.cancel()
-        self._free.put(None)  # whoever waits for memory waits no longer
+        self._free.put(None)  # release a thread that waits for memory
         self._reader.shutdown()
 
     def next(self) -> _Read | None:
@@ -176,7 +176,7 @@ class _Reading:
         return read
 
     def finish(self, read: _Read, kept: list[Any], totals: list[Any]) -> None:
-        """Waits for a batch, takes its kept rows, and gives its memory back."""
+        """Waits for a batch, takes its kept rows, and frees its memory."""
         jax.block_until_ready((kept, totals))
         self._work.keep(read.batch, kept)
         read.rows.clear()
@@ -196,7 +196,7 @@ class _Reading:
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """An array that begins at a multiple of 64 bytes, as XLA wants it."""
+    """Allocates a 64-byte aligned array, which XLA reads without a copy."""
     size = math.prod(shape) * dtype.itemsize
     raw = np.empty(size + 64, np.uint8)
     begin = -raw.ctypes.data % 64
@@ -204,7 +204,7 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def _automatic(layout: Layout | None) -> Layout | None:
-    """The layout on a mesh whose axes are all Auto: the plan of an engine was traced without types of a mesh."""
+    """Copies the layout with all mesh axes Auto: engine plans are traced without axis types."""
     if layout is None:
         return None
     mesh = layout.mesh

@@ -1,4 +1,4 @@
-"""Clients from tables of examples: grouped, ordered and padded where the rows are."""
+"""Clients from tables of examples, grouped and padded on the workers that store the rows."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -44,31 +44,35 @@ def clients_from(
     length: int | None = None,
     buckets: Sequence[int] | None = None,
 ) -> ClientReader | tuple[ClientReader, ...]:
-    """Clients of a table with one row per example.
+    """Reads clients from a table with one row per example.
 
-    A client's data are a dictionary of its columns, `[length, ...]` each, filled up with zeros, and "n", the number of
-    its examples as an int32. Spark groups and pads on its executors, and `Spark` computes them there: no client's data
-    reach this process. A run packs them once, and `Spark.read` once for many runs. The workers of a Dask client or of
-    Ray group, pad and keep the clients until the reader is deleted: `Executor` of that client, or `Ray`, computes the
-    clients there. Without a client, this process reads one partition of Dask at a time, in each pass again.
+    A client's data are a dictionary of its columns, `[length, ...]` each, padded with zeros, and "n", the number of
+    its examples as an int32. For Spark tables, the executors group and pad the clients, and `Spark` computes them
+    there: no client data reach this process. A run packs the clients once; `Spark.read` packs them once for many runs.
+    With a Dask client or Ray, the workers group, pad and store the clients until the reader is deleted; an `Executor`
+    of this Dask client, or `Ray`, computes the clients there. Without a Dask client, this process reads one Dask
+    partition at a time, in every pass.
 
     Args:
         frame: A DataFrame of pandas, Dask or Spark, or a data set of Ray Data.
         by: Column with the client of each example.
-        columns: Columns of numbers, or of lists of numbers that are as long in every row. Default: all but `by` and
-            `order`.
-        order: Column that orders the examples of a client. Default: the order of the table, which pandas alone keeps.
-        length: Examples that each client has; of longer clients the first are taken. Default: those of the longest.
-        buckets: Several such lengths: each client is padded to the next one, and cut to the last.
+        columns: Columns with numbers, or with lists of numbers of the same length in every row. Default: all but `by`
+            and `order`.
+        order: Column that orders the examples of a client. Default: the order of the table, which only pandas
+            preserves.
+        length: Number of examples per client; clients with more examples are truncated. Default: the number of the
+            largest client.
+        buckets: Several such lengths: each client is padded to the next larger length; clients above the last length
+            are truncated.
 
     Returns:
-        The reader of the clients, ordered by `by`; `struct` has the shapes and `clients` the number. With `buckets`
-        one reader for each length that has clients, as arguments for a program with one `with program(clients=...)`
-        block each.
+        The reader of the clients, ordered by `by`; `struct` has the shapes and `clients` the number. With `buckets`,
+        one reader for each length that has clients: arguments of a program with one `with program(clients=...)` block
+        per reader.
 
     Raises:
-        ProgramError: if a column is missing, has missing values or no numbers, is called "n", the table has no rows, or
-            `buckets` are not growing lengths without a `length`.
+        ProgramError: if a column is missing, has missing values or no numbers, or is called "n"; if the table has no
+            rows; if `buckets` are not increasing, or are combined with `length`.
 
     Example:
         >>> import pandas as pd
@@ -84,7 +88,8 @@ def clients_from(
     if wrong or not names or COUNT in names:
         message = (
             f"`clients_from` was given by={by!r}, columns={names} and order={order!r}, of a table with the columns "
-            f'{known}. Each is a column of the table, and "n" is the name of the number of examples: rename or choose.'
+            f'{known}. Each must be a column of the table, and "n" is reserved for the number of examples: rename the '
+            "column or choose another."
         )
         raise ProgramError(message)
     if buckets is not None:
@@ -119,7 +124,7 @@ def clients_from(
 
 
 class _Range(NamedTuple):
-    """Clients with more than `low` and at most `high` examples, to be filled up to a length."""
+    """Clients with more than `low` and at most `high` examples, padded to a length."""
 
     low: int
     high: float
@@ -140,7 +145,7 @@ def _ranges(counts: np.ndarray, length: int | None, buckets: Sequence[int] | Non
 def _clients_of(
     piece: Foreign, by: str, names: Sequence[str], order: str | None, each: _Range
 ) -> Iterator[tuple[Any, Any]]:
-    """The clients of a pandas DataFrame that are in a range."""
+    """Packs the clients of a pandas DataFrame that are in a range."""
     ordered = piece.sort_values([by, order] if order else by, kind="stable")
     for client, rows in ordered.groupby(by, sort=True):
         if each.low < len(rows) <= each.high:
@@ -148,7 +153,7 @@ def _clients_of(
 
 
 def _whole_clients(cluster: Cluster, frame: Foreign, by: str) -> list[Any]:
-    """References to pandas DataFrames on the workers, with all examples of a client in one of them."""
+    """Groups examples by client into DataFrames on the workers; returns references."""
     if hasattr(frame, "to_pandas_refs"):  # of Ray Data
         places = max(1, int(cluster.owner.cluster_resources().get("CPU", 1)))
         return frame.repartition(2 * places, keys=[by]).to_pandas_refs()
@@ -164,7 +169,7 @@ def _held(
     length: int | None,
     buckets: Sequence[int] | None,
 ) -> tuple[ClientReader, ...]:
-    """Readers of clients that the workers pack from their DataFrames, and hold."""
+    """Makes readers of clients that workers pack from their DataFrames and store."""
     sizes = cluster.gather([cluster.start(_sizes, piece, by) for piece in frames])
     readers = []
     for each in _ranges(np.concatenate(sizes), length, buckets):
@@ -174,7 +179,8 @@ def _held(
         if reader.clients != each.clients or len(set(reader.ids)) != reader.clients:
             message = (
                 f"`clients_from` counted {each.clients} clients and packed {reader.clients}, {len(set(reader.ids))} of "
-                "them different. A table gives the same rows each time it is read: write it first, and read that."
+                "them different. A table must return the same rows each time it is read: write it to files first, and "
+                "read these."
             )
             raise ProgramError(message)
         readers.append(reader)
@@ -194,21 +200,22 @@ def _check_buckets(buckets: Sequence[int], length: int | None) -> None:
     if whole and length is None and list(buckets) == sorted(set(buckets)) and buckets:
         return
     message = (
-        f"`clients_from` was given buckets={list(buckets)} and length={length!r}. Buckets are numbers of examples that "
-        "grow, such as [32, 128, 512], and the last one cuts longer clients: pass such numbers, and no `length`."
+        f"`clients_from` was given buckets={list(buckets)} and length={length!r}. Buckets are increasing numbers of "
+        "examples, such as [32, 128, 512], and the last bucket truncates larger clients: pass such numbers without "
+        "`length`."
     )
     raise ProgramError(message)
 
 
 def _used(buckets: Sequence[int], counts: np.ndarray) -> list[tuple[int, float, int]]:
-    """Buckets that have clients: more examples than, at most as many as, and the length."""
+    """Ranges of buckets with clients: (more than, at most, padded length)."""
     tops = [*buckets[:-1], np.inf]
     ranges = zip([0, *buckets[:-1]], tops, buckets, strict=True)
     return [(low, high, top) for low, high, top in ranges if ((low < counts) & (counts <= high)).any()]
 
 
 def _of_sizes(frame: Foreign, by: str, low: int, high: float) -> Foreign:
-    """The rows of a Spark table of clients that have some number of rows."""
+    """Selects the rows of clients with a given range of row counts from a Spark table."""
     from pyspark.sql import Window, functions  # pyright: ignore[reportMissingImports]
 
     size = functions.count("*").over(Window.partitionBy(by))
@@ -217,9 +224,9 @@ def _of_sizes(frame: Foreign, by: str, low: int, high: float) -> Foreign:
 
 
 def _values(client: object, name: str, column: Foreign) -> np.ndarray:
-    """A column of one client as numbers; nullable and Arrow's dtypes too, where no value is missing."""
+    """A column of one client as numbers; also nullable and Arrow dtypes without missing values."""
     missing = 0 if isinstance(column.dtype, np.dtype) and column.dtype != object else int(column.isna().sum())
-    kind = getattr(column.dtype, "numpy_dtype", None)  # of pandas' nullable dtypes
+    kind = getattr(column.dtype, "numpy_dtype", None)  # pandas nullable dtypes
     values = column.to_numpy() if missing or kind is None else column.to_numpy(kind)
     if values.dtype == object and not missing:
         shapes = {np.shape(x) for x in values}
@@ -227,8 +234,8 @@ def _values(client: object, name: str, column: Foreign) -> np.ndarray:
     if missing or values.dtype.kind not in "biufc":
         fact = f"{missing} missing value(s)" if missing else "text, or lists of different lengths,"
         message = (
-            f"`clients_from` found {fact} in column {name!r} of client {client!r}. Columns are numbers, or lists of "
-            "numbers that are as long in every row: fill or drop the missing rows, or choose other `columns`."
+            f"`clients_from` found {fact} in column {name!r} of client {client!r}. Columns contain numbers, or lists "
+            "of numbers of the same length in every row: fill or drop the missing rows, or choose other `columns`."
         )
         raise ProgramError(message)
     return values

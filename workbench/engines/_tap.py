@@ -1,4 +1,4 @@
-"""`tap`: what one client really computes, value by value."""
+"""`tap`: the values that one client computes."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ from workbench.plan import PlannedCall, source_line, trace
 from workbench.primitives import take_dropped_emissions
 from workbench.records.live import TappedValueRecord, TapRecord
 
-_TOGETHER = 256  # other clients than the tapped one that are computed at once
+_TOGETHER = 256  # other clients that are computed at once
 _EMIT = "emit"
 
 
@@ -37,31 +37,31 @@ def tap(
     most_bytes: int = 64 << 20,
     only: str | tuple[str, ...] | None = None,
 ) -> TapRecord:
-    """Runs a program once and returns every value that one client computes on the way, under the user's own names.
+    """Runs a program once and returns every named value that one client computes.
 
-    All other clients are computed as fast as can be; the tapped one runs operation by operation, outside of `jit`. A
-    value is called by the variable that its line is assigned to, or by the expression as it is written, and what the
-    program hands out with `emit` by that name. Works for derivatives of programs, loops over rounds and loops inside a
-    client, whose iterations are distinguished. What nobody reads is not computed, and so not seen. Costs one
-    evaluation of the program by its plan in this process.
+    All other clients are computed at full speed; the tapped client runs operation by operation, outside `jit`. A value
+    has the name of the variable that it is assigned to, or else its source expression; emitted values have their `emit`
+    name. Works for derivatives of programs, loops over rounds and loops inside a client, whose iterations are
+    distinguished. Unused values are not computed, so they do not appear. Costs one evaluation of the program by its
+    plan in this process.
 
     Args:
         fn: A program, any function that calls programs, a derivative of one, or what `jit` returned.
         *args: Its arguments.
-        client: Which client; of clients inside clients, the outer and the inner one: `(2, 0)`.
-        most_values: How many values to keep; the first ones.
-        most_bytes: How many bytes of arrays to keep; of later ones only their figures.
-        only: Files whose lines are of interest, as the end of their path or a pattern: `"train.py"`, `"src/*"`. Values
-            made in other files, such as those of an optimizer's library, are left out; inputs and what is emitted stay.
+        client: Number of the client; for clients inside clients, the outer and the inner number: `(2, 0)`.
+        most_values: Number of values to keep, from the first.
+        most_bytes: Bytes of arrays to keep; for later arrays only statistics are kept.
+        only: Only values made in these files, given as the end of a path or a pattern: `"train.py"`, `"src/*"`. Values
+            made in other files, such as an optimizer library, are left out; inputs and emitted values are kept.
 
     Returns:
-        The values in order, with stage, round, step, source line, and how many of their numbers are not finite;
-        `first_nonfinite` says where a NaN comes from. Show it with `show`, or through treescope.
+        The values in order, with stage, round, step, source line, and the number of non-finite elements;
+        `first_nonfinite` is the first value with a NaN or infinity. Show it with `show`, or through treescope.
 
     Raises:
-        InspectionError: if no clients of the program go by that number.
+        InspectionError: if the program has no client with this number.
         ProgramError: if `fn` is not a function.
-        EngineError: if a stage fails; `stage` and `client` say where.
+        EngineError: if a stage fails; its `stage` and `client` name the place.
 
     Example:
         >>> import workbench as wb
@@ -82,7 +82,7 @@ def tap(
     if not engine.reached:
         message = (
             f"`tap` was given client={client!r}, but {run.name} has {engine.known()}. Clients are counted from 0, "
-            "those inside others by two numbers: pass one of these, such as `client=0`."
+            "clients inside clients by two numbers: pass one of these, such as `client=0`."
         )
         raise InspectionError(message)
     return TapRecord(
@@ -96,7 +96,7 @@ def tap(
 
 
 class _Tap(Engine):
-    """Everybody's results, and one client's values."""
+    """Computes the results of all clients, and records the values of one client."""
 
     name: str = "tap"
 
@@ -114,7 +114,7 @@ class _Tap(Engine):
         self._here: dict[str, np.ndarray] = {}
 
     def _planned(self, fn: Callable, shapes: PyTree[Array], listened: bool) -> tuple[PlannedCall, PlanInterpreter]:
-        """As written: what the program emits is seen where it is emitted, so that nobody else hears it."""
+        """Evaluates the unmodified plan: the tap reads emitted values itself, and no listener receives them."""
         from workbench.engines._run_recorder import RunRecorder
 
         traced = trace(fn, *shapes)
@@ -143,11 +143,11 @@ class _Tap(Engine):
         interpret_client(work, alone, tapped)
 
     def is_first(self, stage: str, round: int, phase: int) -> bool:
-        """Returns whether this pass shows a stage; a later pass may compute the stage again."""
+        """Returns whether this pass records a stage; a later pass may compute the stage again."""
         return self._seen.setdefault((stage, round), phase) == phase
 
     def take(self, value: Array, **described: Option) -> None:
-        """Keeps a value, as far as there is room."""
+        """Records a value within the limits."""
         self.reached = True
         source = None if described["operation"] == _EMIT else described["source"]
         if self.files and source is not None and not self._is_asked_for(source.file):
@@ -173,7 +173,7 @@ class _Tap(Engine):
         )
 
     def _is_known(self, array: np.ndarray, described: dict[str, Any]) -> bool:
-        """Returns whether what the program emits has just been seen under the same name, as the variable that it is."""
+        """Returns whether an emitted value was just recorded as a variable of the same name."""
         place = tuple(described[key] for key in ("stage", "round", "steps", "client"))
         if place != self._place:
             self._place, self._here = place, {}
@@ -188,9 +188,9 @@ class _Tap(Engine):
         return any(path.match(each) for each in self.files)
 
     def known(self) -> str:
-        """The clients that there are, in words."""
+        """Lists the valid client numbers as text."""
         listed = [f"{size} clients of {name!r}" for name, size in self._sizes.items()]
-        return " and ".join(listed) or "no clients that can be computed apart from the others"
+        return " and ".join(listed) or "no clients that can be computed separately"
 
     def notes(self) -> list[str]:
         """Notes about omitted values."""
@@ -199,16 +199,16 @@ class _Tap(Engine):
             named = ", ".join(f"{PurePath(file).name} ({count})" for file, count in self.elsewhere.most_common(4))
             more = f" and {len(self.elsewhere) - 4} more files" if len(self.elsewhere) > 4 else ""
             asked = " or ".join(map(repr, self.files))
-            said.append(f"{self.elsewhere.total()} values of lines outside of {asked} are left out: {named}{more}.")
+            said.append(f"{self.elsewhere.total()} values of lines outside {asked} are left out: {named}{more}.")
         if self.left_out:
             said.append(f"{self.left_out} later values are left out (most_values={self.most_values}).")
         if self.without_array:
-            said.append(f"Of {self.without_array} values only the figures are kept (most_bytes={self.most_bytes}).")
+            said.append(f"Of {self.without_array} values only statistics are kept (most_bytes={self.most_bytes}).")
         return said
 
 
 class _TappedClient(TracedClient):
-    """Hands every named value to the tap."""
+    """Passes every named value to the tap."""
 
     def __init__(self, work: Pass, client: int | str, owner: _Tap, *, round: int) -> None:
         super().__init__(work.stage, work.name, client, None, False)
@@ -237,7 +237,7 @@ class _TappedClient(TracedClient):
         around, self._current = self._current, self._names[id(jaxpr)]
         try:
             record = super().run(closed, inputs)
-            take_dropped_emissions()  # a tap shows values itself, and delivers them to no listener
+            take_dropped_emissions()  # a tap records emitted values itself, and delivers them to no listener
             return record
         finally:
             self._current = around
@@ -286,7 +286,7 @@ class _TappedClient(TracedClient):
 def _figures(array: np.ndarray) -> dict[str, Any]:
     try:
         numbers = np.asarray(array, np.float64).ravel()
-    except (TypeError, ValueError):  # complex numbers and the like have no order
+    except (TypeError, ValueError):  # complex numbers and some other dtypes have no order
         return {}
     finite = numbers[np.isfinite(numbers)]
     if not finite.size:

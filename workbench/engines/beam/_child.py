@@ -1,7 +1,7 @@
-"""Beam pipelines in a process of their own, one after the other: Beam 2.77 breaks in a notebook's kernel with pandas 3.
+"""Runs Beam pipelines in a child process: Beam 2.77 breaks in notebook kernels with pandas 3.
 
-In a kernel Beam imports its data frames, which use what pandas 3 removed. The child is no kernel; it gets folders and
-settings as JSON lines, and ends when its input does.
+In a kernel, Beam imports its data frames, which use API that pandas 3 removed. The child process is not a kernel. It
+receives folders and settings as JSON lines, and ends when its stdin closes.
 """
 
 import base64
@@ -25,34 +25,36 @@ from workbench.engines._places import place, remove_tree
 
 
 def in_broken_kernel() -> bool:
-    """Returns whether this is a notebook's kernel in which Beam cannot make a pipeline."""
+    """Returns whether this is a notebook kernel in which Beam cannot make a pipeline."""
     shell = sys.modules.get("IPython")
     if shell is None or shell.get_ipython() is None:
         return False
     return int(importlib.metadata.version("pandas").partition(".")[0]) >= 3
 
 
-_FOLDER = "WORKBENCH_BEAM_FOLDER"  # names the temporary folder of the child
+_FOLDER = "WORKBENCH_BEAM_FOLDER"  # name of the child's temporary folder
 _working: list[str] = []  # the folder of the pipeline in progress, with clients' rows
 
 
 class Child:
-    """The other process, seen from this one."""
+    """The parent's side of the child process."""
 
     def __init__(self) -> None:
         path = os.pathsep.join(entry for entry in sys.path if entry)
         command = [sys.executable, "-c", "from workbench.engines.beam._child import serve; serve()"]
-        folder = Path(tempfile.mkdtemp(prefix="workbench-beam-"))  # Beam leaves folders of its own when it is killed
+        folder = Path(
+            tempfile.mkdtemp(prefix="workbench-beam-")
+        )  # Beam leaves temporary folders behind when it is killed
         environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder), _FOLDER: str(folder)}
         self._process = ChildProcess(command, env=environment, folder=folder)
 
     def run(
         self, job: str, arguments: Sequence[Any], runner: str, flags: Sequence[str], check: Callable[[], Any]
     ) -> None:
-        """Runs one pipeline there; `check` is called ten times a second and may raise.
+        """Runs one pipeline in the child; `check` is called ten times a second and may raise.
 
         Raises:
-            RuntimeError: with what the pipeline raised, or if the process ended.
+            RuntimeError: with the error of the pipeline, or if the process ended.
         """
         try:
             import cloudpickle
@@ -60,7 +62,7 @@ class Child:
             sent = base64.b64encode(cloudpickle.dumps(list(arguments))).decode()
             self._process.stdin.write(json.dumps([job, sent, runner, list(flags)]).encode() + b"\n")
             self._process.stdin.flush()
-        except OSError:  # it ended: said below, with its exit status
+        except OSError:  # it ended: reported below, with its exit status
             pass
         while not select.select([self._process.stdout], [], [], 0.1)[0]:
             check()
@@ -72,17 +74,17 @@ class Child:
             raise RuntimeError(error)
 
     def close(self) -> None:
-        """Ends the process and what it started."""
+        """Ends the process and its child processes."""
         self._process.end()
         self._process.stdout.close()
 
 
 def serve() -> None:
-    """The child's side: settings as JSON, and what the parent made of its own objects."""
+    """The child's side: reads settings as JSON, and objects that the parent wrote."""
     from workbench.engines.beam import _here
 
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what runners print must not look like an answer
+    os.dup2(2, 1)  # output of runners must not be mistaken for an answer
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(lines,), daemon=True).start()
     while True:
@@ -94,20 +96,21 @@ def serve() -> None:
             _here.run(job, arguments, runner, flags, check=lambda: None)
         except Exception as raised:
             error = f"{type(raised).__name__}: {raised}"
-        with contextlib.suppress(BrokenPipeError):  # the parent is gone: `_read` ends this process
+        with contextlib.suppress(BrokenPipeError):  # the parent has ended: `_read` ends this process
             answers.write(json.dumps(error) + "\n")
             answers.flush()
 
 
 def _read(lines: "queue.SimpleQueue[str]") -> None:
-    """Ends this process, its workers and its files with its input: a pipeline in progress would go on without anyone.
+    """Ends this process and its workers, and removes its files, when stdin closes.
 
-    The input ends when the parent does, in whatever way.
+    Otherwise a pipeline in progress would continue without a parent. stdin closes whenever the parent ends, even if it
+    is killed.
     """
     for line in sys.stdin:
         lines.put(line)
     for folder in (*_working, os.environ[_FOLDER]):
         remove_tree(place(folder))
-    if os.getpgrp() == os.getpid():  # as `Child` starts it: the group is this process and its workers
+    if os.getpgrp() == os.getpid():  # `Child` starts a new process group: this process and its workers
         os.killpg(os.getpgrp(), signal.SIGKILL)
     os._exit(0)

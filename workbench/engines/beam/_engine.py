@@ -1,4 +1,4 @@
-"""Apache Beam as an engine: every pass over the clients is a pipeline, the rounds are driven from here."""
+"""The Apache Beam engine: each pass over the clients is a pipeline; this process runs the rounds."""
 
 import contextlib
 import hashlib
@@ -38,34 +38,34 @@ class Beam(Engine):
     """Computes each pass over the clients as an Apache Beam pipeline (extra `beam`).
 
     Clients are a PCollection of batches, the server's values a side input, and the reductions a CombineFn over partial
-    results, in the dtype that each reduction states; `reduce_by_key` is a shuffle by key. Loops run here, one pipeline
-    per pass, so a run that fails keeps its finished rounds (`error.run`). None of the data is in the pipeline
-    itself: rows wait in files of `folder` until a worker reads them, so they need not fit in memory, and workers on
-    other machines must see `folder` under the same path. Workers must be able to import `workbench`.
+    results, in the dtype of each reduction; `reduce_by_key` is a shuffle by key. Loops run in this process, one
+    pipeline per pass, so a failed run keeps its finished rounds (`error.run`). The pipeline itself contains no data:
+    rows are stored in files of `folder` until a worker reads them. So rows need not fit in memory, and workers on other
+    machines must see `folder` under the same path. Workers must be able to import `workbench`.
 
-    Tried: the in-process FnApiRunner, also with several processes. Not tried: Flink, Spark, Dataflow; they take
-    `runner` and `options` as Beam documents them. Beam's own DaskRunner gives wrong numbers and is refused.
+    Tested: the in-process FnApiRunner, also with several processes. Not tested: Flink, Spark, Dataflow; they take
+        `runner` and `options` as Beam documents them. Beam's DaskRunner returns wrong numbers and is refused.
 
     Args (of the constructor):
         options: Pipeline options as flags: ["--direct_running_mode=multi_processing", "--direct_num_workers=2"].
-        runner: Name of a runner, or one. Default: the FnApiRunner of this process, by its full name, since Beam's
+        runner: Name of a runner, or a runner. Default: the FnApiRunner of this process, by its full name, since Beam's
             "DirectRunner" first tries to download another one.
-        clients_per_batch: Clients that one element of the PCollection holds.
-        check_nan: End the run at the first NaN that leaves a pass.
-        folder: Where rows wait: a path, or an address that fsspec knows, such as "s3://bucket/tmp" (extra `storage`).
+        clients_per_batch: Clients in one element of the PCollection.
+        check_nan: End the run at the first NaN that a pass returns.
+        folder: Folder for rows: a path, or an fsspec address such as "s3://bucket/tmp" (extra `storage`).
             Default: a temporary folder, removed after each pass.
-        read_from: Any Beam source, such as `beam.io.ReadFromParquet(...) | beam.Map(as_client)`, that gives pairs
-            `(client_id, data)`. The argument of `run` that it stands for is given as shapes, a pytree of
-            `jax.ShapeDtypeStruct((clients, ...), dtype)`. It is read once for each run, by the workers; what they
-            read waits in `folder`, and the process that drives the run never holds it.
-        timeout_seconds: End the run when one pass takes longer than this. Default: wait as long as Beam works.
+        read_from: Any Beam source of pairs `(client_id, data)`, such as
+            `beam.io.ReadFromParquet(...) | beam.Map(as_client)`. Pass the corresponding argument of `run` as shapes, a
+            pytree of `jax.ShapeDtypeStruct((clients, ...), dtype)`. The workers read the source once for each run and
+            store the data in `folder`; the driver process never loads the data.
+        timeout_seconds: End the run when one pass takes longer than this. Default: wait as long as Beam runs.
         write_to: Any Beam sink, such as `beam.Map(as_row) | beam.io.WriteToParquet(...)`, that takes
-            `{"client": id, name: row, ...}`: each client's row of every result that has a row for each, by the name
-            of the result ("out", or "out[1]" and so on in a pytree).
-        own_process: Make the pipelines in another process, which takes seconds to start and ends at once when the run
-            is cancelled; a pipeline of this process ends with the batches that are being computed. Default: with
-            several worker processes, which would go on for minutes if this one is killed, and in a notebook with pandas
-            3 or later, whose kernel Beam cannot work in.
+            `{"client": id, name: row, ...}`: for each client, its rows of all per-client results by the name of the
+            result ("out", or "out[1]" and so on in a pytree).
+        own_process: Run the pipelines in another process, which takes seconds to start and ends at once when the run is
+            cancelled; a pipeline in this process first finishes its current batches. Default: true with several worker
+            processes, which would run on for minutes if this process is killed, and in a notebook with pandas 3 or
+            later, where Beam cannot run in the kernel.
 
     Raises:
         MissingDependencyError: if apache-beam is not installed.
@@ -109,7 +109,7 @@ class Beam(Engine):
     def run(
         self, fn: Callable, *args: object, progress: Progress | None = None, cancel: threading.Event | None = None
     ) -> RunRecord:
-        """As every engine's `run`; with `read_from`, one argument is given as shapes."""
+        """Runs a program; with `read_from`, pass one argument as shapes. See `Engine.run`."""
         try:
             with contextlib.ExitStack() as files:
                 if self.read_from is not None:
@@ -144,7 +144,7 @@ class Beam(Engine):
                 raise EngineError(message, run=record) from error
 
     def _do(self, job: str, *arguments: object, check: Callable[[], Any] = lambda: None) -> None:
-        """One pipeline, here or in the other process."""
+        """Runs one pipeline, in this process or in the child process."""
         if not self.own_process:
             from workbench.engines.beam import _here
 
@@ -185,7 +185,7 @@ class Beam(Engine):
 
 
 def _write(folder: Path, work: Pass, size: int) -> list[Batch]:
-    """The pass as files: rows batch by batch, server values, the stage. Returns the batches without their rows."""
+    """Writes the pass to files: rows by batch, server values, the stage. Returns the batches without their rows."""
     _, stage = work.exported(size, None)
     steps = [step.equation for step in work.phase.reductions]
     filed = {i: x for i, x in enumerate(work.rows) if isinstance(x, ReadRows) and isinstance(x.reader, ClientFiles)}
@@ -215,7 +215,7 @@ def _write(folder: Path, work: Pass, size: int) -> list[Batch]:
 
 
 def _read(folder: Path, work: Pass, batches: list[Batch], check_nan: bool) -> None:
-    """Reads the pipeline's files: each batch's kept rows, and the merged results."""
+    """Reads the pipeline's files: the kept rows of each batch, and the merged results."""
     totals_file = folder / "totals.npz"
     counts, *whole = load_arrays(totals_file) if totals_file.exists() else [np.zeros(4, np.int64)]
     merged, totals, keyed = iter(whole), [], np.zeros(2, np.int64)
@@ -242,7 +242,7 @@ def _read(folder: Path, work: Pass, batches: list[Batch], check_nan: bool) -> No
 
 
 def _isolated(folder: Path, work: Pass, batches: list[Batch]) -> EngineError | None:
-    """Finds the client that produces a NaN by computing again here; None if workers read the clients from files."""
+    """Finds the client with a NaN by recomputing here; None if workers read clients from files."""
     if any(isinstance(x, ReadRows) and isinstance(x.reader, ClientFiles) for x in work.rows):
         return None
     again = (Batch(batch.index, batch.clients, load_arrays(folder / f"rows-{batch.index}.npz")) for batch in batches)
@@ -257,15 +257,15 @@ def _runner_name(runner: object) -> str:
 def _check(options: Foreign, runner: object, clients_per_batch: object, own_process: object) -> None:
     if "dask" in _runner_name(runner).lower():
         message = (
-            f"`Beam` was given the runner {_runner_name(runner)}. Beam's DaskRunner merges outputs that belong apart, "
-            "and gave wrong sums when it was tried with Beam 2.77: use "
+            f"`Beam` was given the runner {_runner_name(runner)}. Beam's DaskRunner merges separate outputs, and "
+            "returned wrong sums in a test with Beam 2.77: use "
             "`workbench.engines.Executor(client.get_executor())` for a Dask cluster, or another runner."
         )
         raise EngineError(message)
     if own_process and not isinstance(runner, str):
         message = (
-            f"`Beam` was given own_process=True and a runner of type {type(runner).__name__}. To another process a "
-            "runner goes by its name, like the options: pass the full name of its class."
+            f"`Beam` was given own_process=True and a runner of type {type(runner).__name__}. A runner is sent to "
+            "another process by name: pass the full name of its class."
         )
         raise ProgramError(message)
     if isinstance(options, str) or not all(isinstance(flag, str) for flag in options):

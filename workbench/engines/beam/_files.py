@@ -1,4 +1,4 @@
-"""The driver's side of Beam sources and sinks: clients that wait in files, and results on their way to a sink."""
+"""The driver's side of Beam sources and sinks: files of clients and of results."""
 
 import contextlib
 import json
@@ -20,7 +20,7 @@ from workbench.errors import EngineError
 
 
 class ClientFiles(ClientReader):
-    """Clients that a Beam pipeline wrote to files: workers read them there, each batch its own."""
+    """Clients that a Beam pipeline wrote to files; each worker reads its batches from them."""
 
     def __init__(self, folder: Path, struct: object) -> None:
         listed = json.loads((folder / "clients.json").read_text())
@@ -38,11 +38,11 @@ class ClientFiles(ClientReader):
 def read_clients(
     args: Sequence[Any], folder: Foreign, pipeline: Callable[[str, Any], None], name: str
 ) -> Iterator[list[Any]]:
-    """The arguments with the one that is given as shapes read from the source; its files last as long as the run.
+    """Reads the argument given as shapes from the source; its files are removed after the run.
 
     Raises:
         ProgramError: unless exactly one argument is given as shapes.
-        EngineError: if the source cannot be read, or holds other clients than the program has.
+        EngineError: if the source cannot be read, or has other clients than the program.
     """
     position = argument_of_source("Beam", "source", args)
     struct = args[position]
@@ -55,23 +55,23 @@ def read_clients(
         except Exception as error:
             fact = re.search(r"\[source\] (.*)", str(error))
             message = (
-                f"`read_from` gave {fact[1] if fact else 'an error'} on {name}{'' if fact else ': ' + brief(error)}. A "
-                "source gives pairs `(client_id, data)`, ids of type str or int, data of the shapes that the program "
-                "expects, one pair for each client: put a `beam.Map` behind it that makes them so."
+                f"`read_from` gave {fact[1] if fact else 'an error'} on {name}{'' if fact else ': ' + brief(error)}. "
+                "A source must give one pair `(client_id, data)` for each client, with ids of type str or int and "
+                "data of the shapes that the program expects: append a `beam.Map` that converts the elements."
             )
             raise EngineError(message) from error
         if clients != {reader.clients} or len(set(reader.ids)) < reader.clients:
             message = (
                 f"`read_from` gave {reader.clients} clients, {len(set(reader.ids))} of them different, and the program "
-                f"has {' and '.join(map(str, sorted(clients)))}. Each client is in the source once: correct "
-                "the source, or the shapes and `clients` of the program."
+                f"has {' and '.join(map(str, sorted(clients)))}. Each client must be in the source once: correct the "
+                "source, or the shapes and `clients` of the program."
             )
             raise EngineError(message)
         yield [reader if i == position else x for i, x in enumerate(args)]
 
 
 def save_rows(folder: Path, ids: Sequence[Any], rows: dict[str, Any], size: int) -> int:
-    """Rows of all clients as files of `size` clients each, with their names; returns how many files."""
+    """Writes rows of all clients to files of `size` clients each; returns the number of files."""
     starts = range(0, len(ids), size)
     for batch, start in enumerate(starts):
         some = slice(start, start + size)

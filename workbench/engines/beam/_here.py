@@ -1,8 +1,8 @@
-"""Beam pipelines of this process: on a thread, so that they can be cancelled; and without processes that stay.
+"""Runs Beam pipelines on a thread of this process, with cancellation and without leftover processes.
 
-Beam's local runner has no way to cancel, leaves the other worker processes at work when one is lost, and may wait for
-that one without end: it is the thread that started the process which raises. A cancelled pipeline finds a file in its
-folder and computes no further batch; its worker processes are ended.
+Beam's local runner cannot cancel. When a worker process is lost, it keeps the other worker processes running and may
+wait forever, because the error is raised in the thread that started the lost process. A cancelled pipeline finds a file
+in its folder and computes no further batch; its worker processes are killed.
 """
 
 # pyright: reportMissingImports=false
@@ -20,7 +20,7 @@ from workbench.engines._places import place
 
 _ENDING_SECONDS = 10.0
 _WORKER = "apache_beam.runners.worker.sdk_worker_main"
-_STARTER = "run_worker"  # Beam's name of a thread that started a worker process and waits for its end
+_STARTER = "run_worker"  # Beam's name of the threads that start a worker process and wait for its end
 _log = logging.getLogger("workbench.engines")
 
 
@@ -55,13 +55,13 @@ def run(job: str, arguments: Sequence[Any], runner: object, flags: Sequence[str]
                 raise raised[0]
         except BaseException:
             _end(place(arguments[0]) / _worker.CANCELLED, before)
-            if not lost:  # else Beam's thread may wait for what does not come
+            if not lost:  # else Beam's thread may wait forever
                 _wait(thread)
             raise
 
 
 def _do(job: str, arguments: Sequence[Any], runner: object, flags: Sequence[str]) -> None:
-    """One pipeline: a pass over the clients, or what reads a source or writes to a sink."""
+    """One pipeline: a pass over the clients, reading a source, or writing to a sink."""
     from workbench.engines.beam import _io, _worker
 
     jobs = {
@@ -74,7 +74,7 @@ def _do(job: str, arguments: Sequence[Any], runner: object, flags: Sequence[str]
 
 @contextlib.contextmanager
 def _lost_workers() -> Iterator[list[BaseException]]:
-    """Collects errors of worker starters, of this pipeline or of another in this process."""
+    """Collects errors of worker starters, from any pipeline in this process."""
     global _other_hook
     lost: list[BaseException] = []
     with _lock:
@@ -91,7 +91,7 @@ def _lost_workers() -> Iterator[list[BaseException]]:
 
 
 _lock = threading.Lock()
-_pipelines: list[list[BaseException]] = []  # of each that runs, what was raised
+_pipelines: list[list[BaseException]] = []  # errors of each running pipeline
 _other_hook = threading.excepthook
 
 
@@ -104,7 +104,7 @@ def _take_event(raised: threading.ExceptHookArgs) -> None:
 
 
 def _workers() -> list[psutil.Process]:
-    """Processes of Beam below this one: the workers, and the shells that Beam starts them by."""
+    """Beam's child processes: the workers, and the shells that start them."""
     found = []
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
@@ -125,4 +125,4 @@ def _end(mark: Path, before: set[int]) -> None:
 def _wait(thread: threading.Thread) -> None:
     thread.join(_ENDING_SECONDS)
     if thread.is_alive():
-        _log.warning("a Beam pipeline that was called off still computes a batch; it ends after that")
+        _log.warning("a cancelled Beam pipeline still computes a batch, and ends after this batch")

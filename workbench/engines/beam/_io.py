@@ -1,4 +1,4 @@
-"""Beam sources and sinks: clients read from any source once, each into a file of its own; rows written to any sink."""
+"""Beam transforms: read clients from any source into files, and write rows to any sink."""
 
 # pyright: reportMissingImports=false
 
@@ -28,14 +28,14 @@ def run_reading(folder: str, source: Foreign, struct: PyTree[Array], runner: obj
 
 
 def run_writing(folder: str, sink: Foreign, batches: int, runner: object, flags: Sequence[str]) -> None:
-    """Gives every client's rows, which wait in files, to a sink as `{"client": id, name: row, …}`."""
+    """Sends every client's rows from files to a sink as `{"client": id, name: row, …}`."""
     with make_pipeline(folder, runner, flags) as pipeline:
         rows = pipeline | "batches" >> beam.Create(range(batches)) | "spread" >> beam.Reshuffle()
         _ = rows | "load" >> beam.FlatMap(_load_rows, folder) | "write_to" >> sink
 
 
 class _SaveClient(beam.DoFn):
-    """Writes one client's data, checked, to a file; passes on its id and the file's name."""
+    """Checks one client's data and writes it to a file; returns its id and the file name."""
 
     def __init__(self, folder: str, struct: object) -> None:
         self.folder, self.struct = folder, struct
@@ -48,10 +48,10 @@ class _SaveClient(beam.DoFn):
 
 
 def check_client(element: object, struct: object) -> tuple[Any, list[np.ndarray]]:
-    """A client's id and leaves, of the shapes and dtypes that the program has.
+    """Checks a client's id, and the shapes and dtypes of its leaves.
 
     Raises:
-        ValueError: if the element is no pair, its id no str or int, or its data are of other shapes or dtypes.
+        ValueError: if the element is not a pair, its id is not a str or int, or its data have other shapes or dtypes.
     """
     if not isinstance(element, tuple) or len(element) != 2 or not isinstance(element[0], str | int | np.integer):
         message = f"[source] an element of type {type(element).__name__} that is not a pair of a str or int and data"

@@ -21,13 +21,13 @@ _MERGES = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum}
 
 @dataclasses.dataclass(frozen=True)
 class BeamPass:
-    """A pass as it is stored in its folder: what each of the stage's outputs is."""
+    """Description of a pass in its folder: the kind of each stage output."""
 
     digest: str
     kept: int
     merges: tuple[str, ...]
-    keyed: tuple[int, ...]  # per partial result the axis of its keys, -1 where it has none
-    filed: tuple[tuple[int, int], ...]  # rows that are read from the clients' own files: position, leaf
+    keyed: tuple[int, ...]  # per partial result the axis of its keys, -1 without keys
+    filed: tuple[tuple[int, int], ...]  # rows that are read from client files: position, leaf
     size: int  # slots of a batch
 
 
@@ -42,10 +42,10 @@ class ComputeBatch(beam.DoFn):
         self.stage = (place(self.folder) / "stage").read_bytes()
 
     def process(self, batch: int, shared: list[np.ndarray]) -> Iterator[Any]:
-        """Its partial results; what is kept, and how long it took, goes to a file."""
+        """Yields the partial results of a batch; writes kept rows and seconds to a file."""
         folder = place(self.folder)
         if (folder / CANCELLED).exists() or not folder.exists():
-            message = "the pipeline was called off"
+            message = "the pipeline was cancelled"
             raise RuntimeError(message)
         try:
             rows = self._rows(folder, batch)
@@ -79,28 +79,28 @@ class ComputeBatch(beam.DoFn):
 
 
 class MergePartial(beam.CombineFn):
-    """Merges lists of accumulators, each in the dtype that its reduction states; the first counts what was merged."""
+    """Merges lists of accumulators, each in the dtype of its reduction; the first counts batches."""
 
     def __init__(self, merges: Sequence[str]) -> None:
         self.merges = ("add", *merges)
 
     def create_accumulator(self) -> list[np.ndarray] | None:
-        """Nothing yet."""
+        """The empty accumulator."""
         return None
 
     def add_input(self, mutable_accumulator: list[np.ndarray] | None, element: list[np.ndarray]) -> list[np.ndarray]:
-        """One batch more."""
+        """Adds one batch."""
         return element if mutable_accumulator is None else self._merged(mutable_accumulator, element)
 
     def merge_accumulators(self, accumulators: Iterable[list[np.ndarray] | None]) -> list[np.ndarray] | None:
-        """Pair by pair, so that rounding grows with the logarithm of their number."""
+        """Merges pairwise, so that rounding errors grow with the logarithm of their number."""
         left = [x for x in accumulators if x is not None]
         while len(left) > 1:
             left = [self._merged(*left[i : i + 2]) if i + 1 < len(left) else left[i] for i in range(0, len(left), 2)]
         return left[0] if left else None
 
     def extract_output(self, accumulator: list[np.ndarray] | None) -> list[np.ndarray] | None:
-        """The merged accumulators; `finish` is the server's work."""
+        """Merges the accumulators; the server calls `finish`."""
         return accumulator
 
     def _merged(self, a: Sequence[np.ndarray], b: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -114,27 +114,30 @@ class WriteTotals(beam.DoFn):
         self.path = path
 
     def process(self, element: list[np.ndarray] | None) -> Iterator[int]:
-        """One list of arrays, or none where no batch gave one."""
+        """Writes one list of arrays, or nothing if no batch returned one."""
         if element is not None:
             save_arrays(f"{self.path}.npz", element)
         yield 0
 
 
 class WriteGroup(beam.DoFn):
-    """Writes one key's sum of one reduction by key, and what it was made of."""
+    """Writes the sum of one key of a reduction by key, and its batch counts."""
 
     def __init__(self, path: str) -> None:
         self.path = path
 
     def process(self, element: tuple[tuple[int, int], list[np.ndarray]]) -> Iterator[int]:
-        """The reduction's number and the key, and the sum."""
+        """Writes the reduction's number, the key, and the sum."""
         (number, key), total = element
         save_arrays(f"{self.path}-{number}-{key}.npz", total)
         yield 0
 
 
 def make_pipeline(folder: str, runner: object, flags: Sequence[str]) -> beam.Pipeline:
-    """A pipeline with its temporary files in `folder`: Beam's own would stay in IPython, or if it does not end."""
+    """Makes a pipeline with its temporary files in `folder`.
+
+    Beam's own temporary files would be left behind in IPython, or if the pipeline does not end.
+    """
     from apache_beam.options.pipeline_options import PipelineOptions
 
     pipeline = beam.Pipeline(runner=runner, options=PipelineOptions(list(flags), save_main_session=False))
@@ -147,7 +150,7 @@ def make_pipeline(folder: str, runner: object, flags: Sequence[str]) -> beam.Pip
 
 
 def run_pipeline(folder: str, batches: int, runner: object, flags: Sequence[str]) -> None:
-    """Runs one pass as one pipeline. Every step has a label: a notebook's kernel is not asked for one."""
+    """Runs one pass as one pipeline. Every step has a label, so that Beam does not ask the notebook kernel for one."""
     spec = BeamPass(**json.loads((place(folder) / "spec.json").read_text()))
     whole = [m for m, axis in zip(spec.merges, spec.keyed, strict=True) if axis < 0]
     with make_pipeline(folder, runner, flags) as pipeline:
