@@ -526,7 +526,7 @@ def test_java_that_cannot_run_spark_is_named(
 @pytest.mark.parametrize(
     ("arguments", "expected"),
     [
-        ({"session": 3}, "was given 3 as its session.*pass one, or the master"),
+        ({"session": 3}, "was given 3 as its session.*pass a session, or the master"),
         ({"clients_per_batch": 0}, "clients_per_batch=0.*positive int"),
     ],
     ids=["session", "batch"],

@@ -204,7 +204,7 @@ def check_predictions(engine: Spark, frame: Any, w: Any):
     with pytest.raises(ProgramError, match="returns"):
         engine.predict(frame, lambda x: (x, x), columns="x")
     uneven = frame.selectExpr("if(at = 3, array(x[0]), x) x", "y").orderBy("y", ascending=False)
-    with pytest.raises(Exception, match=r"column 'x' has missing values, or lists of other than \[2\] numbers"):
+    with pytest.raises(Exception, match=r"column 'x' has missing values, or lists whose shape is not \[2\]"):
         engine.predict(uneven, lambda x: x, columns="x").collect()
 
 

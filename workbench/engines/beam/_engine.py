@@ -139,7 +139,7 @@ class Beam(Engine):
                 message = (
                     f"`write_to` failed for the results of `{record.name}` on {self.name}: {brief(error)}. A sink "
                     f'takes dictionaries with the keys "client" and {", ".join(map(repr, rows))}: put a `beam.Map` '
-                    "before it that makes the rows that it writes. The results are in this error's `run`."
+                    "before it that converts them to rows of the sink. The results are in this error's `run`."
                 )
                 raise EngineError(message, run=record) from error
 

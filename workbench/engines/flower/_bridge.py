@@ -1,7 +1,7 @@
-"""The ServerApp of a run from a notebook: passes what the engine asks on to the nodes, and their replies back.
+"""The engine's ServerApp: forwards requests to the nodes, and returns their replies.
 
-The engine's process and this one are parent and child; they speak over a local connection with a key of their own. When
-the engine is gone, the connection ends, and the ServerApp with it.
+The engine's process is the parent of this process; they communicate over a local connection with a private key. When
+the engine ends, the connection closes and the ServerApp ends.
 """
 
 # pyright: reportMissingImports=false
@@ -20,7 +20,7 @@ app = ServerApp()
 
 @app.main()
 def serve(grid: Grid, context: Context) -> None:
-    """Until the engine hangs up."""
+    """Runs until the engine closes the connection."""
     del context
     settings = os.environ
     key = bytes.fromhex(settings["WORKBENCH_FLOWER_KEY"])

@@ -1,4 +1,4 @@
-"""Flower as an engine: every client is a node of its own, asked stage by stage; its data and its rows stay there."""
+"""The Flower engine: each client is a node, which keeps its data and rows."""
 
 import dataclasses
 import importlib.util
@@ -33,37 +33,38 @@ from workbench.records.run import RunRecord
 
 
 class Flower(Engine):
-    """Runs a program on Flower: the server's stages here, each client's on a node of its own (extra `flower`).
+    """Runs server stages here, and each client on its own Flower node (extra `flower`).
 
-    Arguments `[clients, ...]` are the clients' data: each node reads its own rows from its own folder, and none of
-    them is in a message. What a later stage of the same client reads stays at the node. To the server goes what the
-    plan reduces, and rows only if the server or the caller reads them: `leaves` of the record lists it.
-
-    The runtime starts with the first run and serves later ones, until `close`, the end of a `with`, or of this
-    process. Nothing of it outlives this process.
+    Arguments `[clients, ...]` are client data: each node reads its rows from its own folder, and messages never contain
+    them. Values for later stages of the same client stay at the node. The server receives partial results of
+    reductions, and rows only if the server or the caller reads them: `leaves` of the record lists them. The runtime
+    starts with the first run and serves later runs, until `close`, the end of a `with` block, or the end of this
+    process.
 
     Args (of the constructor):
         runtime: "simulation" is Flower's simulation runtime, in worker processes of Ray. "deployment" is a SuperLink
-            and one SuperNode per client on the loopback of this machine, processes of their own, which start a new
-            Python for every message: half a minute per stage, for a proof that the parties are separate.
-        nodes: Number of nodes. Default: what the program of the first run needs; more are started when one needs more.
-        clients_per_node: Clients that share a node. It sends one partial result for all of them.
+            and one SuperNode per client on the loopback interface of this machine. They are separate processes and
+            start a new Python for every message, so a stage takes half a minute; use it to prove that the parties are
+            separate.
+        nodes: Number of nodes. Default: the number that the first program needs; more nodes are started when a later
+            program needs them.
+        clients_per_node: Clients per node. A node sends one partial result for all its clients.
         workers: Worker processes of the simulation. Default: one per core of the machine.
-        check_nan: End the run at the first NaN that leaves a node.
-        timeout_seconds: How long a stage may take.
-        start_seconds: How long the runtime may take to start.
-        port: Port of the SuperLink. Default: a free one.
-        insecure: Let every user of this machine use the deployment's SuperLink, and so run code as you. By default it
-            answers only connections of your own user, which Linux can check.
-        ray_options: Passed on to `ray.init` by the simulation.
-        quorum: As `Executor`: go on with the clients that answered, once they are a quorum. A node that still computes
-            for an earlier round is absent and is not asked.
-        deadline_seconds: As `Executor`: wait this time for all clients.
+        check_nan: End the run at the first NaN that a node returns.
+        timeout_seconds: Time limit of a stage.
+        start_seconds: Time limit for the start of the runtime.
+        port: Port of the SuperLink. Default: a free port.
+        insecure: Let every user of this machine use the deployment's SuperLink, and so run code as you. By default the
+            SuperLink accepts only connections of your user, which needs Linux.
+        ray_options: Options of `ray.init` in the simulation.
+        quorum: As in `Executor`: continue with the clients that answered, once they reach the quorum. A node that is
+            still computing an earlier round is absent and gets no request.
+        deadline_seconds: As in `Executor`: wait this time for all clients.
 
     Raises:
         MissingDependencyError: if flwr is not installed; for the simulation, if ray is not.
-        ProgramError: for settings that cannot be.
-        EngineError: for a deployment where the system cannot check whose a connection is, without `insecure`.
+        ProgramError: if a setting is invalid.
+        EngineError: for a deployment without `insecure` on a system that cannot check the user of a connection.
 
     References:
         https://flower.ai/docs/framework
@@ -112,9 +113,9 @@ class Flower(Engine):
         self.name: str = f"flower ({runtime})"
         self._running: Runtime | None = None
         self._numbers = itertools.count()
-        self._dropped: list[str] = []  # held rows that nothing here refers to any more; every node gets their names
+        self._dropped: list[str] = []  # kept rows without references in this process; every node gets their names
         self._to_drop: dict[int, list[str]] = {}
-        self._absent: dict[str, set[int]] = {}  # nodes without these held rows, which were late in their round
+        self._absent: dict[str, set[int]] = {}  # nodes that lack these kept rows because they were late
         self._given: dict[int, Any] = {}
         self._columns: dict[Any, tuple[str, Any]] = {}
         self._recorder: RunRecorder | None = None
@@ -128,7 +129,7 @@ class Flower(Engine):
         self.close()
 
     def close(self) -> None:
-        """Ends the runtime: every process of it, and the clients' files."""
+        """Ends all processes of the runtime, and removes the clients' files."""
         if self._running is not None:
             self._running.close()
             self._running = None
@@ -136,7 +137,10 @@ class Flower(Engine):
     def run(
         self, fn: Callable, *args: object, progress: Progress | None = None, cancel: threading.Event | None = None
     ) -> RunRecord:
-        """As every engine's `run`; rows that stayed at the clients are in a failed run's `results` as stand-ins."""
+        """Runs a program; see `Engine.run`.
+
+        In the `results` of a failed run, rows that stayed at the clients are placeholders.
+        """
         try:
             return super().run(fn, *args, progress=progress, cancel=cancel)
         finally:
@@ -181,7 +185,7 @@ class Flower(Engine):
         all_asked = self._asks(work, size, Ask(digest=digest, blob=stage, kept=kept))
         asked = [(ask, batch) for ask, batch in all_asked if not work.is_out(batch, size)]
         started, enough = time.perf_counter(), None
-        if (quorum := work.undecided) is not None:  # nodes of `size` clients, of which the last may have fewer
+        if (quorum := work.undecided) is not None:  # nodes of `size` clients; the last may have fewer
             unused = size * len(asked) - work.clients
             enough = math.ceil((quorum.of(work.clients) + unused) / size), quorum.deadline_seconds
         try:
@@ -206,7 +210,7 @@ class Flower(Engine):
         work.hold([self._held(name, v, work, label) for name, v, label in labels])
 
     def _asks(self, work: Pass, size: int, common: Ask) -> list[tuple[Ask, Batch]]:
-        """Requests to each node, with its clients. Client data goes to the nodes' files once per run."""
+        """Makes a request for each node, with its clients. Client data goes to the nodes' files once per run."""
         self._forget()
         sources = [self._source(x) for x in work.rows]
         rows = [x for x in work.rows if not isinstance(x, RemoteRows)]
@@ -236,7 +240,7 @@ class Flower(Engine):
         return asked
 
     def _here(self, x: object, work: Pass) -> object:
-        """Rows that are held at other clients than this pass is of have to be sent."""
+        """Fetches rows that are stored at clients of another placement, because they must be sent."""
         elsewhere = isinstance(x, RemoteRows) and x.placement != work.phase.placement
         return to_host(materialize([x])[0]) if elsewhere else x
 
@@ -249,7 +253,7 @@ class Flower(Engine):
             )
 
     def _source(self, x: "np.ndarray | RemoteRows | ReadRows") -> tuple[str, str]:
-        """Source of a row: held by the node, read from its data, or sent by the server."""
+        """Source of a row: kept at the node, read from its data, or sent by the server."""
         if isinstance(x, RemoteRows):
             return "held", x.name
         if isinstance(x, ReadRows):
@@ -260,7 +264,7 @@ class Flower(Engine):
         return "sent", ""
 
     def _key(self, x: np.ndarray) -> Hashable:
-        """Slices of an argument, one per iteration of a loop, are made again; their place in memory is not."""
+        """Identifies slices of an argument: slice objects are recreated, but their memory address stays."""
         return x.__array_interface__["data"], x.shape, x.strides
 
     def _save(self, slot: int, name: str, rows: np.ndarray) -> None:
@@ -285,7 +289,7 @@ class Flower(Engine):
         )
 
     def _bring(self, wanted: Sequence[RemoteRows]) -> list[np.ndarray]:
-        """Rows that the server or the caller reads: now they leave the clients."""
+        """Fetches rows that the server or the caller reads: the clients disclose them now."""
         recorder = self._recorder
         assert recorder is not None
         nodes = [math.ceil(rows.shape[0] / self.clients_per_node) for rows in wanted]
@@ -299,8 +303,9 @@ class Flower(Engine):
             replies = self._ask(asks, lambda: recorder.check("", 1.0))
         except NodeFailure as error:
             message = (
-                f"client {error.slot} on {self._place(error.slot)} could not give the rows that stayed there: {error}. "
-                "The server, or the caller of the program, reads them: run it again, or let the program reduce them."
+                f"client {error.slot} on {self._place(error.slot)} could not send the rows that stayed there: "
+                f"{error}. The server, or the caller of the program, reads these rows: run it again, or let the "
+                "program reduce them."
             )
             raise EngineError(message, client=error.slot) from error
         given = {
@@ -328,7 +333,7 @@ class Flower(Engine):
             return self._running.ask(asks, self.timeout_seconds, check, enough)
         except NodeFailure as error:
             if self.runtime == "simulation" and error.worker_lost:
-                self.close()  # its pool keeps the lost worker and hangs on the busy one; the next run starts a new one
+                self.close()  # its pool waits for lost and busy workers; the next run starts a new runtime
             raise
         except EngineError:
             if self._running.processes.ended:
@@ -347,7 +352,7 @@ class Flower(Engine):
 
 
 def _most_clients(plan: Plan) -> int:
-    """The clients of the largest pass of a plan, loops included."""
+    """Number of clients in the largest pass of a plan, including loops."""
     most = max((step.placement.size for step in plan.steps if step.kind == "clients" and step.placement), default=1)
     loops = [step.equation for step in plan.steps if step.kind in ("loop", "branch")]
     bodies = [plan_jaxpr(closed, plan.name) for equation in loops for closed in loop_bodies(equation)]
@@ -355,14 +360,14 @@ def _most_clients(plan: Plan) -> int:
 
 
 def _as_expected(x: np.ndarray | None, aval: Aval | None, work: Pass, batch: Batch, where: str) -> np.ndarray:
-    """A value of a reply, of the shape and dtype that the stage gives."""
+    """Checks a value of a reply against the shape and dtype of the stage output."""
     if x is None or aval is None or x.dtype.itemsize != np.dtype(aval.dtype).itemsize or x.shape != aval.shape:
         found = "nothing" if x is None else f"{x.dtype}{list(x.shape)}"
         wanted = "nothing" if aval is None else f"{aval.dtype}{list(aval.shape)}"
         message = (
             f"stage {work.stage} (`{work.name}`) got {found} from {list_clients(batch.clients)} on {where}, and "
-            f"expects {wanted}. A node replies with what the stage computes, unchanged: look for a Flower mod or a "
-            "changed client app on that node."
+            f"expects {wanted}. A node must return the unchanged outputs of the stage: check this node for a Flower "
+            "mod or a changed client app."
         )
         raise EngineError(message, stage=work.stage, client=", ".join(map(str, batch.clients)))
     return x.view(aval.dtype) if x.dtype != aval.dtype else x
@@ -371,14 +376,14 @@ def _as_expected(x: np.ndarray | None, aval: Aval | None, work: Pass, batch: Bat
 def _check(runtime: object, counts: Mapping[str, Any]) -> None:
     if runtime not in ("simulation", "deployment"):
         message = (
-            f'`Flower` was given runtime={runtime!r}. Flower has two: "simulation", in worker processes of Ray, and '
-            '"deployment", a SuperLink with SuperNodes: pass one of these.'
+            f'`Flower` was given runtime={runtime!r}. Flower has two runtimes: "simulation", in worker processes of '
+            'Ray, and "deployment", a SuperLink with SuperNodes. Pass one of these.'
         )
         raise ProgramError(message)
     for name, value in counts.items():
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
             message = (
-                f"`Flower` was given {name}={value!r}. It counts nodes, clients or processes: pass a positive int, or "
-                "leave it out."
+                f"`Flower` was given {name}={value!r}. This is a number of nodes, clients or processes: pass a "
+                "positive int, or leave it out."
             )
             raise ProgramError(message)

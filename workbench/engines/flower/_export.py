@@ -1,4 +1,4 @@
-"""`Flower.export`: a program as a Flower app project that needs flwr, JAX and numpy, and nothing of the workbench."""
+"""`Flower.export`: Flower app projects that need flwr, JAX and numpy, but not the workbench."""
 
 import base64
 import importlib.util
@@ -23,7 +23,7 @@ from workbench.engines.flower._runtime import project_file
 from workbench.errors import MissingDependencyError, ProgramError
 from workbench.plan import Jitted, PlannedCall, trace_listening
 
-_LIMIT_BYTES = 9 << 20  # Flower refuses an app above 10 MiB
+_LIMIT_BYTES = 9 << 20  # Flower rejects apps above 10 MiB
 
 
 def export_app(
@@ -33,27 +33,28 @@ def export_app(
     platforms: Sequence[str] | None = None,
     package: str = "workbench_app",
 ) -> Path:
-    """Writes a program as a Flower app: a ServerApp that interprets the plan, a ClientApp that runs its stages.
+    """Writes a Flower app: a ServerApp that interprets the plan, and a ClientApp for its stages.
 
-    Every function of the plan is StableHLO with its versions, in text files that are checked before they run; there is
-    no pickled code, and `flwr run <folder>` needs flwr, JAX and numpy only. Arguments whose rows the clients read are
-    the clients' data: they are never sent, and each node reads its own (`workbench_app/data.py` is meant to be
-    replaced). Arrays that are given for them are written to `data/`, node by node, so that the app can be tried.
+    Every function of the plan is versioned StableHLO, in text files that are checked before they run. The app contains
+    no pickled code, and `flwr run <folder>` needs only flwr, JAX and numpy. Arguments whose rows the clients read are
+    client data: they are never sent, and each node reads its own data (replace `workbench_app/data.py` by your reader).
+    If arrays are passed for them, they are written to `data/`, one folder per node, to try the app.
 
     Args:
         fn: A program, any function that calls programs, a derivative of one, or what `workbench.jit` returned.
-        folder: Where the project goes: a new or empty folder.
-        *args: Its arguments; `jax.ShapeDtypeStruct`s do for the clients' data.
-        platforms: Platforms that nodes and server run on, as ("cpu", "cuda"). Default: that of this process.
+        folder: Folder of the project: a new or empty folder.
+        *args: Its arguments; client data may be `jax.ShapeDtypeStruct`s.
+        platforms: Platforms that nodes and server run on, as ("cpu", "cuda"). Default: the platform of this process.
         package: Name of the Python package of the app. Packages with different names fit into one Flower project.
 
     Returns:
         The folder.
 
     Raises:
-        MissingDependencyError: if flwr is not installed, against which the app is written.
-        ProgramError: if `folder` is not empty; if a server stage reads clients' data, or clients talk to each other; if
-            a server's argument has no value; for callbacks; if the app is larger than Flower takes.
+        MissingDependencyError: if flwr is not installed.
+        ProgramError: if `folder` is not empty; if a server stage reads clients' data, or clients communicate with each
+            other; if a server's argument has no value; if the program has callbacks; if the app is too large for
+            Flower.
 
     References:
         https://flower.ai/docs/framework/how-to-run-flower-on-existing-superlink-via-docker.html
@@ -63,8 +64,8 @@ def export_app(
     folder = Path(folder)
     if folder.exists() and any(folder.iterdir()):
         message = (
-            f"`Flower.export` was given the folder {folder.name!r}, which is not empty. The project is written as a "
-            "whole, and nothing of yours is overwritten: pass a new folder, or empty this one."
+            f"`Flower.export` was given the folder {folder.name!r}, which is not empty. `export` writes a whole "
+            "project and overwrites no files: pass a new folder, or empty this folder."
         )
         raise ProgramError(message)
     fn = fn.fn if isinstance(fn, Jitted) else fn
@@ -99,7 +100,7 @@ def _results(traced: PlannedCall) -> list[Any]:
 
 
 def _names(texts: Sequence[str]) -> list[str]:
-    """Texts as names of files: of letters, digits and dashes, each once."""
+    """Converts texts to unique file names of letters, digits and dashes."""
     names: list[str] = []
     for text in texts:
         name = re.sub(r"\W+", "-", text).strip("-") or "value"
@@ -121,17 +122,17 @@ def _inputs(
     if both:
         message = (
             f"`Flower.export` was given {_listed(both)}, whose rows the clients read and which a server stage (or the "
-            "caller) reads as a whole. Data of clients do not go to the server: do that work in the client "
-            "function (a cohort by `where=` of a reduction instead of `select`), or pass a separate argument to the "
-            "server."
+            "caller) reads as a whole. Client data are not sent to the server: move this work into the client "
+            "function (for a cohort, use `where=` of a reduction instead of `select`), or pass a separate argument to "
+            "the server."
         )
         raise ProgramError(message)
     own = [block.uses[v].clients for v in variables]
     absent = [n for n, mine, x in zip(traced.in_names, own, leaves, strict=True) if not mine and _is_struct(x)]
     if absent:
         message = (
-            f"`Flower.export` was given shapes only for {_listed(absent)}, which the server starts from. The app runs "
-            "without you: pass arrays for what is not the clients' data."
+            f"`Flower.export` was given shapes only for {_listed(absent)}, which the server needs. The app runs on "
+            "its own: pass arrays for all arguments that are not client data."
         )
         raise ProgramError(message)
     described, values = [], {}
@@ -157,7 +158,7 @@ def _check_size(stages: Stages, name: str) -> None:
     if size > _LIMIT_BYTES:
         message = (
             f"`Flower.export` made {size / 2**20:.0f} MiB of stages for `{name}`, and Flower takes apps up to 10 MiB. "
-            "Large constants that the client function closes over are in its stages: pass them as arguments."
+            "Stages contain the constants that the client function closes over: pass large constants as arguments."
         )
         raise ProgramError(message)
 
@@ -174,7 +175,9 @@ def _write(package: Path, described: dict[str, Any], stages: Stages, values: dic
     (folder / "inputs").mkdir()
     for name, x in values.items():
         np.save(folder / "inputs" / f"{name}.npy", x)
-    config = {name: name for name in ("data", "inputs", "results")}  # of the working folder, or given to `flwr run`
+    config = {
+        name: name for name in ("data", "inputs", "results")
+    }  # relative to the working folder, or passed to `flwr run`
     name = re.sub(r"[^a-z0-9]+", "-", described["name"].lower()).strip("-") or "program"
     (folder / "pyproject.toml").write_text(project_file(name, package.name, {**config, "timeout-seconds": 600}))
     (folder / "README.md").write_text(_readme(name, package.name, described))
@@ -205,7 +208,7 @@ def _readme(name: str, package: str, described: dict[str, Any]) -> str:
     stages = client_stages(described["body"])
     leaves = [f"- stage {op['stage']} (`{op['name']}`): {_value(x)}" for op in stages for x in op["leaves"]]
     if any(op["kept_avals"] for op in stages):
-        leaves.append("- rows that a server stage or a result consists of; all other rows stay at the node")
+        leaves.append("- rows that a server stage reads or that are a result; all other rows stay at the node")
     needed = [f"- `{x['name']}.npy`: {x['dtype']}{_of_one(x)} ({x['argument']})" for x in own]
     count = described["nodes"]
     return _README.format(

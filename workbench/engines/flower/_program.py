@@ -1,4 +1,4 @@
-"""A plan as the `program.json` of a Flower app: operations by number, every function of them as StableHLO."""
+"""A plan as the `program.json` of a Flower app: numbered operations with StableHLO functions."""
 
 import dataclasses
 import hashlib
@@ -27,24 +27,24 @@ class Use:
     axis: int = 0
 
     def join(self, other: "Use", iterations: int = 0) -> None:
-        """Also reads it as another does, who sees it without its first `iterations` axes."""
+        """Adds the readers of another use, which sees the input without its first `iterations` axes."""
         self.clients |= other.clients
         self.server |= other.server
         self.axis = max(self.axis, other.axis + iterations)
 
 
 class Stages:
-    """The functions of a program as bytes, by their digest."""
+    """Functions of a program as bytes, by digest."""
 
     def __init__(self, platforms: Sequence[str] | None) -> None:
         self.platforms = platforms
         self.bytes: dict[str, bytes] = {}
 
     def add(self, name: str, stage: str, fn: Callable[..., Any], avals: Sequence[Any]) -> str:
-        """Exports a function of plain arrays; its digest.
+        """Exports a function of plain arrays; returns its digest.
 
         Raises:
-            ProgramError: if it holds what StableHLO cannot.
+            ProgramError: if the function cannot be exported to StableHLO.
         """
         try:
             with without_folders(folders_pattern()):
@@ -53,7 +53,8 @@ class Stages:
         except Exception as error:
             message = (
                 f"`Flower.export` could not write stage {stage} (`{name}`): jax.export raised {type(error).__name__}: "
-                f"{error}. A stage of an app is StableHLO, which holds no Python: take callbacks (`jax.debug.print`, "
+                f"{error}. A stage of an app is StableHLO, which contains no Python: take callbacks "
+                "(`jax.debug.print`, "
                 "`jax.pure_callback`) out of it, and use platforms that JAX knows."
             )
             raise ProgramError(message) from error
@@ -63,7 +64,7 @@ class Stages:
 
 
 class FlowerBlock:
-    """One jaxpr, that of the program or of a loop's body, as operations on numbered values."""
+    """One jaxpr (program or loop body) as operations on numbered values."""
 
     def __init__(self, walk: PlanInterpreter, stages: Stages, constants: dict[str, Any]) -> None:
         self.walk, self.stages, self.constants = walk, stages, constants
@@ -95,13 +96,13 @@ class FlowerBlock:
         return number
 
     def _read(self, atom: Atom, reader: str) -> int:
-        """The number of a value; `reader` is "server", "clients", or "held" for who only passes it on."""
+        """Returns the number of a value; `reader` is "server", "clients", or "held" (only forwards it)."""
         if isinstance(atom, Literal):
             number, self._count = self._count, self._count + 1
             return self._constant(number, jax.numpy.asarray(atom.val, dtype_of(atom)))
         if atom in self.uses and reader != "held":
             self.uses[atom].join(Use(**{reader: True}))
-        if atom not in self._numbers:  # rows of a broadcast that somebody other than the clients reads
+        if atom not in self._numbers:  # rows of a broadcast that are read outside the clients
             step = self.walk.broadcasts[atom]
             self._server_op("broadcast", step.stage, lambda x: bind_here(step.equation, x), (step.inputs, [atom]))
         return self._numbers[atom]
@@ -138,7 +139,7 @@ class FlowerBlock:
         if not phase.divisible:
             message = (
                 f"`Flower.export` was given a program whose clients communicate with each other in stage "
-                f"{function.stage} (`{function.name}`). Nodes of Flower communicate with the server only: write that "
+                f"{function.stage} (`{function.name}`). Nodes of Flower communicate with the server only: write this "
                 "exchange as a reduction and a broadcast."
             )
             raise ProgramError(message)
@@ -198,7 +199,7 @@ class FlowerBlock:
     def _body(
         self, flow: ControlFlow, closed: ClosedJaxpr, operands: Sequence[Any], part: str = "", sliced: int = 0
     ) -> dict[str, Any]:
-        """A loop's body; what it reads of its inputs is read of the operands, the last `sliced` one slice at a time."""
+        """Exports a loop body and marks its operands as read; the last `sliced` are read by slice."""
         walk = self.walk.inner(flow, closed, part)
         block = FlowerBlock(walk, self.stages, self.constants)
         pairs = zip(walk.plan.closed.jaxpr.invars, operands, strict=True)

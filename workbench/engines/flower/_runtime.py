@@ -1,4 +1,4 @@
-"""Flower's two runtimes, each started in processes of its own: the simulation, and SuperLink with SuperNodes."""
+"""Flower's two runtimes in child processes: the simulation, and SuperLink with SuperNodes."""
 
 import contextlib
 import json
@@ -25,11 +25,11 @@ from workbench.errors import EngineError
 Result = TypeVar("Result")
 
 _LOG = logging.getLogger("workbench.engines")
-_PATIENCE_SECONDS = 240.0  # for a runtime to start: Ray alone took 15 to 60 s on two busy cores
+_PATIENCE_SECONDS = 240.0  # to start a runtime: Ray alone took 15 to 60 s on two busy cores
 
 
 class ProcessEndedError(EngineError):
-    """A process that must live has ended; `process` is its name."""
+    """A required process has ended; `process` is its name."""
 
     def __init__(self, message: str, process: str) -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ class ProcessEndedError(EngineError):
 
 
 class FlowerProcesses(SupervisedProcesses):
-    """The processes of Flower: all end with `close`, or when this process ends in whatever way."""
+    """The processes of Flower: all end with `close`, or when this process ends or is killed."""
 
     def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
         super().__init__(folder, env, log=_LOG, system="Flower")
@@ -52,7 +52,7 @@ class FlowerProcesses(SupervisedProcesses):
     ) -> Result:
         """Waits until `ready` returns a value, polling ten times a second; `check` may raise.
 
-        A `pause` that ends as soon as there is something to look at makes it look at once.
+        `pause` waits between two polls; it may return early when a result is available.
 
         Raises:
             EngineError: if a process ended meanwhile, or after `seconds`.
@@ -62,16 +62,16 @@ class FlowerProcesses(SupervisedProcesses):
             check()
             for name, status in list(self.ended.items()):
                 message = (
-                    f"Flower's {name} ended with exit status {status} while the engine waited for {what}. Without it "
-                    f"nothing can run; it wrote last: {self.log(name)!r}. Run again; on a busy machine raise "
-                    "`start_seconds`, or give `workers` less to do."
+                    f"Flower's {name} ended with exit status {status} while the engine waited for {what}. The run "
+                    f"needs this process; its last output: {self.log(name)!r}. Run again; on a busy machine increase "
+                    "`start_seconds`, or use fewer `workers`."
                 )
                 raise ProcessEndedError(message, name)
             if time.monotonic() > until:
                 name = next(reversed(self.pids), "")
                 message = (
-                    f"the engine waited {seconds:.0f} s for {what}. Flower's processes are alive but do not get there; "
-                    f"{name} wrote last: {self.log(name)!r}. Raise `start_seconds` on a busy machine, and see that "
+                    f"the engine waited {seconds:.0f} s for {what}. Flower's processes run but are not ready; last "
+                    f"output of {name}: {self.log(name)!r}. Increase `start_seconds` on a busy machine, and check that "
                     "nothing blocks connections on 127.0.0.1."
                 )
                 raise EngineError(message)
@@ -80,7 +80,7 @@ class FlowerProcesses(SupervisedProcesses):
 
 
 class Runtime:
-    """Nodes that answer; `data` is the folder of which each node reads `<its partition>/`."""
+    """Running nodes; each node reads the folder `<its partition>/` in `data`."""
 
     def __init__(self, nodes: int, *, start_seconds: float = _PATIENCE_SECONDS) -> None:
         self.nodes, self.start_seconds = nodes, start_seconds
@@ -104,10 +104,11 @@ class Runtime:
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_HOME": str(self.folder / "home"),
             "RAY_USAGE_STATS_ENABLED": "0",
-            # Ray opens its folders to all users. Names of its sockets are 68 characters longer, and have at most 107.
+            # Ray opens its folders to all users. Its socket paths are 68 characters longer than the folder, and have at
+            # most 107.
             **({"RAY_TMPDIR": str(self.folder)} if len(str(self.folder)) <= 39 else {}),
             "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu"),
-            # Flower starts its own programs by their names.
+            # Flower starts its own programs by name.
             "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]),
             "PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry),
             "WORKBENCH_FLOWER_ADDRESS": str(self._listener.address),
@@ -118,7 +119,7 @@ class Runtime:
         }
 
     def start(self, check: Callable[[], Any]) -> None:
-        """Starts the processes and waits until all nodes have said who they are."""
+        """Starts the processes and waits until all nodes have registered."""
         raise NotImplementedError
 
     def _connect(self, check: Callable[[], Any]) -> None:
@@ -126,8 +127,8 @@ class Runtime:
         _, ready, error = self._receive(0, check, self.start_seconds + 90)
         if ready is None:
             message = (
-                f"Flower's runtime started but the run cannot: {error}. Every client needs a node that answers: raise "
-                f"`start_seconds` on a busy machine. {self._last_words()}"
+                f"Flower's runtime started, but its nodes are not ready: {error}. Every client needs a node that "
+                f"answers: increase `start_seconds` on a busy machine. {self._last_words()}"
             )
             raise EngineError(message)
 
@@ -144,22 +145,23 @@ class Runtime:
         check: Callable[[], Any],
         enough: tuple[int, float | None] | None = None,
     ) -> list[NodeReply]:
-        """The replies of the nodes, in the order of the asks; see `ask_nodes`.
+        """Returns the replies of the nodes, in request order; see `ask_nodes`.
 
         Raises:
-            NodeFailure: if one raised, left, or did not answer in `seconds`.
-            EngineError: if the runtime itself is gone.
+            NodeFailure: if a node raised, left, or did not answer in `seconds`.
+            EngineError: if the runtime itself has ended.
         """
         assert self._engine is not None
         self._number += 1
-        with contextlib.suppress(OSError):  # it ended: said below, with its log
+        with contextlib.suppress(OSError):  # it ended: reported below, with its log
             self._engine.send((self._number, list(asks), seconds, enough))
         _, found, error = self._receive(self._number, check, seconds + 60)
         if isinstance(found, list):
             return found
         if found is None:
             message = (
-                f"Flower's ServerApp failed: {error}. It only passes messages on, so this is Flower's own: run again. "
+                f"Flower's ServerApp failed: {error}. The ServerApp only forwards messages, so the error is in "
+                "Flower: run again. "
                 f"{self._last_words()}"
             )
             raise EngineError(message)
@@ -167,7 +169,7 @@ class Runtime:
         raise NodeFailure(slot, error, worker_lost=worker_lost)
 
     def _receive(self, number: int, check: Callable[[], Result], seconds: float) -> Result:
-        """The answer with this number; older ones belong to runs that were cancelled."""
+        """Waits for the answer with this number; older answers belong to cancelled runs."""
         engine = self._engine
         assert engine is not None
 
@@ -178,8 +180,8 @@ class Runtime:
                         return answer
             except (EOFError, OSError):
                 message = (
-                    "Flower's ServerApp hung up while the engine waited for the nodes. A run needs it from beginning "
-                    f"to end: run again, the engine starts a new one. {self._last_words()}"
+                    "Flower's ServerApp closed its connection while the engine waited for the nodes. The whole run "
+                    f"needs the ServerApp: run again, and the engine starts a new one. {self._last_words()}"
                 )
                 self.processes.ended.setdefault("serverapp", 1)
                 raise EngineError(message) from None
@@ -193,14 +195,14 @@ class Runtime:
 
     def _last_words(self) -> str:
         reported = "; ".join(f"{name}: {self.processes.log(name, 300)!r}" for name in self.processes.pids)
-        return f"Its processes wrote last: {reported}"
+        return f" Last output of its processes: {reported}"
 
     def close(self) -> None:
         """Ends all processes and removes all files."""
         if self._engine is not None:
             self._engine.close()
         else:
-            with contextlib.suppress(OSError, EOFError):  # lets the waiting thread go
+            with contextlib.suppress(OSError, EOFError):  # releases the waiting thread
                 Client(self._listener.address, authkey=self._key).close()
         self.processes.close()
         self._listener.close()
@@ -213,7 +215,7 @@ class Runtime:
 
 
 class FlowerSimulation(Runtime):
-    """Virtual nodes in worker processes of Ray, which answers only those who have its token."""
+    """Virtual nodes in worker processes of Ray, which requires a token."""
 
     def __init__(self, nodes: int, *, workers: int, ray_options: Mapping[str, Any], start_seconds: float) -> None:
         super().__init__(nodes, start_seconds=start_seconds)
@@ -221,7 +223,7 @@ class FlowerSimulation(Runtime):
 
     def _environment(self) -> dict[str, str]:
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-        return {**super()._environment(), **token}  # of processes only: no command line shows it
+        return {**super()._environment(), **token}  # only in process environments, never on a command line
 
     def start(self, check: Callable[[], Any]) -> None:
         """Starts Ray, the worker processes and the nodes."""
@@ -231,7 +233,7 @@ class FlowerSimulation(Runtime):
 
 
 class Deployment(Runtime):
-    """A SuperLink and a SuperNode per client, on this machine's loopback; each message starts a process there."""
+    """A SuperLink and a SuperNode per client on the loopback interface; each message starts a process."""
 
     def __init__(self, nodes: int, *, port: int, start_seconds: float, insecure: bool = False) -> None:
         if not insecure:
@@ -246,7 +248,7 @@ class Deployment(Runtime):
         check: Callable[[], Any],
         enough: tuple[int, float | None] | None = None,
     ) -> list[NodeReply]:
-        """As every runtime; a SuperNode whose process ended is noticed at once, not by Flower's heartbeats."""
+        """Asks the nodes; notices the end of a SuperNode at once, without Flower's heartbeats."""
         try:
             return super().ask(asks, seconds, check, enough)
         except ProcessEndedError as error:
@@ -264,7 +266,7 @@ class Deployment(Runtime):
         self._connect(check)
 
     def start_nodes(self, check: Callable[[], Any]) -> None:
-        """The SuperLink and the SuperNodes alone."""
+        """Starts only the SuperLink and the SuperNodes."""
         check_port(self.port)
         link = [
             "--insecure",
@@ -284,13 +286,13 @@ class Deployment(Runtime):
             self.processes.start(f"supernode {node}", argv, home)
 
     def _server(self, name: str) -> list[str]:
-        """The command of a server that only this user can use; of anybody's where the user asked for that."""
+        """The command of the SuperLink; only this user can use it, unless `insecure` is set."""
         if self.insecure:
             return [_program(name)]
-        return [sys.executable, "-P", _same_user.__file__, name]  # by its path: it needs no JAX
+        return [sys.executable, "-P", _same_user.__file__, name]  # started by path, without importing JAX
 
     def submit(self, project: Path, *flags: str) -> None:
-        """Gives a Flower app to the SuperLink, as `flwr run` does."""
+        """Submits a Flower app to the SuperLink, like `flwr run`."""
         home = self.folder / "home"
         home.mkdir(exist_ok=True)
         (home / "config.toml").write_text(
@@ -300,33 +302,33 @@ class Deployment(Runtime):
 
 
 def free_port() -> int:
-    """A port of the loopback that nobody listens on now."""
+    """Finds a free port of the loopback interface."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
 
 
 def check_port(port: int) -> None:
-    """Returns whether the SuperLink can have this port.
+    """Checks that this port is free for the SuperLink.
 
     Raises:
-        EngineError: if somebody has it.
+        EngineError: if another process uses the port.
     """
     try:
         socket.create_server(("127.0.0.1", port)).close()
     except OSError as error:
         message = (
-            f"`Flower` was given port={port} for its SuperLink, but 127.0.0.1:{port} cannot be listened on: {error}. A "
-            "port belongs to one process at a time: pass another, leave `port` out for a free one, or end the other "
-            "process (a SuperLink that `flwr run` left behind, perhaps)."
+            f"`Flower` was given port={port} for its SuperLink, but 127.0.0.1:{port} cannot be listened on: {error}. "
+            "Only one process can listen on a port: pass another port, leave `port` out for a free one, or end the "
+            "other process (perhaps a SuperLink that `flwr run` left behind)."
         )
         raise EngineError(message) from error
 
 
 def check_users() -> None:
-    """Returns whether a SuperLink can refuse the other users of this machine.
+    """Checks that a SuperLink can reject other users of this machine.
 
     Raises:
-        EngineError: if this system does not say whose a connection is.
+        EngineError: if this system cannot determine the user of a connection.
     """
     if _same_user.can_identify_users():
         return
@@ -348,18 +350,18 @@ def _answers(port: int) -> bool:
 
 
 def _program(name: str) -> str:
-    """A command of Flower, of this Python's environment."""
+    """A command of Flower in this Python environment."""
     beside = Path(sys.executable).parent / name
     return str(beside) if beside.exists() else shutil.which(name) or name
 
 
 def write_bridge(project: Path) -> None:
-    """The Flower app whose server is the engine's bridge."""
+    """Writes the Flower app whose ServerApp is the engine's bridge."""
     package = project / "workbench_bridge"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")
     for name, module in (("server", "_bridge"), ("client", "_app.client")):
-        # Flower looks for an assignment, not for an import.
+        # Flower expects an assignment, not an import.
         text = f"from workbench.engines.flower.{module} import app as made\n\napp = made\n"
         (package / f"{name}.py").write_text(text)
     (project / "pyproject.toml").write_text(project_file("workbench-bridge", "workbench_bridge", {}))

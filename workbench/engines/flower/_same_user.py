@@ -1,7 +1,8 @@
-"""Starts a program of Flower that answers only connections of its own user: `python -m … flower-superlink ARGUMENTS`.
+"""Starts a Flower program for one user only: `python -m … flower-superlink ARGUMENTS`.
 
-Flower without accounts lets whoever reaches the port submit an app, which then runs as the user who started the
-SuperLink. On the loopback the kernel knows the user of every connection: it is looked up for each request.
+Without accounts, Flower lets anyone who reaches the port submit an app, which then runs as the user who started the
+SuperLink. On the loopback interface the kernel knows the user of every connection; this module looks it up for each
+request.
 """
 
 # pyright: reportMissingImports=false
@@ -20,21 +21,21 @@ _ESTABLISHED = "01"
 
 
 def can_identify_users() -> bool:
-    """Returns whether this system says which user a connection of the loopback belongs to."""
+    """Returns whether this system reports the user of a loopback connection."""
     return Path("/proc/net/tcp").is_file()
 
 
 def user_of(client: tuple[str, int], server: tuple[str, int], table: str) -> int | None:
-    """The user id of the process at the client's end of a connection.
+    """Finds the user id of the process at the client's end of a connection.
 
     Args:
         client: Address and port of the client's end.
         server: Address and port of the server's end.
-        table: What `/proc/net/tcp` holds.
+        table: Contents of `/proc/net/tcp`.
 
     Returns:
-        The user id; None where the connection is not in the table, or no process holds its end any more: the kernel
-        then writes 0, as for root.
+        The user id. None if the connection is not in the table, or if no process owns its end any more (the kernel then
+        writes 0, as for root).
     """
     wanted = _written(*client), _written(*server)
     for line in table.splitlines()[1:]:
@@ -45,7 +46,7 @@ def user_of(client: tuple[str, int], server: tuple[str, int], table: str) -> int
 
 
 def only_same_user(app: ASGI, read_table: Callable[[], str] = Path("/proc/net/tcp").read_text) -> ASGI:
-    """An ASGI app that refuses the connections of other users with status 403."""
+    """Wraps an ASGI app to reject connections of other users with status 403."""
 
     async def guarded(scope: Mapping[str, Any], receive: object, send: Callable) -> None:
         if scope["type"] == "lifespan":
@@ -65,7 +66,7 @@ def only_same_user(app: ASGI, read_table: Callable[[], str] = Path("/proc/net/tc
 
 
 def main() -> None:
-    """Runs the program named by the first argument, with all its servers guarded."""
+    """Runs the program in the first argument, and guards all its servers."""
     import uvicorn
 
     load = uvicorn.Config.load
@@ -82,7 +83,7 @@ def main() -> None:
 
 
 def _written(host: str, port: int) -> str:
-    """An address as `/proc/net/tcp` writes it: the bytes of the address in the order of this machine."""
+    """Formats an address as in `/proc/net/tcp`: its bytes in the byte order of this machine."""
     number = int.from_bytes(bytes(map(int, host.split("."))), sys.byteorder)
     return f"{number:08X}:{port:04X}"
 

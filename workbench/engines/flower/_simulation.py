@@ -1,4 +1,4 @@
-"""Flower's simulation runtime in a process of its own, with the ServerApp that the engine talks to."""
+"""Flower's simulation runtime in a child process, with the engine's ServerApp."""
 
 # pyright: reportMissingImports=false
 
@@ -10,14 +10,14 @@ from typing import Any
 
 from workbench._processes import close_folder_of_ray
 
-_TRY_SECONDS = 90.0  # for Ray to run its first task: 5 to 30 s on two busy cores
-_LEAST_RAYLET_SECONDS = 40.0  # for its raylet to appear; Ray's own 30 s are short on a busy machine
+_TRY_SECONDS = 90.0  # until Ray runs its first task: 5 to 30 s on two busy cores
+_LEAST_RAYLET_SECONDS = 40.0  # until its raylet appears; Ray's default of 30 s is too short on a busy machine
 
 
 def main() -> None:
-    """Runs until the ServerApp ends; the only argument: nodes, workers, options of Ray, patience in seconds."""
+    """Runs until the ServerApp ends; its one argument has nodes, workers, Ray options, timeout."""
     nodes, workers, ray_options, patience = json.loads(sys.argv[1])
-    # A third of the patience: `ray.init` waits so long for a raylet, also for one that has ended, before the next try.
+    # A third of the timeout: `ray.init` waits this long for a raylet, even if it has ended, before the next try.
     os.environ.setdefault("RAY_raylet_start_wait_time_s", str(int(max(patience / 3, _LEAST_RAYLET_SECONDS))))
     from flwr.simulation import run_simulation
 
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def start_ray(options: dict[str, Any], patience: float) -> None:
-    """Starts Ray, and again if it does not answer; Flower takes the Ray that runs.
+    """Starts Ray, and restarts it if it does not answer; Flower uses the running Ray.
 
     A raylet of Ray 2.55 ends when one of its helpers takes more than 15 seconds to start; the driver is not notified.
     """
@@ -44,7 +44,7 @@ def start_ray(options: dict[str, Any], patience: float) -> None:
     until = time.monotonic() + patience
     while True:
         try:
-            # As Flower would start it: the nodes find what this process finds.
+            # Starts Ray as Flower would: the nodes have the same import path as this process.
             paths = {"PYTHONPATH": os.pathsep.join(entry for entry in sys.path if entry)}
             ray.init(runtime_env={"env_vars": paths}, **options)
             close_folder_of_ray()

@@ -1,4 +1,4 @@
-"""Apache Spark as an engine: every pass over the clients is a few coarse-grained jobs, the rounds are driven here."""
+"""The Apache Spark engine: each pass is a few coarse-grained jobs; this process runs the rounds."""
 
 # pyright: reportMissingImports=false
 
@@ -43,10 +43,10 @@ from workbench.records.run import RunRecord
 Result = TypeVar("Result")
 
 _MERGE_NAMES: dict[Any, str] = {jnp.add: "add", jnp.maximum: "maximum", jnp.minimum: "minimum"}
-_ON_THIS_MACHINE = r"local(\[|-cluster|$)"  # masters whose executors have the driver's file system
-_MOST_MADE_BYTES = 8 * 2**20  # rows that the server made travel with its values up to here
-_MOST_INLINE_BYTES = 2**20  # travel in the function of a job, which Spark sends to an executor once; above: a broadcast
-_MOST_CELL_BYTES = 2**31 - 1  # of a batch of rows: an array of the JVM
+_ON_THIS_MACHINE = r"local(\[|-cluster|$)"  # masters whose executors share the driver's file system
+_MOST_MADE_BYTES = 8 * 2**20  # rows made by the server are sent with its values up to this size
+_MOST_INLINE_BYTES = 2**20  # sent in a job's function, once per executor; larger: a broadcast
+_MOST_CELL_BYTES = 2**31 - 1  # of a batch of rows, which is one JVM array
 _NUMPY_TYPES = {
     **{"boolean": "bool", "tinyint": "int8", "smallint": "int16", "int": "int32", "bigint": "int64"},
     **{"float": "float32", "double": "float64"},
@@ -56,42 +56,40 @@ _NUMPY_TYPES = {
 class Spark(Engine):
     """Computes each pass over the clients as coarse-grained Apache Spark jobs (extra `spark`, and Java 17 or later).
 
-    Clients are the rows of a DataFrame, a batch of them in each, computed by `mapInArrow`; the server's values and the
-    stage, as StableHLO, are broadcast variables, up to 1 MiB a part of the job; partial results are merged within each
-    partition, then in about the square root of their number of groups, then here; `reduce_by_key` shuffles by key. Rows
-    that a pass leaves with the clients, such as the state of stateful clients, are checkpointed to Parquet in `folder`
-    and read by the next pass: they reach this process only when the server or the caller reads them. Arguments are
-    cached by the executors from the second pass over them on. Executors compile a stage once per Python process. A task
-    that is computed again, because its executor was lost or because it was slow, gives the same bytes. Workers must be
-    able to import `workbench`.
-
-    A session that is started here listens on the loopback interface only, and ends with `close()`, with the `with`
-    block or with this process, however that ends.
+    Each row of a DataFrame is a batch of clients, computed by `mapInArrow`. The server's values and the stage (as
+    StableHLO) are broadcast variables, or part of the job up to 1 MiB. Partial results are merged within each
+    partition, then in groups (about the square root of the number of partitions), then in this process; `reduce_by_key`
+    shuffles by key. Rows that a pass keeps for the clients, such as client state, are checkpointed to Parquet in
+    `folder` and read by the next pass. They reach this process only when the server or the caller reads them. Executors
+    cache arguments from the second pass on, and compile a stage once per Python process. A task that is computed again,
+    because its executor was lost or slow, gives the same bytes. Workers must be able to import `workbench`. A session
+    that the engine starts listens on the loopback interface only. It ends with `close()`, with the `with` block, or
+    when this process ends or is killed.
 
     Args (of the constructor):
-        session: A `SparkSession` of yours, or the master of one to be started at the first run: "local[2]", or
-            "local-cluster[2,1,1024]" for executors in processes of their own.
-        conf: Spark settings of a session that is started here, such as {"spark.driver.memory": "4g"}, or "spark.jars"
-            for JARs of a table's format.
+        session: An existing `SparkSession`, or the master of a session that the first run starts: "local[2]", or
+            "local-cluster[2,1,1024]" for executors in separate processes.
+        conf: Spark settings of a session that the engine starts, such as {"spark.driver.memory": "4g"}, or "spark.jars"
+            for JARs of a table format.
         clients_per_batch: Clients that are computed together, in one row of the DataFrame.
-        check_nan: End the run at the first NaN that leaves a batch.
-        folder: Where checkpointed rows and clients of a `ClientReader` wait: a path that all executors see, or an
-            address that fsspec knows, such as "s3://bucket/tmp" (extra `storage`). Default: a temporary folder.
-        read_from: A Parquet path or address, or a DataFrame of yours (as of a Delta table), with a row for each client:
-            a column "client" with its id (str or int) and one for each leaf of its data, by the leaf's name ("x" of a
-            dictionary, "c0" and so on of a tuple, by position), as a number, as nested or flat lists, or as bytes. The
-            argument of `run` that it stands for is given as shapes, a pytree of
-            `jax.ShapeDtypeStruct((clients, ...), dtype)`. It is read once per run, by the executors.
-        write_to: A path or address, to which every client's row of each result is written as Parquet, or a function
-            that gets the rows as a DataFrame with columns "client", "out[0]" and so on.
-        timeout_seconds: End the run when one pass takes longer than this. Default: wait as long as Spark works.
-        quorum: As `Executor`: go on with the clients that answered, once they are a quorum. In the first pass of a
-            round every batch is a task and answers with a file in `folder`.
-        deadline_seconds: As `Executor`: wait this time for all clients.
+        check_nan: End the run at the first NaN that a batch returns.
+        folder: Folder for checkpointed rows and clients of a `ClientReader`: a path that all executors can access, or
+            an fsspec address such as "s3://bucket/tmp" (extra `storage`). Default: a temporary folder.
+        read_from: A Parquet path or address, or a DataFrame (such as a Delta table), with a row for each client. The
+            column "client" has its id (str or int). Each leaf of its data has a column with the leaf's name ("x" in a
+            dictionary, "c0" and so on by position in a tuple), as a number, as nested or flat lists, or as bytes. Pass
+            the corresponding argument of `run` as shapes, a pytree of `jax.ShapeDtypeStruct((clients, ...), dtype)`.
+            The executors read the table once per run.
+        write_to: A path or address where each client's row of every result is written as Parquet, or a function that
+            receives the rows as a DataFrame with columns "client", "out[0]" and so on.
+        timeout_seconds: End the run when one pass takes longer than this. Default: wait as long as Spark runs.
+        quorum: As in `Executor`: continue with the clients that answered, once they reach the quorum. In the first pass
+            of a round, every batch is a task and answers with a file in `folder`.
+        deadline_seconds: As in `Executor`: wait this time for all clients.
 
     Raises:
         MissingDependencyError: if PySpark, PyArrow or Java is not installed.
-        ProgramError: if an argument of the constructor is of another kind.
+        ProgramError: if an argument of the constructor has a wrong type.
         EngineError: for a session of Spark Connect, which has no broadcast variables.
 
     References:
@@ -127,9 +125,9 @@ class Spark(Engine):
         self.timeout_seconds: float | None = timeout_seconds
         self.name: str = f"spark ({session if isinstance(session, str) else session.sparkContext.master})"
         self._started: _session.Started | None = None
-        self._own: tuple[Any, Any] | None = None  # the session, and the other one
+        self._own: tuple[Any, Any] | None = None  # the given session, and the session that the engine starts
         self._jobs: _Jobs | None = None
-        self._lock = threading.Lock()  # a run has the folder and the frames for itself
+        self._lock = threading.Lock()  # only one run at a time uses the folder and the frames
 
     def __enter__(self) -> "Spark":
         return self
@@ -138,7 +136,7 @@ class Spark(Engine):
         self.close()
 
     def close(self) -> None:
-        """Ends the session and its JVM, if they were started here; the next run starts them again."""
+        """Ends the session and its JVM if the engine started them; the next run restarts them."""
         started, self._started = self._started, None
         if started is not None:
             _session.stop(started)
@@ -146,7 +144,7 @@ class Spark(Engine):
     def run(
         self, fn: Callable, *args: object, progress: Progress | None = None, cancel: threading.Event | None = None
     ) -> RunRecord:
-        """As every engine's `run`; with `read_from`, one argument is given as shapes."""
+        """Runs a program; with `read_from`, pass one argument as shapes. See `Engine.run`."""
         with self._lock, scratch_folder("workbench-", self.folder) as folder:
             jobs = self._jobs = _Jobs(self._opened(), folder, self)
             try:
@@ -169,12 +167,12 @@ class Spark(Engine):
             clients: The result of `clients_from` for a DataFrame of this engine's session.
 
         Raises:
-            ProgramError: for a reader of other data, which this process reads.
+            ProgramError: if `clients` does not read a Spark table.
         """
         if not isinstance(clients, _Examples):
             message = (
-                f"`Spark.read` was given a {type(clients).__name__}. It packs the clients of a Spark table where its "
-                "rows are: pass the result of `clients_from` for a Spark DataFrame."
+                f"`Spark.read` was given a {type(clients).__name__}. `Spark.read` packs the clients of a Spark table "
+                "on the executors: pass the result of `clients_from` for a Spark DataFrame."
             )
             raise ProgramError(message)
         with scratch_folder("workbench-", self.folder) as folder:
@@ -198,8 +196,8 @@ class Spark(Engine):
             frame: A Spark DataFrame.
             fn: Function of the values and one row, which returns one array.
             *values: Pytrees of arrays, such as the weights of a model.
-            columns: Column of numbers, or of lists of numbers as long in every row. `fn` gets one column as an array,
-                and several columns as a dictionary.
+            columns: Column with numbers, or with lists of numbers of the same length in every row. `fn` gets one column
+                as an array, and several columns as a dictionary.
             out: Name of the new column: a number, or a flat list of numbers, for each row.
             rows_per_batch: Rows that a worker computes together.
 
@@ -229,8 +227,8 @@ class Spark(Engine):
         kind = {numpy: sql for sql, numpy in _NUMPY_TYPES.items()}.get(str(getattr(result, "dtype", "")))
         if kind is None:
             message = (
-                f"`Spark.predict` was given a function that returns {result}. A column of a table has one array of "
-                f"numbers for each row, of the dtypes {', '.join(_NUMPY_TYPES.values())}: return one such array."
+                f"`Spark.predict` was given a function that returns {result}. A table column has one array of numbers "
+                f"for each row, with one of the dtypes {', '.join(_NUMPY_TYPES.values())}: return one such array."
             )
             raise ProgramError(message)
         full = [jax.ShapeDtypeStruct((rows_per_batch, *x.shape), x.dtype) for x in rows]
@@ -244,7 +242,7 @@ class Spark(Engine):
         return frame.mapInArrow(work, schema)
 
     def _opened(self) -> Foreign:
-        """A session with settings of its own, next to that of the user."""
+        """Makes a session with separate settings from the user's session."""
         if isinstance(self.session, str):
             if self._started is not None and not _session.alive(self._started):
                 self.close()
@@ -257,9 +255,9 @@ class Spark(Engine):
         own = session.newSession()
         tasks = max(2, session.sparkContext.defaultParallelism)
         for name, value in {
-            "spark.sql.adaptive.enabled": "false",  # it would put batches together by bytes, not by work
+            "spark.sql.adaptive.enabled": "false",  # Spark would combine batches by bytes, not by work
             "spark.sql.autoBroadcastJoinThreshold": "-1",
-            "spark.sql.execution.arrow.maxRecordsPerBatch": "8",  # a row is a batch of clients: megabytes
+            "spark.sql.execution.arrow.maxRecordsPerBatch": "8",  # a row is a batch of clients, so it has megabytes
             "spark.sql.parquet.columnarReaderBatchSize": "8",
             "spark.sql.inMemoryColumnarStorage.batchSize": "8",
             "spark.sql.inMemoryColumnarStorage.compressed": "false",
@@ -283,7 +281,7 @@ class Spark(Engine):
             jobs.write(ids, rows, self.write_to)
         except Exception as error:
             message = (
-                f"`write_to` failed for the results of `{record.name}` on {self.name}: {brief(error)}. It is a new "
+                f"`write_to` failed for the results of `{record.name}` on {self.name}: {brief(error)}. Pass a new "
                 f'path, or a function of a DataFrame with the columns "client", {", ".join(map(repr, rows))}: choose '
                 "another path, or correct the function. The results are in this error's `run`."
             )
@@ -292,12 +290,12 @@ class Spark(Engine):
 
 @dataclasses.dataclass
 class _State:
-    """Rows that a pass left with the clients: a checkpointed table, and which of its columns these are."""
+    """Rows that a pass kept for the clients: a checkpointed table, and its columns."""
 
     path: Path
     frame: Foreign
     size: int
-    names: dict[str, str]  # of held rows → column
+    names: dict[str, str]  # name of kept rows → column
     numbers: list[int]  # of its batches
 
 
@@ -309,7 +307,9 @@ class _Jobs:
         self.context = session.sparkContext
         self.tasks = max(1, self.context.defaultParallelism)
         self._stages: dict[str, Any] = {}
-        self._frames: dict[Any, tuple[Any, list[Any]]] = {}  # by the place of their arrays, which they keep alive
+        self._frames: dict[
+            Any, tuple[Any, list[Any]]
+        ] = {}  # by the memory address of their arrays, which they keep alive
         self._states: dict[str, _State] = {}
         self._files: dict[str, list[str]] = {}
         self._given: set[int] = set()
@@ -319,14 +319,14 @@ class _Jobs:
         self._folder_is_shared = False
 
     def begin(self, inputs: Sequence[Any], recorder: RunRecorder) -> None:
-        """Learns which arrays are the caller's: those go into tables."""
+        """Registers the caller's arrays, which are written to tables."""
         self._given = {id(x) for x in inputs}
-        self._inputs = list(inputs)  # so that no other array gets such an id
+        self._inputs = list(inputs)  # keeps the arrays alive, so that their ids stay unique
         self._recorder = recorder
 
     def forget(self) -> None:
-        """Takes everything of this run out of Spark."""
-        with contextlib.suppress(Exception):  # a JVM that is gone has forgotten
+        """Removes all cached data of this run from Spark."""
+        with contextlib.suppress(Exception):  # the JVM may have ended
             for frame, _ in self._frames.values():
                 if frame.is_cached:
                     frame.unpersist()
@@ -334,10 +334,10 @@ class _Jobs:
                 _forget(stage)
 
     def _check_folder(self) -> None:
-        """Every executor sees the folder of this run.
+        """Checks that every executor can access the folder of this run.
 
         Raises:
-            EngineError: if one does not; it names the hosts.
+            EngineError: if an executor cannot; it names the hosts.
         """
         if self._folder_is_shared or re.match(_ON_THIS_MACHINE, str(self.context.master)):
             return
@@ -345,7 +345,7 @@ class _Jobs:
 
         mark, text = self.folder / "mark", uuid.uuid4().hex
         mark.write_text(text)
-        tasks = 4 * self.tasks  # more than one for each executor
+        tasks = 4 * self.tasks  # several tasks for each executor
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             asked = self.session.range(0, tasks, 1, tasks).mapInArrow(See(str(mark), text), "fact string")
@@ -353,15 +353,15 @@ class _Jobs:
         if facts:
             message = (
                 f"{self.engine.name} keeps the rows of clients in {str(self.folder.parent)!r}, and executors on "
-                f"{', '.join(sorted(facts))} do not see that folder. Rows that one executor writes are read by others. "
-                "Pass `folder=` with a path, or an address, of a file system that the driver and all executors share, "
-                "and run executors as this user."
+                f"{', '.join(sorted(facts))} do not see that folder. Executors read rows that other executors wrote. "
+                "Pass `folder=` with a path or address in a file system that the driver and all executors share, and "
+                "run executors as this user."
             )
             raise EngineError(message)
         self._folder_is_shared = True
 
     def compute(self, work: Pass) -> None:
-        """One pass: its table, its jobs, and what they gave."""
+        """Runs one pass: its table, its jobs, and their results."""
         size = min(self.engine.clients_per_batch, work.clients)
         digest, stage = work.exported(size, None)
         started = time.perf_counter()
@@ -381,7 +381,7 @@ class _Jobs:
         compute = self._computed_apart if work.undecided else self._computed
         try:
             with self._errors_reported(work), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # PySpark 4.3 warns of pandas 3, which no plan uses
+                warnings.simplefilter("ignore")  # PySpark 4.3 warns about pandas 3, which no plan uses
                 table = compute(work, named, spec, frame, server, path)
         finally:
             with contextlib.suppress(Exception):
@@ -395,13 +395,13 @@ class _Jobs:
             remove_tree(path)
 
     def _here(self, work: Pass, named: Sequence[Batch], size: int) -> list[Batch]:
-        """The batches of the clients that the round counts."""
+        """Batches of the clients that take part in the round."""
         return [batch for batch in named if not work.is_out(batch, size)]
 
     def _computed(
         self, work: Pass, named: Sequence[Batch], spec: Foreign, frame: Foreign, server: Foreign, path: Path | None
     ) -> Foreign:
-        """The answers of all batches; what they keep is in a folder of the path."""
+        """Computes the answers of all batches; kept rows are stored in a folder of the path."""
         from workbench.engines.spark._worker import Compute, Merge, column_names, schema_of
 
         computed = frame.mapInArrow(Compute(spec, self._stages[spec.digest], server), schema_of(spec.kept))
@@ -420,7 +420,7 @@ class _Jobs:
     def _computed_apart(
         self, work: Pass, named: Sequence[Batch], spec: Foreign, frame: Foreign, server: Foreign, path: Path | None
     ) -> Foreign:
-        """The answers of the batches that come until the round goes on: files in a folder of the path."""
+        """Collects answers, as files in a folder of the path, until the round continues."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -442,7 +442,7 @@ class _Jobs:
                 raise _Enough(reason)
 
         apart = ComputeApart(spec, self._stages[spec.digest], server, str(path))
-        rows = frame.repartitionByRange(len(named), "batch").mapInArrow(apart, "batch int")  # a batch is a task
+        rows = frame.repartitionByRange(len(named), "batch").mapInArrow(apart, "batch int")  # one task per batch
         reason = None
         try:
             self._guarded(work, named, rows.toArrow, look)
@@ -465,18 +465,21 @@ class _Jobs:
         return pa.concat_tables(pq.read_table(**file, columns=column_names()) for file in files)
 
     def _stored(self, frame: Foreign, path: Path) -> Foreign:
-        """A frame written by the executors to a folder, and read from there."""
+        """Writes a frame to a folder on the executors, and reads it back."""
         from workbench.engines.spark._worker import WriteFiles
 
         if not hasattr(path, "fs"):
             frame.write.parquet(str(path))
             return self.session.read.parquet(str(path))
         written = frame.mapInArrow(WriteFiles(str(path)), "file string").toArrow()
-        files = self._files[str(path)] = written.column("file").to_pylist()  # and not those of attempts that failed
+        files = self._files[str(path)] = written.column("file").to_pylist()  # without files of failed attempts
         return self._of_files(files, frame.schema)
 
     def _of_files(self, files: Sequence[str], schema: Foreign = None) -> Foreign:
-        """The frame of Parquet files; Spark knows no other file systems without JARs, and so the workers read them."""
+        """Reads Parquet files as a frame.
+
+        In file systems that Spark supports only with JARs, the workers read them.
+        """
         import pyarrow as pa
         import pyarrow.parquet as pq
         from pyspark.sql.pandas.types import from_arrow_schema
@@ -492,7 +495,7 @@ class _Jobs:
         return names.mapInArrow(ReadFiles(), schema)
 
     def _sent_once(self, data: bytes) -> Foreign:
-        """Bytes that every executor needs once: small ones cost a broadcast variable more than they weigh."""
+        """Sends bytes to each executor once: inline if small, where a broadcast variable costs more."""
         from workbench.engines.spark._worker import Inline
 
         return Inline(data) if len(data) <= _MOST_INLINE_BYTES else self.context.broadcast(data)
@@ -528,7 +531,7 @@ class _Jobs:
         )
 
     def _source(self, work: Pass, size: int) -> tuple[Any, list[Batch], list[str], list[np.ndarray], list[Any]]:
-        """The table of a pass, its batches, each argument's column, rows that come otherwise, and checksums."""
+        """Makes the table of a pass: batches, argument columns, rows sent separately, checksums."""
         checks: list[tuple[str, tuple[str, ...]]] = []
         sent: list[Any] = []
         sources, made, states = [], [], {}
@@ -564,7 +567,7 @@ class _Jobs:
         for other in frames[1:]:
             whole = whole.join(other, "batch")
         if len(frames) > 1:
-            whole = whole.sortWithinPartitions("batch")  # rounding must not depend on which executor was faster
+            whole = whole.sortWithinPartitions("batch")  # rounding must not depend on completion order
         ids = clients.ids if clients is not None else None
         batches_ = named if named is not None and ids is None else _named(work.clients, size, ids)
         return whole, batches_, sources, made, checks
@@ -575,7 +578,7 @@ class _Jobs:
         return id(x) not in self._given and id(x.base) not in self._given
 
     def _sent(self, arrays: Sequence[Any], work: Pass, size: int) -> tuple[Any, list[Batch]]:
-        """Arrays, or what a reader reads, as a table of batches."""
+        """Writes arrays or clients of a reader to a table of batches."""
         if any(isinstance(x, ReadRows) for x in arrays):
             return self._read_into_files(arrays, work, size)
         key = (work.clients, size, *((x.__array_interface__["data"], x.shape, x.strides) for x in arrays))
@@ -583,7 +586,7 @@ class _Jobs:
         if key in self._frames:
             frame, _ = self._frames[key]
             if not frame.is_cached:
-                frame.persist()  # a second pass reads it: from now on it stays with the executors
+                frame.persist()  # read by a second pass: the executors cache it from now on
             return frame, named
         records = [_record(batch) for batch in work.batches(size, arrays)]
         frame = self._frame(records)
@@ -601,7 +604,7 @@ class _Jobs:
             return self.session.createDataFrame(pa.Table.from_batches(records))
 
     def _read_into_files(self, arrays: Sequence[Any], work: Pass, size: int) -> tuple[Any, list[Batch]]:
-        """Clients are read one by one, so that this process never holds them all."""
+        """Reads clients one by one, so that this process never stores all of them."""
         import pyarrow.parquet as pq
 
         self._check_folder()
@@ -624,7 +627,7 @@ class _Jobs:
     def _guarded(
         self, work: Pass, named: Sequence[Batch], job: Callable[[], Result], look: Callable[[], None] = lambda: None
     ) -> Result:
-        """The job's result; looks ten times a second whether the run was cancelled, and cancels the job then."""
+        """Waits for a job; checks ten times a second for cancellation, and cancels the job."""
         watched = work.watched(self.engine.name, self.engine.timeout_seconds)
 
         def check() -> None:
@@ -647,18 +650,18 @@ class _Jobs:
             if found is not None and named:
                 raise work.failed(named[int(found[1])], RuntimeError(found[2]), self.engine.name) from error
             never_retries = re.fullmatch(r"local(\[[^,\]]*\])?", str(self.context.master))
-            retry = " Spark's local mode computes no task again: `local[2,4]` tries each four times." * bool(
+            retry = " Spark's local mode does not retry tasks: `local[2,4]` tries each task four times." * bool(
                 never_retries
             )
             message = (
                 f"stage {work.stage} (`{work.name}`) ended with its Spark job on {self.engine.name}: {brief(error)}. "
-                f"No executor reported its clients.{retry} Look at Spark's own log, and whether the "
-                "driver's JVM still runs; finished rounds are in this error's `run`."
+                f"No executor reported its clients.{retry} Check Spark's log, and whether the driver's JVM still "
+                "runs; finished rounds are in this error's `run`."
             )
             raise EngineError(message, stage=work.stage) from error
 
     def _take(self, work: Pass, named: Sequence[Batch], here: Sequence[Batch], spec: Foreign, table: Foreign) -> None:
-        """The replies of the batches, in order, and the merged partial results."""
+        """Reads the replies of the batches, in order, and the merged partial results."""
         from workbench.engines.spark._worker import COUNTS, KEYED, PARTIAL, REPLY, merge, merges_of, read_partial
 
         _check_answers(work, here, table)
@@ -705,7 +708,7 @@ class _Jobs:
         work.add(batch, [], seconds=seconds, where=where, sent=sent, held=True)
 
     def _hold(self, work: Pass, path: Path, size: int, here: Sequence[Batch]) -> None:
-        """Leaves the rows that a pass keeps where they are, in the checkpointed table."""
+        """Registers the kept rows of a pass, which stay in the checkpointed table."""
         from workbench.engines.spark._worker import REPLY
 
         numbers = [batch.index for batch in here]
@@ -730,7 +733,7 @@ class _Jobs:
             remove_tree(state.path)
 
     def _bring(self, wanted: Sequence[RemoteRows]) -> list[Any]:
-        """Rows that the server or the caller reads: now they leave the clients."""
+        """Fetches rows that the server or the caller reads: the clients disclose them now."""
         from workbench.engines.spark._worker import decode, shapes_of
 
         recorder = self._recorder
@@ -764,28 +767,27 @@ class _Jobs:
         except Exception as error:
             message = (
                 f"the rows {rows.label} of stage {rows.stage} could not be read from {self.engine.name}: "
-                f"{brief(error)}. The server, or the caller of the program, reads them from the checkpointed "
-                "table: look whether "
-                "`folder` can be read by all executors, or let the program reduce them."
+                f"{brief(error)}. The server, or the caller of the program, reads these rows from the checkpointed "
+                "table: check that all executors can read `folder`, or let the program reduce the rows."
             )
             raise EngineError(message, stage=rows.stage) from error
 
     def read_clients(self, args: Sequence[Any], source: object) -> list[Any]:
-        """The arguments with the one that is given as shapes read from the table, by the executors.
+        """Reads the argument given as shapes from the table, on the executors.
 
         Raises:
             ProgramError: unless exactly one argument is given as shapes.
-            EngineError: if the table cannot be read, or holds other clients than the program has.
+            EngineError: if the table cannot be read, or has other clients than the program.
         """
         position = argument_of_source("Spark", "table", args)
         reader = self._read(source, args[position])
         return [reader if i == position else x for i, x in enumerate(args)]
 
     def packed(self, clients: "_Examples") -> ClientReader:
-        """Those clients packed by the executors.
+        """Packs the clients of a table on the executors.
 
         Raises:
-            EngineError: if the table cannot be read, or has other clients now.
+            EngineError: if the table cannot be read, or its clients have changed.
         """
         return self._read(clients.frame, clients.struct)
 
@@ -798,9 +800,10 @@ class _Jobs:
             fact = re.search(r"\[source\] ([^\n]*)", str(error))
             message = (
                 f"`read_from` gave {fact[1] if fact else 'an error'} on {self.engine.name}"
-                f'{"" if fact else ": " + brief(error)}. A table has a row for each client: the column "client" with '
-                "its id, and one for each leaf of its data, of the shapes that the program expects. Rename or make "
-                "the columns: `read_from` takes a DataFrame too."
+                f"{'' if fact else ': ' + brief(error)}. "
+                'A table needs a row for each client: the column "client" with its id, and a column for each leaf of '
+                "its data, with the shapes that the program expects. Rename or add the columns: `read_from` also "
+                "takes a DataFrame."
             )
             raise EngineError(message) from error
 
@@ -821,12 +824,12 @@ class _Jobs:
         if len(ids) != clients or len(set(ids)) != len(ids):
             message = (
                 f"`read_from` gave {len(ids)} clients, {len(set(ids))} of them different, and the program has "
-                f"{clients}. Each client is in the table once: correct the table, or the shapes and `clients` of "
+                f"{clients}. Each client must be in the table once: correct the table, or the shapes and `clients` of "
                 "the program."
             )
             raise EngineError(message)
         size = min(self.engine.clients_per_batch, clients)
-        session = table.sparkSession  # of a DataFrame of the user's, for the join
+        session = table.sparkSession  # of the user's DataFrame, for the join
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             index = session.createDataFrame(pa.table({"client": ids, "index": pa.array(range(clients), pa.int64())}))
@@ -843,13 +846,13 @@ class _Jobs:
         return _Clients(packed, ids, struct, size)
 
     def _parquet(self, path: str) -> Foreign:
-        """The files of a folder; a Delta table's would be those of all its versions."""
+        """Lists the files of a folder; refuses Delta tables, whose folders contain all versions."""
         known = self._hadoop_of(path)
         log = known and self.context._jvm.org.apache.hadoop.fs.Path(path, "_delta_log")
         if known.exists(log) if known else (place(path) / "_delta_log").exists():
             message = (
-                f"`read_from` was given {path!r}, which is a Delta table: its folder also holds the files of earlier "
-                "versions, and a path is read as plain Parquet. Pass a DataFrame of your session: "
+                f"`read_from` was given {path!r}, which is a Delta table: its folder also contains the files of "
+                "earlier versions, and a path is read as plain Parquet. Pass a DataFrame of your session: "
                 '`spark.read.format("delta").load(path)` where Delta\'s JARs are, or, for a table without deletion '
                 "vectors, `spark.read.parquet(*deltalake.DeltaTable(path).file_uris())`."
             )
@@ -860,7 +863,7 @@ class _Jobs:
         return self._of_files(files or [path])
 
     def _hadoop_of(self, path: str) -> Foreign:
-        """Hadoop's file system of an address; None where a JAR is missing for it, and fsspec may know it."""
+        """Hadoop's file system of an address; None without its JAR (fsspec may support it)."""
         try:
             return self.context._jvm.org.apache.hadoop.fs.Path(path).getFileSystem(
                 self.context._jsc.hadoopConfiguration()
@@ -892,11 +895,11 @@ class _Jobs:
 
 
 class _Enough(Exception):
-    """The round goes on; the text is why without the others."""
+    """The round continues; the text is the reason for leaving out other clients."""
 
 
 class _Clients(ClientReader):
-    """Clients of a table, packed by the executors into batches; read here only if the server needs them."""
+    """Clients packed by executors into batches; read here only if the server needs them."""
 
     def __init__(self, frame: Foreign, ids: Sequence[Any], struct: PyTree[Array], size: int) -> None:
         self.frame, self.ids, self.size = frame, tuple(ids), size
@@ -916,14 +919,14 @@ class _Clients(ClientReader):
 
 
 class _Examples(ClientReader):
-    """Clients of a table of examples, one row for each; `Spark` packs them on the executors."""
+    """Clients of a table with one row per example; `Spark` packs them on the executors."""
 
     def __init__(self, frame: Foreign, clients: int, struct: dict[str, jax.ShapeDtypeStruct]) -> None:
         self.frame, self.clients, self.structure = frame, clients, jax.tree.structure(struct)
         self.avals = tuple(jax.tree.leaves(struct))
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        """The clients, read by this process."""
+        """Reads the clients in this process."""
         names = leaf_names(self.struct)
         for row in self.frame.sort("client").toLocalIterator():
             values = [
@@ -936,7 +939,7 @@ class _Examples(ClientReader):
 def table_of_examples(
     frame: Foreign, by: str, names: Sequence[str], order: str | None, length: int | None
 ) -> ClientReader:
-    """The clients of a Spark table of examples, which the executors group, order and pad.
+    """Reads clients from a Spark table of examples; executors group, order and pad them.
 
     Raises:
         ProgramError: if the table has no rows, or a column has other types.
@@ -958,8 +961,8 @@ def table_of_examples(
     if wrong or not clients:
         message = (
             f"`clients_from` was given a Spark table of {clients} clients with {'; '.join(wrong) or names}. Columns "
-            "have numbers, or lists of numbers as long in every row, and there is at least one client: cast the "
-            "columns, or choose others with `columns`."
+            "must have numbers, or lists of numbers of the same length in every row, for at least one client: cast "
+            "the columns, or choose others with `columns`."
         )
         raise ProgramError(message)
     length = longest if length is None else length
@@ -970,7 +973,8 @@ def table_of_examples(
     group = GroupExamples(by, {name: (struct[name].dtype.name, struct[name].shape) for name in names}, order)
     schema = ", ".join([f"client {types[by]}", f"{COUNT} int", *(f"`{name}` binary" for name in names)])
     used = frame.select(*dict.fromkeys([by, *names, *([order] if order else [])]))
-    grouped = used.groupBy(by).applyInArrow(lambda table: group.row(table), schema)  # Spark counts a method's `self`
+    # A lambda, because Spark would count the `self` of a method as an argument.
+    grouped = used.groupBy(by).applyInArrow(lambda table: group.row(table), schema)
     return _Examples(grouped, clients, struct)
 
 
@@ -978,7 +982,7 @@ def _columns_of(frame: Foreign, names: Sequence[str], out: str) -> list[jax.Shap
     """Shape and dtype of one row of some columns.
 
     Raises:
-        ProgramError: if these are no columns of numbers, or the table has no rows.
+        ProgramError: if a column has no numbers, or the table has no rows.
     """
     types = {field.name: field.dataType.simpleString() for field in frame.schema}
     inner = [re.fullmatch(r"(array<)?(\w+)(?(1)>)", types.get(name, "")) for name in names]
@@ -986,9 +990,9 @@ def _columns_of(frame: Foreign, names: Sequence[str], out: str) -> list[jax.Shap
     first = frame.select(*(f"`{name}`" for name in names)).first() if good else None
     if first is None or any(value is None for value in first):
         message = (
-            f"`Spark.predict` was given columns={list(names)} and out={out!r}, of a table with the columns {types}. It "
-            "reads columns of numbers, or of lists of numbers, of a table with rows and without missing values, and "
-            "adds a new column: choose others, cast the columns, or fill them."
+            f"`Spark.predict` was given columns={list(names)} and out={out!r}, of a table with the columns {types}. "
+            "`Spark.predict` reads columns with numbers or lists of numbers from a table with at least one row and no "
+            "missing values, and adds a new column: choose other columns, cast them, or fill missing values."
         )
         raise ProgramError(message)
     kinds = [jax.dtypes.canonicalize_dtype(_NUMPY_TYPES[found[2]]) for found in inner]  # pyright: ignore
@@ -1007,10 +1011,10 @@ def leaf_names(struct: object) -> list[str]:
 
 
 def _check_answers(work: Pass, named: Sequence[Batch], table: Foreign) -> None:
-    """Every batch has answered, and none twice.
+    """Checks that every batch has answered exactly once.
 
     Raises:
-        EngineError: if not; it names clients of the first batches for which that is so.
+        EngineError: if not; it names clients of the first such batches.
     """
     from workbench.engines.spark._worker import REPLY
 
@@ -1030,7 +1034,7 @@ def _check_answers(work: Pass, named: Sequence[Batch], table: Foreign) -> None:
 
 
 def _check_kept(table: Foreign, columns: Sequence[str], written: list[int], rows: RemoteRows) -> None:
-    """The rows that a pass left with the clients are all there, once each and unchanged.
+    """Checks that all kept rows of a pass were read back once and unchanged.
 
     Raises:
         EngineError: if not.
@@ -1044,17 +1048,17 @@ def _check_kept(table: Foreign, columns: Sequence[str], written: list[int], rows
         return
     message = (
         f"the rows {rows.label} of stage {rows.stage} were read back as {len(numbers)} batches, {len(set(numbers))} "
-        f"of them different, and {len(written)} were written. Rows that wait in `folder` are read once each and "
-        "unchanged: keep other programs from that folder, and run again."
+        f"of them different, and {len(written)} were written. Each row in `folder` must be read once and unchanged: "
+        "keep other programs out of this folder, and run again."
     )
     raise EngineError(message, stage=rows.stage)
 
 
 def _check_packed(table: Foreign, ids: Sequence[Any], size: int) -> None:
-    """The frame gave the same clients when it was read as when its ids were read.
+    """Checks that the frame returned the same clients for their data as for their ids.
 
     Raises:
-        EngineError: if clients are missing or double.
+        EngineError: if clients are missing or duplicated.
     """
     numbers, held = table.column("batch").to_pylist(), table.column("held").to_pylist()
     times = Counter(index for indices in held for index in indices)
@@ -1066,15 +1070,16 @@ def _check_packed(table: Foreign, ids: Sequence[Any], size: int) -> None:
     facts = [f"{name_clients(some)} {what}" for some, what in ((missing, "missing"), (double, "double")) if some]
     message = (
         f"`read_from` gave {len(ids)} clients when their ids were read, and others when their data were: "
-        f"{'; '.join(facts)}. A DataFrame with a random or time-dependent step, or `limit` without an order, has other "
-        "rows each time it is evaluated. Write it first and read what was written: `frame.write.parquet(path)`, then "
+        f"{'; '.join(facts)}. A DataFrame with a random or time-dependent step, or `limit` without an order, returns "
+        "other rows each time it is evaluated. Write it first and read the written files: "
+        "`frame.write.parquet(path)`, then "
         "`read_from=path`."
     )
     raise EngineError(message)
 
 
 def _in_group(context: Foreign, what: str, job: Callable[[], Result], check: Callable[[], None]) -> Result:
-    """A job in a thread of its own; whatever ends the waiting cancels it."""
+    """Runs a job in a thread; cancels it whenever waiting ends early."""
     from pyspark import InheritableThread
 
     group, done = f"workbench-{uuid.uuid4().hex}", threading.Event()
@@ -1095,7 +1100,7 @@ def _in_group(context: Foreign, what: str, job: Callable[[], Result], check: Cal
         while not done.wait(0.1):
             check()
     finally:
-        if not done.is_set():  # a JVM that does not answer must not hold this thread
+        if not done.is_set():  # a JVM that does not answer must not block this thread
             cancelling = threading.Thread(target=_cancel, args=(context, group), daemon=True)
             cancelling.start()
             cancelling.join(5)
@@ -1116,7 +1121,7 @@ def _cancel(context: Foreign, group: str) -> None:
 
 
 def _second_level(partitions: int) -> int:
-    """Groups of the tree's second level: where it would not spare the driver anything there is none."""
+    """Number of groups in the tree's second level; 0 if it would not reduce the driver's work."""
     scale = max(math.ceil(math.sqrt(partitions)), 2)
     groups = math.ceil(partitions / scale)
     return groups if partitions > scale + groups else 0
@@ -1157,7 +1162,7 @@ def _encoded(arrays: Sequence[Any]) -> bytes:
 
 
 def _listed(x: np.ndarray) -> Foreign:
-    """Rows as a column: numbers, or flat lists; what Spark has no type for is float32."""
+    """Converts rows to a column of numbers or flat lists; dtypes that Spark lacks become float32."""
     import pyarrow as pa
 
     known = x.dtype.kind in "biuf" and x.dtype.name not in ("float16", "bfloat16")
@@ -1169,19 +1174,19 @@ def _check(session: Foreign, conf: Foreign, clients_per_batch: object) -> None:
     if type(session).__module__.startswith("pyspark.sql.connect"):
         message = (
             "`Spark` was given a session of Spark Connect. A pass sends the server's values as broadcast variables, "
-            "which Connect does not have: pass a classic session, made where the driver runs."
+            "which Connect does not support: pass a classic session, made on the driver's machine."
         )
         raise EngineError(message)
     if not isinstance(session, str) and not hasattr(session, "sparkContext"):
         message = (
-            f"`Spark` was given {session!r} as its session, of type {type(session).__name__}. It runs on a Spark "
-            'session: pass one, or the master of one to be started, as "local[2]".'
+            f"`Spark` was given {session!r} as its session, of type {type(session).__name__}. "
+            'It runs on a Spark session: pass a session, or the master of a session to start, such as "local[2]".'
         )
         raise ProgramError(message)
     if conf is not None and not isinstance(session, str):
         message = (
-            f"`Spark` was given an existing session and conf={dict(conf)!r}. Settings apply to a session that is "
-            "started here: set them where you make yours, or pass its master instead of it."
+            f"`Spark` was given an existing session and conf={dict(conf)!r}. Settings apply only to a session that "
+            "the engine starts: set them when you make your session, or pass its master instead of the session."
         )
         raise ProgramError(message)
     check_batch_size("Spark", "one row of the DataFrame", clients_per_batch)

@@ -1,4 +1,4 @@
-"""Spark sessions that the engine starts itself: on the loopback interface, and without a JVM left behind."""
+"""Spark sessions that the engine starts: on the loopback interface, without leftover JVMs."""
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
@@ -32,10 +32,10 @@ _log = logging.getLogger("workbench.engines")
 
 
 def check_libraries() -> None:
-    """Looks for PySpark, PyArrow and a Java that runs them.
+    """Checks for PySpark, PyArrow and a suitable Java.
 
     Raises:
-        MissingDependencyError: for what is missing.
+        MissingDependencyError: naming the missing dependency.
     """
     for library in ("pyspark", "pyarrow"):
         if importlib.util.find_spec(library) is None:
@@ -44,8 +44,8 @@ def check_libraries() -> None:
     version = _java_version(java) if java is not None else None
     if version is None or version < _LEAST_JAVA:
         found = "no `java` is in JAVA_HOME or on the path" if java is None else f"`{java}` is Java {version}"
-        fact = f"{found}. Spark 4 runs on Java {_LEAST_JAVA} or later, which pip cannot bring"
-        install = f"`apt install openjdk-{_LEAST_JAVA}-jre-headless`, or as your system names it"
+        fact = f"{found}. Spark 4 runs on Java {_LEAST_JAVA} or later, which pip cannot install"
+        install = f"`apt install openjdk-{_LEAST_JAVA}-jre-headless`, or the equivalent package of your system"
         library = f"Java {_LEAST_JAVA}"
         raise MissingDependencyError(library, needed_for=_NEEDED_FOR, install=install, fact=fact)
 
@@ -66,7 +66,7 @@ def _java_version(java: str) -> int | None:
 
 @dataclasses.dataclass
 class Started:
-    """A session that was started here, and how many engines use it."""
+    """A session that an engine started, and the number of engines that use it."""
 
     session: Foreign
     master: str
@@ -81,7 +81,7 @@ _lock = threading.RLock()
 
 
 def start(master: str, conf: Mapping[str, str]) -> Started:
-    """A session of the given master; a second engine with the same settings shares it.
+    """Returns a session of the given master; engines with equal settings share it.
 
     Raises:
         EngineError: if another session runs in this process, or the JVM does not start.
@@ -105,7 +105,7 @@ def start(master: str, conf: Mapping[str, str]) -> Started:
 
 
 def stop(started: Started) -> None:
-    """Ends the session with its JVM, once no engine uses it any more."""
+    """Ends the session and its JVM when no engine uses it any more."""
     with _lock:
         started.users -= 1
         if started.users == 0:
@@ -113,7 +113,7 @@ def stop(started: Started) -> None:
 
 
 def alive(started: Started) -> bool:
-    """Returns whether its JVM runs."""
+    """Returns whether the JVM of the session is running."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
@@ -124,7 +124,7 @@ def _other_session(master: str, running: str) -> str:
     return (
         f"`Spark` was asked to start a session of {master!r}, and one of {running!r} runs in this process. A process "
         "has one JVM with one Spark context: close that engine (`engine.close()`) or stop that session first, or pass "
-        "the session that runs: `Spark(session)`."
+        "the running session: `Spark(session)`."
     )
 
 
@@ -140,16 +140,16 @@ def _start(master: str, conf: Mapping[str, str]) -> Started:
     launch = SparkConf(loadDefaults=False)
     launch.set("spark.driver.memory", "1g")
     for name, value in conf.items():
-        if name.startswith(("spark.driver.", "spark.jars")):  # what a JVM can be given only before it runs
+        if name.startswith(("spark.driver.", "spark.jars")):  # options that a JVM takes only at its start
             launch.set(name, value)
     settings = {**_settings(master, folder, here=here), **conf}
     sigint = signal.getsignal(signal.SIGINT)
     try:
         with _environment(here), log.open("wb") as output, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PySpark 4.3 warns of pandas 3, which no plan uses
+            warnings.simplefilter("ignore")  # PySpark 4.3 warns about pandas 3, which no plan uses
             gateway = launch_gateway(launch, {"stdout": output, "stderr": output})
             spark_conf = SparkConf(loadDefaults=False).setMaster(master).setAppName("workbench")
-            for name, value in settings.items():  # after the launch, so that no secret is on a command line
+            for name, value in settings.items():  # set after the launch, so that no secret is on a command line
                 spark_conf.set(name, value)
             context = SparkContext(conf=spark_conf, gateway=gateway)
             session = SparkSession(context)
@@ -161,13 +161,14 @@ def _start(master: str, conf: Mapping[str, str]) -> Started:
         first = " ".join(str(error).split())[:300]
         message = (
             f"Spark could not start as {master!r}: {type(error).__name__}: {first}. Its log ends with: "
-            f"{' '.join(text.split())!r}. The first job needs a driver JVM and, on a cluster, executors: try "
-            '`Spark("local[2]")`, and look at the settings in `conf`.'
+            f"{' '.join(text.split())!r}. "
+            'The first job needs a driver JVM and, on a cluster, executors: try `Spark("local[2]")`, and check the '
+            "settings in `conf`."
         )
         raise EngineError(message) from error
     finally:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGINT, sigint)  # PySpark's handler cancels all jobs of all sessions, for ever
+            signal.signal(signal.SIGINT, sigint)  # PySpark's handler cancels all jobs of all sessions, permanently
     atexit.register(_end_at_exit)
     return Started(session, master, dict(conf), log, context.applicationId)
 
@@ -192,15 +193,15 @@ def _settings(master: str, folder: Path, *, here: bool) -> dict[str, str]:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.local.dir": str(folder),
         }
-    if not re.fullmatch(r"local(\[[^]]*\])?", master):  # in one JVM Spark makes its own
+    if not re.fullmatch(r"local(\[[^]]*\])?", master):  # with one JVM, Spark makes its own secret
         found["spark.authenticate.secret"] = secrets.token_hex(32)
     return found
 
 
 @contextlib.contextmanager
 def _environment(here: bool) -> Iterator[None]:
-    """Environment of the JVM: this Python for the workers, and the loopback interface alone."""
-    # Python names its path differently in Spark's scripts: an environment that is not activated is not found.
+    """Environment of the JVM: this Python for the workers, and only the loopback interface."""
+    # Spark's scripts use another Python variable: they do not find an environment that is not activated.
     wanted = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     if here:
         wanted["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -221,7 +222,7 @@ def _end(started: Started) -> None:
     process = _process()
     work = _work_folder(started)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that a JVM which is gone could not be stopped
+        warnings.simplefilter("ignore")  # hides warnings that an ended JVM could not be stopped
         stopping = threading.Thread(target=_stop_quietly, args=(started.session,), daemon=True)
         if process is None or process.poll() is None:
             stopping.start()
@@ -247,7 +248,7 @@ def _work_folder(started: Started) -> Path | None:
 
 
 def _stop_quietly(session: object) -> None:
-    with contextlib.suppress(Exception):  # a JVM that is gone has nothing to stop
+    with contextlib.suppress(Exception):  # the JVM may have ended
         session.stop()
 
 
@@ -258,7 +259,7 @@ def _process() -> Foreign:
 
 
 def _end_jvm() -> None:
-    """Ends the JVM: `SparkSession.stop` leaves it until this process ends."""
+    """Ends the JVM: `SparkSession.stop` keeps it running until this process ends."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -274,7 +275,7 @@ def _end_jvm() -> None:
     if process is None:
         return
     with contextlib.suppress(OSError):
-        process.stdin.close()  # the JVM ends when its input does
+        process.stdin.close()  # the JVM ends when its stdin closes
     try:
         process.wait(timeout=20)
     except subprocess.TimeoutExpired:

@@ -1,7 +1,7 @@
-"""Work of a Spark executor: computes batches of clients that arrive as Arrow, and merges partial results.
+"""Work of a Spark executor: computes batches of clients from Arrow, and merges results.
 
-Nothing here is pickled but the few objects that Spark itself sends with a job: all values are the bytes of arrays whose
-shapes and dtypes the `Spec` says.
+Only the few objects that Spark sends with a job are pickled. All values are bytes of arrays, with shapes and dtypes in
+the `Spec`.
 """
 
 # pyright: reportMissingImports=false
@@ -26,10 +26,10 @@ from workbench.engines._remote import Task, run_task, token
 from workbench.engines._run_recorder import find_nan
 
 MERGES = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum}
-REPLY, PARTIAL, KEYED = 0, 1, 2  # what a row is: about one batch, of a whole partition, of one key
+REPLY, PARTIAL, KEYED = 0, 1, 2  # kind of a row: the reply of one batch, results of a partition, results of one key
 
 COUNTS = ("answers", "tokens", "keyed", "keyed_tokens")
-"""Sources of a row of partial results: batches, rows by key, and the sums of their tokens. Merging adds them."""
+"""Counts in a row of partial results: batches, rows by key, and the sums of their tokens. Merging adds them."""
 
 _COLUMNS = {
     **dict.fromkeys(("kind", "number", "key", "part", "grp"), pa.int32()),
@@ -44,32 +44,32 @@ Shapes = tuple[tuple[str, tuple[int, ...]], ...]  # dtype and shape of each arra
 
 @dataclasses.dataclass(frozen=True)
 class SparkPass:
-    """One pass over the clients: what comes in, and what each output of its function is."""
+    """One pass over the clients: its inputs, and the kind of each function output."""
 
     digest: str
     size: int  # slots of a batch
-    sources: tuple[str, ...]  # per row argument the column of the table, or "" for rows that came with the server's
-    checks: tuple[tuple[str, tuple[str, ...]], ...]  # columns with the checksums of other columns
+    sources: tuple[str, ...]  # per row argument the table column, or "" for rows sent with the server's values
+    checks: tuple[tuple[str, tuple[str, ...]], ...]  # columns with checksums of other columns
     rows: Shapes  # of a batch
     made: Shapes  # rows of all clients that the server made
     shared: Shapes
     partial: Shapes
     kept: int
     merges: tuple[str, ...]
-    keyed: tuple[int, ...]  # per partial result the axis of its keys, -1 where it has none
+    keyed: tuple[int, ...]  # per partial result the axis of its keys, -1 without keys
     groups: int  # partitions of the second level, 0 for none
     check_nan: bool
 
 
 @dataclasses.dataclass(frozen=True)
 class Inline:
-    """Bytes that travel with the function, read as a broadcast variable is."""
+    """Bytes sent with a job's function, with the interface of a broadcast variable."""
 
     value: bytes
 
 
 def crc_of(cells: Sequence[bytes | memoryview | None]) -> int:
-    """The checksum of some cells of a row."""
+    """Computes the checksum of some cells of a row."""
     crc = 0
     for cell in cells:
         crc = zlib.crc32(cell or b"", crc)
@@ -77,12 +77,12 @@ def crc_of(cells: Sequence[bytes | memoryview | None]) -> int:
 
 
 def shapes_of(avals: Sequence[Any]) -> Shapes:
-    """Dtypes and shapes, as they travel."""
+    """Dtypes and shapes in serializable form."""
     return tuple((np.dtype(x.dtype).name, tuple(x.shape)) for x in avals)
 
 
 def encode(arrays: Sequence[Any]) -> bytes:
-    """Arrays as bytes, one after the other."""
+    """Concatenates arrays as bytes."""
     return b"".join(np.ascontiguousarray(x).tobytes() for x in arrays)
 
 
@@ -98,22 +98,22 @@ def decode(data: bytes, shapes: Shapes) -> list[np.ndarray]:
 
 
 def schema_of(kept: int) -> str:
-    """The columns of what a pass computes, as Spark reads them."""
+    """The result columns of a pass as a Spark schema."""
     return ", ".join(
         [*(f"{name} {_SQL_TYPES[kind]}" for name, kind in _COLUMNS.items()), *(f"k{i} binary" for i in range(kept))]
     )
 
 
 def column_names() -> list[str]:
-    """The columns of what a pass computes but the kept rows."""
+    """The result columns of a pass without the kept rows."""
     return list(_COLUMNS)
 
 
 class Compute:
-    """Computes the batches of one partition, and merges their partial results: the first level of the tree.
+    """Computes the batches of a partition and merges their partial results (first tree level).
 
-    One row per batch says where it ran and holds what is kept of its clients; one row holds the partition's partial
-    results; where there are keys, one row for each that occurs.
+    The output has one row per batch with its worker and the kept client rows, one row with the partition's partial
+    results, and one row per key that occurs.
     """
 
     def __init__(self, spec: SparkPass, stage: Foreign, server: Foreign) -> None:
@@ -135,7 +135,7 @@ class Compute:
                 rows.append(row)
                 answers.append(number)
                 merged = partial if merged is None else merge(spec.merges, merged, partial)
-                if spec.kept:  # may be large; without it the replies of a partition are one Arrow batch
+                if spec.kept:  # may be large; otherwise the replies of a partition are one Arrow batch
                     yield _as_batch(rows, spec)
                     rows = []
         keyed: list[int] = []
@@ -162,7 +162,7 @@ class Compute:
         made: list[np.ndarray],
         shared: list[np.ndarray],
     ) -> tuple[list[Any], list[Any]]:
-        """The row that a batch answers with, and its partial results."""
+        """Computes the reply row of a batch, and its partial results."""
         spec = self.spec
         try:
             self._check(record, slot)
@@ -224,7 +224,7 @@ class Compute:
 
 
 class ComputeApart(Compute):
-    """Computes the batches of one partition; each answers with a file, there as soon as the batch is computed."""
+    """Computes the batches of one partition; each batch writes its reply file when it is done."""
 
     def __init__(self, spec: SparkPass, stage: Foreign, server: Foreign, folder: str) -> None:
         super().__init__(spec, stage, server)
@@ -256,7 +256,7 @@ def _as_batch(rows: Sequence[Sequence[Any]], spec: SparkPass) -> pa.RecordBatch:
 
 
 class Merge:
-    """Merges the partial results of some partitions, which come sorted: the second level of the tree."""
+    """Merges sorted partial results of some partitions (second tree level)."""
 
     def __init__(self, spec: SparkPass) -> None:
         self.spec = spec
@@ -287,10 +287,10 @@ class Merge:
 
 
 def read_partial(record: Foreign, slot: int, shapes: Shapes) -> tuple[list[np.ndarray], list[int]]:
-    """The partial results of a row, checked, and its counts.
+    """Reads and checks the partial results of a row, and its counts.
 
     Raises:
-        ValueError: if the payload is not what was written.
+        ValueError: if the payload has changed.
     """
     payload = record.column("payload")[slot].as_buffer()
     if crc_of([payload]) != record.column("crc")[slot].as_py():
@@ -319,12 +319,12 @@ def merges_of(spec: SparkPass, kind: int, number: int) -> tuple[Sequence[str], S
 
 
 def merge(names: Sequence[str], a: Sequence[Any], b: Sequence[Any]) -> list[np.ndarray]:
-    """Two lists of partial results as one, each in the dtype that its reduction states."""
+    """Merges two lists of partial results, each in the dtype of its reduction."""
     return [np.asarray(MERGES[name](x, y)) for name, x, y in zip(names, a, b, strict=True)]
 
 
 class See:
-    """Reads a file of the driver's, to find executors that have another file system."""
+    """Reads a file of the driver, to find executors with another file system."""
 
     def __init__(self, path: str, text: str) -> None:
         self.path, self.text = path, text
@@ -350,7 +350,7 @@ class WriteFiles:
         self.folder = folder
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Computes one partition, for `mapInArrow`; the name of its file."""
+        """Computes one partition, for `mapInArrow`; returns the name of its file."""
         first = next(batches, None)
         if first is None:
             return
@@ -373,7 +373,7 @@ class ReadFiles:
 
 
 class GroupExamples:
-    """The examples of one client as one row: ordered, and padded to the shapes of the columns."""
+    """Packs the examples of one client into one row, ordered and padded."""
 
     def __init__(self, by: str, columns: dict[str, tuple[str, tuple[int, ...]]], order: str | None) -> None:
         self.by, self.columns, self.order = by, columns, order
@@ -462,7 +462,7 @@ class Predict:
 
 
 def read_column(column: Foreign, name: str, shape: tuple[str, tuple[int, ...]]) -> np.ndarray:
-    """The numbers of a column, `[rows, ...]`, filled up with zeros to a shape.
+    """Reads the numbers of a column, `[rows, ...]`, padded with zeros to a shape.
 
     Raises:
         ValueError: if a value is missing, or a list has another length.
@@ -473,14 +473,14 @@ def read_column(column: Foreign, name: str, shape: tuple[str, tuple[int, ...]]) 
         numbers = column.flatten()
         missing += sum(size != shape[1][1] for size in column.value_lengths().to_pylist())
     if missing or numbers.null_count:
-        message = f"column {name!r} has missing values, or lists of other than {list(shape[1][1:])} numbers"
+        message = f"column {name!r} has missing values, or lists whose shape is not {list(shape[1][1:])}"
         raise ValueError(message)
     filled[: len(column)] = numbers.to_numpy(zero_copy_only=False).reshape(len(column), *shape[1][1:])
     return filled
 
 
 def _numbers(cell: Foreign) -> np.ndarray:
-    """The numbers of a cell, of nested lists from Arrow's own buffer; none where lists are uneven or have nulls."""
+    """Reads the numbers of a cell from Arrow's buffer; empty if lists are uneven or have nulls."""
     if not pa.types.is_nested(cell.type):
         return np.asarray([] if not cell.is_valid else [cell.as_py()], dtype=None if cell.is_valid else object)
     values = cell.values
@@ -494,10 +494,10 @@ def _numbers(cell: Foreign) -> np.ndarray:
 
 
 def read_cell(cell: Foreign, name: str, shape: tuple[str, tuple[int, ...]], client: object) -> np.ndarray:
-    """One client's array from a cell of a table: nested or flat lists, a number, or the bytes of the array.
+    """Reads one client's array from a cell: nested or flat lists, a number, or bytes.
 
     Raises:
-        ValueError: if the cell holds another number of values.
+        ValueError: if the cell has another number of values.
     """
     dtype, count = np.dtype(shape[0]), int(np.prod(shape[1], dtype=np.int64))
     if pa.types.is_binary(cell.type) or pa.types.is_large_binary(cell.type):

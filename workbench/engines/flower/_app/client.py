@@ -1,4 +1,4 @@
-"""The ClientApp: runs one stage on this node's own data, keeps what later stages need, and replies with the rest."""
+"""The ClientApp: runs one stage on this node's data, and keeps values for later stages."""
 
 # pyright: reportMissingImports=false
 
@@ -15,13 +15,13 @@ from .data import column
 
 
 def add_to(app: ClientApp) -> ClientApp:
-    """The same app, which also answers this program."""
+    """Adds the handlers of this program to an app, and returns the app."""
     app.query(NAME)(answer)
     return app
 
 
 def answer(message: Message, context: Context) -> Message:
-    """Computes what was asked for; an exception travels as text, so that the server can name this client."""
+    """Answers a request; exceptions are sent as text, so that the server can name this client."""
     try:
         values, reported = _answer(message.content, context)
     except Exception as error:
@@ -34,7 +34,7 @@ def _answer(content: RecordDict, context: Context) -> tuple[list[np.ndarray], di
     ask, sent = content["ask"], content["sent"]
     if not ask["digest"] and not ask["fetch"]:
         return [], {"error": "", "partition": int(context.node_config["partition-id"])}
-    # Flower's deployment starts a process per message, and a node that only says who it is needs no JAX.
+    # Flower's deployment starts a process per message; a node that only reports its partition needs no JAX.
     from .stages import as_plain, as_typed, load_stage, stage_bytes
 
     held = _held(context)
@@ -63,7 +63,7 @@ def _held(context: Context) -> dict[str, Array]:
 
 
 def _row(source: str, sent: list[np.ndarray], held: dict[str, Array], context: Context) -> np.ndarray:
-    """One operand with an axis of this node's clients: the node's own, kept from before, or from the server."""
+    """Reads one operand with an axis of this node's clients: node data, kept rows, or sent rows."""
     kind, _, name = source.partition(":")
     if kind == "own":
         name, *iterations = name.split("/")

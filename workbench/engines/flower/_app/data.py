@@ -11,10 +11,10 @@ if TYPE_CHECKING:
 
 
 def column(context: "Context", name: str) -> np.ndarray:
-    """One input of the program as this node has it, `[clients of the node, ...]`.
+    """Reads one input of the program at this node, `[clients of the node, ...]`.
 
-    Read from the folder `data` of the node's own configuration; without one, from the folder of its partition in
-    `data` of the run's configuration, or in the environment variable WORKBENCH_FLOWER_DATA.
+    The folder is `data` of the node's configuration. Without it, the folder is the partition's subfolder of `data` in
+    the run's configuration, or of the environment variable WORKBENCH_FLOWER_DATA.
     """
     if own := context.node_config.get("data"):
         folder = Path(str(own))

@@ -1,4 +1,4 @@
-"""The server's side of a stage: asks every node, waits no longer than it may, and says which one failed how."""
+"""The server's side of a stage: sends requests, waits with a deadline, and reports failures."""
 
 # pyright: reportMissingImports=false
 
@@ -13,15 +13,15 @@ from .stages import as_plain
 
 
 def find_nodes(grid: Grid, count: int, timeout_seconds: float) -> list[int]:
-    """The ids of the nodes with partitions 0 to `count - 1`, in this order; each is asked which one it has.
+    """Asks nodes for their partitions; returns node ids of partitions 0 to `count - 1`.
 
     Raises:
-        RuntimeError: if fewer come in time, or if two have the same partition.
+        RuntimeError: if fewer nodes connect in time, or if two nodes have the same partition.
     """
     ended = time.monotonic() + timeout_seconds
     while len(found := list(grid.get_node_ids())) < count:
         if time.monotonic() > ended:
-            message = f"{len(found)} of {count} nodes have come within {timeout_seconds:g} s"
+            message = f"{len(found)} of {count} nodes have connected within {timeout_seconds:g} s"
             raise RuntimeError(message)
         time.sleep(0.2)
     hello = [Ask(slot=slot) for slot in range(len(found))]
@@ -46,19 +46,19 @@ def ask_nodes(
     enough: tuple[int, float | None] | None = None,
     late: dict[int, str] | None = None,
 ) -> list[NodeReply]:
-    """Asks the nodes of the asks' slots; replies in the order of the asks.
+    """Sends each request to the node of its slot; returns replies in request order.
 
     Args:
         grid: Flower's connection to the nodes.
         nodes: Ids of the nodes, by slot.
         asks: Requests, at most one for each node.
         timeout_seconds: Time limit for all replies.
-        enough: Number of replies after which nobody waits longer than a deadline in seconds, or at all if that is
-            None. A node that failed or is late then replies with an "error" and no values.
-        late: With `enough`, messages that earlier calls did not wait for, by slot. Their nodes are not asked.
+        enough: Number of replies that suffice, and a deadline in seconds for all other replies; None: do not wait for
+            them. A failed or late node gets a reply with an "error" and no values.
+        late: With `enough`, unanswered messages of earlier calls, by slot. Their nodes get no request.
 
     Raises:
-        NodeFailure: naming the first node that raised, left, or did not answer in time; with `enough`, only one whose
+        NodeFailure: naming the first node that raised, left, or did not answer in time; with `enough`, only if its
             worker ended.
     """
     late = {} if late is None else late
@@ -97,7 +97,7 @@ def ask_nodes(
 
 
 def _error(reply: Message) -> tuple[str, bool]:
-    """The error of a reply, and whether its worker ended."""
+    """Returns the error of a reply, and whether its worker ended."""
     if not reply.has_error():
         return str(reply.content["reported"]["error"]), False
     reason = str(reply.error.reason or reply.error.code)

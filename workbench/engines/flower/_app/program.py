@@ -1,4 +1,4 @@
-"""An interpreter of an exported plan: server stages here, each client stage at the nodes, loops as Python loops."""
+"""Interpreter of an exported plan: server stages here, client stages at nodes, Python loops."""
 
 import itertools
 import json
@@ -18,7 +18,7 @@ AskAll = Callable[[Sequence[Ask]], list[NodeReply]]
 
 
 class Own:
-    """An input that only the nodes have; `iterations` are the positions in loops over its leading axes."""
+    """An input stored only at the nodes; `iterations` are loop indices of its leading axes."""
 
     def __init__(self, name: str, iterations: tuple[int, ...] = ()) -> None:
         self.name: str = name
@@ -49,11 +49,11 @@ class HeldRows:
 
 
 class Stack(list[Any]):
-    """Values of a loop's iterations, some of them held."""
+    """Values of a loop's iterations, some of them stored at nodes."""
 
 
 class FlowerProgram:
-    """The plan of this project; `run` gives its results."""
+    """The plan of this project; `run` returns its results."""
 
     def __init__(self, folder: Path, inputs: dict[str, np.ndarray], ask: AskAll) -> None:
         self.described = json.loads((folder / "program.json").read_text())
@@ -66,7 +66,7 @@ class FlowerProgram:
         self._to_drop: dict[int, list[str]] = {}
 
     def run(self) -> dict[str, np.ndarray]:
-        """The results by name; rows that a result consists of leave the nodes now."""
+        """Returns the results by name, and fetches the rows that results contain."""
         described = self.described
         inputs = [Own(x["name"]) if x["own"] else self._given(x) for x in described["inputs"]]
         results = self._here(self._block(described["body"], inputs))
@@ -75,7 +75,7 @@ class FlowerProgram:
     def _given(self, described: dict[str, Any]) -> np.ndarray:
         name = described["name"]
         if name not in self.inputs:
-            message = f"the server has no value for its input `{name}`: there is no {name}.npy in the folder `inputs`"
+            message = f"the server has no value for its input `{name}`: the folder `inputs` has no {name}.npy"
             raise RuntimeError(message)
         return as_typed(self.inputs[name], _aval(described), f"`{name}`")
 
@@ -150,7 +150,7 @@ class FlowerProgram:
         return self._block(branches[min(max(int(index), 0), len(branches) - 1)], operands[1:])
 
     def _iterate(self, body: dict[str, Any], operands: list[Any], carries: int) -> list[Any]:
-        """One iteration of a loop; what the outermost one carries on is kept for the case that a later one fails."""
+        """Runs one loop iteration; the outermost carry is kept in case a later iteration fails."""
         self._loops += 1
         try:
             results = self._block(body, operands)
@@ -162,7 +162,7 @@ class FlowerProgram:
         return results
 
     def _here(self, values: Sequence[Any]) -> list[Any]:
-        """The values with all rows that the nodes hold brought to the server, in one go."""
+        """Fetches all rows stored at nodes with one request."""
         wanted: dict[str, HeldRows] = {}
         for x in values:
             wanted.update((y.name, y) for y in (x if isinstance(x, Stack) else [x]) if isinstance(y, HeldRows))

@@ -1,4 +1,4 @@
-"""Stages as files: StableHLO before a header, checked before anything is run, compiled once per process."""
+"""Stages as files: StableHLO and a header, checked before use, compiled once per process."""
 
 import base64
 import hashlib
@@ -21,7 +21,7 @@ MAGIC = b"WBSTHLO2"
 
 @dataclass(frozen=True)
 class CompiledStage:
-    """One stage, ready to be called; the shapes and dtypes are those of its StableHLO."""
+    """One callable stage, with the shapes and dtypes of its StableHLO."""
 
     name: str
     call: Callable
@@ -30,25 +30,25 @@ class CompiledStage:
     compile_seconds: float
 
     def __call__(self, operands: Sequence[Any]) -> list[np.ndarray]:
-        """Its outputs as numpy arrays, after checking the operands.
+        """Checks the operands and returns the outputs as numpy arrays.
 
         Raises:
-            ValueError: if an operand has another shape or dtype than the stage was exported for.
+            ValueError: if an operand has another shape or dtype than the exported stage.
         """
         pairs = enumerate(zip(operands, self.inputs, strict=True))
         arrays = [as_typed(x, aval, f"operand {i}") for i, (x, aval) in pairs]
         return [np.asarray(y) for y in jax.block_until_ready(self.call(*arrays))]
 
 
-_MOST_STAGES = 64  # compiled, kept for their next messages
+_MOST_STAGES = 64  # compiled stages, cached for later messages
 _LOADED: dict[str, CompiledStage] = {}
 
 
 def load_stage(data: bytes) -> CompiledStage:
-    """The stage in these bytes.
+    """Loads the stage from bytes.
 
     Raises:
-        ValueError: if they are not what was exported, or if this JAX cannot run them.
+        ValueError: if the bytes are not an exported stage, or if this JAX cannot run it.
     """
     digest = hashlib.sha256(data).hexdigest()
     known = _LOADED.get(digest)
@@ -61,7 +61,7 @@ def load_stage(data: bytes) -> CompiledStage:
     call = jax.jit(module.call).lower(*shapes).compile()
     seconds = time.perf_counter() - started
     while len(_LOADED) >= _MOST_STAGES:
-        _LOADED.pop(next(iter(_LOADED)), None)  # the oldest; another thread may have taken it
+        _LOADED.pop(next(iter(_LOADED)), None)  # drop the oldest; another thread may have dropped it
     _LOADED[digest] = loaded = CompiledStage(
         header["name"], call, tuple(module.in_avals), tuple(module.out_avals), seconds
     )
@@ -69,10 +69,10 @@ def load_stage(data: bytes) -> CompiledStage:
 
 
 def stage_bytes(digest: str) -> bytes:
-    """The stage of this project with this digest: files of a Flower app are text, so its bytes are there in base64.
+    """Reads the stage with this digest; it is stored as base64 because app files are text.
 
     Raises:
-        ValueError: if there is none, or if the file was changed.
+        ValueError: if the stage is missing, or if the file was changed.
     """
     path = Path(__file__).parent / "stages" / f"{digest[:16]}.json"
     if not digest.isalnum() or not path.exists():
@@ -86,10 +86,10 @@ def stage_bytes(digest: str) -> bytes:
 
 
 def as_typed(x: object, aval: ShapedArray | SimpleNamespace, what: str) -> np.ndarray:
-    """An array of exactly this shape and dtype; dtypes that numpy's files and Flower's arrays do not know are restored.
+    """Checks shape and dtype of an array; restores dtypes that numpy files cannot store.
 
     Raises:
-        ValueError: if it is another.
+        ValueError: if the shape or dtype differs.
     """
     array, dtype = np.asarray(x), np.dtype(aval.dtype)
     if dtype.kind == "V" and array.dtype != dtype and array.dtype.itemsize == dtype.itemsize:
@@ -101,7 +101,7 @@ def as_typed(x: object, aval: ShapedArray | SimpleNamespace, what: str) -> np.nd
 
 
 def as_plain(x: object) -> np.ndarray:
-    """An array as Flower can send it: one of a dtype that numpy's files do not know as unsigned integers."""
+    """Converts dtypes that numpy files cannot store to unsigned integers for Flower."""
     array = np.asarray(x)
     return array.view(f"u{array.dtype.itemsize}") if array.dtype.kind == "V" else array
 
