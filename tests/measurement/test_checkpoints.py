@@ -71,7 +71,7 @@ def test_only_the_last_checkpoints_are_kept_and_an_older_one_can_be_chosen(tmp_p
     run_rounds(count, 0, 5, checkpoint_dir=tmp_path, keep=2, **quiet)
     assert load_checkpoint(tmp_path, 0)[:2] == (5, 5)
     assert load_checkpoint(tmp_path, 0, round=4)[:2] == (4, 4)
-    with pytest.raises(DataError, match=r"asked for round 1 in .*which holds rounds \[4, 5\].*pass `like=`"):
+    with pytest.raises(DataError, match=r"asked for round 1 in .*which has rounds \[4, 5\].*as `like=`"):
         load_checkpoint(tmp_path, 0, round=1)
 
 

@@ -15,11 +15,11 @@ _VISIBLE = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES
 
 
 class AmdSmiReader:
-    """Asks AMD SMI about the GPUs that JAX sees, counted as `HIP_VISIBLE_DEVICES` orders them.
+    """Queries AMD SMI about the GPUs that JAX sees, in the order of `HIP_VISIBLE_DEVICES`.
 
     Raises:
-        MissingDependencyError: the binding `amdsmi`, which comes with ROCm, is not installed.
-        RuntimeError: AMD SMI cannot be started, such as without a driver.
+        MissingDependencyError: the Python package `amdsmi` of ROCm is not installed.
+        RuntimeError: AMD SMI cannot be started, for example without a driver.
     """
 
     def __init__(self, amdsmi: ModuleType | Any = None, visible: str | None = None) -> None:
@@ -35,7 +35,7 @@ class AmdSmiReader:
         self._visible = [int(name) for name in visible.split(",") if name.strip().isdigit()]
 
     def read(self, index: int) -> GpuFigures:
-        """The figures of the GPU that is number `index` among the visible ones."""
+        """The metrics of the visible GPU with number `index`."""
         number = self._visible[index] if index < len(self._visible) else index
         if number >= len(self._handles):
             return GpuFigures(None, None, None)
@@ -55,7 +55,7 @@ class AmdSmiReader:
         )
 
     def close(self) -> None:
-        """Lets AMD SMI go."""
+        """Shuts AMD SMI down."""
         self._ask(self._amdsmi.amdsmi_shut_down)
 
     def _ask(self, question: Callable[[], Answer]) -> Answer | None:
@@ -66,14 +66,14 @@ class AmdSmiReader:
 
 
 def _number(value: object) -> float | None:
-    """A figure; AMD SMI writes "N/A" for what a GPU does not support."""
+    """A metric as a number; AMD SMI writes "N/A" for metrics that a GPU does not support."""
     return float(value) if isinstance(value, int | float) else None
 
 
 def _import_amdsmi() -> ModuleType:
     try:
         return importlib.import_module("amdsmi")
-    except (ImportError, OSError, KeyError) as error:  # the binding loads a library of the driver
+    except (ImportError, OSError, KeyError) as error:  # the package loads a library of the driver
         raise MissingDependencyError(
             "amdsmi", extra="rocm", needed_for="`watch_devices` for utilisation, power and temperature of AMD GPUs"
         ) from error

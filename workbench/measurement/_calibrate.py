@@ -1,4 +1,4 @@
-"""Calibration: small programs on all attached devices at once, as a chip with measured rates."""
+"""Calibration: measures the rates of all attached devices with small programs."""
 
 import concurrent.futures
 import datetime
@@ -24,19 +24,19 @@ from workbench.inspection import inspect_module
 from workbench.primitives import refuse_forked
 from workbench.records.hardware import ChipRecord, RateKind, RateRecord
 
-_LEAST_SECONDS = 2e-3  # of one run of a program: it repeats its operation until it takes that long
-_CALLS_OF_A_RUN = 3  # times an empty call: the least of one run, so that taking the call off leaves figures
-_SLOWEST_SECONDS = 0.25  # of one operation: larger sizes are left out
+_LEAST_SECONDS = 2e-3  # minimum time of one run: a program repeats its operation until a run takes this long
+_CALLS_OF_A_RUN = 3  # times an empty call: minimum time of one run, so that subtracting the call keeps precision
+_SLOWEST_SECONDS = 0.25  # of one operation: sizes that take longer are left out
 _MOST_REPEATS = 1 << 16
 _FEWEST_RUNS, _MOST_RUNS = 5, 30
 _SMALL_SPREAD = 0.05
-_OPERATIONS = 16  # in one repetition of the program for the cost of one more operation
-_SMALL_BYTES, _SMALL_MANY = 1 << 26, 4  # small operations, and their number in one repetition on an accelerator
+_OPERATIONS = 16  # in one repetition of the program that measures the cost of one more operation
+_SMALL_BYTES, _SMALL_MANY = 1 << 26, 4  # size of small operations, and their number in one repetition on an accelerator
 _STEPS = 32  # of three operations each, in the program of elementwise operations
-_BURST = 20  # calls one after the other: a single one would be timed while caches and threads are cold
-_ARRAYS = 33  # arguments, and as many results, of the program for the cost of one more array
+_BURST = 20  # calls in a row: a single call would be timed while caches and threads are cold
+_ARRAYS = 33  # arguments and results of the program that measures the cost of one more array
 _COLLECTIVES: tuple[RateKind, ...] = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
-_CALLS: tuple[RateKind, ...] = ("call", "array", "upload", "download")  # that nothing is repeated in
+_CALLS: tuple[RateKind, ...] = ("call", "array", "upload", "download")  # kinds without repetitions
 _FAST_BYTES = (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 28)
 _SLOW_BYTES = (1 << 12, 1 << 17, 1 << 21, 1 << 24)
 
@@ -47,7 +47,7 @@ Body = Callable[[Foreign], Foreign]
 
 @dataclass(slots=True)
 class _Trial:
-    """One program: `run(repeats)` blocks until all devices are through."""
+    """One program: `run(repeats)` blocks until all devices have finished."""
 
     kind: RateKind
     amount: float
@@ -56,18 +56,16 @@ class _Trial:
     axis: str = ""
     group_size: int = 1
     operations: int = 1  # in one repetition
-    counted: Callable[[], tuple[float, int]] | None = (
-        None  # bytes and operations of one repetition, once it is compiled
-    )
-    build: Callable[[], None] | None = None  # compiles: takes long, and needs no memory of the devices
-    loop_seconds: float = 0.0  # of a repetition of nothing
+    counted: Callable[[], tuple[float, int]] | None = None  # bytes and operations of one repetition, after compilation
+    build: Callable[[], None] | None = None  # compiles: slow, but needs no device memory
+    loop_seconds: float = 0.0  # of an empty repetition
     repeats: int = 1
     calls: list[float] = field(default_factory=list)  # wall seconds of a call without repetitions
     walls: list[float] = field(default_factory=list)  # wall seconds of a call with all repetitions
 
     @property
     def seconds(self) -> list[float]:
-        """Seconds of one operation: those of the call and the loop are taken off, and at least a twentieth is left."""
+        """Seconds of one operation without the call and the loop, at least 1/20 of the wall time."""
         call = statistics.median(self.calls) if self.calls else 0.0
         empty = call + self.loop_seconds * self.repeats
         return [max(wall - empty, wall / 20) / self.repeats / self.operations for wall in self.walls]
@@ -86,7 +84,7 @@ class _Trial:
     def rate(self) -> RateRecord:
         seconds = self.seconds
         low, _, high = (
-            statistics.quantiles(seconds, n=4, method="inclusive")  # within the measured seconds, also of two runs
+            statistics.quantiles(seconds, n=4, method="inclusive")  # within the measured seconds, even for two runs
             if len(seconds) > 1
             else (seconds[0],) * 3
         )
@@ -111,29 +109,30 @@ def calibrate(
     progress: bool = True,
     store: bool = True,
 ) -> ChipRecord:
-    """Measures what the attached devices reach, on all of them at once.
+    """Measures the rates of all attached devices at once.
 
     Runs matrix products by dtype and size, thin products, convolutions, elementwise operations (by bytes, and by
-    number), transcendental ones, reductions, transposes, gathers, scatters, sorts, one more operation, one more call,
-    one more array of a call, copies from and to the host, and every collective by size and mesh axis. Rounds over all
-    programs are interleaved; a program is through when the quartiles of its seconds are within 5 %. The bytes of an
-    operation are those that `inspect` counts in the compiled program.
+    number), transcendental operations, reductions, transposes, gathers, scatters, sorts, copies from and to the host,
+    and every collective by size and mesh axis. Also measures the cost of one more operation, of one more call, and of
+    one more array of a call. All programs run in interleaved rounds; a program is finished when the quartiles of its
+    seconds are within 5 %. The bytes of an operation are the bytes that `inspect` counts in the compiled program.
 
     Args:
-        mesh: Whose axes collectives are measured over; None: one axis of all devices.
-        seconds: How long to measure; compilation comes on top.
-        kinds: Programs to run besides elementwise ones, such as ("matrix product", "all-reduce"); None: all.
-        progress: Whether to show a line that names the program that runs.
-        store: Whether to keep the result for `known_chip("here")`, per kind of device and version of JAX.
+        mesh: Mesh whose axes are used for collectives; None: one axis of all devices.
+        seconds: Measuring time; compilation takes additional time.
+        kinds: Programs to run in addition to elementwise operations, such as ("matrix product", "all-reduce"); None:
+            all.
+        progress: Whether to show a line with the name of the running program.
+        store: Whether to store the result for `known_chip("here")`, per device kind and JAX version.
 
     Returns:
-        A chip like those of the table, with its measured `rates`. Nothing of other programs is in it. Save it with
-        `.to_json()`; `on="here"` and `on="file.json"` name it.
+        A chip record with its measured `rates`, which contains no data of other programs. Save it with `.to_json()`;
+        pass it as `on="here"` or `on="file.json"`.
 
     Raises:
         MeshError: if `seconds` is not above 0.
-        ProgramError: in a child by `os.fork`, where JAX would wait forever.
-        KeyboardInterrupt: Ctrl-C; nothing is kept.
+        ProgramError: in a forked child (`os.fork`), where JAX would wait forever.
+        KeyboardInterrupt: Ctrl-C; nothing is stored.
 
     Example:
         >>> chip = wb.calibrate(kinds=("call",), seconds=1, progress=False, store=False)
@@ -141,7 +140,7 @@ def calibrate(
         ['call', 'elementwise']
     """
     if not seconds > 0:
-        message = f"`calibrate` was given seconds={seconds!r}. It measures for that long: use a number above 0."
+        message = f"`calibrate` was given seconds={seconds!r}. `seconds` is the measuring time: use a number above 0."
         raise MeshError(message)
     refuse_forked("calibrate")
     mesh = Mesh(np.array(jax.devices()), ("devices",)) if mesh is None else mesh
@@ -175,9 +174,9 @@ def calibrate(
 
 
 def _compiled(trials: Iterator[_Trial], show: "_Line") -> Iterator[_Trial]:
-    """The programs that can be compiled, as many at once as the host has cores; on GPUs one at a time."""
+    """Compiles programs, in parallel on the host's cores; on GPUs one at a time."""
     every = list(trials)
-    workers = 1 if jax.default_backend() == "gpu" else os.cpu_count()  # a GPU's compiler measures kernels
+    workers = 1 if jax.default_backend() == "gpu" else os.cpu_count()  # the GPU compiler times kernels
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
         try:
             waiting = [None if trial.build is None else pool.submit(trial.build) for trial in every]
@@ -196,7 +195,7 @@ def _compiled(trials: Iterator[_Trial], show: "_Line") -> Iterator[_Trial]:
 
 
 class _Line:
-    """One line of progress that the next one replaces."""
+    """Prints a progress line that the next line replaces."""
 
     def __init__(self, *, shown: bool) -> None:
         self._shown, self._width = shown, 0
@@ -209,7 +208,7 @@ class _Line:
 
 
 def _warm(trial: _Trial) -> bool:
-    """Compiles a program and finds how often it repeats its operation; False where it is too slow or unsupported."""
+    """Compiles a program and sets its repeats; False if it is too slow or unsupported."""
     try:
         trial.run(1)
     except _UNSUPPORTED:
@@ -220,7 +219,7 @@ def _warm(trial: _Trial) -> bool:
             trial.operations = max(1, operations)
             trial.amount = 0.0 if trial.kind == "operation" else size / trial.operations
     while True:
-        # Of three, as one hiccup of the host would end the search with too few repeats.
+        # The minimum of three, because one slow call would end the search with too few repeats.
         call = 0.0 if trial.kind in _CALLS else _agreed(min(_timed(trial, 0) for _ in range(3)))
         whole = _agreed(max(0.0, min(_timed(trial, trial.repeats) for _ in range(3)) - call))
         if whole / trial.repeats > _SLOWEST_SECONDS:
@@ -235,7 +234,7 @@ def _warm(trial: _Trial) -> bool:
 
 
 def _loop_seconds(mesh: Mesh) -> float:
-    """Seconds of one repetition of nothing: on an accelerator, the host decides after each whether to go on."""
+    """Seconds of an empty repetition: accelerators ask the host after each whether to continue."""
     if mesh.devices.flat[0].platform == "cpu":
         return 0.0
     empty = _repeated(mesh, "operation", 0.0, lambda x: x, (8,))
@@ -255,7 +254,7 @@ def _timed(trial: _Trial, repeats: int) -> float:
 
 
 def _agreed(value: float) -> float:
-    """The first process's value in every process: all run the same programs the same number of times."""
+    """Broadcasts the first process's value, so that all processes run equal programs and repeats."""
     if jax.process_count() == 1:
         return value
     from jax.experimental import multihost_utils
@@ -315,9 +314,9 @@ def _repeated(
     mesh: Mesh, kind: RateKind, amount: float, body: Body, shape: tuple[int, ...], dtype: str = "float32", *,
     start: Body = lambda x: x, axis: str = "", group_size: int = 1, many: int = 1,
 ) -> _Trial:  # fmt: skip
-    """A program that repeats an operation on every device, `many` times in one repetition of its loop.
+    """Makes a program that repeats an operation on every device, `many` times per loop iteration.
 
-    An operation waits for the one before: for its operand, or at a barrier.
+    Each operation waits for the previous operation, by its operand or at a barrier.
     """
     spec = P(tuple(mesh.axis_names))
     bare, _, precision = dtype.partition(":")
@@ -337,7 +336,7 @@ def _repeated(
     compiled: list[jax.stages.Compiled] = []
 
     def numbers() -> np.ndarray:
-        """Random numbers: a chip draws less power on equal bits, and runs faster."""
+        """Random numbers: on equal bits a chip would draw less power and run faster."""
         random = np.random.default_rng(0)
         some = random.integers(-99, 99, 4099) if "int" in bare else random.standard_normal(4099)
         return np.resize(some.astype(jnp.dtype(bare)), (1, *shape))
@@ -349,7 +348,7 @@ def _repeated(
     def run(repeats: int) -> None:
         if not compiled:
             build()
-        if not given:  # only programs that are reached take memory
+        if not given:  # only programs that run allocate memory
             given.append(jax.make_array_from_callback((mesh.size, *shape), sharding, lambda _: numbers()))
         jax.block_until_ready(compiled[0](given[0], jnp.full((1,), repeats, jnp.int32)))
 
@@ -360,7 +359,7 @@ def _repeated(
 
 
 def _counted(compiled: jax.stages.Compiled) -> tuple[float, int]:
-    """Bytes of main memory and number of the large operations of one repetition, as `inspect` counts them."""
+    """Memory bytes and number of large operations in one repetition, as counted by `inspect`."""
     instructions = [each for each in inspect_module(compiled).instructions if not each.fused]
     pending = [name for each in instructions if each.opcode == "while" for name in each.calls]
     sizes: list[int] = []
@@ -375,7 +374,7 @@ def _counted(compiled: jax.stages.Compiled) -> tuple[float, int]:
 
 
 def _many(platform: str, size_bytes: float) -> int:
-    """Operations in one repetition: small ones cost less than an accelerator's loop."""
+    """Operations in one repetition: small operations take less time than an accelerator's loop."""
     return _SMALL_MANY if platform != "cpu" and size_bytes <= _SMALL_BYTES else 1
 
 
@@ -388,27 +387,27 @@ def _operands(both: jax.Array) -> tuple[jax.Array, jax.Array, jax.Array]:
 
 
 def _product(operands: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """The product of two matrices that stay; the first of the three is the result."""
+    """Multiplies two matrices; returns the product and both unchanged operands."""
     _, x, y = operands
     wide = {"int8": jnp.int32, "float8_e4m3fn": jnp.bfloat16}.get(str(x.dtype))
     return lax.dot(x, y, preferred_element_type=wide), x, y
 
 
 def _elementwise(both: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """Two operations that read one array and write another, as in a program; one in its place would stay in a cache."""
+    """Two out-of-place operations, as in a program; an in-place operation would stay in a cache."""
     first, second = both
     return second * 1.0001 + 0.5, first * 1.0002 + 0.5
 
 
 def _arithmetic(x: jax.Array) -> jax.Array:
-    """Shifts, sums and exclusive ors on values that no main memory is read for, as random bits are made."""
+    """Shifts, sums and XORs without memory reads, as in random bit generation."""
     for number in range(_STEPS):
         x = (x ^ (x << (number % 13 + 1))) + jnp.uint32(number)
     return x
 
 
 def _thin(both: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """A product with few columns, whose seconds its operands decide."""
+    """A product with few columns, whose time depends on reading its operands."""
     x, weights = both
     return x * 0.999 + 1e-9 * (x @ weights)[:, :1], weights * 0.999
 
@@ -419,7 +418,7 @@ def _convolution(x: jax.Array) -> jax.Array:
 
 
 def _gather(x: jax.Array) -> jax.Array:
-    first = jnp.int32(x[0, 0])  # of the values, so that no row is known when the program is compiled
+    first = jnp.int32(x[0, 0])  # depends on the values, so that no row is known at compile time
     return x[(jnp.arange(x.shape[0]) * 7 + first) % x.shape[0]]
 
 
@@ -433,7 +432,7 @@ def _small_operations(arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
 
 
 def _call(mesh: Mesh) -> Iterator[_Trial]:
-    """Programs that compute little: the cost of a call, and of one more argument and result."""
+    """Programs that measure the cost of a call, and of one more argument and result."""
     add = jax.jit(lambda *arrays: [x + 1.0 for x in arrays])
     x = jax.device_put(jnp.zeros((mesh.size,)), NamedSharding(mesh, P(tuple(mesh.axis_names))))
 
@@ -459,7 +458,7 @@ def _copies(mesh: Mesh, size: int) -> Iterator[_Trial]:
         if not given:
             given.extend(jax.device_put(rows, device) for device in local)
         for _ in range(repeats):
-            for fresh in [add(each) for each in given]:  # JAX keeps the copy that it made of an array before
+            for fresh in [add(each) for each in given]:  # JAX caches the host copy of an array
                 np.asarray(fresh)
 
     yield _Trial("upload", float(size), upload)
@@ -467,7 +466,7 @@ def _copies(mesh: Mesh, size: int) -> Iterator[_Trial]:
 
 
 def _collective(mesh: Mesh, kind: RateKind, axis: str, members: int, size: int) -> _Trial:
-    """A collective whose operand has `size` bytes on each device, and little besides."""
+    """Makes a program with one collective whose operand has `size` bytes on each device."""
     length = max(members, size // 4 // members * members)
     ring = [(i, (i + 1) % members) for i in range(members)]
 
@@ -487,7 +486,7 @@ def _collective(mesh: Mesh, kind: RateKind, axis: str, members: int, size: int) 
 
 
 def _chip(mesh: Mesh, rates: Sequence[RateRecord]) -> ChipRecord:
-    """The row of the devices: the best measured rates in the place of the peaks."""
+    """The chip record of the devices, with the best measured rates as peaks."""
     device = mesh.devices.flat[0]
     known = _row(device.device_kind)
     every = [rate for rate in rates if rate.kind == "matrix product" and rate.seconds]
@@ -527,7 +526,7 @@ def _row(kind: str) -> ChipRecord | None:
 
 
 def _host_bytes(mesh: Mesh) -> int:
-    """Memory of the host, shared by its simulated devices."""
+    """Host memory per device, for simulated devices."""
     try:
         return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // mesh.size
     except (ValueError, OSError, AttributeError):

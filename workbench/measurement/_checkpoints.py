@@ -1,4 +1,4 @@
-"""States of finished rounds on disk, through orbax."""
+"""Checkpoints of finished rounds, with orbax."""
 
 import contextlib
 import logging
@@ -25,19 +25,19 @@ _LOCK = "run.lock"
 
 
 def load_checkpoint(directory: str | Path, like: object, *, round: int | None = None) -> tuple[int, Any, History]:
-    """Reads back what a run with `checkpoint_dir` left behind.
+    """Reads a checkpoint of a run with `checkpoint_dir`.
 
     Args:
         directory: The `checkpoint_dir` of the run.
         like: A state of the same structure, shapes, dtypes and shardings, such as the initial one; typed PRNG keys and
-            optax states come back as what they are.
-        round: Number of finished rounds to go back to; None: the newest checkpoint that can be read.
+            optax states keep their types.
+        round: Number of finished rounds of the checkpoint; None: the newest readable checkpoint.
 
     Returns:
-        The number of finished rounds, the state after them, bit for bit, and their history.
+        The number of finished rounds, the bitwise equal state after them, and their history.
 
     Raises:
-        DataError: there is no such checkpoint, or none that can be read as a state like this one.
+        DataError: there is no such checkpoint, or none that matches `like`.
 
     Example:
         >>> import tempfile
@@ -53,9 +53,10 @@ def load_checkpoint(directory: str | Path, like: object, *, round: int | None = 
 
 
 def _log_of_python() -> Callable[[], None]:
-    """A root logger with the handler that Python uses where nobody configures the log.
+    """Adds Python's default handler to a root logger without handlers.
 
-    Orbax's log calls `logging.basicConfig` where the root has no handler, and one of the user would do nothing then.
+    Without a root handler, orbax's log calls `logging.basicConfig`, and a later `basicConfig` of the user would have no
+    effect.
     """
     if logging.root.handlers or logging.lastResort is None:
         return lambda: None
@@ -68,16 +69,16 @@ _UNCONFIGURED_LOG = SharedChange(_log_of_python)
 
 
 class Checkpoints:
-    """A folder with the states of the last `keep` rounds that were written; every write is complete or not there."""
+    """A folder with the last `keep` checkpoints; every write is atomic."""
 
     def __init__(self, directory: str | Path, *, keep: int | None = None, read_only: bool = False) -> None:
         self.directory = Path(directory).expanduser().absolute()
         self._keep = keep
-        self._read_only = read_only  # does not tidy away what another process may be writing
+        self._read_only = read_only  # does not remove files that another process may be writing
         self._manager: Foreign = None
         self._lock: int | None = None
         self._history = HistoryFile(self.directory)
-        self.program = ""  # of the checkpoint that was read last
+        self.program = ""  # program of the last checkpoint that was read
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -87,7 +88,7 @@ class Checkpoints:
 
     @_UNCONFIGURED_LOG
     def close(self) -> None:
-        """Lets go of the folder."""
+        """Releases the folder."""
         if self._lock is not None:
             descriptor, self._lock = self._lock, None
             with contextlib.suppress(OSError):
@@ -98,14 +99,14 @@ class Checkpoints:
 
     @_UNCONFIGURED_LOG
     def rounds(self) -> list[int]:
-        """The numbers of finished rounds that there are checkpoints of."""
+        """The numbers of finished rounds with a checkpoint."""
         return sorted(self._open().all_steps()) if self.directory.is_dir() else []
 
     @_UNCONFIGURED_LOG
     def save(self, finished: int, state: PyTree[Array], rounds: Sequence[RoundRecord], *, program: str = "") -> None:
-        """Writes the state after `finished` rounds; what was there stays readable when this fails.
+        """Writes the state after `finished` rounds; if it fails, older checkpoints stay readable.
 
-        Costs one copy of the state to the host for its digest, and the new rounds: earlier ones are on disk already.
+        Copies the state to the host once for its digest, and writes only new rounds of the history.
         """
         ocp = _orbax()
 
@@ -116,20 +117,22 @@ class Checkpoints:
             state=ocp.args.StandardSave(_without_scalars(_rooted(state))), history=ocp.args.JsonSave(about)
         )
         try:
-            if finished in manager.all_steps():  # it could not be read, or it would have been resumed from
+            if finished in manager.all_steps():  # it was unreadable, else the run would have resumed from it
                 manager.delete(finished)
             try:
                 manager.save(finished, args=arguments, force=True)
-            except FileNotFoundError:  # orbax's threads still removed what an earlier failed write of this step left
+            except (
+                FileNotFoundError
+            ):  # orbax's threads were still removing files of an earlier failed write of this step
                 self._manager = None
                 self._open().save(finished, args=arguments, force=True)
         except BaseException:
-            self._manager = None  # a manager that failed half-way may take the unfinished checkpoint for a finished one
+            self._manager = None  # after a failure, the manager may treat the unfinished checkpoint as finished
             raise
 
     @_UNCONFIGURED_LOG
     def load(self, like: object, *, round: int | None = None) -> tuple[int, Any, History]:
-        """The number of finished rounds, the state and the history; see `load_checkpoint`."""
+        """Returns the number of finished rounds, the state and the history; see `load_checkpoint`."""
         _orbax()
         known = self.rounds()
         wanted = known[::-1] if round is None else [step for step in known if step == round]
@@ -137,24 +140,24 @@ class Checkpoints:
         for finished in wanted:
             try:
                 return finished, *self._read(finished, like)
-            except Exception as error:  # whatever a damaged checkpoint makes orbax raise, an older one may be whole
+            except Exception as error:  # orbax raises many errors for damaged checkpoints; an older one may be readable
                 text = (str(error).splitlines() or [""])[0][:200]
                 problems.append(f"{finished} ({type(error).__name__}: {text})")
         msg = (
             f"`load_checkpoint` was asked for {'the newest round' if round is None else f'round {round}'} in "
-            f"{str(self.directory)!r}, which holds rounds {known or 'none'}"
+            f"{str(self.directory)!r}, which has rounds {known or 'none'}"
             + (f"; unreadable as a state like the given one: {', '.join(problems)}" if problems else "")
-            + ". A checkpoint is read into a state of the structure, shapes and dtypes that it was written with: pass "
-            "`like=` the initial state of that run, or another folder or round."
+            + ". A checkpoint is read into a state with its original structure, shapes and dtypes: pass the initial state "
+            "of that run as `like=`, or another folder or round."
         )
         raise DataError(msg)
 
     @_UNCONFIGURED_LOG
     def lock(self) -> None:
-        """Keeps other runs out of the folder until `close`, or until this process ends in whatever way.
+        """Locks the folder against other runs until `close`, or until this process ends or is killed.
 
         Raises:
-            MeasureError: if another run is writing there.
+            MeasureError: if another run is writing to the folder.
         """
         if self._lock is not None or os.name != "posix":
             return
@@ -170,31 +173,31 @@ class Checkpoints:
                 return  # a file system without locks
             msg = (
                 f"`Run` was given checkpoint_dir={str(self.directory)!r}, where another run is writing. Two runs in "
-                "one folder would replace each other's states: wait for the other one, or pass another folder."
+                "one folder would overwrite each other's states: wait for the other run, or pass another folder."
             )
             raise MeasureError(msg) from error
         self._lock = descriptor
         if self._manager is not None:
-            self._manager.reload()  # another run may have written since it looked
+            self._manager.reload()  # another run may have written since orbax read the folder
 
     def _read(self, finished: int, like: object) -> tuple[Any, History]:
         ocp = _orbax()
 
         manager = self._open()
         about = manager.restore(finished, args=ocp.args.Composite(history=ocp.args.JsonRestore()))["history"]
-        if "rounds" in about:  # as earlier versions wrote it
+        if "rounds" in about:  # as written by earlier versions
             history = History.from_json(about["rounds"])
         else:
             if wrong := misfits(_rooted(like), about["leaves"]):
                 raise DataError("; ".join(wrong[:5]) + (f"; and {len(wrong) - 5} more" if len(wrong) > 5 else ""))
             history = self._history.read(about["history"])
         if len(history) != finished:
-            msg = f"it holds the history of {len(history)} rounds"
+            msg = f"it has the history of {len(history)} rounds"
             raise DataError(msg)
         template = ocp.args.StandardRestore(jax.tree.map(_template, _without_scalars(_rooted(like))))
         state = manager.restore(finished, args=ocp.args.Composite(state=template))["state"]
         if changed := changed_leaves(state, about.get("leaves", {})):
-            msg = f"the bits of {', '.join(changed[:5])} are not those that were written"
+            msg = f"the bits of {', '.join(changed[:5])} differ from the written bits"
             raise DataError(msg)
         self.program = about.get("program", "")
         return jax.tree.map(_as_it_was, _rooted(like), state)["state"], history
@@ -215,17 +218,17 @@ class Checkpoints:
 
 def _orbax() -> ModuleType:
     with needs_library("orbax-checkpoint", extra="checkpoints", needed_for="`checkpoint_dir=`"):
-        import orbax.checkpoint as ocp  # half a second that only runs with checkpoints pay
+        import orbax.checkpoint as ocp  # takes half a second, only in runs with checkpoints
     return ocp
 
 
 def _rooted(state: PyTree[Array]) -> Mapping[str, Any]:
-    """Orbax wants a container at the root, a state may be a single array."""
+    """Wraps the state: orbax needs a container at the root, and a state may be one array."""
     return {"state": state}
 
 
 def _without_scalars(state: PyTree[Array]) -> PyTree[Array]:
-    """NumPy's scalars as arrays: orbax writes the former, and cannot read them again."""
+    """Converts NumPy scalars to arrays: orbax writes scalars but cannot read them back."""
     return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, np.generic) else leaf, state)
 
 

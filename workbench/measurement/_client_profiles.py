@@ -21,13 +21,13 @@ _SHOWN = 5  # offenders named in an error
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ClientProfiles:
-    """Speed, links and reliability of every client, `[clients]` each; a single number counts for all.
+    """Speed, links and reliability of each client, `[clients]` each; scalars apply to all clients.
 
     Attributes:
         flops_per_second: Sustained speed of local training.
         down_bytes_per_second: From the server to the client.
         up_bytes_per_second: From the client to the server.
-        dropout_probability: Chance to leave during one round, 0..1.
+        dropout_probability: Probability of dropping out during one round, 0..1.
 
     Raises:
         MeasureError: the columns have different lengths, or a value is impossible.
@@ -52,7 +52,7 @@ class ClientProfiles:
         if any(shape not in ((1,), (clients,)) for shape in lengths.values()):
             msg = (
                 f"`ClientProfiles` was given columns of the shapes {lengths}, which are not one value per client. "
-                "Every column has the same clients: pass arrays of one length, or one number for all clients."
+                "All columns describe the same clients: pass arrays of equal length, or one number for all clients."
             )
             raise MeasureError(msg)
         impossible = [
@@ -74,7 +74,7 @@ class ClientProfiles:
 
     @classmethod
     def from_pandas(cls, table: "pd.DataFrame") -> Self:
-        """The clients of a table with the columns that `to_pandas` writes; `dropout_probability` may be left out.
+        """Reads clients from a table like that of `to_pandas`; `dropout_probability` is optional.
 
         Raises:
             MeasureError: a column is missing.
@@ -115,18 +115,18 @@ def sample_profiles(
     spread: float = 0.6,
     dropout_probability: float = 0.08,
 ) -> ClientProfiles:
-    """Draws clients whose speed and bandwidths are lognormal around a median; the same seed gives the same clients.
+    """Samples clients with lognormal speed and bandwidths; equal seeds give equal clients.
 
-    The medians of the bandwidths are the 55.0 and 18.9 Mbit/s that Konečný et al. report, the probability of a dropout
-    is the middle of the 6 to 10 % that Bonawitz et al. observed. The speed (10 GFLOP/s) and the spread are assumptions:
-    replace them with what your clients do.
+    The median bandwidths, 55.0 and 18.9 Mbit/s, are from Konečný et al. The dropout probability is the middle of the 6
+    to 10 % that Bonawitz et al. observed. The speed (10 GFLOP/s) and the spread are assumptions: replace them with
+    values of your clients.
 
     Args:
         clients: How many.
-        seed: Of the draw.
+        seed: Seed of the sampling.
         flops_per_second: Median speed.
-        down_bytes_per_second: Median bandwidth towards the client.
-        up_bytes_per_second: Median bandwidth towards the server.
+        down_bytes_per_second: Median bandwidth from server to client.
+        up_bytes_per_second: Median bandwidth from client to server.
         spread: Standard deviation of the logarithms; at 0.6, nine of ten clients are within a factor of 2.7.
         dropout_probability: The same for all clients.
 
@@ -142,8 +142,8 @@ def sample_profiles(
     """
     if clients < 1 or spread < 0:
         msg = (
-            f"`sample_profiles` was given clients={clients} and spread={spread}, but a draw needs a client and a "
-            "spread that is not negative. Pass clients >= 1 and spread >= 0."
+            f"`sample_profiles` was given clients={clients} and spread={spread}, but sampling needs at least one "
+            "client and a non-negative spread. Pass clients >= 1 and spread >= 0."
         )
         raise MeasureError(msg)
     generator = np.random.default_rng(seed)

@@ -1,4 +1,4 @@
-"""One client's time and steps, from a program in which the clients of a device run one after the other."""
+"""Time and steps per client, for programs that run a device's clients one after another."""
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
@@ -18,22 +18,23 @@ def client_runs(
     labels: Mapping[int, str],
     rounds: int = 1,
 ) -> tuple[ClientRunRecord, ...]:
-    """Measured seconds and steps of every client of one stage, from a loop over the clients of each device.
+    """Measures seconds and steps of each client of a stage, from the loop over clients.
 
-    A client is one iteration of the outermost loop around the stage that has as many as the device has slots; XLA
-    dissolves a loop of one, so a device with one slot gives all of its stage to that client. Steps are the iterations
-    of the loop that holds most of the client's work; inside it, of the one that again holds most, and so on.
+    A client is one iteration of the outermost loop around the stage whose iteration count equals the device's slots.
+    XLA removes loops with one iteration, so on a device with one slot the whole stage belongs to that client. Steps are
+    the iterations of the loop with most of the client's work. If a loop inside it has most of that work, its iterations
+    count instead, and so on.
 
     Args:
         joined: A profile of the program, joined to its module.
         module: That module.
         slots: Client of each iteration, per device, in the order in which they run; None for padding.
         stage: Path of the clients' stage.
-        labels: The name of each device, such as "cpu:3".
-        rounds: Calls that were profiled. Seconds, steps and FLOPs are per call.
+        labels: Name of each device, such as "cpu:3".
+        rounds: Number of profiled calls. Seconds, steps and FLOPs are per call.
 
     Returns:
-        One record per client and device that computed it; empty where the program has no such loop.
+        One record per client and device that computed it; empty if the program has no such loop.
     """
     nest = _Nest(module)
     iterations: list[tuple[int, int, list[JoinedEvent]]] = []
@@ -70,13 +71,13 @@ def client_runs(
 
 
 def lockstep_waste(clients: Iterable[ClientRunRecord]) -> dict[str, float]:
-    """Waste of running a device's clients together: every client takes the steps of the longest.
+    """Estimates the waste of running a device's clients together, all for the most steps.
 
     Args:
-        clients: Records with steps, from a measurement in which the clients ran one after the other.
+        clients: Records with steps, from a measurement with clients that ran one after another.
 
     Returns:
-        Longest over mean steps, minus one, by device; 0 where all clients take as many steps.
+        Maximum over mean steps, minus one, by device; 0 if all clients take the same number of steps.
 
     Example:
         >>> lockstep_waste([ClientRunRecord(stage="1", client=i, steps=1 + 2 * i, where="cpu:0") for i in range(2)])
@@ -97,13 +98,13 @@ class _Nest:
     def __init__(self, module: ModuleRecord) -> None:
         self.instructions = {instruction.name: instruction for instruction in module.instructions}
         callers = {called: item.computation for item in module.instructions for called in item.calls}
-        self.around: dict[str, tuple[str, ...]] = {}  # computation -> itself and all that it is called from
+        self.around: dict[str, tuple[str, ...]] = {}  # computation -> itself and all its callers
         for computation in {item.computation for item in module.instructions}:
             chain = [computation]
             while (above := callers.get(chain[-1])) is not None and above not in chain:
                 chain.append(above)
             self.around[computation] = tuple(chain)
-        # The body makes the tuple that the loop carries, the condition only a predicate.
+        # The body returns the carried tuple, the condition only a predicate.
         tuples = {
             item.computation
             for item in module.instructions
@@ -116,7 +117,7 @@ class _Nest:
         }
 
     def iterations(self, executed: Mapping[str, int]) -> dict[str, int]:
-        """Iterations of every loop: what is directly in its body runs once in each."""
+        """Iterations of every loop: instructions directly in its body run once per iteration."""
         ran: Counter[str] = Counter()
         for name, times in executed.items():
             if name in self.instructions:
@@ -125,12 +126,12 @@ class _Nest:
         return {loop: ran[body] for loop, body in self.bodies.items() if ran[body]}
 
     def working_loop(self, executed: Mapping[str, int], loops: Set[str]) -> str | None:
-        """The loop that holds most of what was computed, or the one inside it that does, as deep as that goes on."""
-        work: defaultdict[str, float] = defaultdict(float)  # per computation, with all that is called from there
+        """Finds the innermost loop that does most of the work of every loop around it."""
+        work: defaultdict[str, float] = defaultdict(float)  # per computation, including its callees
         left = 0.0
         for name, times in executed.items():
             if (instruction := self.instructions.get(name)) is not None:
-                # One more than nothing: a loop that only counts has a weight too.
+                # Plus one, so that loops that only count have a weight.
                 weight = times * (instruction.flops + instruction.accessed_bytes + 1.0)
                 left += weight
                 for computation in self.around[instruction.computation]:
@@ -144,7 +145,7 @@ class _Nest:
             found, left = loop, work[self.bodies[loop]]
 
     def _nearest(self, loops: Set[str], inside: str | None) -> list[str]:
-        """The loops below a body that are in no other loop there."""
+        """The outermost loops below a body."""
         place = {loop: self.around[self.instructions[loop].computation] for loop in loops}
         below = [loop for loop in loops if inside is None or inside in place[loop]]
         bodies = {self.bodies[loop] for loop in below}
@@ -160,16 +161,16 @@ def _iterations(
     count: int,
     used: set[str],
 ) -> list[list[JoinedEvent]]:
-    """The leaves of the n-th iteration of every execution of the loop over clients; the loop's name goes to `used`."""
+    """Groups leaves by iteration of the loop over clients; adds the loop's name to `used`."""
     if count == 1:
         return [[leaf for leaf in leaves if _belongs(leaf.stage, stage)]]
     iterations: list[list[JoinedEvent]] = [[] for _ in range(count)]
     everything = sorted((*leaves, *loops), key=lambda item: item.event.start_seconds)
     times = [item.event.start_seconds for item in everything]
-    quiet = 0.0  # loops that begin before are inside a loop over clients
+    quiet = 0.0  # loops that start earlier are inside a loop over clients
     for loop in sorted(loops, key=lambda item: (item.event.start_seconds, -item.event.seconds)):
         start, end = loop.event.start_seconds, loop.event.end_seconds
-        around = loop.stage is None or stage.startswith(f"{loop.stage}.")  # such as a loop over rounds
+        around = loop.stage is None or stage.startswith(f"{loop.stage}.")  # for example a loop over rounds
         if loop.event.name not in nest.bodies or start < quiet or around:
             continue
         inside = [item for item in everything[bisect_left(times, start) : bisect_left(times, end)] if item is not loop]
@@ -186,12 +187,12 @@ def _iterations(
 
 
 def _belongs(path: str | None, stage: str) -> bool:
-    """Returns whether a path is that of the stage or of a stage inside it."""
+    """Returns whether a path is the stage's path or inside the stage."""
     return path is not None and (path == stage or path.startswith(f"{stage}."))
 
 
 def _iteration_starts(inside: Sequence[JoinedEvent], body: str) -> list[float]:
-    """Start of each iteration: every operation directly in the body runs once per iteration."""
+    """Start of each iteration: operations directly in the body run once per iteration."""
     starts: dict[str, list[float]] = defaultdict(list)
     for item in inside:
         if item.instruction is not None and item.instruction.computation == body:

@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 class Results(ABC):
-    """Results over seeds that can be compared, such as those of a sweep."""
+    """Comparable results over seeds, such as a sweep."""
 
     @abstractmethod
     def histories(self) -> dict[str, dict[int, History]]:
-        """The history of every run that has begun, by name and seed."""
+        """The history of every started run, by name and seed."""
 
     @abstractmethod
     def outcomes(self) -> dict[str, dict[int, tuple[str, str]]]:
@@ -51,22 +51,22 @@ def compare_runs(
     """Compares results over seeds: means with intervals, paired tests, cost to a target, fairness, figures.
 
     Args:
-        results: A sweep (each trial is a result, its seeds are the repetitions), or by name a `Run`, a
-            `StoredRun`, a `History`, a list of these (one per seed), or a dictionary of these by seed.
-        metric: Metric to compare; of one value per client their mean. Default: "loss" if there is one, else the first.
-        minimize: Whether small is good.
-        last: The final value is the mean over this many last rounds.
-        confidence: Confidence level of all intervals, which are Student's over the seeds.
-        resamples: Of permutations, where there are too many signs to try all.
+        results: A sweep (each trial is a result, its seeds are repetitions), or a dictionary by name. Its values are a
+            `Run`, a `StoredRun`, a `History`, a list of these (one per seed), or a dictionary of these by seed.
+        metric: Metric to compare; per-client metrics are averaged. Default: "loss" if present, else the first metric.
+        minimize: Whether smaller values are better.
+        last: Number of last rounds whose mean is the final value.
+        confidence: Confidence level of all intervals (Student's t over the seeds).
+        resamples: Number of random permutations if there are too many sign combinations to try all.
         test: "permutation" (of signs, exact for few seeds), "t" or "wilcoxon"; always paired by seed.
-        correction: "holm" or "benjamini-hochberg", for the number of pairs.
+        correction: "holm" or "benjamini-hochberg", for the number of compared pairs.
 
     Returns:
-        The comparison. Runs whose metric ends without a finite value, and runs that ended before the longest of all
-        results, are left out of means and tests and counted as `left_out`.
+        The comparison. Runs whose final metric is not finite, and runs with fewer rounds than the longest run, are left
+        out of means and tests and counted as `left_out`.
 
     Raises:
-        DataError: a result is of another kind, or nothing has the metric.
+        DataError: a result has a wrong type, or no result has the metric.
 
     Example:
         >>> from workbench.records.live import RoundRecord
@@ -100,15 +100,15 @@ def compare_runs(
 
 
 class RunComparison(RunTables):
-    """Results by name and seed, and what they say; every method returns a table or a figure."""
+    """Results by name and seed; every method returns a table or a figure."""
 
     @property
     def record(self) -> RunOverlayRecord:
-        """The results over one another, as `wb.show` and `wb.explore` draw them; made again each time."""
+        """The overlaid results for `wb.show` and `wb.explore`; recomputed on each access."""
         return record_of(self)
 
     def figure(self, kind: str = "curves", path: str | Path | None = None, **options: Option) -> "Figure":
-        """A figure for a paper; see `plot_comparison`."""
+        """Draws a figure for a paper; see `plot_comparison`."""
         return plot_comparison(self, kind, path, **options)
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
@@ -116,7 +116,7 @@ class RunComparison(RunTables):
 
 
 def is_runs(x: object) -> bool:
-    """Returns whether these are runs to draw over one another: a sweep, a list of runs, or runs by name.
+    """Returns whether the argument is a sweep, a list of runs, or runs by name.
 
     Example:
         >>> is_runs([History([])]), is_runs({"a": [History([])]}), is_runs([1.0])
@@ -132,7 +132,7 @@ def is_runs(x: object) -> bool:
 
 
 def named_runs(results: object) -> Results | Mapping[Any, Any]:
-    """Runs by name and seed, of a sweep, a dictionary or a list; stored runs of one name are seeds of one result."""
+    """Collects runs by name and seed; stored runs with the same name are seeds of one result."""
     if isinstance(results, Results | Mapping):
         return results
     if not isinstance(results, list | tuple) or not is_runs(results):
@@ -149,19 +149,19 @@ def named_runs(results: object) -> Results | Mapping[Any, Any]:
 
 
 def overlay_runs(results: object, *, metric: str | None = None, minimize: bool = True) -> RunOverlayRecord:
-    """Several runs over one another: curves with intervals over seeds, how each ended, and paired tests.
+    """Overlays several runs: curves with intervals over seeds, final states, and paired tests.
 
     Args:
-        results: A sweep; runs by name; or a list of runs, stored runs or histories, of which
-            those of one name are seeds of one result.
-        metric: The one that is shown first; default: "loss" where there is one, else the first.
-        minimize: Whether small is good.
+        results: A sweep; runs by name; or a list of runs, stored runs or histories, where equal names are seeds of one
+            result.
+        metric: Metric to show first. Default: "loss" if present, else the first metric.
+        minimize: Whether smaller values are better.
 
     Returns:
-        The record: `wb.show` draws it live in a notebook, and `to_html` of that view is a page.
+        The record. `wb.show` draws it live in a notebook; `to_html` of this view writes a page.
 
     Raises:
-        DataError: these are no runs, or none of them has finished a round.
+        DataError: `results` are not runs, or no run has finished a round.
 
     Example:
         >>> from workbench.records.live import RoundRecord
@@ -181,7 +181,7 @@ def several(given: object) -> list[Any]:
 
 
 def first_metric(named: Results | Mapping[Any, Any]) -> str:
-    """The metric to show first: "loss" where there is one, else the first.
+    """The metric to show first: "loss" if present, else the first.
 
     Raises:
         DataError: if no run has finished a round.
@@ -190,7 +190,7 @@ def first_metric(named: Results | Mapping[Any, Any]) -> str:
     if not metrics:
         message = (
             "`compare` received runs of which none has finished a round. There is nothing to compare or draw yet: run "
-            "at least one round, or wait for it."
+            "at least one round, or wait for the first round."
         )
         raise DataError(message)
     return "loss" if "loss" in metrics else metrics[0]
@@ -205,7 +205,7 @@ def _metrics_of(named: Results | Mapping[Any, Any]) -> list[str]:
 
 
 def _outcomes(results: Results | Mapping[Any, Any]) -> dict[str, dict[int, tuple[str, str]]]:
-    """The state of every run, and why it ended early, by name and seed; empty where nobody knows."""
+    """The state of every run, and why it ended early, by name and seed; empty if unknown."""
     if isinstance(results, Results):
         return results.outcomes()
     found: dict[str, dict[int, tuple[str, str]]] = {}
@@ -235,9 +235,9 @@ def _by_seed(name: str, given: object) -> dict[int, History]:
         history = one.history if isinstance(one, Run | StoredRun) else one
         if not isinstance(history, History):
             message = (
-                f"`compare` received a `{type(one).__name__}` for {name!r}. A result is a `Run`, a `StoredRun` or "
-                "a `History`, or a list or dictionary of these with one per seed: pass that, or a sweep instead of the "
-                "dictionary."
+                f"`compare` received a `{type(one).__name__}` for {name!r}. A result is a `Run`, a `StoredRun` or a "
+                "`History`, or a list or dictionary of these with one per seed. Pass one of these, or a sweep instead "
+                "of the dictionary."
             )
             raise DataError(message)
         found[seed] = history

@@ -1,9 +1,9 @@
-"""From the planes of a profile to executions of HLO instructions: one set of rules per platform.
+"""Reads executions of HLO instructions from the planes of a profile, by platform.
 
-TPU: the line "XLA Ops" holds one event per execution, named by its whole HLO line; program and run are those of the
-event of "XLA Modules" around it in time. "Async XLA Ops" overlap with them and stay apart, as do SparseCores, and the
-waiting of "XLA TraceMe". GPU: one event per kernel on the line of its stream, with the instruction and program in its
-statistics. CPU: events of the host's threads that name a device and an instruction.
+TPU: the line "XLA Ops" has one event per execution, named by its whole HLO line; its program and run are those of the
+    enclosing "XLA Modules" event. "Async XLA Ops" overlap with these events and are reported separately, as are
+    SparseCores and the waiting in "XLA TraceMe". GPU: one event per kernel on the line of its stream, with the
+    instruction and program in its statistics. CPU: events of host threads that name a device and an instruction.
 """
 
 import array
@@ -22,7 +22,7 @@ from workbench.measurement._xplane import Plane, WireError
 _DEVICE = re.compile(r"/device:([A-Za-z]+):(\d+)(.*)")
 _TPU_INSTRUCTION = re.compile(r"%?(\S+) = ")
 _PROGRAM = re.compile(r"(.+)\((\d+)\)$")
-_DERIVED = frozenset(  # what viewers add to a GPU's plane from its streams: the same seconds once more
+_DERIVED = frozenset(  # lines that viewers derive from a GPU's streams, which would count the same seconds twice
     ("Steps", "XLA Modules", "XLA Ops", "XLA TraceMe", "Framework Ops", "Framework Name Scope", "Source code", "Source",
      "TensorFlow Name Scope", "TensorFlow Ops", "Launch Stats")
 )  # fmt: skip
@@ -37,16 +37,17 @@ NO_INSTRUCTION = "kernels that name no instruction"
 SPARSE_CORE = "SparseCore operations"
 WAITING = "waiting for other chips"
 
-_TIDY_PS = 1000  # neighbours on a TPU overlap by up to a nanosecond of rounding
+_TIDY_PS = 1000  # adjacent TPU events overlap by rounding errors of up to one nanosecond
 
 
 _NO_FACTS: Mapping[str, Any] = MappingProxyType({})
 
 
 class DeviceEvent(NamedTuple):
-    """One execution of one HLO instruction on one device (on a GPU one of its kernels); seconds count from a start.
+    """One execution of an HLO instruction on a device (on GPUs: of one of its kernels).
 
-    `self_seconds` leaves out the instructions that run inside it (the body of a `while` on a TPU).
+    Start times are relative. `self_seconds` excludes instructions that run inside this instruction (the body of a
+    `while` on a TPU).
     """
 
     device: int
@@ -55,12 +56,12 @@ class DeviceEvent(NamedTuple):
     run: int | None
     start_seconds: float
     seconds: float
-    program: int | None = None  # distinguishes programs of one name
+    program: int | None = None  # distinguishes programs with the same name
     kernel: str = ""  # of a GPU
     line: str = ""  # the stream
-    category: str = ""  # as the profile itself says it, on TPU
+    category: str = ""  # from the profile (TPU)
     inner_seconds: float = 0.0
-    facts: Mapping[str, Any] = _NO_FACTS  # what the profile itself says of the instruction (TPU)
+    facts: Mapping[str, Any] = _NO_FACTS  # the profile's facts about the instruction (TPU)
 
     @property
     def end_seconds(self) -> float:
@@ -74,7 +75,7 @@ class DeviceEvent(NamedTuple):
 
 
 class OtherEvent(NamedTuple):
-    """Work of a device that is no execution of a known instruction; `overlaps`: other work ran at the same time."""
+    """Device work without a known instruction; `overlaps`: other work ran at the same time."""
 
     device: int
     kind: str
@@ -117,7 +118,7 @@ class EventLike(Protocol):
 
 
 Line: TypeAlias = Any
-"""A line of a plane, of whatever type the reader of its file format makes; only that reads its events."""
+"""A line of a plane; its type depends on the reader of the file format, and only this reader reads its events."""
 
 
 class PlaneLike(Protocol):
@@ -134,18 +135,18 @@ Found = DeviceEvent | OtherEvent | ModuleRun
 
 
 def device_of(plane: str) -> tuple[str, int] | None:
-    """Platform and number of a device's plane, None for other planes and for parts of a device such as SparseCores."""
+    """Platform and number of a device's plane; None for other planes, such as SparseCores."""
     match = _DEVICE.fullmatch(plane)
     return (match[1].lower(), int(match[2])) if match and not match[3] and match[1] != "CUSTOM" else None
 
 
 def read_plane(plane: PlaneLike, *, shift: int = 0, origin_ps: int = 0) -> Iterator[Found]:
-    """Everything that one plane says about devices, each line in order of time.
+    """Yields all device events of a plane, each line in time order.
 
     Args:
-        plane: Of a device, or of the host.
-        shift: Added to the numbers of devices: those of a second host begin again at 0.
-        origin_ps: The moment from which seconds count; a float holds no picoseconds since 1970.
+        plane: Plane of a device or of the host.
+        shift: Added to device numbers: the numbers of a second host start again at 0.
+        origin_ps: Origin of the returned seconds, because a float cannot represent picoseconds since 1970.
     """
     selects = isinstance(plane, Plane)
     plane = (_ShiftedLines if selects else _Shifted)(plane, origin_ps) if origin_ps else plane
@@ -172,13 +173,15 @@ def first_moment(planes: Iterable[PlaneLike]) -> int:
     starts: list[int] = []
     for plane in planes:
         if plane.name == "/host:CPU" or _DEVICE.fullmatch(plane.name):
-            with contextlib.suppress(WireError, TypeError, AttributeError):  # damage is reported where it is read
+            with contextlib.suppress(
+                WireError, TypeError, AttributeError
+            ):  # damaged data are reported when they are read
                 starts += [line.start_ps for line in plane.lines()]
     return min((start for start in starts if start > 0), default=0)
 
 
 class _Moved(NamedTuple):
-    """An event at another moment."""
+    """An event with a shifted start."""
 
     kind: KindLike
     start_ps: int
@@ -187,7 +190,7 @@ class _Moved(NamedTuple):
 
 
 class _Shifted:
-    """A plane whose clock begins later."""
+    """A plane with a shifted origin of time."""
 
     def __init__(self, plane: PlaneLike, origin_ps: int) -> None:
         self._plane, self._origin = plane, origin_ps
@@ -202,7 +205,7 @@ class _Shifted:
 
 
 class _ShiftedLines(_Shifted):
-    """The same for planes whose events count from the start of their line: nothing is done for each event."""
+    """Shifts lines instead of events, for planes whose events are relative to their line."""
 
     def lines(self) -> Iterable[Line]:
         return (line._replace(start_ps=line.start_ps - self._origin) for line in self._plane.lines())
@@ -245,22 +248,22 @@ def _of_tpu(plane: PlaneLike, device: int) -> Iterator[Found]:
     if "XLA TraceMe" in lines:
         for event in plane.events(lines["XLA TraceMe"]):
             if event.kind.name in _WAITING:
-                yield _other(device, WAITING, event, overlaps=True)  # lies before and between operations of its run
+                yield _other(device, WAITING, event, overlaps=True)  # occurs before and between operations of its run
 
 
 class _RunTable:
-    """Runs of programs on one device in four columns: a long profile has millions of them."""
+    """Program runs on one device in four columns: a long profile has millions of runs."""
 
     def __init__(self) -> None:
         self._starts, self._ends = array.array("d"), array.array("d")
         self._programs, self._runs = array.array("l"), array.array("d")
         self._names: dict[tuple[str, int | None], int] = {}
         self._keys: list[tuple[str, int | None]] = []
-        self._large: dict[int, int] = {}  # runs whose number a float does not hold
+        self._large: dict[int, int] = {}  # runs whose number does not fit into a float
         self._order: list[int] | None = None
 
     def add(self, run: ModuleRun) -> None:
-        """One more run; most files have them in order of time."""
+        """Adds a run; in most files the runs are in time order."""
         key = run.module, run.program
         if key not in self._names:
             self._names[key] = len(self._keys)
@@ -275,7 +278,7 @@ class _RunTable:
         self._ends.append(run.start_seconds + run.seconds)
 
     def at(self, seconds: float) -> tuple[str, int | None, int | None] | None:
-        """Module, program and run in progress at a moment; None where none is."""
+        """Module, program and run in progress at a time; None without a run."""
         if self._order == []:
             self._order = sorted(range(len(self._starts)), key=self._starts.__getitem__)
         if self._order is None:
@@ -300,7 +303,8 @@ def _runs(plane: PlaneLike, line: Line, device: int) -> Iterator[ModuleRun]:
 
 def _tpu_events(plane: PlaneLike, line: Line, device: int, runs: _RunTable) -> Iterator[tuple[int, int, DeviceEvent]]:
     for event in plane.events(line):
-        # Moments are moved to the host's clock, which stretches and squeezes operations; the chip's own clock does not.
+        # Start times are converted to the host's clock, which distorts durations; durations on the chip's clock are
+        # exact.
         begin = _integer(event.stats.get("device_offset_ps"))
         length = _integer(event.stats.get("device_duration_ps"))
         if begin is None or length is None:
@@ -328,7 +332,7 @@ def _tpu_events(plane: PlaneLike, line: Line, device: int, runs: _RunTable) -> I
 
 
 def _nested(events: Iterable[tuple[int, int, DeviceEvent]]) -> Iterator[DeviceEvent]:
-    """Events in order of their start, each with the seconds of those that lie directly inside it."""
+    """Yields events in start order, each with the seconds of events directly inside it."""
     around: list[tuple[int, int, DeviceEvent, float]] = []  # start, end, event, seconds inside
     for start, end, event in events:
         while around and not (around[-1][0] <= start < around[-1][1] and end <= around[-1][1] + _TIDY_PS):
@@ -367,7 +371,7 @@ def _gpu_events(plane: PlaneLike, line: Line, device: int) -> Iterator[DeviceEve
         if name and name not in graphs:
             graphs[name] = _COMMAND_BUFFER.match(str(name)) is not None
         if name and not graphs[name]:
-            yield DeviceEvent(  # by position: this is done for every kernel of a profile
+            yield DeviceEvent(  # positional arguments, for speed: one call per kernel of a profile
                 device,
                 str(name),
                 str(stats.get("hlo_module") or kind.stats.get("hlo_module") or ""),
@@ -409,13 +413,13 @@ def _integer(value: str | float | None) -> int | None:
 
 
 def kernels_per_execution(kernels: list[str]) -> int:
-    """Number of kernels per execution of an instruction whose kernels ran in this order without a break.
+    """Number of kernels per execution of an instruction, from its consecutive kernels.
 
     Args:
         kernels: Their names.
 
     Returns:
-        The length of the shortest sequence that, repeated, gives the kernels.
+        The length of the shortest sequence whose repetition gives the kernels.
 
     Example:
         >>> kernels_per_execution(["im2col", "gemm", "im2col", "gemm"]), kernels_per_execution(["mul", "mul"])
@@ -431,14 +435,14 @@ def kernels_per_execution(kernels: list[str]) -> int:
 def execution_shares(
     events: Iterable[DeviceEvent], *, key: Callable[[DeviceEvent], Any] | None = None
 ) -> Iterator[tuple[DeviceEvent, float]]:
-    """Every event with the share that it is of an execution: 1, or a part where a GPU runs several kernels for it.
+    """Yields events with their share of an execution: below 1 if a GPU runs several kernels.
 
-    Kernels of one instruction that follow each other without another instruction of their program between them are one
-    execution, unless their names repeat from the beginning.
+    Consecutive kernels of one instruction, without other instructions of their program between them, are one execution,
+    unless their names repeat from the beginning.
 
     Args:
-        events: In order of time on each device.
-        key: Groups events that can follow each other; None: device and program.
+        events: Events in time order on each device.
+        key: Group of an event, within which events can be consecutive; None: device and program.
     """
     key = key or (lambda event: (event.device, event.module, event.program))
     waiting: dict[Any, list[DeviceEvent]] = {}
@@ -456,7 +460,7 @@ def execution_shares(
         yield from _shared(held)
 
 
-_LONGEST = 4096  # kernels of one instruction looked at together
+_LONGEST = 4096  # kernels of one instruction that are compared at once
 
 
 def _shared(events: list[DeviceEvent]) -> Iterator[tuple[DeviceEvent, float]]:

@@ -15,10 +15,10 @@ _LOOPS = ("step", "round")
 
 @contextlib.contextmanager
 def hearing(wanted: bool) -> Iterator[Callable[[Any], Any]]:
-    """Listens during the block; gives a function that adds what was captured to the metrics.
+    """Captures emissions in a block; yields a function that adds them to the metrics.
 
-    Arrays lead with their clients, then come rounds and steps inside the call. Of what is emitted twice under one
-    name in a round, the last is kept.
+    The leading array axis is clients, then rounds and steps inside the call. If a name is emitted twice in a round, the
+    last value is kept.
     """
     if not wanted:
         yield lambda metrics: metrics

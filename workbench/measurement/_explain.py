@@ -1,4 +1,4 @@
-"""Watches a block of code for retraces, slow compilations and memory that runs out."""
+"""Watches a block of code for retraces, slow compilations and out-of-memory errors."""
 
 import collections
 import contextlib
@@ -49,19 +49,17 @@ _MOST_ARRAYS = 8
 
 
 class watch_compilations:
-    """Watches a block and ends it with a short table: retraces with their reasons, and slow compilations.
+    """Watches a block, then prints retraces with their reasons and slow compilations.
 
-    If memory runs out in the block, the arrays that are alive are listed, the largest first, with the lines that made
-    them and the variables that hold them. The block ends as it would without: its own exception goes on, and nothing
-    here raises one.
-
-    A block sees its own thread, or its own task of asyncio; blocks may overlap and nest. Implicit copies between host
-    and devices are not counted: XLA reports them on the standard error of the process alone, where
-    `jax.transfer_guard("log")` shows them.
+    If memory runs out in the block, the live arrays are listed, largest first, with the lines that made them and the
+    variables that refer to them. The block itself behaves as without watching: its exceptions propagate, and the
+    watcher raises none. A block watches its own thread or asyncio task; blocks may overlap and nest. Implicit copies
+    between host and devices are not counted: XLA reports them only on the standard error of the process, with
+    `jax.transfer_guard("log")`.
 
     Args:
-        slow_seconds: From which time on a compilation is worth a line.
-        quiet: Print nothing; `record` holds what was seen all the same.
+        slow_seconds: Report compilations slower than this.
+        quiet: Print nothing; `record` still has the results.
 
     Example:
         >>> scaled = jax.jit(lambda x, factor: x * factor)
@@ -85,7 +83,7 @@ class watch_compilations:
         self._started = time.perf_counter()
         try:
             self._watch()
-        except Exception as error:  # what cannot be watched is said, and the block runs
+        except Exception as error:  # report what cannot be watched, and run the block
             self._notes.append(f"not everything could be watched: {type(error).__name__}: {error}")
         return self
 
@@ -103,9 +101,9 @@ class watch_compilations:
             self.record = self._made(seconds, error, trace)
             if not self.quiet:
                 print(render.text(self.record))
-        except Exception as own:  # nothing here may end the block
+        except Exception as own:  # errors of the watcher must not end the block
             if not self.quiet:
-                print(f"watch_compilations: what was seen cannot be shown ({type(own).__name__}: {own})")
+                print(f"watch_compilations: the results cannot be shown ({type(own).__name__}: {own})")
 
     def _made(self, seconds: float, error: BaseException | None, trace: TracebackType | None) -> ExplanationRecord:
         return ExplanationRecord(
@@ -122,12 +120,12 @@ class watch_compilations:
 
 
 class Heard:
-    """Reports of JAX in a block: misses of its trace cache, and seconds of compilations."""
+    """JAX's reports in a block: trace cache misses, and compilation seconds."""
 
     __slots__ = ("durations", "misses")
 
     def __init__(self) -> None:
-        self.misses: list[tuple[str, str]] = []  # JAX's message, and the user's line that called
+        self.misses: list[tuple[str, str]] = []  # JAX's message, and the user's calling line
         self.durations: list[tuple[str, str, float, str]] = []
 
     def __bool__(self) -> bool:
@@ -140,16 +138,16 @@ class Heard:
             self.durations.append((_DURATIONS[event], name, seconds, _user_line(sys._getframe())))
 
     def compilations(self) -> tuple[CompilationRecord, ...]:
-        """Seconds by function, the slowest first."""
+        """Seconds by function, slowest first."""
         return _compilations(self.durations)
 
     def retraces(self) -> tuple[RetraceRecord, ...]:
-        """Functions that were traced again, with reasons."""
+        """Retraced functions, with reasons."""
         return _retraces(self.misses)
 
 
 def start_hearing(heard: Heard) -> "contextvars.Token[tuple[Heard, ...]]":
-    """Collects what JAX reports in this thread or task, until `stop_hearing`; `LOG` must be entered."""
+    """Collects JAX's reports in this thread or task until `stop_hearing`; needs an entered `LOG`."""
     _CACHE_MISSES_OF_THREAD.change.__enter__()
     return _BLOCKS.set((*_BLOCKS.get(), heard))
 
@@ -161,7 +159,7 @@ def stop_hearing(token: "contextvars.Token[tuple[Heard, ...]]") -> None:
 
 
 _BLOCKS: contextvars.ContextVar[tuple[Heard, ...]] = contextvars.ContextVar("workbench_explain", default=())
-"""The blocks that this thread or task is in, the outermost first."""
+"""The active blocks of this thread or task, outermost first."""
 
 
 def _note_duration(event: str, duration_secs: float, **kwargs: str | int) -> None:
@@ -170,7 +168,7 @@ def _note_duration(event: str, duration_secs: float, **kwargs: str | int) -> Non
 
 
 def _keep(record: logging.LogRecord) -> bool:
-    """Takes messages about cache misses out of JAX's log, unless the user asked JAX for them; keeps all others."""
+    """Removes cache-miss messages from JAX's log, unless the user enabled them."""
     blocks = _BLOCKS.get()
     if not blocks or not (text := record.getMessage()).startswith(_MISS):
         return True
@@ -201,7 +199,7 @@ LOG = SharedChange(_watch_log)
 
 
 class _CacheMisses(threading.local):
-    """JAX's setting of one thread: whether cache misses are logged."""
+    """JAX's thread-local setting of cache-miss logging."""
 
     def __init__(self) -> None:
         self.wanted = False
@@ -217,7 +215,7 @@ class _CacheMisses(threading.local):
 _CACHE_MISSES_OF_THREAD = _CacheMisses()
 
 
-# Reading what was seen.
+# Evaluation of the reports.
 
 
 def _retraces(misses: list[tuple[str, str]]) -> tuple[RetraceRecord, ...]:
@@ -234,7 +232,7 @@ def _retraces(misses: list[tuple[str, str]]) -> tuple[RetraceRecord, ...]:
         if "never seen function" in text:
             new[key] += 1
             if new[key] > 1:
-                reason = "it is a new function object each time: define and jit it once, outside of the loop"
+                reason = "it is a new function object each time: define and jit it once, outside the loop"
                 reasons.setdefault(key, collections.Counter())[reason] += 1
             continue
         changes = [_change(c["what"], c["now"].strip(), c["before"].strip()) for c in _CHANGE.finditer(text)]
@@ -255,7 +253,7 @@ def _retraces(misses: list[tuple[str, str]]) -> tuple[RetraceRecord, ...]:
 def added_compilations(
     one: tuple[CompilationRecord, ...], other: tuple[CompilationRecord, ...]
 ) -> tuple[CompilationRecord, ...]:
-    """The compilations of two blocks by function, the slowest first."""
+    """Merges compilations of two blocks by function, slowest first."""
     sums = {made.function: made for made in one}
     for made in other:
         known = sums.get(made.function)
@@ -269,7 +267,7 @@ def added_compilations(
 
 
 def added_retraces(one: tuple[RetraceRecord, ...], other: tuple[RetraceRecord, ...]) -> tuple[RetraceRecord, ...]:
-    """The retraces of two blocks by function, the most frequent first."""
+    """Merges retraces of two blocks by function, most frequent first."""
     sums = {(retrace.function, retrace.defined): retrace for retrace in one}
     for retrace in other:
         key = retrace.function, retrace.defined
@@ -283,7 +281,7 @@ def added_retraces(one: tuple[RetraceRecord, ...], other: tuple[RetraceRecord, .
 
 
 def _change(what: str, now: str, before: str) -> str:
-    """One changed argument in words."""
+    """Describes one changed argument."""
     here, there = _TYPE.match(now), _TYPE.match(before)
     said = f"argument `{what}`: "
     if here is None or there is None:
@@ -360,13 +358,13 @@ def _out_of_memory(error: BaseException, trace: TracebackType | None) -> OutOfMe
 
 
 def _made_at(array: object) -> str:
-    """The user's line that made an array, "" where JAX did not keep it."""
+    """The user's line that made an array; "" if JAX did not keep it."""
     frame = user_frame_of(array, is_user_file)
     return "" if frame is None else f"{Path(frame[0]).name}:{frame[1]} in {frame[2]}"
 
 
 def _variables(frames: list[types.FrameType]) -> dict[int, list[str]]:
-    """Variable names of arrays in the user's functions, the innermost function first."""
+    """Variable names of arrays in the user's functions, innermost function first."""
     found: dict[int, list[str]] = {}
     for frame in reversed(frames):
         where = f" in {frame.f_code.co_name} ({_line_of(frame)})"
@@ -388,7 +386,7 @@ def _line_of(frame: types.FrameType) -> str:
 
 
 def _user_line(frame: types.FrameType | None) -> str:
-    """The innermost line on the stack that is the user's."""
+    """The innermost line of user code on the stack."""
     while frame is not None:
         file = frame.f_code.co_filename
         if is_user_file(file):

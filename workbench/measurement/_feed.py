@@ -1,4 +1,4 @@
-"""Inputs of a round apart from the state."""
+"""Inputs of a round other than the state."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -13,10 +13,10 @@ class Feed:
     """The arguments of every round: the round's number or its data, and its key if there is one.
 
     Args:
-        data: A function of the round, an iterator (one item per round), or anything else, passed as it is. None: the
-            number of the round.
-        key: A PRNG key to fold the round into, or None.
-        finished: Rounds that an iterator has to skip.
+        data: A function of the round, an iterator (one item per round), or any other value, which is passed unchanged.
+            None: pass the number of the round.
+        key: A PRNG key, combined with the round by `fold_in`, or None.
+        finished: Number of finished rounds, which an iterator skips.
     """
 
     def __init__(self, data: object, key: jax.Array | None, *, finished: int) -> None:
@@ -29,7 +29,7 @@ class Feed:
         """Arguments of `step` after the state.
 
         Raises:
-            ProgramError: an iterator has ended too early.
+            ProgramError: the iterator ended too early.
         """
         batch = self._batch(round)
         return (batch,) if self._key is None else (batch, jax.random.fold_in(self._key, round))

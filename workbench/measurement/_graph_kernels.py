@@ -1,7 +1,8 @@
-"""Kernels of CUDA graphs, which a profile gives no instruction: found by their names and their order.
+"""Finds instructions of CUDA graph kernels by kernel names and order.
 
-XLA launches the kernels of a program in the order of its schedule, also where a command buffer holds them, and names a
-kernel after the first fusion with the same computation. Calls of libraries have their place between such names.
+Profiles do not name the instructions of these kernels. XLA launches the kernels of a program in schedule order, also
+inside command buffers, and names a kernel after the first fusion with the same computation. Library calls appear
+between such names.
 """
 
 import itertools
@@ -12,7 +13,7 @@ from typing import TypeVar
 
 from workbench.records.compiled import InstructionRecord, ModuleRecord
 
-GRAPH = "cuda graph "  # how the name of a kernel begins until its instruction is found
+GRAPH = "cuda graph "  # prefix of kernel names without a known instruction
 _LIBRARY = "*"
 _MOST_STARTS = 100
 _SILENT = frozenset(
@@ -25,12 +26,12 @@ _Item = TypeVar("_Item")
 
 
 def graph_name(device: int, graph: object, node: object) -> str:
-    """Name of a kernel in a command buffer, equal in all runs of it.
+    """Name of a kernel in a command buffer, equal in all its runs.
 
     Args:
         device: Its number.
         graph: Number of the CUDA graph.
-        node: Number of the kernel in it.
+        node: Number of the kernel in the graph.
 
     Example:
         >>> graph_name(0, 26, 7)
@@ -40,16 +41,17 @@ def graph_name(device: int, graph: object, node: object) -> str:
 
 
 def name_kernels(kernels: Sequence[tuple[str, str]], module: ModuleRecord) -> dict[str, str]:
-    """The instructions of kernels in command buffers.
+    """Finds the instructions of kernels in command buffers.
 
     Args:
-        kernels: Each kernel of the program on one device once, in the order in which they first ran: the name of the
-            instruction, or one of `graph_name`, and the name of the kernel. The first run may have begun before.
+        kernels: Each kernel of the program on one device once, in the order of first execution: the name of the
+            instruction (or a `graph_name`), and the name of the kernel. The first run may have started before the
+            profile.
         module: The compiled program.
 
     Returns:
-        Names of instructions by `graph_name`. Empty where names and schedule do not agree from the first kernel to the
-        last; without the calls of libraries in a row that launched more kernels than they are.
+        Names of instructions by `graph_name`. Empty if any kernel name contradicts the schedule. Consecutive library
+        calls that launched several kernels each are left out.
     """
     expected = _runs(list(_launched(module)), lambda each: _word(each.name) if each.opcode == "fusion" else _LIBRARY)
     known = {word for word, _ in expected}
@@ -71,13 +73,13 @@ def _named(
     kernels: Sequence[tuple[str, str]], expected: Sequence[tuple[str, list[InstructionRecord]]], calls: Collection[str],
     word_of: Callable[[tuple[str, str]], str],
 ) -> dict[str, str]:  # fmt: skip
-    """The instructions of kernels whose first is the schedule's first; nothing where the words differ."""
+    """Matches kernels to the schedule from its first kernel; empty if the words differ."""
     measured = _runs([kernel for kernel in kernels if not is_fill(kernel[1])], word_of)
     if [word for word, _ in measured] != [word for word, _ in expected]:
         return {}
     names: dict[str, str] = {}
     named = {kernel for _, kernel in kernels}
-    shapes: dict[str, str] = {}  # one kernel makes one shape
+    shapes: dict[str, str] = {}  # every kernel has one output shape
     for (word, run), (_, instructions) in zip(measured, expected, strict=True):
         if len(run) == len(instructions):
             pairs = list(zip(run, instructions, strict=True))
@@ -98,12 +100,12 @@ def _named(
 
 
 def _runs(items: Sequence[_Item], word_of: Callable[[_Item], str]) -> list[tuple[str, list[_Item]]]:
-    """The items by their words, those in a row together."""
+    """Groups consecutive items by word."""
     return [(word, list(run)) for word, run in itertools.groupby(items, word_of)]
 
 
 def _launched(module: ModuleRecord) -> Iterator[InstructionRecord]:
-    """Instructions that launch a kernel, in the order of the schedule; a loop's once."""
+    """Instructions that launch a kernel, in schedule order; loop bodies once."""
     computations: defaultdict[str, list[InstructionRecord]] = defaultdict(list)
     called: set[str] = set()
     for each in module.instructions:
@@ -134,7 +136,7 @@ def is_fill(kernel: str) -> bool:
 
 
 def _fills(kernels: Sequence[tuple[str, str]], names: Mapping[str, str], calls: Collection[str]) -> dict[str, str]:
-    """Kernels that clear memory before a call of a library, with the instruction of the call."""
+    """Finds kernels that clear memory before a library call, and the instruction of this call."""
     found: dict[str, str] = {}
     following = ""
     for name, kernel in reversed(kernels):

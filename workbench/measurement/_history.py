@@ -19,11 +19,11 @@ from workbench.render import display_object
 if TYPE_CHECKING:
     import pandas as pd
 
-_NAMED_CLIENTS = 10  # of those with a value that is not finite, per metric and round
+_NAMED_CLIENTS = 10  # most clients named as non-finite, per metric and round
 
 
 class History(Sequence[RoundRecord]):
-    """The finished rounds in order: a sequence of records that also writes tables and files.
+    """The finished rounds in order: a sequence of records with export to tables and files.
 
     Example:
         >>> history = History([RoundRecord(round=0, seconds=0.5, metrics={"loss": (3.0, 1.0)})])
@@ -64,7 +64,7 @@ class History(Sequence[RoundRecord]):
         return tuple(dict.fromkeys(name for record in self._rounds for name in record.metrics))
 
     def to_pandas(self) -> "pd.DataFrame":
-        """One row per number: round, metric, client and step (missing where the metric has none), value."""
+        """One row per number: round, metric, client and step (missing if not applicable), value."""
         rows = [
             (record.round, name, *place, value)
             for record in self._rounds
@@ -78,7 +78,7 @@ class History(Sequence[RoundRecord]):
         return table.astype({"round": "int64", "client": "Int64", "step": "Int64", "value": "float64"})
 
     def summary(self) -> "pd.DataFrame":
-        """One row per round: its seconds, and each metric as one number, the mean where there is one per client."""
+        """One row per round: its seconds, and each metric as one number (per-client metrics averaged)."""
         with needs_library("pandas", needed_for="`History.to_pandas`"):
             import pandas as pd
 
@@ -93,7 +93,7 @@ class History(Sequence[RoundRecord]):
         ]
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """All rounds as JSON text, also written to `path` if there is one; what is not finite is written as text."""
+        """Returns all rounds as JSON, and writes them to `path` if given; non-finite values as text."""
         text = f"[{', '.join(map(line_of, self._rounds))}]"
         if path is not None:
             write_whole(path, text)
@@ -101,22 +101,18 @@ class History(Sequence[RoundRecord]):
 
     @classmethod
     def from_json(cls, text: str) -> "History":
-        """The history that `to_json` wrote.
-
-        Raises:
-            DataError: if the text is something else.
-        """
+        """The history that `to_json` wrote."""
         try:
             return cls([round_of(plain) for plain in json.loads(text)])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             msg = (
                 f"`History.from_json` received text that is not a history ({type(error).__name__}: {str(error)[:200]})."
-                " It reads what `History.to_json` wrote, whole and unchanged: pass that text."
+                " It reads the complete and unchanged text that `History.to_json` wrote: pass that text."
             )
             raise DataError(msg) from error
 
     def to_parquet(self, path: str | Path) -> None:
-        """The table of `to_pandas` as a Parquet file.
+        """Writes the table of `to_pandas` to a Parquet file.
 
         Raises:
             MissingDependencyError: `pyarrow` is not installed.
@@ -130,18 +126,18 @@ class History(Sequence[RoundRecord]):
 def read_metrics(
     metrics: object, *, round: int
 ) -> tuple[dict[str, float | tuple[Any, ...]], tuple[ProblemRecord, ...]]:
-    """A pytree of metrics as plain numbers by name, and which of them are not finite.
+    """Converts a pytree of metrics to numbers by name, and lists non-finite metrics.
 
     Args:
         metrics: Numbers or arrays: `[]`, `[clients]` or `[clients, steps]`.
-        round: For the problems.
+        round: Number of the round, for the problem texts.
 
     Returns:
         Metrics by name, nested names joined by a dot; one problem per metric and client that is not finite (the first
-        few clients, then one problem for the others).
+        few clients, then one problem for all further clients).
 
     Raises:
-        ProgramError: a metric is no number.
+        ProgramError: a metric is not a number.
     """
     found: dict[str, float | tuple[Any, ...]] = {}
     problems: list[ProblemRecord] = []
@@ -150,7 +146,7 @@ def read_metrics(
         if name in found:
             msg = (
                 f"`run_rounds` received a step with two metrics named {name!r} in round {round}. Names of nested "
-                "metrics are joined by dots, and one of the two would be lost: rename one."
+                "metrics are joined by dots, and one of the two metrics would be lost: rename one."
             )
             raise ProgramError(msg)
         values = _as_numbers(name, leaf, round)
@@ -160,7 +156,7 @@ def read_metrics(
 
 
 def without_clients(record: RoundRecord) -> RoundRecord:
-    """The round with a mean where it has a value per client."""
+    """Averages the per-client metrics of a round."""
     return record.replace(metrics={name: float(np.mean(_array(values))) for name, values in record.metrics.items()})
 
 
@@ -177,7 +173,7 @@ def _as_numbers(name: str, leaf: object, round: int) -> np.ndarray:
 
 
 def _not_finite(name: str, values: np.ndarray, round: int) -> Iterator[ProblemRecord]:
-    finite = np.ma.filled(np.isfinite(values), True)  # values of other hosts are reported there
+    finite = np.ma.filled(np.isfinite(values), True)  # values of other hosts are reported on those hosts
     if finite.all():
         return
     if values.ndim == 0:
@@ -209,7 +205,7 @@ def _array(values: object) -> np.ndarray:
 
 
 def _numbers(values: float | tuple[Any, ...]) -> Iterator[tuple[tuple[int | None, int | None], float]]:
-    """((client, step), value) of every number; further dimensions count on as steps."""
+    """Yields ((client, step), value) of every number; further dimensions are flattened to steps."""
     array = _array(values)
     if array.ndim == 0:
         yield (None, None), float(array)
@@ -221,7 +217,7 @@ def _numbers(values: float | tuple[Any, ...]) -> Iterator[tuple[tuple[int | None
 
 
 def _finite(plain: object) -> object:
-    """JSON has no NaN: what is not finite is written as text that `float` reads back."""
+    """Writes non-finite values as text that `float` reads, because JSON has no NaN."""
     if isinstance(plain, Mapping):
         return {key: _finite(value) for key, value in plain.items()}
     if isinstance(plain, list):
@@ -232,12 +228,12 @@ def _finite(plain: object) -> object:
 
 
 def line_of(record: RoundRecord) -> str:
-    """One round as JSON on one line; what is not finite is written as text."""
+    """Writes one round as one line of JSON; non-finite values as text."""
     return json.dumps(_finite(record.to_dict()))
 
 
 def round_of(plain: Mapping[str, Any]) -> RoundRecord:
-    """The round that `line_of` wrote."""
+    """Reads a round that `line_of` wrote."""
 
     def problem(fields: Mapping[str, Any]) -> ProblemRecord:
         return ProblemRecord(**{name: value for name, value in fields.items() if name != "record"})

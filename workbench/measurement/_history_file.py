@@ -1,4 +1,4 @@
-"""The history of a run on disk: one line per round, only ever appended to."""
+"""The history of a run on disk: an append-only file with one line per round."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ NAME = "history.jsonl"
 
 
 class HistoryFile:
-    """Appends rounds, and says by length and digest which part of the file belongs to a checkpoint."""
+    """Appends rounds; length and digest identify the part that belongs to a checkpoint."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / NAME
@@ -24,18 +24,18 @@ class HistoryFile:
         self._digest = hashlib.sha256()
 
     def append(self, rounds: Sequence[RoundRecord], finished: int) -> dict[str, Any]:
-        """Writes the rounds that are not yet there; a failed write leaves those of earlier checkpoints whole.
+        """Appends missing rounds; a failed write does not damage rounds of earlier checkpoints.
 
         Args:
             rounds: All rounds.
-            finished: How many of them, from the first, are finished.
+            finished: Number of finished rounds, from the first.
 
         Returns:
-            Number of rounds, length in bytes and SHA-256 of what belongs to them: what `read` wants to see.
+            Number of rounds, and the length in bytes and SHA-256 of their part of the file, for `read`.
         """
         new = "".join(f"{line_of(record)}\n" for record in rounds[self.rounds : finished]).encode()
         with self.path.open("r+b" if self.path.exists() else "w+b") as opened:
-            opened.truncate(self._bytes)  # what an interrupted write or another checkpoint left behind
+            opened.truncate(self._bytes)  # remove the rest of an interrupted write or of another checkpoint
             opened.seek(self._bytes)
             opened.write(new)
             opened.flush()
@@ -46,20 +46,20 @@ class HistoryFile:
         return {"rounds": self.rounds, "bytes": self._bytes, "sha256": self._digest.hexdigest()}
 
     def read(self, known: Mapping[str, Any]) -> History:
-        """The rounds of a checkpoint; later ones in the file are left out.
+        """Reads the rounds of a checkpoint, without later rounds in the file.
 
         Raises:
-            DataError: if they are not what was written.
+            DataError: if the rounds differ from the written rounds.
         """
         with self.path.open("rb") as opened:
             content = opened.read(known["bytes"])
         digest = hashlib.sha256(content)
         if len(content) != known["bytes"] or digest.hexdigest() != known["sha256"]:
-            msg = f"the history in {NAME} was cut off or changed"
+            msg = f"the history in {NAME} was truncated or changed"
             raise DataError(msg)
         rounds = [round_of(json.loads(line)) for line in content.splitlines()]
         if len(rounds) != known["rounds"]:
-            msg = f"{NAME} holds {len(rounds)} rounds where {known['rounds']} were written"
+            msg = f"{NAME} has {len(rounds)} rounds where {known['rounds']} were written"
             raise DataError(msg)
         self.rounds, self._bytes, self._digest = len(rounds), len(content), digest
         return History(rounds)

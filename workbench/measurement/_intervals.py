@@ -13,17 +13,17 @@ Correction = Literal["holm", "benjamini-hochberg"]
 
 
 def mean_interval(values: np.ndarray, *, confidence: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Computes the mean over the last axis and Student's interval of it.
+    """Computes the mean over the last axis and its Student's t interval.
 
-    Resampling few seeds knows no value that was not drawn: percentile intervals of 95 % cover the mean in 51 % of the
-    cases with two seeds and in 73 % with three. Student's interval covers it in 95 % where the values are normal.
+    With few seeds, resampling is unreliable: 95 % percentile intervals cover the mean in 51 % of the cases with two
+    seeds and in 73 % with three. Student's interval covers the mean in 95 % if the values are normal.
 
     Args:
-        values: `[..., seeds]`; leave seeds out that are NaN everywhere.
+        values: `[..., seeds]`; omit seeds that are NaN everywhere.
         confidence: Confidence level, such as 0.95.
 
     Returns:
-        Mean, low and high, each `[...]`; low and high are NaN for a single seed, which has no spread.
+        Mean, low and high, each `[...]`; low and high are NaN for a single seed.
 
     Example:
         >>> mean, low, high = mean_interval(np.array([1.0, 2.0, 3.0]), confidence=0.95)
@@ -50,14 +50,15 @@ def paired_tests(
     confidence: float,
     resamples: int,
 ) -> list[dict[str, Any]]:
-    """Every pair of results compared seed by seed, with p-values corrected for the number of pairs.
+    """Compares every pair of results by seed; p-values are corrected for the number of pairs.
 
     Args:
-        finals: Value by seed, by name.
+        finals: Final value by name and seed.
         test: "permutation" flips the signs of the differences (exact for few seeds), "t" is Student's paired test,
             "wilcoxon" the signed-rank test.
-        correction: "holm" bounds the chance of any false difference, "benjamini-hochberg" the share of false ones.
-        confidence: Of the interval of the mean difference.
+        correction: "holm" bounds the probability of any false difference, "benjamini-hochberg" the expected share of
+            false differences.
+        confidence: Confidence level of the interval of the mean difference.
         resamples: Of permutations, where there are too many signs to try all.
 
     Returns:
@@ -108,7 +109,7 @@ def _p_value(differences: np.ndarray, test: Test, resamples: int) -> float:
 
 
 def corrected(p_values: Sequence[float], correction: Correction) -> list[float]:
-    """P-values corrected for how many there are.
+    """Corrects p-values for the number of tests.
 
     Example:
         >>> corrected([0.01, 0.04, 0.03], "holm")

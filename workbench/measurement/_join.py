@@ -1,4 +1,4 @@
-"""From events of a profile to the instructions, stages and source lines of a compiled module."""
+"""Joins profile events to instructions, stages and source lines of a compiled module."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ _COLLECTIVES = frozenset(
 
 
 class JoinedEvent(NamedTuple):
-    """An event with the instruction that it executed (None: unknown); `wait_seconds` of it were waiting for others.
+    """An event with its instruction (None: unknown) and the seconds spent waiting for others.
 
     `execution_share` is below 1 where a GPU ran several kernels for one execution: costs of the instruction count once.
     """
@@ -46,32 +46,32 @@ class JoinedEvent(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinedProfile:
-    """A profile read against one module.
+    """A profile joined to one module.
 
-    `leaves` do work; `containers` (while, call, conditional) enclose leaves, so adding them up would count twice.
+    `leaves` do work; `containers` (while, call, conditional) enclose leaves, so adding both would count time twice.
     """
 
     leaves: tuple[JoinedEvent, ...]
     containers: tuple[JoinedEvent, ...]
-    joined: float  # share of the devices' events, those of other programs left out, that are instructions of the module
-    attributed: float  # share of the leaves' seconds that have a stage, 0..1
+    joined: float  # share of device events, without other programs, that are instructions of the module
+    attributed: float  # share of the leaves' seconds with a stage, 0..1
     notes: tuple[str, ...]
 
 
 def join_profile(profile: Profile, module: ModuleRecord, *, mesh: MeshRecord | None = None) -> JoinedProfile:
-    """Finds the instruction of every event, and the part of every collective that was waiting.
+    """Finds the instruction of every event, and the waiting time of every collective.
 
-    The devices that take part in one collective start it at different times and leave it together. What the quickest of
-    them needed is counted as work, all beyond as waiting for the others.
+    The devices in a collective start it at different times and leave it together. The time of the fastest device counts
+    as work, and all additional time as waiting for other devices.
 
     Args:
-        profile: What was captured while the module ran.
+        profile: Profile captured while the module ran.
         module: The compiled module, as an inspector reads it.
-        mesh: Says which devices take part in a collective over some axes only. Without it all devices do, which can
-            only make the work smaller and the waiting longer.
+        mesh: Mesh that determines the devices in a collective over some of its axes. Without a mesh all devices are
+            assumed to take part, which can only decrease the work and increase the waiting.
 
     Returns:
-        The events in order of time, and the shares that found an instruction and a stage.
+        The events in time order, and the shares of events with an instruction and with a stage.
     """
     by_name = {instruction.name: instruction for instruction in module.instructions}
     mine, notes = _of_module(profile, module.name, by_name)
@@ -86,7 +86,7 @@ def join_profile(profile: Profile, module: ModuleRecord, *, mesh: MeshRecord | N
         kind: Kind = "collective" if _is_collective(instruction, collectives) else "compute"
         joined = JoinedEvent(event, instruction, kind, waits.get(id(event), 0.0), share)
         (containers if event.name in enclosing else leaves).append(joined)
-    if any(event.kernel for event in mine):  # kernels are held back until their execution is over
+    if any(event.kernel for event in mine):  # kernels are buffered until their execution ends
         leaves.sort(key=_moment)
         containers.sort(key=_moment)
     total = sum(leaf.event.seconds for leaf in leaves)
@@ -106,7 +106,7 @@ def join_profile(profile: Profile, module: ModuleRecord, *, mesh: MeshRecord | N
 
 
 def event_records(joined: Iterable[JoinedEvent], labels: Mapping[int, str]) -> Iterator[EventRecord]:
-    """One span per event, two where a device waited: first the waiting, then the work.
+    """Yields one span per event, or two if a device waited: first waiting, then work.
 
     Args:
         joined: The events to draw.
@@ -138,7 +138,7 @@ def event_records(joined: Iterable[JoinedEvent], labels: Mapping[int, str]) -> I
 
 
 def _with_graphs(events: list[DeviceEvent], module: ModuleRecord) -> tuple[list[DeviceEvent], list[OtherEvent]]:
-    """The events with the instructions of kernels in command buffers, and the kernels whose instruction is unknown."""
+    """Adds instructions to kernels in command buffers; also returns kernels without one."""
     if not any(event.name.startswith(GRAPH) for event in events):
         return events, []
     order: defaultdict[int, dict[str, str]] = defaultdict(dict)  # each kernel of a device once
@@ -169,11 +169,13 @@ def _enclosing(module: ModuleRecord, ran: set[str]) -> set[str]:
 
 
 def find_instruction(instructions: Mapping[str, InstructionRecord], name: str) -> InstructionRecord | None:
-    """The instruction that an event names. Older profiles of GPUs number the calls of a library: `cudnn-conv.1.0`.
+    """Finds the instruction that an event names.
+
+    Older GPU profiles number library calls: `cudnn-conv.1.0`.
 
     Args:
-        instructions: Of the module, by name.
-        name: As the event has it.
+        instructions: Instructions of the module, by name.
+        name: Name in the event.
     """
     found = instructions.get(name)
     if found is None:
@@ -196,7 +198,10 @@ def _moment(item: JoinedEvent) -> tuple[float, int]:
 def _of_module(
     profile: Profile, name: str, instructions: Mapping[str, InstructionRecord]
 ) -> tuple[list[DeviceEvent], list[str]]:
-    """The events of one program. Of several programs of its name, the one whose instructions they are."""
+    """Selects the events of one program.
+
+    Among several programs with the same name, selects the program with matching instructions.
+    """
     named = [event for event in profile.events if event.module in (name, "")]
     programs = {event.program for event in named}
     notes = []
@@ -206,8 +211,8 @@ def _of_module(
         best = max(programs, key=lambda program: (fitting[program] / sizes[program], sizes[program]))
         mine = [event for event in named if event.program == best]
         notes.append(
-            f"{len(programs)} programs are called {name}; {len(named) - len(mine)} events of those with other "
-            f"instructions than program {best} are left out."
+            f"{len(programs)} programs are called {name}; {len(named) - len(mine)} of their events, with other "
+            f"instructions than program {best}, are left out."
         )
     else:
         mine = named
@@ -220,7 +225,7 @@ def _of_module(
 def _waits(
     events: Sequence[DeviceEvent], collectives: Mapping[str, CollectiveRecord], mesh: MeshRecord | None
 ) -> dict[int, float]:
-    """Seconds that every event waited, by its identity."""
+    """Seconds that every event waited, by event id."""
     together: dict[tuple[str, int | None, tuple[int, ...]], list[DeviceEvent]] = defaultdict(list)
     for event in events:
         together[event.name, event.run, _group(collectives.get(event.name), event.device, mesh)].append(event)
@@ -233,10 +238,10 @@ def _waits(
 
 
 def _meetings(events: Sequence[DeviceEvent]) -> Iterator[list[DeviceEvent]]:
-    """Groups the events of one execution of a collective: by count within a run, or else by time.
+    """Groups the events of one execution of a collective, by count within a run or by time.
 
-    Nobody leaves a collective before the last one has entered, so events of one execution overlap. An event that was
-    lost, or that the profiler split in two, then costs its own execution and does not shift all later ones.
+    No device leaves a collective before the last device has entered, so events of one execution overlap. So a lost
+    event, or an event that the profiler split, affects only its own execution and not all later executions.
     """
     per_device: dict[int, list[DeviceEvent]] = defaultdict(list)
     for event in events:
@@ -257,7 +262,7 @@ def _meetings(events: Sequence[DeviceEvent]) -> Iterator[list[DeviceEvent]]:
 
 
 def _group(collective: CollectiveRecord | None, device: int, mesh: MeshRecord | None) -> tuple[int, ...]:
-    """The place of a device on the mesh axes that a collective does not reduce over: equal for its participants."""
+    """Coordinates of a device on the axes outside a collective: equal for its participants."""
     if collective is None or mesh is None:
         return ()
     names = [axis.name for axis in mesh.axes]
