@@ -60,7 +60,7 @@ def test_flipped_bit_is_never_read_as_a_state(tmp_path: Path):
         (np.zeros(3, np.float16), r"is float16\[3\] and was saved as float32\[3\]"),
         (np.zeros(4, np.float32), r"is float32\[4\] and was saved as float32\[3\]"),
         ({"w": np.zeros(3, np.float32)}, r"\['w'\] is not in the checkpoint"),
-        (None, r"is in the checkpoint alone"),
+        (None, r"is only in the checkpoint"),
     ],
     ids=["int", "half", "longer", "tree", "none"],
 )

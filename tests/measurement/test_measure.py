@@ -153,7 +153,7 @@ def test_time_line_is_cut_with_a_note_while_sums_stay_whole(looped_round, run):
     )
     assert len(cut.events) <= 10
     assert {event.where for event in cut.events} == {event.where for event in run.events}
-    assert any(note.startswith("The time line holds the longest ") for note in cut.notes)
+    assert any(note.startswith("The timeline contains the longest ") for note in cut.notes)
     assert {stage.stage for stage in cut.stages} == {stage.stage for stage in run.stages}
 
 

@@ -221,7 +221,7 @@ def test_tpu_worker_that_hangs_is_ended_and_never_waited_for():
     process = metrics._process
     assert process.poll() is None  # it still hangs: nobody waited for its 600 s
     wait_for(lambda: metrics.poll() == {} and metrics.problem is not None)
-    assert metrics.problem == "The TPU's monitoring did not answer within 0.2 s and is not asked again."
+    assert metrics.problem == "The TPU's monitoring did not answer within 0.2 s and is not queried again."
     assert process.poll() is not None
     metrics.poll()
     assert metrics._process is None
@@ -230,7 +230,7 @@ def test_tpu_worker_that_hangs_is_ended_and_never_waited_for():
 def test_tpu_worker_that_fails_is_reported_once_and_not_asked_again():
     metrics = TpuMetrics([sys.executable, "-c", "raise SystemExit('no libtpu here')"])
     wait_for(lambda: metrics.poll() == {} and metrics.problem is not None)
-    assert metrics.problem == "The TPU's monitoring ended with code 1 (no libtpu here) and is not asked again."
+    assert metrics.problem == "The TPU's monitoring ended with code 1 (no libtpu here) and is not queried again."
 
 
 def test_monitor_never_calls_from_the_threads_of_others():

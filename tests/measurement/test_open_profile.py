@@ -232,7 +232,7 @@ def test_trace_in_json_gives_the_same_seconds(tmp_path):
     traced, proto = open_profile(path), open_profile(V6E)
     assert traced.seconds_by_category() == pytest.approx(proto.seconds_by_category())
     assert (traced.joined, {program.hlo for program in traced.programs}) == (0.0, {"missing"})
-    assert any("carries no HLO" in note for note in traced.notes)
+    assert any("has no HLO" in note for note in traced.notes)
 
 
 def test_profile_of_this_machine_is_joined_to_the_traced_program(tmp_path):
@@ -289,7 +289,7 @@ def test_what_is_no_trace_is_refused(tmp_path, data):
 def test_missing_path_and_empty_directory_are_named(tmp_path):
     with pytest.raises(ProfileError, match="does not exist"):
         open_profile(tmp_path / "nothing")
-    with pytest.raises(ProfileError, match=r"holds no `\*\.xplane\.pb`"):
+    with pytest.raises(ProfileError, match=r"contains no `\*\.xplane\.pb`"):
         open_profile(tmp_path)
 
 

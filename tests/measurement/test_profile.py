@@ -55,7 +55,7 @@ def test_second_profile_at_a_time_is_an_error_that_says_so(through):
         capture_profile(inner)
     message = str(caught.value)
     assert message.startswith("`capture_profile` could not start the profiler (")
-    assert "one thing at a time" in message
+    assert "one profile at a time" in message
     assert "wait for the other measurement" in message
     assert capture_profile(lambda: 1, through=through).result == 1
 

@@ -66,7 +66,7 @@ def test_step_gets_a_key_of_its_own_every_round():
 
 def interrupted(call):
     """The run of a call that Ctrl-C ends."""
-    with pytest.raises(KeyboardInterrupt, match=r"`run\.start\(\)` goes on") as caught:
+    with pytest.raises(KeyboardInterrupt, match=r"`run\.start\(\)` continues") as caught:
         call()
     return caught.value.run
 
@@ -157,7 +157,7 @@ def test_failing_round_is_named_and_carries_the_run():
     error = caught.value
     assert str(error).startswith("`run_rounds`: round 2 of 5 failed: EngineError: client 5 of stage 1 raised")
     assert "`.state`, `.history`" in str(error)
-    assert "go on with `error.run.start()`" in str(error)
+    assert "continue with `error.run.start()`" in str(error)
     assert (error.round, error.client, error.stage) == (2, 5, "1")
     assert isinstance(error.__cause__, EngineError)
     assert (error.run.state, error.run.status, error.run.finished) == (2, "failed", 2)
@@ -231,9 +231,11 @@ def test_run_that_is_under_way_cannot_be_started_again():
 
     run = run_rounds(step, 0, 1, background=True, **quiet)
     entered.wait(PATIENCE)
-    with pytest.raises(MeasureError, match=r"run that is running \(round 0 of 1\).*one thread at a time.*`wait\(\)`"):
+    with pytest.raises(
+        MeasureError, match=r"run that is running \(round 0 of 1\).*can only run in one thread.*`wait\(\)`"
+    ):
         run.start()
-    with pytest.raises(EngineError, match=r"gave up after 0.01 s.*0 of 1 rounds.*It goes on in the background"):
+    with pytest.raises(EngineError, match=r"gave up after 0.01 s.*0 of 1 rounds.*The run continues in the background"):
         run.wait(0.01)
     leave.set()
     run.wait(PATIENCE)
@@ -310,7 +312,7 @@ def test_progress_bar_shows_rounds_and_metrics(capsys):
 @pytest.mark.parametrize(
     ("returned", "message"),
     [
-        (3, r"a step that returned a `int` in round 0\. A step returns two things.*`return state, \{'loss': loss\}`"),
+        (3, r"a step that returned a `int` in round 0\. A step returns two values.*`return state, \{'loss': loss\}`"),
         ((0, {"name": "x"}), r"metric 'name' of round 0 is a `str`.*numbers or arrays of numbers"),
         ((0, {"w": {"key": jax.random.key(0)}}), r"metric 'w.key' of round 0 is a `PRNGKeyArray`"),
     ],

@@ -147,8 +147,8 @@ class Checkpoints:
             f"`load_checkpoint` was asked for {'the newest round' if round is None else f'round {round}'} in "
             f"{str(self.directory)!r}, which has rounds {known or 'none'}"
             + (f"; unreadable as a state like the given one: {', '.join(problems)}" if problems else "")
-            + ". A checkpoint is read into a state with its original structure, shapes and dtypes: pass the initial state "
-            "of that run as `like=`, or another folder or round."
+            + ". A checkpoint is read into a state with its original structure, shapes and dtypes: pass the initial "
+            "state of that run as `like=`, or another folder or round."
         )
         raise DataError(msg)
 

@@ -1,4 +1,4 @@
-"""Runs a compiled program and reports where its time went."""
+"""Measures the seconds of every stage of a compiled program."""
 
 import math
 import statistics
@@ -30,10 +30,10 @@ from workbench.records.run import ClientRunRecord, EventRecord, RunRecord, Stage
 
 _JOINED_WELL = 0.99
 COMMAND_BUFFER_NOTE = (
-    "Kernels inside a command buffer (a CUDA graph) name no instruction, and here their order does not give it. Set "
-    "XLA_FLAGS=--xla_gpu_enable_command_buffer= before JAX starts, and measure again, to have every kernel by name."
+    "Kernels inside a command buffer (a CUDA graph) name no instruction, and their order does not identify it here. "
+    "To name every kernel, set XLA_FLAGS=--xla_gpu_enable_command_buffer= before JAX starts, and measure again."
 )
-UNATTRIBUTED = ""  # the stage of what no stage could be found for
+UNATTRIBUTED = ""  # the stage of work without a known stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,14 +41,15 @@ class ReadingOptions:
     """Options of `measure_compiled`.
 
     Attributes:
-        mesh: The mesh that the program runs on: who takes part in a collective, and which clients a device holds.
-        client_stages: Paths of the clients' stages whose clients run one after the other on each device (probe mode).
-        placement: Name of the placement of these clients; may be left out when the mesh holds one placement only.
-        clients: How many clients there are, for a program without a mesh: its device then holds them all.
-        chip: Published peaks, to relate the achieved rates to.
-        dtype: The type whose peak applies; where the chip has none for it, the nearest.
-        max_events: Spans kept for the time line; of more, every device keeps its longest. Sums always count all.
-        through: Force one way to profile, see `capture_profile`.
+        mesh: The mesh of the program; it determines the devices of a collective and the clients of a device.
+        client_stages: Paths of client stages whose clients run one after another on each device (probe mode).
+        placement: Name of the placement of these clients; optional if the mesh has only one placement.
+        clients: Number of clients of a program without a mesh, which runs on one device.
+        chip: Chip with published peaks, for utilization.
+        dtype: dtype whose peak is used; the nearest dtype if the chip has no peak for it.
+        max_events: Maximum number of spans in the timeline; every device keeps its longest spans. Sums always count all
+            spans.
+        through: Profiling method, see `capture_profile`.
     """
 
     mesh: MeshRecord | None = None
@@ -80,27 +81,27 @@ def measure_compiled(
 ) -> RunRecord:
     """Calls a compiled program and returns the seconds of every stage on every device.
 
-    Costs `warmup + 2 * rounds` calls: every measured call has a twin without the profiler, which gives the overhead.
-    Arguments that the program takes over (donates) are copied before each call.
+    Costs `warmup + 2 * rounds` calls: each profiled call is paired with a call without the profiler, which gives the
+    overhead. Donated arguments are copied before each call.
 
     Args:
-        compiled: What `jax.jit(fn).lower(...).compile()` returns.
+        compiled: The result of `jax.jit(fn).lower(...).compile()`.
         args: Its arguments.
-        module: The record of this very program, from `inspect_module`.
+        module: The record of this program, from `inspect_module`.
         rounds: Calls to measure.
-        warmup: Calls before, not measured.
+        warmup: Calls before the measurement.
         options: The mesh, the probed stages, the chip.
 
     Returns:
-        Seconds are measured, per call and per device; `seconds` is the wall time of the profiled calls. On a CPU the
-        waiting for other devices is in `wait_seconds` and never in `collective_seconds`.
+        The measured seconds, per call and device; `seconds` is the wall time of the profiled calls. On a CPU,
+        `wait_seconds` contains the waiting for other devices, and `collective_seconds` never does.
 
     Raises:
         MeasureError: `rounds` or `warmup` is out of range.
         EngineError: the profiler is busy, or memory ran out.
 
     References:
-        For what an event counts as, see `join_profile`; for clients, see `client_runs`.
+        See `join_profile` for the classification of events, and `client_runs` for clients.
     """
     options = options or ReadingOptions()
     if rounds < 1 or warmup < 0:
@@ -120,7 +121,7 @@ def measure_compiled(
     results = None
     for _ in range(rounds):
         results = call(walls.plain)
-    del results  # so that the profiled calls find the memory as the plain ones did
+    del results  # so that profiled and plain calls start with the same memory
     profile = capture_profile(lambda: [call(walls.profiled) for _ in range(rounds)][-1], through=options.through)
     joined = join_profile(profile, module, mesh=options.mesh)
     labels = {device.id: device_label(device) for device in devices}
@@ -153,7 +154,7 @@ def measure_compiled(
 
 
 def _kept(spans: Sequence[EventRecord], most: int) -> tuple[EventRecord, ...]:
-    """About that many spans, in order of time: the same share of every device's, its longest."""
+    """Keeps about that many spans, in time order: the longest of every device, in equal shares."""
     if len(spans) > most:
         by_device: defaultdict[str, list[EventRecord]] = defaultdict(list)
         for span in spans:
@@ -170,7 +171,7 @@ def _kept(spans: Sequence[EventRecord], most: int) -> tuple[EventRecord, ...]:
 def _measured_tree(
     module: ModuleRecord, joined: JoinedProfile, labels: Mapping[int, str], rounds: int
 ) -> CallTreeRecord | None:
-    """The call tree with the seconds of one call on every device, waiting for others included."""
+    """Adds the seconds of one call on every device, including waiting, to the call tree."""
     if module.call_tree is None:
         return None
     seconds: dict[str, dict[str, float]] = {}
@@ -184,9 +185,9 @@ def _measured_tree(
 def caller_of(
     compiled: Foreign, args: Sequence[Any], module: ModuleRecord, kwargs: Mapping[str, Any] | None = None
 ) -> Callable[[list[float]], Any]:
-    """Returns the function that calls a compiled program, waits, and appends the wall seconds to a list.
+    """Makes a function that calls a compiled program, waits, and appends wall seconds to a list.
 
-    Arguments are moved once to where the program wants them; those that it takes over are copied before each call.
+    Arguments are moved once to the program's input shardings; donated arguments are copied before each call.
     """
     whole = bool(kwargs)
     leaves, tree = jax.tree.flatten((tuple(args), dict(kwargs or {})))
@@ -219,16 +220,16 @@ def _out_of_memory(module: ModuleRecord, error: Exception) -> EngineError:
     name, planned = module.name.removeprefix("jit_"), module.memory.peak_bytes
     peak = "a peak that it did not report" if planned is None else f"a peak of {planned / 2**20:,.0f} MiB per device"
     message = (
-        f"`{name}` ran out of memory while it was measured: {str(error)[:300]} The compiler planned {peak}, "
-        "copies of donated arguments come on top, and what other variables hold. Take a smaller batch or `chunk_size`, "
-        "or delete what is not needed: `with wb.watch_compilations():` lists the arrays that are alive, `inspect` the "
-        "largest buffers, and `search` the chips that hold the program."
+        f"`{name}` ran out of memory while it was measured: {str(error)[:300]} The compiler planned {peak}; copies of "
+        "donated arguments and arrays of other variables need additional memory. Use a smaller batch or `chunk_size`, "
+        "or delete unused arrays: `with wb.watch_compilations():` lists live arrays, `inspect` the largest buffers, "
+        "and `search` the chips with enough memory."
     )
     return EngineError(message, stage=name)
 
 
 def _placed(leaf: Argument, sharding: Sharding | None) -> Argument:
-    """The argument where the program wants it, so that moving it there is not measured."""
+    """Moves the argument to the program's input sharding, so that this copy is not measured."""
     if sharding is None or not isinstance(leaf, np.ndarray | jax.Array):
         return leaf
     if isinstance(leaf, jax.Array) and leaf.sharding.is_equivalent_to(sharding, leaf.ndim):
@@ -239,7 +240,7 @@ def _placed(leaf: Argument, sharding: Sharding | None) -> Argument:
 def _devices_of(compiled: Foreign) -> list[Device]:
     try:
         shardings = jax.tree.leaves((compiled.input_shardings, compiled.output_shardings))
-    except ValueError:  # JAX cannot list the results of a program with refs among its arguments
+    except ValueError:  # JAX cannot list the results of a program that takes refs
         shardings = []
     devices = {device.id: device for sharding in shardings for device in sharding.device_set}
     return [devices[key] for key in sorted(devices) if is_here(devices[key])] or jax.local_devices()[:1]
@@ -253,7 +254,7 @@ def _fullest(devices: Iterable[Any], *, peak: bool = False) -> int | None:
 
 
 def _peak(devices: Sequence[Any], before: int | None, module: ModuleRecord) -> int | None:
-    """The peak that the backend reports; on a TPU, which leaves programs' own memory out, at least what was planned."""
+    """The backend's reported peak; on TPUs, which omit program memory, at least the planned peak."""
     reported = _fullest(devices, peak=True)
     planned = module.memory.temporary_bytes
     if devices[0].platform != "tpu" or before is None or planned is None:
@@ -268,7 +269,7 @@ def _stage_runs(
     rounds: int,
     options: ReadingOptions,
 ) -> tuple[StageRunRecord, ...]:
-    """Seconds and work by stage: what the compiler fused or combined from several is shared by them."""
+    """Sums seconds and work by stage; fused instructions are shared by their stages."""
     collectives = {each.name: each.by_stage() for each in module.collectives if each.stages}
     sums: defaultdict[tuple[str, int], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     at_peak: dict[str, float | None] = {}  # seconds of one execution of an instruction
@@ -342,8 +343,8 @@ def _clients(
         if not runs:
             notes.append(
                 f"Stage {stage} has no times per client: the devices report no loop with one iteration per client. "
-                "A client of few operations is compiled into one kernel with its loop. Give the clients more work, "
-                "or run `engines.Sequential()`: its record has the seconds of every client."
+                "A client with few operations is compiled into one kernel with its loop. Give the clients more work, "
+                "or run `engines.Sequential()`, whose record has the seconds of every client."
             )
     return tuple(found), notes
 
@@ -367,7 +368,7 @@ def _notes(
     ]
     if spans > options.max_events:
         kept = options.max_events
-        notes.append(f"The time line holds the longest {kept} of {spans} spans, the same share of every device's.")
+        notes.append(f"The timeline contains the longest {kept} of {spans} spans, in equal shares per device.")
     if devices[0].platform == "cpu":
         notes.append("Devices simulated on one CPU share its cores: their seconds do not predict an accelerator.")
     else:
@@ -377,7 +378,8 @@ def _notes(
         planned = module.memory.peak_bytes
         peak = "" if planned is None else f"; the compiler planned {planned / 2**20:.3g} MiB at the peak"
         notes.append(
-            "This backend does not measure memory while a program runs: before and after are live arrays on the "
-            f"fullest device{peak}."
+            "This backend does not measure memory while a program runs: the values before and after are live arrays "
+            "on the fullest device"
+            f"{peak}."
         )
     return notes

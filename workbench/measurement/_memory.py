@@ -1,4 +1,4 @@
-"""Current contents of the devices' memory."""
+"""Current memory use of the devices."""
 
 import contextlib
 import pathlib
@@ -16,7 +16,10 @@ from workbench.records.program import SourceLine
 
 
 class DeviceMemory(NamedTuple):
-    """Bytes of one device; None where the backend does not say. `source` names where the figures come from."""
+    """Memory of one device in bytes; None if the backend does not report it.
+
+    `source` names the source of the values.
+    """
 
     in_use: int | None
     peak: int | None
@@ -30,15 +33,15 @@ def device_label(device: Device) -> str:
 
 
 def read_memory(device: Device, live: dict[int, int] | None = None) -> DeviceMemory:
-    """The memory of one device: the backend's own figures, or else the live arrays that lie on it.
+    """Reads the memory of a device from the backend, or else from its live arrays.
 
     Args:
         device: A JAX device.
-        live: Bytes of live arrays per device id, from `live_bytes`; counted here if left out.
+        live: Bytes of live arrays per device id, from `live_bytes`; computed if omitted.
 
     Returns:
-        Bytes in use, at the peak, and at most. On a TPU the peak includes what is reserved for programs now. Live
-        arrays know no peak and no limit, and miss what a program that is running uses in between.
+        Bytes in use, the peak and the limit. On a TPU the peak includes the memory currently reserved for programs.
+        Live arrays give no peak and no limit, and omit temporary memory of running programs.
     """
     if not is_here(device):
         return DeviceMemory(None, None, None, "another host")
@@ -53,9 +56,9 @@ def read_memory(device: Device, live: dict[int, int] | None = None) -> DeviceMem
 
 
 def free_bytes(devices: Sequence[Device]) -> int | None:
-    """Bytes that are free on the fullest of these devices; None where neither backend nor host says.
+    """Free bytes on the fullest device; None if neither backend nor host reports memory.
 
-    Devices without memory figures are CPU devices, which share what the host has.
+    Devices without memory statistics are CPU devices, which share the host's memory.
     """
     known = [read_memory(device, {}) for device in devices]
     free = [each.limit - each.in_use for each in known if each.limit is not None and each.in_use is not None]
@@ -70,7 +73,10 @@ def free_bytes(devices: Sequence[Device]) -> int | None:
 
 
 def _with_programs(peak: int | None, stats: Mapping[str, int]) -> int | None:
-    """A TPU's peak counts arrays alone; what programs reserve for themselves is missing from the largest free block."""
+    """Adds program memory to a TPU's peak, which counts only arrays.
+
+    Program reservations reduce the largest free block.
+    """
     limit, free = stats.get("bytes_limit"), stats.get("largest_free_block_bytes")
     if peak is None or limit is None or free is None:
         return peak
@@ -78,7 +84,7 @@ def _with_programs(peak: int | None, stats: Mapping[str, int]) -> int | None:
 
 
 def live_bytes(arrays: Iterable[Any] | None = None) -> dict[int, int]:
-    """Bytes of all live arrays per id of a device.
+    """Sums the bytes of live arrays per device id.
 
     Example:
         >>> live_bytes([jnp.ones((4, 2))])
@@ -92,16 +98,16 @@ def live_bytes(arrays: Iterable[Any] | None = None) -> dict[int, int]:
 
 
 def own_arrays(arrays: Iterable[Any]) -> list[Any]:
-    """The arrays that hold memory of their own: those that only show a shard of another one are left out."""
+    """Selects arrays that own memory; views of another array's shard are left out."""
     known = list(arrays)
     shared = _shard_views(known)
     return [array for array in known if id(array) not in shared]
 
 
 def _shard_views(arrays: Sequence[Any]) -> set[int]:
-    """The ids of arrays that only show one shard of another: `x.addressable_shards` makes them in x's own memory.
+    """Finds ids of arrays that are views of a shard, made by `x.addressable_shards`.
 
-    Asking an array for its shards makes such views, so that only those with a possible view are asked.
+    Reading an array's shards makes such views, so only arrays with a possible view are read.
     """
     alone: dict[Any, list[Any]] = {}
     spread = []
@@ -116,18 +122,18 @@ def _shard_views(arrays: Sequence[Any]) -> set[int]:
     found: set[int] = set()
     for array, form in spread:
         if form in alone:
-            with contextlib.suppress(Exception):  # deleted meanwhile, or memory without an address
+            with contextlib.suppress(Exception):  # deleted in the meantime, or memory without an address
                 addresses = {shard.data.unsafe_buffer_pointer() for shard in array.addressable_shards}
                 found.update(id(one) for one in alone[form] if one.unsafe_buffer_pointer() in addresses)
     return found
 
 
 def largest_arrays(count: int, arrays: Sequence[Any] | None = None) -> tuple[ArrayRecord, ...]:
-    """The live arrays that take most memory over all devices, largest first.
+    """Lists the live arrays with most memory over all devices, largest first.
 
     Args:
         count: How many.
-        arrays: Where to look; None: everywhere.
+        arrays: Arrays to consider; None: all live arrays.
 
     Example:
         >>> import jax.numpy as jnp
@@ -145,9 +151,9 @@ def largest_arrays(count: int, arrays: Sequence[Any] | None = None) -> tuple[Arr
 
 
 def bytes_per_device(array: jax.Array) -> list[tuple[Any, int]]:
-    """Devices of this host that hold a part of an array, and its bytes; none for a deleted one.
+    """Lists this host's devices with a part of an array, and its bytes; empty if deleted.
 
-    From the sharding alone: asking for the shards would make new arrays.
+    Uses only the sharding, because reading the shards would make new arrays.
     """
     try:
         if array.is_deleted():
@@ -156,7 +162,7 @@ def bytes_per_device(array: jax.Array) -> list[tuple[Any, int]]:
         for dimension in array.sharding.shard_shape(array.shape):
             size *= dimension
         return [(device, size) for device in array.sharding.addressable_devices]
-    except (RuntimeError, ValueError):  # deleted meanwhile, or a sharding that does not fit its shape
+    except (RuntimeError, ValueError):  # deleted in the meantime, or a sharding that does not fit the shape
         return []
 
 

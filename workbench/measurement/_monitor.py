@@ -1,4 +1,4 @@
-"""Watches the devices from a thread of its own."""
+"""Monitors the devices from a background thread."""
 
 import dataclasses
 import threading
@@ -18,23 +18,23 @@ from workbench.render import display_object
 if TYPE_CHECKING:
     import pandas as pd
 
-_LARGEST_SHARE = 0.05  # of the time that sampling may take; a sample that takes longer is taken less often
+_LARGEST_SHARE = 0.05  # maximum share of time for sampling; slow samples are taken less often
 
 
 def watch_devices(
     interval_seconds: float = 1.0, *, history: int = 600, arrays: int = 5, devices: Sequence[Any] | None = None
 ) -> "DeviceMonitor":
-    """Starts to sample memory, utilisation, power and temperature of the devices, and the host, in the background.
+    """Starts sampling memory, utilisation, power and temperature in the background.
 
-    A sample costs about a millisecond, more with thousands of live arrays; samples are then taken less often, so that
-    they never take more than a twentieth of the time. The monitor stops with `stop()`, at the end of a `with` block,
-    or when nothing refers to it any more.
+    Samples the devices and the host. A sample costs about a millisecond, or more with thousands of live arrays; slow
+    samples are taken less often, so that sampling never takes more than 1/20 of the time. The monitor stops with
+    `stop()`, at the end of a `with` block, or when nothing refers to it any more.
 
     Args:
         interval_seconds: Time between samples.
-        history: Samples kept; the oldest go first.
-        arrays: How many of the largest live arrays each sample names, with the line that made them.
-        devices: Which devices; None: all of this process.
+        history: Number of kept samples; the oldest are dropped.
+        arrays: Number of largest live arrays in each sample, with the lines that made them.
+        devices: Devices to sample; None: all devices of this process.
 
     Returns:
         The running monitor.
@@ -51,7 +51,7 @@ def watch_devices(
     if interval_seconds <= 0 or history < 1 or arrays < 0:
         msg = (
             f"`watch_devices` was given interval_seconds={interval_seconds}, history={history} and arrays={arrays}, "
-            "but samples need time between them and a place to be kept. Pass interval_seconds > 0, history >= 1 and "
+            "but samples need an interval and a history. Pass interval_seconds > 0, history >= 1 and "
             "arrays >= 0."
         )
         raise MeasureError(msg)
@@ -60,11 +60,11 @@ def watch_devices(
 
 
 class DeviceMonitor:
-    """A history of samples that grows by itself; made by `watch_devices`. Safe to use from any thread."""
+    """A growing history of samples, made by `watch_devices`; thread-safe."""
 
     def __init__(self, sampler: Sampler, *, interval_seconds: float, history: int) -> None:
         self.interval_seconds = interval_seconds
-        self.problems: deque[str] = deque(maxlen=100)  # what went wrong in the background
+        self.problems: deque[str] = deque(maxlen=100)  # errors in the background
         self._sampler = sampler
         self._history: deque[SampleRecord] = deque(maxlen=history)
         self._subscribers: dict[int, Callable[[SampleRecord], Any]] = {}
@@ -72,7 +72,7 @@ class DeviceMonitor:
         self._first = threading.Event()
         self._stopped = threading.Event()
         self._started = time.monotonic()
-        # The thread only knows a weak reference: forgetting the monitor is enough to end it.
+        # The thread has only a weak reference: it ends when the monitor is garbage-collected.
         self._thread = threading.Thread(
             target=_keep_sampling, args=(weakref.ref(self), self._stopped), name="workbench-devices", daemon=True
         )
@@ -81,11 +81,11 @@ class DeviceMonitor:
 
     @property
     def running(self) -> bool:
-        """True if samples are still being taken."""
+        """True while samples are taken."""
         return self._thread.is_alive() and not self._stopped.is_set()
 
     def latest(self, timeout_seconds: float = 10.0) -> SampleRecord:
-        """The last sample; waits for the first one.
+        """The last sample; waits for the first sample.
 
         Raises:
             MeasureError: no sample came in time.
@@ -95,19 +95,19 @@ class DeviceMonitor:
             problems = "; ".join(self.problems) or "none reported"
             msg = (
                 f"`latest` waited {timeout_seconds:g} s, but no sample of the devices has been taken (problems: "
-                f"{problems}). A monitor needs one sample first: wait longer, or start another with `watch_devices()`."
+                f"{problems}). Wait longer, or start another monitor with `watch_devices()`."
             )
             raise MeasureError(msg)
         return self._history[-1]
 
     def history(self) -> tuple[SampleRecord, ...]:
-        """All samples that are kept, oldest first."""
+        """All kept samples, oldest first."""
         return tuple(self._history)
 
     def subscribe(self, callback: Callable[[SampleRecord], Any]) -> Callable[[], None]:
         """Calls `callback` with every new sample, in the monitor's thread.
 
-        A callback that raises is not called again; `problems` says why.
+        A callback that raises is not called again; `problems` gives the reason.
 
         Returns:
             A function that ends the subscription.
@@ -122,9 +122,9 @@ class DeviceMonitor:
         return unsubscribe
 
     def to_pandas(self) -> "pd.DataFrame":
-        """One row per sample and device, with the figures of the host next to them.
+        """One row per sample and device, with additional columns for the host.
 
-        Figures that a device lacks are missing numbers (`Int64`, `Float64`).
+        Values that a device does not report are missing (`Int64`, `Float64`).
         """
         rows = []
         for sample in self.history():
@@ -144,7 +144,7 @@ class DeviceMonitor:
         return pd.DataFrame(rows).astype({name: dtypes[name] for name in (rows or [()])[0] if dtypes.get(name)})
 
     def stop(self) -> None:
-        """Ends the sampling; the history stays."""
+        """Ends the sampling; keeps the history."""
         self._finalizer()
 
     def __enter__(self) -> Self:
@@ -163,10 +163,10 @@ class DeviceMonitor:
         return display_object("DeviceMonitor", repr(self)[1:-1], rows)
 
     def _take(self) -> float:
-        """Takes a sample and notifies every listener; returns how long to wait for the next."""
+        """Takes a sample and notifies every listener; returns the wait until the next sample."""
         try:
             sample = self._sampler.sample(self._started)
-        except Exception as error:  # a thread that died in silence would look like idle devices
+        except Exception as error:  # a silent crash of the thread would look like idle devices
             self.problems.append(f"A sample failed: {type(error).__name__}: {error}")
             return self.interval_seconds
         self._history.append(sample)

@@ -14,7 +14,7 @@ _GPU_IS_LOST = 15  # NVML_ERROR_GPU_IS_LOST
 
 
 class GpuFigures(NamedTuple):
-    """Figures of NVML for one GPU; None where the GPU does not support a query."""
+    """NVML metrics of one GPU; None if the GPU does not support a query."""
 
     utilisation_percent: float | None
     power_watts: float | None
@@ -22,11 +22,11 @@ class GpuFigures(NamedTuple):
 
 
 class NvmlReader:
-    """Asks NVML about the GPUs that JAX sees, counted as `CUDA_VISIBLE_DEVICES` orders them.
+    """Queries NVML about the GPUs that JAX sees, in the order of `CUDA_VISIBLE_DEVICES`.
 
     Raises:
-        MissingDependencyError: the Python binding `nvidia-ml-py` is not installed.
-        RuntimeError: NVML cannot be started, such as without a driver.
+        MissingDependencyError: the Python package `nvidia-ml-py` is not installed.
+        RuntimeError: NVML cannot be started, for example without a driver.
     """
 
     def __init__(self, nvml: ModuleType | Any = None, visible: str | None = None) -> None:
@@ -39,10 +39,10 @@ class NvmlReader:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "") if visible is None else visible
         self._visible = [name.strip() for name in visible.split(",") if name.strip()]
         self._handles: dict[int, Any] = {}
-        self.notes: dict[int, str] = {}  # by the number of a GPU: why a figure of it is missing
+        self.notes: dict[int, str] = {}  # by GPU number: the reason for a missing metric
 
     def read(self, index: int) -> GpuFigures:
-        """The figures of the GPU that is number `index` among the visible ones."""
+        """The metrics of the visible GPU with number `index`."""
         nvml = self._nvml
         handle = self._handles.get(index)
         if handle is None:
@@ -73,12 +73,12 @@ class NvmlReader:
             return self._nvml.nvmlDeviceGetHandleByUUID(name)
         except self._nvml.NVMLError:
             found = [handle for uuid, handle in self._identities(mig=name.startswith("MIG-")) if uuid.startswith(name)]
-            if len(found) != 1:  # CUDA takes the beginning of an identity where it is the only one
+            if len(found) != 1:  # CUDA accepts a unique prefix of a UUID
                 raise
             return found[0]
 
     def _identities(self, *, mig: bool) -> Iterator[tuple[str, Any]]:
-        """The identity and handle of every GPU, or of every MIG slice."""
+        """The UUID and handle of every GPU, or of every MIG slice."""
         nvml = self._nvml
         for number in range(nvml.nvmlDeviceGetCount()):
             gpu = nvml.nvmlDeviceGetHandleByIndex(number)
@@ -91,7 +91,7 @@ class NvmlReader:
                     yield _text(nvml.nvmlDeviceGetUUID(part)), part
 
     def _whole(self, handle: object) -> object:
-        """The GPU that a MIG slice belongs to; the GPU itself otherwise."""
+        """The GPU of a MIG slice; otherwise the GPU itself."""
         nvml = self._nvml
         if not hasattr(nvml, "nvmlDeviceIsMigDeviceHandle") or not self._ask(
             lambda: nvml.nvmlDeviceIsMigDeviceHandle(handle)

@@ -1,4 +1,4 @@
-"""A profile that was recorded elsewhere, read in one pass and joined to the HLO that it carries."""
+"""Profiles recorded elsewhere, read in one pass and joined to their HLO."""
 
 import re
 from collections import Counter, defaultdict
@@ -44,30 +44,29 @@ from workbench.records.run import EventRecord
 _TRACES = ("*.trace.json.gz", "*.trace.json", "trace.json.gz", "trace.json")
 _GROUPS = re.compile(r"replica_groups=(?:\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|\{\{[\d,{}]*\}\})")
 _MOST_HLO_BYTES = 32 * 2**20
-_MOST_LISTED = 20  # programs in an error
-_MOST_TEXT = 1000  # letters of one instruction
+_MOST_LISTED = 20  # programs listed in an error
+_MOST_TEXT = 1000  # characters of one instruction
 
 
 def open_profile(path: str | Path, program: object = None, *, max_events: int = 20_000) -> ProfileRecord:
-    """Opens a profile that was recorded on other devices: seconds of every operation, device, program and line.
+    """Opens a recorded profile: seconds of every operation, device, program and line.
 
-    Reads what `jax.profiler` and XProf write, of any number of hosts, and the HLO that it carries. The file is read as
-    a stream: memory grows with the number of different operations and with `max_events`, not with the file.
+    Reads profiles of `jax.profiler` and XProf from any number of hosts, with their HLO. Files are streamed: memory
+    grows with the number of different operations and with `max_events`, not with the file size.
 
     Args:
         path: A log directory of TensorBoard or XProf (its newest recording), a `*.xplane.pb`, or a `trace.json.gz`.
-        program: A name reads one program of the profile alone: one of `profile.programs`, or the name of its module
-            where only one has it. A `Traced`, a `ProgramRecord` or a `ModuleRecord` is the same program here, to join
-            by: its HLO is used where the profile carries none of that name.
-        max_events: Events kept for the time line, evenly over the devices; sums always count all.
+        program: A name selects one program of the profile: one of `profile.programs`, or a unique module name. A
+            `Traced`, a `ProgramRecord` or a `ModuleRecord` is the same program in this process: its HLO is used if the
+            profile has no HLO of that name.
+        max_events: Maximum number of events in the timeline, evenly over the devices; sums always count all events.
 
     Returns:
-        The profile. `joined` is the share of events that are instructions of the HLO, `unjoined` names all others;
-        `notes` say what is missing. Nothing in it is predicted but `predicted_seconds`.
+        The profile. `joined` is the share of events that are instructions of the HLO, `unjoined` names all other
+        events; `notes` list missing data. Only `predicted_seconds` is predicted; all other values are measured.
 
     Raises:
-        ProfileError: there is no profile, nothing in it can be read, no event in it is of a device, or it holds no
-            program of that name, or several.
+        ProfileError: there is no profile, it is unreadable, it has no device events, or no unique program of that name.
 
     Example:
         >>> import jax, tempfile
@@ -102,8 +101,8 @@ def _require_one_program(read: ProfileReader, asked: str, name: str) -> None:
     more = f", and {len(listed) - _MOST_LISTED} more" if len(listed) > _MOST_LISTED else ""
     fact = f"{len(found)} programs of it have this name" if found else "none of its programs has this name"
     msg = (
-        f"`open_profile` was given program={asked!r} for `{name}`; {fact}: {table}{more}. One program is read by its "
-        "whole name, or by its module's where only one has it: pass one of these names, or leave it out to read all."
+        f"`open_profile` was given program={asked!r} for `{name}`; {fact}: {table}{more}. A program is selected by "
+        "its full name, or by a unique module name: pass one of these names, or omit `program` to read all."
     )
     raise ProfileError(msg)
 
@@ -114,15 +113,15 @@ def _files(path: Path) -> list[Path]:
     if not path.exists():
         msg = (
             f"`open_profile` was given `{path}`, which does not exist. It opens a log directory, a `*.xplane.pb` or a "
-            "`*.trace.json.gz`: give the path that `jax.profiler.start_trace` was given."
+            "`*.trace.json.gz`: pass the same path as to `jax.profiler.start_trace`."
         )
         raise ProfileError(msg)
     found = sorted(path.rglob("*.xplane.pb")) or sorted({file for name in _TRACES for file in path.rglob(name)})
     if not found:
         msg = (
-            f"`open_profile` was given the directory `{path}`, which holds no `*.xplane.pb` and no `*.trace.json.gz`. "
-            "JAX writes them below `plugins/profile/<date>/` when `jax.profiler.stop_trace()` is called: give the "
-            "directory that `start_trace` was given, after the trace was stopped."
+            f"`open_profile` was given the directory `{path}`, which contains no `*.xplane.pb` and no "
+            "`*.trace.json.gz`. JAX writes them below `plugins/profile/<date>/` when `jax.profiler.stop_trace()` is "
+            "called: stop the trace, then pass the same directory as to `start_trace`."
         )
         raise ProfileError(msg)
     newest = max(found, key=lambda file: (file.stat().st_mtime, file.parent.name)).parent
@@ -137,26 +136,27 @@ def _given_modules(program: Argument) -> list[ModuleRecord]:
     module = program if isinstance(program, ModuleRecord) else getattr(program, "module", None)
     if not isinstance(module, ModuleRecord):
         msg = (
-            f"`open_profile` was given program={type(program).__name__}, which holds no compiled module. Seconds are "
-            "joined to HLO instructions: pass `wb.trace(fn)(*args)`, what its `inspect()` returns, or leave it out."
+            f"`open_profile` was given program={type(program).__name__}, which has no compiled module. Seconds are "
+            "joined to HLO instructions: pass `wb.trace(fn)(*args)` or the result of its `inspect()`, or omit "
+            "`program`."
         )
         raise ProfileError(msg)
     return [module]
 
 
 class _Recorder:
-    """Makes the record of what was read."""
+    """Makes the record of the profile."""
 
     def __init__(self, read: ProfileReader) -> None:
         self._read = read
 
     def record(self, name: str, files: Sequence[Path]) -> ProfileRecord:
-        """Everything that was read, joined to HLO."""
+        """The profile data, joined to HLO."""
         if not self._read.sums and not self._read.unjoined:
             msg = (
-                f"`open_profile` was given `{name}`, in which no device left an event (planes of hosts alone). "
-                f"{' '.join(self._read.notes)} Seconds are read from planes of devices: record with their tracer on "
-                "(`jax.profiler.trace`, as it is by default), around calls that are waited for."
+                f"`open_profile` was given `{name}`, which has no events of a device (only planes of hosts). "
+                f"{' '.join(self._read.notes)} Seconds are read from planes of devices: record with the device tracer "
+                "on (the default of `jax.profiler.trace`), around calls that block until ready."
             )
             raise ProfileError(msg)
         chip = next((device.chip for device in self._read.devices.values() if device.chip), None)
@@ -187,7 +187,7 @@ class _Recorder:
         )
 
     def _take_from_containers(self, modules: Mapping[str, ModuleRecord]) -> None:
-        """Leaves a loop, call or branch its own seconds: on a CPU its event encloses those of what runs inside."""
+        """Subtracts inner operations from loops, calls and branches: CPU events enclose them."""
         for program, module in modules.items():
             inside: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
             for instruction in module.instructions:
@@ -253,7 +253,7 @@ class _Recorder:
             return given, "given" if given else "unreadable", (str(error)[:300],)
 
     def _with_groups(self, program: str, text: str) -> str:
-        """The HLO with the groups of its collectives, which a profile keeps in the names of its events alone."""
+        """Adds collective groups to the HLO, which a profile stores only in event names."""
         for (owner, name), total in self._read.sums.items():
             if owner != program or not COLLECTIVES.match(name):
                 continue
@@ -274,10 +274,10 @@ class _Recorder:
         accessed = fact_of(facts, "bytes_accessed", "raw_bytes_accessed")
         if instruction is not None:
             flops, accessed = instruction.flops, float(instruction.accessed_bytes)
-            if instruction.opcode == "custom-call" and not flops:  # a kernel whose work HLO does not say
+            if instruction.opcode == "custom-call" and not flops:  # a kernel whose work is not in the HLO
                 flops = None
         kind = kind_of(name, category, instruction)
-        if kind == "copy":  # it works at the same time as others, so that its own seconds are no measure of its rate
+        if kind == "copy":  # it overlaps with other operations, so its seconds do not measure its rate
             accessed = None
         dtype = dtype_of(instruction, module) if instruction and module else dtype_of_text(str(facts.get("long_name") or
                        facts.get("shape_with_layout") or ""))  # fmt: skip
@@ -389,7 +389,7 @@ class _Recorder:
         for program, held in lost.items():
             found.append(
                 UnjoinedRecord(
-                    kind=f"operations of {program or 'no program'}, whose instruction is in no HLO",
+                    kind=f"operations of {program or 'no program'} without an instruction in HLO",
                     events=sum(operation.events for operation in held),
                     seconds=sum(operation.seconds for operation in held),
                     names={operation.name: operation.seconds for operation in held[:5]},
@@ -427,8 +427,8 @@ class _Recorder:
         share = own / (own + others) if own + others else 0.0
         return (
             f"Only {self._read.only} is read: {share:.1%} of the seconds of all programs. Left out are "
-            f"{len(self._read.left_out)} other programs (between runs of this one their seconds are the devices' "
-            "other time), asynchronous operations, waiting, and what belongs to no program."
+            f"{len(self._read.left_out)} other programs (between runs of this program, their seconds count as the "
+            "devices' other time), asynchronous operations, waiting, and events without a program."
         )
 
     def _final_notes(self, operations: Sequence[ProfiledOperationRecord]) -> Iterator[str]:
@@ -437,9 +437,9 @@ class _Recorder:
         total = sum(device.events for device in self._read.devices.values())
         if total > self._read.max_events:
             kept = self._read.max_events
-            yield f"The time line holds the first {kept} of {total} events; all sums count every event."
+            yield f"The timeline contains the first {kept} of {total} events; all sums count every event."
         if ordered := sum(bool(name) for name in self._read.graph_names.values()):
-            yield f"The instructions of {ordered} kernels in command buffers (CUDA graphs) follow from their order."
+            yield f"The instructions of {ordered} kernels in command buffers (CUDA graphs) are inferred from order."
         if any(kind == COMMAND_BUFFERS for kind, _ in self._read.unjoined):
             yield COMMAND_BUFFER_NOTE
         elif not operations and any(device.platform == "gpu" for device in self._read.devices.values()):
@@ -449,13 +449,13 @@ class _Recorder:
         for program in {operation.program for operation in operations if not operation.joined}:
             if not any(operation.joined for operation in operations if operation.program == program):
                 yield (
-                    f"The profile carries no HLO of {program or 'unnamed programs'}: FLOPs and lines of its operations "
-                    "are those that the profile itself states. Give `program=` to join it to the program here."
+                    f"The profile has no HLO of {program or 'unnamed programs'}: FLOPs and lines of its operations "
+                    "are taken from the profile. Pass `program=` to join it to a program in this process."
                 )
 
 
 def _text_of(instruction: InstructionRecord | None, module: ModuleRecord | None) -> str:
-    """An instruction as a line of HLO: result, opcode, and every operand with its shape."""
+    """Formats an instruction as a line of HLO: result, opcode, and operands with shapes."""
     if instruction is None or module is None:
         return ""
     shapes = {each.name: each.shape for each in module.instructions} if instruction.operands else {}

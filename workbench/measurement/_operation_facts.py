@@ -1,4 +1,4 @@
-"""Facts of one operation of a profile: its category, kind, dtype and line."""
+"""Facts about a profiled operation: category, kind, dtype and line."""
 
 import re
 from collections.abc import Mapping
@@ -26,17 +26,17 @@ def module_name(program: str) -> str:
     return match[1] if match else program
 
 
-_LATEST: list[tuple[ModuleRecord, dict[str, InstructionRecord]]] = []  # one; operations come module by module
+_LATEST: list[tuple[ModuleRecord, dict[str, InstructionRecord]]] = []  # one module; operations come module by module
 
 
 def instructions_of(module: ModuleRecord) -> dict[str, InstructionRecord]:
-    if not _LATEST or _LATEST[0][0] is not module:  # by the object, which lives: an `id` alone may be another's later
+    if not _LATEST or _LATEST[0][0] is not module:  # holds the object, because a bare `id` may be reused
         _LATEST[:] = [(module, {instruction.name: instruction for instruction in module.instructions})]
     return _LATEST[0][1]
 
 
 def category_of(instruction: InstructionRecord, module: ModuleRecord) -> str:
-    """As XLA's `HloInstruction::ToCategory` names it, which is what XProf shows."""
+    """Returns the category of XLA's `HloInstruction::ToCategory`, which XProf shows."""
     opcode = instruction.opcode
     if opcode == "fusion":
         match = re.search(rf"%?{re.escape(instruction.name)} = [^\n]*?kind=k(\w+)", module.text)
@@ -52,7 +52,7 @@ def kind_of(name: str, category: str, instruction: InstructionRecord | None) -> 
 
 
 def dtype_of(instruction: InstructionRecord, module: ModuleRecord) -> str:
-    """The type in which it computes: that of the operands of its matrix product, or else of its largest array."""
+    """Compute dtype: of the operands of its matrix product, or else of its largest array."""
     inside = [i for i in module.instructions if i.computation in instruction.calls] if instruction.calls else []
     product = next((i for i in inside if i.opcode in ("dot", "convolution")), instruction)
     where = {i.name: i for i in inside} if product is not instruction else instructions_of(module)
@@ -61,7 +61,7 @@ def dtype_of(instruction: InstructionRecord, module: ModuleRecord) -> str:
 
 
 def dtype_of_text(text: str) -> str:
-    """The type of the largest array in a text of shapes."""
+    """The dtype of the largest array in a text of shapes."""
     best, most = "", -1
     for dtype, dimensions in _ELEMENTS.findall(text):
         size = 1

@@ -1,4 +1,4 @@
-"""A profile of the devices, captured while a function runs."""
+"""Device profiles, captured while a function runs."""
 
 import threading
 from collections import Counter
@@ -18,23 +18,23 @@ from workbench.errors import EngineError, ProfileError
 from workbench.measurement._device_events import DeviceEvent, ModuleRun, OtherEvent, first_moment, read_plane
 from workbench.measurement._xplane import WireError, read_space
 
-# JAX profiles one thing at a time: other threads wait, unless the one that measures waits for them.
+# JAX supports one profile at a time: other threads wait, unless the measuring thread waits for them.
 _TURN = threading.RLock()
 _PATIENCE_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Activity of the devices while a function ran, in order of time. `result` is the function's result."""
+    """Device activity during a function call, in time order; `result` is the function's result."""
 
     events: tuple[DeviceEvent, ...]
     source: Literal["memory", "directory"]
-    others: tuple[OtherEvent, ...] = ()  # on devices, without an instruction: copies, waiting, what overlaps
-    runs: tuple[ModuleRun, ...] = ()  # whole programs, where the profile has them (TPU)
+    others: tuple[OtherEvent, ...] = ()  # device events without an instruction: copies, waiting, overlapping work
+    runs: tuple[ModuleRun, ...] = ()  # whole programs, if the profile has them (TPU)
     result: object = field(default=None, repr=False, compare=False)
 
     def modules(self) -> dict[str, int]:
-        """Number of events of every HLO module that ran."""
+        """Number of events per HLO module."""
         counts: dict[str, int] = {}
         for event in self.events:
             counts[event.module] = counts.get(event.module, 0) + 1
@@ -42,26 +42,26 @@ class Profile:
 
     @property
     def other_events(self) -> int:
-        """Events on devices that take time of their own and name no instruction."""
+        """Device events without an instruction that do not overlap with others."""
         return sum(not event.overlaps for event in self.others)
 
 
 def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "directory"] | None = None) -> Profile:
-    """Runs `fn` once and returns what every device did meanwhile, instruction by instruction.
+    """Runs `fn` once and returns the instructions that every device executed.
 
     A second thread waits up to five minutes for the first.
-    Nothing is written to the disk where this JAX can hand the profile over in memory; elsewhere the public profiler
-    writes to a temporary directory, which is read back and removed. The outputs of `fn` are waited for.
+    If this JAX can return the profile in memory, nothing is written to disk. Otherwise the public profiler writes to a
+    temporary directory, which is read and removed. The call blocks until the outputs of `fn` are ready.
 
     Args:
-        fn: What to run, without arguments. Compile beforehand what should not be profiled.
-        through: Force one of the two ways; None takes the one in memory if this JAX has it.
+        fn: Function without arguments. Compile beforehand, unless compilation should be profiled.
+        through: "memory" or "directory"; None uses memory if this JAX supports it.
 
     Returns:
-        The events of all devices, and the result of `fn`. No events: `fn` ran nothing on a device.
+        The events of all devices, and the result of `fn`. Without events, `fn` ran nothing on a device.
 
     Raises:
-        EngineError: another profile is being captured, or `through="memory"` cannot be had.
+        EngineError: another profile is being captured, or `through="memory"` is not supported.
 
     Example:
         >>> import jax
@@ -85,8 +85,8 @@ def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "direct
             return _read(files, result, "directory")
     except ProfilerBusyError as error:
         msg = (
-            f"`capture_profile` could not start the profiler ({error}). JAX profiles one thing at a time in a process: "
-            "wait for the other measurement, or stop it with `jax.profiler.stop_trace()`."
+            f"`capture_profile` could not start the profiler ({error}). JAX supports one profile at a time in a "
+            "process: wait for the other measurement, or stop it with `jax.profiler.stop_trace()`."
         )
         raise EngineError(msg) from error
     finally:
@@ -100,7 +100,7 @@ def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "direct
 
 
 class RunningProfile:
-    """A profile that began now and ends in another thread; nothing is waited for at its beginning.
+    """A profile that starts without waiting, and ends in another thread.
 
     Raises:
         EngineError: another profile is being captured.
@@ -110,24 +110,24 @@ class RunningProfile:
         try:
             self._end = start_profile()
         except ProfilerBusyError as error:
-            msg = f"a profile could not begin ({error}). JAX profiles one thing at a time in a process."
+            msg = f"a profile could not start ({error}). JAX supports one profile at a time in a process."
             raise EngineError(msg) from error
 
     def stop(self) -> Profile:
-        """The events of all devices since the beginning, those of earlier and later calls included."""
+        """Ends the profile; returns all device events since its start, also of other calls."""
         try:
             return _read(self._end(), None, "memory")
         except ProfilerBusyError as error:
-            msg = f"a profile was lost ({error}). JAX profiles one thing at a time in a process."
+            msg = f"a profile was lost ({error}). JAX supports one profile at a time in a process."
             raise EngineError(msg) from error
 
 
 def _let_finish() -> None:
-    """Waits for what was started before, whose last events would be taken for those of the profiled function."""
+    """Waits for earlier work, whose last events would be attributed to the profiled function."""
     for array in jax.live_arrays():
         try:
             array.block_until_ready()
-        except RuntimeError:  # deleted meanwhile, or the result of a computation that failed
+        except RuntimeError:  # deleted in the meantime, or the result of a failed computation
             continue
 
 
@@ -138,7 +138,7 @@ def _read(spaces: Iterable[bytes], result: object, source: Literal["memory", "di
     for space in spaces:
         try:
             planes = read_space(space).planes
-        except ProfileError:  # a profile of nothing holds no plane
+        except ProfileError:  # an empty profile has no plane
             continue
         moment = first_moment(planes)
         for plane in planes:
@@ -147,7 +147,7 @@ def _read(spaces: Iterable[bytes], result: object, source: Literal["memory", "di
                     kinds = (
                         events if isinstance(found, DeviceEvent) else runs if isinstance(found, ModuleRun) else others
                     )
-                    kinds.append(found)  # pyright: ignore[reportArgumentType] -- the list of its own type
+                    kinds.append(found)  # pyright: ignore[reportArgumentType] -- a list of jaxlib's type
             except WireError as error:
                 msg = f"`capture_profile` received a profile that it cannot read: {error}. Measure once more."
                 raise EngineError(msg) from error
@@ -163,10 +163,10 @@ def _read(spaces: Iterable[bytes], result: object, source: Literal["memory", "di
 
 
 def describe_others(others: Iterable[OtherEvent]) -> list[str]:
-    """One sentence per kind of event that is no execution of an instruction, most seconds first.
+    """Describes events that are not executions of instructions, by kind, most seconds first.
 
     Args:
-        others: Of all devices.
+        others: Such events of all devices.
 
     Example:
         >>> describe_others([OtherEvent(0, "memory copies and fills", "memcpy", 0.0, 0.5)])

@@ -1,4 +1,4 @@
-"""Adds up what the files of a profile say, in one pass and with memory for the different operations only."""
+"""Sums the events of profile files in one pass, with memory only per distinct operation."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,9 +38,9 @@ class MeasuredSum:
     category: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
     events: int = 0
-    nested: bool = False  # the seconds of what runs inside are left out already
+    nested: bool = False  # already without the seconds of operations inside
     executions: float = 0.0
-    kernel: str = ""  # the first, of a GPU
+    kernel: str = ""  # name of the first kernel, on a GPU
     first: float = 0.0  # its beginning
     seconds: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
 
@@ -64,7 +64,7 @@ class MeasuredDevice:
 
 
 class ThinnedLine:
-    """Points over time in the order in which they come: every second one is dropped when there are too many."""
+    """Points over time; if there are too many, every second point is dropped."""
 
     def __init__(self, most: int = 4096) -> None:
         self.points: list[tuple[float, int]] = []
@@ -82,22 +82,24 @@ class ThinnedLine:
 
 
 class ProfileReader:
-    """Adds up what the files say.
+    """Sums the events of profile files.
 
     Args:
-        max_events: Kept for the time line, per device.
-        given: Modules to join by.
-        only: The program to read, by its name or the name of its module; of others only the seconds are counted.
+        max_events: Maximum number of timeline events per device.
+        given: Modules to join events to.
+        only: The program to read, by its name or module name; for other programs only seconds are counted.
     """
 
     def __init__(self, max_events: int, given: Sequence[ModuleRecord], only: str | None = None) -> None:
         self.max_events = max_events
         self.only = only
-        self.left_out: Counter[str] = Counter()  # program -> seconds, of the programs that were not asked for
+        self.left_out: Counter[str] = Counter()  # program -> seconds, of programs that were not selected
         self.given = {module.name: module for module in given}
         self.sums: dict[tuple[str, str], MeasuredSum] = {}  # (program, instruction)
-        self._found: dict[tuple[str, int | None, str], tuple[str, MeasuredSum]] = {}  # the same, by what events say
-        self._between: dict[str, float] = {}  # device -> seconds of other programs since the last event of this one
+        self._found: dict[tuple[str, int | None, str], tuple[str, MeasuredSum]] = {}  # the same, by the names in events
+        self._between: dict[
+            str, float
+        ] = {}  # device -> seconds of other programs since the last event of the selected program
         self.devices: dict[str, MeasuredDevice] = {}
         self.unjoined: dict[tuple[str, bool], tuple[int, float, Counter[str]]] = {}
         self.runs: Counter[str] = Counter()
@@ -109,7 +111,7 @@ class ProfileReader:
         self.graph_names: dict[tuple[str, str], str] = {}  # (program, kernel in a command buffer) -> instruction or ""
 
     def read(self, file: Path, number: int | None) -> None:
-        """Adds one file: one host."""
+        """Adds the file of one host."""
         host = ""
         try:
             if file.name.endswith(".pb"):
@@ -120,10 +122,10 @@ class ProfileReader:
             else:
                 planes, damage = read_trace(file)
         except OSError as error:
-            msg = f"`open_profile` cannot read `{file}` ({error.strerror}). Give a file that you may read."
+            msg = f"`open_profile` cannot read `{file}` ({error.strerror}). Pass a file that you can read."
             raise ProfileError(msg) from error
         if damage:
-            self.notes.append(f"{file.name} is damaged ({damage}); the part before it is read")
+            self.notes.append(f"{file.name} is damaged ({damage}); the part before the damage was read")
         host = host or (file.name.split(".")[0] if number is not None else "")
         if host:
             self.hosts.append(host)
@@ -133,7 +135,7 @@ class ProfileReader:
             try:
                 self._plane(plane, place, origin)
             except (WireError, TypeError, AttributeError, ValueError) as error:
-                self.notes.append(f"{file.name}: plane `{plane.name}` is damaged ({error}); its first events are read")
+                self.notes.append(f"{file.name}: plane `{plane.name}` is damaged ({error}); its first events were read")
             if isinstance(plane, Plane):
                 plane.forget()
 
@@ -200,7 +202,7 @@ class ProfileReader:
             )
 
     def _is_of_chosen(self, event: DeviceEvent, where: str) -> bool:
-        """Returns whether the next event on its device belongs to the chosen program; other events are summed."""
+        """Returns whether an event belongs to the selected program; other events are summed."""
         program = program_name(event.module, event.program)
         if self.only in (program, event.module):
             device = self.devices.setdefault(where, MeasuredDevice(where.rsplit("/", 1)[-1].split(":")[0]))
@@ -218,7 +220,7 @@ class ProfileReader:
         return program, self.sums.setdefault((program, event.name), found)
 
     def name_graphs(self, program: str, module: ModuleRecord | None) -> None:
-        """Gives kernels of command buffers the names of their instructions; the others are joined to nothing."""
+        """Renames command-buffer kernels to their instructions; unknown kernels stay unjoined."""
         of_program = {name: total for (owner, name), total in self.sums.items() if owner == program}
         graphs = {name: total for name, total in of_program.items() if name.startswith(GRAPH)}
         names: dict[str, str] = {}
@@ -303,7 +305,7 @@ class ProfileReader:
                 self.protos[kind.name] = proto
 
     def _allocations(self, plane: Plane, place: str, origin: int) -> None:
-        """Reports of allocators; on TPUs, arrays do not include the bytes that a program reserves."""
+        """Reads allocator reports; on TPUs, array bytes do not include program reservations."""
         for line in plane.lines():
             for event in plane.events(line, kinds=("MemoryAllocation", "MemoryDeallocation")):
                 stats = event.stats

@@ -1,4 +1,4 @@
-"""Measured seconds on the call tree of a program."""
+"""Measured seconds in the call tree of a program."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -15,15 +15,15 @@ UNKNOWN = "measured, but not found in the program"
 def measured_tree(
     tree: CallTreeRecord, operations: Iterable[ProfiledOperationRecord], module: ModuleRecord | None = None
 ) -> CallTreeRecord:
-    """The tree with the measured seconds of every operation on the nodes that it came from.
+    """Adds the measured seconds of every operation to its nodes in the tree.
 
-    An instruction that the compiler fused from several lines shares its seconds as the tree shares its instructions.
-    What the tree lacks becomes a node of its own, so that the root's seconds are all seconds.
+    The seconds of an instruction that was fused from several lines are shared in the same proportions as in the tree.
+    Operations without a node get a separate node, so that the root contains all seconds.
 
     Args:
-        tree: Of the compiled module.
-        operations: Of the same program, measured.
-        module: The program. With it, an asynchronous copy that the compiler made counts where its value was made.
+        tree: Call tree of the compiled module.
+        operations: Measured operations of the same program.
+        module: The program. With it, an asynchronous copy made by the compiler counts at the node of the copied value.
     """
     made = {i.name: i.operands[:1] for i in module.instructions} if module is not None else {}
     places: dict[str, list[tuple[int, float]]] = {}
@@ -32,11 +32,13 @@ def measured_tree(
             places.setdefault(name, []).append((node.id, share))
     own: dict[int, dict[str, float]] = {}
     lost: list[ProfiledOperationRecord] = []
-    ends: dict[int, str] = {}  # of operations whose start has a node, the kind whose seconds count there
+    ends: dict[int, str] = {}  # for `-start` nodes: the `-done` operation whose seconds are added
     for operation in operations:
         found = places.get(operation.name, [])
         name = operation.name
-        for _ in range(_HOPS if _COPY.match(name) else 0):  # from the end of a copy to its start, and to what it copies
+        for _ in range(
+            _HOPS if _COPY.match(name) else 0
+        ):  # from the end of a copy to its start, and to the copied value
             if found or not made.get(name):
                 break
             (name,) = made[name]
@@ -52,7 +54,7 @@ def measured_tree(
     nodes = list(tree.nodes)
     nodes += _lost_nodes(lost, len(nodes), own)
     sums: dict[int, dict[str, float]] = {number: dict(seconds) for number, seconds in own.items()}
-    for node in reversed(nodes):  # parents come before their children
+    for node in reversed(nodes):  # parents precede their children
         if node.parent is not None and node.id in sums:
             _add(sums.setdefault(node.parent, {}), sums[node.id], 1.0)
     return tree.replace(
@@ -68,11 +70,11 @@ def measured_tree(
 
 
 def tree_of_names(name: str, operations: Iterable[ProfiledOperationRecord]) -> CallTreeRecord:
-    """A tree made of the names that the profile itself gives its operations, where there is no HLO to read.
+    """Makes a tree from the operation names in the profile, if HLO is missing.
 
     Args:
-        name: Of the program.
-        operations: Measured, with `op_name` such as "jit(step)/decoder/dot_general".
+        name: Name of the program.
+        operations: Measured operations, with `op_name` such as "jit(step)/decoder/dot_general".
     """
     children: dict[tuple[str, ...], dict[str, None]] = {(): {}}
     leaves: dict[tuple[str, ...], list[ProfiledOperationRecord]] = {}
@@ -114,7 +116,7 @@ def tree_of_names(name: str, operations: Iterable[ProfiledOperationRecord]) -> C
     return CallTreeRecord(
         made_from="compiled",
         nodes=tuple(nodes),
-        notes=("from the names in the profile: the profile has no HLO of this program",),
+        notes=("from operation names: the profile has no HLO of this program",),
     )
 
 

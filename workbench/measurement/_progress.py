@@ -14,14 +14,14 @@ _SHOWN_METRICS = 3
 
 
 class Progress:
-    """A bar with the first metrics behind it (per-client ones by their mean) and the number of problems."""
+    """A progress bar with the first metrics (per-client metrics averaged) and the number of problems."""
 
     def __init__(self, rounds: int | None, finished: int, *, shown: bool, unit: str = "round") -> None:
         self._bar: std.tqdm | None = None
         self._problems = 0
         if shown:
             with needs_library("tqdm", needed_for="A progress bar (`progress=True`)"):
-                from tqdm.auto import tqdm  # chooses between terminal and notebook when it is imported
+                from tqdm.auto import tqdm  # detects terminal or notebook at import
 
             self._bar = tqdm(total=rounds, initial=finished, unit=unit)
 
@@ -38,7 +38,7 @@ class Progress:
         self._bar.update()
 
     def close(self, status: str) -> None:
-        """Leaves the bar as it is, with the reason if the run ended early."""
+        """Closes the bar, with the reason if the run ended early."""
         if self._bar is None:
             return
         if status != "finished":

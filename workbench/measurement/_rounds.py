@@ -1,4 +1,4 @@
-"""Drives rounds: progress, history, early stop, checkpoints, resume."""
+"""Runs rounds: progress, history, early stop, checkpoints, resume."""
 
 import asyncio
 import contextlib
@@ -36,29 +36,29 @@ Callback = Callable[["Run", RoundRecord], Any]
 
 
 class RoundEngine(Protocol):
-    """Interface of the engines of `workbench.engines` that run a step elsewhere."""
+    """Interface of the engines in `workbench.engines` that `run_rounds` can use."""
 
     def run(self, fn: Callable, *args: object) -> RunRecord:
-        """A record of the run, whose `results` are what `fn` returns."""
+        """Runs `fn`; the `results` of the record are its return value."""
         ...
 
 
 class _Finished(NamedTuple):
-    """State after a round, exchanged as a whole so that an interrupt finds the old or the new state."""
+    """State after a round, replaced atomically, so that interrupts see the old or the new state."""
 
     state: PyTree[Array]
-    rounds: int  # as many of the run's records are finished rounds
+    rounds: int  # number of the run's records that are finished rounds
 
 
 class Run:
-    """Rounds that are driven one by one; can be watched, paused and stopped from any thread, and awaited.
+    """A run of rounds; can be watched, paused, stopped from any thread, and awaited.
 
     Args:
         step, state, rounds and all options: As for `run_rounds`, which makes a run and starts it.
 
     Raises:
-        MeasureError: `rounds`, `keep` or `checkpoint_every` is out of range, or `checkpoint_dir` holds rounds that may
-            not be resumed.
+        MeasureError: `rounds`, `keep` or `checkpoint_every` is out of range, or `checkpoint_dir` has rounds and
+            `resume` is False.
         DataError: no checkpoint in `checkpoint_dir` fits the state.
 
     Example:
@@ -118,8 +118,8 @@ class Run:
         self._pending: tuple[Any, Any, float] | None = None
         self._interrupt: KeyboardInterrupt | None = None
         self._saved = 0
-        self._writing = 0  # the newest round whose checkpoint was begun: an interrupt may come before it is there
-        self._resumed_from: int | None = 0  # the newest round of the folder when this run last looked
+        self._writing = 0  # the newest round whose checkpoint was started: an interrupt may leave it unfinished
+        self._resumed_from: int | None = 0  # the newest round in the folder when this run last read it
         self._records: list[RoundRecord] = []
         self._last = _Finished(state, 0)
         self._take_up(resume)
@@ -132,7 +132,7 @@ class Run:
 
     @property
     def finished(self) -> int:
-        """Number of finished rounds, those before a resume counted in."""
+        """Number of finished rounds, including rounds before a resume."""
         return self._last.rounds
 
     @property
@@ -142,7 +142,7 @@ class Run:
 
     @property
     def problems(self) -> tuple[ProblemRecord, ...]:
-        """Problems that did not end the run: metrics that are not finite, checkpoints, callbacks."""
+        """Problems that did not end the run: non-finite metrics, failed checkpoints or callbacks."""
         in_rounds = [problem for record in self._records[: self._last.rounds] for problem in record.problems]
         return tuple(sorted([*in_rounds, *self._problems], key=lambda problem: problem.round))
 
@@ -151,22 +151,22 @@ class Run:
         """The state after the last finished round.
 
         Raises:
-            EngineError: the step donates its state, and a round that failed took it along.
+            EngineError: the step donates its state, and a failed round has consumed it.
         """
         if _gone(self._last.state):
             where = f" Round {self._saved} is on disk: use `load_checkpoint`." if self._saved else ""
             msg = (
                 f"`run.state` was asked for the state after {self.finished} rounds, but `step` donates its state, and "
-                "the next round, which did not finish, has taken its memory. A donated array cannot be read "
+                "the next round, which did not finish, has reused its memory. A donated array cannot be read "
                 f"again.{where} Run with `checkpoint_dir`, or without donation, to keep it."
             )
             raise EngineError(msg)
         return self._last.state
 
     def start(self, *, background: bool = False) -> Self:
-        """Runs the rounds that are left; a run that was stopped or has failed goes on after its last finished round.
+        """Runs the remaining rounds; a stopped or failed run continues after its last finished round.
 
-        A background run takes the mesh of `jax.set_mesh` and the context variables along, but no other settings of the
+        A background run inherits the mesh of `jax.set_mesh` and the context variables, but no other settings of the
         calling thread.
 
         Raises:
@@ -176,14 +176,14 @@ class Run:
         if self._status in ("running", "paused"):
             msg = (
                 f"`start` was asked of a run that is {self._status} (round {self.finished} of {self.rounds}). A run "
-                "goes on in one thread at a time: `pause()`, `resume()` or `wait()` for this one, or make another."
+                "can only run in one thread: `pause()`, `resume()` or `wait()` for this run, or make another."
             )
             raise MeasureError(msg)
         if refused := _jax_compat.waits_forever("`run_rounds`"):
             raise MeasureError(refused)
         if _gone(self._last.state) and self._saved:
             self._take_up(resume=True)
-        _ = self.state  # a donated state would end the process inside JAX: refused here
+        _ = self.state  # refuse a donated state, which would crash inside JAX
         try:
             if self._checkpoints is not None:
                 self._lock_folder(self._checkpoints)
@@ -200,7 +200,7 @@ class Run:
         if not background:
             try:
                 self._drive()
-            except KeyboardInterrupt as error:  # a second one, at whatever place it came
+            except KeyboardInterrupt as error:  # a second interrupt, at any place
                 self._interrupt = error
             finally:
                 self._settle("interrupted")
@@ -208,7 +208,9 @@ class Run:
             return self._raise_error()
         mesh, context = jax.sharding.get_mesh(), contextvars.copy_context()
 
-        at_exit = weakref.finalize(self, stop_and_wait, self._controls)  # a thread that is cut off in JAX aborts Python
+        at_exit = weakref.finalize(
+            self, stop_and_wait, self._controls
+        )  # a thread that is killed inside JAX aborts Python
 
         def drive() -> None:
             try:
@@ -223,16 +225,16 @@ class Run:
         return self
 
     def stop(self) -> None:
-        """Ends the run after the round that is in progress."""
+        """Ends the run after the current round."""
         self._controls.stop.set()
         self._controls.go.set()
 
     def pause(self) -> None:
-        """Holds the run before its next round."""
+        """Pauses the run before its next round."""
         self._controls.go.clear()
 
     def resume(self) -> None:
-        """Lets a paused run go on."""
+        """Resumes a paused run."""
         self._controls.go.set()
 
     def wait(self, timeout_seconds: float | None = None) -> Self:
@@ -240,24 +242,24 @@ class Run:
 
         Raises:
             RoundError: a round failed.
-            EngineError: it is not over in time; it goes on.
+            EngineError: the run is not over in time; it continues.
         """
         if not self._controls.over.wait(timeout_seconds):
             msg = (
                 f"`wait` gave up after {timeout_seconds:g} s, with {self.finished} of {self.rounds} rounds finished, "
-                f"the run {self._status}. It goes on in the background: wait longer, or `stop()` it."
+                f"the run {self._status}. The run continues in the background: wait longer, or `stop()` it."
             )
             raise EngineError(msg)
         return self._raise_error()
 
     def __await__(self) -> Generator[Any, None, Self]:
-        """Waits without blocking the event loop; starts the run if nobody has."""
+        """Waits without blocking the event loop; starts the run if it is not started."""
         if self._status == "ready":
             self.start(background=True)
         return asyncio.to_thread(self.wait).__await__()
 
     def subscribe(self, callback: Callback) -> Callable[[], None]:
-        """Calls `callback(run, record)` after every round from now on; returns a function that ends this."""
+        """Calls `callback(run, record)` after every round; returns a function that unsubscribes."""
         self._callbacks.append(callback)
 
         def unsubscribe() -> None:
@@ -285,8 +287,8 @@ class Run:
         if not resume:
             msg = (
                 f"`Run` was given resume=False and checkpoint_dir={str(self._checkpoints.directory)!r}, which already "
-                f"holds rounds {known}. Two runs in one folder would mix: pass another folder, empty this one, or "
-                "leave `resume` out to go on from there."
+                f"holds rounds {known}. Two runs must not share a folder: pass another folder, empty this folder, or "
+                "omit `resume` to continue from there."
             )
             raise MeasureError(msg)
         finished, state, history = self._checkpoints.load(self._last.state)
@@ -297,19 +299,19 @@ class Run:
         if self._checkpoints.program not in ("", _program_of(self._step)):
             self._note(
                 f"the checkpoint of round {finished} was written by another step ({self._checkpoints.program}); this "
-                f"one ({_program_of(self._step)}) goes on from its state"
+                f"one ({_program_of(self._step)}) continues from its state"
             )
 
     def _lock_folder(self, checkpoints: Checkpoints) -> None:
-        """Takes the folder for this run, and looks whether another one has written there since it was read."""
+        """Locks the folder, and checks whether another run has written to it since it was read."""
         checkpoints.lock()
         newest = max(checkpoints.rounds(), default=0)
         if self._resumed_from is None or newest in (self._resumed_from, self._writing):
             return
         msg = (
             f"`Run` was given checkpoint_dir={str(checkpoints.directory)!r}, whose newest round was "
-            f"{self._resumed_from} when this run read it and is {newest} now: another run has written there. Going on "
-            "would replace its states: make a new `Run` to go on from them, or pass another folder."
+            f"{self._resumed_from} when this run read it and is {newest} now: another run has written there. "
+            "Continuing would overwrite its states: make a new `Run` to continue from them, or pass another folder."
         )
         raise MeasureError(msg)
 
@@ -324,15 +326,15 @@ class Run:
             self._rescue()
         except Exception as error:
             self.error = self._round_error(error)
-        except BaseException as error:  # `sys.exit()` in a step: nobody would see it in a thread
+        except BaseException as error:  # `sys.exit()` in a step, which would be invisible in a thread
             self.error = self._round_error(error)
             if not background:
                 raise
         finally:
             try:
                 self._save(last=True)
-            except KeyboardInterrupt as error:  # once more, while the last checkpoint was written
-                self._note(f"checkpoint of round {self.finished} was interrupted; it is written when the run goes on")
+            except KeyboardInterrupt as error:  # a second interrupt, while the last checkpoint was written
+                self._note(f"checkpoint of round {self.finished} was interrupted; it is written when the run continues")
                 status, self._interrupt = "interrupted", error
             finally:
                 self._settle(status)
@@ -344,14 +346,14 @@ class Run:
             return
         self._interrupt = None
         interrupt.args = interrupt.args or (
-            f"The run has finished {self.finished} of {self.rounds} rounds. It is `run` of this exception "
-            "(`sys.last_value.run` in a notebook): `run.start()` goes on.",
+            f"The run has finished {self.finished} of {self.rounds} rounds. It is the `run` of this exception "
+            "(`sys.last_value.run` in a notebook): `run.start()` continues.",
         )
         setattr(interrupt, "run", self)  # noqa: B010 -- an exception of Python's own
         raise interrupt
 
     def _settle(self, status: Status) -> None:
-        """The run is over, if nothing has said so yet: `start` and `wait` depend on it."""
+        """Marks the run as over, unless it is marked already: `start` and `wait` depend on it."""
         if self._status not in ("running", "paused"):
             return
         for tracker in list(self._trackers):
@@ -359,7 +361,7 @@ class Run:
         self._status = status
         self._controls.over.set()
         if self._checkpoints is not None:
-            with contextlib.suppress(Exception):  # the folder may be gone
+            with contextlib.suppress(Exception):  # the folder may have been deleted
                 self._resumed_from = max(self._checkpoints.rounds(), default=0)
                 self._checkpoints.close()
 
@@ -393,14 +395,14 @@ class Run:
         if not isinstance(returned, tuple) or len(returned) != 2:
             msg = (
                 f"`run_rounds` was given a step that returned a `{type(returned).__name__}` in round {round}. A step "
-                "returns two things, the next state and the metrics: `return state, {'loss': loss}`."
+                f"returns two values, the next state and the metrics: `return state, {'loss': loss}`."
             )
             raise ProgramError(msg)
         self._pending = (returned[0], received(returned[1]), started)
         return self._commit()
 
     def _commit(self) -> bool:
-        """Waits for the pending round and makes it a finished one; False: its metrics ended the run."""
+        """Waits for the pending round and marks it as finished; False if its metrics end the run."""
         assert self._pending is not None
         state, metrics, started = self._pending
         state, metrics = jax.block_until_ready((state, metrics))
@@ -414,16 +416,16 @@ class Run:
             round=self.finished, seconds=seconds, metrics=values, problems=problems, unix_seconds=time.time()
         )
         done = self._last.rounds
-        self._records[done:] = [record]  # also over one that an interrupt left there
+        self._records[done:] = [record]  # also overwrites a record that an interrupt left there
         self._last = _Finished(state, done + 1)
         self._pending = None
         if self._client_rounds is not None and done >= self._client_rounds:
-            old = done - self._client_rounds  # all before were shortened when they were the oldest
+            old = done - self._client_rounds  # all earlier rounds were already shortened
             self._records[old] = without_clients(self._records[old])
         return True
 
     def _add_evaluation(self) -> None:
-        """Adds the metrics of `evaluate` to the round that has just finished; the round itself is kept if it fails."""
+        """Adds the metrics of `evaluate` to the last round; the round is kept if `evaluate` fails."""
         done = self.finished
         if self._evaluate is None or (done % self._every and done < self.rounds):
             return
@@ -433,14 +435,14 @@ class Run:
             values, problems = read_metrics(found, round=record.round)
         except Exception as error:
             msg = (
-                f"`evaluate` failed after round {record.round}: {type(error).__name__}: {error}. It receives the state "
-                "alone and returns metrics, a dictionary of numbers or arrays. The round itself is finished."
+                f"`evaluate` failed after round {record.round}: {type(error).__name__}: {error}. It receives only the "
+                "state and returns metrics, a dictionary of numbers or arrays. The round itself is finished."
             )
             raise ProgramError(msg) from error
         if both := [name for name in values if name in record.metrics]:
             msg = (
-                f"`evaluate` and the step both returned {', '.join(both)} in round {record.round}. One of the two "
-                'would be lost: name them apart, such as "test loss".'
+                f"`evaluate` and the step both returned {', '.join(both)} in round {record.round}. "
+                'One of the two would be lost: use different names, such as "test loss".'
             )
             raise ProgramError(msg)
         self._records[done - 1] = record.replace(
@@ -448,7 +450,7 @@ class Run:
         )
 
     def _rescue(self) -> None:
-        """After an interrupt: a round whose step has donated the old state can only be finished."""
+        """After an interrupt, finishes a round whose step has donated the old state."""
         if self._pending is not None and _gone(self._last.state):
             self._commit()
 
@@ -459,8 +461,8 @@ class Run:
         self._writing = finished
         try:
             self._checkpoints.save(finished, self.state, self._records, program=_program_of(self._step))
-        except Exception as error:  # a full disk must not take the run along, its state is still in memory
-            kept = f"that of round {self._saved} is kept" if self._saved else "there is none before it"
+        except Exception as error:  # a full disk must not end the run, whose state is still in memory
+            kept = f"the checkpoint of round {self._saved} is kept" if self._saved else "there is no earlier checkpoint"
             reason = (str(error).splitlines() or [""])[0][:300]
             self._note(
                 f"checkpoint of round {finished} could not be written ({type(error).__name__}: {reason}); {kept}"
@@ -490,7 +492,7 @@ class Run:
         program = {"step": self._step, "state": known, "data": data, "key": key, "rounds": self.rounds}
         program |= {"emitted": self._emitted, "evaluate": self._evaluate, "every": self._every}
         if gone:
-            program["cannot"] = "the step donates its state, and the first one is gone"
+            program["cannot"] = "the step donates its state, and the first state is no longer available"
         elif hasattr(data, "__next__"):
             program["cannot"] = "the data are an iterator, which can be read only once"
         for tracker in list(self._trackers):
@@ -508,7 +510,7 @@ class Run:
 
     @staticmethod
     def load(path: str | Path) -> "StoredRun[Run]":
-        """A run that `log=` wrote into a folder: its provenance and history, and `rerun()`.
+        """Reads a run from a folder of `log=`: its provenance and history, and `rerun()`.
 
         Raises:
             DataError: there is no run.
@@ -522,17 +524,17 @@ class Run:
         if not _gone(self._last.state):
             kept = (
                 f"The state and the history of the {self.finished} finished rounds are kept in `error.run` (`.state`, "
-                "`.history`). Repair what failed and go on with `error.run.start()`."
+                "`.history`). Fix the error and continue with `error.run.start()`."
             )
         else:
             kept = (
-                "The step donates its state, and the round that failed has taken its memory. The history of the "
+                "The step donates its state, and the failed round has reused its memory. The history of the "
                 f"{self.finished} finished rounds is kept in `error.run`"
                 + (
-                    f", the state of round {self._saved} on disk: repair what failed and go on from there with "
+                    f", the state of round {self._saved} on disk: fix the error and continue from there with "
                     "`error.run.start()`."
                     if self._saved
-                    else ", their state is lost: repair what failed and start again, with `checkpoint_dir` or without "
+                    else ", their state is lost: fix the error and start again, with `checkpoint_dir` or without "
                     "donation to keep the state next time."
                 )
             )
@@ -570,50 +572,51 @@ def run_rounds(
     engine: RoundEngine | None = None,
     background: bool = False,
 ) -> Run:
-    """Runs `state, metrics = step(state, …)` round after round and returns the run with its history.
+    """Runs `state, metrics = step(state, …)` for many rounds; returns the run with its history.
 
-    Costs the rounds themselves, and per round one wait for the devices and one copy of the metrics to the host.
+    Each round adds one wait for the devices and one copy of the metrics to the host.
 
     Args:
         step: One round. Called as `step(state, round)`, or `step(state, batch)` with `data`; with `key` also the key of
             the round. Returns the next state (any pytree of the same shapes) and metrics: a dictionary of numbers or
             arrays `[]`, `[clients]` or `[clients, steps]`.
         state: The initial state.
-        rounds: How many rounds in all, those before a resume counted in.
-        data: What `step` gets as its second argument: a function of the round, an iterator (one item per round), or
-            anything else, passed as it is. Left out: the number of the round.
+        rounds: Total number of rounds, including rounds before a resume.
+        data: The second argument of `step`: a function of the round, an iterator (one item per round), or any other
+            value, which is passed unchanged. Default: the number of the round.
         key: A PRNG key; round `r` gets `jax.random.fold_in(key, r)` as its last argument.
-        callbacks: Called as `callback(run, record)` after every round; one that raises is removed and noted.
-        checkpoint_dir: Where to keep the states of the last rounds. What is there already is resumed from.
-        keep: How many checkpoints to keep.
-        checkpoint_every: Rounds between checkpoints; the last finished round is written in any case.
-        resume: False makes a `checkpoint_dir` that already holds rounds an error.
-        evaluate: Called as `evaluate(state)` with the state after a round; returns metrics as a step does, which are
-            added to those of the round. Its seconds do not count as those of the round.
-        every: Rounds between evaluations; the last round is evaluated in any case.
-        stop_when: Ends the run after the round for whose record it returns True.
-        client_rounds: Of how many rounds to keep the metrics of every client; of older ones their mean is kept, so
-            that a long run does not fill the memory. None: of all.
-        emitted: Whether what the programs of a round hand out with `emit` counts as metrics too: one value per client,
-            or per client and local step. The first round then compiles the listening program.
-        nonfinite: What to do about a metric that is not finite: "note" it, naming round, metric and client, or "stop"
-            the run with the state before that round.
+        callbacks: Called as `callback(run, record)` after every round; a callback that raises is removed and noted.
+        checkpoint_dir: Folder for the states of the last rounds. The run resumes from an existing checkpoint.
+        keep: Number of checkpoints to keep.
+        checkpoint_every: Rounds between checkpoints; the last finished round is always written.
+        resume: If False, a `checkpoint_dir` that already has rounds is an error.
+        evaluate: Called as `evaluate(state)` with the state after a round; returns metrics like a step, which are added
+            to the metrics of the round. Its seconds do not count for the round.
+        every: Rounds between evaluations; the last round is always evaluated.
+        stop_when: Called with the record of each round; True ends the run.
+        client_rounds: Number of latest rounds that keep the metrics of every client; older rounds keep only the mean,
+            so that long runs need less memory. None: of all.
+        emitted: Whether values that programs `emit` in a round are added to the metrics: one value per client, or per
+            client and local step. The first round then compiles the listening program.
+        nonfinite: Reaction to a non-finite metric: "note" it with round, metric and client, or "stop" the run with the
+            state before that round.
         progress: Whether to show a progress bar.
-        log: Where rounds are written as they finish: trackers (`RunFolder`, `TensorBoardLog`, `WandbLog`, `MlflowLog`,
-            `TrackioLog`, or your own with their three methods), or a folder, which is a registry of runs as JSON lines
+        log: Destinations of finished rounds: trackers (`RunFolder`, `TensorBoardLog`, `WandbLog`, `MlflowLog`,
+            `TrackioLog`, or your own with their three methods), or a folder, a registry of runs as JSON lines
             (`Run.load`, `list_runs`, `workbench runs`).
-        name: Of the run, for trackers; default: that of the step.
-        engine: One of `workbench.engines` that runs the step, a program, instead of a call here. `data` may then be a
-            `ClientReader`, whose clients need not fit in memory: `MeshEngine()` reads them again in every round.
-        background: Whether to return at once and to run in a thread.
+        name: Name of the run, for trackers. Default: the name of the step.
+        engine: An engine of `workbench.engines` that runs the step (a program), instead of a call in this process.
+            `data` may then be a `ClientReader`, whose clients need not fit in memory: `MeshEngine()` reads them again
+            in every round.
+        background: Whether to return at once and run in a thread.
 
     Returns:
         The run: finished, stopped early, or (with `background`) running.
 
     Raises:
-        RoundError: a round failed; `error.run` holds the state and history of the finished rounds.
+        RoundError: a round failed; `error.run` has the state and history of the finished rounds.
         KeyboardInterrupt: Ctrl-C, so that a loop over runs ends as well. `error.run` (in a notebook
-            `sys.last_value.run`) is the run after its last finished round, and its `start()` goes on.
+            `sys.last_value.run`) is the run after its last finished round, and its `start()` continues.
 
     Example:
         >>> run = run_rounds(lambda state, round: (state + 1, {"loss": 1 / (round + 1)}), 0, 4, progress=False)
@@ -646,14 +649,14 @@ def run_rounds(
 
 
 def _program_of(step: Callable) -> str:
-    """The name of a step and a digest of its own code: enough to see that a folder holds another program's states."""
+    """Name and code digest of a step, to detect a folder with another program's states."""
     code = getattr(inspect.unwrap(step), "__code__", None)
     name = getattr(step, "__qualname__", type(step).__name__)
     return name if code is None else f"{name} {hashlib.sha256(code.co_code).hexdigest()[:12]}"
 
 
 def _check(**settings: tuple[Any, int]) -> None:
-    """Every setting with its least value; all that are below theirs are named."""
+    """Checks settings against their minimum values; names all that are too small."""
     given = {name: value for name, (value, _) in settings.items() if value is not None}
     if texts := [f"{name}={value!r}" for name, value in given.items() if not _is_integer(value)]:
         msg = (
@@ -665,10 +668,7 @@ def _check(**settings: tuple[Any, int]) -> None:
     if wrong:
         given = " and ".join(f"{name}={settings[name][0]}" for name in wrong)
         rules = " and ".join(f"{name} >= {settings[name][1]}" for name in wrong)
-        msg = (
-            f"`Run` was given {given}, but `rounds` must be at least 0 and everything that is kept at least 1. "
-            f"Pass {rules}."
-        )
+        msg = f"`Run` was given {given}, but `rounds` must be at least 0 and all other counts at least 1. Pass {rules}."
         raise MeasureError(msg)
 
 

@@ -1,4 +1,4 @@
-"""Figures of comparisons for papers: one call, one style, text that stays text in vector files."""
+"""Figures of comparisons for papers, with text kept as text in vector files."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 KINDS = ("curves", "finals", "profile", "fairness")
-# Okabe and Ito's colours, which most readers can distinguish; line styles distinguish them in grey.
+# Okabe and Ito's colours, which most readers can distinguish; line styles distinguish curves in grayscale.
 _COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _LINES = ("-", "--", "-.", ":")
 _STYLE: dict[Any, Any] = {
@@ -28,7 +28,7 @@ _STYLE: dict[Any, Any] = {
     "axes.spines.right": False,
     "axes.linewidth": 0.6,
     "lines.linewidth": 1.2,
-    "pdf.fonttype": 42,  # fonts as TrueType, as publishers ask
+    "pdf.fonttype": 42,  # TrueType fonts, as publishers require
     "ps.fonttype": 42,
     "svg.fonttype": "none",  # text as text
     "svg.hashsalt": "workbench",
@@ -46,24 +46,24 @@ def plot_comparison(
     target: float | None = None,
     metric: str | None = None,
 ) -> "Figure":
-    """A figure for a paper, also written to a file.
+    """Draws a figure for a paper, and writes it to a file.
 
     Args:
         comparison: From `workbench.compare`.
-        kind: "curves" (mean and interval over rounds), "finals" (means with intervals and every seed as a dot),
+        kind: "curves" (mean and interval over rounds), "finals" (means with intervals and one dot per seed),
             "profile" (performance profile) or "fairness" (deciles of the clients).
-        path: Where to write it; the ending decides: .pdf, .svg, .eps, .png.
-        width_inches: 3.3 is a column of most proceedings, 6.75 a page.
+        path: File to write; the suffix sets the format: .pdf, .svg, .eps, .png.
+        width_inches: Width; 3.3 is a column of most proceedings, 6.75 a page.
         height_inches: Its height.
-        log: Whether the axis of values is logarithmic.
-        target: Of the profile, see `RunComparison.profile`.
-        metric: Of fairness, see `RunComparison.fairness`.
+        log: Whether the value axis is logarithmic.
+        target: Target of the profile, see `RunComparison.profile`.
+        metric: Metric of fairness, see `RunComparison.fairness`.
 
     Returns:
         A matplotlib figure, which shows itself in a notebook.
 
     Raises:
-        DataError: an unknown kind.
+        DataError: the kind is unknown.
     """
     if kind not in KINDS:
         message = f"`figure` received kind={kind!r}. It draws one of {', '.join(map(repr, KINDS))}: pass one of these."

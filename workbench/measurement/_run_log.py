@@ -1,4 +1,4 @@
-"""Log of a run's finished rounds: the protocol of trackers, and the run folder."""
+"""Logs of finished rounds: the tracker protocol, and the run folder."""
 
 import contextlib
 import hashlib
@@ -35,7 +35,7 @@ class Tracker(Protocol):
     """Protocol for `run_rounds(log=[…])`: three methods; a tracker that raises is removed with a note."""
 
     def start(self, about: Mapping[str, Any], program: object) -> None:
-        """Before the first round, and when a run goes on: its provenance, and what can run it again."""
+        """Called before the first round and on resume, with provenance and data for a rerun."""
         ...
 
     def log(self, record: RoundRecord) -> None:
@@ -43,21 +43,20 @@ class Tracker(Protocol):
         ...
 
     def finish(self, status: str) -> None:
-        """After the last round: "finished", "stopped", "interrupted" or "failed"."""
+        """Called after the last round, with "finished", "stopped", "interrupted" or "failed"."""
         ...
 
 
 class RunFolder:
-    """Writes a run into a folder of its own: what it is made of, every round on one line, and the program itself.
+    """Writes a run into a new folder: provenance, one line per round, and the program.
 
     Args:
-        folder: The registry; the run gets a folder in it, named by time and name.
-        name: Of the run.
-        program: Whether to keep the step, its first state, data and key (by cloudpickle), which `StoredRun.rerun`
-            needs.
+        folder: The registry; the run's folder in it is named by time and name.
+        name: Name of the run.
+        program: Whether to store the step, its first state, data and key (by cloudpickle), for `StoredRun.rerun`.
 
     Attributes:
-        path: The folder of this run, once it has begun.
+        path: The folder of this run, after its start.
     """
 
     def __init__(self, folder: str | Path, *, name: str = "", program: bool = True) -> None:
@@ -68,7 +67,7 @@ class RunFolder:
         self._about: dict[str, Any] = {}
 
     def start(self, about: Mapping[str, Any], program: Mapping[str, Any]) -> None:
-        """Makes the folder of the run; one that goes on is gone on with."""
+        """Makes the folder of the run; a resumed run reuses its folder."""
         if self.path is None:
             name = self.name or about["name"]
             stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(about["started_unix_seconds"]))
@@ -114,7 +113,7 @@ class RunFolder:
 
 
 def trackers_of(log: object) -> list[Tracker]:
-    """The trackers that `log=` names; a path is a `RunFolder`."""
+    """Converts `log=` to trackers; a path becomes a `RunFolder`."""
     items = list(log) if isinstance(log, Sequence) and not isinstance(log, str) else [] if log is None else [log]
     made: list[Any] = [RunFolder(os.fspath(item)) if isinstance(item, str | os.PathLike) else item for item in items]
     if wrong := [type(item).__name__ for item in made if not isinstance(item, Tracker)]:
@@ -130,8 +129,8 @@ def trackers_of(log: object) -> list[Tracker]:
 def describe_run(
     step: Callable, state: PyTree[Array], *, data: object, key: jax.Array | None, rounds: int, name: str
 ) -> dict[str, Any]:
-    """The provenance of a run: code, versions, devices, seeds and hashes of data and state, as plain values."""
-    config: Foreign = jax.config  # its flags are attributes that no stub names
+    """Describes a run's provenance: code, versions, devices, seeds, hashes of data and state."""
+    config: Foreign = jax.config  # its flags are attributes without stubs
     return {
         "name": name or _name(step),
         "rounds": rounds,
@@ -153,7 +152,7 @@ def describe_run(
 
 
 def data_hash(data: PyTree[Array]) -> str:
-    """SHA-256 of all arrays of a pytree; of the code of a function; empty for what can be read only once."""
+    """SHA-256 of a pytree's arrays or a function's code; empty for iterators."""
     if data is None:
         return ""
     if callable(data):
@@ -173,7 +172,7 @@ def names_of_devices() -> list[str]:
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of Python and of the installed libraries that decide the numbers of a run."""
+    """Versions of Python and of the libraries that affect the numbers of a run."""
     found = {"python": platform.python_version()}
     for name in _VERSIONS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

@@ -1,4 +1,4 @@
-"""The record of several runs over one another, of which the live view, the page and the text are made."""
+"""The record of overlaid runs, for the live view, the page and the text."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,18 +11,18 @@ from workbench.measurement._run_tables import RunTables, values_of
 from workbench.records.run import OverlaidMetricRecord, OverlaidResultRecord, ResultPairRecord, RunOverlayRecord
 
 MOST_POINTS = 300  # of one curve
-MOST_TESTED = 12  # results of which every pair is tested
+MOST_TESTED = 12  # most results for pairwise tests
 _LIVE = ("ready", "running", "paused")
 
 
 def record_of(comparison: RunTables) -> RunOverlayRecord:
-    """Makes the record that the view draws of a comparison."""
+    """Makes the record of a comparison for the view."""
     statuses = {state for seeds in comparison.outcomes.values() for state, _ in seeds.values()}
     running = bool(statuses & set(_LIVE))
     longest = max(len(history) for seeds in comparison.results.values() for history in seeds.values())
     every = (m for seeds in comparison.results.values() for history in seeds.values() for m in history.metrics())
     metrics = tuple(dict.fromkeys((comparison.metric, *every)))
-    names = dict.fromkeys((*comparison.results, *comparison.outcomes))  # trials that never began have no history
+    names = dict.fromkeys((*comparison.results, *comparison.outcomes))  # trials that never started have no history
     results = tuple(_result(comparison, name, metrics, longest, running) for name in names)
     pairs: tuple[ResultPairRecord, ...] = ()
     if not running and 1 < len(results) <= MOST_TESTED:
@@ -90,11 +90,11 @@ def _curve(
     rows = [values for history in seeds.values() if (values := values_of(history, metric)) is not None and len(values)]
     if not rows:
         return None
-    length = min(map(len, rows))  # a mean over fewer seeds would jump where one ends
+    length = min(map(len, rows))  # a mean over fewer seeds would jump where a seed ends
     numbers = [record.round for record in next(iter(seeds.values()))[:length]]
     kept = _thinned(length)
     table = np.stack([row[:length][kept] for row in rows], axis=-1)
-    known = np.isfinite(table).all(axis=-1)  # where a seed is not finite, there is no mean
+    known = np.isfinite(table).all(axis=-1)  # no mean if a seed is not finite
     mean, low, high = (np.full(len(kept), np.nan) for _ in range(3))
     if known.any():
         found = mean_interval(table[known], confidence=comparison.confidence)

@@ -1,4 +1,4 @@
-"""Runs that were written into a folder: read back, listed, and run again."""
+"""Stored runs: read, listed, and run again."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-R = TypeVar("R")  # the run that `rerun` returns
+R = TypeVar("R")  # type of the run that `rerun` returns
 
 
 class _HasHistory(Protocol):
@@ -30,12 +30,12 @@ class _HasHistory(Protocol):
 
 @dataclass(frozen=True, kw_only=True)
 class StoredRun(Generic[R]):
-    """A run as its folder holds it.
+    """A run stored in a folder.
 
     Attributes:
         path: Its folder.
         about: Provenance: `name`, `code`, `versions`, `devices`, `key`, `data_sha256`, `state_sha256`, `status`, …
-        history: The finished rounds. A last line that was cut off by a kill is left out.
+        history: The finished rounds, without a truncated last line of a killed process.
         make_run: `run_rounds`, which `rerun` calls.
     """
 
@@ -46,21 +46,21 @@ class StoredRun(Generic[R]):
 
     @property
     def status(self) -> str:
-        """Outcome of the run; "running" also for a run whose process was killed."""
+        """Outcome of the run; also "running" if its process was killed."""
         return self.about["status"]
 
     def rerun(self, *, progress: bool = False) -> R:
-        """Runs the kept program again: the same step, first state, data and key, in this process.
+        """Runs the stored program again in this process: same step, first state, data and key.
 
-        Loads a pickle, which runs code: only for folders that you trust.
+        Loads a pickle, which runs code: use only with folders that you trust.
 
         Raises:
-            DataError: the program was not kept; the message holds the reason.
+            DataError: the program was not stored; the message gives the reason.
         """
         file = self.path / PROGRAM
         if not file.exists():
             message = (
-                f"`rerun` was asked of {self.path.name!r}, which holds no program: "
+                f"`rerun` was asked of {self.path.name!r}, which has no program: "
                 f"{self.about.get('rerun') or 'it was removed'}. Run the code in `about['code']` again, with the data "
                 "whose hash is `about['data_sha256']`."
             )
@@ -76,7 +76,7 @@ class StoredRun(Generic[R]):
         """Differences between this run and another run: versions, devices, metrics by bit.
 
         Returns:
-            Sentences; empty where both did the same and got the same numbers.
+            Sentences; empty if both runs are equal and have the same numbers.
         """
         versions = installed_versions()
         found = [
@@ -85,7 +85,9 @@ class StoredRun(Generic[R]):
             if old != versions.get(name)
         ]
         if self.about["devices"] != names_of_devices():
-            found.append(f"the devices were {len(self.about['devices'])} ({self.about['devices'][0]}) and are others")
+            found.append(
+                f"the devices were {len(self.about['devices'])} ({self.about['devices'][0]}) and are different now"
+            )
         if len(run.history) != len(self.history):
             found.append(f"{len(self.history)} rounds were finished and {len(run.history)} are")
         for old, new in zip(self.history, run.history, strict=False):
@@ -102,7 +104,7 @@ def _same(old: object, new: object) -> bool:
 
 
 def load_run(path: str | Path, make_run: Callable[..., R]) -> StoredRun[R]:
-    """Reads a run that `log=` wrote into a folder.
+    """Reads a run from a folder of `log=`.
 
     Raises:
         DataError: there is no run.
@@ -112,26 +114,24 @@ def load_run(path: str | Path, make_run: Callable[..., R]) -> StoredRun[R]:
         about = json.loads((place / ABOUT).read_text(encoding="utf-8"))
         history = place / HISTORY
         lines = history.read_text(encoding="utf-8").split("\n") if history.exists() else []
-        rounds = [
-            round_of(json.loads(line)) for line in lines[:-1]
-        ]  # the last one ends in a line break, or was cut off
+        rounds = [round_of(json.loads(line)) for line in lines[:-1]]  # a complete last line ends in a line break
         assert isinstance(about["status"], str)
     except (OSError, ValueError, KeyError, TypeError, AssertionError, RecursionError) as error:
         message = (
-            f"`Run.load` received {str(place)!r}, which holds no run ({type(error).__name__}: {str(error)[:200]}). A "
+            f"`Run.load` received {str(place)!r}, which has no run ({type(error).__name__}: {str(error)[:200]}). A "
             f"run is a folder with {ABOUT} and {HISTORY}, written by `run_rounds(log=…)`: `workbench runs list` shows "
-            "those of a registry."
+            "the runs of a registry."
         )
         raise DataError(message) from error
     return StoredRun(path=place, about=about, history=History(rounds), make_run=make_run)
 
 
 def _no_run(*_: object, **__: object) -> NoReturn:
-    raise NotImplementedError  # a table runs nothing
+    raise NotImplementedError  # a table does not rerun anything
 
 
 def _stored_runs(folder: str | Path) -> list[StoredRun[NoReturn]]:
-    """All runs of a registry, in the order in which they began."""
+    """All runs of a registry, in start order."""
     place = Path(folder).expanduser()
     found = [load_run(file.parent, _no_run) for file in sorted(place.glob(f"*/{ABOUT}"))]
     return sorted(found, key=lambda run: run.about["started_unix_seconds"])

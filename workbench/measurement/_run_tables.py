@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def values_of(history: History, metric: str) -> np.ndarray | None:
-    """The metric over rounds, NaN where a round lacks it; None if all do."""
+    """The metric over rounds, NaN if a round lacks it; None if no round has it."""
     if metric not in history.metrics():
         return None
     return np.array([float(np.mean(np.asarray(r.metrics.get(metric, np.nan), np.float64))) for r in history])
@@ -60,7 +60,7 @@ class RunTables:
         return f"<{type(self).__name__} by {self.metric!r}, seeds of {seeds}>"
 
     def finals(self) -> dict[str, dict[int, float]]:
-        """The final value by seed, by name."""
+        """The final value by name and seed."""
         return {
             name: {seed: float(values[-self._last :].mean()) for seed, values in seeds.items()}
             for name, seeds in self._values.items()
@@ -108,13 +108,13 @@ class RunTables:
         """Rounds, bytes and seconds until the metric first reaches a value.
 
         Args:
-            target: The value; at most this where small is good, at least this otherwise.
-            bytes_per_round: Bytes that a round moves, of all results or by name (a plan shows them:
+            target: The value; an upper bound if the metric is minimised, else a lower bound.
+            bytes_per_round: Bytes per round, for all results or by name (from a plan:
                 `sum(stage.moved_bytes for stage in plan.stages)`).
 
         Returns:
             One row per result and `unit` ("rounds", "seconds", "bytes"): `reached` of `seeds`, and over the seeds that
-            reached it `mean` with `low` and `high`. Seconds are there where rounds were timed one by one.
+            reached it `mean` with `low` and `high`. Seconds are included only if rounds were timed one by one.
         """
         rows = []
         for name, seeds in self.results.items():
@@ -134,17 +134,17 @@ class RunTables:
         return _pandas().DataFrame(rows)
 
     def profile(self, target: float | None = None) -> "pd.DataFrame":
-        """Performance profile over seeds: the share of them in which a result costs at most τ times the least.
+        """Computes performance profiles: the share of seeds with cost at most τ times the least.
 
         Args:
-            target: The cost is the rounds to this value. None: the final value itself, which must be positive and to be
+            target: The cost is the rounds to this value. None: the final value itself, which must be positive and
                 minimised.
 
         Returns:
             One row per result and τ: `result`, `tau`, `share`.
 
         Raises:
-            DataError: without a target, for a metric that is to be maximised or not positive.
+            DataError: without a target, if the metric is maximised or not positive.
 
         References:
             Dolan and Moré, "Benchmarking optimization software with performance profiles", Mathematical Programming
@@ -154,8 +154,8 @@ class RunTables:
             costs: dict[str, dict[int, float]] = self.finals()
             if not self.minimize or any(value <= 0 for seeds in costs.values() for value in seeds.values()):
                 message = (
-                    f"`profile` was asked to compare ratios of {self.metric!r}, which is to be maximised or not "
-                    "positive. A ratio to the best needs a positive cost: pass target=… to compare rounds to it."
+                    f"`profile` was asked to compare ratios of {self.metric!r}, which is maximised or not positive. A "
+                    "ratio to the best needs a positive cost: pass target=… to compare the rounds to this target."
                 )
                 raise DataError(message)
         else:
@@ -176,10 +176,10 @@ class RunTables:
         return _pandas().DataFrame(rows)
 
     def fairness(self, metric: str | None = None) -> "pd.DataFrame":
-        """Spread of the final values over clients, each figure with mean, `low` and `high` over seeds.
+        """Computes the spread of final values over clients, with mean, `low` and `high` over seeds.
 
         Args:
-            metric: One with a value per client; default: the compared one.
+            metric: Metric with a value per client. Default: the compared metric.
 
         Returns:
             One row per result and `statistic`: "mean", "std" (over clients), "decile 1" to "decile 9", "worst 10 %" and
@@ -206,7 +206,7 @@ class RunTables:
         if not rows:
             message = (
                 f"`fairness` was asked about {name_of!r}, of which no result has finite values per client. Fairness "
-                "compares clients: pass metric=… one that holds `[clients]`, such as a loss of every client."
+                "compares clients: pass as `metric` a name with values `[clients]`, such as a per-client loss."
             )
             raise DataError(message)
         return _pandas().DataFrame(rows)

@@ -1,4 +1,4 @@
-"""Takes one sample of all devices and of the host."""
+"""Samples of all devices and the host."""
 
 import os
 import re
@@ -18,19 +18,19 @@ from workbench.records.live import DeviceSampleRecord, HostSampleRecord, SampleR
 
 _AMD = re.compile(r"\brocm\b|\bAMD\b|\bMI\d{2,3}|\bgfx\d", re.IGNORECASE)
 _TWO_CORES = re.compile(r"TPU v[23]")
-PEAK_NOTE = "the peak counts arrays, and of programs' own memory what is reserved when the sample is taken"
+PEAK_NOTE = "the peak counts arrays, and the program memory that is reserved at the time of the sample"
 _NOTHING = GpuFigures(None, None, None)
 
 
 class Sampler:
-    """Knows the devices and whom to ask about them.
+    """Samples devices through their monitoring libraries.
 
     Args:
         devices: The devices to watch.
-        arrays: How many of the largest live arrays a sample names.
-        nvml: Reads NVIDIA GPUs; None: made here when there is such a device.
-        tpu: Reads TPUs; None: made here when there is such a device.
-        amd: Reads AMD GPUs; None: made here when there is such a device.
+        arrays: Number of largest live arrays in a sample.
+        nvml: Reader of NVIDIA GPUs; None: made if there is such a device.
+        tpu: Reader of TPUs; None: made if there is such a device.
+        amd: Reader of AMD GPUs; None: made if there is such a device.
     """
 
     def __init__(
@@ -56,10 +56,13 @@ class Sampler:
         with needs_library("psutil", needed_for="`watch_devices`"):
             import psutil
         self._psutil, self._process = psutil, psutil.Process(os.getpid())
-        psutil.cpu_percent(interval=None)  # the first answer is meaningless, later ones count from the last question
+        psutil.cpu_percent(interval=None)  # the first answer is meaningless, later answers count since the last call
 
     def sample(self, started: float) -> SampleRecord:
-        """One sample; `started` is the `time.monotonic()` from which its time counts. Never raises for a device."""
+        """Takes one sample; `started` is the `time.monotonic()` origin of its time.
+
+        Never raises for a device.
+        """
         begin = time.monotonic()
         arrays = jax.live_arrays()
         live = live_bytes(arrays)
@@ -82,7 +85,7 @@ class Sampler:
         )
 
     def close(self) -> None:
-        """Lets go of NVML and of a worker process."""
+        """Releases NVML and a worker process."""
         if self._nvml is not None:
             self._nvml.close()
         if self._amd is not None:
@@ -107,7 +110,7 @@ class Sampler:
             figures = self._figures(device, duty)
             notes = self._notes_on(device)
             kind = str(device.device_kind)
-        except Exception as error:  # whatever a device that is gone answers, the monitor lives on
+        except Exception as error:  # a lost device may raise any error; the monitor continues
             gone = f"{label} could not be read: {type(error).__name__}: {error}"
             return DeviceSampleRecord(where=label, present=False, notes=(gone,), **identity)
         return DeviceSampleRecord(
@@ -136,7 +139,7 @@ class Sampler:
         return _NOTHING
 
     def _devices_per_chip(self, device: Device, chips: int) -> int:
-        """A duty cycle is one of a chip, which on v2, v3 and v7x is two devices of JAX."""
+        """Maps duty cycles, measured per chip, to devices: on v2, v3 and v7x a chip is two devices."""
         if _TWO_CORES.fullmatch(str(device.device_kind)):
             return 2
         count = sum(other.platform == "tpu" for other in self._devices)

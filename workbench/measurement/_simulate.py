@@ -1,4 +1,4 @@
-"""Rounds on a virtual clock: who is done when, who is late, who leaves."""
+"""Rounds on a virtual clock: finished, late and dropped clients."""
 
 import math
 from collections.abc import Sequence
@@ -27,28 +27,28 @@ def simulate_round(
     seed: int = 0,
     start_seconds: float = 0.0,
 ) -> TimelineRecord:
-    """The time line of one round in which every client downloads, computes and uploads at its own speed.
+    """Simulates one round in which clients download, compute and upload at individual speeds.
 
-    The server goes on when `wanted` clients have finished, at the deadline, or when nobody is left who could finish,
-    whichever comes first. A client drops out with its probability, at a moment drawn evenly from the time that it
-    would have needed; the server notices at once. The server's own work and the sharing of its link are left out.
+    The round ends when `wanted` clients have finished, at the deadline, or when no client can finish any more,
+    whichever comes first. A client drops out with its probability, at a time drawn uniformly from its duration; the
+    server notices at once. The server's computation and the sharing of its link are not modelled.
 
     Args:
         profiles: The clients.
         flops_per_client: Work of one client, or of each client `[clients]`.
-        down_bytes: What the server sends to a client, or to each.
-        up_bytes: What a client sends back, or each.
-        deadline_seconds: Whoever is not done by then is late. None: a synchronous round without a deadline.
-        wanted: How many have to finish; None: all that do not drop out.
+        down_bytes: Bytes from the server to a client, or to each client `[clients]`.
+        up_bytes: Bytes from a client to the server, or from each client `[clients]`.
+        deadline_seconds: Clients that have not finished by then are late. None: a synchronous round without a deadline.
+        wanted: Number of clients that have to finish; None: all that do not drop out.
         selected: The clients that take part; None: all.
-        seed: Of the dropouts.
-        start_seconds: Where the round begins on the clock of several rounds; spans count from the start of the round.
+        seed: Seed of the dropouts.
+        start_seconds: Start of the round on the clock of several rounds; spans are relative to this start.
 
     Returns:
-        Bars of the Gantt chart, cut off where the round ended, and how the round went for every client.
+        Bars of the Gantt chart, truncated at the end of the round, and the outcome of every client.
 
     Raises:
-        MeasureError: sizes that do not fit the clients, or a deadline, a number or a client that cannot be.
+        MeasureError: sizes do not fit the clients, or a deadline, number or client is invalid.
 
     Example:
         >>> profiles = ClientProfiles(
@@ -62,7 +62,7 @@ def simulate_round(
     durations = _durations(profiles, flops_per_client, down_bytes, up_bytes)[chosen]
     finish = durations.sum(axis=1)
     share = _dropouts(profiles, seed)[chosen]
-    # Infinite for those who stay, also where a client needs no time at all.
+    # Infinite for clients that stay, also if a client needs no time.
     leave = np.where(np.isinf(share), np.inf, np.where(np.isinf(share), 0.0, share) * finish)
     over, finished = _end_of_round(finish, leave, deadline_seconds, wanted)
     spans, outcomes = [], []
@@ -111,21 +111,21 @@ def simulate_rounds(
     deadline_seconds: float | None = None,
     seed: int = 0,
 ) -> tuple[TimelineRecord, ...]:
-    """Rounds one after the other, each with clients drawn at random, more of them than have to finish.
+    """Simulates consecutive rounds with random clients and over-selection.
 
     Args:
         profiles: All clients.
-        flops_per_client: As for `simulate_round`, as are the two next.
+        flops_per_client: As for `simulate_round`, as are the next two arguments.
         down_bytes: Per client.
         up_bytes: Per client.
         rounds: How many.
-        wanted: How many clients have to finish in a round.
-        over_selection: How many take part, as a multiple of `wanted` (rounded up, at most all clients).
-        deadline_seconds: Of every round.
-        seed: Of the choice of clients and of the dropouts.
+        wanted: Number of clients that have to finish in a round.
+        over_selection: Number of selected clients, as a multiple of `wanted` (rounded up, at most all clients).
+        deadline_seconds: Deadline of every round.
+        seed: Seed of the client selection and of the dropouts.
 
     Returns:
-        One time line per round; `start_seconds` of each is where the one before it ended.
+        One timeline per round; the `start_seconds` of each round is the end of the previous round.
 
     Raises:
         MeasureError: as for `simulate_round`, or fewer clients than wanted.
@@ -144,8 +144,8 @@ def simulate_rounds(
     if rounds < 0 or over_selection < 1 or not 1 <= wanted <= len(profiles):
         msg = (
             f"`simulate_rounds` was given rounds={rounds}, wanted={wanted} and over_selection={over_selection} for "
-            f"{len(profiles)} clients. A round selects at least as many clients as it wants, out of those that there "
-            "are: pass rounds >= 0, over_selection >= 1, and a `wanted` between 1 and the number of clients."
+            f"{len(profiles)} clients. A round selects at least `wanted` of the existing clients: pass rounds >= 0, "
+            "over_selection >= 1, and a `wanted` between 1 and the number of clients."
         )
         raise MeasureError(msg)
     taking_part = min(len(profiles), math.ceil(wanted * over_selection))
@@ -177,7 +177,7 @@ def _chosen(profiles: ClientProfiles, selected: Sequence[int] | None) -> np.ndar
     if unknown or len(set(chosen.tolist())) < len(chosen) or not len(chosen):
         msg = (
             f"`simulate_round` was given selected={list(selected)[:20]} for {len(profiles)} clients"
-            + (f", and does not know {unknown[:20]}" if unknown else "")
+            + (f", with unknown clients {unknown[:20]}" if unknown else "")
             + f". Every selected client takes part once: pass different numbers from 0 to {len(profiles) - 1}."
         )
         raise MeasureError(msg)
@@ -188,7 +188,7 @@ def _check(deadline_seconds: float | None, wanted: int | None, clients: int) -> 
     if (deadline_seconds is not None and deadline_seconds <= 0) or (wanted is not None and not 1 <= wanted <= clients):
         msg = (
             f"`simulate_round` was given deadline_seconds={deadline_seconds} and wanted={wanted} for {clients} "
-            "clients. A round takes time and wants clients that take part: pass a positive deadline and a `wanted` "
+            "clients. A round takes time and needs at least one client: pass a positive deadline and a `wanted` "
             f"between 1 and {clients}, or None."
         )
         raise MeasureError(msg)
@@ -215,7 +215,10 @@ def _durations(profiles: ClientProfiles, flops: ArrayLike, down: ArrayLike, up: 
 
 
 def _dropouts(profiles: ClientProfiles, seed: int) -> np.ndarray:
-    """At which share of its time a client leaves; infinite for those who stay. One draw per client, selected or not."""
+    """Share of its duration at which a client drops out; infinite for clients that stay.
+
+    One draw per client, selected or not.
+    """
     draws = np.random.default_rng(seed).random((2, len(profiles)))
     return np.where(draws[0] < cast(np.ndarray, profiles.dropout_probability), draws[1], np.inf)
 
@@ -229,7 +232,7 @@ def _end_of_round(
     if wanted is not None and len(enough) == wanted:
         over = float(finish[enough[-1]])
     else:
-        over = float(np.minimum(finish, leave).max())  # until the last one has finished or left
+        over = float(np.minimum(finish, leave).max())  # until the last client has finished or left
     if deadline is not None and over > deadline:
         over = float(deadline)
     return over, frozenset(row for row in enough.tolist() if finish[row] <= over)

@@ -1,4 +1,4 @@
-"""Structure and digest of a state: a checkpoint is restored only into an equal structure."""
+"""Structure and digest of a state; checkpoints are restored only into an equal structure."""
 
 import hashlib
 from collections.abc import Sequence
@@ -13,18 +13,18 @@ from workbench._types import PyTree
 
 
 def describe_state(state: PyTree[Array]) -> dict[str, list[Any]]:
-    """Kind, shape and SHA-256 of every leaf by its path; no digest where other hosts hold a part of the leaf."""
+    """Kind, shape and SHA-256 of every leaf by path; no digest if other hosts have a part of it."""
     leaves = jax.tree_util.tree_leaves_with_path(state)
     return {jax.tree_util.keystr(path): [*_form(leaf), _digest(leaf)] for path, leaf in leaves}
 
 
 def misfits(like: object, saved: dict[str, list[Any]]) -> list[str]:
-    """The leaves of `like` that are of another kind or shape than what was saved, each in one phrase."""
+    """Describes the leaves of `like` whose kind or shape differs from the saved state."""
     wanted = {
         jax.tree_util.keystr(path): (leaf, _form(leaf)) for path, leaf in jax.tree_util.tree_leaves_with_path(like)
     }
     found = [f"{_name(path)} is not in the checkpoint" for path in wanted if path not in saved]
-    found += [f"{_name(path)} is in the checkpoint alone" for path in saved if path not in wanted]
+    found += [f"{_name(path)} is only in the checkpoint" for path in saved if path not in wanted]
     for path, (leaf, form) in wanted.items():
         if path in saved and not _fits(leaf, form, saved[path]):
             found.append(f"{_name(path)} is {_shown(form)} and was saved as {_shown(saved[path])}")
@@ -32,7 +32,7 @@ def misfits(like: object, saved: dict[str, list[Any]]) -> list[str]:
 
 
 def changed_leaves(state: PyTree[Array], saved: dict[str, list[Any]]) -> list[str]:
-    """The leaves whose bits are not those that were saved."""
+    """Lists the leaves whose bits differ from the saved bits."""
     found = describe_state(state)
     return [_name(path) for path, entry in saved.items() if entry[2] and found.get(path, [None] * 3)[2] != entry[2]]
 
@@ -49,7 +49,7 @@ def _form(leaf: PyTree[Array]) -> tuple[str, list[int]]:
 
 def _fits(leaf: object, form: tuple[str, list[int]], saved: list[Any]) -> bool:
     if isinstance(leaf, bool | int | float | complex) and saved[0] not in ("bool", "int", "float", "complex"):
-        # An initial state of a Python number has become an array in the first round.
+        # A Python number in the initial state becomes an array in the first round.
         return not saved[1] and np.result_type(jnp.dtype(saved[0])).kind == np.dtype(type(leaf)).kind
     return list(form) == saved[:2]
 

@@ -1,4 +1,4 @@
-"""Figures of TPUs from libtpu's monitoring SDK, asked in a process of its own because a call to it can hang."""
+"""TPU metrics from libtpu's monitoring SDK, read in a child process because calls can hang."""
 
 import json
 import subprocess
@@ -16,12 +16,13 @@ print(json.dumps({name: list(tpumonitoring.get_metric(name).data()) for name in 
 
 
 class TpuMetrics:
-    """Asks now and then, without ever waiting for the answer; gives up after a question that failed.
+    """Queries the SDK periodically without waiting; gives up after a failed query.
 
     Args:
-        command: What prints one JSON object of lists, one value per chip; None: libtpu's SDK in this Python.
-        timeout_seconds: When a question counts as hanging and its process is ended.
-        every_seconds: How long an answer is good for.
+        command: Command that prints one JSON object of lists with one value per chip. None: libtpu's SDK in this
+            Python.
+        timeout_seconds: Time after which a query counts as hanging and its process is killed.
+        every_seconds: Time between two queries.
     """
 
     def __init__(
@@ -36,7 +37,7 @@ class TpuMetrics:
         self.problem: str | None = None
 
     def poll(self) -> dict[str, list[float]]:
-        """The last answer; starts the next question when it is time, and reads an answer that has come."""
+        """The last answer; starts the next query when due, and reads a finished answer."""
         now = time.monotonic()
         if self._process is None:
             if self.problem is None and now - self._asked >= self._every:
@@ -48,11 +49,11 @@ class TpuMetrics:
             self._read()
         elif now - self._asked > self._timeout:
             self.close()
-            self.problem = f"The TPU's monitoring did not answer within {self._timeout:g} s and is not asked again."
+            self.problem = f"The TPU's monitoring did not answer within {self._timeout:g} s and is not queried again."
         return self.latest
 
     def close(self) -> None:
-        """Ends a question that is still open."""
+        """Ends a pending query."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()
@@ -66,4 +67,4 @@ class TpuMetrics:
             self.latest = {name: [float(value) for value in values] for name, values in json.loads(answer).items()}
         except (ValueError, AttributeError, TypeError):
             last = (complaint.strip().splitlines() or ["no message"])[-1]
-            self.problem = f"The TPU's monitoring ended with code {code} ({last}) and is not asked again."
+            self.problem = f"The TPU's monitoring ended with code {code} ({last}) and is not queried again."

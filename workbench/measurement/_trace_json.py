@@ -1,4 +1,4 @@
-"""Traces in Chrome's JSON format (`*.trace.json.gz`) as planes, so that the rules for profiles read them too."""
+"""Traces in Chrome's JSON format (`*.trace.json.gz`), read as planes of a profile."""
 
 import gzip
 import json
@@ -13,7 +13,7 @@ from workbench.measurement._xplane import EventKind, PlaneEvent
 
 _CHUNK = 1 << 20
 _LARGEST_EVENT = 1 << 24
-MOST_EVENTS = 2_000_000  # XProf itself writes at most a million
+MOST_EVENTS = 2_000_000  # XProf writes at most a million
 _DAMAGE = (EOFError, OSError, zlib.error, ValueError, ArithmeticError, TypeError, AttributeError, RecursionError)
 
 
@@ -36,7 +36,7 @@ class TracePlane:
         yield from self.rows.values()
 
     def events(self, line: _Row) -> Iterator[PlaneEvent]:
-        """The events of a thread, in order of time; what encloses comes before what it encloses."""
+        """The events of a thread, in time order; enclosing events precede enclosed events."""
         yield from sorted(line.events, key=lambda event: (event.start_ps, -event.duration_ps))
 
 
@@ -47,10 +47,10 @@ def read_trace(path: Path) -> tuple[list[TracePlane], str]:
         path: `*.trace.json` or `*.trace.json.gz`.
 
     Returns:
-        Its planes, and what is wrong with the file ("" for nothing): what was read before it is there.
+        Its planes, and the damage of the file ("" for none); events before the damage are included.
 
     Raises:
-        ProfileError: nothing in it is an event of a trace.
+        ProfileError: the file has no trace event.
     """
     processes: dict[int, str] = {}
     threads: dict[tuple[int, int], str] = {}
@@ -76,7 +76,7 @@ def read_trace(path: Path) -> tuple[list[TracePlane], str]:
         damage = f"{type(error).__name__}: {error}"
     if not found:
         msg = (
-            f"`open_profile` was given `{path}`, which is not a trace: {damage or 'it holds no events'}. A trace is "
+            f"`open_profile` was given `{path}`, which is not a trace: {damage or 'it has no events'}. A trace is "
             "the `*.trace.json.gz` that XProf or `jax.profiler.start_trace(create_perfetto_trace=True)` writes: copy "
             "it again in binary mode, or open the `*.xplane.pb` next to it."
         )
@@ -100,7 +100,7 @@ def _event(event: dict[str, Any], kinds: dict[str, EventKind]) -> PlaneEvent:
 
 
 def _objects(path: Path) -> Iterator[dict[str, Any]]:
-    """The objects of the list `traceEvents` (or of the list that the whole file is), one after the other."""
+    """Yields the objects of the list `traceEvents`, or of a file that is itself a list."""
     decoder = json.JSONDecoder()
     with gzip.open(path, "rt", encoding="utf-8") if path.suffix == ".gz" else path.open(encoding="utf-8") as file:
         text = file.read(_CHUNK)

@@ -1,4 +1,4 @@
-"""Adapters of trackers that people use; each imports its library when a run begins."""
+"""Adapters for common trackers; each imports its library when a run starts."""
 
 # pyright: reportMissingImports=false
 
@@ -17,7 +17,7 @@ _TEXTS = ("code_sha256", "data_sha256", "state_sha256")
 
 
 def scalars_of(record: RoundRecord) -> dict[str, float]:
-    """The numbers that a tracker draws: each metric, of one value per client their mean, least and largest.
+    """Numbers for a tracker: each metric; mean, least and largest of per-client metrics.
 
     Example:
         >>> scalars_of(RoundRecord(round=0, seconds=0.5, metrics={"loss": (1.0, 3.0)}))
@@ -43,8 +43,8 @@ class TensorBoardLog:
     """Writes events for TensorBoard (extra `tensorboard`).
 
     Args:
-        folder: The log directory; the run gets the folder `name` in it.
-        name: Of the run; default: that of its step.
+        folder: The log directory; the run is written to its folder `name`.
+        name: Name of the run. Default: the name of its step.
     """
 
     def __init__(self, folder: str | Path, *, name: str = "") -> None:
@@ -59,7 +59,7 @@ class TensorBoardLog:
         self._writer.add_text("code", f"```python\n{about['code']}\n```")
 
     def log(self, record: RoundRecord) -> None:
-        """One scalar per metric, a histogram where it has one value per client."""
+        """Writes one scalar per metric, and a histogram of per-client metrics."""
         for name, value in scalars_of(record).items():
             self._writer.add_scalar(name, value, record.round, walltime=record.unix_seconds)
         for name, values in record.metrics.items():
@@ -118,12 +118,12 @@ class MlflowLog:
         self._id = ""
 
     def start(self, about: Mapping[str, Any], program: object) -> None:
-        """Makes the run, in its experiment."""
+        """Creates the run in its experiment."""
         with needs_library("mlflow", extra="mlflow", needed_for="`MlflowLog`"):
             from mlflow.tracking import MlflowClient
         self._client = MlflowClient(tracking_uri=self._uri)
         found = self._client.get_experiment_by_name(self._experiment)
-        path = self._uri.removeprefix("sqlite:///")  # next to a database, where MLflow takes the working directory
+        path = self._uri.removeprefix("sqlite:///")  # next to a database; MLflow's default is the working directory
         place = None if path == self._uri else (Path(path).resolve().parent / "mlruns").as_uri()
         experiment = self._client.create_experiment(self._experiment, place) if found is None else found.experiment_id
         self._id = self._client.create_run(experiment, run_name=about["name"]).info.run_id
@@ -132,7 +132,7 @@ class MlflowLog:
         self._client.log_text(self._id, about["code"], "step.py")
 
     def log(self, record: RoundRecord) -> None:
-        """One value per metric."""
+        """Logs one value per metric."""
         stamp = None if record.unix_seconds is None else int(1000 * record.unix_seconds)
         for name, value in scalars_of(record).items():
             self._client.log_metric(self._id, name, value, timestamp=stamp, step=record.round)

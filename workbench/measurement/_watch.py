@@ -1,4 +1,4 @@
-"""`watch`: a live record of a training loop, by one word in it."""
+"""`watch`: a live record of a training loop."""
 
 import collections
 import contextlib
@@ -34,23 +34,23 @@ if TYPE_CHECKING:
 
 _MOST_REMEMBERED = 16
 _REMEMBERED: "collections.OrderedDict[tuple[str, str], Core]" = collections.OrderedDict()
-"""The latest watched function of every name, which the next one is compared with."""
+"""The latest watched function of every name, to compare with the next."""
 
 
 _FEW_ARRAYS = 50
 
 
 class Watch:
-    """A function that is called as before, and whose calls are recorded; see `workbench.watch`.
+    """Wraps a function and records its calls; see `workbench.watch`.
 
-    Attributes of the function, such as `lower` and `trace`, are reached through it.
+    Attributes of the function, such as `lower` and `trace`, are forwarded.
 
     Args:
-        fn: The function. None: steps are those of `steps`, or of a function that the watch is called with.
+        fn: The function. None: the steps come from `steps`, or from a function that the watch is called with.
         outputs: See `workbench.watch`.
         log: See `workbench.watch`.
         profile_every: See `workbench.watch`.
-        name: Of the loop; default: that of the function.
+        name: Name of the loop. Default: the name of the function.
         display: Called with this object before the first call, to show it.
     """
 
@@ -73,7 +73,7 @@ class Watch:
         if profile_every is not None and (isinstance(profile_every, bool) or profile_every < 1):
             message = (
                 f"`watch` was given profile_every={profile_every}. Every n-th call is profiled: pass a whole number "
-                "of at least 1, or leave it out."
+                "of at least 1, or omit it."
             )
             raise MeasureError(message)
         outputs_by_name(outputs)
@@ -99,7 +99,7 @@ class Watch:
         name = self._given_name or function_name(fn)
         core = self._core
         core.name = name
-        if name == "<lambda>":  # as all others are called
+        if name == "<lambda>":  # called like all others
             return
         key = str(getattr(fn, "__module__", "")), str(getattr(fn, "__qualname__", name))
         old = _REMEMBERED.pop(key, None)
@@ -112,7 +112,7 @@ class Watch:
     # Calls.
 
     def __call__(self, *args: Argument, **kwargs: Argument) -> Any:
-        """Calls the function; what it returns and raises is passed on untouched."""
+        """Calls the function; results and exceptions are passed through unchanged."""
         fn = self._fn
         if fn is None:
             if len(args) == 1 and not kwargs and callable(args[0]):
@@ -142,7 +142,7 @@ class Watch:
             step.returned = returned
             try:
                 self._end(step, WatchedCall(result, args, kwargs), before)
-            except Exception as error:  # the user's loop goes on, whatever happens to the record
+            except Exception as error:  # the user's loop continues, even if recording fails
                 self._core.note(f"step {step.index} was not recorded ({type(error).__name__}: {str(error)[:200]})")
                 self._core.settle()
             self._here.returned = time.perf_counter()
@@ -173,7 +173,7 @@ class Watch:
         if self._display is not None:
             try:
                 self._display(self)
-            except Exception as error:  # a display never ends the loop
+            except Exception as error:  # a failing display must not end the loop
                 core.note(f"the live view could not be shown ({type(error).__name__}: {error})")
 
     def _begin(self, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> tuple[WatchedStep | None, Any, Any]:
@@ -200,9 +200,9 @@ class Watch:
                 stop_hearing(token)
 
     def _see_ready(self, now: float) -> None:
-        """Notes that the call before is ready, which the other thread may hear of later."""
+        """Notes that the previous call is ready, before the waiting thread sees it."""
         last = self._last
-        probe: Foreign = None if last is None else last.probe  # `is_ready` is in no stub
+        probe: Foreign = None if last is None else last.probe  # `is_ready` has no stub
         if last is None or last.ready is not None or probe is None:
             return
         try:
@@ -222,25 +222,25 @@ class Watch:
         core = self._core
         if self._reader is None:
             reader = Reader(self._fn, self._wanted, call, before or {})
-            if reader.is_traced:  # called inside another traced function: nothing ran
+            if reader.is_traced:  # called inside another traced function, so nothing ran
                 core.skip()
                 return
             self._reader = reader
             core.donated |= reader.of_state
             self._note_problems()
         known = self._compiled
-        # Of many arrays the shapes are compared only once the function is known to have been compiled for others.
+        # With many arrays, shapes are compared only after the function was compiled for several shapes.
         if step.heard or len(known) != 1 or len(next(iter(known))) <= _FEW_ARRAYS:
             step.version = shapes_of(call.args, call.kwargs)
         else:
             (step.version,) = known
-        if step.heard or step.version not in known:  # a call may run what was compiled before the loop
+        if step.heard or step.version not in known:  # a call may run a program that was compiled before the loop
             known[step.version] = None
             self._look(call, step.version)
         reader = self._reader
         try:
             step.probe, step.values = reader.read(call)
-        except (AttributeError, KeyError, IndexError, TypeError):  # the results have another structure now
+        except (AttributeError, KeyError, IndexError, TypeError):  # the structure of the results has changed
             self._reader = Reader(self._fn, self._wanted, call, {})
             step.probe, step.values = self._reader.read(call)
         if isinstance(step.probe, Tracer):
@@ -263,13 +263,13 @@ class Watch:
             self._shown_problems = len(reader.problems)
 
     def _look(self, call: WatchedCall, version: tuple[Any, ...]) -> None:
-        """Finds what was compiled; JAX has traced this very call, so that nothing of the user's runs again."""
+        """Finds the compiled program; JAX has traced this call, so no user code runs again."""
         fn = self._fn
         inner = getattr(fn, "func", fn)
         if not callable(getattr(inner, "lower", None)):
             self._core.note(
-                f"the cost is unknown: `{self._core.name}` is a Python function that calls compiled ones. Watch the "
-                "jitted function to have it"
+                f"the cost is unknown: `{self._core.name}` is a Python function that calls compiled functions. Watch "
+                "the jitted function to see its cost"
             )
             return
         try:
@@ -283,9 +283,9 @@ class Watch:
     # Loops of several functions.
 
     def steps(self, items: Iterable[Any]) -> Iterator[Any]:
-        """Iterates over the batches of a loop: every iteration is a step, and the time of the iterator is the input's.
+        """Iterates over batches: each iteration is a step, and iterator time counts as input time.
 
-        For loops whose step is more than one function. `log` names what a step computed.
+        For loops whose step is more than one function. Use `log` to record values of a step.
 
         Args:
             items: The batches.
@@ -305,8 +305,8 @@ class Watch:
         """
         if self._fn is not None:
             message = (
-                f"`steps` was asked of a watch of `{self._core.name}`, whose calls are its steps. A loop is counted "
-                "once: iterate over the batches themselves, or watch the loop alone, `with wb.watch() as loop:`."
+                f"`steps` was asked of a watch of `{self._core.name}`, whose calls are its steps. Steps are counted "
+                "once: iterate over the batches directly, or watch only the loop, `with wb.watch() as loop:`."
             )
             raise MeasureError(message)
         if not self._opened:
@@ -327,7 +327,7 @@ class Watch:
             try:
                 yield item
             finally:
-                with contextlib.suppress(Exception):  # a generator that is closed in another context
+                with contextlib.suppress(Exception):  # a generator may be closed in another context
                     stop_hearing(token)
                 step.returned = ended = time.perf_counter()
                 self._current = None
@@ -337,19 +337,19 @@ class Watch:
     _current: WatchedStep | None = None
 
     def log(self, **values: Any) -> None:
-        """Names numbers of the present step of `steps`: arrays are read once they are ready, in another thread.
+        """Records numbers of the current step; arrays are read in another thread when ready.
 
         Args:
             **values: Numbers and small arrays by name.
 
         Raises:
-            MeasureError: outside of `steps`.
+            MeasureError: outside `steps`.
         """
         step = self._current
         if step is None:
             message = (
-                f"`log` received {', '.join(values) or 'nothing'} outside of a step. Values belong to the step in "
-                "progress: call it inside `for batch in loop.steps(batches)`."
+                f"`log` received {', '.join(values) or 'nothing'} outside a step. Values belong to the current step: "
+                "call `log` inside `for batch in loop.steps(batches)`."
             )
             raise MeasureError(message)
         step.values |= values
@@ -374,24 +374,24 @@ class Watch:
         if self._finish.detach() is not None and self._opened:
             LOG.__exit__()
 
-    # What a view asks of a run.
+    # Interface for views of a run.
 
     rounds: None = None
     unit: str = "step"
 
     @property
     def status(self) -> WatchStatus:
-        """The state of the record: ready, running, paused (only the drawing is), finished or failed."""
+        """The state of the record: ready, running, paused (drawing only), finished or failed."""
         return self._core.status
 
     @property
     def history(self) -> History:
-        """The kept steps so far: the latest 2,000, and of older ones fewer the older they are. Waits for nothing."""
+        """The kept steps so far: the latest 2,000, and increasingly sparse older steps. Waits for nothing."""
         return self._core.history
 
     @property
     def problems(self) -> tuple[ProblemRecord, ...]:
-        """Compilations after the first step, values that are not finite, exceptions, each with its step."""
+        """Later compilations, non-finite values and exceptions, each with its step."""
         return self._core.problems
 
     @property
@@ -401,15 +401,15 @@ class Watch:
 
     @property
     def record(self) -> WatchRecord:
-        """Everything so far; waits for the results of the calls so far."""
+        """The record of all calls so far; waits for their results."""
         self._core.flush()
         return self._core.record()
 
     @property
     def program(self) -> ProgramRecord | None:
-        """The compiled step, as `inspect` reads it, of several the one that most of the recent steps ran.
+        """The inspected step; of several programs, the one that most recent steps ran.
 
-        None until it is read, or where it is unknown.
+        None until it is read, or if it is unknown.
         """
         return self._core.shown.program
 
@@ -418,7 +418,7 @@ class Watch:
         return History(self.record.history).summary()
 
     def pause(self) -> None:
-        """Stops drawing; the loop goes on and is recorded."""
+        """Stops drawing; the loop continues and is recorded."""
         self._core.pause(True)
 
     def resume(self) -> None:
@@ -426,11 +426,11 @@ class Watch:
         self._core.pause(False)
 
     def stop(self) -> None:
-        """Ends the record; the loop goes on."""
+        """Ends the record; the loop continues."""
         self.close()
 
     def subscribe(self, callback: Callable[[Any, Any], object]) -> Callable[[], None]:
-        """Calls `callback(watch, step)` at most four times a second and at the end; returns what ends this."""
+        """Calls `callback(watch, step)` at most 4 times a second and at the end; returns its removal."""
         me = weakref.ref(self)
 
         def heard(core: Core) -> None:
@@ -447,7 +447,7 @@ class Watch:
         return unsubscribe
 
     def show_progress(self) -> None:
-        """Writes one line to the terminal, which is renewed as steps finish."""
+        """Writes one line to the terminal, and updates it as steps finish."""
         self._core.progress = Progress(None, 0, shown=True, unit="step")
 
     def __str__(self) -> str:

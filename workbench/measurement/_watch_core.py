@@ -1,4 +1,4 @@
-"""Work of `watch` outside the user's loop: a thread that waits for results, and one that keeps the record."""
+"""Background work of `watch`: one thread waits for results, one thread records."""
 
 import collections
 import contextlib
@@ -35,9 +35,9 @@ from workbench.render.units import amount_text
 
 WatchStatus = Literal["ready", "running", "paused", "finished", "failed"]
 
-RECENT = 1000  # steps that medians are taken over
-_TOGETHER = 10  # steps of one mean
-_KEPT, _WHOLE = 4096, 2048  # steps of the history, and how many of the latest are all kept
+RECENT = 1000  # steps for medians
+_TOGETHER = 10  # steps per mean
+_KEPT, _WHOLE = 4096, 2048  # most steps in the history, and number of latest steps that are all kept
 _MOST_PROBLEMS = 100
 _MOST_VERSIONS = 8  # programs of one function, for arguments of different shapes
 _MOST_CHANGED_LINES = 12
@@ -57,7 +57,7 @@ class WatchedStep:
     def __init__(self, index: int, called: float, between: float | None) -> None:
         self.index, self.called, self.between = index, called, between
         self.returned = called
-        self.ready: float | None = None  # as the user's thread saw it, at the next call
+        self.ready: float | None = None  # as seen by the user's thread at the next call
         self.end = called  # when the results were ready
         self.probe: jax.Array | None = None
         self.values: dict[str, Any] = {}
@@ -67,30 +67,30 @@ class WatchedStep:
 
 
 class StepProgram:
-    """The program of the calls whose arguments have the same shapes, as far as it is known."""
+    """The program for arguments of the same shapes, as far as known."""
 
     __slots__ = ("call_tree", "codes", "program", "rates")
 
     def __init__(self) -> None:
         self.program: ProgramRecord | None = None
         self.call_tree: CallTreeRecord | None = None  # with the measured seconds of the latest profile
-        self.codes: Mapping[tuple[str, int], str] = {}  # as it was when the step was compiled
+        self.codes: Mapping[tuple[str, int], str] = {}  # the source when the step was compiled
         self.rates: dict[str, float] = {}  # per second of a step
 
 
 class Core:
-    """The record of a watched loop, filled by two threads of its own.
+    """The record of a watched loop, filled by two background threads.
 
-    The user's thread only puts steps into a queue. One thread waits for their results, another records them: reading a
-    profile takes longer than a step. Of the arrays a step keeps one small one to wait for and the chosen outputs,
+    The user's thread only puts steps into a queue. One thread waits for their results, another records them, because
+    reading a profile takes longer than a step. A step keeps only one small array to wait for, and the chosen outputs
     until they are read.
     """
 
     def __init__(self, name: str, trackers: list[Tracker]) -> None:
         self.name, self.trackers = name, trackers
-        self.previous: Core | None = None  # the version before, of which the steps are forgotten
+        self.previous: Core | None = None  # the previous version, without its steps
         self.status: WatchStatus = "ready"
-        self.callbacks: list[Callable[[Any], object]] = []  # at most four times a second, and at the end
+        self.callbacks: list[Callable[[Any], object]] = []  # called at most four times a second, and at the end
         self.donated: set[str] = set()  # outputs that were donated before they could be read
         self.progress: Progress | None = None
         self._queue: queue.SimpleQueue[WatchedStep | None] = queue.SimpleQueue()
@@ -115,7 +115,7 @@ class Core:
         self._notified = 0.0
         self._paused = False
 
-    # From the user's thread.
+    # Called from the user's thread.
 
     def next_index(self) -> int:
         """The number of the next step."""
@@ -124,7 +124,7 @@ class Core:
             return self._count - 1
 
     def put(self, step: WatchedStep) -> None:
-        """Hands a call over; the thread is started with the first one."""
+        """Queues a call; the first call starts the threads."""
         if self._thread is None:
             self._begin()
         if step.index - self._done > _MOST_WAITING:
@@ -134,12 +134,12 @@ class Core:
         self._queue.put(step)
 
     def skip(self) -> None:
-        """Forgets the latest call, which was none: the function was traced into another one."""
+        """Drops the latest call, because the function was only traced inside another function."""
         with self._lock:
             self._count -= 1
 
     def settle(self) -> None:
-        """Counts a call of which there is nothing, or nothing more, to record."""
+        """Counts a call as done, without recording anything more."""
         with self._lock:
             self._done += 1
 
@@ -150,7 +150,9 @@ class Core:
             self.status = "running"
             waiting = threading.Thread(target=self._see, name="workbench-watch-wait", daemon=True)
             thread = threading.Thread(target=self._work, name="workbench-watch", daemon=True)
-            weakref.finalize(self, _end, self._queue, waiting, thread)  # one that is cut off in JAX aborts Python
+            weakref.finalize(
+                self, _end, self._queue, waiting, thread
+            )  # a thread that is killed inside JAX aborts Python
             self._thread = thread
             waiting.start()
             thread.start()
@@ -177,25 +179,25 @@ class Core:
             time.sleep(0.002)
 
     def note(self, text: str) -> None:
-        """Something that a reader of the record has to know, once."""
+        """Adds a note to the record once."""
         self._notes[text] = None
 
     def problem(self, step: int, what: str, *, metric: str | None = None, value: str | None = None) -> None:
-        """Something that went wrong in a step; the first hundred are kept."""
+        """Adds a problem of a step; the first hundred are kept."""
         if len(self._problems) < _MOST_PROBLEMS:
             self._problems.append(ProblemRecord(round=step, what=what, metric=metric, value=value))
         else:
             self.note(f"only the first {_MOST_PROBLEMS} problems are kept")
 
     def pause(self, paused: bool) -> None:
-        """Stops or continues the drawing; steps are recorded all the same."""
+        """Stops or continues drawing; steps are still recorded."""
         self._paused = paused
         if self.status in ("running", "paused"):
             self.status = "paused" if paused else "running"
         self._notify(force=True)
 
     def inspect(self, call: TracedCall, shapes: tuple[Any, ...]) -> None:
-        """Reads what the compiler made of the step, in a thread: JAX has the executable already."""
+        """Inspects the compiled step in a thread; JAX already has the executable."""
         devices = jax.local_devices()[:1]
 
         def read() -> None:
@@ -211,12 +213,13 @@ class Core:
 
     _reading: threading.Thread | None = None
 
-    # In the thread that waits.
+    # Runs in the waiting thread.
 
     def _see(self) -> None:
         """Notes when the results of each step were ready.
 
-        Where several are ready when the thread wakes, only the end of the last is known: they share the seconds.
+        If several steps are ready when the thread wakes, only the end of the last step is known; they share the
+        seconds.
         """
         last = -math.inf
         waiting: list[WatchedStep | None] = [self._queue.get()]
@@ -243,17 +246,17 @@ class Core:
 
     def _wait(self, step: WatchedStep) -> None:
         if step.probe is None:
-            self.note("the seconds cover the calls alone: the results have no array to wait for")
+            self.note("the seconds cover only the calls: the results have no array to wait for")
         elif step.ready is None:
             try:
                 step.probe.block_until_ready()
             except RuntimeError as error:
-                if "deleted" not in str(error):  # the computation failed: the user's loop gets the exception
+                if "deleted" not in str(error):  # the computation failed; the user's loop gets the exception
                     self.problem(step.index, f"step {step.index} failed: {str(error).splitlines()[0][:200]}")
                 else:
                     self.donated.add("")
 
-    # In the thread that records.
+    # Runs in the recording thread.
 
     def _work(self) -> None:
         dirty = False
@@ -268,9 +271,9 @@ class Core:
                 break
             try:
                 self._record(step)
-            except Exception as error:  # the record may be incomplete, and the user's loop goes on
+            except Exception as error:  # the record may be incomplete, but the user's loop continues
                 self.note(f"step {step.index} could not be recorded ({type(error).__name__}: {str(error)[:200]})")
-            step.probe, step.values = None, {}  # the user's arrays are the user's
+            step.probe, step.values = None, {}  # release the user's arrays
             self.settle()
             del step
             dirty = True
@@ -329,9 +332,7 @@ class Core:
                 if "deleted" not in str(error):
                     continue
                 self.donated.add(name)
-                self.note(
-                    f"{name} was donated to the next call before it could be read; from then on `watch` copies it"
-                )
+                self.note(f"{name} was donated to the next call before it could be read; `watch` copies it from now on")
                 continue
             except (TypeError, ValueError):
                 self.note(f"{name} is a {type(leaf).__name__}, which is not a number")
@@ -346,7 +347,7 @@ class Core:
         return values
 
     def _hear(self, step: WatchedStep) -> float:
-        """Seconds that the call spent in compilations."""
+        """Seconds that the call spent compiling."""
         if step.heard is None or not step.heard:
             return 0.0
         compilations, retraces = step.heard.compilations(), step.heard.retraces()
@@ -420,7 +421,7 @@ class Core:
         version.rates = rates
 
     def _join(self, step: WatchedStep) -> dict[str, float]:
-        """Joins the profile of a step to lines; its seconds of computing and of collectives, a mean over devices."""
+        """Joins a step's profile to lines; returns mean compute and collective seconds per device."""
         assert step.profile is not None
         try:
             profile = step.profile.stop()
@@ -450,7 +451,7 @@ class Core:
             for leaf in joined.leaves:
                 parts[f"{leaf.kind}_seconds"] += leaf.event.seconds / calls / devices
             return parts
-        except Exception as error:  # another profiler runs, …
+        except Exception as error:  # for example, another profiler is running
             self.note(f"a profile could not be read ({type(error).__name__}: {str(error)[:200]})")
         return {}
 
@@ -470,12 +471,12 @@ class Core:
             self.problem(max(self.finished - 1, 0), what)
 
     def start_trackers(self, about: Mapping[str, Any]) -> None:
-        """Begins the trackers' runs.
+        """Starts the trackers' runs.
 
         Raises:
-            MissingDependencyError: the library of one is not installed.
+            MissingDependencyError: the library of a tracker is not installed.
         """
-        program = {"cannot": "a watched loop is the user's own: run its cell or script again"}
+        program = {"cannot": "a watched loop is user code: run its cell or script again"}
         for tracker in list(self.trackers):
             self._with_tracker(tracker, lambda tracker: tracker.start({**about, "earlier": []}, program))
 
@@ -501,12 +502,12 @@ class Core:
 
     @property
     def problems(self) -> tuple[ProblemRecord, ...]:
-        """Problems, in order of steps."""
+        """Problems, in step order."""
         return tuple(self._problems)
 
     @property
     def started(self) -> bool:
-        """True if it was called."""
+        """True if a call was recorded."""
         return self._count > 0
 
     @property
@@ -521,7 +522,7 @@ class Core:
 
     @property
     def shown(self) -> StepProgram:
-        """The program that most of the recent steps ran; of those that as many ran, the latest."""
+        """The program that most recent steps ran; of equally frequent programs, the latest."""
         counts = collections.Counter(entry[5] for entry in tuple(self._recent))
         with self._lock:
             known = list(self._versions.items())
@@ -539,8 +540,8 @@ class Core:
         notes = list(self._notes)
         if len(self._versions) > 1:
             notes.append(
-                f"{len(self._versions)} programs ran, as arguments changed their shapes or switches: FLOPs, rates, "
-                f"planned memory and collectives are those of {len(own)} of the {len(recent)} latest steps"
+                f"{len(self._versions)} programs ran, because shapes or static arguments changed: FLOPs, rates, "
+                f"planned memory and collectives describe {len(own)} of the {len(recent)} latest steps"
             )
         found = WatchRecord(
             name=self.name,
@@ -574,14 +575,14 @@ class Core:
         return found.replace(changes=changes_of(before, found, [self.previous.shown.codes, shown.codes]))
 
     def forget(self) -> None:
-        """Drops the steps and earlier versions, once nobody can read them; the rest is for comparisons."""
+        """Drops the steps and earlier versions; keeps the data for comparisons."""
         self._history, self.previous = [], None
 
 
 def _numbers_of(leaf: Foreign) -> float | tuple[float, ...]:
-    """An output as numbers of Python; one number where all are equal, as of the devices of `pmap`."""
+    """Converts an output to Python numbers; one number if all are equal, as under `pmap`."""
     if getattr(leaf, "shape", ()) == () and getattr(leaf, "is_fully_addressable", True):
-        return float(leaf)  # nearly all outputs: without numpy's arrays on the way
+        return float(leaf)  # fast path for nearly all outputs, without a numpy array
     found = read_here(leaf)
     array = np.asarray(found.compressed() if isinstance(found, np.ma.MaskedArray) else found, np.float64)
     if array.size and np.all(array == array.flat[0]):
@@ -590,14 +591,14 @@ def _numbers_of(leaf: Foreign) -> float | tuple[float, ...]:
 
 
 def copy_of(leaf: jax.Array) -> jax.Array:
-    """A copy on the devices of an array that the next call may take over; nothing is waited for."""
+    """Copies an array on the devices, without waiting, because the next call may donate it."""
     return jnp.copy(leaf)
 
 
 def changes_of(
     old: WatchRecord, new: WatchRecord, codes: Sequence[Mapping[tuple[str, int], str]] | None = None
 ) -> tuple[str, ...]:
-    """Differences between two versions of a step, in words: of the whole call, then of the lines that change most."""
+    """Describes differences between two step versions: whole call first, then the top lines."""
     whole, lines = [], []
     for row in compare_measured([old, new], codes).differences:
         before, now = (0.0 if value is None and row.status in ("added", "removed") else value for value in row.values)
@@ -621,7 +622,7 @@ _UNKNOWN = StepProgram()
 
 
 def _typical(seconds: list[float]) -> float | None:
-    """The median over means of ten steps: the end of one step may be seen late, which shortens the next one."""
+    """The median of means of ten steps: a late-seen step end shortens the next step."""
     if len(seconds) < 2 * _TOGETHER:
         return statistics.fmean(seconds) if seconds else None
     last = len(seconds) - len(seconds) % _TOGETHER
@@ -643,7 +644,7 @@ def _is_ready(step: WatchedStep) -> bool:
     probe: Foreign = step.probe  # `is_ready` is in no stub
     try:
         return probe is not None and step.ready is None and bool(probe.is_ready())
-    except RuntimeError:  # donated, or failed: waiting says which
+    except RuntimeError:  # donated or failed: waiting shows which
         return False
 
 

@@ -1,4 +1,4 @@
-"""The small values of a call that `watch` reads, and how to find them again in the next call."""
+"""The outputs of a call that `watch` reads, and their paths for the next call."""
 
 import ast
 import collections
@@ -22,12 +22,12 @@ Wanted: TypeAlias = str | Callable[[Any], Any] | Sequence[str] | Mapping[str, st
 
 MOST_DEFAULT_OUTPUTS = 8
 MOST_NUMBERS = 1024  # of one output
-_SHALLOW = 3  # keys to a metric such as `loss` or `metrics["loss"]`; deeper scalars belong to a state
+_SHALLOW = 3  # most keys to a metric such as `loss` or `metrics["loss"]`; deeper scalars belong to a state
 _METRIC = re.compile(r"learning_rate|\blr\b|loss|norm|accuracy|total")
 
 
 class WatchedCall(NamedTuple):
-    """A finished call; paths of its values begin with the place in this tuple."""
+    """A finished call; paths of its values start with the index in this tuple."""
 
     result: Argument
     args: tuple[Argument, ...]
@@ -35,18 +35,18 @@ class WatchedCall(NamedTuple):
 
 
 class Reader:
-    """Finds the chosen outputs of a call, and one small array that is ready when the call's program has ended.
+    """Finds the chosen outputs of a call, and one small array to wait for.
 
     Args:
-        fn: The watched function; the names in its `return` name the outputs.
-        wanted: Outputs as the user chose them, see `watch`. None: every floating-point scalar of the results, at most
-            eight, those of the shallowest places first.
-        call: A finished call, after which the places are planned.
-        before: The arrays of the arguments before the call by `id`: results that are arguments were ready before.
+        fn: The watched function; the names in its `return` statement name the outputs.
+        wanted: Outputs that the user chose, see `watch`. None: floating-point scalars of the results, at most eight,
+            from the shallowest.
+        call: A finished call, which determines the paths.
+        before: Argument arrays before the call, by `id`, because results that are arguments are already ready.
 
     Attributes:
-        problems: Chosen outputs that do not exist, in words.
-        of_state: Outputs deep inside a result, which the next call may take over (donate).
+        problems: Messages about chosen outputs that do not exist.
+        of_state: Outputs deep inside a result, which the next call may donate.
     """
 
     def __init__(self, fn: Callable | None, wanted: Wanted, call: WatchedCall, before: Mapping[int, object]) -> None:
@@ -61,7 +61,7 @@ class Reader:
         named = _named(leaves, _returned_names(fn), _parameters(fn), call)
         chosen = self._chosen(wanted, named)
         numbers = [(path, leaf) for path, leaf in leaves if not jnp.issubdtype(leaf.dtype, jax.dtypes.extended)]
-        # An argument that is updated in place, as NNX does, is waited for where there are no results.
+        # Without results, wait for an argument that is updated in place, as in NNX.
         smallest = min(numbers, key=lambda entry: (entry[0][0].idx, entry[1].size, len(entry[0])), default=None)
         if self.is_traced:
             smallest, chosen = None, {}
@@ -70,12 +70,15 @@ class Reader:
         self.of_state = {name for name, (path, _) in chosen.items() if len(path) > _SHALLOW and path[0].idx == 0}
 
     def read(self, call: WatchedCall) -> tuple[jax.Array | None, dict[str, Any]]:
-        """The array to wait for, and the outputs by name. Raises whatever the lookup does where places moved."""
+        """Returns the array to wait for, and the outputs by name.
+
+        Lookup errors propagate if the structure of the results has changed.
+        """
         values = {name: getter(call) for name, getter in self._outputs.items()}
         for name, function in list(self._functions.items()):
             try:
                 found = function(call.result)
-            except Exception as error:  # the user's own function must not end the loop
+            except Exception as error:  # a failing user function must not end the loop
                 del self._functions[name]
                 self.problems.append(
                     f"the output {name!r} failed and was removed ({type(error).__name__}: {error}): its function "
@@ -109,8 +112,8 @@ class Reader:
             path, leaf = named[min(matches, key=len)]
             if leaf.size > MOST_NUMBERS:
                 self.problems.append(
-                    f"the output {place!r} has {leaf.size:,} numbers, and `watch` keeps at most {MOST_NUMBERS:,}: pass "
-                    "a function of the results that makes one number of it"
+                    f"the output {place!r} has {leaf.size:,} numbers, and `watch` keeps at most {MOST_NUMBERS:,}: "
+                    "pass a function of the results that returns one number"
                 )
                 continue
             chosen[name] = (path, leaf)
@@ -118,7 +121,7 @@ class Reader:
 
 
 def outputs_by_name(wanted: Wanted) -> dict[str, str | Callable[[Any], Any]]:
-    """Every chosen output with its name.
+    """Maps names to chosen outputs.
 
     Raises:
         MeasureError: an output is neither a name nor a function.
@@ -145,7 +148,7 @@ def outputs_by_name(wanted: Wanted) -> dict[str, str | Callable[[Any], Any]]:
 
 
 def arrays_of(args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> dict[int, object]:
-    """The arrays of the arguments by `id`; empty where they cannot be listed."""
+    """The argument arrays by `id`; empty if they cannot be listed."""
     try:
         return {id(leaf): leaf for leaf in jax.tree.leaves((args, kwargs)) if isinstance(leaf, jax.Array)}
     except (TypeError, ValueError):
@@ -156,7 +159,7 @@ _ARRAYS = (jax.Array, np.ndarray, np.generic)
 
 
 def shapes_of(args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> tuple[Any, ...]:
-    """Shapes and dtypes of the arguments, which distinguish the programs of a function; switches by their value."""
+    """Shapes and dtypes of array arguments, and values of static arguments, as a program key."""
     try:
         leaves = jax.tree.leaves((args, kwargs))
     except (TypeError, ValueError):
@@ -173,7 +176,7 @@ def _name_of(item: object) -> str:
 
 
 def _is_metric(leaf: jax.Array) -> bool:
-    """Returns whether an array is one number: a scalar, or its form under `pmap`, one per device."""
+    """Returns whether an array is a scalar, or one scalar per device under `pmap`."""
     if not jnp.issubdtype(leaf.dtype, jnp.floating):
         return False
     return leaf.ndim == 0 or (leaf.ndim == 1 and 1 < leaf.size == len(leaf.sharding.device_set)
@@ -183,10 +186,10 @@ def _is_metric(leaf: jax.Array) -> bool:
 def _named(
     leaves: Sequence[tuple[Any, Any]], returned: Sequence[str] | None, parameters: Sequence[str], call: WatchedCall
 ) -> dict[str, tuple[Any, Any]]:
-    """The arrays by name: as the function's `return` names them, then the keys of their path.
+    """Names the arrays by the function's `return` names and the keys of their paths.
 
-    A name is as short as it can be: `learning_rate` for `state.opt_state.1.hyperparams.learning_rate`, if no other
-    array ends in it.
+    Names are as short as possible: `learning_rate` for `state.opt_state.1.hyperparams.learning_rate`, if no other path
+    ends with it.
     """
     entries: list[tuple[list[str], Any, Any]] = []
     for path, leaf in leaves:
@@ -242,13 +245,13 @@ def _step(key: Any, place: object) -> Getter:
         return operator.itemgetter(key.key)
     if isinstance(key, jax.tree_util.GetAttrKey):
         if key.name == "value" and callable(getattr(type(place), "get_raw_value", None)):
-            return operator.methodcaller("get_raw_value")  # of an NNX variable, whose `value` warns
+            return operator.methodcaller("get_raw_value")  # of an NNX variable, whose `value` emits a warning
         return operator.attrgetter(key.name)
     raise TypeError
 
 
 def _parameters(fn: Callable | None) -> list[str]:
-    """The parameters of a function, in order; none where its signature is unknown."""
+    """The parameters of a function, in order; empty if its signature is unknown."""
     try:
         return [] if fn is None else list(inspect.signature(fn).parameters)
     except (TypeError, ValueError):
@@ -256,11 +259,11 @@ def _parameters(fn: Callable | None) -> list[str]:
 
 
 def _returned_names(fn: Callable | None) -> list[str] | None:
-    """The names in the `return` of a function, of which every `return` has the same; None where it has others."""
+    """The names in a function's `return` statements; None if the statements differ."""
     inner: Any = getattr(fn, "func", fn)
     inner = getattr(inner, "__wrapped__", inner)
     if fn is None or not inspect.isfunction(inner) or hasattr(inner, "__wrapped__"):
-        return None  # `jax.grad(f)` wraps `f` too, and returns something else
+        return None  # `jax.grad(f)` also wraps `f`, but returns other values
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(inner)))
     except (OSError, TypeError, SyntaxError, ValueError):

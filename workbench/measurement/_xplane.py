@@ -1,8 +1,8 @@
-"""The wire format of XLA's profiles (`*.xplane.pb`), read piece by piece without loading the file.
+"""Streaming reader of XLA's profile format (`*.xplane.pb`).
 
-Why a reader of our own: `jax.profiler.ProfileData` leaves out what a TPU's events are recognised by (display names and
-the statistics of their metadata) and holds the whole file in memory, and the only package on the registries that knows
-the format (xprof) brings 36 others. The format has seven messages and has kept its field numbers since 2020.
+Reasons for a custom reader: `jax.profiler.ProfileData` omits the display names and metadata statistics that identify
+TPU events, and loads the whole file into memory. The only package on the registries for this format (xprof) installs 36
+other packages. The format has seven messages, and its field numbers have not changed since 2020.
 
 References:
     `xplane.proto` of openxla/xla, xla/tsl/profiler/protobuf.
@@ -19,9 +19,9 @@ from workbench.errors import ProfileError
 
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _DOUBLE = struct.Struct("<d")
-_STAT_KEY, _NUMBER_KEYS = 4 << 3 | _BYTES, frozenset((1 << 3, 2 << 3, 3 << 3))  # of the fields of an event
+_STAT_KEY, _NUMBER_KEYS = 4 << 3 | _BYTES, frozenset((1 << 3, 2 << 3, 3 << 3))  # fields of an event
 _MOST_STATS = 20_000  # kept decoded
-_RELEASED = 32 * 2**20  # bytes of a mapped file that are read before the system may have their pages back
+_RELEASED = 32 * 2**20  # bytes of a mapped file that are read before their pages are released
 
 Buffer = bytes | mmap.mmap
 
@@ -34,12 +34,12 @@ class MessageSpan(NamedTuple):
 
 
 class WireError(ValueError):
-    """Bytes that are no message: cut off, or not what they were said to be."""
+    """Bytes that are not a message: truncated, or of another type."""
 
 
 @dataclass(slots=True)
 class EventKind:
-    """Properties that all events of one kind share (`XEventMetadata`)."""
+    """Shared properties of all events of one kind (`XEventMetadata`)."""
 
     name: str
     display_name: str = ""
@@ -47,7 +47,7 @@ class EventKind:
 
 
 class PlaneEvent(NamedTuple):
-    """One event; seconds since the epoch would lose digits, so both times are whole picoseconds."""
+    """One event; times are integer picoseconds, because float seconds would lose precision."""
 
     kind: EventKind
     start_ps: int
@@ -56,7 +56,10 @@ class PlaneEvent(NamedTuple):
 
 
 class Line(NamedTuple):
-    """One row of a plane: a stream, a thread, or one kind of operation. Its events stay in the file."""
+    """One row of a plane: a stream, a thread, or one kind of operation.
+
+    Its events stay in the file.
+    """
 
     name: str
     start_ps: int
@@ -64,7 +67,7 @@ class Line(NamedTuple):
 
 
 class Plane:
-    """One device or one host. Lines and events are decoded when they are asked for."""
+    """One device or one host; lines and events are decoded on access."""
 
     def __init__(self, buffer: Buffer, span: MessageSpan) -> None:
         self._buffer = buffer
@@ -73,7 +76,9 @@ class Plane:
         self._kind_spans: dict[int, MessageSpan] = {}
         self._kinds: dict[int, EventKind] = {}
         self._stat_names: dict[int, str] = {}
-        self._known_stats: dict[bytes, tuple[str, Any]] = {}  # most events repeat those of others, byte by byte
+        self._known_stats: dict[
+            bytes, tuple[str, Any]
+        ] = {}  # most events repeat statistics of other events, byte for byte
         stats: list[MessageSpan] = []
         for number, value in fields(buffer, span):
             if number == 2:
@@ -94,7 +99,7 @@ class Plane:
         self._stated = frozenset(self._stat_names.values())
 
     def lines(self) -> Iterator[Line]:
-        """The lines, in the order of the file."""
+        """The lines, in file order."""
         for span in self._lines:
             name, start = "", 0
             for number, value in fields(self._buffer, span):
@@ -102,7 +107,7 @@ class Plane:
                     name = _text(self._buffer, value)
                 elif number == 3:
                     start = _signed(value) * 1000
-                elif number == 4 and name:  # events come last, but for a second name that is only there for displays
+                elif number == 4 and name:  # events come last, except a second name for display
                     break
                 elif number == 11:
                     name = name or _text(self._buffer, value)
@@ -111,12 +116,12 @@ class Plane:
     def events(
         self, line: Line, *, stating: Iterable[str] = (), kinds: Container[str] | None = None
     ) -> Iterator[PlaneEvent]:
-        """The events of a line, in the order of the file.
+        """The events of a line, in file order.
 
         Args:
             line: One of `lines()`.
-            stating: Names of statistics. Where the plane knows one of them not at all, there are no events.
-            kinds: Names of kinds; other events are passed over. None: all.
+            stating: Names of required statistics. If the plane does not define one of them, there are no events.
+            kinds: Names of kinds; other events are skipped. None: all.
         """
         if not set(stating) <= self._stated:
             return
@@ -145,7 +150,7 @@ class Plane:
         _release(buffer, read, line.span.stop)
 
     def forget(self) -> None:
-        """Drops what was decoded of its events, which another plane does not need."""
+        """Drops cached data of its events, which other planes do not need."""
         self._known_stats.clear()
 
     def kind(self, key: int) -> EventKind:
@@ -155,7 +160,7 @@ class Plane:
         return self._kinds[key]
 
     def kinds(self) -> Iterator[EventKind]:
-        """All kinds that the plane knows; the HLO of programs is among those of `/host:metadata`."""
+        """All kinds of the plane; the kinds of `/host:metadata` include the HLO of programs."""
         return map(self.kind, self._kind_spans)
 
     def _kind(self, key: int) -> EventKind:
@@ -195,7 +200,10 @@ class Plane:
 
 @dataclass(slots=True)
 class Space:
-    """A whole profile. `damage` says where the file ends too early or makes no sense; what is before it is there."""
+    """A whole profile.
+
+    `damage` describes where the file is truncated or invalid; data before the damage are included.
+    """
 
     planes: list[Plane]
     hosts: tuple[str, ...] = ()
@@ -204,16 +212,16 @@ class Space:
 
 
 def read_space(source: Path | bytes) -> Space:
-    """Opens a profile; planes are decoded as they are used, from a mapped file.
+    """Opens a profile; planes are decoded on access, from a mapped file.
 
     Args:
-        source: A `*.xplane.pb` file, or the bytes of one.
+        source: A `*.xplane.pb` file, or its bytes.
 
     Returns:
         The planes that could be read.
 
     Raises:
-        ProfileError: nothing in it is a plane.
+        ProfileError: the source has no plane.
     """
     where = f"{len(source)} bytes" if isinstance(source, bytes) else f"`{source}`"
     buffer = source if isinstance(source, bytes) else _mapped(source)
@@ -229,23 +237,23 @@ def read_space(source: Path | bytes) -> Space:
                 warnings.append(_text(buffer, value))
             elif number == 4:
                 hosts.append(_text(buffer, value))
-    except (WireError, TypeError, AttributeError) as error:  # a number where a message has to be, or the reverse
-        damage = str(error) if isinstance(error, WireError) else "a field has another type than profiles give it"
+    except (WireError, TypeError, AttributeError) as error:  # a number instead of a message, or the reverse
+        damage = str(error) if isinstance(error, WireError) else "a field has another type than in XLA profiles"
     if not planes:
         fact = damage or "it holds no plane"
         msg = (
-            f"`open_profile` was given {where}, which is not a profile of XLA: {fact}. A profile is the `*.xplane.pb` "
-            "file that `jax.profiler.stop_trace()` writes, as it was written: copy it again in binary mode."
+            f"`open_profile` was given {where}, which is not a profile of XLA: {fact}. A profile is the unchanged "
+            "`*.xplane.pb` file that `jax.profiler.stop_trace()` writes: copy it again in binary mode."
         )
         raise ProfileError(msg)
     return Space(planes, tuple(hosts), tuple(warnings), damage)
 
 
 def trim_profile(path: Path) -> bytes:
-    """A profile without the planes of hosts, their names and the environment: what one may want to hand on.
+    """Removes host planes, host names and the environment from a profile, to share it.
 
-    Planes of devices and the HLO of the programs stay as they are, and on a CPU, whose devices are threads of the host,
-    the host's plane too.
+    Device planes and the HLO of the programs are kept unchanged. On a CPU, whose devices are host threads, the host's
+    plane is also kept.
 
     Args:
         path: A `*.xplane.pb`.
@@ -273,10 +281,10 @@ def _length(value: int) -> bytes:
 
 
 def fields(buffer: Buffer, span: MessageSpan) -> Iterator[tuple[int, Any]]:
-    """Field numbers and values of one message: integers, or the `Span` of what has a length.
+    """Yields field numbers and values of a message: integers, or a `Span` of bytes.
 
     Raises:
-        WireError: the message is cut off or damaged.
+        WireError: the message is truncated or damaged.
     """
     index, stop = span
     while index < stop:
@@ -294,25 +302,25 @@ def fields(buffer: Buffer, span: MessageSpan) -> Iterator[tuple[int, Any]]:
         elif wire == _BYTES:
             length, index = _varint(buffer, index, stop)
             if index + length > stop:
-                msg = f"a field of {length} bytes at byte {index} goes beyond the end of its message at byte {stop}"
+                msg = f"a field of {length} bytes at byte {index} extends beyond the end of its message at byte {stop}"
                 raise WireError(msg)
             value = MessageSpan(index, index + length)
             index += length
         elif wire in (_FIXED64, _FIXED32):
             width = 8 if wire == _FIXED64 else 4
             if index + width > stop:
-                msg = f"a number at byte {index} is cut off"
+                msg = f"a number at byte {index} is truncated"
                 raise WireError(msg)
             value = int.from_bytes(buffer[index : index + width], "little")
             index += width
         else:
-            msg = f"byte {index} begins no field"
+            msg = f"byte {index} does not start a field"
             raise WireError(msg)
         yield key >> 3, value
 
 
 def _event(data: bytes) -> tuple[int, int, int, list[bytes]]:
-    """Kind, offset and duration of an event, and its statistics as they are written: the inner loop of all reading."""
+    """Reads kind, offset, duration and raw statistics of an event; the hot inner loop."""
     numbers = [0, 0, 0]
     pieces: list[bytes] = []
     index, stop = 0, len(data)
@@ -327,7 +335,7 @@ def _event(data: bytes) -> tuple[int, int, int, list[bytes]]:
                     size, index = _varint(data, index - 1, stop)
                 end = index + size
                 if end > stop:
-                    msg = f"a statistic of {size} bytes goes beyond the end of its event"
+                    msg = f"a statistic of {size} bytes extends beyond the end of its event"
                     raise WireError(msg)
                 pieces.append(data[index:end])
                 index = end
@@ -344,10 +352,10 @@ def _event(data: bytes) -> tuple[int, int, int, list[bytes]]:
                             break
                         shift += 7
                         if shift > 63:
-                            msg = "a number of an event is cut off"
+                            msg = "a number of an event is truncated"
                             raise WireError(msg)
                 numbers[(key >> 3) - 1] = value
-            else:  # a field that profiles of another version have
+            else:  # a field of another profile version
                 for number, value in fields(data, MessageSpan(index - 1, stop)):
                     if number == 4:
                         pieces.append(data[value.start : value.stop])
@@ -355,7 +363,7 @@ def _event(data: bytes) -> tuple[int, int, int, list[bytes]]:
                         numbers[number - 1] = value
                 break
     except IndexError:
-        msg = "an event is cut off"
+        msg = "an event is truncated"
         raise WireError(msg) from None
     kind, offset, duration = numbers
     return kind, _signed(offset), _signed(duration), pieces
@@ -372,12 +380,12 @@ def _varint(buffer: Buffer, index: int, stop: int) -> tuple[int, int]:
         shift += 7
         if shift > 63:
             break
-    msg = f"a number at byte {index} is cut off"
+    msg = f"a number at byte {index} is truncated"
     raise WireError(msg)
 
 
 def _entry(buffer: Buffer, span: MessageSpan) -> tuple[int, MessageSpan | None]:
-    """Key and message of one entry of a map."""
+    """Key and message of one map entry."""
     key, message = 0, None
     for number, value in fields(buffer, span):
         if number == 1:
@@ -396,7 +404,7 @@ def _text(buffer: Buffer, span: MessageSpan) -> str:
 
 
 def _release(buffer: Buffer, start: int, stop: int) -> int:
-    """Gives the pages of a mapped file back that were read, so that a long file takes no memory; how far it was."""
+    """Releases the read pages of a mapped file to limit memory use; returns the position."""
     first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, stop // mmap.PAGESIZE * mmap.PAGESIZE
     if isinstance(buffer, mmap.mmap) and last > first and hasattr(buffer, "madvise"):
         buffer.madvise(mmap.MADV_DONTNEED, first, last - first)
