@@ -33,7 +33,7 @@ def test_training_section_does_not_claim_what_did_not_happen():
 def test_data_section_counts_examples():
     arrays = {"a": {"y": [0, 0, 1]}, "b": {"y": [1]}}
     section = sections.data_section(describe(ClientData(arrays=arrays, label="y")))
-    assert "4 real handwritten digits are held by 2 clients, 1 to 3 each" in pieces(section, ReportText)[0].text
+    assert "4 real handwritten digits are stored at 2 clients, 1 to 3 each" in pieces(section, ReportText)[0].text
 
 
 def test_program_section_shows_the_code_and_every_stage():
@@ -68,13 +68,13 @@ def test_collectives_section_counts_what_was_compiled():
     record = fedavg_record()
     section = sections.collectives_section(record)
     count = len(record.module.collectives)
-    assert f"The compiled round holds {count} collective" in pieces(section, ReportText)[0].text
+    assert f"The compiled round has {count} collective" in pieces(section, ReportText)[0].text
     assert len(pieces(section, ReportTable)[0].rows) == count
 
 
 def test_collectives_section_without_any_says_none():
     section = sections.collectives_section(fedavg_record().replace(module=None))
-    assert pieces(section, ReportText)[0].text == "The compiled round holds 0 collectives."
+    assert pieces(section, ReportText)[0].text == "The compiled round has 0 collectives."
     assert pieces(section, ReportTable) == []
 
 
@@ -101,7 +101,7 @@ def test_demo_that_cannot_write_says_so_before_it_trains(tmp_path, capsys):
     assert main(["demo", "--out", str(folder)]) == 1
     said = capsys.readouterr().err
     assert f"was given --out {folder}, which cannot be written (Is a directory)" in said
-    assert "name another with `--out`, for example `--out report.html`" in said
+    assert "name another file with `--out`, for example `--out report.html`" in said
 
 
 def test_demo_writes_one_file_that_fetches_nothing(tmp_path, capsys):

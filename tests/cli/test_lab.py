@@ -69,7 +69,7 @@ def test_lab_copies_the_course_to_another_folder(started, course, tmp_path):
 def test_lab_that_cannot_write_the_folder_names_another_way(started, course, capsys):
     course.write_text("a file, not a folder")
     assert main(["lab"]) == 1
-    assert "pass another one with `--folder`" in capsys.readouterr().err
+    assert "pass another folder with `--folder`" in capsys.readouterr().err
 
 
 def test_lab_asks_for_neither_news_nor_updates(started, course):

@@ -78,7 +78,7 @@ def test_snapshots_are_compared_with_a_commit_as_markdown(tmp_path, monkeypatch,
     assert "| per device: FLOPs | 16 FLOP | 128 FLOP |" in said
     assert "```diff\n--- kept" in said
     assert main(["compare", "--since", "nothing"]) != 0
-    assert "could not ask git" in capsys.readouterr().err
+    assert "could not run git" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

@@ -171,7 +171,7 @@ def test_clients_that_do_not_divide_say_what_is_left_out(record):
 def test_impossible_sizes_are_all_named(record, changes, words):
     with pytest.raises(InspectionError, match=f"given impossible sizes for 'local_sgd': {words}") as caught:
         estimate_scaled(record, **changes)
-    assert "use numbers above 0" in str(caught.value)
+    assert "Use positive numbers" in str(caught.value)
 
 
 def test_program_without_clients_is_refused():

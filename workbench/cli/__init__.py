@@ -1,3 +1,3 @@
-"""The `workbench` command: `lab` opens the notebooks, `demo` writes a report, `doctor` says what is installed."""
+"""The `workbench` command: `lab` opens notebooks, `demo` writes a report, `doctor` checks."""
 
 from workbench.cli._main import main as main

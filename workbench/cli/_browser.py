@@ -1,4 +1,4 @@
-"""Finds a Chromium-like browser, which the browser tests and the README's screenshots need."""
+"""Finds a Chromium-like browser for the browser tests and the README's screenshots."""
 
 import itertools
 import os
@@ -14,7 +14,7 @@ PLACES = (
     "C:/Program Files/Google/Chrome/Application/chrome.exe",
     "C:/Program Files (x86)/Microsoft/Edge/Application/msedge.exe",
 )
-PLAYWRIGHT = (  # where `playwright install chromium` puts its own, below the home folder
+PLAYWRIGHT = (  # install location of `playwright install chromium`, below the home folder
     ".cache/ms-playwright/chromium-*/chrome-linux*/chrome",
     "Library/Caches/ms-playwright/chromium-*/chrome-mac*/*.app/Contents/MacOS/*",
     "AppData/Local/ms-playwright/chromium-*/chrome-win*/chrome.exe",
@@ -23,7 +23,7 @@ FIX = "sudo apt-get install --no-install-recommends chromium   (or: playwright i
 
 
 def find_browser() -> Path | None:
-    """The browser to use: the one that `CHROMIUM` names, else one on the path, in its usual place or of Playwright.
+    """Finds the browser of `CHROMIUM`, on the path, in the usual places, or of Playwright.
 
     Raises:
         CommandError: if `CHROMIUM` names a file that does not exist.

@@ -1,4 +1,4 @@
-"""`workbench calibrate`: measures the devices that are here, and keeps their rates for predictions."""
+"""`workbench calibrate`: measures the attached devices, and stores rates for predictions."""
 
 from pathlib import Path
 
@@ -8,11 +8,11 @@ from workbench.render.units import seconds_text
 
 
 def write_calibration(out: Path | None, *, seconds: float) -> int:
-    """Calibrates the attached devices, prints the rates, and writes them to a file if one is named.
+    """Calibrates the attached devices, prints the rates, and optionally writes them to a file.
 
     Args:
-        out: A JSON file for colleagues; None: keep the rates on this machine alone.
-        seconds: How long to measure.
+        out: A JSON file to share; None: store the rates only on this machine.
+        seconds: Measuring time.
 
     Returns:
         0, the exit status of the command.
@@ -22,7 +22,7 @@ def write_calibration(out: Path | None, *, seconds: float) -> int:
     """
     if out is not None and out.suffix != ".json":
         message = (
-            f"`workbench calibrate` was given --out {out}. Calibrations are named by their ending `.json`: use "
+            f"`workbench calibrate` was given --out {out}. A calibration file has the suffix `.json`: use "
             f"`--out {out.with_suffix('.json')}`."
         )
         raise CommandError(message)
@@ -31,15 +31,15 @@ def write_calibration(out: Path | None, *, seconds: float) -> int:
         size = f"{rate.amount:.3g} {'FLOP' if rate.kind == 'matrix product' else 'B'}" if rate.amount else ""
         name = " ".join(filter(None, (rate.kind, rate.dtype, rate.axis, size)))
         print(f"{name:42} {seconds_text(rate.seconds):>10}  ±{rate.spread / 2:.0%} ({rate.runs} runs)")
-    print(f'{chip.source}. Name the devices with on="here".')
+    print(f'{chip.source}. Refer to the devices with on="here".')
     if out is not None:
         try:
             out.write_text(chip.to_json(indent=1), encoding="utf-8")
         except OSError as error:
             message = (
                 f"`workbench calibrate` was given --out {out}, which cannot be written ({error.strerror}). The rates "
-                "are kept on this machine all the same: name a file in a folder that you may write to."
+                "are still stored on this machine: name a file in a writable folder."
             )
             raise CommandError(message) from error
-        print(f'wrote {out.resolve()}: name it as on="{out}"')
+        print(f'wrote {out.resolve()}: refer to it with on="{out}"')
     return 0

@@ -1,4 +1,4 @@
-"""`workbench course`: the course as a site, as slides, for students; and the marks of a class."""
+"""`workbench course`: builds sites, slides and student editions, and grades a class."""
 
 import argparse
 import sys
@@ -9,7 +9,7 @@ from workbench.errors import CommandError
 
 
 def add_course_commands(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Adds `course` with its own commands to the parser of the command line."""
+    """Adds `course` and its subcommands to the command-line parser."""
     course = commands.add_parser("course", help="the course as a site, as slides, for students; marks of a class")
     actions = course.add_subparsers(dest="action", metavar="action", required=True)
     for name, said, start in (

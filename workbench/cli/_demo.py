@@ -1,4 +1,4 @@
-"""`workbench demo`: the main job without a browser, as one HTML file."""
+"""`workbench demo`: the main use case without a browser, as one HTML file."""
 
 import inspect
 import sys
@@ -27,7 +27,7 @@ LEAD = (
 
 
 def write_demo(out: Path, *, rounds: int) -> int:
-    """Trains, looks at the program from every side, and writes the report.
+    """Trains, inspects the program, and writes the report.
 
     Args:
         out: The HTML file to write.
@@ -37,12 +37,12 @@ def write_demo(out: Path, *, rounds: int) -> int:
         0, the exit status of the command.
 
     Raises:
-        CommandError: if the file cannot be written there.
+        CommandError: if the file cannot be written.
     """
     require_writable(out)
     mesh = _make_mesh()
     began = time.perf_counter()
-    # `disable=None`: no moving bar in a log file, which gets the last line only.
+    # `disable=None`: in a log file, only the last line is written, without a moving bar.
     with tqdm(total=rounds, desc="training", unit="round", file=sys.stdout, ncols=100, disable=None) as bar:
 
         def report(number: int, loss: float, accuracy: float) -> None:
@@ -51,17 +51,17 @@ def write_demo(out: Path, *, rounds: int) -> int:
 
         trained = _training.train(mesh, rounds, report)
     seconds = time.perf_counter() - began
-    print(f"trained {rounds} rounds: test accuracy {trained.accuracies[-1]:.1%}; looking at the program …", flush=True)
+    print(f"trained {rounds} rounds: test accuracy {trained.accuracies[-1]:.1%}; inspecting the program …", flush=True)
     write_whole(out, render_report(TITLE, LEAD, look(mesh, trained, seconds)))
     print(f"wrote {out.resolve().as_uri()}")
     return 0
 
 
 def require_writable(out: Path) -> None:
-    """Finds out before the training whether the report can be written after it.
+    """Checks before the training that the report can be written.
 
     Raises:
-        CommandError: if it cannot.
+        CommandError: if it cannot be written.
     """
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -70,13 +70,13 @@ def require_writable(out: Path) -> None:
     except OSError as error:
         message = (
             f"`workbench demo` was given --out {out}, which cannot be written ({error.strerror}). The report is one "
-            "file in a folder that you may write to: name another with `--out`, for example `--out report.html`."
+            "file in a writable folder: name another file with `--out`, for example `--out report.html`."
         )
         raise CommandError(message) from error
 
 
 def look(mesh: jax.sharding.Mesh, trained: _training.TrainedModel, seconds: float) -> list[ReportSection]:
-    """Every section of the report, made from records."""
+    """Makes every section of the report from records."""
     arguments = (trained.parameters, trained.data)
     with jax.set_mesh(mesh):
         record = inspect_program(_training.fedavg, arguments, {}, examples_per_client=trained.train.counts.tolist())
@@ -96,12 +96,12 @@ def look(mesh: jax.sharding.Mesh, trained: _training.TrainedModel, seconds: floa
 
 
 def mean_loss(parameters: _training.Parameters, data: dict[str, jax.Array]) -> jax.Array:
-    """The clients' mean loss of one round, a number that can be differentiated."""
+    """The clients' mean loss of one round, a differentiable number."""
     return _training.fedavg(parameters, data)[1]
 
 
 def code_of(*functions: Callable) -> str:
-    """The functions as they are written, without their docstrings."""
+    """The source of the functions, without docstrings."""
     texts = []
     for function in functions:
         lines, _ = inspect.getsourcelines(inspect.unwrap(function))
@@ -111,6 +111,6 @@ def code_of(*functions: Callable) -> str:
 
 
 def _make_mesh() -> jax.sharding.Mesh:
-    simulate_devices(DEVICES)  # simulated are CPU devices only: where there is an accelerator, JAX still prefers it
+    simulate_devices(DEVICES)  # only CPU devices are simulated: JAX still prefers an accelerator if there is one
     count = next(n for n in range(min(len(jax.devices()), _training.CLIENTS), 0, -1) if _training.CLIENTS % n == 0)
     return make_mesh(clients=count)

@@ -1,4 +1,4 @@
-"""The sections of the demo's report: records in, headings, sentences, pictures and tables out."""
+"""Sections of the demo report, made from records: headings, sentences, pictures and tables."""
 
 import io
 from collections.abc import Sequence
@@ -22,10 +22,11 @@ def data_section(record: ClientDataRecord) -> ReportSection:
     examples = record.examples
     skew = "" if record.mean_total_variation is None else f" (mean total variation {record.mean_total_variation:.2f})"
     text = (
-        f"{sum(examples):,} real handwritten digits are held by {len(examples)} clients, {min(examples)} to "
-        f"{max(examples)} each. Nobody holds a fair sample: the labels follow a Dirichlet distribution{skew}."
+        f"{sum(examples):,} real handwritten digits are stored at {len(examples)} clients, {min(examples)} to "
+        f"{max(examples)} each. No client has a representative sample: the labels follow a Dirichlet "
+        f"distribution{skew}."
     )
-    caption = "Examples that each client holds; every colour is a digit."
+    caption = "Examples of each client; every colour is a digit."
     return ReportSection(
         heading="The data stay with their clients",
         pieces=(ReportText(text=text), _image(caption, *(render.plot(record, dark=d) for d in (False, True)))),
@@ -46,20 +47,20 @@ def training_section(losses: Sequence[float], accuracies: Sequence[float], secon
 
 
 def program_section(record: ProgramRecord, code: str) -> ReportSection:
-    """The user's lines and the stages that they became."""
+    """Shows the user's code and its stages."""
     return ReportSection(
         heading="The program",
         pieces=(
-            ReportText(text="These lines are all that says what happens at the clients and how it is combined:"),
+            ReportText(text="These lines define the work of the clients and the aggregation:"),
             ReportCode(text=code),
-            ReportText(text="They were traced once, and this is the plan that was read from the trace:"),
+            ReportText(text="They were traced once; this is the plan of the trace:"),
             ReportPicture(svg=render.svg(record, width=760), caption=render.describe(record)),
         ),
     )
 
 
 def stages_section(record: ProgramRecord) -> ReportSection:
-    """Every stage with what it moves and computes."""
+    """Lists every stage with its moved bytes and FLOPs."""
     rows = tuple(
         (stage.path, stage.name or stage.kind, stage.kind, _where(stage),
          bytes_text(stage.moved_bytes) if stage.moved_bytes else "–",
@@ -84,7 +85,7 @@ def placement_section(mesh: MeshRecord) -> ReportSection:
     )
     rows = tuple((f"device {held.device_id}", held.placement, _clients(held)) for held in mesh.clients)
     table = ReportTable(caption="Clients by device", header=("device", "placement", "clients"), rows=rows)
-    picture = ReportPicture(svg=render.svg(mesh), caption="Devices by their place in the mesh, each with its clients.")
+    picture = ReportPicture(svg=render.svg(mesh), caption="Devices by position in the mesh, each with its clients.")
     return ReportSection(heading="Placement", pieces=(ReportText(text=text), picture, table))
 
 
@@ -108,7 +109,7 @@ def sharding_section(record: ShardingRecord) -> ReportSection:
         ),
         rows=rows,
     )
-    picture = ReportPicture(svg=render.svg(record), caption="Which device holds which part of every array.")
+    picture = ReportPicture(svg=render.svg(record), caption="The part of every array on each device.")
     return ReportSection(heading="Sharding", pieces=(picture, table))
 
 
@@ -122,7 +123,7 @@ def collectives_section(record: ProgramRecord) -> ReportSection:
     )  # fmt: skip
     kinds = sorted({f"{each.kind} over {axes_text(each.axes)}" for each in found})
     count = f"{len(found)} collective{'' if len(found) == 1 else 's'}"
-    text = f"The compiled round holds {count}" + (f": {', '.join(kinds)}." if kinds else ".")
+    text = f"The compiled round has {count}" + (f": {', '.join(kinds)}." if kinds else ".")
     table = ReportTable(
         caption="Collectives of the compiled module; a stage is named by its path",
         header=("collective", "mesh axes", "devices in a group", "payload per device", "sent per device", "stages"),
@@ -156,7 +157,7 @@ def cost_section(record: ProgramRecord) -> ReportSection | None:
 
 
 def derivative_section(record: ProgramRecord) -> ReportSection:
-    """The gradient of the round, which is a program of the same primitives."""
+    """Shows the gradient of the round, which uses the same primitives."""
     operations = ", ".join(dict.fromkeys(f"{s.operation}" for s in record.plan.walk() if s.operation))
     text = (
         "The derivative of the whole round with respect to the server's parameters, through every client's training, "

@@ -1,4 +1,4 @@
-"""`workbench doctor`: what is installed, which devices there are, what is broken, and the command that fixes it."""
+"""`workbench doctor`: checks the installation and devices, and prints commands for repairs."""
 
 import dataclasses
 import importlib
@@ -34,13 +34,13 @@ PACKAGES = ("workbench", "workbench_widgets")
 FRONT_ENDS = {"anywidget": "anywidget", "@jupyter-widgets/jupyterlab-manager": "jupyterlab_widgets"}
 
 
-# What everything but JupyterLab, figures and tables needs: without one of these the workbench does not work at all.
+# Core dependencies: without one of these, only JupyterLab, figures and tables could work.
 CORE = frozenset({"anywidget", "jax", "jaxtyping", "lazy-loader", "numpy", "optax", "treescope"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One finding: `absent` is optional and not installed, `broken` has to be repaired; `fix` is the command for it."""
+    """One finding: `absent` is optional and not installed, `broken` needs the command `fix`."""
 
     name: str
     state: Literal["ok", "absent", "broken"]
@@ -52,7 +52,7 @@ def report_health(form: Literal["short", "long", "json"] = "short") -> int:
     """Prints the findings and returns 1 when something is broken, else 0.
 
     Args:
-        form: A few lines and every problem; every finding; or every finding as JSON.
+        form: "short": a few lines and every problem; "full": every finding; "json": every finding as JSON.
     """
     checks = list(examine())
     broken = [check for check in checks if check.state == "broken"]
@@ -94,7 +94,7 @@ def _short(checks: Sequence[Check]) -> list[Check]:
 
 
 def examine() -> Iterable[Check]:
-    """Every finding, in the order in which a reader can repair them."""
+    """Runs all checks, in the order of repairs."""
     yield Check(name="Python", state="ok", found=f"{sys.version.split()[0]} at {sys.prefix}")
     try:
         required, extras = _metadata.read_requirements(), _metadata.read_extras()
@@ -119,10 +119,10 @@ def examine() -> Iterable[Check]:
 
 
 def check_foreign() -> Check | None:
-    """A finding where another distribution installs packages of our names; None where there is none.
+    """Finds another distribution that installs packages with our names; None without one.
 
-    On the package index, `workbench` is another project: whichever is installed later overwrites files of the other,
-    and uninstalling it deletes them.
+    On the package index, `workbench` is another project. The distribution that is installed later overwrites files of
+    the other, and uninstalling it deletes them.
     """
     owners = importlib.metadata.packages_distributions()
     found = sorted({owner for name in PACKAGES for owner in owners.get(name, ()) if owner != _metadata.DISTRIBUTION})
@@ -131,13 +131,13 @@ def check_foreign() -> Check | None:
     return Check(
         name="other distribution",
         state="broken",
-        found=f"{', '.join(found)} installs files into the package `workbench` too",
+        found=f"{', '.join(found)} also installs files into the package `workbench`",
         fix=f"pip uninstall {' '.join(found)} && {REINSTALL}   (in a clone; or use an environment for each)",
     )
 
 
 def check_folder(folder: Path) -> Check | None:
-    """A finding where a folder has modules of our names, which its notebooks would import; None where it has none."""
+    """Finds modules with our names in a folder, which its notebooks would import; else None."""
     found = [f"{name}.py" for name in PACKAGES if (folder / f"{name}.py").exists()]
     if not found:
         return None
@@ -150,7 +150,7 @@ def check_folder(folder: Path) -> Check | None:
 
 
 def check_library(requirement: Requirement) -> Check:
-    """Returns whether a dependency is installed, in a version that fits; only the core is broken without it."""
+    """Checks that a dependency has a suitable version; only missing core ones are broken."""
     name, version = f"library {requirement.name}", _installed_version(requirement)
     fix = f'pip install "{requirement}"'
     if version is None:
@@ -163,7 +163,10 @@ def check_library(requirement: Requirement) -> Check:
 
 
 def check_extra(name: str, requirements: list[Requirement]) -> Check:
-    """Returns whether an optional extra is installed: all of it, in versions that fit. Nothing is broken without it."""
+    """Checks that an optional extra is complete, in suitable versions.
+
+    A missing extra is not broken.
+    """
     title, fix = f"extra {name}", f'pip install "{_metadata.DISTRIBUTION}[{name}]"'
     versions = {requirement: _installed_version(requirement) for requirement in requirements}
     wrong = [f"{r.name} {v} (needs {r.specifier})" for r, v in versions.items() if v and v not in r.specifier]
@@ -176,13 +179,13 @@ def check_extra(name: str, requirements: list[Requirement]) -> Check:
 
 
 def check_import(name: str) -> Check:
-    """Returns whether one of our own packages can be imported."""
+    """Checks that one of our own packages can be imported."""
     module = importlib.import_module(name)
     return Check(name=f"import {name}", state="ok", found=str(Path(module.__file__ or "").parent))
 
 
 def check_devices() -> Check:
-    """Lists JAX's devices in a child process, so that a driver that hangs or aborts cannot end this one."""
+    """Lists JAX's devices in a child process, in case a driver hangs or aborts."""
     fix = "JAX_PLATFORMS=cpu workbench doctor   (if that works, the accelerator's driver or plugin is at fault)"
     try:
         asked = subprocess.run(
@@ -204,7 +207,7 @@ def check_devices() -> Check:
 
 
 def check_kernel() -> Check:
-    """Returns whether JupyterLab will find a Python kernel."""
+    """Checks that JupyterLab will find a Python kernel."""
     from jupyter_client.kernelspec import KernelSpecManager
 
     specs = KernelSpecManager().find_kernel_specs()
@@ -219,7 +222,7 @@ def check_kernel() -> Check:
 
 
 def check_front_end(extension: str, library: str) -> Check:
-    """Returns whether the browser's half of a widget library is where JupyterLab looks for it."""
+    """Checks that the browser part of a widget library is where JupyterLab looks for it."""
     from jupyter_core.paths import jupyter_path
 
     places = [Path(place) / extension for place in jupyter_path("labextensions")]
@@ -235,9 +238,9 @@ def check_front_end(extension: str, library: str) -> Check:
 
 
 def check_labextension() -> Check:
-    """Returns whether JupyterLab will load our own extension, and the one that belongs to this Python package.
+    """Checks that JupyterLab will load our extension, in the version of this package.
 
-    Notebooks that are opened again show their saved views through the extension.
+    The extension shows saved views in reopened notebooks.
     """
     from jupyter_core.paths import jupyter_path
 
@@ -247,7 +250,7 @@ def check_labextension() -> Check:
         (path for each in jupyter_path("labextensions") if (path := Path(each) / _metadata.DISTRIBUTION).is_dir()), None
     )
     if place is None:
-        found = f"JupyterLab has no extension {_metadata.DISTRIBUTION}: notebooks opened again show no saved views"
+        found = f"JupyterLab has no extension {_metadata.DISTRIBUTION}: reopened notebooks show no saved views"
         return Check(name=name, state="broken", found=found, fix=fix)
     spec = importlib.util.find_spec("workbench_widgets")
     own = Path(spec.origin or "").parent if spec is not None else Path()
@@ -264,7 +267,7 @@ def check_labextension() -> Check:
 
 
 def check_course() -> Check:
-    """Returns whether `workbench lab` will find the course."""
+    """Checks that `workbench lab` will find the course."""
     folder = _lab.find_course()
     if folder is None:
         fix = f"{REINSTALL}   (in a clone)"
@@ -283,7 +286,7 @@ def check_browser() -> Check:
 
 
 def _guard(name: str, check: Callable[[], Check]) -> Check:
-    # A diagnosis that dies of the illness is of no use: whatever a check raises is its finding.
+    # Any exception of a check becomes a finding, so that `doctor` never crashes.
     try:
         return check()
     except Exception as error:

@@ -1,4 +1,4 @@
-"""`workbench engines`: where a program can run, what each engine needs, how it starts, and what was tried."""
+"""`workbench engines`: lists engines with requirements, starting lines and tests."""
 
 import importlib.util
 import json
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class EngineEntry(NamedTuple):
-    """An engine: what it runs on, the line that starts it, what was tried, and what it needs."""
+    """An engine: its platform, its starting line, its tested set-ups, and its requirements."""
 
     name: str
     runs_on: str
@@ -18,7 +18,7 @@ class EngineEntry(NamedTuple):
     tried: str
     module: str = ""
     extra: str = ""
-    program: str = ""  # that pip cannot bring
+    program: str = ""  # that pip cannot install
 
 
 ENGINES = (
@@ -115,7 +115,7 @@ ENGINES = (
 
 
 def list_engines(*, as_json: bool = False) -> int:
-    """Prints of each engine whether what it needs is here, the line that starts or installs it, and what was tried."""
+    """Prints for each engine its state, the line that starts or installs it, and its tests."""
     rows = [_row(engine) for engine in ENGINES]
     if as_json:
         print(json.dumps(rows, indent=1))
@@ -145,7 +145,7 @@ def _row(engine: EngineEntry) -> dict[str, str | bool]:
 
 def _is_installed(module: str) -> bool:
     found = importlib.util.find_spec(module)
-    return found is not None and found.origin is not None  # a folder of that name in the current one has no origin
+    return found is not None and found.origin is not None  # a folder of this name in the working folder has no origin
 
 
 def _is_on_the_path(program: str) -> bool:

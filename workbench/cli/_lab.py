@@ -9,7 +9,7 @@ from workbench.cli._name import REINSTALL
 from workbench.errors import CommandError, needs_library
 
 LOOPBACK = "127.0.0.1"
-# The wheel holds the course; in a clone of the repository it is next to the package.
+# The wheel contains the course; in a clone of the repository it is next to the package.
 COURSES = (Path(__file__).parents[1] / "course", Path(__file__).parents[2] / "notebooks")
 CONFIG = Path(__file__).parent / "jupyter"
 
@@ -21,14 +21,14 @@ def open_lab(
     port: int | None = None,
     browser: bool = True,
 ) -> int:
-    """Copies the course to a folder of the user's, starts JupyterLab on it and returns when that is stopped.
+    """Copies the course to a user folder, runs JupyterLab there, and returns when it stops.
 
-    It listens on the loopback address, asks for a token (part of the address that it prints), and looks for neither
-    news nor updates; the reader's own JupyterLab settings come first.
+    JupyterLab listens on the loopback address, requires a token (part of the printed address), and fetches neither news
+    nor updates. The reader's JupyterLab settings take precedence.
 
     Args:
-        notebook: A notebook to open, as a path or as the name of one of the course; the suffix may be left out.
-        folder: Where the course is copied to. Files that exist there are kept as they are.
+        notebook: A notebook to open: a path, or the name of a course notebook; the suffix is optional.
+        folder: Folder for the copy of the course. Existing files are not changed.
         port: The port to listen on; None takes a free one.
         browser: Whether to open the address in a browser.
 
@@ -41,7 +41,7 @@ def open_lab(
     path = find_notebook(notebook, folder)
     root = Path.cwd() if path.is_relative_to(Path.cwd()) else path if path.is_dir() else path.parent
     port = require_free_port(port)
-    # An environment variable, because kernels and extensions read their defaults from the same search path.
+    # An environment variable, because kernels and extensions read defaults from the same search path.
     os.environ["JUPYTER_CONFIG_PATH"] = os.pathsep.join(
         filter(None, [str(CONFIG), os.environ.get("JUPYTER_CONFIG_PATH")])
     )
@@ -55,7 +55,7 @@ def open_lab(
             f"--LabApp.default_url=/lab/tree/{path.relative_to(root).as_posix()}".removesuffix("/."),
             "--Application.log_level=WARN",  # the address is still printed
             *([] if browser else ["--no-browser"]),
-            # Containers run as root; with loopback and a token this opens nothing to anybody else.
+            # Containers run as root; loopback and the token still keep other users out.
             *(["--allow-root"] if getattr(os, "geteuid", lambda: 1)() == 0 else []),
         ]
     )
@@ -63,23 +63,24 @@ def open_lab(
 
 
 def find_course() -> Path | None:
-    """The folder of the course that came with this installation; None where there is none."""
+    """The folder of the course in this installation; None if there is none."""
     return next((folder for folder in COURSES if any(folder.glob("*.ipynb"))), None)
 
 
 def find_notebook(notebook: str | None, folder: Path) -> Path:
-    """The notebook to open, in the user's copy of the course, which is made first; the folder when none is named.
+    """Copies the course; returns the path of the notebook to open, or the folder.
 
     Raises:
-        CommandError: if there is no such notebook, no course, or no right to write the folder.
+        CommandError: if there is no such notebook, no course, or the folder is not writable.
     """
     if notebook is not None and (path := Path(notebook)).suffix == ".ipynb" and path.is_file():
         return path.resolve()
     course = find_course()
     if course is None:
         message = (
-            "`workbench lab` found no course in this installation, neither in the package nor next to it. A wheel "
-            f"holds it: run `{REINSTALL}` in a clone of the repository, or name a file: `workbench lab "
+            "`workbench lab` found no course in this installation, neither in the package nor next to it. "
+            "A wheel contains the course: run"
+            f" `{REINSTALL}` in a clone of the repository, or name a file: `workbench lab "
             "path/to/mine.ipynb`."
         )
         raise CommandError(message)
@@ -112,18 +113,18 @@ def copy_course(course: Path, folder: Path) -> list[Path]:
                     made.append(target)
     except OSError as error:
         message = (
-            f"`workbench lab` cannot copy the course to {str(folder)!r}: {error.strerror or error}. The folder has to "
-            "be writable: pass another one with `--folder`."
+            f"`workbench lab` cannot copy the course to {str(folder)!r}: {error.strerror or error}. The folder must "
+            "be writable: pass another folder with `--folder`."
         )
         raise CommandError(message) from error
     return made
 
 
 def require_free_port(port: int | None) -> int:
-    """The port asked for, once it is known to be free; without one, a free port.
+    """Checks that the requested port is free; without one, finds a free port.
 
     Raises:
-        CommandError: if another program listens on the port, or this user may not open it.
+        CommandError: if another program listens on the port, or this user is not allowed to open it.
     """
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -132,8 +133,8 @@ def require_free_port(port: int | None) -> int:
         except OSError as error:
             message = (
                 f"`workbench lab` received port {port}, but this machine does not let it listen there "
-                f"({error.strerror}). A port serves one program at a time, and ports below 1024 belong to the "
-                "administrator: stop the other program, name another port, or leave `--port` out to take a free one."
+                f"({error.strerror}). Only one program can listen on a port, and ports below 1024 need administrator "
+                "rights: stop the other program, name another port, or leave `--port` out to take a free one."
             )
             raise CommandError(message) from error
         return probe.getsockname()[1]

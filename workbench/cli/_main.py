@@ -18,7 +18,7 @@ from workbench.cli._programs import add_program_commands
 from workbench.cli._runs import add_run_commands
 from workbench.errors import WorkbenchError
 
-_CLOSED_PIPE = 141  # as a shell says of a program that SIGPIPE ended
+_CLOSED_PIPE = 141  # exit status that a shell reports for SIGPIPE
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,8 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: The arguments after the program's name; `None` reads them from the process.
 
     Returns:
-        0 when all went well, 1 when the command failed and printed the reason on stderr, 141 when nobody reads its
-        output any more, as in `workbench doctor | head -1`. Wrong usage ends in status 2.
+        0 on success, 1 if the command failed and printed the reason on stderr, 141 if its output is no longer read, as
+        in `workbench doctor | head -1`. Wrong usage ends in status 2.
     """
     try:
         status = _run(argv)
@@ -79,7 +79,7 @@ def _run(argv: Sequence[str] | None) -> int:
         return 1
 
 
-# Each command imports its own module only when it is asked for: `doctor` has to work where JupyterLab is broken.
+# Each command imports its module only when it is called: `doctor` must work even if JupyterLab is broken.
 
 
 def _start_lab(arguments: argparse.Namespace) -> int:
@@ -128,7 +128,7 @@ def _start_calibrate(arguments: argparse.Namespace) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Names the nearest choice where one is misspelt."""
+    """Suggests the nearest choice for a misspelt choice."""
 
     def error(self, message: str) -> NoReturn:
         if "invalid choice: '" in message and "(choose from" in message:
@@ -140,7 +140,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """The parser of the whole command line; shell completion is made from it."""
+    """Makes the command-line parser, which is also the source of shell completion."""
     parser = _Parser(prog="workbench", description="A Jupyter workbench for sharded, differentiable MapReduce in JAX.")
     parser.add_argument("--version", action="version", version=f"{DISTRIBUTION} {_version()}")
     parser.add_argument("--debug", action="store_true", help="log restarts, cache hits and workers to stderr")
@@ -165,7 +165,7 @@ def make_parser() -> argparse.ArgumentParser:
     lab.set_defaults(start=_start_lab)
 
     demo = commands.add_parser("demo", help="train on 64 clients, look inside, write one HTML report")
-    demo.add_argument("--out", type=Path, default=Path("report.html"), help="where to write it (default: report.html)")
+    demo.add_argument("--out", type=Path, default=Path("report.html"), help="file to write (default: report.html)")
     demo.add_argument("--rounds", type=_rounds, default=30, help="rounds of federated averaging (default: 30)")
     demo.set_defaults(start=_start_demo)
 
@@ -181,12 +181,12 @@ def make_parser() -> argparse.ArgumentParser:
 
     record = commands.add_parser("record", help="measure and profile the devices here, and write one file to share")
     record.add_argument("--out", type=Path, default=Path("recording.zip"), help="(default: recording.zip)")
-    record.add_argument("--profile", type=Path, help="trim this profile of your own instead of running programs")
+    record.add_argument("--profile", type=Path, help="trim this existing profile instead of running programs")
     record.set_defaults(start=_start_record)
 
-    rates = commands.add_parser("calibrate", help="measure what the devices here reach, for predictions on them")
+    rates = commands.add_parser("calibrate", help="measure the rates of the attached devices, for predictions")
     rates.add_argument("--out", type=Path, help="also write the rates to this JSON file")
-    rates.add_argument("--seconds", type=_seconds, default=30.0, help="how long to measure (default: 30)")
+    rates.add_argument("--seconds", type=_seconds, default=30.0, help="measuring time (default: 30)")
     rates.set_defaults(start=_start_calibrate)
 
     add_program_commands(commands)

@@ -9,7 +9,7 @@ from workbench.cli._name import DISTRIBUTION
 
 
 def read_requirements() -> list[Requirement]:
-    """The libraries that are always needed on this platform.
+    """The required libraries on this platform.
 
     Raises:
         importlib.metadata.PackageNotFoundError: if the workbench itself is not installed.
@@ -35,7 +35,7 @@ def read_extras() -> dict[str, list[Requirement]]:
 
 
 def _brought_by(distribution: str, extra: str) -> list[Requirement]:
-    """Packages that an extra adds to those that a distribution always needs."""
+    """Packages that an extra adds to the required packages of a distribution."""
     found = [Requirement(line) for line in importlib.metadata.requires(distribution) or []]
     return [
         r for r in found if r.marker and r.marker.evaluate({"extra": extra}) and not r.marker.evaluate({"extra": ""})
@@ -43,7 +43,7 @@ def _brought_by(distribution: str, extra: str) -> list[Requirement]:
 
 
 def _expand(requirements: list[Requirement]) -> list[Requirement]:
-    """Replaces `jax[tpu]` by the libraries that it stands for: jax itself being here says nothing about them."""
+    """Replaces `jax[tpu]` by its libraries, because an installed jax does not imply them."""
     expanded = []
     for requirement in requirements:
         try:

@@ -1,4 +1,4 @@
-"""`workbench inspect` and `workbench compare`: programs that lie in files."""
+"""`workbench inspect` and `workbench compare`: programs in files."""
 
 import argparse
 import json
@@ -8,11 +8,11 @@ from typing import Any
 
 
 def add_program_commands(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Adds the commands to the parser of the command line."""
+    """Adds the commands to the command-line parser."""
     inspect = commands.add_parser(
         "inspect", help="read an HLO, StableHLO, exported or record file, or a dump directory"
     )
-    inspect.add_argument("file", help="the file, a directory that xla_dump_to filled, or - for standard input")
+    inspect.add_argument("file", help="the file, a dump directory of xla_dump_to, or - for standard input")
     inspect.add_argument("--on", help="estimate seconds for a chip, such as v5e or h100")
     inspect.add_argument("--why", action="store_true", help="say why it communicates (StableHLO and record files)")
     inspect.add_argument("--json", action="store_true", help="print the whole record as JSON")

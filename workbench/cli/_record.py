@@ -1,4 +1,4 @@
-"""`workbench record`: measures, watches and profiles the devices that are here, and writes one file to hand on."""
+"""`workbench record`: measures, monitors and profiles the devices, and writes one file to share."""
 
 import io
 import json
@@ -31,16 +31,16 @@ measured.json       the standard programs, measured one by one
 calibration.json    the rates of the devices, where `workbench calibrate` was run before
 hlo/                the compiled text of every standard program
 
-HLO names the source files of the programs. Look through the files before you hand them on.
+HLO names the source files of the programs. Look through the files before you share them.
 """
 
 
 def write_recording(out: Path, *, profile: Path | None = None) -> int:
-    """Makes one zip file of a recording: of the standard programs on the devices here, or of a profile that exists.
+    """Writes a zip file with a recording of standard programs, or with an existing profile.
 
     Args:
         out: The file to write.
-        profile: A log directory or a `*.xplane.pb` of the user's own; None: run the standard programs.
+        profile: An existing log directory or `*.xplane.pb`; None: run the standard programs.
 
     Returns:
         0, the exit status of the command.
@@ -67,7 +67,7 @@ def write_recording(out: Path, *, profile: Path | None = None) -> int:
     except OSError as error:
         message = (
             f"`workbench record` was given --out {out}, which cannot be written ({error.strerror}). The recording is "
-            "one file in a folder that you may write to: name another, for example `--out recording.zip`."
+            "one file in a writable folder: name another file, for example `--out recording.zip`."
         )
         raise CommandError(message) from error
     print(contents["summary.txt"].decode())
@@ -98,7 +98,7 @@ def _of_this_machine() -> dict[str, bytes]:
             try:
                 run = measure_compiled(compiled[name], args, inspect_module(compiled[name]), rounds=_CALLS)
                 measured[name] = run.replace(events=()).to_dict()
-            except WorkbenchError as error:  # one program that fails is a finding too
+            except WorkbenchError as error:  # a failing program is also a result
                 measured[name] = {"error": str(error)}
         with jax.profiler.trace(directory):
             for name, _, args in programs:
@@ -136,7 +136,7 @@ def _programs(mesh: Mesh) -> Iterator[tuple[str, Callable[..., Any], tuple[Any, 
     size, count = (256, len(mesh.devices.flat)) if small else (8192, len(mesh.devices.flat))
     rows = NamedSharding(mesh, PartitionSpec("devices"))
     whole = NamedSharding(mesh, PartitionSpec())
-    # Random numbers: a chip draws less power on equal bits, and runs faster.
+    # Random numbers: on equal bits a chip would draw less power and run faster.
     random = jax.jit(jax.random.normal, static_argnums=(1, 2), out_shardings=rows)
     x = random(jax.random.key(0), (size * count, size), jnp.bfloat16)
     w = jax.device_put(random(jax.random.key(1), (size * count, size), jnp.bfloat16)[:size] / size**0.5, whole)

@@ -1,4 +1,4 @@
-"""`workbench runs`: the runs of a registry, listed, compared and opened as interactive pages."""
+"""`workbench runs`: lists, compares and opens runs of a registry."""
 
 import argparse
 from pathlib import Path
@@ -8,7 +8,7 @@ from workbench.errors import CommandError
 
 
 def add_run_commands(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Adds `runs` with its own commands to the parser of the command line."""
+    """Adds `runs` and its subcommands to the command-line parser."""
     runs = commands.add_parser("runs", help="list, compare and open runs that `run_rounds(log=FOLDER)` wrote")
     actions = runs.add_subparsers(dest="action", metavar="action", required=True)
 
@@ -17,23 +17,24 @@ def add_run_commands(commands: "argparse._SubParsersAction[Any]") -> None:
     listed.add_argument("--json", action="store_true", help="print the table as JSON")
     listed.set_defaults(start=_list)
 
-    compare = actions.add_parser("compare", help="runs of one name are seeds: means, intervals and paired tests")
+    compare = actions.add_parser(
+        "compare", help="compare runs (equal names are seeds): means, intervals and paired tests"
+    )
     compare.add_argument("folder", type=Path, help="the registry")
     compare.add_argument("--metric", required=True, help="the metric")
     compare.add_argument("--maximize", action="store_true", help="large is good")
     compare.add_argument("--figure", type=Path, help="also write the curves: a .pdf, .svg or .png file")
     compare.set_defaults(start=_compare)
 
-    opened = actions.add_parser("open", help="write an interactive page: one run, or several over one another")
+    opened = actions.add_parser("open", help="write an interactive page: one run, or several runs overlaid")
     opened.add_argument("folder", type=Path, help="the registry")
     opened.add_argument(
         "runs",
         nargs="*",
         metavar="run",
-        help="folders of runs in it, or their beginnings, or names of runs (all that have a name are its seeds); "
-        "default: all runs",
+        help="run folders or their prefixes, or names of runs (runs with equal names are seeds); default: all runs",
     )
-    opened.add_argument("--metric", help="the metric that is shown first (default: loss, or the first)")
+    opened.add_argument("--metric", help="the metric to show first (default: loss, or the first)")
     opened.add_argument("--maximize", action="store_true", help="large is good")
     opened.add_argument("--out", type=Path, default=Path("runs.html"), help="the page (default: runs.html)")
     opened.set_defaults(start=_open)
@@ -76,7 +77,7 @@ def _open(arguments: argparse.Namespace) -> int:
 
 
 def _chosen(known: list[Any], asked: list[str]) -> list[Any]:
-    """The runs that these words name, in the order of the registry; all of them for no words."""
+    """Selects runs by folder, prefix or name, in registry order; all runs without words."""
     found = [
         run
         for run in known
@@ -88,8 +89,8 @@ def _chosen(known: list[Any], asked: list[str]) -> list[Any]:
     if missing or not found:
         names = ", ".join(run.path.name for run in known) or "none"
         message = (
-            f"`runs open` received {', '.join(map(repr, missing)) or 'a registry'}, which names no run. The registry "
-            f"holds {names}: pass folders, their beginnings or names, as `workbench runs list` prints them."
+            f"`runs open` received {', '.join(map(repr, missing)) or 'a registry'}, which matches no run. The "
+            f"registry has {names}: pass folders, their prefixes or names, as printed by `workbench runs list`."
         )
         raise CommandError(message)
     return found
@@ -98,8 +99,8 @@ def _chosen(known: list[Any], asked: list[str]) -> list[Any]:
 def _registry(folder: Path) -> Path:
     if not folder.is_dir():
         message = (
-            f"`runs` received the folder {str(folder)!r}, which does not exist. A registry is the folder that "
-            "`run_rounds(log=…)` was given: pass that."
+            f"`runs` received the folder {str(folder)!r}, which does not exist. A registry is the folder that was "
+            "passed to `run_rounds(log=…)`: pass the same folder."
         )
         raise CommandError(message)
     return folder

@@ -1,4 +1,4 @@
-"""`workbench compare --since REF`: what changed in snapshot files since a commit, as Markdown."""
+"""`workbench compare --since REF`: changes of snapshot files since a commit, as Markdown."""
 
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -6,19 +6,19 @@ from pathlib import Path
 
 from workbench.errors import CommandError
 
-_SNAPSHOTS = ":(glob)**/snapshots/*.json"  # as `record_snapshot` names them
-_MOST_LINES = 80  # of one file's difference
+_SNAPSHOTS = ":(glob)**/snapshots/*.json"  # file names of `record_snapshot`
+_MOST_LINES = 80  # most lines of one file's difference
 
 
 def describe_since(ref: str, files: Sequence[str]) -> str:
-    """The differences of snapshot files against a commit, for a comment in a pull request.
+    """Lists the changes of snapshot files since a commit, for a pull-request comment.
 
     Args:
         ref: A commit or branch of git.
-        files: Files and folders. Default: all files in folders that are named `snapshots`.
+        files: Files and folders. Default: all files in folders named `snapshots`.
 
     Raises:
-        CommandError: if git does not know the commit, or this is no repository.
+        CommandError: if git does not know the commit, or this is not a repository.
     """
     root = Path(_git("rev-parse", "--show-toplevel").strip())
     paths = [str(Path(file).resolve()) for file in files] or [_SNAPSHOTS]
@@ -62,12 +62,12 @@ def _git(*arguments: str, folder: Path | None = None) -> str:
     try:
         done = subprocess.run(["git", *arguments], cwd=folder, capture_output=True, text=True, check=True)
     except FileNotFoundError as error:
-        message = "`workbench compare --since` needs git, and there is no command `git`. Install git."
+        message = "`workbench compare --since` needs git, but there is no command `git`. Install git."
         raise CommandError(message) from error
     except subprocess.CalledProcessError as error:
         message = (
-            f"`workbench compare --since` could not ask git ({error.stderr.strip()[:200]}). It compares files of a git "
-            "repository with a commit: run it inside one, and fetch the commit first."
+            f"`workbench compare --since` could not run git ({error.stderr.strip()[:200]}). It compares files of a "
+            "git repository with a commit: run it inside a repository, and fetch the commit first."
         )
         raise CommandError(message) from error
     return done.stdout

@@ -1,4 +1,4 @@
-"""The main job: federated averaging of a small network on real digits held by 64 clients."""
+"""The demo training: federated averaging of a small network on digits of 64 clients."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -25,13 +25,13 @@ Parameters = dict[str, jax.Array]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainedModel:
-    """Result of the training: the data, the last parameters, and one number per round."""
+    """Result of the training: the data, the final parameters, and metrics per round."""
 
     train: ClientData
     test: Examples
     data: dict[str, jax.Array]
     parameters: Parameters
-    losses: tuple[float, ...]  # of the clients' own examples, before their steps of this round
+    losses: tuple[float, ...]  # mean over the clients' examples, before their steps of this round
     accuracies: tuple[float, ...]  # on the held-out examples, after this round
 
 
@@ -42,13 +42,13 @@ def predict(parameters: Parameters, x: jax.Array) -> jax.Array:
 
 
 def masked_loss(parameters: Parameters, batch: dict[str, jax.Array]) -> jax.Array:
-    """Mean cross entropy of the examples of a batch that are no padding; 0 for a batch of padding."""
+    """Mean cross entropy of the non-padding examples of a batch; 0 if all are padding."""
     losses = optax.softmax_cross_entropy_with_integer_labels(predict(parameters, batch["x"]), batch["y"])
     return mean_where(batch["mask"], losses)
 
 
 def mean_where(mask: jax.Array, values: jax.Array) -> jax.Array:
-    """The mean of the values where the mask is true; 0 where it never is."""
+    """The mean of the values where the mask is true; 0 if it is never true."""
     return jnp.where(mask, values, 0.0).sum() / jnp.maximum(mask.sum(), 1).astype(values.dtype)
 
 
@@ -60,7 +60,7 @@ def train_locally(parameters: Parameters, client: dict[str, jax.Array]) -> tuple
         client: `x [steps, batch, 64]`, `y [steps, batch]`, `mask [steps, batch]`.
 
     Returns:
-        How far the client moved the parameters, and its mean loss along the way.
+        The client's update of the parameters, and its mean loss during training.
     """
 
     def step(carry: PyTree[Array], batch: dict[str, jax.Array]) -> tuple[Any, jax.Array]:
@@ -76,7 +76,7 @@ def train_locally(parameters: Parameters, client: dict[str, jax.Array]) -> tuple
 
 @program(clients=CLIENTS)
 def fedavg(parameters: Parameters, data: dict[str, jax.Array]) -> tuple[Parameters, jax.Array]:
-    """One round: the mean of the clients' changes and losses, each client counted by its number of examples."""
+    """Runs one round: averages updates and losses, weighted by numbers of examples."""
     changes, losses = map_fn(train_locally, (broadcast(parameters), data))
     return reduce_weighted_mean((changes, losses), data["weight"])
 
@@ -94,11 +94,11 @@ def first_parameters(seed: int = 0) -> Parameters:
 
 
 def train(mesh: jax.sharding.Mesh, rounds: int, report: Callable[[int, float, float], None]) -> TrainedModel:
-    """Trains for some rounds on the mesh, clients spread over its axis `clients`.
+    """Trains for some rounds on the mesh, with clients sharded over its axis `clients`.
 
     Args:
-        mesh: Where to run.
-        rounds: How many rounds.
+        mesh: Mesh to run on.
+        rounds: Number of rounds.
         report: Called after every round with its number, the clients' loss and the test accuracy.
 
     Returns:

@@ -13,23 +13,23 @@ from workbench.records.hardware import MeshRecord
 from workbench.records.program import PlanRecord, StageRecord
 
 Waste = float | None
-MOST_CLIENTS = 100_000  # of which each has a record of its own
+MOST_CLIENTS = 100_000  # most clients with individual records
 
 
 def client_costs(
     plan: PlanRecord | None, mesh: MeshRecord | None, examples: Examples | None
 ) -> tuple[tuple[ClientCostRecord, ...], Waste, Waste, Waste]:
-    """Work of every client of a plan's outermost placement.
+    """Predicts the work of every client of a plan's outermost placement.
 
-    A client stage costs `flops_per_client` for as many examples as the arrays hold per client; one with fewer examples
-    truly needs its share of it. Clients of one device run together, `plan.chunk_size` at a time, each
-    for as long as the largest of them, and all devices wait for the slowest before they reduce.
+    A client stage costs `flops_per_client` for the padded number of examples per client. A client with fewer examples
+    needs only a proportional share of this work. Clients of one device run together, `plan.chunk_size` at a time, each
+    for as long as the largest of the chunk, and all devices wait for the slowest device before they reduce.
 
     Args:
         plan: The plan, or None.
-        mesh: Says which device holds which clients.
-        examples: The true number of examples per client, also with the number that the arrays hold, `(counts, held)`;
-            None when all are alike.
+        mesh: Mesh with the clients of each device.
+        examples: The true number of examples per client, optionally with the padded number in the arrays,
+            `(counts, held)`; None if all clients have the same number.
 
     Returns:
         One record per client, none above `MOST_CLIENTS`; the share of the computed work that is padding (of examples
@@ -37,8 +37,8 @@ def client_costs(
         longer the slowest device takes than the mean of all, minus 1 (both None without `examples`).
 
     Raises:
-        InspectionError: if `examples` does not fit the number of clients, holds a negative or no positive number, or
-            more than the arrays hold; or if neither `examples` nor a mask declares how many they hold.
+        InspectionError: if `examples` does not fit the number of clients, has a negative or no positive number, or
+            exceeds the padded number; or if neither `examples` nor a mask declares the padded number.
     """
     examples, largest = _declared(examples)
     placement = _placement(plan)
@@ -80,14 +80,14 @@ def client_costs(
 
 
 def _declared(examples: Examples | None) -> tuple[Sequence[int] | None, int | None]:
-    """The true numbers, and the number that the arrays hold where it is declared."""
+    """The true numbers of examples, and the padded number in the arrays if declared."""
     if examples is not None and len(examples) == 2 and isinstance(examples[0], Sequence | np.ndarray):
         return examples[0], int(examples[1])  # pyright: ignore[reportReturnType, reportArgumentType]
     return examples, None  # pyright: ignore[reportReturnType]
 
 
 def _masked(plan: PlanRecord, count: int) -> int | None:
-    """Examples per client that the arrays hold, by the mask that `pad_clients` makes; None without one."""
+    """The padded number of examples per client, from the mask of `pad_clients`; None without one."""
     masks = {
         math.prod(value.shape[1:])
         for value in plan.inputs
@@ -99,30 +99,31 @@ def _masked(plan: PlanRecord, count: int) -> int | None:
 def _check_capacity(examples: Sequence[int], held: int | None) -> None:
     if held is None:
         message = (
-            "`examples_per_client` has the true number of examples of every client, but nothing declares how many the "
-            "arrays hold: a dimension may be examples, steps or features. Pass both numbers, as in "
+            "`examples_per_client` has the true number of examples of every client, but the padded number of examples "
+            "in the arrays is not declared: a dimension may be examples, steps or features. Pass both numbers, as in "
             f"`examples_per_client=(counts, {max(examples)})`, or the mask of `pad_clients` as an argument `mask`."
         )
         raise InspectionError(message)
     if max(examples) > held:
         client = max(range(len(examples)), key=lambda each: examples[each])
         message = (
-            f"`examples_per_client` has {examples[client]:,} examples for client {client}, but the arrays hold "
-            f"{held:,} for each client. No client has more examples than its arrays: pass the counts of these arrays."
+            f"`examples_per_client` has {examples[client]:,} examples for client {client}, but the arrays have "
+            f"{held:,} for each client. No client can have more examples than its arrays: pass the counts of these "
+            "arrays."
         )
         raise InspectionError(message)
 
 
 def _refuse(fact: str, count: int) -> None:
     message = (
-        f"`estimate_cost` was given {fact}. It needs one non-negative number of examples per client, some of them "
-        f"positive: pass {count} numbers, or leave `examples_per_client` out to count all clients equally."
+        f"`estimate_cost` was given {fact}. It needs one non-negative number of examples per client, with at least "
+        f"one positive number: pass {count} numbers, or omit `examples_per_client` to count all clients equally."
     )
     raise InspectionError(message)
 
 
 def _placement(plan: PlanRecord | None) -> tuple[str, int] | None:
-    """The placement whose clients are counted: that of the first stage of clients."""
+    """The placement whose clients are counted: the placement of the first client stage."""
     stage = _first_clients(plan.stages) if plan is not None else None
     return None if stage is None or stage.placement is None else (stage.placement, stage.clients)
 
@@ -136,7 +137,7 @@ def _first_clients(stages: Sequence[StageRecord]) -> StageRecord | None:
 
 
 def _work(stages: Sequence[StageRecord], placement: str, field: str) -> float | None:
-    """Work of one client in all its stages; None when some of it is unknown."""
+    """Work of one client in all its stages; None if a part is unknown."""
     total = 0.0
     for stage in stages:
         if stage.kind == "clients" and stage.placement == placement:
@@ -157,7 +158,7 @@ def _work(stages: Sequence[StageRecord], placement: str, field: str) -> float | 
 
 
 def _parts(mesh: MeshRecord | None, placement: str, count: int) -> list[tuple[int | None, range]]:
-    """Clients of each device; clients on several devices (a model axis) count at the first."""
+    """Clients of each device; clients on several devices (a model axis) count on the first."""
     parts: list[tuple[int | None, range]] = []
     seen: set[tuple[int, int]] = set()
     for part in mesh.clients if mesh is not None else ():
@@ -169,7 +170,7 @@ def _parts(mesh: MeshRecord | None, placement: str, count: int) -> list[tuple[in
 
 
 def _dearest_branch(stage: StageRecord, placement: str, field: str) -> float | None:
-    """Stages of a branch carry its number in their path: `2[1].0`."""
+    """Paths of stages in a branch contain its number: `2[1].0`."""
     branches: dict[str, list[StageRecord]] = {}
     for inner in stage.body:
         branches.setdefault(inner.path.rpartition(".")[0], []).append(inner)
@@ -179,7 +180,7 @@ def _dearest_branch(stage: StageRecord, placement: str, field: str) -> float | N
 
 
 def _slots(mesh: MeshRecord | None, placement: str, count: int) -> int:
-    """Clients and empty slots, each once however many devices hold the same."""
+    """Counts clients and empty slots, each once even if several devices have copies."""
     held = [part for part in mesh.clients if part.placement == placement] if mesh is not None else []
     copies = sum(part.start == 0 and part.stop > 0 for part in held)
     return sum(part.stop - part.start + part.padding for part in held) // copies if copies else count
@@ -191,7 +192,7 @@ def _waiting(
     """Cost of waiting: for the largest client of a chunk, and for the slowest device."""
     held = np.asarray(examples)
     shares = [held[part.start : part.stop] for _, part in parts]
-    left = held[max((part.stop for _, part in parts), default=0) :]  # on no device that is known
+    left = held[max((part.stop for _, part in parts), default=0) :]  # on an unknown device
     shares += [left] if len(left) else []
     waited = [_waited(share, chunk_size or len(share)) for share in shares]
     true = int(held.sum())
@@ -201,7 +202,7 @@ def _waiting(
 
 
 def _waited(examples: np.ndarray, chunk_size: int) -> int:
-    """Examples that one device computes when every group of clients takes as long as its largest."""
+    """Examples that a device computes if each chunk of clients takes as long as its largest."""
     starts = np.arange(0, len(examples), chunk_size)
     sizes = np.diff(starts, append=len(examples))
     return int((np.maximum.reduceat(examples, starts) * sizes).sum())

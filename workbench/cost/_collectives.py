@@ -1,4 +1,4 @@
-"""Seconds of a collective from the bandwidth of links: rings and tori, without contention."""
+"""Predicts seconds of collectives from link bandwidth: rings and tori, no contention."""
 
 import math
 from collections.abc import Sequence
@@ -8,11 +8,11 @@ from workbench.cost._rates import LARGE_BYTES, rates_of
 from workbench.records.compiled import CollectiveRecord
 from workbench.records.hardware import ChipRecord, RateRecord
 
-Torus = Sequence[tuple[int, bool]]  # chips along each dimension that a group fills, and whether its ends are joined
+Torus = Sequence[tuple[int, bool]]  # chips along each dimension of a group, and whether its ends are joined
 
 
 def is_closed_ring(chip: ChipRecord, group_size: int) -> bool:
-    """Returns whether a ring of this many chips closes on the chip's torus, where no coordinates are known.
+    """Returns whether a ring of this size closes on the chip's torus, without coordinates.
 
     Args:
         chip: The chip.
@@ -31,10 +31,10 @@ def seconds_of_collective(collective: CollectiveRecord, chip: ChipRecord) -> flo
 
     Args:
         collective: From `inspect_module`.
-        chip: Gives the links.
+        chip: Chip with its links.
 
     Returns:
-        Seconds; None where the members are not known, or the bandwidth between them is not.
+        Seconds; None if the members or the bandwidth between them are unknown.
     """
     if collective.wire_bytes is None:
         return None
@@ -63,26 +63,26 @@ def collective_seconds(
     """The time of one collective along one axis.
 
     With n devices and an operand of S bytes at each: an all-gather sends S·(n-1), a reduce-scatter S·(n-1)/n, an
-    all-reduce both (2·S·(n-1)/n). They use every link that a chip at a corner of the group has: two along a dimension
-    whose ends are joined, one along another. An all-to-all takes what passes through the narrowest cut of the torus;
-    through a switch, S·(n-1)/n leave every port. The links reach a share of their bandwidth, and every collective and
-    every step costs a fixed time (`rates_of`).
+    all-reduce both (2·S·(n-1)/n). They use all links of a chip at a corner of the group: two along a dimension whose
+    ends are joined, otherwise one. The time of an all-to-all follows from the bytes through the narrowest cut of the
+    torus; with a switch, every port sends S·(n-1)/n. Links reach a share of their bandwidth, and every collective and
+    every step has a fixed cost (`rates_of`).
 
-    A sum or gather over more chips than the links join (k groups of p) goes in three parts on TPUs: inside every group
-    over the links, between the groups over the data-centre network, where each chip answers for one p-th, and back. On
-    GPUs it is a ring through all hosts, p of them at once. Other collectives send all that they send over that network.
+    If a sum or gather spans more chips than the links join (k groups of p), it has three parts on TPUs: inside every
+    group over the links, between the groups over the data-centre network (each chip sends 1/p of the data), and back.
+    On GPUs there are p concurrent rings through all hosts. Other collectives send all their bytes over this network.
 
     Args:
         kind: As in `CollectiveRecord`.
         payload_bytes: Bytes of one device's operand.
         group_size: Devices in a group.
-        chip: Gives the links.
-        closed: Without `torus`: whether the group is one ring that closes; None decides by `is_closed_ring`.
-        across_slices: Whether members of one group lie in different slices of a TPU.
-        torus: Chips along each dimension of the torus that the group fills, and whether the ends are joined.
+        chip: Chip with its links.
+        closed: Without `torus`: whether the group is a closed ring; None: use `is_closed_ring`.
+        across_slices: Whether a group spans several TPU slices.
+        torus: Chips along each torus dimension of the group, and whether the ends are joined.
 
     Returns:
-        Seconds; None where the chip's links, or its network beyond their reach, have no published bandwidth.
+        Seconds; None if the needed links or network have no published bandwidth.
 
     Example:
         >>> from workbench.cost import known_chip
@@ -116,7 +116,9 @@ def collective_seconds(
         return sent_bytes(kind, payload_bytes, group_size) / link + hop * steps + start
     chips = math.prod(size for size, _ in torus)
     known = bool(torus) and group_size % chips == 0
-    cores = group_size // chips if known else 1  # of one group on each chip; other groups share its links
+    cores = (
+        group_size // chips if known else 1
+    )  # devices of one group on each chip; other groups share the chip's links
     sharing = max(1, chip.devices_per_chip // cores) if known else 1
     if not known:
         torus = ((group_size, is_closed_ring(chip, group_size) if closed is None else closed),)
@@ -139,10 +141,10 @@ def _torus_bytes(kind: str, payload_bytes: float, cores: int, torus: Torus) -> f
 
 
 def _through_cut(size: int, wraps: bool) -> float:
-    """Share of a device's operand on one link in the middle of a ring or a line, with all chips sending.
+    """Share of a device's operand on the middle link of a ring or line, with all chips sending.
 
-    A ring of n splits n²/4 chip-hops over two directions ((n²-1)/4 where n is odd); a line's middle link carries
-    what one half sends to the other.
+    A ring of n splits n²/4 chip-hops over two directions ((n²-1)/4 if n is odd); the middle link of a line carries all
+    bytes from one half to the other.
     """
     if wraps and size > 2:
         return (size * size - size % 2) / (8 * size)
@@ -155,7 +157,7 @@ def _reach(chip: ChipRecord) -> float:
 
 
 def why_unpriced(group_size: int, chip: ChipRecord, *, across_slices: bool = False) -> str:
-    """Returns the reason that `collective_seconds` is None, in one clause."""
+    """Returns the reason that `collective_seconds` is None, as a clause."""
     if across_slices:
         return (
             f"it crosses slices, and no bandwidth of {chip.name}'s data-centre network is published: state it, as in "
@@ -178,7 +180,7 @@ def _in_three_parts(kind: str, payload_bytes: float, group_size: int, chip: Chip
         "reduce-scatter": [("reduce-scatter", payload_bytes), ("reduce-scatter", payload_bytes / inside)],
         "all-gather": [("all-gather", payload_bytes * groups), ("all-gather", payload_bytes)],
     }[kind]  # fmt: skip
-    # The second part of each is the one between groups.
+    # The second part of each is between groups.
     seconds = [
         collective_seconds(name, amount, groups if i == 1 else inside, chip, across_slices=i == 1)
         for i, (name, amount) in enumerate(parts)
@@ -188,7 +190,7 @@ def _in_three_parts(kind: str, payload_bytes: float, group_size: int, chip: Chip
 
 
 def _rings_over_hosts(kind: str, payload_bytes: float, group_size: int, chip: ChipRecord) -> float | None:
-    """NCCL's rings: each passes through all hosts, and the adapters of a host share what leaves it."""
+    """NCCL's rings: each passes through all hosts, and a host's adapters share its outgoing bytes."""
     rates, inside = rates_of(chip), _reach(chip)
     if not chip.dcn_bytes_per_second:
         return None
@@ -219,7 +221,7 @@ def _steps(kind: str, torus: Torus) -> int:
 
 
 def _measured(kind: str, payload_bytes: float, group_size: int, chip: ChipRecord) -> float | None:
-    """From the measured rows: of this group size, else of the nearest, by what a device sends; None without rows."""
+    """Interpolates measured rows of the nearest group size by sent bytes; None without rows."""
     rows = [row for row in chip.rates if row.kind == kind.removeprefix("ragged-") and row.group_size > 1]
     if not rows:
         return None
@@ -227,7 +229,7 @@ def _measured(kind: str, payload_bytes: float, group_size: int, chip: ChipRecord
     same = [row for row in rows if row.group_size == nearest]
     share = sent_bytes(kind, 1.0, group_size) / sent_bytes(kind, 1.0, nearest)
     slowest: dict[float, RateRecord] = {}
-    for row in same:  # of several axes of one size the slowest
+    for row in same:  # among axes of equal size, the slowest
         if row.amount not in slowest or row.seconds > slowest[row.amount].seconds:
             slowest[row.amount] = row
     return interpolate(sorted(slowest.values(), key=lambda row: row.amount), payload_bytes * share)

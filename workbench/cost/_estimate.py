@@ -1,4 +1,4 @@
-"""A cost prediction from a plan, a compiled module and a chip; every assumption is printed with it."""
+"""Cost predictions from a plan, a compiled module and a chip, with all assumptions."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,25 +31,25 @@ def estimate_cost(
     dtype: str = "bfloat16",
     examples_per_client: Examples | None = None,
 ) -> CostRecord:
-    """Predicts what one call costs per stage, mesh axis and client, and on a chip how long it takes.
+    """Predicts the cost of a call per stage, mesh axis and client, and its seconds on a chip.
 
-    FLOPs, bytes and collectives are the compiled module's, per device. Without a module they are the plan's, shared
-    evenly by the devices of the mesh and before any compiler fused anything; then reductions are priced as one
-    all-reduce over the placement's mesh axes.
+    FLOPs, bytes and collectives are those of the compiled module, per device. Without a module they come from the plan,
+    before any fusion, and are shared evenly by the devices of the mesh; each reduction is priced as one all-reduce over
+    the placement's mesh axes.
 
     Args:
         module: From `inspect_module`, or None.
-        plan: The stages, or None for a program that has none.
-        chip: The chip to price seconds on; None leaves them out.
+        plan: The stages, or None for a program without stages.
+        chip: The chip for seconds; None omits seconds.
         mesh: The mesh; needed for the clients' devices, and without a module to share the work.
-        dtype: Whose peak FLOP/s of the chip counts where a product does not say what it multiplies: in a plan, and in
-            kernels of other compilers.
-        examples_per_client: The true number of examples of every client, and the number that the arrays hold for each,
-            `(counts, held)`; a `mask` among the arguments declares the latter too. The rest is padding, and clients
-            that run together wait for the largest.
+        dtype: dtype whose peak FLOP/s is used for products without a known dtype: in a plan, and in kernels of other
+            compilers.
+        examples_per_client: The true number of examples of every client, and the padded number in the arrays,
+            `(counts, held)`; a `mask` among the arguments also declares the padded number. The remaining examples are
+            padding, and clients that run together wait for the largest.
 
     Returns:
-        The prediction. Work outside of all stages is in a stage called "outside".
+        The prediction. Work outside all stages is in a stage called "outside".
 
     Raises:
         InspectionError: if there is neither module nor plan, if the chip has no peak for `dtype`, or if
@@ -86,7 +86,7 @@ def estimate_cost(
 
 
 def largest_dtype(plan: PlanRecord | None, chip: ChipRecord | None = None) -> str:
-    """The dtype whose peak prices a program: that of its largest float input, or the nearest that the chip has."""
+    """The dtype for the peak of a program: of its largest float input, or the nearest on the chip."""
     floats = [value for value in (plan.inputs if plan is not None else ()) if "float" in value.dtype]
     dtype = max(floats, key=lambda value: value.size_bytes).dtype if floats else "bfloat16"
     return dtype if chip is None else nearest_dtype(dtype, chip)
@@ -101,24 +101,24 @@ def peak_of(chip: ChipRecord | None, dtype: str) -> float | None:
         known = ", ".join(f'"{name}"' for name in chip.peak_flops_per_second)
         message = (
             f"`estimate_cost` was given dtype={dtype!r} for chip {chip.name}, which has no published peak for it. "
-            f"Seconds need that peak: use one of {known}, or pass a `ChipRecord` that holds it."
+            f"Seconds need that peak: use one of {known}, or pass a `ChipRecord` that has this peak."
         )
         raise InspectionError(message)
     return peak
 
 
-Sent = list[tuple[CollectiveRecord, float]]  # a collective and the share of it that is a stage's
+Sent = list[tuple[CollectiveRecord, float]]  # a collective and the share that belongs to a stage
 
 
 def compiled_stages(
     module: ModuleRecord, plan: PlanRecord | None, times: Mapping[str, InstructionTime] | None = None
 ) -> list[tuple[StageCostRecord, Sent]]:
-    """Costs by the stage of every instruction, in the order of the plan; what no plan names comes after.
+    """Sums costs by the stage of every instruction, in plan order; unknown stages come last.
 
     Args:
         module: The module.
         plan: Its plan.
-        times: From `time_module`; None or nothing leaves the seconds out.
+        times: From `time_module`; None or empty omits seconds.
     """
     flops: dict[str, float | None] = {}
     accessed: dict[str, float | None] = {}
@@ -158,7 +158,7 @@ def compiled_stages(
 
 @dataclass(slots=True)
 class _StageSeconds:
-    """Seconds of one stage while its instructions are added up; None where one of them is not known."""
+    """Running sums of seconds of a stage; None if a part is unknown."""
 
     compute: float | None = 0.0
     memory: float | None = 0.0
@@ -167,7 +167,7 @@ class _StageSeconds:
     unknown: dict[str, None] = field(default_factory=dict)
 
     def into(self, stage: StageCostRecord) -> StageCostRecord:
-        """The stage with these seconds."""
+        """Returns the stage with these seconds."""
         return stage.replace(
             compute_seconds=self.compute,
             memory_seconds=self.memory,
@@ -215,9 +215,9 @@ def _bytes_by_axis(sent: Sent) -> dict[str, float]:
 def planned_stages(
     stages: Sequence[StageRecord], plan: PlanRecord, mesh: MeshRecord | None, iterations: float = 1.0
 ) -> Iterator[tuple[StageCostRecord, Sent]]:
-    """The stages of a plan that nobody compiled, their work shared evenly; what a loop holds counts once per iteration.
+    """Costs of an uncompiled plan's stages, shared evenly; loop bodies count per iteration.
 
-    A stage of clients or a branch is priced as a whole, with all that it holds.
+    A client stage or a branch is priced as a whole, including its inner stages.
     """
     devices = math.prod(mesh.shape) if mesh is not None else 1
     for stage in stages:
@@ -276,7 +276,7 @@ def _planned_reduction(
 
 
 def priced(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None, peak: float | None) -> StageCostRecord:
-    """The stage with its seconds on a chip; those of a compiled stage's operations are there already."""
+    """Adds a stage's seconds on a chip; compiled stages already have operation seconds."""
     unknown = tuple(dict.fromkeys((*stage.unknown_because, *_reasons(stage, sent, chip))))
     if chip is None:
         return stage.replace(unknown_because=unknown)
@@ -309,7 +309,7 @@ def priced(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None, peak: fl
 
 
 def _reasons(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None) -> Iterator[str]:
-    """Reasons for missing figures of a stage."""
+    """Reasons for missing values of a stage."""
     if stage.flops is None or stage.accessed_bytes is None:
         yield _OPEN_LOOP
     for one, share in sent if chip is not None else ():
@@ -361,7 +361,7 @@ def _assumptions(module: ModuleRecord | None, chip: ChipRecord | None, dtype: st
             yield "a collective that was combined from several stages is shared evenly by them"
         unread = [collective.name for collective in module.collectives if collective.wire_bytes is None]
         if unread:
-            yield f"left out, because their groups are written in no known syntax: {', '.join(unread)}"
+            yield f"left out, because their groups have an unknown syntax: {', '.join(unread)}"
         yield from module.notes
     if chip is not None:
         yield from _assumptions_of_seconds(module, chip, dtype)

@@ -1,4 +1,4 @@
-"""Seconds of one operation on one device: the one function that every prediction in the product calls."""
+"""Seconds of one operation on one device, shared by all predictions."""
 
 import itertools
 import math
@@ -11,8 +11,8 @@ from workbench.records.hardware import ChipRecord, RateKind, RateRecord
 
 Bound = Literal["compute", "memory", "overhead"]
 
-_PASSES_ON_TPU = {"": 1, "high": 3, "highest": 6}  # products of bfloat16 that one of float32 takes
-# They name or pass values on, or only wait: no time is theirs.
+_PASSES_ON_TPU = {"": 1, "high": 3, "highest": 6}  # bfloat16 products per float32 product
+# They only name, forward or wait for values, so they take no time.
 FREE = frozenset(
     "parameter constant tuple get-tuple-element bitcast while conditional call call-start async-start async-update "
     "async-done call-done after-all partition-id replica-id opt-barrier domain add-dependency".split()
@@ -34,21 +34,21 @@ class Prediction(NamedTuple):
 
 
 class OperationTime(NamedTuple):
-    """Seconds of one execution of an instruction on one device; None where a figure is not known."""
+    """Seconds of one execution of an instruction on one device; None if unknown."""
 
     seconds: float | None
     compute: float | None
     memory: float
-    unknown: str = ""  # why seconds are None
+    unknown: str = ""  # reason that seconds are None
 
 
 def classify_operation(category: str, opcode: str, flops: float) -> OperationClass:
-    """The class of an operation, which decides what part of the peaks it reaches.
+    """The class of an operation, which determines its share of the peaks.
 
     Args:
         category: XProf's category, such as "loop fusion".
-        opcode: HLO's, where it is known.
-        flops: Of dot products and convolutions.
+        opcode: HLO opcode, if known.
+        flops: FLOPs of dot products and convolutions.
 
     Example:
         >>> classify_operation("convolution fusion", "fusion", flops=1e9)
@@ -66,11 +66,11 @@ def classify_operation(category: str, opcode: str, flops: float) -> OperationCla
 
 
 def nearest_dtype(dtype: str, chip: ChipRecord) -> str:
-    """The dtype whose published peak stands for that of `dtype`: its own, of another float8, bfloat16 or float16.
+    """The dtype whose published peak is used for `dtype`: itself, another float8, bfloat16 or float16.
 
     Args:
         dtype: JAX's name.
-        chip: Has the peaks.
+        chip: Chip with published peaks.
 
     Example:
         >>> from workbench.cost import known_chip
@@ -86,14 +86,14 @@ def nearest_dtype(dtype: str, chip: ChipRecord) -> str:
 
 
 def product_peak(product: str, chip: ChipRecord) -> float | None:
-    """Published FLOP/s of one device in products of one kind; None where no figure is known.
+    """Published FLOP/s of one device for one kind of product; None if unknown.
 
     A TPU multiplies float32 as one, three or six products of bfloat16 (precision "default", "high", "highest"). A GPU
     multiplies float32 as TF32 up to precision "high", and outside of its matrix units at "highest".
 
     Args:
         product: A key of `InstructionRecord.products`: "bfloat16", "float32:highest", "bfloat16*3".
-        chip: Gives the peaks.
+        chip: Chip with published peaks.
 
     Example:
         >>> from workbench.cost import known_chip
@@ -123,12 +123,12 @@ def product_peak(product: str, chip: ChipRecord) -> float | None:
 
 
 def seconds_at_peak(instructions: Iterable[InstructionRecord], chip: ChipRecord, dtype: str) -> float | None:
-    """Seconds of all products in one call, at the published peaks of what they multiply; None where one is not known.
+    """Seconds of all products in a call at their published peaks; None if a peak is unknown.
 
     Args:
-        instructions: Of a compiled module, per device.
-        chip: Gives the peaks.
-        dtype: What kernels multiply that do not say so.
+        instructions: Instructions of a compiled module, per device.
+        chip: Chip with published peaks.
+        dtype: dtype of kernels that do not state their dtype.
 
     Example:
         >>> from workbench.cost import known_chip
@@ -153,15 +153,15 @@ def predict_operation(
     """Predicts the seconds of one execution of an operation on one device.
 
     Args:
-        flops: Of dot products and convolutions.
-        accessed_bytes: Of main memory.
-        dtype: JAX's name of the type that it computes in, or a key of `InstructionRecord.products`; "" counts as
-            bfloat16. A type without a published peak counts as the nearest that has one.
-        chip: Gives the peaks.
+        flops: FLOPs of dot products and convolutions.
+        accessed_bytes: Bytes of main memory, read and written.
+        dtype: JAX's name of the compute dtype, or a key of `InstructionRecord.products`; "" counts as bfloat16. A dtype
+            without a published peak counts as the nearest dtype with a peak.
+        chip: Chip with published peaks.
         kind: From `classify_operation`.
 
     Returns:
-        The larger of both parts of the roofline at the rates that the chip's family reaches, plus the fixed cost of an
+        The larger of compute and memory time at the attained rates of the chip's family, plus the fixed cost of an
         operation.
 
     Example:
@@ -188,20 +188,21 @@ def predict_instruction(
     transcendentals: float = 0.0,
     arithmetic: float = 0.0,
 ) -> OperationTime:
-    """Predicts the seconds of one execution of an instruction of a compiled module; not of a collective.
+    """Predicts the seconds of one execution of a compiled instruction, except collectives.
 
     Args:
         instruction: From `inspect_module`.
-        chip: Gives the peaks.
-        dtype: What kernels multiply that do not say so.
+        chip: Chip with published peaks.
+        dtype: dtype of kernels that do not state their dtype.
         fixed: Whether to add the fixed cost of an operation.
-        reach_bytes: Bytes that the program wrote since the operands were made: with measured rates, they decide which
-            cache still holds the operands.
-        transcendentals: Exponentials, logarithms and such that it computes; priced where their rate was measured.
-        arithmetic: Its other elementwise operations, such as those that make random bits; likewise.
+        reach_bytes: Bytes that the program wrote since the operands were made: with measured rates, they determine the
+            cache that still contains the operands.
+        transcendentals: Number of exponentials, logarithms and similar operations; priced if their rate was measured.
+        arithmetic: Number of other elementwise operations, such as random bit generation; priced if their rate was
+            measured.
 
     Returns:
-        The time; zeros for instructions that only name or wait for values.
+        The time; zero for instructions that only name or wait for values.
     """
     free = instruction.opcode in FREE or instruction.opcode.endswith(("-done", "-update"))
     if free or instruction.fused or not (instruction.flops or instruction.accessed_bytes or _works(instruction)):
@@ -224,7 +225,7 @@ def predict_instruction(
 
 
 def _works(instruction: InstructionRecord) -> bool:
-    """Returns whether an instruction runs at all, though it touches no main memory: a fusion in fast memory."""
+    """Returns whether an instruction does work without main memory: a fusion in fast memory."""
     return instruction.opcode in ("fusion", "dot", "convolution") and instruction.size_bytes > 0
 
 
@@ -243,16 +244,16 @@ def _time(
         if seconds is None:
             return OperationTime(None, None, memory, f"no peak of {chip.name} for products of {product} is known")
         compute += seconds
-    if chip.rates:  # the measured rows hold the fixed cost already
+    if chip.rates:  # the measured rows include the fixed cost
         least = next((row.seconds for row in chip.rates if fixed and row.kind == "operation"), 0.0)
-        # The core that multiplies also moves its operands; other chips move them meanwhile.
+        # On a CPU the core that multiplies also moves its operands; other chips overlap both.
         busy = compute + memory if family_of(chip) == "CPU" else max(compute, memory)
         return OperationTime(max(busy, least), compute, memory)
     return OperationTime(max(compute, memory) + (rates.operation_seconds if fixed else 0.0), compute, memory)
 
 
 def _measured_seconds(chip: ChipRecord, measured: RateKind, accessed_bytes: float, reach_bytes: float) -> float | None:
-    """Seconds of memory traffic at measured rates: those of its size, or those of the cache that holds its operands."""
+    """Seconds of memory traffic at measured rates, by its size or by the cache of its operands."""
     rows = rows_of(chip, measured) or (rows_of(chip, "elementwise") if measured == "thin product" else [])
     seconds = interpolate(rows, accessed_bytes)
     if seconds is None or reach_bytes <= accessed_bytes:
@@ -266,7 +267,7 @@ def _product_seconds(product: str, flops: float, chip: ChipRecord, share: float,
     name = product.partition("*")[0]
     dtype, _, precision = name.partition(":")
     rows = rows_of(chip, "matrix product", name)
-    if not rows and not (precision == "highest" and family_of(chip) in ("NVIDIA", "AMD")):  # outside of matrix units
+    if not rows and not (precision == "highest" and family_of(chip) in ("NVIDIA", "AMD")):  # without matrix units
         rows = rows_of(chip, "matrix product", dtype) or rows_of(chip, "matrix product", "float32")
     measured = interpolate(rows, flops)
     if measured is not None:
@@ -276,7 +277,7 @@ def _product_seconds(product: str, flops: float, chip: ChipRecord, share: float,
 
 
 def _measured_class(instruction: InstructionRecord) -> RateKind:
-    """The measured class by the opcode, or by the words with which XLA names a fusion after its parts."""
+    """The measured class by opcode, or by the words in XLA's name of a fusion."""
     if instruction.flops and instruction.opcode != "convolution":
         return "thin product"
     text = instruction.name if instruction.opcode == "fusion" else instruction.opcode
@@ -287,11 +288,11 @@ def _measured_class(instruction: InstructionRecord) -> RateKind:
 
 
 def seconds_of_call(chip: ChipRecord, arrays: int) -> float:
-    """Seconds that a call takes besides its operations, at measured rates; 0 where they were not measured.
+    """Seconds of a call in addition to its operations, at measured rates; 0 without them.
 
     Args:
         chip: From `wb.calibrate`.
-        arrays: Arguments and results of the program, together.
+        arrays: Total number of arguments and results of the program.
 
     Example:
         >>> seconds_of_call(wb.calibrate(kinds=("call", "array"), seconds=1, progress=False, store=False), 8) > 0
@@ -308,10 +309,10 @@ def rows_of(chip: ChipRecord, kind: str, dtype: str | None = None) -> list[RateR
 
 
 def interpolate(rows: Iterable[RateRecord], amount: float) -> float | None:
-    """Seconds of an amount between measured ones, straight in logarithms; None without rows.
+    """Interpolates measured seconds log-log by amount; None without rows.
 
-    Below the smallest amount the seconds are those of the smallest, above the largest they grow with the amount. An
-    amount takes no longer than a larger one: what was measured longer was disturbed.
+    Below the smallest amount the seconds are constant; above the largest they grow with the amount. A smaller amount
+    never takes longer than a larger amount: longer measurements are treated as disturbed.
     """
     rows = list(rows)
     if not rows:

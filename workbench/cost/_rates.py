@@ -1,7 +1,7 @@
-"""The part of the published peaks that operations reach, and fixed costs, by family of chips.
+"""Attained shares of published peaks, and fixed costs, by chip family.
 
 One row per family, fitted to the points that `benchmarks/predictions.py` marks as fitted (published measurements) and
-to the recordings in `tests/recorded` (AMD). The other half of the points judges the rows: `ACCURACY`.
+to the recordings in `tests/recorded` (AMD). The other half of the points validates the rows: `ACCURACY`.
 """
 
 import re
@@ -16,14 +16,14 @@ Family = Literal["TPU", "NVIDIA", "AMD", "CPU", "other"]
 class Rates(NamedTuple):
     """Attained rates of one family: shares of the published peak, and seconds."""
 
-    matrix: dict[OperationClass, float]  # of the matrix unit's peak
-    memory: dict[OperationClass, float]  # of the bandwidth of main memory
+    matrix: dict[OperationClass, float]  # share of the matrix unit's peak
+    memory: dict[OperationClass, float]  # share of the bandwidth of main memory
     operation_seconds: float  # fixed cost of one operation
     collective_seconds: float  # fixed cost of one collective
     permute_seconds: float  # fixed cost of one collective-permute
     hop_seconds: float  # latency of one step of a collective
-    large_hop_seconds: float  # the same for operands of 4 MiB and more, which NCCL moves by another protocol
-    links: dict[str, float]  # kind of collective -> share of the links' bandwidth; "" for the kinds without a row
+    large_hop_seconds: float  # the same for operands of at least 4 MiB, for which NCCL uses another protocol
+    links: dict[str, float]  # kind of collective -> share of the links' bandwidth; "" for all other kinds
     network: float = 1.0  # share of the bandwidth of the network beyond the links
 
 
@@ -78,7 +78,7 @@ _FAMILIES: dict[Family, Rates] = {
         large_hop_seconds=5e-6,
         links={"": 1.0},
     ),
-    # A chip that the table does not have: its figures are believed, and only the steps of collectives cost.
+    # Chips outside the table: stated peaks are fully attained, and only collective steps have a fixed cost.
     "other": Rates(
         *_same(1.0, 1.0),
         operation_seconds=0.0,
@@ -95,17 +95,17 @@ _NAMES: tuple[tuple[Family, re.Pattern[str]], ...] = (
     ("AMD", re.compile(r"MI\d")),
     ("NVIDIA", re.compile(r"(?:V|T|A|L|H|GH|B|GB)\d")),
 )
-# Share of the matrix unit's peak where a chip has fitted points of its own.
+# Share of the matrix unit's peak for chips with fitted points.
 _MATRIX = {"tpu7x": 0.83, "A100": 0.92, "A100 40GB": 0.92, "H100": 0.70, "H200": 0.70}
-# The same of main memory's bandwidth.
+# Share of main memory bandwidth for such chips.
 _MEMORY = {"H200": 0.90}
-# Switches that add up while they forward (NVLink SHARP): an all-reduce sends its operand about once.
+# Switches with in-network reduction (NVLink SHARP): an all-reduce sends its operand about once.
 _REDUCING_SWITCH = ("H100", "H200", "H800", "GH200", "B200", "B300", "GB200", "GB300")
-_REDUCING_SHARE = 1.07  # of the bandwidth that a ring would need
+_REDUCING_SHARE = 1.07  # relative to the bandwidth of a ring
 
 
 def family_of(chip: ChipRecord) -> Family:
-    """The family whose row a chip takes.
+    """The family of a chip, which selects its row.
 
     Example:
         >>> from workbench.aot import known_chip
@@ -119,7 +119,7 @@ def family_of(chip: ChipRecord) -> Family:
 
 
 def rates_of(chip: ChipRecord) -> Rates:
-    """The shares of a chip's peaks that operations reach; all of them where the rates were measured.
+    """Attained shares of a chip's peaks; 1 if its rates were measured.
 
     Args:
         chip: A row of the table, or a calibrated chip.

@@ -1,4 +1,4 @@
-"""Cost of a program at another size: its records, scaled by laws that are shown with every number."""
+"""Cost of a program at another size: scales its records by stated laws."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -23,13 +23,13 @@ from workbench.records.program import PlacementRecord, PlanRecord, StageRecord
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """Counts of a program's size: `shares` of the clients over devices, `others` devices in each share."""
+    """Size of a program: `shares` of the clients over devices, `others` devices in each share."""
 
     clients: int
     shares: int
     others: int
     chunk_size: int
-    per_device: int  # slots, those that are padding too
+    per_device: int  # slots, including padding
 
     @property
     def iterations(self) -> int:
@@ -37,7 +37,7 @@ class _Size:
 
 
 def _sized(clients: int, shares: int, others: int, chunk_size: int | None) -> _Size:
-    from workbench.mesh import chunk_shard  # only now: views import this module and no JAX
+    from workbench.mesh import chunk_shard  # imported late: views import this module without JAX
 
     per_device = -(-clients // shares)
     chunk, slots = chunk_shard(per_device, per_device if chunk_size is None else chunk_size)
@@ -53,21 +53,21 @@ def estimate_scaled(
     devices: int | None = None,
     chip: ChipRecord | None = None,
 ) -> ScaledCostRecord:
-    """Estimates what a program would cost with other numbers of clients, parameters and devices.
+    """Estimates the cost of a program with other numbers of clients, parameters and devices.
 
-    Starts from what the compiler made of the program (or from its plan, where nothing was compiled) and scales it;
-    compile the program at that size to know.
+    Scales the costs of the compiled program (or of its plan, if it was not compiled); for exact values, compile the
+    program at the new size.
 
     Args:
         record: The program, from `inspect`.
-        clients: How many clients; None: as many as it has.
-        model: Times the parameters, with the same examples.
-        chunk_size: How many clients a device computes together; None: as it is.
-        devices: How many devices; the mesh axes of the clients grow or shrink, the others stay.
-        chip: The chip to price seconds on; None: that of the record.
+        clients: Number of clients; None: unchanged.
+        model: Factor of the number of parameters, with the same examples.
+        chunk_size: Number of clients that a device computes together; None: unchanged.
+        devices: Number of devices; the mesh axes of the clients grow or shrink, all other axes stay.
+        chip: The chip for seconds; None: the chip of the record.
 
     Returns:
-        The estimate. With everything left as it is, it is the record's own cost.
+        The estimate. Without changes, the estimate is the record's own cost.
 
     Raises:
         InspectionError: if the program has no clients, or a number is impossible.
@@ -110,8 +110,8 @@ def estimate_scaled(
 def scaled_placement(record: ProgramRecord) -> PlacementRecord:
     """The placement whose size and devices an estimate changes.
 
-    The outermost; where no mesh axis carries it, the first inside it that has one, as clients in pods that every device
-    computes.
+    The outermost placement. If it has no mesh axis, the first inner placement with a mesh axis, such as clients in pods
+    that every device computes.
 
     Args:
         record: A program with a placement.
@@ -129,8 +129,8 @@ def scaled_placement(record: ProgramRecord) -> PlacementRecord:
 def _size(record: ProgramRecord) -> tuple[PlacementRecord, _Size]:
     if not record.plan.placements:
         message = (
-            f"`estimate_scaled` was given {record.name!r}, which has no clients. It changes how many clients a program "
-            "has and where they are: pass the record of a program with a placement."
+            f"`estimate_scaled` was given {record.name!r}, which has no clients. It changes the number of clients and "
+            "their devices: pass the record of a program with a placement."
         )
         raise InspectionError(message)
     placement = scaled_placement(record)
@@ -154,11 +154,13 @@ def _changed(
     if devices < 1 or devices % before.others:
         wrong.append(f"devices={devices!r} is not a multiple of {before.others}, the devices of the other mesh axes")
     if devices != before.shares * before.others and not placement.mesh_axes:
-        wrong.append(f"devices={devices!r}, but no mesh axis carries the clients, so more devices change nothing")
+        wrong.append(
+            f"devices={devices!r}, but the clients are not sharded over a mesh axis, so more devices change nothing"
+        )
     if wrong:
         message = (
-            f"`estimate_scaled` was given impossible sizes for {record.name!r}: {'; '.join(wrong)}. Clients, "
-            "parameters and devices are counted: use numbers above 0, and devices that fill the mesh."
+            f"`estimate_scaled` was given impossible sizes for {record.name!r}: {'; '.join(wrong)}. Use positive "
+            "numbers of clients, parameters and devices, and a number of devices that fills the mesh."
         )
         raise InspectionError(message)
     shares = devices // before.others
@@ -168,7 +170,7 @@ def _changed(
 
 
 class _Law:
-    """Growth of every amount of a program with its size."""
+    """Scaling law of every quantity of a program with its size."""
 
     def __init__(self, plan: PlanRecord, placement: PlacementRecord, before: _Size, after: _Size, model: float) -> None:
         self.before, self.after, self.model = before, after, model
@@ -177,7 +179,7 @@ class _Law:
         self.inside = set(_inside(plan.stages, placement.name))
 
     def scaled(self, stage: StageCostRecord, sent: Sent) -> tuple[StageCostRecord, Sent]:
-        """The work and the collectives of one stage at the new size."""
+        """Scales the work and the collectives of one stage to the new size."""
         at_clients = stage.stage in self.inside
         factor = self.model * (self.clients if at_clients else 1.0)
         found = [(self._collective(one, at_clients), share) for one, share in sent]
@@ -199,12 +201,12 @@ class _Law:
         return scaled, kept
 
     def _collective(self, one: CollectiveRecord, at_clients: bool) -> CollectiveRecord | None:
-        """One collective; None where nobody is left to take part."""
+        """Scales one collective; None if fewer than two devices take part."""
         crosses = any(axis in self.placement.mesh_axes for axis in one.axes)
         group = round(one.group_size * self.after.shares / self.before.shares) if crosses else one.group_size
         if group < 2:
             return None
-        looped = at_clients and not crosses  # sent again for every group of clients that is computed together
+        looped = at_clients and not crosses  # sent again for every chunk of clients
         payload = one.payload_bytes * self.model * (self.after.chunk_size / self.before.chunk_size if looped else 1.0)
         executions = one.executions
         if executions is not None and looped:
@@ -224,7 +226,7 @@ class _Law:
 def _stages(
     record: ProgramRecord, placement: PlacementRecord, after: _Size, chip: ChipRecord | None
 ) -> Iterator[tuple[StageCostRecord, Sent]]:
-    """The program's stages as they are, with the reductions that one device alone did not need to send."""
+    """The program's current stages, with reductions that a single device did not need to send."""
     if record.module is None:
         yield from planned_stages(record.plan.stages, record.plan, record.mesh)
         return
@@ -238,7 +240,7 @@ def _planned_reductions(record: ProgramRecord, placement: PlacementRecord, after
     _, before = _size(record)
     if before.shares > 1 or after.shares == 1 or record.mesh is None:
         return {}
-    # As if over two devices, the fewest that send anything: the law then grows the group to the new size.
+    # Planned for two devices, the smallest number that communicates; the law then scales the group to the new size.
     axes = tuple(
         axis.replace(size=2 if axis.name in placement.mesh_axes[:1] else axis.size) for axis in record.mesh.axes
     )
@@ -252,13 +254,13 @@ def _planned_reductions(record: ProgramRecord, placement: PlacementRecord, after
 
 
 def _as_held(one: CollectiveRecord, stage: str, record: ProgramRecord, others: int) -> CollectiveRecord:
-    """A planned reduction with the payload that one device really holds: other mesh axes may share the value."""
+    """A planned reduction with the actual payload per device: other mesh axes may share the value."""
     leaves = record.outputs.leaves if record.outputs is not None else ()
     results = {leaf.size_bytes: leaf.bytes_per_device for leaf in leaves}
     found = record.module.instructions if record.module else ()
     sizes = {i.size_bytes for i in found if i.stage == stage and i.opcode not in ("parameter", "get-tuple-element")}
     parts = [one.payload_bytes / part for part in range(1, others + 1) if others % part == 0]
-    returned = results.get(one.payload_bytes)  # over one device XLA leaves no operation of the reduction
+    returned = results.get(one.payload_bytes)  # over one device, XLA removes the reduction
     held = returned if returned in parts else next((part for part in parts if part in sizes), one.payload_bytes)
     return one.replace(
         group_size=1,
@@ -268,7 +270,7 @@ def _as_held(one: CollectiveRecord, stage: str, record: ProgramRecord, others: i
 
 
 def _inside(stages: Sequence[StageRecord], placement: str, *, within: bool = False) -> Iterator[str]:
-    """Paths of the stages whose work is done once per client."""
+    """Paths of the stages that run once per client."""
     for stage in stages:
         here = within or stage.placement == placement
         if here:
@@ -304,7 +306,7 @@ def _memory(record: ProgramRecord, law: _Law, chip: ChipRecord | None) -> Memory
         peak_bytes=new_peak,
         available_bytes=available,
         fits=None if available is None else new_peak <= available,
-        notes=("estimated from the compiler's figures at the program's own size: the peak may be a third off",),
+        notes=("estimated from the compiler's values at the original size: the peak may be off by a third",),
     )
 
 
@@ -318,9 +320,9 @@ def _client_bytes(plan: PlanRecord, law: _Law) -> Iterator[float]:
         for value in stage.inputs
         if value.shape[:1] == (clients,)
     }
-    # A weight may have as many rows as there are clients: what the server sends to all is no data of clients.
+    # A weight may have as many rows as there are clients, but values that the server broadcasts are not client data.
     shared = {value.name for stage in plan.walk() if stage.kind == "broadcast" for value in stage.inputs}
-    kept = {value.name for value in plan.kept_local}  # clients inside loops read these as well
+    kept = {value.name for value in plan.kept_local}  # clients inside loops also read these
     for value in plan.inputs:
         if value.name in (read - shared) | kept:
             yield value.size_bytes / clients * law.before.per_device
@@ -349,25 +351,25 @@ def _assumptions(
     if after.clients != before.clients or after.shares != before.shares:
         yield (
             f"the fullest device has {after.per_device} {placement.name} instead of {before.per_device}, and work at "
-            f"{placement.name} grows with that; the server's stays"
+            f"{placement.name} scales with this number; work at the server is unchanged"
         )
     if after.clients % after.shares:
         yield (
             f"{after.clients} {placement.name} do not divide over {after.shares} devices: the program then also sends "
-            "rows to the devices that compute them; those bytes and their copies in the peak are not counted"
+            "rows to the devices that compute them; these bytes and their copies in the peak are not counted"
         )
     if after.shares != before.shares:
         axes = ", ".join(placement.mesh_axes)
         yield f"collectives over {axes} are rings of {after.shares} instead of {before.shares}"
     if model != 1.0:
         yield (
-            f"{model:g} times the parameters with the same examples: FLOPs, memory traffic and what is sent grow "
-            f"{model:g} times (as with more layers; wider layers move fewer activations than that)"
+            f"{model:g} times the parameters with the same examples: FLOPs, memory traffic and sent bytes grow "
+            f"{model:g} times (as with more layers; wider layers need fewer activations)"
         )
     if after.chunk_size != before.chunk_size:
         yield (
-            f"{after.chunk_size} {placement.name} at once instead of {before.chunk_size}: temporaries grow with that, "
-            "FLOPs and memory traffic do not"
+            f"{after.chunk_size} {placement.name} at once instead of {before.chunk_size}: temporaries scale with this "
+            "number, FLOPs and memory traffic do not"
         )
     if record.cost is not None:
         yield from (each for each in record.cost.assumptions if each != "predicted, not measured")

@@ -1,8 +1,8 @@
-"""Seconds of every instruction of a module in the order of its schedule: what waits for what, and what overlaps.
+"""Seconds of every instruction of a module in schedule order, with waiting and overlap.
 
-The compiler's text is the schedule. Operations of a device run one after the other. An asynchronous collective runs
-between its start and its done, one at a time over the same mesh axes; what it still needs at its done is waited for.
-An asynchronous copy takes the bandwidth of main memory that the operations in between leave.
+The compiler's text is the schedule. Operations of a device run one after another. An asynchronous collective runs
+between its start and its done, one at a time over the same mesh axes; its done waits for the remaining time. An
+asynchronous copy uses the main memory bandwidth that the operations in between leave free.
 """
 
 import math
@@ -22,8 +22,8 @@ _COPY_STARTS = ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-upd
 class InstructionTime(NamedTuple):
     """Seconds of one execution of an instruction."""
 
-    seconds: float | None  # what it adds to the step; None: not known
-    alone: float | None  # what it takes, whether or not something else runs meanwhile
+    seconds: float | None  # time that it adds to the step; None: unknown
+    alone: float | None  # its own time, even if overlapped
     compute: float | None = 0.0
     memory: float = 0.0
     is_collective: bool = False
@@ -32,15 +32,15 @@ class InstructionTime(NamedTuple):
 
 @dataclass(slots=True)
 class _Clock:
-    """One computation while its schedule is followed; an unknown time counts 0 here and is unknown on its own."""
+    """State of one computation during its schedule; unknown times count as 0 here."""
 
     now: float = 0.0
     links: dict[tuple[str, ...], list[float]] = field(default_factory=dict)  # mesh axes -> when each direction is free
-    ends: dict[str, tuple[str, float]] = field(default_factory=dict)  # start -> (collective, when it is through)
-    copies: dict[str, float] = field(default_factory=dict)  # start -> seconds of memory traffic that are left
+    ends: dict[str, tuple[str, float]] = field(default_factory=dict)  # start -> (collective, its end time)
+    copies: dict[str, float] = field(default_factory=dict)  # start -> remaining seconds of memory traffic
 
     def run(self, seconds: float, memory: float) -> None:
-        """An operation; copies in flight get the bandwidth that it leaves."""
+        """Runs an operation; copies in flight use the remaining bandwidth."""
         self.now += seconds
         spare = max(0.0, seconds - memory)
         for name, left in self.copies.items():
@@ -48,7 +48,7 @@ class _Clock:
             self.copies[name], spare = left - used, spare - used
 
     def send(self, key: tuple[str, ...], seconds: float, directions: int) -> float:
-        """A collective in flight; when it is through."""
+        """Starts an asynchronous collective; returns its end time."""
         lanes = self.links.setdefault(key, [0.0] * directions)
         lane = lanes.index(min(lanes))
         lanes[lane] = max(lanes[lane], self.now) + seconds
@@ -56,31 +56,31 @@ class _Clock:
 
 
 def time_module(module: ModuleRecord, chip: ChipRecord, dtype: str = "bfloat16") -> dict[str, InstructionTime]:
-    """The seconds of the instructions of a module on one device of a chip.
+    """Predicts the seconds of a module's instructions on one device of a chip.
 
     Args:
-        module: From `inspect_module`; its instructions are in the order of the schedule.
-        chip: Gives the rates.
-        dtype: What kernels multiply that do not say so.
+        module: From `inspect_module`; its instructions are in schedule order.
+        chip: Chip with its rates.
+        dtype: dtype of kernels that do not state their dtype.
 
     Returns:
-        By name of the instruction: seconds of one execution. Sums over all instructions, times their executions, are
-        the seconds of the module.
+        Seconds of one execution, by instruction name. The sum over all instructions, times their executions, is the
+        time of the module.
     """
     return _Schedule(module, chip, dtype).times()
 
 
 def is_compiled_elsewhere(module: ModuleRecord, chip: ChipRecord) -> bool:
-    """Returns whether a module is that of the compiler for CPUs, and the chip is no CPU.
+    """Returns whether a module was compiled for CPUs, and the chip is not a CPU.
 
-    That compiler fuses less than those of accelerators and leaves more operations: such a module is priced without the
-    fixed cost of an operation.
+    The CPU compiler fuses less than accelerator compilers and leaves more operations, so such a module is priced
+    without the fixed cost of an operation.
     """
     return module.platform == "cpu" and family_of(chip) != "CPU"
 
 
 def _elements(shape: str) -> float:
-    """The elements of an array, from its shape in HLO's text."""
+    """Number of elements of an array, from its shape in HLO text."""
     return float(math.prod(map(int, re.findall(r"\d+", shape.partition("[")[2].partition("]")[0]))))
 
 
@@ -92,7 +92,7 @@ class _Schedule:
         for each in module.instructions:
             self._computations.setdefault(each.computation, []).append(each)
         self._runs = {name: body[0].executions for name, body in self._computations.items()}
-        # XLA's CPU runs what it lists in any order, and nothing of it overlaps that shares cores.
+        # XLA's CPU backend runs operations in any order, and operations that share cores do not overlap.
         self._overlaps = module.platform != "cpu"
         self._fixed = not is_compiled_elsewhere(module, chip)
         self._found: dict[str, InstructionTime] = {}
@@ -107,10 +107,10 @@ class _Schedule:
         self._reach = self._reaches() if chip.rates else {}
 
     def times(self) -> dict[str, InstructionTime]:
-        for name, body in self._computations.items():  # callees come before their callers
+        for name, body in self._computations.items():  # callees precede their callers
             if not body[0].fused and name not in self._asynchronous:
                 self._seconds[name] = self._follow(body)
-        for name, collective in self._collectives.items():  # listed without an instruction, as a record by hand
+        for name, collective in self._collectives.items():  # listed without an instruction, as in a handwritten record
             if name not in self._found:
                 self._found[name] = self._sent(collective, self._alone(name))
         return self._found
@@ -156,9 +156,9 @@ class _Schedule:
         )
 
     def _reaches(self) -> dict[str, float]:
-        """By instruction: the bytes written since its oldest operand was made, its own among them.
+        """Bytes written since the oldest operand of each instruction was made, including its own.
 
-        What a computation is given counts as made before all of it: a loop's values, one repetition ago.
+        Inputs of a computation count as made before all of its instructions: a loop's values, one iteration ago.
         """
         reach: dict[str, float] = {}
         for body in self._computations.values():

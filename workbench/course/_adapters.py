@@ -34,9 +34,9 @@ def exact_factors(answer: object) -> str:
     if np.shape(wide) != (7, 6) or np.shape(tall) != (6, 9):
         wrong(
             f"the factors have the shapes {np.shape(wide)} and {np.shape(tall)}. Three clients of rank 2 need rank 6: "
-            "put the factors side by side."
+            "concatenate the factors."
         )
-    hint = "Put all a side by side, all b on top of each other, and divide one of the two by the number of clients."
+    hint = "Concatenate all a horizontally and all b vertically, and divide one of the two by the number of clients."
     expect_values(np.asarray(wide) @ np.asarray(tall), (a @ b).mean(0), hint)
     return "exact, at a rank of clients times r."
 

@@ -14,7 +14,7 @@ def bytes_of_a_layer(answer: object) -> str:
         )
         found = called(answer, weights, activations, devices, model)
         expect_number(found, expected, hint, what="the number of bytes")
-    return "two gathers, and three all-reduces that send twice."
+    return "two gathers, and three all-reduces that each send twice the bytes."
 
 
 @exercise("30.2", "the best length of a tensor axis")
@@ -23,7 +23,7 @@ def best_axis(answer: object) -> str:
     return "a mesh of 32 × 8."
 
 
-@exercise("30.3", "tokens per device from which FSDP is hidden")
+@exercise("30.3", "tokens per device at which computation hides FSDP communication")
 def hidden_tokens(answer: object) -> str:
     hint = "Set 3 w numbers of 2 bytes over the bandwidth equal to 6 t w over the FLOPs per second, and solve for t."
     expect_number(answer, 197e12 / 90e9, hint, rtol=5e-3)

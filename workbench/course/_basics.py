@@ -60,7 +60,7 @@ def shard_shape(answer: object) -> str:
     return "each named axis divides its dimension."
 
 
-@exercise("01.1", "does another weight change the plan, or the collectives?")
+@exercise("01.1", "do other weights change the plan, or the collectives?")
 def equal_weights(answer: object) -> str:
     questions = "does the plan change", "do the collectives change"
     answers = several(answer, 2, ", ".join(questions))
@@ -146,7 +146,7 @@ def largest_share(answer: object) -> str:
 def worst_off(answer: Callable) -> str:
     x = jnp.array([1.0, 2.0, 3.0, -4.0])
     expect_values(called(answer, x), 16.0, "The result is the largest square of any client.")
-    expect_values(jax.grad(answer)(x), [0, 0, 0, -8.0], "Use `wb.reduce_max`: its gradient goes to the maximum alone.")
+    expect_values(jax.grad(answer)(x), [0, 0, 0, -8.0], "Use `wb.reduce_max`: its gradient goes only to the maximum.")
     expect_disclosed(plan_of(answer, x, clients=4), 4)
     return "only the worst-off client receives a gradient."
 

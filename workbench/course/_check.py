@@ -1,4 +1,4 @@
-"""The entry of the course: looks an exercise up, lets its grader look at the answer, and says what was found."""
+"""The entry points of the course: they find the grader of an exercise and report its result."""
 
 import difflib
 import importlib
@@ -12,7 +12,7 @@ import jax
 from workbench.course._grading import EXERCISES, Exercise
 from workbench.errors import CourseError, WrongAnswerError
 
-_ANSWERS: dict[str, object] = {}  # right answers of the reader, of this process
+_ANSWERS: dict[str, object] = {}  # the reader's right answers in this process
 _SOLUTIONS: dict[str, object] = {}  # of the page
 _GROUPS = (
     "_basics",
@@ -58,14 +58,14 @@ def check(exercise: str, answer: object, *evidence: object) -> Grade:
     Args:
         exercise: The exercise's id: the number of the notebook, a point, the number of the exercise.
         answer: The student's answer; `...` means not answered yet.
-        evidence: What the exercise asks for next to the answer, such as the record it was read from.
+        evidence: Additional evidence that the exercise asks for, such as the record behind the answer.
 
     Returns:
-        A true `Grade`, or a false one where the answer is `...`.
+        A true `Grade`, or a false `Grade` if the answer is `...`.
 
     Raises:
-        WrongAnswerError: with what differs and a hint. It is an `AssertionError`.
-        CourseError: for an id that no exercise has.
+        WrongAnswerError: with the difference and a hint. It is an `AssertionError`.
+        CourseError: if no exercise has this id.
 
     Example:
         >>> check("12.3", (13, 2))
@@ -80,19 +80,19 @@ def check(exercise: str, answer: object, *evidence: object) -> Grade:
 
 
 def check_solution(exercise: str, solution: object, *evidence: object) -> Grade:
-    """Grades the page's own solution, which never replaces the reader's answer.
+    """Grades the page's solution, which never replaces the reader's answer.
 
     Args:
         exercise: The exercise's id.
         solution: The page's solution.
-        evidence: What the exercise asks for next to the answer.
+        evidence: Additional evidence that the exercise asks for.
 
     Returns:
         A true `Grade`.
 
     Raises:
         WrongAnswerError: if the solution is wrong.
-        CourseError: for an id that no exercise has.
+        CourseError: if no exercise has this id.
 
     Example:
         >>> check_solution("12.3", (13, 2))
@@ -107,7 +107,7 @@ def check_solution(exercise: str, solution: object, *evidence: object) -> Grade:
 def right_answer(exercise: str) -> Any:
     """Returns the reader's last right answer, or else the page's solution.
 
-    Later cells of a notebook go on with it, so that they run the reader's own code.
+    Later cells of a notebook continue with this answer, so that they run the reader's code.
 
     Args:
         exercise: The exercise's id.
@@ -116,7 +116,7 @@ def right_answer(exercise: str) -> Any:
         The last right answer that `check` received in this process, or the solution that `check_solution` received.
 
     Raises:
-        CourseError: if neither has received a right one, or for an id that no exercise has.
+        CourseError: if neither function has received a right answer, or if no exercise has this id.
 
     Example:
         >>> right_answer("12.3")
@@ -158,7 +158,7 @@ def _graded(function: str, exercise: str, answer: object, evidence: tuple[object
     except WrongAnswerError as wrong:
         text = f"{exercise} is not right yet: {wrong}"
         raise WrongAnswerError(text) from wrong.__cause__
-    except Exception as error:  # whatever an answer does, the student reads a sentence
+    except Exception as error:  # for any exception of an answer, the student gets a sentence
         text = f"{exercise} is not right yet: {_advice(error)}"
         raise WrongAnswerError(text) from error
     return Grade(exercise=exercise, right=True, message=f"Right: {message}")
@@ -167,18 +167,18 @@ def _graded(function: str, exercise: str, answer: object, evidence: tuple[object
 def _advice(error: Exception) -> str:
     if isinstance(error, jax.errors.TracerArrayConversionError | jax.errors.ConcretizationTypeError):
         return (
-            "JAX traces the function, and a value without a number was used as one. Use `jax.numpy` instead of "
+            "JAX traces the function, and a traced value was used as a concrete number. Use `jax.numpy` instead of "
             "`numpy`, and `jnp.where` instead of `if`."
         )
     fact = " ".join(str(error).split())[:200]
     return (
-        f"the answer could not be graded: {type(error).__name__}: {fact}. Look whether every function returns what the "
-        "exercise asks for, and whether shapes and types are those of the task."
+        f"the answer could not be graded: {type(error).__name__}: {fact}. Check that every function returns the "
+        "result that the exercise asks for, with the shapes and types of the task."
     )
 
 
 def exercises() -> dict[str, str]:
-    """The ids of all exercises, each with its task in a few words.
+    """The ids of all exercises, each with a short description of its task.
 
     Example:
         >>> exercises()["02.1"]

@@ -22,7 +22,7 @@ def metropolis_weights(answer: object) -> str:
         if matrix.shape != (4, 4):
             wrong(f"W has the shape {matrix.shape}; 4 clients need (4, 4).")
         if np.any(np.abs(matrix[(edges == 0) & ~np.eye(4, dtype=bool)]) > 1e-9):
-            wrong("W is not 0 between two clients without an edge: they may not talk.")
+            wrong("W is not 0 between two clients without an edge: they must not communicate.")
         if not np.allclose(matrix.sum(1), 1):
             wrong("the rows of W should sum to one: the diagonal takes what the edges leave.")
         if not np.allclose(matrix.sum(0), 1):
@@ -62,7 +62,9 @@ def gradient_tracking(answer: object) -> str:
     hint = f"After 300 rounds every row should be {optimum.round(3)}, where the mean gradient is 0."
     expect_values(found, np.broadcast_to(optimum, (4, 2)), hint, atol=1e-2)
     alone = np.asarray(called(answer, start, gradients, jnp.eye(4), 0.1, 300))
-    expect_values(alone, wishes, "With W = I nobody talks, and each client should find its own optimum.", atol=1e-2)
+    expect_values(
+        alone, wishes, "With W = I there is no communication, and each client should find its own optimum.", atol=1e-2
+    )
     for rounds in (1, 2):
         hint = f"After {rounds} rounds the rows differ from the two equations: mix after the step, in both of them."
         expect_values(called(answer, start, gradients, mixing, 0.1, rounds), expected[rounds], hint, atol=1e-4)
@@ -80,4 +82,4 @@ def bytes_of_an_average(answer: object) -> str:
             else "One vector up and one down for each client."
         )
         expect_number(value, messages * 4096, hint, what=f"the number for the {name}")
-    return "the server sends least, and all clients depend on it."
+    return "a server needs the fewest bytes, but all clients depend on it."

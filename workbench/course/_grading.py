@@ -24,7 +24,7 @@ Grader = Callable[..., str]
 
 @dataclass(frozen=True, slots=True)
 class Exercise:
-    """A task in a few words, and the function that grades an answer to it."""
+    """A short task description, and the function that grades an answer."""
 
     task: str
     grader: Grader
@@ -34,7 +34,7 @@ EXERCISES: dict[str, Exercise] = {}
 
 
 def exercise(name: str, task: str) -> Callable[[Grader], Grader]:
-    """Registers a grader: it returns what is right about the answer, or raises `WrongAnswerError`."""
+    """Registers a grader, which returns a comment on a right answer or raises `WrongAnswerError`."""
 
     def register(grader: Grader) -> Grader:
         EXERCISES[name] = Exercise(task, grader)
@@ -44,12 +44,12 @@ def exercise(name: str, task: str) -> Callable[[Grader], Grader]:
 
 
 def wrong(message: str) -> NoReturn:
-    """Ends the grading with what the student should look at."""
+    """Ends the grading with a hint for the student."""
     raise WrongAnswerError(message)
 
 
 def number(answer: Argument, what: str) -> float:
-    """The answer as one number."""
+    """Converts the answer to one number."""
     try:
         return float(answer)
     except (TypeError, ValueError):
@@ -57,14 +57,14 @@ def number(answer: Argument, what: str) -> float:
 
 
 def expect_number(answer: object, expected: float, hint: str, *, what: str = "your answer", rtol: float = 1e-3) -> None:
-    """One number, within a relative tolerance."""
+    """Compares one number, within a relative tolerance."""
     found = number(answer, what)
     if not math.isclose(found, expected, rel_tol=rtol, abs_tol=1e-9):
         wrong(f"{what} is {found:g}. {hint}")
 
 
 def yes_or_no(answer: object, what: str) -> bool:
-    """A truth value: True, False, "yes" or "no"."""
+    """Converts a truth value: True, False, "yes" or "no"."""
     words = {"yes": True, "true": True, "no": False, "false": False}
     if isinstance(answer, str) and answer.strip().lower() in words:
         return words[answer.strip().lower()]
@@ -74,7 +74,7 @@ def yes_or_no(answer: object, what: str) -> bool:
 
 
 def expect_values(found: object, expected: object, hint: str, *, atol: float = 1e-4) -> None:
-    """An array of the same shape with the same values."""
+    """Compares an array with the expected shape and values."""
     found, expected = np.asarray(found), np.asarray(expected)
     if found.shape != expected.shape:
         wrong(f"the result has the shape {found.shape}; expected {expected.shape}. {hint}")
@@ -84,14 +84,14 @@ def expect_values(found: object, expected: object, hint: str, *, atol: float = 1
 
 
 def several(answer: object, count: int, what: str) -> Sequence[Any]:
-    """The answer as a pair, a triple, and so on."""
+    """Converts the answer to a pair, a triple, and so on."""
     if isinstance(answer, str) or not isinstance(answer, Iterable) or len(answer := tuple(answer)) != count:
         wrong(f"the answer should be {count} values: {what}.")
     return answer
 
 
 def called(function: object, *args: Argument) -> Argument:
-    """The student's function, called; its own errors become a hint."""
+    """Calls the student's function; its errors become a hint."""
     if not callable(function):
         wrong(f"the answer should be a function; you gave a {type(function).__name__}.")
     try:
@@ -107,10 +107,11 @@ def called(function: object, *args: Argument) -> Argument:
 
 
 def plan_of(function: Argument, *args: object, clients: int) -> PlanRecord:
-    """The plan of the student's program, which has a placement of that many clients and reduces over it.
+    """Checks and returns the plan of the student's program.
 
-    The server reads no row of a client, nothing sends the rows of all clients to each of them, and clients that are
-    computed one at a time, each from its own row, give the values of the call.
+    The program has a placement with this number of clients and reduces over it. The server reads no row of a client,
+    and no broadcast sends the rows of all clients to each client. Computing the clients one at a time, each from its
+    own row, gives the same values.
     """
     try:
         plan = trace(function)(*args).plan
@@ -146,7 +147,7 @@ def plan_of(function: Argument, *args: object, clients: int) -> PlanRecord:
 
 
 def expect_clients_apart(function: Argument, args: Sequence[object], clients: int) -> None:
-    """Computes the clients one at a time, on other data, and compares with the values of an ordinary call."""
+    """Computes the clients one at a time, on other data, and compares with an ordinary call."""
 
     def moved(leaf: jax.Array) -> jax.Array:
         if np.shape(leaf)[:1] != (clients,):
@@ -171,13 +172,14 @@ def expect_clients_apart(function: Argument, args: Sequence[object], clients: in
     for one, other in zip(jax.tree.leaves(apart), together, strict=True):
         if not np.allclose(one, other, rtol=0.02, atol=0.02 * float(np.max(np.abs(other), initial=0)), equal_nan=True):
             wrong(
-                "the values are right, but not those of the program: on other data, with each client computed apart "
-                "from its own row, the result is another one. The function should run the same program in every call."
+                "the values are right, but the program does not compute them: on other data, with each client "
+                "computed separately from its own row, the result differs. The function should run the same program "
+                "in every call."
             )
 
 
 def reads_other_clients(jaxpr: Jaxpr) -> bool:
-    """Searches the functions inside for a named axis of all clients, as `jax.lax.all_gather(x, "clients")` does."""
+    """Finds collectives over all clients in inner functions, such as `jax.lax.all_gather`."""
     inner = [each for equation in jaxpr.eqns for each in _jax_compat.inner_jaxprs(equation)]
     return any(_jax_compat.uses_named_axes(each) or reads_other_clients(each) for each in inner)
 
@@ -205,7 +207,7 @@ def expect_disclosed(plan: PlanRecord, at_most: int) -> int:
 
 
 def repeats(plan: PlanRecord, path: str) -> int:
-    """Runs of the stage at a path in a call: the product of the lengths of its loops."""
+    """Executions of a stage per call: the product of the lengths of its loops."""
     loops = [stage for stage in plan.walk() if stage.kind == "loop" and path.startswith(f"{stage.path}.")]
     if any(loop.trip_count is None for loop in loops):
         wrong("the values are right, but a loop of unknown length reduces. Use a fixed number of reductions.")
@@ -213,7 +215,7 @@ def repeats(plan: PlanRecord, path: str) -> int:
 
 
 def compiled(function: object, *args: object, mesh: jax.sharding.Mesh | None = None) -> ProgramRecord:
-    """The record of the student's program, compiled for a mesh."""
+    """Compiles the student's program for a mesh; returns its record."""
     return (inspect(function) if mesh is None else inspect(function, on=mesh))(*args)
 
 

@@ -31,7 +31,7 @@ def clip_update(answer: object) -> str:
     found = called(answer, short, 1.0)
     expect_values([found["a"][0], found["b"][0]], [0.3, 0.4], "An update shorter than C does not change.")
     traced = called(jax.jit(lambda update: called(answer, update, 1.0)), long)  # later cells clip inside programs
-    expect_values([traced["a"][0], traced["b"][0]], [0.6, 0.8], "Under `jax.jit` the result is another one.")
+    expect_values([traced["a"][0], traced["b"][0]], [0.6, 0.8], "Under `jax.jit` the result differs.")
     return "long updates are scaled down, short ones stay."
 
 
@@ -41,7 +41,7 @@ def refused_memory(answer: object) -> str:
         wrong("the answer should be the exception: `except ValueError as error: answer = error`.")
     if "memory" not in str(answer):
         wrong(f"this is another error: {answer}")
-    return "what a memory saved in many rounds could exceed the clip, and the noise would not cover it."
+    return "the sum that a memory collects over many rounds could exceed the clip, and the noise would not cover it."
 
 
 @exercise("12.3", "bits per number and numbers per word for 8 bits and 32 clients")
@@ -93,7 +93,7 @@ def pair_off(answer: object) -> str:
     for lists in ({0: [4, 7], 1: [1, 6, 8], 3: [2]}, {2: [5]}, {0: [3, 1], 4: [0, 2]}):
         messages = called(answer, lists)
         if not isinstance(messages, Sequence) or not all(isinstance(message, dict) for message in messages):
-            wrong("the messages should be a list of dictionaries, from a worker to the row that it is brought.")
+            wrong("the messages should be a list of dictionaries, from a worker to the row that the message brings it.")
         for worker, rows in lists.items():
             if sorted(message[worker] for message in messages if worker in message) != sorted(rows):
                 wrong(f"of the lists {lists}, worker {worker} should get the rows {rows}, each once.")
@@ -108,7 +108,7 @@ def workers_in_gradient(answer: object) -> str:
     return "only the seven whose answers were used."
 
 
-@exercise("13.4", "pairs of late workers that repetition and the code do not survive")
+@exercise("13.4", "pairs of late workers that are fatal for repetition and for the code")
 def fatal_pairs(answer: object) -> str:
     repetition, code = several(answer, 2, "fatal pairs of repetition, of the code")
     expect_number(repetition, 5, "Both holders of one of 5 blocks.", what="the count for repetition")
@@ -133,7 +133,7 @@ def reconstruct(answer: object) -> str:
 
 
 class RandomWords(PythonInterpreter):
-    """Evaluates a function and changes one of the random words that it draws; `drawn` counts them."""
+    """Evaluates a function with one random word changed; `drawn` counts the random words."""
 
     def __init__(self, changed: int = -1) -> None:
         self.changed: int = changed
@@ -154,7 +154,7 @@ class RandomWords(PythonInterpreter):
 
 
 def expect_pairwise(answer: object, clients: int, size: int) -> None:
-    """Changes each random word alone: it should be in the masks of two clients, and each pair should have its own."""
+    """Changes each random word separately: it should affect two clients, a different pair per word."""
     key = jax.random.key(1)
     closed = jax.make_jaxpr(lambda key: called(answer, key, clients, size))(key)
 
@@ -178,8 +178,8 @@ def expect_pairwise(answer: object, clients: int, size: int) -> None:
         if not entries.all():
             wrong(
                 f"the sum is 0, but clients {i} and {j} share {entries.sum()} random words that no other client uses; "
-                f"they need {size}. Otherwise the one who draws the masks, or the other clients together, can remove "
-                "them."
+                f"they need {size}. Otherwise the party that draws the masks, or the other clients together, can "
+                "remove them."
             )
 
 
@@ -196,9 +196,9 @@ def pairwise_masks(answer: object) -> str:
         wrong("a client's mask should hide its update: no row may be 0 or equal to another.")
     ones = np.unpackbits(masks.view(np.uint8), axis=1).mean(axis=1)
     if (np.abs(ones - 0.5) > 0.15).any() or any(len(np.unique(row)) < 12 for row in masks):
-        wrong("a client's mask repeats words or has hardly any bits set: use `jax.random.bits` for every word.")
+        wrong("a client's mask repeats words or has too few bits set: use `jax.random.bits` for every word.")
     expect_pairwise(answer, 4, 2)
-    return "each pair shares words that nobody else uses, and they cancel in the sum."
+    return "each pair shares words that no other client uses, and they cancel in the sum."
 
 
 @exercise("24.3", "clients that local differential privacy needs for the noise of 100 central ones")

@@ -40,8 +40,8 @@ def merged_attention(answer: object) -> str:
     return "exact for any scores, from three small parts of each device."
 
 
-@exercise("29.4", "the least milliseconds of a token")
+@exercise("29.4", "the minimum milliseconds per token")
 def least_milliseconds(answer: object) -> str:
     hint = "Divide the bytes of weights and cache by the bandwidth of all 16 chips; give milliseconds."
     expect_number(answer, (16.06e9 + _CACHE) / (16 * 819e9) * 1e3, hint, rtol=5e-3)
-    return "reading takes this long, whatever the arithmetic units could do."
+    return "reading takes this long, no matter how fast the arithmetic units are."

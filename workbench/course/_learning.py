@@ -36,7 +36,7 @@ def two_means(answer: object) -> str:
     by_images, by_clients = several(answer, 2, "weighted by images, one vote each")
     expect_number(by_images, 0.9, "90 of 100 images push by 1.", what="the mean by images")
     expect_number(by_clients, 0.5, "Both clients count alike.", what="the mean by clients")
-    return "weights decide whom the model serves."
+    return "weights decide which clients the model fits best."
 
 
 @exercise("08.3", "hold a fifth of a client's images out")
@@ -50,7 +50,7 @@ def hold_out(answer: object) -> str:
     if list(np.ravel(train_x).astype(int) % 10) != list(train_y) or list(np.ravel(test_x).astype(int) % 10) != list(
         test_y
     ):
-        wrong("images and labels do not belong together any more: select both with the same rows.")
+        wrong("images and labels no longer match: select both with the same rows.")
     for labels in (y, np.sort(y)):
         (_, (_, test)) = several(called(answer, x, labels), 2, "(x, y) to train, (x, y) to test")
         if len(set(np.ravel(test))) <= 2:
@@ -77,7 +77,7 @@ def prox_rest(answer: object) -> str:
             local -= 0.1 * (a * (local - b) + 5.0 * (local - w))
         w = float(local.mean())
     expect_number(answer, w, "Run FedProx with proximal=5 until it stops moving (30 rounds).", rtol=0.02)
-    return f"{w:.3f}: nearer to the optimum than FedAvg, and not on it."
+    return f"{w:.3f}: nearer to the optimum than FedAvg, but not at it."
 
 
 @exercise("09.3", "the rate that halves FedAvg's distance from the optimum")
@@ -114,8 +114,8 @@ def outer_step(answer: object) -> str:
 @exercise("10.2", "how far an absent data centre's AdamW moved")
 def absent_replica(answer: float | jax.Array) -> str:
     if abs(float(answer)) > 1e-9:
-        wrong("compare the inner state of the absent replica before and after the round: weight 0 leaves it alone.")
-    return "an absent replica keeps its optimiser as it was."
+        wrong("compare the inner state of the absent replica before and after the round: weight 0 does not change it.")
+    return "an absent replica does not change its optimiser state."
 
 
 @exercise("10.3", "a mean of updates for half of the bytes")
@@ -180,9 +180,10 @@ def mix_late_result(answer: object) -> str:
             expect_values(found[name], value + share * (first_result[name] - value), hint)
         if any((old[name] != first_old[name]).any() or (result[name] != first_result[name]).any() for name in old):
             wrong(
-                "the values are right, but `mix` changed what it was given; clients may still train from the old ones."
+                "the values are right, but `mix` modified its arguments; clients may still train from the old "
+                "parameters."
             )
-    return "a fresh result counts `mixing`, a late one less, and the old parameters are still there."
+    return "a fresh result counts `mixing`, a late result less, and the old parameters are unchanged."
 
 
 @exercise("16.2", "may a client begin its next round?")
@@ -199,14 +200,15 @@ def staleness_bound(answer: object) -> str:
         if bool(called(answer, dict(finished), client, bound)) != expected:
             wrong(
                 f"with {finished} finished and bound {bound}, {client!r} "
-                f"{'may begin' if expected else 'has to wait'}. How far is it ahead of the slowest that still works?"
+                f"{'may begin' if expected else 'has to wait'}. How far is it ahead of the slowest client that is "
+                "still working?"
             )
-    return "it waits for the slowest that still works, and never for one that failed."
+    return "it waits for the slowest client that is still working, and never for a failed client."
 
 
-@exercise("16.3", "the client that the asynchronous result leans to")
+@exercise("16.3", "the client to which the asynchronous result is biased")
 def leaning(answer: object) -> str:
-    expect_number(answer, 5, "Which worker still works when all others have finished?")
+    expect_number(answer, 5, "Which worker is still working when all others have finished?")
     return "the slow one, which works alone at the end."
 
 
@@ -316,7 +318,7 @@ def holm(answer: object) -> str:
         ([0.5, 0.6, 0.001, 0.02], [1, 1, 0.004, 0.06]),
     ):
         expect_values(called(answer, np.array(given)), expected, f"Given {given}, the result is {expected}. {hint}")
-    return "each that passes leaves fewer comparisons to be paid for."
+    return "each test that passes reduces the factor for the remaining tests."
 
 
 @exercise("25.1", "what a client of first-order MAML sends")
@@ -340,7 +342,7 @@ def first_order(answer: object) -> str:
     return "the gradient at the adapted parameters, without a second derivative."
 
 
-@exercise("25.2", "where first-order MAML comes to rest")
+@exercise("25.2", "the fixed point of first-order MAML")
 def rest(answer: object) -> str:
     wanted, curvature, rate = np.array([-1.0, 2.0, 3.0]), np.array([1.0, 4.0, 6.0]), 0.1
     for steps in (0, 1, 2):
@@ -350,12 +352,12 @@ def rest(answer: object) -> str:
             for power in (steps, 2 * steps)
         )
         if steps and np.allclose(found, through, rtol=1e-3):
-            wrong("this is where MAML comes to rest: it has the factor (1 − η a) of each step twice.")
+            wrong("this is the fixed point of MAML: it has the factor (1 − η a) of each step twice.")
         hint = (
             f"After {steps} steps (1 − η a)^{steps} of a client's distance are left; its gradient there is a times it."
         )
-        expect_number(found, expected, hint, what=f"the rest with {steps} local steps")
-    return "a mean of what is wanted, in which steep clients count less with each local step."
+        expect_number(found, expected, hint, what=f"the fixed point with {steps} local steps")
+    return "a weighted mean of the clients' optima, in which steep clients count less with each local step."
 
 
 @exercise("25.3", "the best mixture of a global and a local model")
@@ -383,4 +385,4 @@ def by_chance(answer: object) -> str:
             "over labels of |its share − the share of all|, averaged over many drawn clients."
         )
         expect_values(called(answer, np.array(counts), size), sum(distances), hint, atol=0.01)
-    return "clients of few images differ without any heterogeneity."
+    return "clients with few images differ even without heterogeneity."

@@ -41,7 +41,7 @@ def bytes_of_pairs(answer: object) -> str:
 def second_largest(answer: object) -> str:
     fine = np.random.default_rng(1).normal(0, 1000, 8).astype("float32").tolist()  # cannot be packed into 8 bytes
     for values in ([3.0, -1.0, 7.0, 2.0, 5.0, 0.0, 6.5, 4.0], [-8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0], fine):
-        hint = "Broadcast the largest; then take the maximum of what is left."
+        hint = "Broadcast the largest; then take the maximum of the remaining values."
         expect_values(called(answer, jnp.array(values)), sorted(values)[-2], hint)
     plan = plan_of(answer, jnp.arange(8.0), clients=8)
     expect_disclosed(plan, 8)
@@ -61,7 +61,7 @@ def sampling_floor(answer: object) -> str:
 @exercise("27.2", "sampled clients that halve the floor")
 def halved_floor(answer: object) -> str:
     expect_number(answer, 19, "The factor (n − m) / (m (n − 1)) should be half of its value at m = 10.")
-    return "fewer than twice as many, because nobody is drawn twice."
+    return "fewer than twice as many, because no client is drawn twice."
 
 
 @exercise("27.3", "an unbiased mean of clients that take part with unequal probabilities")

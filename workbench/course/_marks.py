@@ -1,4 +1,4 @@
-"""Marks of a class: submitted notebooks are run, and the grades of their checks become a table."""
+"""Marks of a class: runs submitted notebooks and collects the grades of their checks."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ class Submission:
     Attributes:
         student: The folder of the notebook inside the class's folder, or the file's name.
         notebook: The file's name.
-        marks: By exercise: "right", "wrong", or "open" where the answer is still `...`.
+        marks: By exercise: "right", "wrong", or "open" if the answer is still `...`.
         error: The first error of a cell without a check; empty if there was none.
     """
 
@@ -40,8 +40,8 @@ def grade_folder(
 ) -> list[Submission]:
     """Runs all notebooks of a folder and collects the grades of their checks.
 
-    A notebook runs in a kernel of its own, on this machine, with the rights of this user: use a container for code
-    that you do not trust. Stored outputs are not read. Only results of `check` count, not printed text.
+    Each notebook runs in a separate kernel on this machine, with the rights of this user: use a container for code that
+    you do not trust. Stored outputs are not read. Only results of `check` count, not printed text.
 
     Args:
         folder: `STUDENT/NAME.ipynb` for each student, or notebooks without subfolders.
@@ -49,7 +49,7 @@ def grade_folder(
         report: Receives one line before each notebook.
 
     Returns:
-        One submission for each notebook, in the order of students and names.
+        One submission for each notebook, sorted by student and name.
 
     Raises:
         CourseError: if the folder has no notebook.
@@ -83,7 +83,7 @@ def _graded(path: Path, student: str, seconds: int) -> Submission:
     error = ""
     try:
         execute(notebook, path.parent, go_on=True, seconds=seconds)
-    except Exception as raised:  # a kernel that died, a cell that does not end: the answers before it count
+    except Exception as raised:  # after a dead kernel or a timeout, earlier answers still count
         error = f"{type(raised).__name__}: {' '.join(str(raised).split())[:120]}"
     marks: dict[str, Mark] = {}
     for cell in code:
@@ -106,7 +106,7 @@ def marks_as_csv(submissions: Sequence[Submission]) -> str:
     """Writes marks as a table: a line for each notebook, a column for each exercise, and the points.
 
     Args:
-        submissions: What `grade_folder` returned.
+        submissions: The result of `grade_folder`.
 
     Returns:
         Comma-separated values, with a header.

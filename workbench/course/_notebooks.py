@@ -1,4 +1,4 @@
-"""Notebooks as files: their titles, the editions without solutions, execution with results that are kept."""
+"""Notebook files: titles, editions without solutions, and cached execution."""
 
 import hashlib
 import os
@@ -18,7 +18,7 @@ KEPT = "yours, or the solution's"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Title:
-    """The opening of a notebook: its number, its question, its minutes (0: not stated)."""
+    """Number, question and minutes (0: not stated) from the first cell of a notebook."""
 
     number: str
     question: str
@@ -26,7 +26,7 @@ class Title:
 
 
 def title_of(path: Path) -> Title:
-    """Reads the opening of a notebook."""
+    """Reads number, question and minutes from the first cell of a notebook."""
     opening = "\n".join(cell.source for cell in read(path).cells[:4])
     minutes = re.search(r"\*\*Time\.\*\* (?:About )?(\d+) minutes", opening)
     return Title(
@@ -37,10 +37,10 @@ def title_of(path: Path) -> Title:
 
 
 def read(path: Path) -> Any:
-    """A notebook as nbformat reads it.
+    """Reads a notebook with nbformat.
 
     Raises:
-        CourseError: if the file is no notebook.
+        CourseError: if the file is not a notebook.
     """
     with needs_library("nbformat", needed_for="`workbench course`", extra="course-pages"):
         import nbformat
@@ -53,12 +53,12 @@ def read(path: Path) -> Any:
 
 
 def execute(notebook: Any, folder: Path, *, go_on: bool = False, seconds: int = 900) -> None:
-    """Runs all cells of a notebook in a new kernel; outputs are written into it.
+    """Runs all cells of a notebook in a new kernel, and writes outputs into the notebook.
 
     Args:
         notebook: The notebook, changed in place.
         folder: The working directory of the kernel.
-        go_on: Whether later cells run after an error too.
+        go_on: Whether later cells run after an error.
         seconds: The limit of one cell.
     """
     with needs_library("nbclient", needed_for="`workbench course`", extra="course-pages"):
@@ -75,7 +75,7 @@ def execute(notebook: Any, folder: Path, *, go_on: bool = False, seconds: int = 
 
 
 def executed(path: Path, kept: Path, report: Callable[[str], None] = lambda line: None) -> Any:
-    """A notebook with outputs: run once, and read from the folder `kept` while its source is the same."""
+    """Returns a notebook with outputs, cached in the folder `kept` by its source."""
     import nbformat
 
     from workbench._version import __version__
@@ -102,13 +102,14 @@ def write_students(notebooks: Iterable[Path], folder: Path, *, grader: Grader | 
     Args:
         notebooks: The `.ipynb` files.
         folder: The folder to write to; files of the same name are replaced.
-        grader: Whose source notebooks to write, with each check as a test of one point; None: plain notebooks.
+        grader: Grader for which to write source notebooks, with each check as a test of one point; None: plain
+            notebooks.
 
     Returns:
         The files written.
 
     Raises:
-        CourseError: if a file is no notebook.
+        CourseError: if a file is not a notebook.
 
     Example:
         >>> write_students([], Path("students"))
@@ -122,7 +123,7 @@ def write_students(notebooks: Iterable[Path], folder: Path, *, grader: Grader | 
             cell.source = FOLDED.sub("", cell.source).replace(KEPT, "your right answer")
         if grader:
             notebook.cells = [each for cell in notebook.cells for each in _graded(cell, grader)]
-        if grader == "otter":  # there is no solution that its tests could run on
+        if grader == "otter":  # there is no solution to test
             notebook.cells.insert(0, _raw(f"# ASSIGNMENT CONFIG\nname: {path.stem}\nrun_tests: false\nfiles: []"))
         folder.mkdir(parents=True, exist_ok=True)
         import nbformat
@@ -133,7 +134,7 @@ def write_students(notebooks: Iterable[Path], folder: Path, *, grader: Grader | 
 
 
 def _graded(cell: Any, grader: Grader) -> list[Any]:
-    """The cell for an answer as cells of a grader: one that the student writes in, one with the test."""
+    """Converts an answer cell to grader cells: one for the student, one with the test."""
     if "exercise" not in cell.metadata.get("tags", ()):
         return [cell]
     import nbformat
@@ -147,8 +148,8 @@ def _graded(cell: Any, grader: Grader) -> list[Any]:
     test.metadata.tags = ["check"]
     if grader == "otter":
         place = name.replace("-", "_")
-        # Otter runs all tests after the last cell: each answer needs a name of its own. Of a solution it leaves the
-        # lines without its mark, and `answer = ...` of those with it.
+        # Otter runs all tests after the last cell, so each answer needs a unique name. From a solution it keeps the
+        # unmarked lines, and `answer = ...` of the marked lines.
         marked = re.sub(r"^answer = \.\.\.( *#.*)?$", r"\1\nanswer = ...  # SOLUTION", cell.source, flags=re.M)
         cell.source = re.sub(r"\banswer\b", f"answer_{place}", marked).strip()
         test.source = re.sub(r"\banswer\b", f"answer_{place}", test.source)
@@ -167,6 +168,6 @@ def _raw(text: str) -> Any:
 
 
 def _role(name: str, *, grade: bool = False, solution: bool = False, **more: int) -> dict[str, Any]:
-    """The metadata by which nbgrader knows a cell."""
+    """The nbgrader metadata of a cell."""
     roles = {"grade": grade, "solution": solution, "locked": not solution, "task": False}
     return {"grade_id": name, "schema_version": 3, **roles, **more}

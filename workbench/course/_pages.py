@@ -1,4 +1,4 @@
-"""Pages of notebooks that need no network: a site of the course, and slides."""
+"""Offline pages of notebooks: a site of the course, and slides."""
 
 import html
 import re
@@ -12,8 +12,8 @@ from workbench.course._parts import concept_map, difficulty_of, parts_of, titles
 from workbench.errors import needs_library
 from workbench.render import icon_link, mark
 
-# nbconvert's page asks networks for require.js, jQuery, Mermaid, MathJax and reveal.js; this one needs the last alone,
-# from the folder next to it.
+# nbconvert's page loads require.js, jQuery, Mermaid, MathJax and reveal.js from a network; this page needs only
+# reveal.js, from the folder next to it.
 PAGE = """{%- extends 'index.html.j2' -%}
 {%- block html_head_css -%}{{ super() }}{{ resources.icon }}{%- endblock html_head_css -%}
 {%- block html_head_js -%}{%- endblock html_head_js -%}
@@ -50,7 +50,7 @@ REVEAL = (
 )
 
 
-# The page of one notebook: nbconvert's, without the scripts that it asks networks for.
+# The nbconvert page of one notebook, without scripts from the network.
 NOTEBOOK_PAGE = """{%- extends 'lab/index.html.j2' -%}
 {%- block html_head_js -%}{%- endblock html_head_js -%}
 {%- block html_head_js_mathjax -%}{%- endblock html_head_js_mathjax -%}
@@ -84,7 +84,7 @@ li span {{display: block; font-size: .85rem; opacity: .75}}
 
 
 def copy_reveal(folder: Path) -> Path:
-    """Copies what slides need of reveal.js, with its licence, from the installed `sphinx-revealjs` into a folder."""
+    """Copies the needed reveal.js files and licence from `sphinx-revealjs` into a folder."""
     with needs_library("sphinx-revealjs", needed_for="`workbench course slides`", extra="course-pages"):
         import sphinx_revealjs
     source, target = Path(sphinx_revealjs.__file__).parent / "_static" / "revealjs", folder / "reveal.js"
@@ -98,7 +98,7 @@ def copy_reveal(folder: Path) -> Path:
 
 
 def formulas_as_mathml(markdown: str) -> str:
-    """Markdown whose TeX formulas are MathML, which browsers draw without a script; code is left alone."""
+    """Converts TeX formulas in Markdown to MathML, which needs no script; skips code."""
     with needs_library("latex2mathml", needed_for="formulas of `workbench course`", extra="course-pages"):
         from latex2mathml.converter import convert
 
@@ -113,7 +113,7 @@ def formulas_as_mathml(markdown: str) -> str:
 
 
 def is_left_out(cell: Any) -> bool:
-    """Returns whether slides go without this cell."""
+    """Returns whether slides omit this cell."""
     tagged = {"setup", "solution", "claims"} & set(cell.metadata.get("tags", ()))
     return bool(tagged) or cell.metadata.get("slideshow", {}).get("slide_type") == "skip"
 
@@ -131,7 +131,7 @@ def write_slides(
 
     Args:
         notebooks: The `.ipynb` files.
-        folder: The folder of `NAME.slides.html` and `reveal.js`. Executed notebooks are kept in its `.executed`.
+        folder: The folder of `NAME.slides.html` and `reveal.js`. Executed notebooks are cached in its `.executed`.
         execute: Whether slides have outputs; notebooks whose source is unchanged are not run again.
         report: Receives one line before each execution.
 
@@ -155,7 +155,7 @@ def write_slides(
     written = []
     for path in notebooks:
         notebook = executed(path, folder / ".executed", report) if execute else read(path)
-        # before nbconvert looks at them: it writes the end of a slide into the cell in front of the next one
+        # before nbconvert, which writes the end of a slide into the cell before the next slide
         notebook.cells = [cell for cell in notebook.cells if not is_left_out(cell)]
         _write_formulas(notebook)
         exporter = SlidesExporter(
@@ -178,11 +178,11 @@ def write_site(
     execute: bool = True,
     report: Callable[[str], None] = lambda line: None,
 ) -> Path:
-    """Writes a page for each notebook and an index in parts, with a map of what builds on what.
+    """Writes a page for each notebook and an index by part, with a map of dependencies.
 
     Args:
         notebooks: The `.ipynb` files.
-        folder: The folder of the site. Executed notebooks are kept in its `.executed`.
+        folder: The folder of the site. Executed notebooks are cached in its `.executed`.
         execute: Whether pages have outputs; notebooks whose source is unchanged are not run again.
         report: Receives one line before each execution.
 

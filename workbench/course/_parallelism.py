@@ -30,7 +30,7 @@ def ring_all_reduce(answer: Callable) -> str:
     expect_values(found, np.tile(values.sum(0), (8, 1)), hint)
     used = collectives(compiled(mapped, x, mesh=mesh))
     if any(each.kind != "collective-permute" for each in used):
-        wrong(f"it uses {', '.join(sorted({e.kind for e in used}))}: build it of `jax.lax.ppermute`.")
+        wrong(f"it uses {', '.join(sorted({e.kind for e in used}))}: build it from `jax.lax.ppermute`.")
     limit = 2 * 64 * 4 * 7 / 8
     if (sent := sent_bytes(used)) > limit:
         wrong(f"a device sends {sent:,.0f} bytes; a ring needs {limit:,.0f}: send chunks of 8 numbers.")

@@ -1,4 +1,4 @@
-"""The course in parts: order, difficulty, and the map of what builds on what."""
+"""Parts of the course: order, difficulty, and the map of dependencies."""
 
 import html
 import re
@@ -20,13 +20,13 @@ DIFFICULTY = {1: "first steps", 2: "builds on others", 3: "advanced"}
 
 
 def parts_of(notebooks: Sequence[Path]) -> dict[str, list[Path]]:
-    """Groups notebooks by part of the course, in the order of reading.
+    """Groups notebooks by part of the course, in reading order.
 
     Args:
         notebooks: The `.ipynb` files; their names begin with their numbers.
 
     Returns:
-        Notebooks by the title of the part. Notebooks that no part names come last, as "More".
+        Notebooks by the title of the part. Notebooks without a part come last, under "More".
 
     Example:
         >>> found = parts_of([Path("08-fedavg.ipynb"), Path("01-start.ipynb")])
@@ -42,7 +42,7 @@ def parts_of(notebooks: Sequence[Path]) -> dict[str, list[Path]]:
 
 
 def difficulty_of(number: str) -> str:
-    """Returns the difficulty of a notebook in words, or "" for a notebook outside the course.
+    """Returns the difficulty of a notebook, or "" for a notebook outside the course.
 
     Args:
         number: Number of the notebook, such as "08".
@@ -55,18 +55,18 @@ def difficulty_of(number: str) -> str:
 
 
 def prerequisites_of(path: Path) -> list[str]:
-    """The numbers of the notebooks that a notebook builds on, as its opening links them."""
+    """The numbers of the prerequisite notebooks that the first cell links."""
     opening = "\n".join(cell.source for cell in read(path).cells[:4])
     named = re.search(r"\*\*Prerequisites\.\*\*(.*?)\*\*Time", opening, re.DOTALL)
     return re.findall(r"\]\((\d\d)-[\w-]+\.ipynb\)", named[1]) if named else []
 
 
 def concept_map(notebooks: Sequence[Path], links: Mapping[str, str]) -> str:
-    """Draws what each notebook builds on: one column for each part, one box for each notebook.
+    """Draws the dependencies of notebooks: one column per part, one box per notebook.
 
     Args:
         notebooks: The `.ipynb` files.
-        links: The page of each notebook, by its number.
+        links: The page of each notebook, by number.
 
     Returns:
         An SVG whose boxes are links.
@@ -98,7 +98,7 @@ def concept_map(notebooks: Sequence[Path], links: Mapping[str, str]) -> str:
             from_x, from_y = place[before]
             start, end = (from_x + width, x) if from_x < x else (from_x, x + width)
             bends = ((start + end) / 2,) * 2
-            if from_x == x:  # in one column: along its left side
+            if from_x == x:  # in the same column: along its left side
                 start, end, bends = x, x, (x - 26, x - 26)
             high, low = from_y + height / 2, y + height / 2
             bend = f"M{start} {high} C{bends[0]} {high},{bends[1]} {low},{end} {low}"
@@ -123,7 +123,7 @@ def concept_map(notebooks: Sequence[Path], links: Mapping[str, str]) -> str:
 
 
 def titles_of(notebooks: Sequence[Path]) -> dict[str, Title]:
-    """Reads the openings of notebooks, by number.
+    """Reads the first cells of notebooks, by number.
 
     Args:
         notebooks: The `.ipynb` files.

@@ -42,7 +42,7 @@ def three_layers(answer: object) -> str:
     for name, spec in answer.items():
         shard = NamedSharding(mesh, spec).shard_shape(shapes[name])
         if np.prod(shard) > np.prod(shapes[name]) // 2:
-            wrong(f"a device holds {shard} of `{name}` {shapes[name]}: that is more than half of it.")
+            wrong(f"a device stores {shard} of `{name}` {shapes[name]}, which is more than half of the array.")
 
     def forward(w: dict, x: jax.Array) -> jax.Array:
         return jnp.tanh(jnp.tanh(x @ w["w1"]) @ w["w2"]) @ w["w3"]
@@ -70,8 +70,8 @@ def four_shards_twice(answer: object) -> str:
     if shard[-1] != shape[-1]:
         wrong(f"a device stores {shard}: the last dimension is split.")
     if np.prod(shard) != 192:
-        wrong(f"a device stores {shard}, {np.prod(shard)} numbers; 192 are asked for.")
-    return f"a device stores {shard}; the axis `model` is not named, so each shard is there twice."
+        wrong(f"a device stores {shard}, {np.prod(shard)} numbers; 192 are required.")
+    return f"a device stores {shard}; the axis `model` is not used, so each shard is stored twice."
 
 
 @exercise("05.1", "the kinds of collectives over `model` after the other sharding")
@@ -84,7 +84,7 @@ def new_collectives(answer: Iterable[str]) -> str:
 @exercise("05.2", "the all-reduces over `clients` for two reductions")
 def combined(answer: object) -> str:
     expect_number(answer, 1, "XLA combines reductions over the same devices; count instructions, not stages.")
-    return "one instruction that serves both stages."
+    return "one instruction for both stages."
 
 
 @exercise("06.1", "rows per step that make the training compute-bound")
@@ -99,7 +99,7 @@ def two_meshes(answer: object) -> str:
     model = 2 * 128 * 512 * 4
     expect_number(flat, 2 * model * 7 / 8, "One all-reduce of the whole model over 8.", what="the flat mesh", rtol=0.01)
     if not grid > flat:
-        wrong("on 4 × 2 every step adds activations over `model`; include the executions of these all-reduces.")
+        wrong("on 4 × 2 every step also sums activations over `model`; include the executions of these all-reduces.")
     return "without the `model` axis nothing is sent inside a step."
 
 
@@ -117,13 +117,18 @@ def fast_enough(answer: object, record: ProgramRecord, late: TimelineRecord) -> 
     needed = {each.client: each.needed_seconds or 0.0 for each in late.outcomes}
     slowest = max(needed, key=lambda client: needed[client])
     if record.cost is None or slowest != 11:
-        wrong("give `check` the record and the simulated round of the cells above, in which client 11 is the last one.")
+        wrong(
+            "pass the record and the simulated round of the cells above to `check`; in this round client 11 is the "
+            "last."
+        )
     flops = record.cost.clients[11].flops
     elsewhere = needed[11] - flops / 5e10
     speed = flops / (max(seconds for client, seconds in needed.items() if client != 11) - elsewhere)
-    hint = "It may compute for as long as the next slowest needs in all, less what it spends on sending and receiving."
+    hint = (
+        "Its compute time is the total time of the next slowest client, minus its own time for sending and receiving."
+    )
     expect_number(answer, speed, hint, rtol=0.02)
-    return "a sixth of a normal device is enough: then the slow uplink of client 23 decides."
+    return "a sixth of the speed of a normal device is enough: then the slow uplink of client 23 determines the round."
 
 
 @exercise("14.1", "what a reduce-scatter would save, in numbers per device")
@@ -141,7 +146,7 @@ def transposed_sum(answer: object) -> str:
     return "the transpose of a sum is a broadcast."
 
 
-@exercise("14.3", "the number of layers that sends least on 2¹⁵ chips")
+@exercise("14.3", "the number of layers that sends the fewest bytes on 2¹⁵ chips")
 def layers_that_send_least(answer: object) -> str:
     expect_number(answer, 32, "Compare 2 (q − 1) / p + 2 (c − 1) / p for c = p / q².")
     return "a cube: as many layers as rows and columns."
@@ -163,7 +168,7 @@ def summa_by_panels(answer: Callable) -> str:
         wrong("it gathers a whole row or column of blocks: send one panel after the other.")
     if (sent := sent_bytes(used)) > 4096:
         wrong(f"the product is right, but a device sends {sent:,.0f} bytes; 4,096 are enough.")
-    return f"a device sends {sent:,.0f} bytes, and holds one panel of each matrix at a time."
+    return f"a device sends {sent:,.0f} bytes, and stores one panel of each matrix at a time."
 
 
 @exercise("15.1", "normalise with the moments of all replicas")
@@ -204,7 +209,9 @@ def reached_by_all(answer: Callable) -> str:
     expect_values(np.ravel(found), np.where(y[:, 0] == 0, own.sum(), own), hint)
     carried = payload_bytes(collectives(record, "all-reduce"))
     if carried != 4 or len(collectives(record)) != 1:
-        wrong(f"the values are right, but {len(collectives(record))} collectives carry {carried:,.0f} bytes; 4 do.")
+        wrong(
+            f"the values are right, but {len(collectives(record))} collectives carry {carried:,.0f} bytes; 4 are enough."
+        )
     return "all replicas reach the all-reduce, and each chooses afterwards."
 
 
@@ -227,12 +234,15 @@ def partial_results(answer: object) -> str:
         partials = [called(partial, train, w, task) for task in tasks]
         sent = max(sum(np.asarray(leaf).nbytes for leaf in jax.tree.leaves(each)) for each in partials)
         if sent > w.nbytes + 16:
-            wrong(f"a task of {size} clients replies with {sent} bytes: one sum over its clients and their number do.")
+            wrong(
+                f"a task of {size} clients replies with {sent} bytes: one sum over its clients and their number are "
+                "enough."
+            )
         found = several(called(combine, partials), 2, "the mean update, the mean loss")
         hint = f"The tasks have {', '.join(str(len(task)) for task in tasks)} clients: weight all clients equally."
         for each, value in zip(found, expected, strict=True):
             expect_values(each, value, hint)
-    return "one partial result per task, as large for seven clients as for one."
+    return "one partial result per task, of the same size for seven clients as for one."
 
 
 @exercise("18.2", "the client whose data are broken")
@@ -255,14 +265,14 @@ def small_roll(answer: object) -> str:
     expect_values(called(answer, x), np.roll(values, 2, axis=0), "Roll by two along axis 0.")
     found = collectives(compiled(answer, x, mesh=mesh))
     if any(each.kind != "collective-permute" for each in found):
-        wrong(f"it uses {', '.join(sorted({each.kind for each in found}))}; neighbours alone need to talk.")
+        wrong(f"it uses {', '.join(sorted({each.kind for each in found}))}; only neighbours need to communicate.")
     if (sent := sent_bytes(found)) > 2 * 4 * 4:
         wrong(f"the values are right, but a device sends {sent:,.0f} bytes; two rows are 32.")
     return f"a device sends {sent:,.0f} bytes to its neighbour."
 
 
 def _on_eight(values: np.ndarray) -> tuple[Any, Any]:
-    """Rows over the axis "data" of eight devices, and that mesh."""
+    """Makes a mesh of eight devices, and rows sharded over its axis "data"."""
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     return jax.device_put(values, NamedSharding(mesh, PartitionSpec("data"))), mesh
 
@@ -297,7 +307,7 @@ def one_all_reduce(answer: object) -> str:
         )
     if (size := payload_bytes(found)) > 8:
         wrong(f"the one collective carries {size:,.0f} bytes; two float32 sums are 8.")
-    return "both sums travel in one message of eight bytes."
+    return "both sums are sent in one message of eight bytes."
 
 
 @exercise("20.1", "the server's step from a buffer of stale updates")
@@ -310,7 +320,7 @@ def stale_mean(answer: object) -> str:
     return "an update that started five steps ago counts 0.41 times; the sum is divided by the buffer's size."
 
 
-@exercise("20.2", "bytes that over-selection moves for nothing in a round")
+@exercise("20.2", "bytes that over-selection wastes in a round")
 def wasted_bytes(answer: object) -> str:
     expect_number(answer, 300 * 40e6, "A stopped client has received the model and sends nothing.")
     return "300 phones received 40 MB each; that is the price of not waiting for them."
@@ -318,6 +328,6 @@ def wasted_bytes(answer: object) -> str:
 
 @exercise("20.3", "masks that the server expands after dropouts")
 def expanded_masks(answer: object) -> str:
-    hint = "Each survivor has one mask of its own, and one in common with each phone that dropped out."
+    hint = "Each survivor has one private mask, and one shared mask with each phone that dropped out."
     expect_number(answer, 970 + 30 * 970, hint)
-    return "970 masks of survivors, and 30 × 970 in common with those that are gone: the work grows with dropouts."
+    return "970 masks of survivors, and 30 × 970 masks shared with dropouts: the work grows with dropouts."

@@ -395,7 +395,7 @@ class Run:
         if not isinstance(returned, tuple) or len(returned) != 2:
             msg = (
                 f"`run_rounds` was given a step that returned a `{type(returned).__name__}` in round {round}. A step "
-                f"returns two values, the next state and the metrics: `return state, {'loss': loss}`."
+                "returns two values, the next state and the metrics: `return state, {'loss': loss}`."
             )
             raise ProgramError(msg)
         self._pending = (returned[0], received(returned[1]), started)
