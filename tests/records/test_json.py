@@ -103,7 +103,7 @@ def test_record_of_another_class_is_refused():
     ("text", "part"),
     [
         ("{", "not JSON"),
-        ("[]", "describes no record"),
+        ("[]", "does not describe a record"),
         ('{"name": "x"}', "keys 'name'"),
         ('{"version": 1, "record": "SourceLine", "file": "a.py"}', "lacks line"),
         ('{"version": 1, "record": "SourceLine", "file": "a.py", "line": 1, "mood": 2}', "has mood"),

@@ -116,9 +116,7 @@ def collective_seconds(
         return sent_bytes(kind, payload_bytes, group_size) / link + hop * steps + start
     chips = math.prod(size for size, _ in torus)
     known = bool(torus) and group_size % chips == 0
-    cores = (
-        group_size // chips if known else 1
-    )  # devices of one group on each chip; other groups share the chip's links
+    cores = group_size // chips if known else 1  # of one group per chip; other groups share the chip's links
     sharing = max(1, chip.devices_per_chip // cores) if known else 1
     if not known:
         torus = ((group_size, is_closed_ring(chip, group_size) if closed is None else closed),)

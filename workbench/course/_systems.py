@@ -210,7 +210,8 @@ def reached_by_all(answer: Callable) -> str:
     carried = payload_bytes(collectives(record, "all-reduce"))
     if carried != 4 or len(collectives(record)) != 1:
         wrong(
-            f"the values are right, but {len(collectives(record))} collectives carry {carried:,.0f} bytes; 4 are enough."
+            f"the values are right, but {len(collectives(record))} collectives carry {carried:,.0f} bytes; 4 are "
+            "enough."
         )
     return "all replicas reach the all-reduce, and each chooses afterwards."
 

@@ -121,9 +121,7 @@ class Checkpoints:
                 manager.delete(finished)
             try:
                 manager.save(finished, args=arguments, force=True)
-            except (
-                FileNotFoundError
-            ):  # orbax's threads were still removing files of an earlier failed write of this step
+            except FileNotFoundError:  # orbax's threads were still removing an earlier failed write of this step
                 self._manager = None
                 self._open().save(finished, args=arguments, force=True)
         except BaseException:

@@ -173,9 +173,7 @@ def first_moment(planes: Iterable[PlaneLike]) -> int:
     starts: list[int] = []
     for plane in planes:
         if plane.name == "/host:CPU" or _DEVICE.fullmatch(plane.name):
-            with contextlib.suppress(
-                WireError, TypeError, AttributeError
-            ):  # damaged data are reported when they are read
+            with contextlib.suppress(WireError, TypeError, AttributeError):  # damage is reported by the reader
                 starts += [line.start_ps for line in plane.lines()]
     return min((start for start in starts if start > 0), default=0)
 

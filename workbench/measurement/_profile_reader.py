@@ -97,9 +97,8 @@ class ProfileReader:
         self.given = {module.name: module for module in given}
         self.sums: dict[tuple[str, str], MeasuredSum] = {}  # (program, instruction)
         self._found: dict[tuple[str, int | None, str], tuple[str, MeasuredSum]] = {}  # the same, by the names in events
-        self._between: dict[
-            str, float
-        ] = {}  # device -> seconds of other programs since the last event of the selected program
+        # Device -> seconds of other programs since the last event of the selected program.
+        self._between: dict[str, float] = {}
         self.devices: dict[str, MeasuredDevice] = {}
         self.unjoined: dict[tuple[str, bool], tuple[int, float, Counter[str]]] = {}
         self.runs: Counter[str] = Counter()

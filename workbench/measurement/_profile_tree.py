@@ -36,9 +36,7 @@ def measured_tree(
     for operation in operations:
         found = places.get(operation.name, [])
         name = operation.name
-        for _ in range(
-            _HOPS if _COPY.match(name) else 0
-        ):  # from the end of a copy to its start, and to the copied value
+        for _ in range(_HOPS if _COPY.match(name) else 0):  # from the end of a copy to its start and its operand
             if found or not made.get(name):
                 break
             (name,) = made[name]

@@ -208,9 +208,7 @@ class Run:
             return self._raise_error()
         mesh, context = jax.sharding.get_mesh(), contextvars.copy_context()
 
-        at_exit = weakref.finalize(
-            self, stop_and_wait, self._controls
-        )  # a thread that is killed inside JAX aborts Python
+        at_exit = weakref.finalize(self, stop_and_wait, self._controls)  # a thread killed inside JAX aborts Python
 
         def drive() -> None:
             try:

@@ -150,9 +150,7 @@ class Core:
             self.status = "running"
             waiting = threading.Thread(target=self._see, name="workbench-watch-wait", daemon=True)
             thread = threading.Thread(target=self._work, name="workbench-watch", daemon=True)
-            weakref.finalize(
-                self, _end, self._queue, waiting, thread
-            )  # a thread that is killed inside JAX aborts Python
+            weakref.finalize(self, _end, self._queue, waiting, thread)  # a thread killed inside JAX aborts Python
             self._thread = thread
             waiting.start()
             thread.start()

@@ -76,9 +76,7 @@ class Plane:
         self._kind_spans: dict[int, MessageSpan] = {}
         self._kinds: dict[int, EventKind] = {}
         self._stat_names: dict[int, str] = {}
-        self._known_stats: dict[
-            bytes, tuple[str, Any]
-        ] = {}  # most events repeat statistics of other events, byte for byte
+        self._known_stats: dict[bytes, tuple[str, Any]] = {}  # most statistics of events repeat byte for byte
         stats: list[MessageSpan] = []
         for number, value in fields(buffer, span):
             if number == 2:

@@ -1,6 +1,6 @@
-"""Frozen data with units: made by inspectors, cost and engines; shown by views and widgets.
+"""Frozen data with units, made by inspectors, cost models and engines, and shown by views.
 
-The classes are in one module per subject: `records.program`, `records.sharding`, `records.compiled` and so on.
+There is one module per subject: `records.program`, `records.sharding`, `records.compiled` and so on.
 """
 
 from workbench.records import (

@@ -28,7 +28,7 @@ R = TypeVar("R", bound="Record")
 T = TypeVar("T")
 
 Results: TypeAlias = Any
-"""Result of a user's program: a pytree of arrays, or an array in it. Records know no array library."""
+"""Result of a user's program: a pytree of arrays, or an array in it. Records do not depend on an array library."""
 
 
 class _Deferred:
@@ -37,14 +37,14 @@ class _Deferred:
 
 
 def deferred(make: Callable[[], T]) -> T:
-    """A value for a field of `deferring`, made when it is read for the first time."""
+    """Makes a lazy value for a field of `deferring`, computed on first access."""
     return cast(T, _Deferred(make))
 
 
 def deferring(*names: str) -> Callable[[type[R]], type[R]]:
-    """Lets fields of a record hold what `deferred` returns: nobody waits for what nobody reads.
+    """Lets fields of a record contain `deferred` values, computed on first access.
 
-    Reading the field, comparing, printing, saving or copying the record makes the value, once.
+    Reading the field, or comparing, printing, saving or copying the record, computes the value once.
     """
 
     def decorate(cls: type[R]) -> type[R]:
@@ -60,7 +60,7 @@ class _DeferredField:
         self._slot = slot
 
     def peek(self, record: object) -> object:
-        """The value of the slot, which is not made for this."""
+        """The value of the slot, without computing it."""
         return self._slot.__get__(record)
 
     def __get__(self, record: object, owner: type | None = None) -> object:
@@ -77,25 +77,27 @@ class _DeferredField:
 
 
 def renderer() -> ModuleType:
-    """Returns the module that writes records as text, which the root package registered."""
+    """Returns the text renderer module that the root package registered."""
     return _renderer.load()
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Record:
-    """A frozen piece of knowledge; subclasses only add fields.
+    """Base class of frozen records; subclasses only add fields.
 
-    Fields hold `None`, numbers, strings, other records, tuples and string-keyed mappings of these. A field that does
-    not take part in comparisons (`compare=False`: results and values of a program) is not a part of the JSON form.
+    Fields contain `None`, numbers, strings, other records, tuples and string-keyed mappings of these. Fields that are
+    excluded from comparisons (`compare=False`: results and values of a program) are not in the JSON form.
     """
 
     def __init_subclass__(cls) -> None:
-        _CLASSES[cls.__name__] = cls  # a class with slots is made twice; the second one is the one that users see
-        if "__repr__" not in vars(cls):  # otherwise `dataclass` writes one that prints every field of every part
+        _CLASSES[cls.__name__] = cls  # a class with slots is created twice; users see the second class
+        if "__repr__" not in vars(cls):  # otherwise the `repr` of `dataclass` prints all fields of all parts
             cls.__repr__ = Record.__repr__
 
     def to_dict(self) -> dict[str, Any]:
-        """The record as nested dictionaries and lists; `record` is the class, `version` that of the JSON form.
+        """Converts the record to nested dictionaries and lists.
+
+        `record` is the class, `version` the version of the JSON form.
 
         Example:
             >>> from workbench.records.program import PlacementRecord
@@ -105,53 +107,54 @@ class Record:
         return {"version": VERSION, **_fields(self)}
 
     def to_json(self, *, indent: int | None = None, short_paths: bool = False) -> str:
-        """The record as JSON text; a number that JSON lacks is written as `{"float": "NaN"}` (or an infinity).
+        """Converts the record to JSON text; NaN is written as `{"float": "NaN"}`, infinities likewise.
 
         Args:
             indent: Spaces per level; None: one line.
-            short_paths: Name source files relative to the working folder, the libraries' or the home folder, for
-                readers who need not know the folders of this machine.
+            short_paths: Name source files relative to the working folder, a library folder or the home folder, to hide
+                the folders of this machine.
 
         Returns:
-            The text, which `from_json` reads.
+            The text for `from_json`.
         """
         plain = shorten_paths(self.to_dict()) if short_paths else self.to_dict()
         return json.dumps(_finite(plain), indent=indent, allow_nan=False)
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
-        """The record that `to_dict` described.
+        """Makes the record from the result of `to_dict`.
 
         Args:
-            plain: What `to_dict` returned, or what `json.loads` made of the text of `to_json`.
+            plain: The result of `to_dict`, or of `json.loads` on the text of `to_json`.
 
         Returns:
-            A record equal to the original. Fields that are not part of the JSON form have their defaults.
+            A record equal to the original. Fields outside the JSON form have their defaults.
 
         Raises:
-            RecordError: if `plain` describes no record, a record of another class or of another version, or has
-                fields that do not fit the class.
+            RecordError: if `plain` does not describe a record of this class and version, or its fields do not fit the
+                class.
         """
         if not isinstance(plain, Mapping) or "record" not in plain:
             got = f"keys {', '.join(map(repr, plain)) or 'none'}" if isinstance(plain, Mapping) else f"{plain!r:.60}"
             message = (
-                f"`{cls.__name__}.from_dict` received {got}, which describes no record. The JSON form of a record has "
-                "the keys `record` and `version`. Pass what `Record.to_dict` or `Record.to_json` wrote."
+                f"`{cls.__name__}.from_dict` received {got}, which does not describe a record. The JSON form of a "
+                "record has the keys `record` and `version`. Pass the result of `Record.to_dict` or `Record.to_json`."
             )
             raise RecordError(message)
         if plain.get("version") != VERSION:
             message = (
                 f"`{cls.__name__}.from_dict` received a {plain['record']} of version {plain.get('version')!r}. "
-                f"This workbench reads version {VERSION}. Read it with the workbench that wrote it, or make it again."
+                f"This workbench reads version {VERSION}. Read it with the workbench version that wrote it, or make "
+                "it again."
             )
             raise RecordError(message)
         return _record(cls, plain, "")
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """The record that `to_json` wrote.
+        """Reads a record from the text of `to_json`.
 
-        Call it on the class that you expect; `Record.from_json` reads any record.
+        Call it on the expected class; `Record.from_json` reads any record.
 
         Example:
             >>> from workbench.records.program import PlacementRecord
@@ -159,7 +162,7 @@ class Record:
             4
 
         Raises:
-            RecordError: if the text is not JSON, or not that of a record of this class and version.
+            RecordError: if the text is not JSON, or not a record of this class and version.
         """
         try:
             plain = json.loads(text)
@@ -184,7 +187,7 @@ class Record:
         return renderer().treescope_record(self, path, subtree_renderer)
 
     def replace(self, **changes: object) -> Self:
-        """A copy with some fields changed."""
+        """Returns a copy with some fields changed."""
         return dataclasses.replace(self, **changes)
 
 
@@ -192,7 +195,7 @@ _LONGEST_REPR = 160  # characters
 
 
 def _one_line(record: "Record") -> str:
-    """The class and the fields that differ from their defaults; parts that are records are only counted."""
+    """Shows the class and non-default fields; nested records are only counted."""
     shown = []
     for field in dataclasses.fields(record):
         slot = getattr(type(record), field.name)
@@ -275,7 +278,7 @@ _Reader = Callable[[object, str], object]
 
 @functools.cache
 def _readers(cls: type[Record]) -> dict[str, _Reader]:
-    """For each field of the JSON form: what reads its value, made from the type of the field."""
+    """Makes a reader for each field of the JSON form, from the type of the field."""
     hints = typing.get_type_hints(cls)
     return {field.name: _reader(hints[field.name]) for field in dataclasses.fields(cls) if field.compare}
 
@@ -329,7 +332,7 @@ def _first_that_fits(readers: Sequence[_Reader], wanted: str) -> _Reader:
             try:
                 return each(value, where)
             except RecordError as error:
-                reason = reason or (error if isinstance(value, Mapping) else None)  # an inner record says where
+                reason = reason or (error if isinstance(value, Mapping) else None)  # inner errors name their place
         raise reason or _misfit(where, value, wanted)
 
     return read
@@ -379,7 +382,7 @@ _PAUSE = SharedChange(_pause)
 
 
 def without_collections() -> SharedChange:
-    """Pauses Python's search for cycles: it goes through all that a kernel holds (0.2 s) and finds none.
+    """Pauses cyclic garbage collection, which would scan all objects of the kernel (0.2 s).
 
     Example:
         >>> with without_collections():

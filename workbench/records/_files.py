@@ -1,4 +1,4 @@
-"""Files that are whole or not there: the old one stays until the new one is complete."""
+"""Atomic file writes: the old file stays until the new file is complete."""
 
 import contextlib
 import functools
@@ -11,14 +11,15 @@ from typing import IO, Any
 
 
 def write_whole(path: str | os.PathLike[str], content: bytes | str | Callable[[IO[bytes]], Any]) -> None:
-    """Writes a file next to its place and moves it there, so that a full disk or a kill leaves the old one.
+    """Writes a file atomically, so that a full disk or a kill leaves the old file.
 
     Args:
-        path: Where. A link is followed; a device or pipe is written as it is, since it cannot be replaced.
+        path: Where. The file is written next to its target and then moved. Links are followed; devices and pipes are
+            written directly, because they cannot be replaced.
         content: Bytes, text (as UTF-8), or a function that writes into the opened file.
 
     Raises:
-        OSError: if it cannot be written; what was there before is unchanged.
+        OSError: if it cannot be written; the old file is then unchanged.
     """
     place = Path(os.path.realpath(path))
     with contextlib.suppress(FileNotFoundError):
@@ -27,9 +28,9 @@ def write_whole(path: str | os.PathLike[str], content: bytes | str | Callable[[I
                 _write(opened, content)
             return
     name = place.with_name(f".{place.name[:100]}.{secrets.token_hex(8)}.part")
-    # The system applies the umask, which nobody can read without setting it; a replaced file gives its permissions.
+    # The system applies the umask, which cannot be read without setting it; a replaced file keeps its permissions.
     mode = 0o600 if place.exists() else 0o666
-    try:  # No Python code between the system and the file object: an interrupt there would leave the descriptor open.
+    try:  # No Python code between open and the file object: an interrupt there would leave the descriptor open.
         with open(name, "xb", opener=functools.partial(os.open, mode=mode)) as opened:
             _write(opened, content)
             opened.flush()

@@ -1,8 +1,8 @@
-"""Source files: the text behind a `SourceLine`, where reading it is safe; short names of files; and their libraries.
+"""Source text of a `SourceLine` where reading is safe, short file names, and libraries.
 
-File names come out of compiled modules and loaded artifacts, so that whoever wrote those chooses them. What is read
-ends up in pages that people share. Only modules that this process has imported and cells of its notebook are read:
-no other file below the working folder, which may be somebody's home, and no folder whose name begins with a dot.
+File names come from compiled modules and loaded artifacts, so their author chooses the names. The text ends up in pages
+that people share. So only modules that this process has imported and cells of its notebook are read. Other files below
+the working folder, which may be a home folder, and folders whose name starts with a dot are never read.
 """
 
 import contextlib
@@ -32,7 +32,7 @@ def read_source_line(file: str, line: int) -> str:
         line: From 1.
 
     Returns:
-        The line; "" where there is none, or where `file` may not be read (see `read_source_lines`).
+        The line; "" if it does not exist, or if `file` may not be read (see `read_source_lines`).
 
     Example:
         >>> read_source_line("no such file", 1)
@@ -49,7 +49,7 @@ def read_source_lines(file: str) -> tuple[str, ...]:
         file: Name of the file. May be untrusted.
 
     Returns:
-        The lines without their breaks; () for anything else: other files, files above 4 MiB, devices, pipes, folders,
+        The lines without line breaks. () for all other paths: other files, files above 4 MiB, devices, pipes, folders,
         and modules in hidden folders.
     """
     if (cell := _numbered_cell(file)) is not None:
@@ -69,7 +69,7 @@ def read_source_lines(file: str) -> tuple[str, ...]:
 
 
 def _numbered_cell(file: str) -> tuple[str, ...] | None:
-    """The lines of a notebook's cell that is named by its number, "In [3]"; None for files."""
+    """The lines of a notebook cell by its number, "In [3]"; None for files."""
     match = re.fullmatch(r"In \[(\d+)\]", file)
     shell = sys.modules["IPython"].get_ipython() if match is not None and "IPython" in sys.modules else None
     if match is None or shell is None:
@@ -83,15 +83,15 @@ def _may_be_read(path: str) -> bool:
 
 
 def _is_cell(file: str) -> bool:
-    """Returns whether code was run under this name that no file holds: a cell, a doctest."""
+    """Returns whether code without a file was run under this name: a cell, a doctest."""
     entry = linecache.cache.get(file)
     return entry is not None and (len(entry) == 1 or entry[1] is None or cell_name(file) is not None)
 
 
 def _is_hidden(path: str) -> bool:
-    """Returns whether a hidden folder is on the path below the import folder; `.venv/…/site-packages` is not."""
+    """Returns whether a hidden folder is below the import folder; `.venv` above it does not count."""
     roots = [os.path.join(_real(root), "") for root in sys.path if os.path.isabs(root)]  # noqa: PTH117, PTH118
-    with contextlib.suppress(FileNotFoundError):  # a working folder that somebody has removed
+    with contextlib.suppress(FileNotFoundError):  # the working folder has been removed
         roots.append(os.path.join(os.path.realpath(os.curdir), ""))  # noqa: PTH118
     inside = max((root for root in roots if path.startswith(root)), key=len, default="")
     return any(part.startswith(".") for part in PurePath(path[len(inside) :]).parts)
@@ -110,23 +110,23 @@ def _real(file: str) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _read(path: str, changed: int, size: int) -> tuple[str, ...]:
-    """The lines of a regular file; `changed` and `size` make a new reading where the file has changed."""
+    """The lines of a regular file, cached by its time of change and size."""
     del changed
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(descriptor, "rb") as opened:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # exchanged for a pipe in the meantime
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # replaced by a pipe in the meantime
                 return ()
             content = opened.read(min(size, _MOST_BYTES) + 1)
         encoding, _ = tokenize.detect_encoding(BytesIO(content).readline)
         text = content.decode(encoding, errors="replace").replace("\r\n", "\n").replace("\r", "\n")
-        return tuple(text.split("\n"))  # as Python counts lines: `splitlines` also breaks at form feeds
+        return tuple(text.split("\n"))  # Python's line count: `splitlines` also breaks at form feeds
     except (OSError, SyntaxError, LookupError):
         return ()
 
 
 def cell_name(file: str) -> str | None:
-    """A notebook's cell by its number, `In [3]`; None for files, and for cells of another kernel.
+    """Names a notebook cell by number, `In [3]`; None for files and cells of other kernels.
 
     Example:
         >>> cell_name("<ipython-input-3-8f1c>"), cell_name("fedavg.py")
@@ -136,7 +136,7 @@ def cell_name(file: str) -> str | None:
         return f"In [{match[1]}]"
     if "ipykernel_" not in file:
         return None
-    # IPython knows which cell it compiled under which name; where it was never imported there are no cells.
+    # IPython knows the file name of each compiled cell; if it was never imported there are no cells.
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     describe = getattr(getattr(shell, "compile", None), "format_code_name", None)
     described = describe(file) if describe is not None else None
@@ -154,14 +154,14 @@ _ABSOLUTE = re.compile(
 
 
 def shorten_paths(value: Value) -> Value:
-    """The value with the names of Python files as somebody else may read them.
+    """Shortens names of Python files in a value, for sharing.
 
     Args:
-        value: Text, or mappings, lists and tuples of it; keys are shortened too, anything else is kept.
+        value: Text, or mappings, lists and tuples of text; keys are also shortened, other values are unchanged.
 
     Returns:
-        Text in which absolute names of `.py` files are relative to the working folder, to a folder that Python imports
-        from, or to the home folder (`~/`), whichever is the nearest; of other files the name without folders is left.
+        Text in which absolute names of `.py` files are relative to the nearest of the working folder, the import
+        folders and the home folder (`~/`); other files keep only their name without folders.
 
     Example:
         >>> shorten_paths({"line": "/opt/secret/project/train.py:12"})
@@ -176,12 +176,12 @@ def shorten_paths(value: Value) -> Value:
 def _working_folder() -> str:
     try:
         return os.getcwd()  # noqa: PTH109
-    except FileNotFoundError:  # somebody has removed it
+    except FileNotFoundError:  # it has been removed
         return ""
 
 
 def folders_pattern() -> str:
-    """A regular expression of what `shorten_paths` takes away from the beginning of a file's name."""
+    """A regular expression for the prefixes that `shorten_paths` removes from file names."""
     folders = _folders(_working_folder(), tuple(entry for entry in sys.path if isinstance(entry, str)))
     known = "|".join(re.escape(folder) for folder in [*folders, _home()] if folder)
     return rf"^(?:{known})[\\/]|^.*[\\/](?=ipykernel_\d+[\\/])|^(?![^\\/]*ipykernel_\d+[\\/]).*[\\/]"
@@ -213,7 +213,7 @@ def _patterns(here: str, path: tuple[str, ...]) -> tuple["re.Pattern[str]", "re.
 
 
 def _folders(here: str, path: tuple[str, ...]) -> list[str]:
-    """Folders whose files are named without them, the deepest first, each also as a real path."""
+    """Folders that are removed from file names, deepest first, each also as a real path."""
     found = {here, *path, *sysconfig.get_paths().values(), *site.getsitepackages(), site.getusersitepackages()}
     found |= {os.path.realpath(folder) for folder in found if os.path.isabs(folder) or here}  # noqa: PTH117
     absolute = {folder.rstrip("\\/") for folder in found if os.path.isabs(folder)}  # noqa: PTH117
@@ -223,20 +223,20 @@ def _folders(here: str, path: tuple[str, ...]) -> list[str]:
 def _home() -> str:
     try:
         home = str(Path.home())
-    except RuntimeError:  # a user without one, as in some containers
+    except RuntimeError:  # a user without a home folder, as in some containers
         return ""
     return home if len(home) > 1 else ""
 
 
 _PACKAGE = re.compile(r"/(?:site|dist)-packages/([^/]+)")
 _OURS = str(Path(__file__).resolve().parents[1]) + "/"
-_TAUGHT = (_OURS + "federated/", _OURS + "cli/")  # programs that come with the package are a user's programs
+_TAUGHT = (_OURS + "federated/", _OURS + "cli/")  # programs shipped with the package count as user programs
 _STANDARD = tuple({sysconfig.get_path("stdlib") + "/", sysconfig.get_path("platstdlib") + "/"})
 
 
 @functools.lru_cache(maxsize=4096)
 def package_of(file: str) -> str | None:
-    """The library that a file belongs to; None for the user's own files.
+    """The library of a file; None for user files.
 
     Example:
         >>> package_of("/venv/lib/python3.11/site-packages/optax/_src/base.py"), package_of("/project/train.py")

@@ -1,4 +1,4 @@
-"""Records of findings about a program, of searches, and of several programs side by side."""
+"""Records of findings, searches and comparisons of programs."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -29,42 +29,42 @@ Quantity = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GainRecord(Record):
-    """Saving of a change on one device in one call; `verified`: the changed program was compiled."""
+    """Saving of a change per device and call; `verified`: the changed program was compiled."""
 
     quantity: Quantity
     before: float
     after: float
     verified: bool
-    how: str = ""  # how it was verified, or why it could not be
-    saved_interval: tuple[float, float] | None = None  # of 95 %, of the saved share; measured seconds have one
+    how: str = ""  # how it was verified, or why it could not be verified
+    saved_interval: tuple[float, float] | None = None  # 95 % interval of the saved share, for measured seconds
 
     @property
     def saved_share(self) -> float:
-        """The share of `before` that is saved, 0..1; 0 where there was nothing."""
+        """The share of `before` that is saved, 0..1; 0 if `before` is 0."""
         return 0.0 if not self.before else 1 - self.after / self.before
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FindingRecord(Record):
-    """One finding: what was seen, why it happens, what to change, and what that gains."""
+    """One finding: observation, cause, suggested change, and its saving."""
 
     rule: str
     what: str  # one sentence: the title
     why: str
-    change: str  # what to do, in words, with the user's names
+    change: str  # suggested change as text, with the user's names
     evidence: tuple[str, ...]
-    weight: float  # share of the program's figure that it concerns, 0..1: findings are ranked by it
-    code: str = ""  # of the change, to paste; empty where the rule cannot write it
+    weight: float  # share of the program's total that it affects, 0..1; findings are ranked by this share
+    code: str = ""  # code of the change, to paste; empty if the rule cannot write it
     instructions: tuple[str, ...] = ()  # of the compiled module
     nodes: tuple[int, ...] = ()  # of the call tree: `CallNodeRecord.id`
-    leaves: tuple[str, ...] = ()  # arguments, by the path that `inspect().inputs` calls them
+    leaves: tuple[str, ...] = ()  # arguments, by their path in `inspect().inputs`
     axes: tuple[str, ...] = ()  # of the mesh
-    size_bytes: float | None = None  # what it concerns: sent, or in memory, on one device in one call
-    seconds: float | None = None  # predicted, of the instructions; None without a chip
+    size_bytes: float | None = None  # affected bytes, sent or in memory, per device and call
+    seconds: float | None = None  # predicted seconds of the instructions; None without a chip
     sources: tuple[SourceLine, ...] = ()
     gain: GainRecord | None = None
-    specs: dict[str, Spec] = field(default_factory=dict)  # by path, as `what_if` takes them: what it advises
-    compared: tuple[GainRecord, ...] = ()  # other figures of the program before and after the change, once compiled
+    specs: dict[str, Spec] = field(default_factory=dict)  # advised specs by path, as for `what_if`
+    compared: tuple[GainRecord, ...] = ()  # other totals of the program before and after the change, once compiled
 
     @property
     def is_verified(self) -> bool:
@@ -73,25 +73,25 @@ class FindingRecord(Record):
 
     @property
     def costs(self) -> tuple[GainRecord, ...]:
-        """The figures that the compiled change makes worse by more than 5 %; elementwise work and runs apart."""
+        """Totals that the compiled change worsens by over 5 %, without elementwise work and runs."""
         apart = ("elementwise FLOPs", "measured seconds")
         return tuple(g for g in self.compared if g.quantity not in apart and g.after > 1.05 * g.before)
 
     @property
     def run_gain(self) -> GainRecord | None:
-        """The seconds of the program before and after the change, as both were run; None where they were not."""
+        """Measured seconds before and after the change; None if they were not run."""
         return next((each for each in self.compared if each.quantity == "measured seconds"), None)
 
     @property
     def saved_seconds(self) -> float | None:
-        """The share of the seconds that the compiled change saves: measured, else predicted; None without a chip."""
+        """Share of seconds saved by the compiled change, measured or else predicted; None without a chip."""
         shares = {each.quantity: each.saved_share for each in self.compared}
         return shares.get("measured seconds", shares.get("seconds"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceRecord(Record):
-    """Findings about one program, the most important first, and the rules that were checked."""
+    """Findings about one program, most important first, and the checked rules."""
 
     name: str
     target: str
@@ -103,42 +103,42 @@ class AdviceRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecGroupRecord(Record):
-    """Arguments that share one spec: the same parameter of all layers, with what the optimizer keeps for it."""
+    """Arguments that share one spec: a parameter of all layers, with its optimizer state."""
 
     pattern: str  # "params['layers'][*]['up']"
     shape: tuple[int, ...]
     dtype: str
-    leaves: tuple[str, ...]  # as one writes them in the program
-    size_bytes: int  # of all of them, whole
+    leaves: tuple[str, ...]  # as written in the program
+    size_bytes: int  # of all arguments together, unsharded
     locked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingChoiceRecord(Record):
-    """One choice of specs and what it costs one device in one call: predicted, and measured where it was run."""
+    """One choice of specs with its cost per device and call: predicted, and measured if run."""
 
     name: str  # "as given", "data parallel over data", "found 1"
     mesh: dict[str, int]  # axes of the mesh, in order
-    specs: dict[str, Spec]  # by pattern; what is not named is replicated
+    specs: dict[str, Spec]  # by pattern; all other arguments are replicated
     seconds: float | None
     peak_bytes: int | None
     argument_bytes: int | None
     sent_bytes: dict[str, float] = field(default_factory=dict)  # by mesh axes, joined by "+"
-    fits: bool | None = None  # None: the memory of a device is not known
-    how: Literal["planned", "rehearsed", "compiled"] = "planned"  # rehearsed: compiled for CPU devices, not the chip
+    fits: bool | None = None  # None: device memory is unknown
+    how: Literal["planned", "rehearsed", "compiled"] = "planned"  # rehearsed: compiled for CPU devices instead
     pareto: bool = False  # no other choice is both faster and smaller
     note: str = ""
     chunk_size: int | None = None  # clients that a device computes together; None: all, or a program without clients
     measured_seconds: float | None = None  # median wall time of a call; None: not run
-    measured_interval: tuple[float, float] | None = None  # of 95 %, of this median
+    measured_interval: tuple[float, float] | None = None  # 95 % interval of this median
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceRecord(Record):
-    """The smallest slice of one family on which a program fits, and what one call takes there."""
+    """The smallest slice of a chip family on which a program fits, and its seconds per call."""
 
     chip: str
-    target: str  # "v5e:4x4"; the largest that was tried where none fits
+    target: str  # "v5e:4x4"; the largest tried slice if none fits
     fits: bool
     chips: int
     devices: int
@@ -159,7 +159,7 @@ class SearchRecord(Record):
 
     name: str
     chip: str
-    target: str  # what the best choices were compiled for
+    target: str  # compile target of the best choices
     choices: tuple[ShardingChoiceRecord, ...]
     groups: tuple[SpecGroupRecord, ...]
     planned_count: int
@@ -167,8 +167,8 @@ class SearchRecord(Record):
     seconds_spent: float
     ended: Literal["complete", "time", "stopped"]
     error_bar: str = ""  # error of the predicted seconds, with its points, or "error unknown"
-    arguments: tuple[str, ...] = ()  # of the function, in order
-    slices: tuple[SliceRecord, ...] = ()  # of a search for the smallest slice: one per chip, in the order given
+    arguments: tuple[str, ...] = ()  # arguments of the function, in order
+    slices: tuple[SliceRecord, ...] = ()  # for a search for the smallest slice: one per chip, in the given order
     notes: tuple[str, ...] = ()
 
     @property
@@ -178,16 +178,16 @@ class SearchRecord(Record):
 
     @property
     def specs(self) -> Mapping[str, Spec]:
-        """The specs of the best choice for every leaf, as `what_if` takes them."""
+        """The specs of the best choice for every leaf, in the form for `what_if`."""
         found = self.best.specs
         return {leaf: found[group.pattern] for group in self.groups for leaf in group.leaves if group.pattern in found}
 
     def code(self, choice: int = 0, *, style: Literal["rules", "in_shardings", "nnx"] = "rules") -> str:
-        """Python source that gives the program the specs of a choice.
+        """Writes Python source that applies the specs of a choice.
 
         Args:
             choice: Position in `choices`.
-            style: "rules" writes rules by path and places the arguments by them; "in_shardings" hands the rules to
+            style: "rules" writes rules by path and places the arguments with them; "in_shardings" passes the rules to
                 `jax.jit`, which needs no arrays; "nnx" writes one `nnx.with_partitioning` per parameter.
 
         Example:
@@ -200,7 +200,7 @@ class SearchRecord(Record):
         return write(self.choices[choice], style=style, arguments=self.arguments, function=self.name)
 
     def to_pandas(self) -> "pd.DataFrame":
-        """One row per choice with predicted seconds and bytes per mesh axis; of a search for slices one row per slice.
+        """One row per choice with predicted seconds and bytes per mesh axis, or one row per slice.
 
         Raises:
             MissingDependencyError: without pandas.
@@ -258,17 +258,17 @@ Status = Literal["same", "changed", "added", "removed", "unknown"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedRecord(Record):
-    """One quantity in each of the compared programs; None where a program lacks it or it is not known."""
+    """One quantity in each compared program; None if it is missing or unknown."""
 
     group: Group
     name: str
     values: tuple[float | str | None, ...]
     unit: Unit = ""
-    status: Status = "same"  # of the last program against the first; "unknown": known in some only
+    status: Status = "same"  # of the last program compared with the first; "unknown": known only in some programs
 
     @property
     def ratio(self) -> float | None:
-        """The last value as a multiple of the first, where both are numbers and the first is not zero."""
+        """The last value divided by the first; None if undefined."""
         first, last = self.values[0], self.values[-1]
         if isinstance(first, str) or isinstance(last, str) or first is None or last is None or first == 0:
             return None
@@ -277,15 +277,15 @@ class ComparedRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparisonRecord(Record):
-    """Several programs side by side, in the order they were given."""
+    """Several programs compared, in the given order."""
 
     names: tuple[str, ...]
     targets: tuple[str, ...]
     rows: tuple[ComparedRecord, ...]
     notes: tuple[str, ...] = ()
-    trees: tuple[CallTreeRecord, ...] = ()  # of the programs, where all of them have one
+    trees: tuple[CallTreeRecord, ...] = ()  # of the programs, if all of them have one
 
     @property
     def differences(self) -> tuple[ComparedRecord, ...]:
-        """The rows that are not the same everywhere."""
+        """The rows that differ between programs."""
         return tuple(row for row in self.rows if row.status != "same")

@@ -1,4 +1,4 @@
-"""Records of the call tree: every figure of a program on the user's own functions, modules and lines."""
+"""Records of the call tree: costs by the user's functions, modules and lines."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -16,45 +16,45 @@ class CallCollectiveRecord(Record):
     """Collectives of one kind over the same mesh axes on one node."""
 
     kind: CollectiveKind
-    axes: tuple[str, ...]  # the user's mesh axes; () where the group is no product of axes
-    count: float  # instructions; below 1 where a combined collective is split over several lines
+    axes: tuple[str, ...]  # the user's mesh axes; () if the group is not a product of axes
+    count: float  # number of instructions; below 1 if a combined collective is split over several lines
     executions: float  # in one call of the program
     payload_bytes: float  # one device's operands, all executions together
-    sent_bytes: float  # what one device sends, all executions together
+    sent_bytes: float  # bytes that one device sends, all executions together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFiguresRecord(Record):
-    """Cost of a node in one call of the program; seconds are None until a chip is named.
+    """Cost of a node in one call of the program; seconds are None without a chip.
 
-    Of a compiled module the figures are those of one device. Of a jaxpr they are those of all devices together,
-    with what XLA's partitioner will add left out.
+    For a compiled module, costs are per device. For a jaxpr, costs are for all devices together, without work that
+    XLA's partitioner will add.
     """
 
-    flops_matmul: float = 0.0  # dot products and convolutions; a multiply and an add are two
+    flops_matmul: float = 0.0  # dot products and convolutions; a multiply and an add count as two
     flops_elementwise: float = 0.0  # one per element of an arithmetic operation, or per element that is reduced
     traffic_bytes: float = 0.0  # of main memory, read and written
     sent_bytes: dict[str, float] = field(default_factory=dict)  # mesh axes (joined by "+") -> bytes one device sends
     collectives: tuple[CallCollectiveRecord, ...] = ()
-    peak_bytes: float = 0.0  # of the buffers alive at the peak of memory, those that this node made
+    peak_bytes: float = 0.0  # buffers made by this node that are alive at the memory peak
     constant_bytes: float = 0.0  # compile-time constants
     predicted_seconds: float | None = None
-    unknown_seconds: bool = False  # a part has no known seconds, so that neither the node nor those above have a sum
+    unknown_seconds: bool = False  # a part has unknown seconds, so the node and all nodes above have no sum
     measured_seconds: dict[str, float] = field(default_factory=dict)  # device -> seconds per call
 
     @property
     def flops(self) -> float:
-        """Matrix products, convolutions and elementwise operations together."""
+        """FLOPs of matrix products, convolutions and elementwise operations."""
         return self.flops_matmul + self.flops_elementwise
 
     @property
     def sent(self) -> float:
-        """Bytes that one device sends, over all mesh axes."""
+        """Bytes that one device sends over all mesh axes."""
         return sum(self.sent_bytes.values())
 
     @property
     def is_zero(self) -> bool:
-        """True if the node costs nothing that is counted."""
+        """True if all counted costs of the node are zero."""
         return not (
             self.flops_matmul
             or self.flops_elementwise
@@ -70,12 +70,12 @@ class CallFiguresRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallNodeRecord(Record):
-    """One node of a call tree; `id` is its position in `CallTreeRecord.nodes`, where parents come before children.
+    """One node of a call tree; `id` is its index in `CallTreeRecord.nodes`, parents first.
 
-    Kinds: `root` is the program; `function` a Python function, at the line of its definition where that is known;
-    `call` the line of a function that calls the function below it; `line` a line whose operations are its own;
-    `scope` a name scope or module path that no function opened; `loop` a `scan`, `while` or `cond`; `operation` an HLO
-    instruction or an equation; `unattributed` what carries no place in the user's code.
+    Kinds: `root` is the program; `function` a Python function, at the line of its definition if known; `call` a line
+        that calls the function below it; `line` a line with its own operations; `scope` a name scope or module path
+        without a function; `loop` a `scan`, `while` or `cond`; `operation` an HLO instruction or an equation;
+        `unattributed` operations without a place in the user's code.
     """
 
     id: int
@@ -85,14 +85,12 @@ class CallNodeRecord(Record):
     file: str | None = None  # "In [3]" for a cell of a notebook
     line: int | None = None
     column: int | None = None
-    pass_name: CallPass = "forward"  # "mixed": the children are of several passes
-    trip_count: float | None = (
-        None  # of a loop: iterations per time that the loop is entered; None: unknown, or no loop
-    )
-    hidden: bool = False  # a frame of a library: fold it into its parent
+    pass_name: CallPass = "forward"  # "mixed": the children belong to several passes
+    trip_count: float | None = None  # iterations per entry of a loop; None: unknown, or not a loop
+    hidden: bool = False  # a library frame: fold it into its parent
     scope: str = ""  # the module path of this node: "decoder/layers_0/mlp"
-    split: bool = False  # figures are shares of instructions that the compiler fused or combined from several lines
-    at_least: bool = False  # a loop of unknown length is inside, of which one iteration is counted
+    split: bool = False  # costs are shares of instructions that the compiler fused or combined from several lines
+    at_least: bool = False  # contains a loop of unknown length, of which one iteration is counted
     instructions: dict[str, float] = field(default_factory=dict)  # of an operation: HLO instruction -> share of it
     own: CallFiguresRecord = field(default_factory=CallFiguresRecord)  # without the children
     total: CallFiguresRecord = field(default_factory=CallFiguresRecord)
@@ -100,16 +98,16 @@ class CallNodeRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallTreeRecord(Record):
-    """Every figure of one call of a program, on the user's functions, modules and lines.
+    """All costs of one call of a program, by the user's functions, modules and lines.
 
-    `total` of a node is its `own` and the totals of its children; that of the root is the program's.
+    `total` of a node is its `own` plus the totals of its children; the total of the root is that of the program.
     """
 
     made_from: Literal["compiled", "jaxpr"]
-    nodes: tuple[CallNodeRecord, ...]  # depth first, so that the nodes below one follow it directly
-    attributed_to_line: dict[str, float] = field(default_factory=dict)  # figure -> share on a user's line, 0..1
-    attributed_to_module: dict[str, float] = field(default_factory=dict)  # figure -> share in a function or module
-    # figure -> share on a line that was taken from what reads or makes the value, because the compiler dropped its own
+    nodes: tuple[CallNodeRecord, ...]  # depth first, so that descendants follow their node directly
+    attributed_to_line: dict[str, float] = field(default_factory=dict)  # cost -> share on a user's line, 0..1
+    attributed_to_module: dict[str, float] = field(default_factory=dict)  # cost -> share in a function or module
+    # cost -> share on a line inferred from readers or makers of the value, because the compiler dropped the line
     inferred: dict[str, float] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
@@ -119,7 +117,7 @@ class CallTreeRecord(Record):
         return self.nodes[0]
 
     def children(self, node: int | CallNodeRecord) -> tuple[CallNodeRecord, ...]:
-        """The nodes directly below one.
+        """The children of a node.
 
         Example:
             >>> tree = wb.trace(lambda x: jnp.sin(x) * 2)(1.0).call_tree
@@ -136,7 +134,7 @@ class CallTreeRecord(Record):
         return tuple(found)
 
     def path(self, node: int | CallNodeRecord) -> tuple[CallNodeRecord, ...]:
-        """The nodes from the root to one.
+        """The nodes from the root to a node.
 
         Example:
             >>> tree = wb.trace(lambda x: jnp.sin(x) * 2)(1.0).call_tree
@@ -151,12 +149,12 @@ class CallTreeRecord(Record):
         return tuple(reversed(found))
 
     def fold(self, *, hidden: bool = True, passes: bool = True, operations: bool = False) -> "CallTreeRecord":
-        """The tree with some nodes folded into the ones above them; no figure is lost and the root stays as it is.
+        """Folds some nodes into their parents; no cost is lost and the root is unchanged.
 
         Args:
-            hidden: Folds frames of libraries, so that their cost is the user's line's.
-            passes: Folds the transposed and the rematerialised work of a line onto the line.
-            operations: Folds single operations too.
+            hidden: Folds library frames, so that their cost counts on the user's line.
+            passes: Folds the transposed and rematerialised work of a line into the line.
+            operations: Also folds single operations.
 
         Example:
             >>> work = CallFiguresRecord(flops_matmul=2.0)
@@ -173,15 +171,15 @@ class CallTreeRecord(Record):
         return _fold(self, hidden=hidden, passes=passes, operations=operations)
 
     def with_own(self, own: Mapping[int, CallFiguresRecord]) -> "CallTreeRecord":
-        """The tree with other figures of single nodes, and the totals that follow.
+        """Replaces the costs of single nodes, and updates the totals.
 
         Args:
-            own: The new figures by the number of the node.
+            own: The new costs by node id.
         """
         return _with_own(self, own)
 
     def walk(self) -> Iterator[tuple[int, CallNodeRecord]]:
-        """Every node with its depth, parents first.
+        """Yields every node with its depth, parents first.
 
         Example:
             >>> tree = CallTreeRecord(
@@ -201,8 +199,8 @@ class CallTreeRecord(Record):
 
 
 def _fold(tree: CallTreeRecord, *, hidden: bool, passes: bool, operations: bool) -> CallTreeRecord:
-    """Folds nodes into the ones above them; see `CallTreeRecord.fold`."""
-    kept: dict[int, int] = {}  # node -> the node that it became or was folded into
+    """Folds nodes into their parents; see `CallTreeRecord.fold`."""
+    kept: dict[int, int] = {}  # node -> its new node, or the node that it was folded into
     groups: list[list[CallNodeRecord]] = []
     places: dict[tuple, int] = {}
     parents: list[int | None] = []
@@ -227,7 +225,7 @@ def _fold(tree: CallTreeRecord, *, hidden: bool, passes: bool, operations: bool)
 
 
 def _is_pass(node: CallNodeRecord, tree: CallTreeRecord) -> bool:
-    """Returns whether a node only says which pass the work of its parent's line belongs to."""
+    """Returns whether a node only marks the pass of work on its parent's line."""
     if node.kind not in ("line", "call") or node.parent is None:
         return False
     parent = tree.nodes[node.parent]
@@ -242,7 +240,7 @@ def _written(groups: list[list[CallNodeRecord]], parents: list[int | None]) -> t
     empty = type(groups[0][0].own)()
     own = [_sum_figures((node.own for node in group), empty) for group in groups]
     total: list[CallFiguresRecord] = list(own)
-    for number in reversed(range(len(groups))):  # children are after their parents
+    for number in reversed(range(len(groups))):  # children follow their parents
         total[number] = _sum_figures((own[number], *(total[child] for child in below[number])), empty)
     order, pending = [], [0]
     while pending:
@@ -271,11 +269,11 @@ def _pass(nodes: list[CallNodeRecord]) -> CallPass:
 
 
 def _with_own(tree: CallTreeRecord, own: Mapping[int, CallFiguresRecord]) -> CallTreeRecord:
-    """The tree with other figures of some nodes, and the totals that follow."""
+    """Replaces the costs of some nodes, and updates the totals."""
     empty = type(tree.root.own)()
     parts: list[list[CallFiguresRecord]] = [[own.get(node.id, node.own)] for node in tree.nodes]
     nodes: list[CallNodeRecord] = list(tree.nodes)
-    for node in reversed(tree.nodes):  # children are after their parents
+    for node in reversed(tree.nodes):  # children follow their parents
         total = _sum_figures(parts[node.id], empty)
         nodes[node.id] = node.replace(own=parts[node.id][0], total=total)
         if node.parent is not None:
@@ -284,7 +282,7 @@ def _with_own(tree: CallTreeRecord, own: Mapping[int, CallFiguresRecord]) -> Cal
 
 
 def _sum_figures(figures: Iterable[CallFiguresRecord], empty: CallFiguresRecord) -> CallFiguresRecord:
-    """The figures of several nodes together."""
+    """Sums the costs of several nodes."""
     given = [each for each in figures if not each.is_zero]
     if len(given) < 2:
         return given[0] if given else empty

@@ -1,4 +1,4 @@
-"""Records of a compiled module: instructions, collectives, memory, cost, targets and other shardings."""
+"""Records of compiled modules: instructions, collectives, memory, cost, targets, shardings."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -12,9 +12,9 @@ from workbench.records.sharding import CollectiveKind, PlannedCollectiveKind, Pr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePartRecord(Record):
-    """Share of one stage in an instruction's figures; a fusion has a part per stage."""
+    """Share of one stage in an instruction's costs; a fusion has a part per stage."""
 
-    stage: str | None  # path of the stage; None outside of all
+    stage: str | None  # path of the stage; None outside all stages
     kind: StageKind | Literal[""] = ""
     flops: float = 0.0
     elementwise_flops: float = 0.0
@@ -23,12 +23,12 @@ class StagePartRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstructionRecord(Record):
-    """One HLO instruction; `executions` is how often it runs in one call (loop trip counts multiplied; None: unknown).
+    """One HLO instruction; `executions` is the number of runs per call (None: unknown).
 
-    `flops` (of dot products and convolutions), `elementwise_flops` (one per element of an arithmetic operation or
-    reduction) and `accessed_bytes` (of main memory) are per device and per execution; multiply by `executions`. A
-    fusion holds those of everything fused into it, and what is `fused` holds none, so that sums over all instructions
-    are those of the module.
+    `executions` multiplies the trip counts of loops. `flops` (of dot products and convolutions), `elementwise_flops`
+    (one per element of an arithmetic operation or reduction) and `accessed_bytes` (of main memory) are per device and
+    per execution; multiply by `executions`. A fusion has the costs of all instructions fused into it, and `fused`
+    instructions have none, so that sums over all instructions are the costs of the module.
     """
 
     name: str
@@ -38,8 +38,8 @@ class InstructionRecord(Record):
     size_bytes: int
     executions: float | None
     flops: float = 0.0
-    # FLOPs by what multiplies them: JAX's dtype of the operands, "float32:highest" at a stated precision,
-    # "bfloat16*3" where an algorithm multiplies three times
+    # FLOPs by kind of product: JAX's dtype of the operands, "float32:highest" at a stated precision,
+    # "bfloat16*3" if an algorithm multiplies three times
     products: dict[str, float] = field(default_factory=dict)
     elementwise_flops: float = 0.0
     accessed_bytes: int = 0
@@ -52,10 +52,10 @@ class InstructionRecord(Record):
     inferred: bool = False  # stage taken from neighbours, not from its own op_name
     fused: bool = False  # inside a fusion (or the region of a reduction): its value never reaches memory
     kind: StageKind | Literal[""] = ""  # of the stage
-    stage_parts: tuple[StagePartRecord, ...] = ()  # of a fusion that holds operations of several stages
+    stage_parts: tuple[StagePartRecord, ...] = ()  # for a fusion with operations of several stages
 
     def by_stage(self) -> tuple[StagePartRecord, ...]:
-        """The figures by stage: one part, or several of a fusion that holds operations of several stages."""
+        """The costs by stage: one part, or several for a fusion of several stages."""
         return self.stage_parts or (
             StagePartRecord(
                 stage=self.stage,
@@ -67,9 +67,10 @@ class InstructionRecord(Record):
         )
 
     def time_by_stage(self) -> tuple[tuple[StagePartRecord, float], ...]:
-        """The parts of `by_stage` with their share of its seconds: by matrix products where it has any, else by bytes.
+        """The parts of `by_stage` with their share of the seconds.
 
-        The call tree shares the seconds of a fusion in the same way.
+        Shares are by matrix products if there are any, else by bytes. The call tree divides the seconds of a fusion in
+        the same way.
         """
         parts = self.by_stage()
         weights = [part.flops for part in parts] if self.flops else [float(part.accessed_bytes) for part in parts]
@@ -80,33 +81,33 @@ class InstructionRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRecord(Record):
-    """One collective; `payload_bytes` is one device's operand per run, `wire_bytes` what one device sends (ring)."""
+    """One collective: bytes of one device's operand per run, and bytes that it sends (ring)."""
 
     name: str
     kind: CollectiveKind
-    # the user's mesh axes; ("clients[4 of 8]",) for a part of an axis; () where the groups are no product of axes
+    # the user's mesh axes; ("clients[4 of 8]",) for a part of an axis; () if the groups are not a product of axes
     axes: tuple[str, ...]
     group_size: int
     groups: int
     payload_bytes: int
     wire_bytes: float | None  # None: the participants are written in an unknown syntax
     executions: float | None
-    stages: tuple[str, ...] = ()  # more than one where the compiler combined several
-    stage_shares: dict[str, float] = field(default_factory=dict)  # stage -> its share of the payload, where combined
+    stages: tuple[str, ...] = ()  # more than one if the compiler combined several
+    stage_shares: dict[str, float] = field(default_factory=dict)  # stage -> its share of the payload, if combined
     sources: tuple[SourceLine, ...] = ()
     op_names: tuple[str, ...] = ()
     algorithm: str | None = None
     asynchronous: bool = False
     reduction: str | None = None  # add, maximum, ...
     channel: int | None = None
-    across_slices: bool = False  # members of one group lie in different slices of a TPU
-    # chips along each dimension of the torus that a group fills, and whether the ends are wired together;
-    # () where coordinates are not known, or where the group fills no box
+    across_slices: bool = False  # a group spans several TPU slices
+    # chips along each torus dimension of a group, and whether the ends are wired together;
+    # () if coordinates are unknown, or the group is not a box
     torus: tuple[tuple[int, bool], ...] = ()
     notes: tuple[str, ...] = ()
 
     def by_stage(self) -> dict[str | None, float]:
-        """Each stage's share of it; even where the compiler combined several and the parts are not known."""
+        """Each stage's share; equal shares if combined parts are unknown."""
         if self.stage_shares:
             return {**self.stage_shares}
         stages = self.stages or (None,)
@@ -115,19 +116,19 @@ class CollectiveRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferRecord(Record):
-    """A buffer alive at the peak of memory."""
+    """A buffer that is alive at the memory peak."""
 
     name: str
     size_bytes: int
     shape: str = ""
     op_name: str = ""
     source: SourceLine | None = None
-    padding_bytes: int = 0  # of `size_bytes`, what only fills up the tiles of its layout
+    padding_bytes: int = 0  # part of `size_bytes` that is tile padding of the layout
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRecord(Record):
-    """Memory per device as the compiler planned it; None where this backend does not report it."""
+    """Planned memory per device; None if this backend does not report it."""
 
     argument_bytes: int | None = None
     output_bytes: int | None = None
@@ -138,16 +139,16 @@ class MemoryRecord(Record):
     available_bytes: int | None = None
     fits: bool | None = None
     largest: tuple[BufferRecord, ...] = ()  # alive at the peak, largest first
-    padding_bytes: int | None = None  # of the buffers in `largest` together, what only fills up tiles
-    timeline: tuple[tuple[str, int], ...] = ()  # (instruction, live bytes) in schedule order, where known
-    notes: tuple[str, ...] = ()  # where the numbers come from and what is missing
+    padding_bytes: int | None = None  # tile padding of all buffers in `largest`
+    timeline: tuple[tuple[str, int], ...] = ()  # (instruction, live bytes) in schedule order, if known
+    notes: tuple[str, ...] = ()  # sources of the numbers, and missing numbers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleRecord(Record):
-    """A compiled HLO module of one device; `flops` and `accessed_bytes` are per device per call, loop-exact.
+    """A compiled HLO module; `flops` and `accessed_bytes` are per device and call, loop-exact.
 
-    They are None where a loop of unknown length holds some; `notes` says which.
+    They are None if a loop of unknown length contains some of them; `notes` names the loop.
     """
 
     name: str
@@ -163,11 +164,11 @@ class ModuleRecord(Record):
     attributed_bytes: float
     call_tree: CallTreeRecord | None = None
     text: str = ""
-    notes: tuple[str, ...] = ()  # what is missing and why (a partial record names it here)
+    notes: tuple[str, ...] = ()  # missing values of a partial record, with reasons
 
     @property
     def elementwise_flops(self) -> float | None:
-        """FLOPs of elementwise operations and reductions, per device per call; None as `flops` is."""
+        """Elementwise and reduction FLOPs per device and call; None under the same condition as `flops`."""
         known = [each for each in self.instructions if each.elementwise_flops]
         if self.flops is None or any(each.executions is None for each in known):
             return None
@@ -176,7 +177,7 @@ class ModuleRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageCostRecord(Record):
-    """Predicted cost of one stage on one device per call. Seconds are None without a chip."""
+    """Predicted cost of one stage per device and call; seconds are None without a chip."""
 
     stage: str
     kind: StageKind | Literal[""]
@@ -188,15 +189,15 @@ class StageCostRecord(Record):
     memory_seconds: float | None = None
     collective_seconds: float | None = None
     collective_seconds_by_axis: dict[str, float] = field(default_factory=dict)  # keys as in `collective_bytes`
-    operation_seconds: float | None = None  # of all operations but collectives, one after the other
-    hidden_seconds: float = 0.0  # of the collectives, what passes while operations run
+    operation_seconds: float | None = None  # of all operations except collectives, one after another
+    hidden_seconds: float = 0.0  # part of the collectives that overlaps with operations
     bound: Literal["compute", "memory", "collective", "unknown"] = "unknown"
-    elementwise_flops: float | None = 0.0  # of elementwise operations and reductions, which `flops` leaves out
-    unknown_because: tuple[str, ...] = ()  # why figures of it are None
+    elementwise_flops: float | None = 0.0  # of elementwise operations and reductions, which `flops` excludes
+    unknown_because: tuple[str, ...] = ()  # reason for None values
 
     @property
     def seconds(self) -> float | None:
-        """Operations and the visible part of collectives; None where a part of it has no known seconds.
+        """Seconds of operations and of the visible part of collectives; None if a part is unknown.
 
         Without a compiled module operations take max(compute, memory).
         """
@@ -210,7 +211,7 @@ class StageCostRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCostRecord(Record):
-    """Predicted work of one client per call; `examples` is its true number, `padded_examples` what it computes."""
+    """Predicted work of one client per call; `padded_examples` is the computed number of examples."""
 
     client: int
     device_id: int | None
@@ -218,14 +219,14 @@ class ClientCostRecord(Record):
     accessed_bytes: float
     examples: int | None = None
     padded_examples: int | None = None
-    elementwise_flops: float = 0.0  # of elementwise operations and reductions, which `flops` leaves out
+    elementwise_flops: float = 0.0  # of elementwise operations and reductions, which `flops` excludes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostRecord(Record):
-    """A cost prediction with the assumptions it rests on; never holds a measured number.
+    """A cost prediction with its assumptions; never contains measured numbers.
 
-    `clients` is empty above 100,000 clients, whose work the stages and the wastes hold.
+    `clients` is empty above 100,000 clients; the stages and the wastes still include their work.
     """
 
     stages: tuple[StageCostRecord, ...]
@@ -233,7 +234,7 @@ class CostRecord(Record):
     chip: ChipRecord | None = None
     seconds: float | None = None
     padding_waste: float | None = None  # share of client work spent on padding, 0..1
-    lockstep_waste: float | None = None  # how much longer chunks take than their clients' true work, minus 1
+    lockstep_waste: float | None = None  # time of chunks over their clients' true work, minus 1
     imbalance_waste: float | None = None  # max/mean - 1 of the work of devices
     assumptions: tuple[str, ...] = ()
     error_bar: str = (
@@ -243,7 +244,7 @@ class CostRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramRecord(Record):
-    """Everything known about a program without running it."""
+    """All information about a program that needs no run."""
 
     name: str
     target: str  # "cpu x 8", "v5e:16x16"
@@ -254,20 +255,20 @@ class ProgramRecord(Record):
     propagation: PropagationRecord | None = None
     module: ModuleRecord | None = None
     cost: CostRecord | None = None
-    traced_call_tree: CallTreeRecord | None = None  # of the jaxpr, where nothing was compiled
+    traced_call_tree: CallTreeRecord | None = None  # of the jaxpr, if nothing was compiled
     stablehlo: str = ""
     notes: tuple[str, ...] = ()
 
     @property
     def call_tree(self) -> CallTreeRecord | None:
-        """Every figure on the user's functions, modules and lines: of the compiled module, else of the jaxpr."""
+        """Costs by the user's functions, modules and lines: of the module, else of the jaxpr."""
         compiled = None if self.module is None else self.module.call_tree
         return self.traced_call_tree if compiled is None else compiled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetRecord(Record):
-    """A machine named by the user, such as `v5e:16x16*4`; counts are over all slices.
+    """A target machine, such as `v5e:16x16*4`; counts are over all slices.
 
     `topology` is `16x16` (chips along the axes of one slice's torus) or `4x8` (hosts x GPUs of one slice).
     """
@@ -280,31 +281,31 @@ class TargetRecord(Record):
     hosts: int
     chips: int
     devices: int  # JAX devices: two per chip on v2, v3 and tpu7x
-    available_bytes: int  # HBM that one device leaves to a program
-    seen: bool = True  # this topology was compiled for when this version of the workbench was made
+    available_bytes: int  # HBM of one device that is available to a program
+    seen: bool = True  # this version of the workbench was tested with this topology
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetAvailability(Record):
-    """One kind of chip: whether its compiler is installed here, and the line that installs it where it is not."""
+    """One kind of chip, and whether its compiler is installed (or the line that installs it)."""
 
     chip: str
     platform: Literal["tpu", "cuda"]
     description: str
-    topologies: tuple[str, ...]  # seen working, smallest first
+    topologies: tuple[str, ...]  # tested topologies, smallest first
     installed: bool
-    compiler: str  # "libtpu 0.0.42.1"; "" where it is not installed
-    install: str  # "" where it is installed
-    terms: str  # whose terms the compiler comes under
+    compiler: str  # "libtpu 0.0.42.1"; "" if it is not installed
+    install: str  # "" if it is installed
+    terms: str  # licence terms of the compiler
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetCompilation(Record):
-    """Compilation of one program for absent hardware; no figure in it was measured on that hardware.
+    """Ahead-of-time compilation for absent hardware; contains no measurements of it.
 
-    A program that does not fit has `memory.fits` False, `error` with the compiler's own words, and the HLO as far as
-    the compiler came (scheduled and with buffers assigned, before code was generated).
+    A program that does not fit has `memory.fits` False, `error` with the compiler's message, and the HLO of the last
+    completed phase (scheduled and with buffers assigned, before code generation).
     """
 
     target: TargetRecord
@@ -312,12 +313,10 @@ class TargetCompilation(Record):
     memory: MemoryRecord
     mesh: MeshRecord
     order: Literal["topology", "naive"]
-    seconds: float  # that the compiler took, here, whenever that was
+    seconds: float  # compile time on this machine, possibly in an earlier run
     cached: bool
-    cost_analysis: dict[str, float] = field(
-        default_factory=dict
-    )  # XLA's own: loop bodies once, -1 where it does not know
-    needed_bytes: int | None = None  # per device, where it does not fit
+    cost_analysis: dict[str, float] = field(default_factory=dict)  # XLA's count: loop bodies count once; -1: unknown
+    needed_bytes: int | None = None  # per device, if it does not fit
     error: str = ""
     versions: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
@@ -325,27 +324,27 @@ class TargetCompilation(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledCostRecord(Record):
-    """Estimated cost of a program with other numbers of clients, parameters and devices; nothing is compiled.
+    """Estimated cost with other numbers of clients, parameters and devices, without compiling.
 
-    `cost.assumptions` says what the estimate rests on.
+    `cost.assumptions` lists the assumptions of the estimate.
     """
 
     cost: CostRecord
-    memory: MemoryRecord | None  # totals alone; None where the compiler's are not known
+    memory: MemoryRecord | None  # only totals; None if the compiler's totals are unknown
     clients: int
     clients_per_device: int  # of the fullest device
     chunk_size: int
     devices: int
-    idle_devices: int  # have no client at all
+    idle_devices: int  # number of devices without clients
     model: float  # times the parameters
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficRecord(Record):
-    """The collectives of one kind over the same mesh axes in one stage, in two versions of a program.
+    """The collectives of one kind, mesh axes and stage in two versions of a program.
 
-    Runs and bytes are of one call of the program, all iterations of loops included, and zero where there are none;
-    `_bytes` is the sum of one device's operands. They are None where a loop of unknown length holds some.
+    Runs and bytes are per call of the program, including all loop iterations, and zero without collectives; `_bytes` is
+    the sum of one device's operands. They are None if a loop of unknown length contains some of the collectives.
     """
 
     kind: PlannedCollectiveKind
@@ -360,7 +359,7 @@ class TrafficRecord(Record):
 
     @property
     def change(self) -> Literal["added", "removed", "more", "less", "same"]:
-        """Change of the figures."""
+        """Change of runs and bytes."""
         if self.runs_before == 0 and self.runs_after != 0:
             return "added"
         if self.runs_after == 0 and self.runs_before != 0:
@@ -371,13 +370,13 @@ class TrafficRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfRecord(Record):
-    """A program with some arguments sharded differently, next to the program as it is; nothing was run.
+    """A program compared with a version with other argument shardings; nothing was run.
 
-    `planned` compares what Shardy asks for (sites in the program, a loop's counted once), `compiled` what the
-    compiler made of it (None: not compiled). The two are never mixed.
+    `planned` compares the collectives that Shardy requests (sites in the program; sites in loops count once).
+    `compiled` compares the collectives of the compiled modules (None: not compiled). The two are never mixed.
     """
 
-    specs: dict[str, tuple[tuple[str, ...], ...]]  # what was asked for: leaf -> mesh axes per dimension
+    specs: dict[str, tuple[tuple[str, ...], ...]]  # requested shardings: leaf -> mesh axes per dimension
     before: ProgramRecord
     after: ProgramRecord
     planned: tuple[TrafficRecord, ...] = ()
@@ -386,5 +385,5 @@ class WhatIfRecord(Record):
 
     @property
     def traffic(self) -> tuple[TrafficRecord, ...]:
-        """The compiled comparison where there is one, else the planned one."""
+        """The compiled comparison if available, else the planned comparison."""
         return self.planned if self.compiled is None else self.compiled

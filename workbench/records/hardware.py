@@ -8,7 +8,7 @@ from workbench.records._base import Record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisRecord(Record):
-    """A mesh axis; hop figures are along the axis on the physical torus, None where coordinates are unknown."""
+    """A mesh axis; hops are along the axis on the torus, None if coordinates are unknown."""
 
     name: str
     size: int
@@ -19,7 +19,7 @@ class AxisRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRecord(Record):
-    """A device of a mesh; `position` is its index along every mesh axis, `coords` its place on the torus."""
+    """A device of a mesh; `position` is its index per mesh axis, `coords` its torus position."""
 
     id: int
     position: tuple[int, ...]
@@ -33,7 +33,7 @@ class DeviceRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRange(Record):
-    """Clients `start` to `stop` (exclusive) of a placement, held by device `device_id`; `padding` are empty slots."""
+    """Clients `start` to `stop` (exclusive) on device `device_id`; `padding` counts empty slots."""
 
     placement: str
     device_id: int
@@ -44,7 +44,7 @@ class ClientRange(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshRecord(Record):
-    """A mesh: axes in order, devices in row-major order of their position; abstract meshes have numbered devices."""
+    """A mesh: axes in order, devices in row-major order; abstract meshes number their devices."""
 
     axes: tuple[AxisRecord, ...]
     devices: tuple[DeviceRecord, ...]
@@ -85,10 +85,10 @@ RateKind = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateRecord(Record):
-    """Seconds of one small program on one device, measured on all attached devices at once."""
+    """Measured seconds of one small program per device, run on all attached devices at once."""
 
     kind: RateKind
-    # FLOPs; elementwise operations; transcendental results; bytes of main memory; bytes of one device's operand
+    # FLOPs, elementwise operations, transcendental results, bytes of main memory, or bytes of one device's operand
     amount: float
     seconds: float  # median
     low_seconds: float  # quartiles
@@ -100,7 +100,7 @@ class RateRecord(Record):
 
     @property
     def spread(self) -> float:
-        """Distance of the quartiles, over the median."""
+        """Interquartile range divided by the median."""
         return (self.high_seconds - self.low_seconds) / self.seconds if self.seconds else 0.0
 
 
@@ -112,13 +112,13 @@ class ChipRecord(Record):
     peak_flops_per_second: dict[str, float]  # by JAX's dtype name: "bfloat16", "float8_e4m3fn", "int4"
     hbm_bytes: int
     hbm_bytes_per_second: float
-    link_bytes_per_second: float  # one way, one link (TPU) or the whole NVLink port (GPU)
+    link_bytes_per_second: float  # one direction, of one link (TPU) or the whole NVLink port (GPU)
     links: int
     topology: Literal["torus2d", "torus3d", "switch"]
     devices_per_chip: int = 1
     dcn_bytes_per_second: float | None = None
-    domain: int | None = None  # chips that the fast links join; between more, data takes the data-centre network
-    vector_flops_per_second: float = 0.0  # float32 outside of matrix units; 0: not in the table
-    rates: tuple[RateRecord, ...] = ()  # from `workbench.calibrate`; empty: the figures are those of data sheets
+    domain: int | None = None  # number of chips joined by fast links; beyond, data use the data-centre network
+    vector_flops_per_second: float = 0.0  # float32 without matrix units; 0: not in the table
+    rates: tuple[RateRecord, ...] = ()  # from `workbench.calibrate`; empty: values are from data sheets
     source: str = ""
     as_of: str = ""  # ISO date

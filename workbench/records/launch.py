@@ -1,4 +1,4 @@
-"""Records of programs of nodes: the graph before launch, and what each node does after it."""
+"""Records of programs of nodes: the graph before launch, and node states after launch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +16,7 @@ LaunchStatus = Literal["running", "stopping", "finished", "stopped", "failed"]
 
 
 class Live:
-    """A base of objects that go on while a view shows them, such as launched programs.
+    """Base class of objects that change while a view shows them, such as launched programs.
 
     Attributes:
         live_view: Name of the class in `workbench_widgets` that shows such an object.
@@ -27,23 +27,23 @@ class Live:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeRecord(Record):
-    """One node: a function that runs once, an object with a `run` loop, or a service whose methods others call."""
+    """One node: a function, an object with a `run` loop, or a service with callable methods."""
 
     label: str  # "actors/0"
     group: str
     kind: NodeKind
     target: str  # the qualified name of the function or class
-    methods: tuple[str, ...] = ()  # what others may call
-    runs: bool = True  # False: a passive service, which only answers
+    methods: tuple[str, ...] = ()  # methods that other nodes may call
+    runs: bool = True  # False: a passive service that only answers calls
     host: int = 0  # nodes of one host share a process
-    concurrency: int = 1  # calls that a service works on at once
+    concurrency: int = 1  # maximum concurrent calls of a service
     restart_limit: int = 0
     resources: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeRecord(Record):
-    """`source` holds a handle of `target`, and so may call it."""
+    """`source` has a handle of `target`, so it may call `target`."""
 
     source: str
     target: str
@@ -65,19 +65,19 @@ class NodeStateRecord(Record):
     label: str
     state: NodeStateName
     where: str  # "thread 1234", "process 4321", "worker tcp://…"
-    heartbeat_age_seconds: float | None = None  # since the node last called, answered, logged or asked whether to stop
+    heartbeat_age_seconds: float | None = None  # since the node last called, answered, logged or checked the stop flag
     uptime_seconds: float | None = None
     calls: int = 0  # answered since the node (re)started
     calls_per_second: float | None = None
     call_errors: int = 0
     active_calls: int = 0
     queue_length: int = 0  # calls that wait
-    cpu_cores: float | None = None  # processor seconds per second; a process shared by nodes counts whole in each
-    memory_bytes: int | None = None  # resident memory of the node's own process
+    cpu_cores: float | None = None  # processor seconds per second; a process shared by nodes counts fully for each node
+    memory_bytes: int | None = None  # resident memory of the node's process
     restarts: int = 0
     exit_code: int | None = None  # 0 finished, 1 raised, -9 killed by signal 9, None while it runs
     log_tail: tuple[str, ...] = ()
-    error: str | None = None  # traceback, or what is known of the end
+    error: str | None = None  # traceback, or other information about the end
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,5 +87,5 @@ class LaunchedRecord(Record):
     graph: ProgramGraphRecord
     engine: str  # "threads", "processes", "dask", "ray"
     status: LaunchStatus
-    elapsed_seconds: float  # since launch; until it ended, if it has
+    elapsed_seconds: float  # from launch until now, or until its end
     states: tuple[NodeStateRecord, ...]

@@ -1,4 +1,4 @@
-"""Records of the measured side: samples, arrays in memory, rounds, time lines, retraces and compilations."""
+"""Records of measurements: samples, live arrays, rounds, timelines, retraces, compilations."""
 
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -10,18 +10,18 @@ from workbench.records.program import SourceLine
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RetraceRecord(Record):
-    """A jitted function that was traced again after its first time, and why."""
+    """A jitted function that was traced again, and the reasons."""
 
     function: str
     defined: str  # "train.py:12"
     called: str  # the line of the last call that traced it
     count: int
-    reasons: tuple[tuple[str, int], ...] = ()  # in words, with how often
+    reasons: tuple[tuple[str, int], ...] = ()  # reason -> number of retraces
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CompilationRecord(Record):
-    """Seconds that tracing, lowering and compiling a function took in the block, over all its compilations."""
+    """Seconds of tracing, lowering and compiling a function in the block, over all compilations."""
 
     function: str
     count: int
@@ -38,19 +38,19 @@ class CompilationRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveArrayRecord(Record):
-    """Arrays of one kind that were alive when memory ran out: the line that made them, the variables that hold them."""
+    """Arrays of one kind that were alive when memory ran out: making line and variables."""
 
     shape: tuple[int, ...]
     dtype: str
     count: int
     device_bytes: int  # of all of them, on the fullest device
     names: tuple[str, ...] = ()  # "state.params['w'] in train (loop.py:31)"
-    made_at: str = ""  # "model.py:12 in init", the user's line that all of them were made on
+    made_at: str = ""  # "model.py:12 in init", the user's line that made all of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutOfMemoryRecord(Record):
-    """The moment at which memory ran out."""
+    """State of memory when it ran out."""
 
     message: str
     line: str
@@ -61,37 +61,37 @@ class OutOfMemoryRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExplanationRecord(Record):
-    """Events that `with explain():` recorded in a block."""
+    """Events that were recorded in a watched block."""
 
     seconds: float
     retraces: tuple[RetraceRecord, ...] = ()
     compilations: tuple[CompilationRecord, ...] = ()
     out_of_memory: OutOfMemoryRecord | None = None
-    slow_seconds: float = 1.0  # from which on a compilation is worth a line
+    slow_seconds: float = 1.0  # minimum seconds of reported compilations
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayRecord(Record):
-    """A live array; `bytes_per_device` maps the label of a device ("cpu:3") to the bytes that it holds there."""
+    """A live array; `bytes_per_device` maps device labels ("cpu:3") to its bytes there."""
 
     shape: tuple[int, ...]
     dtype: str
     size_bytes: int
     bytes_per_device: dict[str, int]
     sharding: str = ""
-    made_at: SourceLine | None = None  # the user's line that made it, where JAX knows it
+    made_at: SourceLine | None = None  # the user's line that made it, if JAX knows it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSampleRecord(Record):
-    """One device at one moment; every figure is measured, None where backend or computer do not report it."""
+    """Measurements of one device at one time; None if they are not reported."""
 
     where: str  # "cpu:3"
     device_id: int
     platform: str
     kind: str = ""
-    present: bool = True  # False: the device could not be read any more
+    present: bool = True  # False: the device can no longer be read
     bytes_in_use: int | None = None
     peak_bytes: int | None = None
     limit_bytes: int | None = None
@@ -104,7 +104,7 @@ class DeviceSampleRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSampleRecord(Record):
-    """The computer that holds the devices, and the process that drives them."""
+    """The computer of the devices, and the process that controls them."""
 
     cpu_percent: float | None = None  # of all cores together, 0..100
     memory_used_bytes: int | None = None
@@ -114,7 +114,7 @@ class HostSampleRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRecord(Record):
-    """All devices and the host at one moment; `time_seconds` counts from the start of the monitor."""
+    """All devices and the host at one time; `time_seconds` counts from the monitor's start."""
 
     time_seconds: float
     unix_seconds: float
@@ -122,13 +122,13 @@ class SampleRecord(Record):
     host: HostSampleRecord
     arrays: tuple[ArrayRecord, ...] = ()  # the largest live arrays, largest first
     live_arrays: int = 0
-    sampling_seconds: float = 0.0  # what taking this sample cost
+    sampling_seconds: float = 0.0  # cost of taking this sample
     notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemRecord(Record):
-    """Something that went wrong in a round without ending the run, named as closely as it is known."""
+    """A problem in a round that did not end the run, with all known details."""
 
     round: int
     what: str
@@ -145,12 +145,12 @@ class RoundRecord(Record):
     seconds: float
     metrics: dict[str, float | tuple[Any, ...]]
     problems: tuple[ProblemRecord, ...] = ()
-    unix_seconds: float | None = None  # when it ended, to lay it over samples of the devices
+    unix_seconds: float | None = None  # end time, to align it with samples of the devices
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientProfileRecord(Record):
-    """Capabilities of a simulated client: its speed, its links, and its chance to leave in a round."""
+    """Capabilities of a simulated client: speed, links, and dropout probability per round."""
 
     client: int
     flops_per_second: float
@@ -167,34 +167,34 @@ class SpanRecord(Record):
     kind: Literal["download", "compute", "upload"]
     start_seconds: float
     seconds: float
-    complete: bool = True  # False: cut off by a dropout or by the end of the round
+    complete: bool = True  # False: interrupted by a dropout or the end of the round
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientOutcomeRecord(Record):
     """Outcome of a simulated round for one client.
 
-    `finished`: its update counts. `late`: not done at the deadline. `dropped`: left during the round.
-    `surplus`: still working when enough others had finished.
+    `finished`: its update counts. `late`: not finished at the deadline. `dropped`: dropped out during the round.
+        `surplus`: still working when enough other clients had finished.
     """
 
     client: int
     status: Literal["finished", "late", "dropped", "surplus"]
-    end_seconds: float | None = None  # when it finished or left; None where the round ended before
-    needed_seconds: float | None = None  # what the client would have needed without an end of the round
+    end_seconds: float | None = None  # time when it finished or dropped out; None if the round ended earlier
+    needed_seconds: float | None = None  # duration of the client's work if the round had not ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TimelineRecord(Record):
-    """A simulated round on a virtual clock; nothing in it was measured."""
+    """A simulated round on a virtual clock, without measurements."""
 
     name: str
-    seconds: float  # when the server may go on
+    seconds: float  # time when the server can continue
     spans: tuple[SpanRecord, ...]
     outcomes: tuple[ClientOutcomeRecord, ...]
     deadline_seconds: float | None = None
     wanted: int | None = None  # clients that the server waits for
-    start_seconds: float = 0.0  # where the round begins in a sequence of rounds
+    start_seconds: float = 0.0  # start of the round in a sequence of rounds
     notes: tuple[str, ...] = ()
 
     @property
@@ -204,7 +204,7 @@ class TimelineRecord(Record):
 
     @property
     def idle_share(self) -> float:
-        """Share of the clients' time in this round in which they had nothing to do, 0..1."""
+        """Share of the clients' time in this round without work, 0..1."""
         if not self.outcomes or not self.seconds:
             return 0.0
         busy = sum(span.seconds for span in self.spans)
@@ -213,30 +213,30 @@ class TimelineRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TappedValueRecord(Record):
-    """A value that one client computed; `value` is the array itself and stays out of JSON.
+    """A value that one client computed; `value` is the array and is not part of JSON.
 
-    `name` is the variable that the user's line assigns it to, or else the expression as it is written. The figures are
-    of its finite numbers; None where it has none.
+    `name` is the variable that the user's line assigns it to, or else its source expression. Statistics use its finite
+    numbers; None if it has none.
     """
 
     stage: str  # path of the stage
     name: str
-    operation: str  # the primitive that made it, "emit" where the program handed it out, "input" where it came in
+    operation: str  # the primitive that made it, "emit" for emitted values, "input" for inputs
     shape: tuple[int, ...]
     dtype: str
-    round: int = 0  # which execution of the stage, where the program loops over rounds
-    steps: tuple[int, ...] = ()  # iterations of the client's own loops, the outermost first
+    round: int = 0  # number of the execution of the stage, if the program loops over rounds
+    steps: tuple[int, ...] = ()  # iterations of the client's loops, outermost first
     client: str = ""  # "3", or "2/0" for client 0 inside client 2
     source: SourceLine | None = None
     least: float | None = None
     mean: float | None = None
     most: float | None = None
     nonfinite: int = 0
-    value: Results = field(default=None, repr=False, compare=False)  # None where there were too many bytes to keep
+    value: Results = field(default=None, repr=False, compare=False)  # None if there were too many bytes to keep
 
     @property
     def figures(self) -> str:
-        """Type and range in words."""
+        """Text with type and range."""
         shape = ", ".join(map(str, self.shape))
         said = f"{self.dtype}[{shape}]" if self.shape else self.dtype
         if self.least is not None and self.shape:
@@ -248,7 +248,7 @@ class TappedValueRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TapRecord(Record):
-    """Every named value of one client in one evaluation of a program, in order; `results` are the program's."""
+    """Every named value of one client in one evaluation of a program, and the results."""
 
     name: str
     client: tuple[int, ...]
@@ -264,11 +264,11 @@ class TapRecord(Record):
 
     @property
     def first_nonfinite(self) -> TappedValueRecord | None:
-        """The first value that is not finite: where a NaN comes from."""
+        """The first non-finite value, the origin of a NaN."""
         return next((value for value in self.values if value.nonfinite), None)
 
     def find(self, name: str, **where: object) -> tuple[TappedValueRecord, ...]:
-        """All values of that name, one per round and step; `where` narrows it down by `stage`, `round` or `steps`.
+        """All values of a name, one per round and step, filtered by `stage`, `round` or `steps`.
 
         Example:
             >>> @wb.program(clients=4)
@@ -284,7 +284,7 @@ class TapRecord(Record):
         )
 
     def to_tree(self) -> dict[str, Any]:
-        """Nested dictionaries, stage → round → step → name → array, leaving out levels that there is only one of."""
+        """Nested dictionaries, stage → round → step → name → array, without levels of one entry."""
         rounds = {value.round for value in self.values}
         tree: dict[str, Any] = {}
         for value in self.values:
@@ -298,7 +298,7 @@ class TapRecord(Record):
 
 
 def _unused(node: dict[str, Any], name: str) -> str:
-    """The name, counted where there is a value of that name already."""
+    """The name, numbered if the name is already used."""
     count = 2
     found = name
     while found in node:
@@ -309,21 +309,21 @@ def _unused(node: dict[str, Any], name: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchRecord(Record):
-    """A training loop as `watch` saw it: steps, their parts, compilations with reasons, problems.
+    """A training loop recorded by `watch`: steps, their parts, compilations, problems.
 
     Seconds are medians over the recent steps that compiled nothing; None before the first of them. `step_seconds` is a
-    median over means of ten steps. FLOPs, bytes and collectives are those of the compiled step on one device; None
-    where they are unknown, and `notes` has the reason.
+    median over means of ten steps. FLOPs, bytes and collectives are those of the compiled step on one device; None if
+    they are unknown (`notes` has the reason).
     """
 
     name: str
     status: str  # "ready", "running", "finished", "failed"
     steps: int
-    history: tuple[RoundRecord, ...] = ()  # the kept steps; of old ones every second, fourth, …
-    step_seconds: float | None = None  # from the call, or the end of the step before, until the results are ready
+    history: tuple[RoundRecord, ...] = ()  # the kept steps; every second, fourth, … of older steps
+    step_seconds: float | None = None  # from the call, or the end of the previous step, until the results are ready
     dispatch_seconds: float | None = None  # until the call returned
     between_seconds: float | None = None  # on the host, from one call to the next
-    idle_share: float | None = None  # of the time between steps that devices waited for the next call, 0..1
+    idle_share: float | None = None  # share of the time between steps in which devices waited for the next call, 0..1
     flops: float | None = None
     accessed_bytes: float | None = None
     flops_per_second: float | None = None
@@ -337,7 +337,7 @@ class WatchRecord(Record):
     sent_bytes: float | None = None  # by one device in one step
     compilations: tuple[CompilationRecord, ...] = ()
     retraces: tuple[RetraceRecord, ...] = ()
-    changes: tuple[str, ...] = ()  # against the version that was watched before under this name
+    changes: tuple[str, ...] = ()  # compared with the version that was watched before under this name
     problems: tuple[ProblemRecord, ...] = ()
     call_tree: CallTreeRecord | None = None  # of the compiled step, with the measured seconds of the latest profile
     notes: tuple[str, ...] = ()

@@ -1,4 +1,4 @@
-"""Records of a profile that was recorded on real devices, here or elsewhere: every second of it is measured."""
+"""Records of profiles from real devices; all seconds are measured."""
 
 import gzip
 import json
@@ -16,24 +16,24 @@ from workbench.records.run import EventRecord, RunRecord, StageRunRecord
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfiledOperationRecord(Record):
-    """One HLO instruction of one program: measured seconds, of all devices together.
+    """One HLO instruction of a program, with measured seconds summed over all devices.
 
     `flops` (of dot products and convolutions), `elementwise_flops` and `accessed_bytes` are per device and execution;
-    None where neither the profile nor its HLO has them. A profile without its HLO states one sum, in `flops`.
+    None if neither the profile nor its HLO has them. A profile without HLO has only one sum, in `flops`.
     """
 
     name: str
     program: str  # "jit_step(17)"
-    category: str  # as XProf names it: "loop fusion", "convolution", "copy-done"
+    category: str  # category of XProf: "loop fusion", "convolution", "copy-done"
     executions: float
-    seconds: float  # its own, without the instructions that run inside it
-    seconds_by_device: dict[str, float]  # "tpu:0", or "host/tpu:0" where there are several hosts
+    seconds: float  # self time, without the instructions that run inside it
+    seconds_by_device: dict[str, float]  # "tpu:0", or "host/tpu:0" with several hosts
     kind: Literal["compute", "collective", "copy"] = "compute"
     opcode: str = ""
-    events: int = 0  # more than `executions` where a GPU runs several kernels for one
+    events: int = 0  # more than `executions` if a GPU runs several kernels for one
     flops: float | None = None
     accessed_bytes: float | None = None
-    dtype: str = ""  # of its largest operand or result, JAX's name
+    dtype: str = ""  # of its largest operand or result; JAX's name
     op_name: str = ""
     source: SourceLine | None = None
     stage: str | None = None
@@ -45,7 +45,7 @@ class ProfiledOperationRecord(Record):
 
     @property
     def seconds_per_execution(self) -> float:
-        """Measured seconds of one execution on one device, the mean."""
+        """Mean measured seconds of one execution on one device."""
         return self.seconds / self.executions if self.executions else 0.0
 
     @property
@@ -61,13 +61,13 @@ class ProfiledOperationRecord(Record):
 
     @property
     def intensity(self) -> float | None:
-        """FLOPs per byte of main memory: the place on the roofline's horizontal axis."""
+        """FLOPs per byte of main memory: the horizontal axis of the roofline."""
         return self.flops / self.accessed_bytes if self.flops is not None and self.accessed_bytes else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfiledDeviceRecord(Record):
-    """One device of a profile; all seconds are measured and do not overlap, but for `overlapped_seconds`."""
+    """One device of a profile; measured seconds do not overlap, except `overlapped_seconds`."""
 
     where: str
     platform: str
@@ -77,48 +77,48 @@ class ProfiledDeviceRecord(Record):
     compute_seconds: float = 0.0
     collective_seconds: float = 0.0
     copy_seconds: float = 0.0
-    other_seconds: float = 0.0  # events that name no instruction
-    wait_seconds: float = 0.0  # for other chips, where the profile has them (TPU)
-    overlapped_seconds: float = 0.0  # asynchronous operations and SparseCores, next to the others
-    peak_flops_per_second: float | None = None  # as the profile itself says it
+    other_seconds: float = 0.0  # events without an instruction
+    wait_seconds: float = 0.0  # waiting for other chips, if the profile has it (TPU)
+    overlapped_seconds: float = 0.0  # asynchronous operations and SparseCores, in parallel with other work
+    peak_flops_per_second: float | None = None  # as stated in the profile
     peak_bytes_per_second: float | None = None
 
     @property
     def busy_seconds(self) -> float:
-        """Everything that takes time of its own."""
+        """Seconds of all non-overlapping work."""
         return self.compute_seconds + self.collective_seconds + self.copy_seconds + self.other_seconds
 
     @property
     def idle_share(self) -> float:
-        """Share of its span in which nothing ran, 0..1; several streams at once count as busy twice."""
+        """Idle share of its span, 0..1; concurrent streams count separately as busy."""
         return max(0.0, 1.0 - self.busy_seconds / self.span_seconds) if self.span_seconds else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfiledProgramRecord(Record):
-    """One program of a profile; `hlo` says whether its instructions could be read."""
+    """One program of a profile; `hlo` is the state of its HLO."""
 
     name: str  # "jit_step(17)"
     module: str  # "jit_step"
     seconds: float  # of its operations, all devices
     operations: int
-    runs: int | None = None  # on all devices together; None where the profile does not count them
+    runs: int | None = None  # on all devices together; None if the profile does not count them
     hlo: Literal["carried", "given", "missing", "unreadable"] = "missing"
     flops: float | None = None  # of dot products and convolutions, per device and call
-    peak_bytes: int | None = None  # of the values alive together, reconstructed from the schedule
+    peak_bytes: int | None = None  # of simultaneously live values, reconstructed from the schedule
     notes: tuple[str, ...] = ()
     elementwise_flops: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UnjoinedRecord(Record):
-    """Events on devices of one kind that are no execution of a known instruction."""
+    """Device events of one kind without a known instruction."""
 
     kind: str
     events: int
     seconds: float
-    overlaps: bool = False  # at the same time as other work, so that the seconds are not to be added
-    names: dict[str, float] = field(default_factory=dict)  # the names that take most seconds
+    overlaps: bool = False  # concurrent with other work, so their seconds must not be added
+    names: dict[str, float] = field(default_factory=dict)  # the names with most seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,7 +134,7 @@ class ProfiledMemoryRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileRecord(Record):
-    """A profile that was recorded on devices, with what its own HLO says about every operation."""
+    """A profile recorded on devices, with facts from its HLO about every operation."""
 
     name: str
     files: tuple[str, ...]
@@ -142,35 +142,35 @@ class ProfileRecord(Record):
     devices: tuple[ProfiledDeviceRecord, ...] = ()
     programs: tuple[ProfiledProgramRecord, ...] = ()
     operations: tuple[ProfiledOperationRecord, ...] = ()  # most seconds first
-    events: tuple[EventRecord, ...] = ()  # the time line: the first ones of every device
+    events: tuple[EventRecord, ...] = ()  # the timeline: the first events of every device
     unjoined: tuple[UnjoinedRecord, ...] = ()
-    joined: float = 0.0  # share of the events that take time of their own and are instructions of the HLO, 0..1
+    joined: float = 0.0  # share of the non-overlapping events that are instructions of the HLO, 0..1
     joined_seconds: float = 0.0  # the same of seconds
     chip: ChipRecord | None = None
-    error_bar: str = ""  # how far predictions for this family of chips are off
+    error_bar: str = ""  # error of predictions for this chip family
     memory: tuple[ProfiledMemoryRecord, ...] = ()
     trees: dict[str, CallTreeRecord] = field(default_factory=dict)  # program -> its call tree, with measured seconds
     notes: tuple[str, ...] = ()
 
     @property
     def tree(self) -> CallTreeRecord | None:
-        """The call tree of the program that took most seconds."""
+        """The call tree of the program with most seconds."""
         return self.trees.get(self.programs[0].name) if self.programs else None
 
     @property
     def seconds(self) -> float:
-        """Own seconds of all operations on all devices."""
+        """Self seconds of all operations on all devices."""
         return sum(operation.seconds for operation in self.operations)
 
     def seconds_by_category(self) -> dict[str, float]:
-        """Own seconds of all devices by XProf's category, most first."""
+        """Self seconds on all devices by XProf's category, most first."""
         found: dict[str, float] = {}
         for operation in self.operations:
             found[operation.category] = found.get(operation.category, 0.0) + operation.seconds
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     def seconds_by_path(self) -> dict[str, float]:
-        """Seconds per device by call path (the `op_name` of the program, or its category), most first."""
+        """Seconds per device by call path (the `op_name`, or else the category), most first."""
         devices = max(1, len(self.devices))
         found: dict[str, float] = {}
         for operation in self.operations:
@@ -179,7 +179,7 @@ class ProfileRecord(Record):
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     def as_run(self) -> RunRecord:
-        """The profile as a measured run, which the explorer draws: seconds per stage and device, and the time line."""
+        """Converts the profile to a measured run for the explorer, with stages and a timeline."""
         sums: dict[tuple[str, str, str], float] = {}
         for operation in self.operations:
             for where, seconds in operation.seconds_by_device.items():
@@ -207,10 +207,10 @@ class ProfileRecord(Record):
         )
 
     def to_perfetto(self, path: str | Path) -> Path:
-        """Writes the time line as a trace that ui.perfetto.dev and chrome://tracing open.
+        """Writes the timeline as a trace for ui.perfetto.dev and chrome://tracing.
 
         Args:
-            path: The file; one that ends in `.gz` is compressed.
+            path: The file; it is compressed if the name ends in `.gz`.
 
         Returns:
             The path.

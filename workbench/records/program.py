@@ -1,4 +1,4 @@
-"""Records of a plan: stages, the values they exchange, where the user wrote them, and the data of clients."""
+"""Records of plans: stages, exchanged values, source lines, and client data."""
 
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
@@ -6,14 +6,14 @@ from typing import Literal, get_args
 
 from workbench.records._base import Record, deferring
 
-# "program" is the one stage of a program without clients, which has no server either
+# "program" is the only stage of a program without clients and server
 StageKind = Literal["server", "broadcast", "clients", "reduce", "loop", "branch", "program"]
 _STAGE_KINDS: tuple[StageKind, ...] = get_args(StageKind)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceLine(Record):
-    """A place in the user's code (frames of workbench and of JAX are left out)."""
+    """A place in the user's code, without frames of workbench and JAX."""
 
     file: str
     line: int
@@ -28,27 +28,27 @@ class SourceLine(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueRecord(Record):
-    """An array that enters or leaves a stage; `shape` is global, a client-placed one leads with its clients."""
+    """An input or output of a stage; `shape` is global, with a leading client axis at clients."""
 
     name: str
     shape: tuple[int, ...]
     dtype: str
     size_bytes: int
     sharding: str | None = None
-    argument: str = ""  # what the function of one client calls it, "params['w']"; for inputs of clients
+    argument: str = ""  # for inputs of clients: the name in the client function, "params['w']"
 
 
-# Printing, counting and what follows from counting (chunk sizes) take longer than the rest of a plan, and not every
-# reader looks at them: such fields are made when they are read.
+# Printing, counting and chunk sizes take longer than the rest of a plan, and not every reader
+# needs them: such fields are computed on first access.
 @deferring("slots_per_device")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlacementRecord(Record):
-    """A named group of clients; `mesh_axes` are the mesh axes that it is spread over (none: replicated)."""
+    """A named group of clients, sharded over `mesh_axes` (none: replicated)."""
 
     name: str
     size: int
     mesh_axes: tuple[str, ...] = ()
-    slots_per_device: int | None = None  # clients that a device computes, masked ones too; None: the even share
+    slots_per_device: int | None = None  # clients per device, including masked clients; None: an equal share
 
 
 @deferring("jaxpr", "flops_per_client", "elementwise_flops_per_client", "bytes_per_client")
@@ -57,11 +57,9 @@ class StageRecord(Record):
     """One stage of a plan.
 
     `flops_per_client` (of dot products and convolutions), `elementwise_flops_per_client` (one per element of an
-    arithmetic operation or reduction) and `bytes_per_client` are of one call of the unbatched function (predicted from
-    its jaxpr);
-    `moved_bytes` is what passes between server and clients (a broadcast counts the value once per client).
-    A stage of kind `loop` or `branch`, and a `clients` stage that contains an inner placement, hold inner stages in
-    `body`.
+    arithmetic operation or reduction) and `bytes_per_client` are for one call of the unbatched function (predicted from
+    its jaxpr). `moved_bytes` are the bytes between server and clients (a broadcast counts the value once per client). A
+    stage of kind `loop` or `branch`, and a `clients` stage with an inner placement, have inner stages in `body`.
     """
 
     index: int
@@ -81,14 +79,14 @@ class StageRecord(Record):
     elementwise_flops_per_client: float | None = 0.0
     bytes_per_client: int | None = None
     trip_count: int | None = None
-    computations: int = 1  # how often each client computes it: rows that a later level reads may be made again there
+    computations: int = 1  # number of computations per client: rows that a later level reads may be recomputed there
     source: SourceLine | None = None
     stack: tuple[SourceLine, ...] = ()  # the user's calls that lead to the stage, outermost first
     jaxpr: str = ""
     body: tuple["StageRecord", ...] = ()
 
     def walk(self, into: Container[StageKind] = _STAGE_KINDS) -> Iterator["StageRecord"]:
-        """This stage and those inside it, outer ones first; `into` limits the kinds of stages that are opened.
+        """Yields this stage and its inner stages, outer first; `into` limits which kinds are opened.
 
         Example:
             >>> total = wb.program(clients=4)(wb.reduce_sum)
@@ -103,12 +101,12 @@ class StageRecord(Record):
 
     @property
     def flops(self) -> float | None:
-        """Predicted FLOPs of all clients together, of all iterations of a loop; None where their number is unknown."""
+        """Predicted FLOPs of all clients and loop iterations; None if their number is unknown."""
         return self._in_all(self.flops_per_client)
 
     @property
     def elementwise_flops(self) -> float | None:
-        """The same of elementwise operations and reductions."""
+        """Predicted FLOPs of elementwise operations and reductions, as for `total_flops`."""
         return self._in_all(self.elementwise_flops_per_client)
 
     def _in_all(self, each: float | None) -> float | None:
@@ -122,8 +120,8 @@ class StageRecord(Record):
 class DisclosedRecord(Record):
     """A value that a client discloses to the server.
 
-    A "row" is the client's own value; a "partial result" is its share of a reduction, already merged with those of
-    the clients that were computed with it.
+    A "row" is the client's own value. A "partial result" is its share of a reduction, already merged with the shares of
+    clients in the same batch.
     """
 
     stage: str
@@ -132,9 +130,9 @@ class DisclosedRecord(Record):
     dtype: str
     size_bytes: int  # of one
     kind: Literal["row", "partial result"]
-    clients: int = 1  # that one partial result holds, at most
-    count: int = 0  # how many of them the run disclosed; 0 in a plan, where nothing has run
-    single_client: str = ""  # whose value alone the sum of a plan holds because of a mask: "client 3", or "one client"
+    clients: int = 1  # maximum number of clients in one partial result
+    count: int = 0  # number of disclosed values in the run; 0 in a plan
+    single_client: str = ""  # the only client in a masked sum of a plan: "client 3", or "one client"
 
 
 @deferring("chunk_size", "chunk_limit", "disclosed", "kept_local")
@@ -148,23 +146,22 @@ class PlanRecord(Record):
     inputs: tuple[ValueRecord, ...] = ()
     outputs: tuple[ValueRecord, ...] = ()
     chunk_size: int | None = None  # None: every client of a device at once
-    chunk_limit: int | None = None  # the chunk size that was asked for, whatever the number of clients
-    disclosed: tuple[DisclosedRecord, ...] = ()  # by clients to the server, on an engine that sends nothing else
-    # inputs that only clients read and no reduction takes as they are, as one client holds them
+    chunk_limit: int | None = None  # the requested chunk size, independent of the number of clients
+    disclosed: tuple[DisclosedRecord, ...] = ()  # by clients to the server, on an engine that sends no other values
+    # inputs that only clients read and that no reduction takes unchanged, with the shapes of one client
     kept_local: tuple[ValueRecord, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
     def moved_bytes(self) -> float | None:
-        """Bytes between server and clients in one call; None where they lie in a loop of unknown length."""
+        """Bytes between server and clients per call; None if inside a loop of unknown length."""
         return _moved(self.stages)
 
     def walk(self, into: Container[StageKind] = _STAGE_KINDS) -> Iterator[StageRecord]:
-        """Every stage of the plan, those inside other stages too, in program order, outer ones first.
+        """Yields every stage including inner stages, in program order, outer first.
 
         Args:
-            into: The kinds of stages whose inner stages are visited; `("loop", "branch")` leaves out what is inside a
-                client.
+            into: The kinds of stages whose inner stages are visited; `("loop", "branch")` omits stages inside a client.
 
         Example:
             >>> step = StageRecord(index=0, path="0.0", kind="clients", name="train")
@@ -188,7 +185,7 @@ def _moved(stages: tuple[StageRecord, ...]) -> float | None:
 
 
 def _moved_inside(stage: StageRecord) -> float | None:
-    """Bytes that the body of a stage moves: in all iterations, for all clients, in the largest branch."""
+    """Bytes moved by a stage's body, over all iterations and clients, in the largest branch."""
     if stage.kind == "branch":
         branches: dict[str, list[StageRecord]] = {}
         for inner in stage.body:
@@ -209,14 +206,14 @@ Spread = Literal["auto", "shard_map", "vmap"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanCandidateRecord(Record):
-    """One way to compute the clients of a device that was tried, and how long the program took with it."""
+    """One tried configuration of the client loop, and the program's seconds with it."""
 
-    chunk_size: int | Literal["auto"] | None  # "auto": by the rule; None: all clients of a device together
-    spread: Spread = "auto"  # how clients are spread over a mesh
-    kept_bytes: int | None = None  # rows that a later pass reads are kept up to so many bytes; None: always
+    chunk_size: int | Literal["auto"] | None  # "auto": chosen by the rule; None: all clients of a device together
+    spread: Spread = "auto"  # sharding of clients over a mesh
+    kept_bytes: int | None = None  # rows that a later pass reads are kept up to this many bytes; None: always
     unroll: int = 1  # chunks that one iteration of the loop computes
     runs: int
-    ratio: float  # median, over its runs, of its seconds by those of the rule's choice in the run next to it
+    ratio: float  # median over its runs of its seconds divided by those of the rule's choice in the adjacent run
     median_seconds: float
     fastest_seconds: float
     slowest_seconds: float
@@ -226,7 +223,7 @@ class PlanCandidateRecord(Record):
 class PlanChoiceRecord(Record):
     """Configuration of a program's client loop, for one set of shapes on one set of devices.
 
-    Given to `workbench.jit` as `plan` it makes the same plan again, on any machine.
+    Pass it to `workbench.jit` as `plan` to make the same plan again, on any machine.
     """
 
     program: str
@@ -242,17 +239,17 @@ class PlanChoiceRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FieldRecord(Record):
-    """A field of client data: the shape is of one example."""
+    """A field of client data, with the shape of one example."""
 
     name: str
     dtype: str
     shape: tuple[int, ...] = ()
-    bytes: int = 0  # at all clients together
+    bytes: int = 0  # over all clients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientDataRecord(Record):
-    """Counts of each client's data; per-client tuples follow the order of `clients`."""
+    """Data counts per client; per-client tuples are in the order of `clients`."""
 
     name: str = ""
     clients: tuple[str, ...] = ()
@@ -262,12 +259,12 @@ class ClientDataRecord(Record):
     label: str | None = None
     classes: tuple[str, ...] = ()
     label_counts: tuple[tuple[int, ...], ...] = ()  # [clients][classes]; empty without a label
-    total_variation: tuple[float, ...] = ()  # of each client's label shares to the global ones, 0 to 1
-    mean_total_variation: float | None = None  # every client alike; clients without examples left out
-    weighted_total_variation: float | None = None  # each client counted by its examples
-    size_variation: float = 0.0  # standard deviation of the numbers of examples over their mean
+    total_variation: tuple[float, ...] = ()  # distance of each client's label shares to the global shares, 0 to 1
+    mean_total_variation: float | None = None  # unweighted mean over clients with examples
+    weighted_total_variation: float | None = None  # mean weighted by the number of examples
+    size_variation: float = 0.0  # standard deviation of the number of examples divided by the mean
 
     @property
     def total_examples(self) -> int:
-        """Examples of all clients together."""
+        """Total examples of all clients."""
         return sum(self.examples)

@@ -1,4 +1,4 @@
-"""Records of runs: on an engine or a mesh, played stage by stage, overlaid, and of simulated populations."""
+"""Records of runs: on engines and meshes, played, overlaid, and simulated populations."""
 
 from dataclasses import dataclass, field
 from typing import Literal
@@ -22,8 +22,8 @@ class StageRunRecord(Record):
     bytes_per_second: float | None = None
     peak_flops_share: float | None = None  # of the chip's published peak, 0..1
     peak_bandwidth_share: float | None = None
-    elementwise_flops_per_second: float | None = None  # `flops_per_second` is that of dot products and convolutions
-    copy_seconds: float = 0.0  # copies between memories, where the profile names them: not part of the computing
+    elementwise_flops_per_second: float | None = None  # `flops_per_second` counts dot products and convolutions
+    copy_seconds: float = 0.0  # copies between memories, if the profile names them; not part of the compute seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,17 +35,17 @@ class ClientRunRecord(Record):
     seconds: float | None = None
     steps: int | None = None
     where: str = ""
-    sent_bytes: int | None = None  # what left the client
-    received_bytes: int | None = None  # what the server sent to it
+    sent_bytes: int | None = None  # bytes from the client to the server
+    received_bytes: int | None = None  # bytes from the server to the client
     error: str | None = None
-    flops: float | None = None  # that this client really computed: of dot products and convolutions
+    flops: float | None = None  # FLOPs that this client computed, in dot products and convolutions
     loops: dict[str, int] = field(default_factory=dict)  # instruction of an inner loop -> its iterations
     elementwise_flops: float | None = None  # the same of elementwise operations and reductions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventRecord(Record):
-    """One span on a device's time line, seconds from the start of the run."""
+    """One span on a device's timeline, in seconds from the start of the run."""
 
     where: str
     name: str
@@ -54,26 +54,29 @@ class EventRecord(Record):
     kind: Literal["compute", "collective", "copy", "wait", "other"] = "compute"
     stage: str | None = None
     source: SourceLine | None = None
-    program: str | None = None  # of a profile with several programs: "jit_step(17)"
+    program: str | None = None  # for a profile with several programs: "jit_step(17)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord(Record):
-    """A run that took place. `results` is the program's output pytree and stays out of JSON."""
+    """A recorded run.
+
+    `results` is the program's output pytree, which is not part of JSON.
+    """
 
     name: str
     engine: str
-    seconds: float  # wall time of the measured calls, warm-up left out
+    seconds: float  # wall time of the measured calls, without warm-up
     rounds: int = 1
     warmup_seconds: float | None = None
     stages: tuple[StageRunRecord, ...] = ()
     clients: tuple[ClientRunRecord, ...] = ()
     events: tuple[EventRecord, ...] = ()
     round_seconds: tuple[float, ...] = ()
-    overhead: float | None = None  # measured calls over the same calls without measuring, 1.0: none
+    overhead: float | None = None  # time of measured calls divided by unmeasured calls; 1.0: no overhead
     moved_bytes: int | None = None
     disclosed: tuple[DisclosedRecord, ...] = ()  # by the clients to the server, by stage
-    call_tree: CallTreeRecord | None = None  # of the module that ran, with measured seconds
+    call_tree: CallTreeRecord | None = None  # of the executed module, with measured seconds
     joined_events: float | None = None  # share of device events matched to an instruction
     attributed_seconds: float | None = None  # share of device time with a stage
     memory_before_bytes: int | None = None
@@ -86,15 +89,18 @@ class RunRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedValueRecord(Record):
-    """One array that a stage made. Of a client-placed one, the lists have one entry per client, else one in all."""
+    """One array that a stage made.
+
+    At clients, the lists have one entry per client; otherwise one entry.
+    """
 
     name: str
     shape: tuple[int, ...]  # of one client
     dtype: str
     size_bytes: int  # of one client
-    norms: tuple[float, ...]  # Euclidean, of finite numbers
-    distances: tuple[float, ...] = ()  # of each client's value from what it received, where the shapes are equal
-    picture: tuple[float, ...] = ()  # the array, averaged down to `picture_shape`; clients one after the other
+    norms: tuple[float, ...]  # Euclidean norm of the finite numbers
+    distances: tuple[float, ...] = ()  # distance of each client's value from its received value, if shapes are equal
+    picture: tuple[float, ...] = ()  # the array, downsampled to `picture_shape` by averaging; clients are concatenated
     picture_shape: tuple[int, int] = (0, 0)
 
 
@@ -113,7 +119,7 @@ class PlayedStageRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedCourseRecord(Record):
-    """A number that every client emitted at its local steps; None where it is not finite."""
+    """A number that every client emitted at its local steps; None if it is not finite."""
 
     name: str
     values: tuple[tuple[float | None, ...], ...]  # [clients][steps]
@@ -121,12 +127,12 @@ class PlayedCourseRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayRecord(Record):
-    """One evaluation of a program, stage by stage; `results` is the program's output pytree and stays out of JSON."""
+    """One evaluation of a program, stage by stage; `results` is not part of JSON."""
 
     name: str
     stages: tuple[PlayedStageRecord, ...]
     courses: tuple[PlayedCourseRecord, ...] = ()
-    pictured_clients: tuple[int, ...] = ()  # whose values are in the pictures
+    pictured_clients: tuple[int, ...] = ()  # clients in the pictures
     notes: tuple[str, ...] = ()
     results: Results = field(default=None, repr=False, compare=False)
 
@@ -136,18 +142,18 @@ _Numbers = tuple[float | None, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverlaidMetricRecord(Record):
-    """One metric of one result over its rounds: the mean over seeds, its interval, and every seed.
+    """One metric of one result over rounds: mean over seeds, interval, and every seed.
 
     Attributes:
-        metric: Its name; of a metric with one value per client, the mean over them.
-        rounds: Which rounds the curves have points at; long runs are thinned.
-        mean: Over the seeds that are compared; None where it is not known.
-        low: Lower end of the interval; None with a single seed, which says nothing about others.
-        high: Its upper end.
-        seeds: The curve of every seed that is drawn.
-        final: Mean of the final values over the compared seeds; None where no seed is compared.
-        final_low: Lower end of its interval.
-        final_high: Its upper end.
+        metric: Name of the metric; per-client metrics are averaged.
+        rounds: Rounds with points in the curves; long runs are thinned.
+        mean: Mean over the compared seeds; None if unknown.
+        low: Lower end of the interval; None with a single seed.
+        high: Upper end of the interval.
+        seeds: The curves of the drawn seeds.
+        final: Mean of the final values over the compared seeds; None if no seed is compared.
+        final_low: Lower end of the interval of `final`.
+        final_high: Upper end of the interval of `final`.
     """
 
     metric: str
@@ -166,11 +172,11 @@ class OverlaidResultRecord(Record):
     """Runs with several seeds under one name.
 
     Attributes:
-        name: Of the result.
-        status: How its runs ended, such as "finished" or "2 finished, 1 diverged".
+        name: Name of the result.
+        status: Final states of its runs, such as "finished" or "2 finished, 1 diverged".
         seeds: The seeds that are drawn.
-        compared: How many of them count in means and tests.
-        left_out: Why the others do not, one sentence each.
+        compared: Number of seeds in means and tests.
+        left_out: Reasons for leaving out other seeds, one sentence each.
         metrics: The curves.
     """
 
@@ -187,15 +193,15 @@ class ResultPairRecord(Record):
     """The difference of two results, paired by seed.
 
     Attributes:
-        metric: What is compared.
+        metric: The compared metric.
         a: The first result.
         b: The second result.
-        pairs: Seeds that both have.
-        difference: Mean of a minus that of b.
-        low: Lower end of its interval; None for a single pair.
-        high: Its upper end.
-        p: Of the paired test; None where there are too few pairs for one.
-        p_corrected: Corrected for the number of pairs of results.
+        pairs: Number of seeds in both results.
+        difference: Mean of a minus mean of b.
+        low: Lower end of the interval of `difference`; None for a single pair.
+        high: Upper end of the interval.
+        p: p-value of the paired test; None with too few pairs.
+        p_corrected: p-value corrected for the number of pairs of results.
     """
 
     metric: str
@@ -211,16 +217,16 @@ class ResultPairRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunOverlayRecord(Record):
-    """Several runs, or all trials of a sweep, over one another.
+    """Several runs, or all trials of a sweep, overlaid.
 
     Attributes:
-        name: What they are.
-        metric: The one that is shown first.
-        minimize: Whether small is good.
-        confidence: Of all intervals.
-        results: In the order in which they were given.
-        pairs: Paired tests, for the metric that is shown first.
-        running: Whether some of them have not ended, so that there are no tests yet.
+        name: Name of the overlay.
+        metric: The metric to show first.
+        minimize: Whether smaller values are better.
+        confidence: Confidence level of all intervals.
+        results: The results, in the given order.
+        pairs: Paired tests for the metric that is shown first.
+        running: Whether some runs have not ended, so that there are no tests yet.
     """
 
     name: str
@@ -233,18 +239,18 @@ class RunOverlayRecord(Record):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The names of all metrics, each once, the first one first."""
+        """The names of all metrics without duplicates; the metric to show first comes first."""
         every = (curve.metric for result in self.results for curve in result.metrics)
         return tuple(dict.fromkeys((self.metric, *every)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceClassRecord(Record):
-    """Devices that are alike: medians, around which single devices are spread log-normally."""
+    """A device class: medians; individual devices vary log-normally around them."""
 
     name: str
-    share: float  # of the population, 0..1
-    flops_per_second: float  # sustained while training, not the peak of a data sheet
+    share: float  # share of the population, 0..1
+    flops_per_second: float  # sustained speed in training, not the peak of a data sheet
     download_bytes_per_second: float
     upload_bytes_per_second: float
     memory_bytes: int  # free for training
@@ -257,14 +263,14 @@ class DeviceClassRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkRecord(Record):
-    """Computation and exchange of one client in one round; both kinds of FLOPs take time."""
+    """Computation and communication of one client in one round; both kinds of FLOPs take time."""
 
     flops: float  # of matrix products and convolutions
     download_bytes: float
     upload_bytes: float
-    memory_bytes: int = 0  # a lower bound of what training needs; devices with less do not participate
+    memory_bytes: int = 0  # a lower bound of the memory for training; devices with less do not participate
     spread: float = 0.0  # standard deviation of the logarithm of a client's work, whose mean is `total_flops`
-    source: str = ""  # the program that the numbers were read from
+    source: str = ""  # the program that is the source of the numbers
     elementwise_flops: float = 0.0  # one per element of an elementwise operation or a reduction
 
     @property
@@ -280,17 +286,17 @@ class ProtocolRoundRecord(Record):
     name: str
     upload_bytes: float  # by one client
     download_bytes: float
-    after_training: bool  # whether the server asks for it once results are there
+    after_training: bool  # whether the server requests it after the results have arrived
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProtocolCostRecord(Record):
-    """Cost that a protocol adds to a round of aggregation, for each client."""
+    """Additional cost of a protocol per client and round of aggregation."""
 
     name: str
     rounds: tuple[ProtocolRoundRecord, ...]
     clients: int
-    threshold: int  # with fewer results than this the round is lost
+    threshold: int  # the round fails with fewer results
     server_operations: float = 0.0  # mask words that the server expands when `dropouts` clients are missing
     client_operations: float = 0.0  # mask words that one client expands
     dropouts: int = 0
@@ -298,12 +304,12 @@ class ProtocolCostRecord(Record):
 
     @property
     def upload_bytes(self) -> float:
-        """Of one client, in all exchanges."""
+        """Bytes of one client, in all exchanges."""
         return sum(each.upload_bytes for each in self.rounds)
 
     @property
     def download_bytes(self) -> float:
-        """Of one client, in all exchanges."""
+        """Bytes of one client, in all exchanges."""
         return sum(each.download_bytes for each in self.rounds)
 
 
@@ -314,24 +320,24 @@ class SimulatedRoundRecord(Record):
     round: int
     start_seconds: float  # since midnight UTC of the first day
     seconds: float
-    asked: int  # clients that began to work
-    used: int  # results in the server's step
-    late: int  # clients that were stopped, or came after the round had ended
+    asked: int  # clients that started to work
+    used: int  # results used in the server's step
+    late: int  # clients that were stopped, or finished after the round had ended
     dropped: int  # clients whose device left or failed
     succeeded: bool
     download_bytes: float
     upload_bytes: float
-    wasted_bytes: float  # of both directions, by clients whose result was not used
+    wasted_bytes: float  # in both directions, by clients whose result was not used
     between_servers_bytes: float = 0.0
     energy_joules: float = 0.0
     wasted_joules: float = 0.0
-    staleness: float = 0.0  # server steps between a client's start and the use of its result, the mean
-    available_share: float | None = None  # of the clients that were looked at
+    staleness: float = 0.0  # mean number of server steps between a client's start and the use of its result
+    available_share: float | None = None  # of the sampled clients
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PopulationRunRecord(Record):
-    """Rounds of a population on a virtual clock: nothing ran but a model of devices, networks and their owners."""
+    """Simulated rounds of a population, with models of devices, networks and device owners."""
 
     clients: int
     schedule: Literal["synchronous", "buffered"]
@@ -345,15 +351,15 @@ class PopulationRunRecord(Record):
 
     @property
     def seconds(self) -> float:
-        """Of virtual time, from the start of the first round to the end of the last."""
+        """Virtual seconds from the start of the first round to the end of the last round."""
         return self.rounds[-1].start_seconds + self.rounds[-1].seconds - self.rounds[0].start_seconds
 
     @property
     def energy_joules(self) -> float:
-        """Of all devices in all rounds."""
+        """Energy of all devices in all rounds."""
         return sum(each.energy_joules for each in self.rounds)
 
     @property
     def moved_bytes(self) -> float:
-        """By all clients in all rounds, both directions."""
+        """Bytes of all clients in all rounds, in both directions."""
         return sum(each.download_bytes + each.upload_bytes for each in self.rounds)

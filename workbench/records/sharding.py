@@ -1,4 +1,4 @@
-"""Records of how arrays are laid out over devices, and of the reasons for communication."""
+"""Records of array shardings, and of the reasons for communication."""
 
 import re
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ CollectiveKind = Literal[
     "send",
     "recv",
 ]
-# what Shardy plans, which leaves the choice of a `reshard` to the compiler
+# collectives planned by Shardy; the compiler chooses how to implement a `reshard`
 PlannedCollectiveKind = Literal[CollectiveKind, "reshard"]
 # `auto`, `explicit`, `manual` and `mixed` are the types of the mesh axes; a `positional` sharding has no axis names
 ShardingKind = Literal["auto", "explicit", "manual", "mixed", "single", "positional", "host", "unknown"]
@@ -28,7 +28,7 @@ ShardingKind = Literal["auto", "explicit", "manual", "mixed", "single", "positio
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardRecord(Record):
-    """The slice (start, stop per dimension) of one leaf that one device holds."""
+    """The slice of a leaf (start and stop per dimension) on one device."""
 
     device_id: int
     start: tuple[int, ...]
@@ -40,14 +40,14 @@ class ShardRecord(Record):
 class LeafShardingRecord(Record):
     """Layout of one array of a pytree on the devices."""
 
-    path: str  # as one writes it: `params['w']` of a program, `jax.tree_util.keystr` of a pytree
+    path: str  # source notation: `params['w']` for a program, `jax.tree_util.keystr` for a pytree
     shape: tuple[int, ...]
     dtype: str
     spec: tuple[tuple[str, ...], ...]  # mesh axes per dimension
     shard_shape: tuple[int, ...]
     size_bytes: int
     bytes_per_device: int
-    replication: int  # how many devices hold the same slice
+    replication: int  # number of devices with the same slice
     padding_bytes: int = 0
     kind: ShardingKind = "auto"
     memory_kind: str | None = None
@@ -57,15 +57,15 @@ class LeafShardingRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingGroupRecord(Record):
-    """The arrays below one module path, added up."""
+    """Sums over the arrays below one module path."""
 
     path: str  # "params['decoder']['layers_0']"; "" for the whole pytree
     depth: int  # parts of the path
     arrays: int
     size_bytes: int
     bytes_per_device: int
-    replicated_bytes: int  # of `bytes_per_device`, those that other devices hold as well
-    unsharded: tuple[str, ...] = ()  # paths of the arrays in it that every device holds whole, largest first
+    replicated_bytes: int  # part of `bytes_per_device` that other devices also have
+    unsharded: tuple[str, ...] = ()  # paths of its fully replicated arrays, largest first
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,13 +79,13 @@ class ShardingRecord(Record):
     notes: tuple[str, ...] = ()
 
     def groups(self, depth: int | None = None) -> tuple[ShardingGroupRecord, ...]:
-        """The arrays by module path: a group before the groups in it, and what is replicated and large first.
+        """Groups the arrays by module path, outer groups first, then large replicated groups.
 
         Args:
-            depth: How many parts of the paths to distinguish; None goes down to the modules that hold the arrays.
+            depth: Number of path parts to distinguish; None: down to the modules of the arrays.
 
         Returns:
-            One record per module path, the whole pytree first. A path with one way through it is one group.
+            One record per module path, the whole pytree first. A chain of modules without branches is one group.
 
         Example:
             >>> leaf = LeafShardingRecord(path="['params']['dense']['kernel']", shape=(4,), dtype="float32", spec=((),),
@@ -96,18 +96,18 @@ class ShardingRecord(Record):
         return tuple(_grouped([(_split_path(leaf.path), leaf) for leaf in self.leaves], 0, depth))
 
     def unsharded(self, least_bytes: int = 1 << 20) -> tuple[LeafShardingRecord, ...]:
-        """The arrays of at least `least_bytes` that several devices hold and no mesh axis splits, largest first."""
+        """Lists fully replicated arrays of at least `least_bytes`, largest first."""
         found = [leaf for leaf in self.leaves if leaf.size_bytes >= least_bytes and _is_unsharded(leaf)]
         return tuple(sorted(found, key=lambda leaf: -leaf.size_bytes))
 
 
 def _is_unsharded(leaf: LeafShardingRecord) -> bool:
-    """Returns whether several devices hold an array and each of them the whole of it."""
+    """Returns whether an array is fully replicated on several devices."""
     return leaf.replication > 1 and leaf.bytes_per_device >= leaf.size_bytes > 0
 
 
 def _split_path(path: str) -> tuple[str, ...]:
-    """The parts of a `keystr`.
+    """Splits a `keystr` into its parts.
 
     Example:
         >>> _split_path("[0].mu['params']['dense'].kernel")
@@ -117,13 +117,13 @@ def _split_path(path: str) -> tuple[str, ...]:
 
 
 def _prefix(path: str, depth: int) -> str:
-    """The first `depth` parts of a path, as they are written in it."""
+    """The first `depth` parts of a path, in their original notation."""
     ends = [part.end() for part in _PART.finditer(path)]
     return path[: ends[depth - 1]] if depth else ""
 
 
 def pattern_of(name: str) -> str:
-    """The path of a leaf with `*` for the numbers of its layers.
+    """Replaces the layer numbers in the path of a leaf by `*`.
 
     Example:
         >>> pattern_of("params['layers'][3]['w']"), pattern_of("params['block_12']['w']")
@@ -139,10 +139,10 @@ _PART = re.compile(r"""\[['"]([^\]]*)['"]\]|\[(\d+)\]|\[([^\]]*)\]|\.?([A-Za-z_]
 def _grouped(
     leaves: list[tuple[tuple[str, ...], LeafShardingRecord]], start: int, limit: int | None
 ) -> Iterator[ShardingGroupRecord]:
-    """The group of leaves that share the first `start` parts of their paths, then the groups inside."""
+    """Yields the group of leaves with the same first `start` path parts, then its inner groups."""
     depth = start
     while leaves and all(len(path) > depth + 1 and path[depth] == leaves[0][0][depth] for path, _ in leaves):
-        depth += 1  # one way through: no group of its own
+        depth += 1  # a chain without branches: no separate group
     if limit is not None:
         depth = min(depth, limit)
     yield _group(leaves, depth)
@@ -173,7 +173,7 @@ def _group(leaves: list[tuple[tuple[str, ...], LeafShardingRecord]], depth: int)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PropagationEdge(Record):
-    """Reason that one mesh axis shards one value: at `step` it came from `origin` through an operation."""
+    """Reason that a mesh axis shards a value: propagated from `origin` at `step`."""
 
     step: int
     axis: str
@@ -183,9 +183,9 @@ class PropagationEdge(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisArrivalRecord(Record):
-    """Arrival of one mesh axis at one value: the step of the propagation, and the source value.
+    """Propagation of one mesh axis to one value: the step, and the source value.
 
-    An axis that was there from the beginning (an input's sharding, a constraint) has neither.
+    An initial axis (an input's sharding, a constraint) has neither.
     """
 
     value: str
@@ -198,7 +198,7 @@ class AxisArrivalRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedValueRecord(Record):
-    """A value of the StableHLO program with the sharding that propagation gave it."""
+    """A value of the StableHLO program with its propagated sharding."""
 
     name: str
     operation: str
@@ -210,12 +210,12 @@ class PlannedValueRecord(Record):
     stage: str | None = None
     source: SourceLine | None = None
     op_name: str = ""
-    operands: tuple[str, ...] = ()  # names of the values that it reads
+    operands: tuple[str, ...] = ()  # names of its operands
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlannedCollectiveRecord(Record):
-    """A collective that propagation asks for, by mesh axis name; the compiler may combine or change it."""
+    """A collective requested by propagation; the compiler may combine or change it."""
 
     kind: PlannedCollectiveKind
     axes: tuple[str, ...]
@@ -230,7 +230,7 @@ class PlannedCollectiveRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PropagationRecord(Record):
-    """Shardy's propagation of one program; `engine` is `dump` where it was read from dump files."""
+    """Shardy's propagation of one program; `engine` is `dump` if read from dump files."""
 
     values: tuple[PlannedValueRecord, ...] = ()
     edges: tuple[PropagationEdge, ...] = ()
@@ -241,12 +241,12 @@ class PropagationRecord(Record):
 
 Reason = Literal[
     "sum",  # parts are added
-    "disagreement",  # operands, or an operand and the result, are sharded otherwise
+    "disagreement",  # operands, or an operand and the result, are sharded differently
     "constraint",  # `with_sharding_constraint`, `reshard`
     "whole dimension",  # the operation moves elements along it
     "unsplit operation",  # the partitioner cannot split it
     "output",  # the sharding of the results
-    "program",  # a collective that the program writes itself
+    "program",  # an explicit collective of the program
     "compiler",  # a choice of the compiler that propagation does not explain
     "unknown",
 ]
@@ -254,21 +254,21 @@ Reason = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhyOperandRecord(Record):
-    """A value that met others at an operation: how it is sharded, and where every axis of that came from."""
+    """An operand of a conflict: its sharding, and the origin of every axis."""
 
-    name: str  # as the reader knows it: the argument, or the operation with its line
+    name: str  # user-facing name: the argument, or the operation with its line
     value: str  # its name in the propagation, such as "%4"
     shape: tuple[int, ...]
     dtype: str
     spec: tuple[tuple[str, ...], ...]
     source: SourceLine | None = None
-    origins: dict[str, str] = field(default_factory=dict)  # mesh axis -> where it came from, in words
+    origins: dict[str, str] = field(default_factory=dict)  # mesh axis -> text about its origin
     chains: dict[str, tuple[str, ...]] = field(default_factory=dict)  # mesh axis -> the steps back to its origin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhyCollectiveRecord(Record):
-    """Reason of one collective: the operation that needs it, its operands and their shardings."""
+    """Reason for one collective: the operation that needs it, its operands and their shardings."""
 
     kind: str
     axes: tuple[str, ...]
@@ -284,7 +284,7 @@ class WhyCollectiveRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhyArrayRecord(Record):
-    """Reason that one large array is replicated on devices, whole or in part."""
+    """Reason that one large array is fully or partly replicated."""
 
     name: str
     shape: tuple[int, ...]
@@ -297,16 +297,16 @@ class WhyArrayRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhyCauseRecord(Record):
-    """A decision of the propagation from which several collectives follow."""
+    """A decision of the propagation that causes several collectives."""
 
     axis: str
     sentence: str
     advice: str
     source: SourceLine | None = None
-    value: str = ""  # the name, in the propagation, of the first value without the axis
+    value: str = ""  # name in the propagation of the first value without the axis
     spec: tuple[tuple[str, ...], ...] = ()  # the sharding that keeps the axis
     collectives: int = 0  # how many follow
-    payload_bytes: float = 0.0  # of these, per device and call
+    payload_bytes: float = 0.0  # of these collectives, per device and call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -315,7 +315,7 @@ class WhyRecord(Record):
 
     name: str
     target: str
-    causes: tuple[WhyCauseRecord, ...] = ()  # the most bytes first
+    causes: tuple[WhyCauseRecord, ...] = ()  # most bytes first
     collectives: tuple[WhyCollectiveRecord, ...] = ()
     arrays: tuple[WhyArrayRecord, ...] = ()
     notes: tuple[str, ...] = ()

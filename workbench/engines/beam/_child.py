@@ -42,9 +42,7 @@ class Child:
     def __init__(self) -> None:
         path = os.pathsep.join(entry for entry in sys.path if entry)
         command = [sys.executable, "-c", "from workbench.engines.beam._child import serve; serve()"]
-        folder = Path(
-            tempfile.mkdtemp(prefix="workbench-beam-")
-        )  # Beam leaves temporary folders behind when it is killed
+        folder = Path(tempfile.mkdtemp(prefix="workbench-beam-"))  # a killed Beam leaves temporary folders behind
         environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": str(folder), _FOLDER: str(folder)}
         self._process = ChildProcess(command, env=environment, folder=folder)
 

@@ -307,9 +307,7 @@ class _Jobs:
         self.context = session.sparkContext
         self.tasks = max(1, self.context.defaultParallelism)
         self._stages: dict[str, Any] = {}
-        self._frames: dict[
-            Any, tuple[Any, list[Any]]
-        ] = {}  # by the memory address of their arrays, which they keep alive
+        self._frames: dict[Any, tuple[Any, list[Any]]] = {}  # by the address of their arrays, which they keep alive
         self._states: dict[str, _State] = {}
         self._files: dict[str, list[str]] = {}
         self._given: set[int] = set()
