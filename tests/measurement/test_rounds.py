@@ -232,7 +232,7 @@ def test_run_that_is_under_way_cannot_be_started_again():
     run = run_rounds(step, 0, 1, background=True, **quiet)
     entered.wait(PATIENCE)
     with pytest.raises(
-        MeasureError, match=r"run that is running \(round 0 of 1\).*can only run in one thread.*`wait\(\)`"
+        MeasureError, match=r"run that is running \(round 0 of 1\).*only one thread at a time.*`wait\(\)`"
     ):
         run.start()
     with pytest.raises(EngineError, match=r"gave up after 0.01 s.*0 of 1 rounds.*The run continues in the background"):

@@ -150,7 +150,7 @@ def check_folder(folder: Path) -> Check | None:
 
 
 def check_library(requirement: Requirement) -> Check:
-    """Checks that a dependency has a suitable version; only missing core ones are broken."""
+    """Checks that a dependency has a suitable version; only core dependencies count as broken."""
     name, version = f"library {requirement.name}", _installed_version(requirement)
     fix = f'pip install "{requirement}"'
     if version is None:

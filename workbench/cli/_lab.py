@@ -29,7 +29,7 @@ def open_lab(
     Args:
         notebook: A notebook to open: a path, or the name of a course notebook; the suffix is optional.
         folder: Folder for the copy of the course. Existing files are not changed.
-        port: The port to listen on; None takes a free one.
+        port: The port to listen on; None: a free port.
         browser: Whether to open the address in a browser.
 
     Returns:

@@ -160,7 +160,7 @@ def make_parser() -> argparse.ArgumentParser:
         default=Path("workbench-course"),
         help="where the course is copied to; files that exist there are kept (default: workbench-course)",
     )
-    lab.add_argument("--port", type=_port, help="the port to listen on; without it, a free one is taken")
+    lab.add_argument("--port", type=_port, help="the port to listen on (default: a free port)")
     lab.add_argument("--no-browser", action="store_true", help="print the address instead of opening a browser")
     lab.set_defaults(start=_start_lab)
 

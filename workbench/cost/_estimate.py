@@ -319,7 +319,7 @@ def _reasons(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None) -> Ite
         if one.wire_bytes is None:
             why = "the participants are written in an unknown syntax"
         elif one.executions is None:
-            why = "it is in a loop whose number of iterations is not known"
+            why = "it is in a loop with an unknown number of iterations"
         else:
             why = why_unpriced(one.group_size, chip, across_slices=one.across_slices)
         yield f"{one.kind} over {' × '.join(one.axes) or 'a group that is not a mesh axis'}: {why}"
@@ -395,8 +395,8 @@ def _assumptions_of_seconds(module: ModuleRecord | None, chip: ChipRecord, dtype
         yield "a stage takes max(compute, memory) + collectives; nothing overlaps"
     else:
         yield (
-            "operations run one after the other, each for max(compute, memory); an asynchronous collective overlaps "
-            "with what the schedule has between its start and its done"
+            "operations run one after another, each for max(compute, memory); an asynchronous collective overlaps "
+            "with the operations scheduled between its start and its done"
         )
     if not chip.rates:
         links = "their port" if chip.topology == "switch" else "every link of the torus that their groups fill"
@@ -410,6 +410,6 @@ def _assumptions_of_seconds(module: ModuleRecord | None, chip: ChipRecord, dtype
         speed = chip.dcn_bytes_per_second
         network = f"at {speed / 1e9:,.4g} GB/s per chip" if speed else "whose bandwidth is not published"
         yield (
-            f"groups of more than {chip.domain:,} chips take the data-centre network, {network}; sums and gathers "
+            f"groups of more than {chip.domain:,} chips use the data-centre network, {network}; sums and gathers "
             "use links first, so each chip sends only its part"
         )

@@ -89,7 +89,7 @@ def product_peak(product: str, chip: ChipRecord) -> float | None:
     """Published FLOP/s of one device for one kind of product; None if unknown.
 
     A TPU multiplies float32 as one, three or six products of bfloat16 (precision "default", "high", "highest"). A GPU
-    multiplies float32 as TF32 up to precision "high", and outside of its matrix units at "highest".
+    multiplies float32 as TF32 up to precision "high", and without its matrix units at "highest".
 
     Args:
         product: A key of `InstructionRecord.products`: "bfloat16", "float32:highest", "bfloat16*3".

@@ -36,7 +36,7 @@ def squared_length(answer: object) -> str:
 @exercise("00.2", "a running mean with `jax.lax.scan`")
 def running_mean(answer: Callable) -> str:
     x = jnp.array([4.0, 0.0, 2.0, 10.0])
-    hint = "Carry the sum and the count; the mean so far is what `scan` stacks."
+    hint = "Carry the sum and the count; let `scan` stack the mean so far."
     expect_values(called(answer, x), np.cumsum(np.asarray(x)) / np.arange(1, 5), hint)
     text = str(jax.make_jaxpr(answer)(x))
     if "scan" not in text:

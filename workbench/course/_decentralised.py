@@ -24,7 +24,7 @@ def metropolis_weights(answer: object) -> str:
         if np.any(np.abs(matrix[(edges == 0) & ~np.eye(4, dtype=bool)]) > 1e-9):
             wrong("W is not 0 between two clients without an edge: they must not communicate.")
         if not np.allclose(matrix.sum(1), 1):
-            wrong("the rows of W should sum to one: the diagonal takes what the edges leave.")
+            wrong("the rows of W should sum to one: the diagonal is one minus the sum of the edge weights.")
         if not np.allclose(matrix.sum(0), 1):
             wrong("the columns of W should sum to one: use the larger degree of the two clients of an edge.")
         expect_values(

@@ -169,7 +169,7 @@ def expect_pairwise(answer: object, clients: int, size: int) -> None:
         changes = masks(RandomWords(word)) != before
         owners, entries = np.flatnonzero(changes.any(1)).tolist(), changes.any(0)
         if owners and len(owners) != 2:
-            wrong(f"a random word is in the masks of the clients {owners}: it should be in those of one pair.")
+            wrong(f"a random word is in the masks of the clients {owners}: it should be only in the masks of one pair.")
         if entries.sum() > 1:
             wrong(f"one random word hides {entries.sum()} entries: draw a word for each.")
         if owners:

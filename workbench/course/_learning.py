@@ -243,7 +243,7 @@ def draw_by_priority(answer: object) -> str:
                 f"with the priorities {priorities} and exponent {exponent} the parts have the lengths {shares}, in "
                 f"this order; your items get {given} of the numbers. Look each number up among the running sums."
             )
-    return "the length of an item's part is its chance."
+    return "the length of an item's part is its probability."
 
 
 @exercise("17.3", "when may a batch leave the table?")

@@ -23,7 +23,7 @@ def parts_of(notebooks: Sequence[Path]) -> dict[str, list[Path]]:
     """Groups notebooks by part of the course, in reading order.
 
     Args:
-        notebooks: The `.ipynb` files; their names begin with their numbers.
+        notebooks: The `.ipynb` files; their names start with their numbers.
 
     Returns:
         Notebooks by the title of the part. Notebooks without a part come last, under "More".

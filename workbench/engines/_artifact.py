@@ -170,7 +170,7 @@ def _unreadable(header: dict[str, Any], why: str) -> str:
 def _check_calls(header: dict[str, Any], unknown: list[str]) -> None:
     if unknown:
         message = (
-            f"`load` was given the exported program `{header['name']}`, which calls {', '.join(unknown)} outside of "
+            f"`load` was given the exported program `{header['name']}`, which calls {', '.join(unknown)} outside "
             "itself. A program may call only targets that JAX keeps stable. A callback contains an address in the "
             "process that wrote it and would crash this process. The program is not run: ask its author for an export "
             "without callbacks."
@@ -195,8 +195,8 @@ def _wrong_fields(header: object) -> str:
 
 def _misformed(found: str) -> str:
     return (
-        f"`load` was given an exported program with {found}. Its SHA-256 is correct, so another program than `export` "
-        "wrote it. Only files that `export` made can be loaded: export the program again."
+        f"`load` was given an exported program with {found}. Its SHA-256 is correct, but it was not written by "
+        "`export`. Only files that `export` made can be loaded: export the program again."
     )
 
 

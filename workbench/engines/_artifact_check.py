@@ -82,7 +82,7 @@ class BodyReader:
         if status is None or status >= 0:
             return f"the checking process ended with exit status {status}"
         name = signal.Signals(-status).name
-        limit = f" (it may take {_READ_SECONDS} s of the processor, and {_SECONDS_PER_MIB} s more per MiB)"
+        limit = f" (limit: {_READ_SECONDS} s of processor time, plus {_SECONDS_PER_MIB} s per MiB)"
         why = limit if name == "SIGPROF" else ""
         return f"the checking process was killed by {name}{why}"
 

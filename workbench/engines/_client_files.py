@@ -189,7 +189,7 @@ class ParquetReader(ClientReader):
             column = inner
         numbers = pa.types.is_integer(column.type) or pa.types.is_floating(column.type)
         if column.null_count or not (numbers or pa.types.is_boolean(column.type)):
-            fact = f"its column {name!r} holds {column.type}{' with missing values' * bool(column.null_count)}"
+            fact = f"its column {name!r} has the type {column.type}{' with missing values' * bool(column.null_count)}"
             raise self._wrong(fact, "keep columns of numbers, or of lists of numbers, with `columns=`")
         values = column.to_numpy(zero_copy_only=False)
         return values.reshape(shape)

@@ -276,7 +276,7 @@ class Pass:
         self._totals = list(totals)
 
     def results(self) -> tuple[list[Any], list[Any]]:
-        """The rows that are kept and the reductions' results."""
+        """Returns the kept rows and the results of the reductions."""
         if self._done != self.clients:
             fact = f"{self._done} of them answered"
             raise self.miscounted(fact)
@@ -345,7 +345,7 @@ class Pass:
         return None
 
 
-_LOST_WORKERS = (  # of concurrent.futures, loky, Dask, Ray
+_LOST_WORKERS = (  # errors of concurrent.futures, loky, Dask, Ray
     "BrokenProcessPool", "TerminatedWorkerError", "KilledWorker", "WorkerCrashedError", "OutOfMemoryError",
 )  # fmt: skip
 

@@ -56,7 +56,7 @@ class Cohorts:
         self._present[self.round, placement] = present
 
     def size(self, placement: Placement, wanted: int) -> int:
-        """Batch size: the same in all passes of a run, so that whole batches are missing."""
+        """Batch size, fixed for a run, so that a batch is either complete or missing."""
         return self._sizes.setdefault(placement, wanted)
 
 

@@ -67,19 +67,19 @@ class Engine(abc.ABC):
         The second run of the same function with the same shapes traces and compiles nothing.
 
         Args:
-            fn: A program, any function that calls programs, a derivative of one, or what `workbench.jit` returned.
+            fn: A program, any function that calls programs, a derivative of one, or the result of `workbench.jit`.
             *args: Its arguments, pytrees of arrays. An argument `[clients, ...]` may be a `ClientReader`.
             progress: Called as `progress(stage, done)` with the path of a stage and the finished share of its
                 clients.
             cancel: A `threading.Event`; once it is set the run ends with an `EngineError`.
 
-        Returns: The run record: seconds and bytes per stage and client, and where each client ran. `results` is what
-            `fn` returns. Tracing and compiling stages counts as `warmup_seconds`.
+        Returns: The run record: seconds and bytes per stage and client, and where each client ran. `results` is the
+            return value of `fn`. Tracing and compiling stages counts as `warmup_seconds`.
 
         Raises:
             ProgramError: if `fn` is not a function.
-            EngineError: if a stage fails or the run is cancelled; `stage` and `client` say where, `run` what had
-                finished.
+            EngineError: if a stage fails or the run is cancelled; `stage` and `client` name the place, `run` has the
+                finished rounds.
             KeyboardInterrupt: on Ctrl-C, with the finished rounds in its `run`.
         """
         return self._ran(fn, args, progress, cancel)[0]

@@ -61,7 +61,7 @@ class Executor(Engine):
             same bytes.
 
     Raises:
-        EngineError: if `pool` makes its processes by forking this one: JAX hangs after a fork.
+        EngineError: if `pool` forks this process: JAX hangs after a fork.
         ProgramError: if `pool` is not an executor or `clients_per_task` not a positive int.
 
     Example:

@@ -177,7 +177,7 @@ def _makes_value_and_gradient(node: ast.expr) -> bool:
 
 
 def _text(span: SourceSpan) -> str:
-    """The expression as it is written, on one line."""
+    """The source text of the expression, on one line."""
     lines = [linecache.getline(span.file, number) for number in range(span.line, span.end_line + 1)]
     if not lines or not lines[0]:
         return f"{span.function}, line {span.line}"

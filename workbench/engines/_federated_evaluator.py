@@ -1,4 +1,4 @@
-"""Runs a computation of the federated language from its bytes, one client after the other."""
+"""Runs a computation of the federated language from its bytes, one client after another."""
 
 # pyright: reportMissingImports=false
 

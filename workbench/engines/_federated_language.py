@@ -106,7 +106,7 @@ def to_federated_language(fn: Callable, *args: object) -> FederatedComputation:
     supports them.
 
     Args:
-        fn: A program, any function that calls programs, a derivative of one, or what `workbench.jit` returned.
+        fn: A program, any function that calls programs, a derivative of one, or the result of `workbench.jit`.
         *args: Its arguments: arrays or `jax.ShapeDtypeStruct`s.
 
     Returns:

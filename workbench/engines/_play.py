@@ -27,7 +27,7 @@ def play(fn: Callable, *args: object) -> PlayRecord:
     curve over its local steps. For large arrays only norms and a small picture are kept.
 
     Args:
-        fn: A program, any function that calls programs, a derivative of one, or what `workbench.jit` returned.
+        fn: A program, any function that calls programs, a derivative of one, or the result of `workbench.jit`.
         *args: Its arguments.
 
     Returns:
@@ -94,7 +94,7 @@ def _record(traced: PlannedCall, values: dict[Var, Any]) -> PlayRecord:
     stages = [_stage(plan, stage, values, pictured) for stage in described.stages]
     notes = []
     if clients > len(pictured):
-        notes.append(f"Pictures hold {len(pictured)} of {clients:,} clients; all are computed and counted.")
+        notes.append(f"Pictures show {len(pictured)} of {clients:,} clients; all are computed and counted.")
     if any(stage.kind in ("loop", "branch") for stage in described.stages):
         notes.append("Loops and branches show only their inputs and outputs: play the function inside for more.")
     courses = [

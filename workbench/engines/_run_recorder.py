@@ -139,7 +139,7 @@ def brief(error: BaseException) -> str:
 
 
 def find_nan(values: Sequence[Any], names: Sequence[str]) -> str | None:
-    """The name of the first value that holds a NaN."""
+    """The name of the first value with a NaN."""
     for value, name in zip(values, names, strict=True):
         array = np.asarray(value)
         if array.dtype.kind in "fcV" and bool(np.isnan(array.astype(np.complex64)).any()):

@@ -12,7 +12,7 @@ from workbench.errors import EngineError
 
 
 class Sequential(Engine):
-    """Computes one client after the other, in order.
+    """Computes one client after another, in order.
 
     Every client is a separate call, so seconds, bytes and failures are recorded per client. With `debug`, client
     functions are not compiled: their operations run one by one with concrete values, and an error names the line of

@@ -159,7 +159,7 @@ def _row_aval(v: Atom, size: int) -> jax.ShapeDtypeStruct:
 
 # numpy cannot represent the dtype of PRNG keys: inputs and outputs use their integer data instead.
 def edge_aval(aval: Aval) -> jax.ShapeDtypeStruct:
-    """The type of a value outside of the function."""
+    """The type of a value outside the function."""
     if not is_key(aval.dtype):
         return aval
     return jax.eval_shape(jax.random.key_data, aval)

@@ -46,7 +46,7 @@ def tap(
     plan in this process.
 
     Args:
-        fn: A program, any function that calls programs, a derivative of one, or what `jit` returned.
+        fn: A program, any function that calls programs, a derivative of one, or the result of `jit`.
         *args: Its arguments.
         client: Number of the client; for clients inside clients, the outer and the inner number: `(2, 0)`.
         most_values: Number of values to keep, from the first.

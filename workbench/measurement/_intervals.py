@@ -59,7 +59,7 @@ def paired_tests(
         correction: "holm" bounds the probability of any false difference, "benjamini-hochberg" the expected share of
             false differences.
         confidence: Confidence level of the interval of the mean difference.
-        resamples: Of permutations, where there are too many signs to try all.
+        resamples: Number of random permutations if there are too many sign combinations to try all.
 
     Returns:
         Rows: `a`, `b`, `pairs` (common seeds), `difference` (mean of a − b) with `low` and `high`, `p`, `p_corrected`.

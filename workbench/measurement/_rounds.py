@@ -176,7 +176,7 @@ class Run:
         if self._status in ("running", "paused"):
             msg = (
                 f"`start` was asked of a run that is {self._status} (round {self.finished} of {self.rounds}). A run "
-                "can only run in one thread: `pause()`, `resume()` or `wait()` for this run, or make another."
+                "can use only one thread at a time: `pause()`, `resume()` or `wait()` for this run, or make another."
             )
             raise MeasureError(msg)
         if refused := _jax_compat.waits_forever("`run_rounds`"):
@@ -285,7 +285,7 @@ class Run:
         if not resume:
             msg = (
                 f"`Run` was given resume=False and checkpoint_dir={str(self._checkpoints.directory)!r}, which already "
-                f"holds rounds {known}. Two runs must not share a folder: pass another folder, empty this folder, or "
+                f"has rounds {known}. Two runs must not share a folder: pass another folder, empty this folder, or "
                 "omit `resume` to continue from there."
             )
             raise MeasureError(msg)

@@ -137,8 +137,8 @@ class RunTables:
         """Computes performance profiles: the share of seeds with cost at most τ times the least.
 
         Args:
-            target: The cost is the rounds to this value. None: the final value itself, which must be positive and
-                minimised.
+            target: Value to reach; the cost is the number of rounds to this value. None: the final value itself, which
+                must be positive and minimised.
 
         Returns:
             One row per result and τ: `result`, `tau`, `share`.

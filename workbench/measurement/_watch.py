@@ -430,7 +430,10 @@ class Watch:
         self.close()
 
     def subscribe(self, callback: Callable[[Any, Any], object]) -> Callable[[], None]:
-        """Calls `callback(watch, step)` at most 4 times a second and at the end; returns its removal."""
+        """Calls `callback(watch, step)` at most 4 times a second, and at the end.
+
+        Returns a function that unsubscribes.
+        """
         me = weakref.ref(self)
 
         def heard(core: Core) -> None:

@@ -82,7 +82,7 @@ class Reader:
                 del self._functions[name]
                 self.problems.append(
                     f"the output {name!r} failed and was removed ({type(error).__name__}: {error}): its function "
-                    "receives what the watched function returns"
+                    "receives the result of the watched function"
                 )
                 continue
             values |= {

@@ -257,7 +257,7 @@ def _record(wanted: type[R], plain: object, where: str) -> R:
         lacks = [f"lacks {', '.join(needed)}"] * bool(needed) + [f"has {', '.join(unknown)}"] * bool(unknown)
         message = (
             f"{where} received a {cls.__name__} that {' and '.join(lacks)}. A {cls.__name__} has the fields "
-            f"{', '.join(readers)}. Pass what `Record.to_json` wrote, unchanged."
+            f"{', '.join(readers)}. Pass the unchanged result of `Record.to_json`."
         )
         raise RecordError(message)
     return cls(**{key: readers[key](value, f"{where}.{key}") for key, value in given.items()})
@@ -269,7 +269,7 @@ def _is_required(field: "dataclasses.Field[Any]") -> bool:
 
 def _misfit(where: str, value: object, wanted: str) -> RecordError:
     got = f"a {value['record']}" if isinstance(value, Mapping) and "record" in value else f"{value!r:.60}"
-    message = f"{where} received {got}, and it takes {wanted}. Pass what `Record.to_json` wrote, unchanged."
+    message = f"{where} received {got}, and it takes {wanted}. Pass the unchanged result of `Record.to_json`."
     return RecordError(message)
 
 

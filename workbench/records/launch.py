@@ -82,7 +82,7 @@ class NodeStateRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchedRecord(Record):
-    """A launched program at one moment."""
+    """State of a launched program at one time."""
 
     graph: ProgramGraphRecord
     engine: str  # "threads", "processes", "dask", "ray"

@@ -49,7 +49,7 @@ class Beam(Engine):
     Args (of the constructor):
         options: Pipeline options as flags: ["--direct_running_mode=multi_processing", "--direct_num_workers=2"].
         runner: Name of a runner, or a runner. Default: the FnApiRunner of this process, by its full name, since Beam's
-            "DirectRunner" first tries to download another one.
+            "DirectRunner" first tries to download another runner.
         clients_per_batch: Clients in one element of the PCollection.
         check_nan: End the run at the first NaN that a pass returns.
         folder: Folder for rows: a path, or an fsspec address such as "s3://bucket/tmp" (extra `storage`).

@@ -41,7 +41,7 @@ def export_app(
     If arrays are passed for them, they are written to `data/`, one folder per node, to try the app.
 
     Args:
-        fn: A program, any function that calls programs, a derivative of one, or what `workbench.jit` returned.
+        fn: A program, any function that calls programs, a derivative of one, or the result of `workbench.jit`.
         folder: Folder of the project: a new or empty folder.
         *args: Its arguments; client data may be `jax.ShapeDtypeStruct`s.
         platforms: Platforms that nodes and server run on, as ("cpu", "cuda"). Default: the platform of this process.
@@ -230,7 +230,7 @@ def _of_one(x: dict[str, Any]) -> list[int]:
 
 _README = """# {name}: an exported program as a Flower app
 
-One ServerApp that interprets the plan, one ClientApp that runs one stage when it is asked. Every function is StableHLO
+One ServerApp that interprets the plan, one ClientApp that runs one stage per request. Every function is StableHLO
 in `{package}/stages/`, checked before it runs. Needed on every machine: flwr, jax, flatbuffers, numpy.
 
 ## Try it on this machine
@@ -246,18 +246,19 @@ in `{package}/stages/`, checked before it runs. Needed on every machine: flwr, j
     flower-supernode --insecure --superlink HOST:8000 --node-config 'partition-id=0 data="/folder/of/this/client"'
 
 one SuperNode for each of the {nodes} clients, then `flwr run . NAME-OF-YOUR-SUPERLINK --stream`. Use TLS instead of
-`--insecure` outside of one machine. `inputs` and `results` are folders of the server's machine.
+`--insecure` across machines. `inputs` and `results` are folders of the server's machine.
 
-## Put it into a Flower project of yours
+## Add it to your Flower project
 
-Copy the package `{package}/`, and let your ClientApp answer it: `from {package}.client import add_to; add_to(app)`.
-Your own `train`, `evaluate` and `query` functions stay, and other exported programs can be added with their own names.
+Copy the package `{package}/`, and add its handlers to your ClientApp:
+`from {package}.client import add_to; add_to(app)`.
+Your `train`, `evaluate` and `query` functions still work, and you can add other exported programs under other names.
 
 ## What a node reads, from its own folder
 
 {data}
 
-Replace `column` in `{package}/data.py` by what your data need.
+Replace `column` in `{package}/data.py` by a reader of your data.
 
 ## What a client discloses
 

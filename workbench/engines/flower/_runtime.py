@@ -55,7 +55,7 @@ class FlowerProcesses(SupervisedProcesses):
         `pause` waits between two polls; it may return early when a result is available.
 
         Raises:
-            EngineError: if a process ended meanwhile, or after `seconds`.
+            EngineError: if a process ended in the meantime, or after `seconds`.
         """
         until = time.monotonic() + seconds
         while (found := ready()) is None:

@@ -1138,8 +1138,8 @@ def _record(batch: Batch) -> Foreign:
     for x in batch.rows:
         if x.nbytes > _MOST_CELL_BYTES:
             message = (
-                f"`Spark` was given rows of {x.nbytes / 2**30:.1f} GiB in one batch of {len(batch.clients)} clients. A "
-                "cell of a table holds at most 2 GiB: lower `clients_per_batch`."
+                f"`Spark` was given rows of {x.nbytes / 2**30:.1f} GiB in one batch of {len(batch.clients)} clients. "
+                "A table cell can store at most 2 GiB: lower `clients_per_batch`."
             )
             raise EngineError(message)
     from workbench.engines.spark._worker import crc_of
