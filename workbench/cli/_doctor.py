@@ -34,7 +34,7 @@ PACKAGES = ("workbench", "workbench_widgets")
 FRONT_ENDS = {"anywidget": "anywidget", "@jupyter-widgets/jupyterlab-manager": "jupyterlab_widgets"}
 
 
-# Core dependencies: without one of these, only JupyterLab, figures and tables could work.
+# Core dependencies, without those of JupyterLab, figures and tables: the workbench does not work without them.
 CORE = frozenset({"anywidget", "jax", "jaxtyping", "lazy-loader", "numpy", "optax", "treescope"})
 
 
@@ -52,7 +52,7 @@ def report_health(form: Literal["short", "long", "json"] = "short") -> int:
     """Prints the findings and returns 1 when something is broken, else 0.
 
     Args:
-        form: "short": a few lines and every problem; "full": every finding; "json": every finding as JSON.
+        form: "short": a few lines and every problem; "long": every finding; "json": every finding as JSON.
     """
     checks = list(examine())
     broken = [check for check in checks if check.state == "broken"]

@@ -1,8 +1,8 @@
 """Serialized exported programs with a header that is checked before loading.
 
 The bytes start with the output of `jax.export.Exported.serialize`. `jax.export.deserialize` can read them because it
-ignores bytes after the flatbuffer. Then follow the header as JSON, its length, the SHA-256 of all preceding bytes, and
-the format.
+ignores bytes after the flatbuffer. The header as JSON, its length, the SHA-256 of all preceding bytes, and the format
+follow.
 """
 
 import contextlib

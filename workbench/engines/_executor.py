@@ -365,7 +365,7 @@ def _check_dask(client: Foreign) -> None:
     """Checks that every Dask worker can import this version of the package.
 
     Raises:
-        EngineError: naming the workers that cannot; Dask would resend a task that fails to load forever.
+        EngineError: naming the workers that cannot; if a task fails to load, Dask resends it forever.
     """
     seen = client.__dict__.setdefault("_workbench_checked", set())
     workers = set(client.scheduler_info(n_workers=-1)["workers"])
