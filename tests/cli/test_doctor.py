@@ -77,7 +77,7 @@ def test_doctor_names_another_distribution_that_installs_a_package_of_our_name(q
     monkeypatch.setattr(importlib.metadata, "packages_distributions", lambda: owners)
     assert main(["doctor"]) == 1
     said = capsys.readouterr().out
-    assert "workbench installs files into the package `workbench` too" in said
+    assert "workbench also installs files into the package `workbench`" in said
     assert "pip uninstall workbench && pip install --force-reinstall --no-deps .   (in a clone" in said
 
 

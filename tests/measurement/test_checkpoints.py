@@ -81,7 +81,7 @@ def test_last_round_is_written_although_it_is_between_checkpoints(tmp_path):
 
 
 def test_missing_checkpoint_is_an_error_that_says_where(tmp_path):
-    with pytest.raises(DataError, match=r"asked for the newest round in .*nowhere.*holds rounds none"):
+    with pytest.raises(DataError, match=r"asked for the newest round in .*nowhere.*has rounds none"):
         load_checkpoint(tmp_path / "nowhere", 0)
     assert not (tmp_path / "nowhere").exists()
 
@@ -122,7 +122,7 @@ def test_full_disk_is_noted_and_neither_the_run_nor_the_last_checkpoint_is_lost(
     assert run.status == "finished"
     assert np.asarray(run.state).tolist() == np.asarray(state + 1 + 1 + 1 + 1).tolist()
     assert "checkpoint of round 3 could not be written" in run.problems[0].what
-    assert "that of round 2 is kept" in run.problems[0].what
+    assert "the checkpoint of round 2 is kept" in run.problems[0].what
     finished, loaded, _ = load_checkpoint(tmp_path, state)
     assert finished == 2
     assert np.asarray(loaded).tolist() == np.asarray(state + 1 + 1).tolist()

@@ -375,5 +375,5 @@ def test_events_of_one_instruction_name_keep_the_line_of_their_program(tmp_path)
 
 
 def test_program_that_holds_no_module_is_refused():
-    with pytest.raises(ProfileError, match="program=int, which holds no compiled module"):
+    with pytest.raises(ProfileError, match="program=int, which has no compiled module"):
         open_profile(V6E, 3)

@@ -180,7 +180,7 @@ def test_profiles_cannot_be_changed_behind_a_result():
         (lambda: simulate_round(PROFILES, 1, -1, 1), r"`down_bytes` of shape \(\).*below zero or not finite"),
         (lambda: simulate_round(PROFILES, *WORK, deadline_seconds=0), r"deadline_seconds=0.*pass a positive deadline"),
         (lambda: simulate_round(PROFILES, *WORK, wanted=4), r"wanted=4 for 3 clients.*between 1 and 3"),
-        (lambda: simulate_round(PROFILES, *WORK, selected=[0, 7]), r"does not know \[7\].*numbers from 0 to 2"),
+        (lambda: simulate_round(PROFILES, *WORK, selected=[0, 7]), r"unknown clients \[7\].*numbers from 0 to 2"),
         (lambda: simulate_round(PROFILES, *WORK, selected=[0, 0]), r"selected=\[0, 0\].*takes part once"),
         (
             lambda: simulate_rounds(PROFILES, *WORK, rounds=1, wanted=5),
