@@ -240,7 +240,7 @@ def test_examples_that_do_not_fit_are_refused(examples, fact):
     ("examples", "fact"),
     [
         pytest.param((9, 9, 9, 9), r"is not declared.*examples_per_client=\(counts, 9\)", id="undeclared"),
-        pytest.param(((1, 2, 9, 3), 8), r"has 9 examples for client 2, but the arrays hold 8", id="more than fit"),
+        pytest.param(((1, 2, 9, 3), 8), r"has 9 examples for client 2, but the arrays have 8", id="more than fit"),
     ],
 )
 def test_examples_without_a_declared_number_that_fits_are_refused(examples, fact):

@@ -241,7 +241,7 @@ def test_waiting_for_a_process_that_ended_reports_its_last_words(tmp_path: Path)
 def test_waiting_is_bounded(tmp_path: Path):
     processes = _processes(tmp_path)
     try:
-        with pytest.raises(EngineError, match=r"waited 0 s for the nodes.*Raise `start_seconds`"):
+        with pytest.raises(EngineError, match=r"waited 0 s for the nodes.*Increase `start_seconds`"):
             processes.wait(lambda: None, "the nodes", lambda: None, 0.2)
     finally:
         processes.close()

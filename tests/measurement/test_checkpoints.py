@@ -102,7 +102,7 @@ def test_checkpoint_of_another_shape_is_an_error_that_lists_what_was_tried(tmp_p
 
 def test_resume_that_is_not_wanted_is_an_error(tmp_path):
     run_rounds(count, 0, 2, checkpoint_dir=tmp_path, **quiet)
-    with pytest.raises(MeasureError, match=r"resume=False and checkpoint_dir=.*holds rounds \[1, 2\].*another folder"):
+    with pytest.raises(MeasureError, match=r"resume=False and checkpoint_dir=.*has rounds \[1, 2\].*another folder"):
         Run(count, 0, 4, checkpoint_dir=tmp_path, resume=False, **quiet)
 
 

@@ -1,4 +1,4 @@
-"""Source text of a `SourceLine` where reading is safe, short file names, and libraries.
+"""Source files: safe reading of the text behind a `SourceLine`, short names, and libraries.
 
 File names come from compiled modules and loaded artifacts, so their author chooses the names. The text ends up in pages
 that people share. So only modules that this process has imported and cells of its notebook are read. Other files below

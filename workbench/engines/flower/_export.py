@@ -121,8 +121,8 @@ def _inputs(
     both = [name for name, v, use in pairs if use.clients and (use.server or v in returned)]
     if both:
         message = (
-            f"`Flower.export` was given {_listed(both)}, where the clients read single rows and a server stage (or "
-            "the caller) reads all rows. Client data are not sent to the server: move this work into the client "
+            f"`Flower.export` was given {_listed(both)}, whose rows the clients read and which a server stage (or "
+            "the caller) reads as a whole. Client data are not sent to the server: move this work into the client "
             "function (for a cohort, use `where=` of a reduction instead of `select`), or pass a separate argument to "
             "the server."
         )
