@@ -73,8 +73,9 @@ class Engine(abc.ABC):
                 clients.
             cancel: A `threading.Event`; once it is set the run ends with an `EngineError`.
 
-        Returns: The run record: seconds and bytes per stage and client, and where each client ran. `results` is the
-            return value of `fn`. Tracing and compiling stages counts as `warmup_seconds`.
+        Returns:
+            The run record: seconds and bytes per stage and client, and where each client ran. `results` is the return
+            value of `fn`. Tracing and compiling stages counts as `warmup_seconds`.
 
         Raises:
             ProgramError: if `fn` is not a function.

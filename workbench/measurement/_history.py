@@ -101,7 +101,11 @@ class History(Sequence[RoundRecord]):
 
     @classmethod
     def from_json(cls, text: str) -> "History":
-        """The history that `to_json` wrote."""
+        """Reads a history that `to_json` wrote.
+
+        Raises:
+            DataError: if the text is not a history.
+        """
         try:
             return cls([round_of(plain) for plain in json.loads(text)])
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
