@@ -26,6 +26,7 @@ class MeshEngine(Engine):
     """Runs a program with `workbench.jit`, and returns a run record like other engines.
 
     All stages are compiled into one computation, so the record has no seconds per stage: see `workbench.measure`.
+
     Clients of a `ClientReader` need not fit into the memory of the devices or of this machine. A thread reads batches
     of clients and sends them to the devices while other batches are computed; each batch is then released. Memory use
     is a few batches for any number of clients. Rows that the program keeps for every client are copied to the host.

@@ -52,10 +52,11 @@ class watch_compilations:
     """Watches a block, then prints retraces with their reasons and slow compilations.
 
     If memory runs out in the block, the live arrays are listed, largest first, with the lines that made them and the
-    variables that refer to them. The block itself behaves as without watching: its exceptions propagate, and the
-    watcher raises none. A block watches its own thread or asyncio task; blocks may overlap and nest. Implicit copies
-    between host and devices are not counted: XLA reports them only on the standard error of the process, with
-    `jax.transfer_guard("log")`.
+    variables that refer to them.
+
+    The block itself behaves as without watching: its exceptions propagate, and the watcher raises none. A block watches
+    its own thread or asyncio task; blocks may overlap and nest. Implicit copies between host and devices are not
+    counted: XLA reports them only on the standard error of the process, with `jax.transfer_guard("log")`.
 
     Args:
         slow_seconds: Report compilations slower than this.

@@ -37,9 +37,10 @@ class Flower(Engine):
 
     Arguments `[clients, ...]` are client data: each node reads its rows from its own folder, and messages never contain
     them. Values for later stages of the same client stay at the node. The server receives partial results of
-    reductions, and rows only if the server or the caller reads them: `leaves` of the record lists them. The runtime
-    starts with the first run and serves later runs, until `close`, the end of a `with` block, or the end of this
-    process.
+    reductions, and rows only if the server or the caller reads them: `leaves` of the record lists them.
+
+    The runtime starts with the first run and serves later runs, until `close`, the end of a `with` block, or the end of
+    this process. No part of the runtime outlives this process.
 
     Args (of the constructor):
         runtime: "simulation" is Flower's simulation runtime, in worker processes of Ray. "deployment" is a SuperLink

@@ -62,9 +62,10 @@ class Spark(Engine):
     shuffles by key. Rows that a pass keeps for the clients, such as client state, are checkpointed to Parquet in
     `folder` and read by the next pass. They reach this process only when the server or the caller reads them. Executors
     cache arguments from the second pass on, and compile a stage once per Python process. A task that is computed again,
-    because its executor was lost or slow, gives the same bytes. Workers must be able to import `workbench`. A session
-    that the engine starts listens on the loopback interface only. It ends with `close()`, with the `with` block, or
-    when this process ends or is killed.
+    because its executor was lost or slow, gives the same bytes. Workers must be able to import `workbench`.
+
+    A session that the engine starts listens on the loopback interface only. It ends with `close()`, with the `with`
+    block, or when this process ends or is killed.
 
     Args (of the constructor):
         session: An existing `SparkSession`, or the master of a session that the first run starts: "local[2]", or
