@@ -77,7 +77,7 @@ ASK = """async expression => {
 }"""
 TABS = (
     "Run", "Clients", "Devices", "Program", "Operations", "Mesh", "Source and HLO", "Memory", "Cost", "Sharding",
-    "Time line",
+    "Timeline",
 )  # fmt: skip
 LISTEN, USE = (Path(__file__).with_name(f"endurance_{name}.js").read_text() for name in ("listen", "use"))
 USE = USE[USE.index("async") :].rstrip().rstrip(";")

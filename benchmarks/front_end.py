@@ -75,7 +75,7 @@ def first_paint(browser: Browser) -> Iterator[Row]:
 
 
 def spans(browser: Browser, count: int) -> Iterator[Row]:
-    """The time line of many spans."""
+    """The timeline of many spans."""
     import timeline
 
     page, shown = views.show(browser, workbench_widgets.TimelineView(timeline.run_of(count)))
@@ -84,11 +84,11 @@ def spans(browser: Browser, count: int) -> Iterator[Row]:
     per_second = 1000 / statistics.median(times)
     slow = times[int(0.95 * (len(times) - 1))]
     yield (
-        f"time line, {count:,} spans",
+        f"timeline, {count:,} spans",
         f"{per_second:.0f} frames a second",
         f"95 % below {slow:.0f} ms; limit 30 a second",
     )
-    yield f"time line, {count:,} spans, page opened", f"{shown / 1000:.1f} s", "read and drawn"
+    yield f"timeline, {count:,} spans, page opened", f"{shown / 1000:.1f} s", "read and drawn"
 
 
 def search(browser: Browser, count: int) -> Iterator[Row]:

@@ -2,7 +2,7 @@
 
 Run `python -m benchmarks.reference_sheets FOLDER [PROGRAM...]`; without names, all programs. Text that is drawn smaller
 than 11 pixels is listed. A measured part needs a
-run, so that federated averaging also has a time line, a simulated round and a list of overlaid runs. It needs Chromium
+run, so that federated averaging also has a timeline, a simulated round and a list of overlaid runs. It needs Chromium
 or Chrome.
 """
 

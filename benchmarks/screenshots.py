@@ -28,7 +28,7 @@ from workbench.records.compiled import ProgramRecord
 
 WIDTH, HEIGHT = 1000, 600  # wide enough for two panes, small enough to be read in a column of text
 WIDER = {"operations": 1240}
-PAGES = ("operations", "client", "collective", "memory", "sharding", "time-line")  # the pictures that pages show
+PAGES = ("operations", "client", "collective", "memory", "sharding", "timeline")  # the pictures that pages show
 PROFILE = Path(__file__).parents[1] / "tests" / "recorded" / "tpu_v6e_4chips_host_offload.xplane.pb"
 
 
@@ -108,7 +108,7 @@ def main(folder: Path, *, everything: bool) -> None:
         "clients": ("round", open_tab("Clients")),
         "collective": ("transformer", choose_collective),
         "sharding": ("transformer", choose_kernel),
-        "time-line": ("profile", open_tab("Time line")),
+        "timeline": ("profile", open_tab("Timeline")),
     }
     with contextlib.ExitStack() as stack:
         browser = stack.enter_context(open_browser())

@@ -1,4 +1,4 @@
-"""Frames per second of the time line in a headless browser: `python benchmarks/timeline.py [spans]`.
+"""Frames per second of the timeline in a headless browser: `python benchmarks/timeline.py [spans]`.
 
 Every frame zooms or moves, so that every frame is drawn anew. Software rendering; a real screen is quicker. On a busy
 computer the processor's time per frame (of all processes of the browser) says more than the wall's.

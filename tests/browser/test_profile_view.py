@@ -78,5 +78,5 @@ def test_every_tab_of_a_profile_opens(harness: Harness):
     expect(view.get_by_role("img", name="tpu:0: computing 3 ms, idle 1 ms")).to_be_visible()
     open_tab(view, "Memory")
     expect(view.get_by_role("img", name="HBM on tpu:0: at most 1 MiB")).to_be_visible()
-    open_tab(view, "Time line")
+    open_tab(view, "Timeline")
     expect(view.locator("canvas").first).to_be_visible()

@@ -1,4 +1,4 @@
-"""The time line of a measured run: every device, keys, areas, links to other views, a wheel that is not caught."""
+"""The timeline of a measured run: every device, keys, areas, links to other views, a wheel that is not caught."""
 
 import json
 from pathlib import Path

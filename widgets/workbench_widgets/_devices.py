@@ -35,7 +35,7 @@ class DevicesView(WorkbenchWidget):
 
     Args:
         monitor: Takes the samples in a separate thread.
-        run: A measured run, whose time line per device is shown below.
+        run: A measured run, whose timeline per device is shown below.
     """
 
     view_name = "devices"

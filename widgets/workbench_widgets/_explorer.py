@@ -60,7 +60,7 @@ PARTS = {
         "Devices, mesh axes, and the collectives that join the devices",
     ),
     "clients": Part("Clients", "Every client: examples, FLOPs, bytes, seconds", "when"),
-    "timeline": Part("Time line", "Every measured span of every device, and which device waits for which", "when"),
+    "timeline": Part("Timeline", "Every measured span of every device, and which device waits for which", "when"),
     "run": Part("Run", "Progress, curves over clients, stragglers; pause and stop", "when"),
     "devices": Part("Devices", "Activity of the devices now", "when"),
     "overlay": Part("Runs", "Several runs over one another, with bands over seeds and paired tests", "when"),
@@ -107,7 +107,7 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
         record: The program.
         gradient: A second program to show next to it, for example its `jax.grad`.
         others: The same program for other targets, whose costs are shown next to its own.
-        run: A measured run, which adds measured seconds per client and a time line per device.
+        run: A measured run, which adds measured seconds per client and a timeline per device.
         monitor: A source of device samples, such as `workbench.measurement.watch_devices()`.
         rounds: A run of many rounds, such as `workbench.measurement.Run`: its curves, and its clients round by round.
         timeline: A simulated round, with its stragglers.

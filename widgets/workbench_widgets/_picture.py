@@ -15,7 +15,7 @@ def for_both_widths(record: RunRecord | TimelineRecord) -> list[str]:
 
 
 class PictureView(WorkbenchWidget):
-    """A measured run or a simulated round as a time line, in the colours of the page.
+    """A measured run or a simulated round as a timeline, in the colours of the page.
 
     Args:
         record: The run or the round.
@@ -30,9 +30,9 @@ class PictureView(WorkbenchWidget):
         super().__init__(data={"drawn": drawn, "sentence": sentence}, label=sentence, **values)
 
     def static_svg(self) -> Markup:
-        """The time line."""
+        """The timeline."""
         return self._picture
 
     def text(self) -> str:
-        """The time line in words."""
+        """The timeline in words."""
         return render.text(self.record)

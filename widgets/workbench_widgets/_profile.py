@@ -1,4 +1,4 @@
-"""A recorded profile as tabs: measured call tree, operations under the roofline, devices, time line, memory."""
+"""A recorded profile as tabs: measured call tree, operations under the roofline, devices, timeline, memory."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ TITLES: dict[str, tuple[str, str, Place]] = {
     ),
     "allocators": ("Memory", "Bytes in use over time, as the allocators reported them", "where"),
     "split": ("Devices", "Time of each device: compute, collectives, copies, waiting, idle", "when"),
-    "timeline": ("Time line", "All recorded spans of all devices", "when"),
+    "timeline": ("Timeline", "All recorded spans of all devices", "when"),
 }
 PARTS = ("compute", "collective", "copy", "other", "wait", "idle")
 MOST_OPERATIONS = 20_000
@@ -35,7 +35,7 @@ MOST_POINTS = 30  # of the static picture
 
 
 class ProfileView(WorkbenchWidget):
-    """A recorded profile of other devices, live: call tree, roofline, devices, time line, memory.
+    """A recorded profile of other devices, live: call tree, roofline, devices, timeline, memory.
 
     Args:
         profile: From `workbench.open_profile`.

@@ -1,4 +1,4 @@
-"""The time line: measured spans of a run as columns of numbers, with places in the program."""
+"""The timeline: measured spans of a run as columns of numbers, with places in the program."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence

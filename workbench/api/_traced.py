@@ -76,7 +76,7 @@ class Traced(TracedProgram):
                 `jax.grad(...)`.
             rounds: A `Run`, live or finished: shows its curves, its clients by round, and buttons to pause and stop it.
             monitor: The result of `watch_devices`, for a view of the devices.
-            run: The result of `measure`: shows measured seconds per client and a time line per device.
+            run: The result of `measure`: shows measured seconds per client and a timeline per device.
             timeline: A simulated round, to show stragglers.
             runs: Several runs to compare: a sweep, a comparison of runs, a list of runs, runs by name.
             dock: "right" shows the widget next to the notebook (JupyterLab, with the extension of this package).

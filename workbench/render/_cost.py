@@ -1,4 +1,4 @@
-"""Predicted costs as figures and text: roofline, time line, collective bytes by mesh axis and stage."""
+"""Predicted costs as figures and text: roofline, timeline, collective bytes by mesh axis and stage."""
 
 import math
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Pictures of measured runs: a time line per device, and seconds per stage as text."""
+"""Pictures of measured runs: a timeline per device, and seconds per stage as text."""
 
 import math
 from collections import defaultdict
@@ -33,7 +33,7 @@ Interval = tuple[float, float]
 
 
 def render_run_svg(run: RunRecord, *, width: float = 880, dark: bool | None = None) -> Markup:
-    """A run's time line: one row per device, with compute, communication and waiting.
+    """A run's timeline: one row per device, with compute, communication and waiting.
 
     Args:
         run: A measured run; at most 64 devices are drawn.
@@ -165,7 +165,7 @@ def _parts_of(run: RunRecord) -> dict[str, str]:
 
 
 class Chart:
-    """Rows of bars over one axis of seconds, with a legend above; shared by all time lines.
+    """Rows of bars over one axis of seconds, with a legend above; shared by all timelines.
 
     Args:
         rows: Names of the rows.

@@ -1,4 +1,4 @@
-// What stands beside the time line: facts of a span, sums of an area, shares of every device.
+// What stands beside the timeline: facts of a span, sums of an area, shares of every device.
 import { showDetails } from "../lib/details";
 import { button, h } from "../lib/dom";
 import { formatCount, formatSeconds, formatShare } from "../lib/format";

@@ -1,4 +1,4 @@
-// The time line of a measured run: zoom, walk through spans, select an area.
+// The timeline of a measured run: zoom, walk through spans, select an area.
 import { button, h, keepKeys, menu, replace } from "../lib/dom";
 import { formatCount, formatSeconds, plural } from "../lib/format";
 import { clamp, consume } from "../lib/keyboard";
@@ -181,7 +181,7 @@ class Timeline {
     const { signal } = context;
     canvas.setAttribute(
       "aria-label",
-      `${context.state<string>("sentence")} Time line of ${formatCount(this.scene.columns.start.length)} spans. ${HELP}`,
+      `${context.state<string>("sentence")} Timeline of ${formatCount(this.scene.columns.start.length)} spans. ${HELP}`,
     );
     keepKeys(canvas);
     const watch = new ResizeObserver(() => this.request());
