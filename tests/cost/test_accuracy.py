@@ -7,7 +7,7 @@ from collections import defaultdict
 import pytest
 
 from benchmarks import predictions
-from workbench.cost import accuracy_text, estimate_cost, family_of, known_chip
+from workbench.cost import accuracy_text, error_bar, estimate_cost, family_of, known_chip
 from workbench.cost._accuracy import ACCURACY, accuracy_of
 from workbench.cost._rates import rates_of
 from workbench.inspection import inspect_module
@@ -54,6 +54,14 @@ def test_predictions_of_a_family_state_its_errors():
     assert f"memory ±{row.median:.0%} (at most {row.largest:.0%}, {row.points} points)" in accuracy_text(
         known_chip("v5e")
     )
+
+
+def test_an_error_bar_states_median_and_largest_error_in_percent():
+    row = accuracy_of(known_chip("v5e"), "memory")
+    assert row is not None
+    text = error_bar(known_chip("v5e"), "memory")
+    assert text.startswith(f"±{row.median * 100:.0f} % in the median of {row.points} memory points")
+    assert text.endswith(f"at most {row.largest * 100:.0f} %")
 
 
 def test_errors_are_unknown_without_points():

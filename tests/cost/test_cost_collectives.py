@@ -69,6 +69,24 @@ def test_groups_beyond_the_domain_take_links_and_the_network(kind, inside, betwe
     assert collective_seconds(kind, MEGA, 128, TORUS) == pytest.approx(inside + between)
 
 
+def test_domains_of_one_device_have_the_network_alone():
+    alone = SWITCH.replace(domain=1, dcn_bytes_per_second=1e8)
+    inside = SWITCH.replace(domain=64, dcn_bytes_per_second=1e8)
+    for kind in ("all-gather", "all-reduce"):
+        through = collective_seconds(kind, MEGA, 8, inside, across_slices=True)
+        assert collective_seconds(kind, MEGA, 8, alone) == through
+
+
+def test_pairs_with_fast_links_send_less_through_the_network_than_devices_alone():
+    pairs, alone = (SWITCH.replace(domain=size, dcn_bytes_per_second=1e8) for size in (2, 1))
+    for kind in ("all-gather", "all-reduce", "reduce-scatter"):
+        assert collective_seconds(kind, MEGA, 8, pairs) < collective_seconds(kind, MEGA, 8, alone)
+
+
+def test_nothing_sent_takes_no_time():
+    assert collective_seconds("all-reduce", 0, 4, TORUS) == 0.0
+
+
 def test_mean_over_pods_of_v5e_has_seconds():
     # 35 pods of 16 × 16 chips: 255/256 of a gigabyte twice over 4 × 50 GB/s, 8 + 8 hops, a 256th of it between pods;
     # links and network reach 88 %, and each of the three parts takes 10 µs to start.

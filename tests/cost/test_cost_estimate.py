@@ -107,6 +107,7 @@ def test_collective_bytes_are_by_axis_and_iteration():
 def test_combined_collective_is_shared_by_the_parts_of_its_payload():
     cost = estimate_cost(module([], [collective(("2", "3"), shares={"2": 0.9, "3": 0.1})]))
     assert {s.stage: s.collective_bytes["clients"] for s in cost.stages} == {"2": 1350.0, "3": 150.0}
+    assert "evenly" not in " ".join(cost.assumptions)
 
 
 def test_combined_collective_of_unknown_parts_is_shared_evenly_and_says_so():

@@ -123,6 +123,20 @@ ENTRY %main (a: f32[125]) -> f32[125] {
     assert times[1]["x"].seconds > 5 * times[1]["last"].seconds
 
 
+def test_arguments_come_from_the_cache_that_holds_all_values_of_a_call():
+    text = """HloModule jit_f, is_scheduled=true
+
+ENTRY %main (a: f32[125]) -> f32[250000] {
+  %a = f32[125] parameter(0)
+  %first = f32[125] negate(%a)
+  ROOT %large = f32[250000] broadcast(%first), dimensions={}
+}
+"""
+    fast, slow = rate("elementwise", 1e3, 1e-6), rate("elementwise", 1e6, 1e-2)
+    found = time_module(inspect_module(text, platform="cpu"), MEASURED.replace(rates=(fast, slow)))
+    assert found["first"].seconds == pytest.approx(1e-2 * (1000 / 1e6), rel=0.01)
+
+
 def test_exponentials_of_a_fusion_take_their_own_rate():
     text = """HloModule jit_f, is_scheduled=true
 
