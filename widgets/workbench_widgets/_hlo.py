@@ -116,11 +116,17 @@ def _sentence(record: ProgramRecord) -> str:
     )
 
 
+def _participants(each: CollectiveRecord) -> str:
+    if each.kind == "collective-permute":
+        return f"{_counted(each.groups, 'sender')}, each to one receiver"
+    return f"{_counted(each.groups, 'group')} of {count_text(each.group_size)}"
+
+
 def _collective(each: CollectiveRecord, *, staged: bool) -> dict[str, Any]:
     """Facts of a collective."""
     rows = [
         ["mesh axis", axes_text(each.axes)],
-        ["devices", f"{count_text(each.groups)} group{'s' * (each.groups != 1)} of {count_text(each.group_size)}"],
+        ["devices", _participants(each)],
         ["payload", f"{bytes_text(each.payload_bytes)} per device"],
         ["sent", f"{bytes_text(each.wire_bytes)} by one device in one execution"],
         ["executions", "unknown" if each.executions is None else count_text(each.executions)],

@@ -133,6 +133,7 @@ def _collectives(record: MeshRecord, found: Sequence[CollectiveRecord]) -> list[
             "kind": each.kind,
             "axes": list(each.axes),
             "sent": each.wire_bytes * (each.executions or 1),
+            "pairs": [list(pair) for pair in each.pairs],
         }
         for each in found
         if each.wire_bytes and each.axes and axes.issuperset(each.axes)

@@ -1,5 +1,6 @@
 """The player: a round of a program with its real values, and its collectives step by step."""
 
+from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from workbench.records.compiled import CollectiveRecord, ProgramRecord
@@ -96,13 +97,14 @@ def _stage(stage: PlayedStageRecord) -> dict[str, Any]:
 def _collectives(program: ProgramRecord, first: str) -> list[dict[str, Any]]:
     if program.module is None:
         return []
-    found = [each for each in program.module.collectives if 1 < each.group_size <= MOST_DEVICES]
+    found = [each for each in program.module.collectives if 1 < len(_members(each)) <= MOST_DEVICES]
     in_order = sorted(found, key=lambda each: (each.kind != first, -each.payload_bytes * (each.executions or 1)))
     return [_collective(each, program.mesh) for each in in_order[:MOST_COLLECTIVES]]
 
 
 def _collective(collective: CollectiveRecord, mesh: MeshRecord | None) -> dict[str, Any]:
     axes = " and ".join(collective.axes)
+    members = _members(collective)
     source = collective.sources[0] if collective.sources else None
     over = f" over {axes}" if axes else ""
     return {
@@ -111,14 +113,43 @@ def _collective(collective: CollectiveRecord, mesh: MeshRecord | None) -> dict[s
         "axes": axes,
         "payload_bytes": collective.payload_bytes,
         "devices": _devices(collective, mesh),
-        "groups": collective.groups,
+        "groups": len(_chains(collective.pairs)) if collective.pairs else collective.groups,
+        "pairs": [
+            [members.index(sender), members.index(receiver)]
+            for sender, receiver in collective.pairs
+            if sender in members
+        ],
         "executions": collective.executions,
         "line": None if source is None else source_text(source.file, source.line),
     }
 
 
+def _members(collective: CollectiveRecord) -> list[int]:
+    """Numbers for the devices of the first group; positions in the mesh for the first ring or chain of a permute."""
+    if collective.kind != "collective-permute":
+        return list(range(collective.group_size))
+    return next(iter(_chains(collective.pairs)), [])
+
+
+def _chains(pairs: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """Rings and chains of messages: positions in the order in which the messages connect them."""
+    receivers, senders = dict(pairs), {receiver for _, receiver in pairs}
+    chains: list[list[int]] = []
+    for start in (*(sender for sender in receivers if sender not in senders), *receivers):  # ends of chains first
+        chain: list[int] = []
+        here: int | None = start
+        while here is not None and here not in chain and not any(here in other for other in chains):
+            chain.append(here)
+            here = receivers.get(here)
+        chains += [chain] if chain else []
+    return chains
+
+
 def _devices(collective: CollectiveRecord, mesh: MeshRecord | None) -> list[str]:
     """The first group: devices that differ only in the collective's axes, or numbers if unknown."""
+    if collective.pairs:
+        known = {} if mesh is None else dict(enumerate(mesh.devices))
+        return [f"{known[i].platform}:{known[i].id}" if i in known else f"device {i}" for i in _members(collective)]
     names = [] if mesh is None else [axis.name for axis in mesh.axes]
     numbered = [f"device {place}" for place in range(collective.group_size)]
     if mesh is None or not collective.axes or any(axis not in names for axis in collective.axes):

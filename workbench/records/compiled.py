@@ -104,6 +104,9 @@ class CollectiveRecord(Record):
     # chips along each torus dimension of a group, and whether the ends are wired together;
     # () if coordinates are unknown, or the group is not a box
     torus: tuple[tuple[int, bool], ...] = ()
+    # sender and receiver of each message of a permute, as positions in the mesh;
+    # () for other kinds, an unknown mesh, or more than 256 messages
+    pairs: tuple[tuple[int, int], ...] = ()
     notes: tuple[str, ...] = ()
 
     def by_stage(self) -> dict[str | None, float]:

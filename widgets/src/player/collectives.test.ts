@@ -58,3 +58,17 @@ describe("links", () => {
     expect(stepsOf("all-reduce", "ring", 1, 400)).toEqual([]);
   });
 });
+
+it("a permute sends the messages that the program names, in one step", () => {
+  const steps = stepsOf("collective-permute", "ring", 4, 100, [
+    [0, 2],
+    [2, 1],
+  ]);
+  expect(steps.map((step) => step.map(({ from, to, bytes }) => [from, to, bytes]))).toEqual([
+    [
+      [0, 2, 100],
+      [2, 1, 100],
+    ],
+  ]);
+  expect(holdingsAfter("collective-permute", 4, steps, 1)[1][2]).toEqual(new Set([2]));
+});

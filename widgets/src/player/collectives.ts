@@ -76,8 +76,15 @@ function direct(n: number, bytes: number, chunk: (from: number, to: number) => n
 }
 
 /** The messages of a collective over `n` devices; `payload` is the operand of one device in bytes. */
-export function stepsOf(kind: string, algorithm: Algorithm, n: number, payload: number): Steps {
+export function stepsOf(
+  kind: string,
+  algorithm: Algorithm,
+  n: number,
+  payload: number,
+  pairs: readonly (readonly [number, number])[] = [],
+): Steps {
   if (n < 2) return [];
+  if (pairs.length) return [pairs.map(([from, to]) => ({ from, to, chunk: from, bytes: payload, adds: false }))];
   switch (kind) {
     case "all-reduce":
       return algorithm === "tree"

@@ -33,6 +33,8 @@ interface SentCollective {
   payload_bytes: number;
   devices: readonly string[];
   groups: number;
+  /** Sender and receiver of each message of a permute, as places in `devices`. */
+  pairs: readonly (readonly [number, number])[];
   executions: number | null;
   line: string | null;
 }
@@ -153,7 +155,7 @@ class CollectivePiece implements Piece {
     readonly algorithm: Algorithm,
   ) {
     this.title = sent.label;
-    this.steps = stepsOf(sent.kind, algorithm, sent.devices.length, sent.payload_bytes);
+    this.steps = stepsOf(sent.kind, algorithm, sent.devices.length, sent.payload_bytes, sent.pairs);
     this.chapters = this.steps.map((_, i) => [`step ${i + 1}`, i] as const);
   }
 
@@ -192,13 +194,14 @@ class CollectivePiece implements Piece {
     ];
     if (sent.executions !== null) rows.push(["executions", formatCount(sent.executions)]);
     if (sent.line) rows.push(["source", sent.line]);
-    const text =
-      "Kind, devices and bytes come from the compiled program. The order of the messages is the textbook algorithm: " +
-      "the compiler's own choice is not known, and nothing was timed.";
+    const text = sent.pairs.length
+      ? "Kind, devices, messages and bytes come from the compiled program; nothing was timed."
+      : "Kind, devices and bytes come from the compiled program. The order of the messages is the textbook algorithm: " +
+        "the compiler's own choice is not known, and nothing was timed.";
     showDetails(this.context, pane, {
       title: sent.label,
       kind: "reduce",
-      subtitle: ALGORITHM_WORDS[this.algorithm],
+      subtitle: sent.pairs.length ? "messages of the compiled program" : ALGORITHM_WORDS[this.algorithm],
       blocks: [
         { form: "facts", title: "", rows },
         { form: "note", title: "Sources", text },

@@ -1,6 +1,6 @@
 // Links drawn over the picture of a mesh: what a collective sends over which of them.
 import { replace, s, uniqueId } from "../lib/dom";
-import { formatBytes } from "../lib/format";
+import { formatBytes, plural } from "../lib/format";
 import type { Mesh } from "./mesh-data";
 import { groupsOver, isRing, type Link, ringLinks, routed, type Torus, torusLinks } from "./mesh-links";
 
@@ -10,6 +10,8 @@ export interface Sending {
   axes: readonly string[];
   /** Bytes that one device sends in one call. */
   sent: number;
+  /** Sender and receiver of each message of a permute, as positions in the mesh. */
+  pairs?: readonly (readonly [number, number])[];
 }
 export interface Spot {
   x: number;
@@ -30,12 +32,22 @@ const STUB = 11; // and away from it, where it goes around
 const WIDEST = 4;
 const NONE: Links = { links: [], idle: [], words: "" };
 
+/** The messages of a permute, which the compiled program names one by one. */
+function pairLinks(sending: Sending, pairs: readonly (readonly [number, number])[], torus: Torus | null) {
+  const messages = pairs.map(([from, to]): Link => ({ from, to, bytes: sending.sent, wrap: false }));
+  const words =
+    `${sending.name} over ${sending.axes.join(" and ")}: ${plural(pairs.length, "device")} ` +
+    `${pairs.length === 1 ? "sends" : "send"} ${formatBytes(sending.sent)} each to one other device in one call.`;
+  return { links: torus ? routed(messages, torus) : messages, words };
+}
+
 /** What is drawn for a collective; `torus` where devices are shown at their coordinates. */
 export function linksOf(mesh: Mesh, sending: Sending | null, torus: Torus | null, device: number): Links {
   const count = mesh.ids.length;
   const idle = torus && count <= MOST ? torusLinks(torus) : [];
   if (!sending) return { ...NONE, idle };
   const axes = sending.axes.join(" and ");
+  if (sending.pairs?.length) return { ...pairLinks(sending, sending.pairs, torus), idle };
   if (!isRing(sending.kind)) {
     const words =
       `${sending.name} (${sending.kind}) is not a ring: every device sends ` +

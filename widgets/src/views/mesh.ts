@@ -295,7 +295,9 @@ class MeshPane {
     });
     const cell = (x: number, y: number) => this.grid[y * layout.columns + x] >= 0;
     const columns = Array.from({ length: layout.columns }, (_, x) =>
-      Array.from({ length: layout.rows }, (_y, y) => cell(x, y)).some(Boolean) ? "minmax(64px, 1fr)" : "10px",
+      Array.from({ length: layout.rows }, (_y, y) => cell(x, y)).some(Boolean)
+        ? `minmax(${tight ? 52 : 64}px, 1fr)`
+        : "10px",
     );
     box.style.gridTemplateColumns = columns.join(" ");
     box.append(...this.titles(), ...this.cards);

@@ -28,6 +28,7 @@ _REPLICA_GROUPS = re.compile(
 _PAIRS = re.compile(r'source_target_pairs="?\{(\{.*?\})?\}')
 _STRATEGY = re.compile(r'"strategy":"([^"]+)"')
 _EMITTER = re.compile(r'"emitter":"([^"]+)"')
+_MOST_PAIRS = 256  # of a permute, kept in its record
 _COLORS = re.compile(r"colors:(\d+) phases:(\d+)")
 _KERNEL = re.compile(r'"kernel_strategy":"([^"]+)"')
 _SYNCHRONOUS = re.compile(r'"is_sync":\s*true')  # GPU: start and done without other work between
@@ -144,6 +145,7 @@ class CollectiveReader:
             torus=()
             if self._mesh is None or kind in ("collective-permute", "send", "recv")
             else self._mesh.torus(placed),
+            pairs=_messages(placed) if kind == "collective-permute" else (),
             notes=tuple(notes),
         )
 
@@ -270,6 +272,12 @@ def wire_bytes(kind: str, payload_bytes: int, group_size: int) -> float:
         return float(payload_bytes * (group_size - 1))
     share = payload_bytes * (group_size - 1) / group_size
     return 2 * share if kind == "all-reduce" else share
+
+
+def _messages(pairs: Groups) -> tuple[tuple[int, int], ...]:
+    """Senders and receivers between different devices; nothing for a permute too large to draw."""
+    sent = tuple((pair[0], pair[1]) for pair in pairs if pair[0] != pair[1])
+    return sent if len(sent) <= _MOST_PAIRS else ()
 
 
 def _is_scattered(computation: Computation, instruction: Instruction, group_size: int) -> bool:
