@@ -201,7 +201,7 @@ def ring_attention() -> Call:
 
 
 def pallas_interpret() -> Call:
-    """A matrix product by a Pallas kernel with a grid, interpreted."""
+    """A matrix product in a Pallas kernel with a grid, interpreted."""
     from jax.experimental import pallas as pl
 
     def kernel(x: Any, y: Any, out: Any) -> None:
@@ -383,7 +383,7 @@ def keras_net() -> Call:
 
 
 def numpyro_svi() -> Call:
-    """Numpyro: one step of variational inference of a logistic regression."""
+    """Numpyro: one step of variational inference for a logistic regression."""
     import numpyro
     import numpyro.distributions as dist
     from numpyro.infer import SVI, Trace_ELBO
@@ -405,7 +405,7 @@ def numpyro_svi() -> Call:
 
 
 def blackjax_nuts() -> Call:
-    """Blackjax: one step of the No-U-Turn sampler, loops of unknown length inside."""
+    """Blackjax: one step of the No-U-Turn sampler, with loops of unknown length."""
     import blackjax
 
     def logdensity(x: Any) -> Any:
