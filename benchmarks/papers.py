@@ -647,11 +647,11 @@ def vertical() -> dict:
     return {
         "paper": "Hardy et al., Private federated learning on vertically partitioned data, 2017",
         "link": "https://arxiv.org/abs/1711.10677",
-        "claim": "Clients with different features of the same people learn as accurately as with all features.",
+        "claim": "Clients with different features of the same people learn as accurately as one model with all features.",
         "settings": (
             f"8 × 8 digits, two rows of pixels at each of four clients; softmax regression, {steps} steps of gradient "
             "descent. Partial predictions are summed with new masks in each step, with 16 fractional bits; "
-            "the server has the labels. *As accurately* means: less than half a point lost."
+            "the server holds the labels. *As accurately* means: less than half a point lost."
         ),
         "result": {name: _text(each) for name, each in values.items()} | {"lost (paired)": _text(lost, 4)},
         "verdict": verdict(0.005 - lost),
@@ -747,7 +747,7 @@ def tensor_parallel() -> dict:
         "claim": "On 64 devices a layer in the arrangement [4, 4, 4] is 1.45 × as fast as in [8, 8, 1].",
         "settings": (
             f"MLP layer of {features} features and {tokens} tokens in bfloat16, gradient of all inputs, on 64 "
-            "absent TPU v4 chips. The seconds are predicted, not measured."
+            "TPU v4 chips that are not attached. The seconds are predicted, not measured."
         ),
         "result": {
             name: f"predicted {t:.2f} ms, {s:,.0f} MB sent per chip, peak {m:,.0f} MB"
@@ -758,7 +758,7 @@ def tensor_parallel() -> dict:
         "runs": {name: {"values": values} for name, values in found.items()},
         "deviation": (
             "One compilation for each arrangement, so no interval and no verdict. A TPU torus instead of GPUs in a "
-            "cluster, where links between hosts are slower than inside; the paper times a whole model."
+            "cluster, where links between hosts are slower than links inside a host; the paper times a whole model."
         ),
     }
 
@@ -859,7 +859,7 @@ SHORT = {
 }
 LONG = {
     "holds": "The claim holds here: the interval supports it.",
-    "counted": "The counts are equal to the formula. There is no randomness.",
+    "counted": "The counts match the formula. There is no randomness.",
     "fails": "The claim was **not reproduced** at this size: the interval contradicts it.",
     "agrees": "The predictions agree with the claim, by the rule in the settings. Nothing was measured.",
     "disagrees": "The predictions **disagree** with the claim, by the rule in the settings. Nothing was measured.",

@@ -89,7 +89,7 @@ def _page(
         "paper": paper,
         "link": link,
         "claim": claim,
-        "settings": f"{settings} The seconds are predicted, not measured ([errors of predictions](../predictions.md)). "
+        "settings": f"{settings} The seconds are predicted, not measured ([prediction errors](../predictions.md)). "
         f"The verdict requires {asked}.",
         "result": rows,
         "verdict": "agrees" if agrees else "disagrees",
@@ -200,7 +200,7 @@ def local_sgd() -> dict:
         "1B and 8B parameters.",
         f"Four steps on 8 sequences of 512 tokens for each client, in bfloat16; {', '.join(sizes)} billion parameters. "
         "Each client has 16 TPU v5e chips, which split the model; 1,024 chips are four slices of 256.",
-        ("rounds at most 10 % longer than on 16 chips", worst <= 1.1),
+        ("rounds to be at most 10 % longer than on 16 chips", worst <= 1.1),
         every,
         rows,
         runs,
@@ -216,11 +216,11 @@ def client_memory() -> dict:
     return _page(
         "Rush et al., DrJAX, 2024, section 5",
         "https://arxiv.org/abs/2403.07128",
-        "If many clients share a mesh, the memory of a chip grows only by the clients' data.",
+        "If many clients share a mesh, a chip's memory use grows only by the clients' data.",
         "The 350M model of {doc}`local SGD <local_sgd>` on 64 TPU v5e chips, 4 clients at a time.",
         (
-            "at most 10 % more memory without the arguments for 1,024 clients than for 16, the smallest number with a "
-            "loop",
+            "at most 10 % more memory, not counting the arguments, for 1,024 clients than for 16, the smallest number "
+            "with a loop",
             temporary[1024] <= 1.1 * temporary[16],
         ),
         points.values(),
@@ -279,7 +279,7 @@ def data_centres() -> dict:
         | {"bytes between slices, every step against every 500": f"{between[1] / between[500]:.0f} ×"},
         {"in a step": [list(between), [x / 1e6 for x in between.values()]]},
         ("steps of a round", "MB between slices"),
-        "Quality is on the page of {doc}`DiLoCo <diloco>`. A round of one step represents data parallelism.",
+        "The page {doc}`DiLoCo <diloco>` covers quality. A round of one step represents data parallelism.",
     )
 
 
@@ -333,7 +333,7 @@ def tensor_parallel_sizes() -> dict:
         rows,
         runs,
         ("chips", "predicted seconds of a layer"),
-        "The paper grows the hidden size, too, and times a whole model on GPUs in a cluster.",
+        "The paper also increases the hidden size, and times a whole model on GPUs in a cluster.",
     )
 
 
@@ -504,7 +504,7 @@ def replicas() -> dict:
         "learner on many chips.",
         "GAN: 128 × 128 images, BigGAN's widths, 4 images on each TPU v4 chip, moments of all images. "
         "Learner: 32 unrolls of 20 frames of 72 × 96 on each chip.",
-        ("steps on 512 chips at most 25 % longer than on 8", worst <= 1.25),
+        ("steps on 512 chips to be at most 25 % longer than on 8", worst <= 1.25),
         every,
         rows,
         runs,

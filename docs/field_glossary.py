@@ -8,7 +8,10 @@ TERMS: dict[str, tuple[str, str]] = {
         C + "22-collectives-as-algorithms",
     ),
     "activation": ("A value between layers; stored or recomputed for the backward pass.", C + "23-one-transformer"),
-    "adaptive server": ("A server with Adam, Yogi or Adagrad on the pseudo-gradient.", C + "21-sweeps-and-intervals"),
+    "adaptive server": (
+        "A server that applies Adam, Yogi or Adagrad to the pseudo-gradient.",
+        C + "21-sweeps-and-intervals",
+    ),
     "aggregator": ("A rule that combines the clients' updates: a mean, a median, a clipped sum.", "algorithms"),
     "ahead-of-time compilation": ("Compilation for a machine that is not attached.", "absent-hardware"),
     "asynchronous rounds": (
@@ -89,10 +92,10 @@ TERMS: dict[str, tuple[str, str]] = {
     "hypergradient": ("Derivative of a training run with respect to a learning rate or weight.", C + "11-self-tuning"),
     "importance sampling": ("Sampling some items more often, with smaller weights.", C + "17-actor-learner"),
     "KV cache": ("Keys and values of earlier tokens, kept during inference.", ""),
-    "LiRA": ("Membership attack by likelihood ratios of shadow models.", C + "24-attacks-and-privacy"),
+    "LiRA": ("Membership attack based on likelihood ratios from shadow models.", C + "24-attacks-and-privacy"),
     "local differential privacy": ("Every client adds enough noise to its own message.", C + "24-attacks-and-privacy"),
     "local steps": ("Optimiser steps of a client within a round.", C + "08-fedavg-on-real-data"),
-    "LoRA": ("Low-rank adapters of a frozen model.", "algorithms"),
+    "LoRA": ("Low-rank adapters for a frozen model.", "algorithms"),
     "MAML": ("Training initial parameters that adapt well in a few steps.", C + "25-personalisation"),
     "membership inference": ("Guessing whether an example was used in training.", C + "24-attacks-and-privacy"),
     "micro-batch": ("A part of the batch that flows through a pipeline alone.", C + "23-one-transformer"),
@@ -135,7 +138,7 @@ TERMS: dict[str, tuple[str, str]] = {
     ),
     "SPMD": ("One program for all devices, each with its own data.", C + "05-reading-the-hlo"),
     "staleness": ("Server steps since a client received its parameters.", C + "20-a-hundred-million-phones"),
-    "SUMMA": ("Matrix product by panels along rows and columns of a grid.", C + "14-summa"),
+    "SUMMA": ("Matrix product computed by panels along the rows and columns of a grid.", C + "14-summa"),
     "synchronous batch norm": ("Batch normalisation with moments over all replicas.", C + "15-replicas"),
     "tensor parallelism": ("Matrices are split; partial products are summed.", C + "23-one-transformer"),
     "total variation distance": (
