@@ -26,10 +26,10 @@ FIGURES = {
 _PACKAGES = ("jax", "flax", "optax", "equinox", "dm-haiku", "keras", "numpyro", "blackjax")
 _HEAD = """# Attribution of figures to source lines
 
-Every figure of the call tree (`inspect(fn)(*args).call_tree`) is assigned to a line of your own code, and to a function
-or module. The table gives, for programs of published libraries, the share of each figure that could be assigned. The
-first number is the share on a line of the user's code, and the second number is the share in a function or module. The
-number in brackets is the inferred part of the first number. "–": the program has no such figure.
+Every figure of the call tree (`inspect(fn)(*args).call_tree`) is assigned to a line of your own code, and to a
+function or module. The table gives, for programs that use published libraries, the share of each figure that could be
+assigned. The first number is the share on a line of the user's code, and the second number is the share in a function
+or module. The number in brackets is the inferred part of the first number. "–": the program has no such figure.
 `python -m benchmarks.attribution --write docs/attribution.md` writes this page.
 
 A figure counts as attributed if the compiled instruction has a Python call path. If the compiler dropped this path,

@@ -647,7 +647,7 @@ def vertical() -> dict:
     return {
         "paper": "Hardy et al., Private federated learning on vertically partitioned data, 2017",
         "link": "https://arxiv.org/abs/1711.10677",
-        "claim": "Clients with different features of the same people learn as accurately as one model with all features.",
+        "claim": "Clients with different features of the same people learn as accurately as a model with all features.",
         "settings": (
             f"8 × 8 digits, two rows of pixels at each of four clients; softmax regression, {steps} steps of gradient "
             "descent. Partial predictions are summed with new masks in each step, with 16 fractional bits; "

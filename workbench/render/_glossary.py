@@ -41,7 +41,7 @@ GLOSSARY = {
     "host": "One computer with some of the devices.",
     "torus coordinates": "Place of a TPU chip in its torus, a grid whose opposite edges are wired together.",
     "spec": "Mesh axes that shard each dimension of an array. A dash marks a dimension that is not sharded.",
-    "propagation": "The compiler's choice of a sharding for every value, derived step by step from the shardings that you gave.",
+    "propagation": "The compiler's choice of a sharding for every value, derived step by step from your shardings.",
     "sharding rule": "Which dimensions of an operation's operands and results go together, as in an einsum.",
     "what if": "The program lowered with other shardings and compared with the original. Nothing runs.",
     "examples": "The true number of training examples that a client holds, without padding.",
