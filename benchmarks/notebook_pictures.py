@@ -25,10 +25,10 @@ NOTEBOOKS = PAGE.parents[1] / "notebooks"
 WIDTH = 560
 OPENING = """# The course
 
-Each notebook asks one question, builds the idea before it calls the library, says what to see in each figure, and ends
-with exercises that check themselves: `wb.course.check("09.2", answer)` grades values, and also the plan and the bytes
-of a program. `workbench lab` opens the course in JupyterLab. For teaching with it, see
-[For lecturers](teaching/index.md); for claims of papers, the [gallery](gallery/index.md).
+Each notebook asks one question, builds the idea before it calls the library, explains what to see in each figure, and
+ends with exercises that check themselves: `wb.course.check("09.2", answer)` grades values, and also a program's plan
+and bytes. `workbench lab` opens the course in JupyterLab. For teaching with it, see [For lecturers](teaching/index.md);
+for claims of papers, the [gallery](gallery/index.md).
 
 {count} notebooks, {exercises} exercises, {hours:.0f} hours. The map shows what each notebook builds on; click a box to
 open it.
