@@ -14,16 +14,16 @@ from workbench.primitives import broadcast, program, reduce_by_key, reduce_weigh
 class Aggregator(NamedTuple):
     """A stateful reduction, analogous to `optax.GradientTransformation`.
 
-    Both functions run inside a program. Clients of weight 0 are absent from the round.
+    Both functions run inside a program. Clients with weight 0 are absent from the round.
 
     Attributes:
         name: Name of the aggregator.
-        init: `init(params)` makes the state before the first round.
+        init: `init(params)` returns the state before the first round.
         combine: `combine(update, weight, state)` takes one update per client (leaves `[clients, ...]`) and one weight
             per client, and returns one update at the server and the next state.
         bounded: Whether a client adds at most the norm of its own update to the sum, independent of the other clients.
             `gaussian_mean` requires this of its inner aggregator.
-        per_client: Whether the state has a row for each client, such as the part of its update that was not sent.
+        per_client: Whether the state has a row for each client, such as the unsent part of that client's update.
     """
 
     name: str
@@ -55,9 +55,9 @@ def _weighted(update: ClientParams, weight: Weights, state: PyTree[Array]) -> tu
 def gather_rows(rows: PyTree[Array], clients: int) -> PyTree[Array]:
     """Gathers every client's value at the server, `[clients, ...]`.
 
-    Use it for reductions that are not sums, such as a median. It is a sum by key with one key per client. Each client
-    sends as many bytes as for a mean. The server keeps all values, and communication between devices costs `clients`
-    times as much.
+    Use it for reductions that are not sums, such as a median. The gather is a sum by key with one key per client. Each
+    client sends as many bytes as for a mean. The server stores all values, and communication between devices costs
+    `clients` times as much.
     """
     return reduce_by_key(rows, jnp.arange(clients, dtype=jnp.int32), clients)
 

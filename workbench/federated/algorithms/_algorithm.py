@@ -25,13 +25,13 @@ class Algorithm:
 
     Attributes:
         name: Name of the algorithm.
-        init: `init(params)` makes the state before the first round.
+        init: `init(params)` returns the state before the first round.
         round: `round(state, client_batches)` returns the next state and metrics, a dictionary of arrays.
         params_of: `params_of(state)` returns the parameters learned so far.
-        personalize: `personalize(state, client_batches)` returns parameters for every client, leaves `[clients, ...]`;
-            None for algorithms that learn one model for all.
-        part_of: `part_of(population)` returns the algorithm for a cohort out of `population` clients. None if a round
-            does not depend on the size of the population.
+        personalize: `personalize(state, client_batches)` returns parameters for every client (leaves `[clients, ...]`);
+            None for algorithms that learn one model for all clients.
+        part_of: `part_of(population)` returns the algorithm for a cohort drawn from `population` clients. None if a
+            round does not depend on the population size.
     """
 
     name: str
@@ -53,7 +53,7 @@ class ServerState(NamedTuple):
 def with_server_optimizer(
     optimizer: optax.GradientTransformation, aggregator: Aggregator, clients: int
 ) -> Callable[[Params], ServerState]:
-    """Makes `init` for algorithms with parameters and an optimiser at the server."""
+    """Makes `init` for algorithms whose server has parameters and an optimiser."""
 
     @program(clients=clients)
     def init(params: Params) -> ServerState:
@@ -68,10 +68,10 @@ def server_step(
     """Applies the server's optimiser to the clients' mean update.
 
     Args:
-        optimizer: Optimiser of the server; `optax.sgd(1.0)` adds the update unchanged.
+        optimizer: The server's optimiser; `optax.sgd(1.0)` adds the update unchanged.
         state: Before.
-        update: Mean over the clients of (parameters after local training − before).
-        aggregation: New state of the aggregator.
+        update: Mean over the clients of the parameters after local training minus the parameters before.
+        aggregation: The aggregator's new state.
 
     References:
         Reddi et al., ICLR 2021, Algorithm 1: −update is a pseudo-gradient.
@@ -83,8 +83,8 @@ def server_step(
 def optimizer_step(
     optimizer: optax.GradientTransformation, gradient: Params, optimizer_state: PyTree[Array], params: Params
 ) -> tuple[Params, Any]:
-    """Returns the parameters and the optimiser's state after one step."""
-    # Optax 0.2 raises a float to the power of an int32 count, which JAX's strict promotion refuses.
+    """Returns the parameters and the optimiser state after one step."""
+    # Optax 0.2 raises a float to the power of an int32 count, which JAX's strict promotion rejects.
     with jax.numpy_dtype_promotion("standard"):
         updates, optimizer_state = optimizer.update(gradient, optimizer_state, params)
         return optax.apply_updates(params, updates), optimizer_state

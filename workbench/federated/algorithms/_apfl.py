@@ -37,14 +37,14 @@ def apfl(
     adaptive: bool = False,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
-    """Mixes α of each client's own parameters with 1 − α of the shared ones (APFL).
+    """Mixes each client's own parameters, weight α, with the shared ones, weight 1 − α (APFL).
 
-    Moves the same bytes as `fedavg`; a client's own parameters are never sent.
+    Moves the same bytes as `fedavg`; a client's personal parameters are never sent.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
-        clients: Number of clients. Clients of weight 0 are absent from a round and keep their state.
-        learning_rate: Learning rate of all local steps.
+        clients: Number of clients. Clients with weight 0 are absent from a round and keep their state.
+        learning_rate: Learning rate for all local steps.
         mixing: Initial α, from 0 (federated averaging) to 1 (each client trains alone).
         adaptive: Whether each client also takes one gradient step on its α per round.
         aggregator: As in `fedavg`.

@@ -34,27 +34,27 @@ def buffered_fedavg(
 ) -> Algorithm:
     """Federated averaging whose server takes one step per buffer of results.
 
-    `fedbuff` follows a fixed set of clients. Here each buffer may have different clients, and the server keeps its
-    latest versions of the parameters.
+    `fedbuff` follows a fixed set of clients. Here each buffer may contain different clients, and the server keeps the
+    latest versions of its parameters.
 
     The update of a client that started `s` server steps ago is scaled by `(1 + s) ** -exponent`. The program trains the
     clients of a buffer together, each from the version that it started with. In a real system each client receives only
-    one version, so read a client's bytes from the plan of `fedavg`.
+    one version, so read a client's bytes from a plan of `fedavg`.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
-        clients: Results in the buffer.
-        client_optimizer: Optimiser of the clients.
+        clients: Number of results in the buffer.
+        client_optimizer: The clients' optimiser.
         server_optimizer: Takes the mean update as a pseudo-gradient. Default: `optax.sgd(1.0)`.
         versions: Number of versions that the server keeps. Clients with an older version count as if they had started
             from the oldest version kept.
-        exponent: Discount of stale results; 0 gives all results the same weight.
+        exponent: Discount exponent for stale results; 0 gives all results the same weight.
         aggregator: As in `fedavg`.
 
     Returns:
         The algorithm. Its round takes batches `[clients, steps, ...]`, a dictionary with `staleness` `[clients]`
         (integers; `population.train` adds them) and optionally `weight`. It returns the metrics `loss` and `staleness`,
-        the weighted means.
+        both weighted means.
 
     Example:
         >>> sgd = optax.sgd(0.5)
@@ -66,7 +66,7 @@ def buffered_fedavg(
 
     References:
         Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", AISTATS 2022 (arXiv 2106.06639),
-        Algorithm 1; the scale is that of its section 5.
+        Algorithm 1; the scale is from its section 5.
     """
     server = optax.sgd(1.0) if server_optimizer is None else server_optimizer
     combiner = weighted_mean() if aggregator is None else aggregator

@@ -17,11 +17,11 @@ from workbench.primitives import broadcast, map_fn, reduce_weighted_mean
 def krum(byzantine: int, *, chosen: int = 1) -> Aggregator:
     """Selects the update closest to its neighbours, or averages several (Multi-Krum).
 
-    The score of a client is the sum of the squared distances to its `present − byzantine − 2` nearest others. Moves
-    every client's update to the server, where all pairs are compared. All present clients count equally.
+    The score of a client is the sum of the squared distances to its `present − byzantine − 2` nearest neighbours. Moves
+    every client's update to the server, which compares all pairs. All present clients count equally.
 
     Args:
-        byzantine: f, the number of clients that may be wrong. The guarantee requires 2 f + 2 < present clients.
+        byzantine: f, the maximum number of Byzantine clients. The guarantee requires 2 f + 2 < present clients.
         chosen: m, the number of lowest-score updates to average (Multi-Krum).
 
     Raises:
@@ -59,7 +59,7 @@ def bulyan(byzantine: int) -> Aggregator:
     client's update to the server. All present clients count equally.
 
     Args:
-        byzantine: f, the number of clients that may be wrong. The guarantee requires 4 f + 3 present clients.
+        byzantine: f, the maximum number of Byzantine clients. The guarantee requires at least 4 f + 3 present clients.
 
     Raises:
         ProgramError: if there are fewer clients than the guarantee requires.
@@ -105,9 +105,9 @@ def bulyan(byzantine: int) -> Aggregator:
 def geometric_median(*, iterations: int = 8, smoothing: float = 1e-6) -> Aggregator:
     """Computes the weighted geometric median of the updates without gathering them.
 
-    Each iteration broadcasts the current point and computes one weighted mean. It needs sums only, as secure
-    aggregation provides, and moves the bytes of `iterations + 1` means. The result is robust while wrong clients have
-    less than half of the weight.
+    Each iteration broadcasts the current point and computes one weighted mean. It needs only sums, which secure
+    aggregation can provide, and moves as many bytes as `iterations + 1` means. The result is robust as long as
+    Byzantine clients have less than half of the total weight.
 
     Args:
         iterations: Number of iterations of the smoothed Weiszfeld algorithm, starting from the mean.
@@ -128,7 +128,7 @@ def geometric_median(*, iterations: int = 8, smoothing: float = 1e-6) -> Aggrega
     def nearness(row: object, point: object, weight: jax.Array) -> jax.Array:
         squares = [((a - b) ** 2).sum() for a, b in zip(jax.tree.leaves(row), jax.tree.leaves(point), strict=True)]
         total = sum(squares[1:], squares[0])
-        distance = jnp.sqrt(jnp.maximum(total, jnp.full_like(total, smoothing**2)))  # sqrt has no slope at 0
+        distance = jnp.sqrt(jnp.maximum(total, jnp.full_like(total, smoothing**2)))  # sqrt has no derivative at 0
         return weight / distance.astype(weight.dtype)
 
     def combine(update: ClientParams, weight: Weights, state: PyTree[Array]) -> tuple[Params, Any]:
@@ -151,7 +151,7 @@ def _check(name: str, clients: int, byzantine: int, needed: int, rule: str) -> N
 
 
 def _flat_rows(update: PyTree[Array], weight: jax.Array) -> tuple[jax.Array, jax.Array, Any]:
-    """Gathers updates as `[clients, size]`, with presence and `unravel`."""
+    """Gathers updates as `[clients, size]`; also returns client presence and `unravel`."""
     clients = weight.shape[0]
     rows, present = gather_rows((update, weight > 0), clients)
     _, unravel = ravel_pytree(jax.tree.map(lambda x: x[0], rows))
@@ -160,12 +160,13 @@ def _flat_rows(update: PyTree[Array], weight: jax.Array) -> tuple[jax.Array, jax
 
 
 def _squared_distances(rows: jax.Array) -> jax.Array:
-    # Differences, not a Gram matrix: near neighbours of long vectors would cancel.
+    # Use differences, not a Gram matrix: for long vectors that are close together, the Gram matrix loses precision by
+    # cancellation.
     return jax.lax.map(lambda row: ((rows - row[None, :]) ** 2).sum(-1), rows)
 
 
 def _scores(distances: jax.Array, present: jax.Array, byzantine: int) -> jax.Array:
-    """Computes Krum's score of present clients; infinity for absent clients."""
+    """Computes the Krum scores of present clients; infinity for absent clients."""
     clients = len(present)
     others = present[None, :] & present[:, None] & ~jnp.eye(clients, dtype=bool)
     near = jnp.sort(jnp.where(others, distances, jnp.full_like(distances, jnp.inf)), axis=1)

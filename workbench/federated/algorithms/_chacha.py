@@ -1,4 +1,4 @@
-"""The key stream of ChaCha20 as JAX operations, so that masks are made on the device."""
+"""The ChaCha20 key stream as JAX operations, so that masks are generated on the device."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ def chacha20_words(
     """Computes the first words of a key's stream.
 
     Args:
-        key: 256 bits as little-endian words. Use a pair of key and nonce for one purpose only.
+        key: 256 bits as little-endian words. Use each key and nonce pair for one purpose only.
         words: Number of words.
         nonce: First word of the nonce; the other two are 0.
 

@@ -13,19 +13,21 @@ from workbench.primitives import broadcast, map_fn, program
 def encode_blocks(a: Float[Array, " rows k"], *, workers: int, needed: int) -> Float[Array, " workers block k"]:
     """Encodes the row blocks of a matrix, one mixture per worker.
 
-    This is a maximum distance separable code. The first `needed` workers get the blocks themselves, the other workers
-    random mixtures of all blocks. With probability one, the results of any `needed` workers determine the product.
+    This is a maximum distance separable code. The first `needed` workers get the blocks themselves; the other workers
+    get random mixtures of all blocks. With probability one, the results of any `needed` workers determine the product.
 
     Args:
-        a: The matrix of floats or complex numbers; its rows are a multiple of `needed`.
+        a: A matrix of floats or complex numbers; its number of rows is a multiple of `needed`.
         workers: n, the number of workers.
         needed: k, the number of workers that suffice.
 
     Returns:
-        One block for each worker, `[workers, rows / needed, k]`, at least float32: decoding amplifies rounding errors.
+        One block for each worker, `[workers, rows / needed, k]`, at least float32, because decoding amplifies rounding
+        errors.
 
     Raises:
-        ProgramError: for integers and booleans, for more needed workers than workers, or for rows that do not divide.
+        ProgramError: if `a` has integers or booleans, if `needed` is larger than `workers`, or if the rows do not
+            divide evenly.
 
     Example:
         >>> encode_blocks(jnp.eye(4), workers=3, needed=2).shape
@@ -52,7 +54,7 @@ def coded_matmul(
 ) -> Float[Array, " rows m"]:
     """Computes A x from the workers that finished; other workers are never read.
 
-    Moves x to every worker, and a block of the product back from each.
+    Sends x to every worker and receives one block of the product from each.
 
     Args:
         coded: The workers' blocks, from `encode_blocks`.
@@ -91,13 +93,13 @@ def coded_matmul(
 def decode_blocks(
     answers: Float[Array, " workers block m"], finished: Bool[Array, " workers"] | None = None, *, needed: int
 ) -> Float[Array, " rows m"]:
-    """Decodes the product of the whole matrix from any `needed` answers of workers.
+    """Decodes the product of the whole matrix from the answers of any `needed` workers.
 
     An engine with a quorum can compute the answers: `Executor(pool, clients_per_task=1, quorum=needed)` runs a program
-    of one `map_fn`, cancels the tasks of late workers, and leaves NaN in their rows.
+    with one `map_fn`, cancels the tasks of late workers, and leaves NaN in their rows.
 
     Args:
-        answers: Product of each worker's block, from `encode_blocks`, with the same matrix.
+        answers: Each worker's product: its block from `encode_blocks` times the same matrix.
         finished: Workers that answered; the first `needed` of them are used. Default: workers whose answers have no
             NaN.
         needed: k, as in `encode_blocks`.
@@ -120,7 +122,7 @@ def decode_blocks(
     answers = _wide("decode_blocks", "answers", answers)
     if finished is None:
         finished = ~jnp.isnan(answers).any(axis=(1, 2))
-    # A stable sort puts the workers that finished first, in the order of their numbers.
+    # A stable sort puts the finished workers first, in the order of their numbers.
     chosen = jnp.argsort(~finished, stable=True)[:needed]
     mixtures = jnp.asarray(_generator(len(answers), needed), answers.dtype)[chosen]
     rows = jnp.where(finished[chosen][:, None, None], answers[chosen], jnp.nan)
@@ -146,10 +148,10 @@ def _generator(workers: int, needed: int) -> np.ndarray:
 
 
 def expected_latency(workers: int, needed: int, *, rate: float = 1.0) -> float:
-    """Expected wait for the fastest `needed` of `workers`, each with 1 / `needed` of the work.
+    """Expected wait for the fastest `needed` of `workers`, each doing 1 / `needed` of the work.
 
-    One worker needs a time of 1 + Exp(`rate`) for the whole work, and a proportional part of that time for a part of
-    the work. Without a code all workers are needed: `expected_latency(n, n)`.
+    One worker needs a time of 1 + Exp(`rate`) for the whole job, and a proportional share of that time for a share of
+    the job. Without a code all workers are needed: `expected_latency(n, n)`.
 
     Args:
         workers: n.
@@ -157,7 +159,7 @@ def expected_latency(workers: int, needed: int, *, rate: float = 1.0) -> float:
         rate: μ, the rate of the exponential part; a small rate means heavy straggling.
 
     Returns:
-        (1 + (Hₙ − Hₙ₋ₖ) / μ) / k, with the harmonic numbers Hₙ; in units of the least time of the whole work.
+        (1 + (Hₙ − Hₙ₋ₖ) / μ) / k, with the harmonic numbers Hₙ; in units of the minimum time for the whole job.
 
     Example:
         >>> round(expected_latency(2, 2), 4), round(expected_latency(2, 1), 4)  # both halves, or either whole
@@ -171,7 +173,7 @@ def expected_latency(workers: int, needed: int, *, rate: float = 1.0) -> float:
 
 
 def best_needed(workers: int, *, rate: float = 1.0) -> int:
-    """The number k of needed workers with the least `expected_latency`.
+    """The number k of needed workers that minimizes `expected_latency`.
 
     Example:
         >>> best_needed(100)  # for many workers (1 + 1 / W₋₁(−e⁻²)) n = 0.682 n
@@ -192,5 +194,5 @@ def simulate_latency(
         (5,)
     """
     seconds = (1 + jax.random.exponential(key, (trials, workers)) / rate) / needed
-    # With an array index, JAX does not recompile for every `needed`.
+    # With an array as index, JAX does not recompile for every `needed`.
     return jnp.sort(seconds, axis=1)[:, jnp.int32(needed - 1)]

@@ -1,4 +1,4 @@
-"""Coded shuffling: cached rows make one message useful to several workers."""
+"""Coded shuffling: with cached rows, one message serves several workers."""
 
 import itertools
 import math
@@ -33,19 +33,19 @@ class ShufflePlan(NamedTuple):
 def plan_shuffle(rows: int, workers: int, cached: int, *, balanced: bool = False, seed: int = 0) -> ShufflePlan:
     """Draws a shuffle of rows among workers, and plans its coded messages.
 
-    A message to a group of workers is the sum of one wanted row per worker. All other workers of the group have that
+    A message to a group of workers is the sum of one wanted row per worker. All other workers in the group have that
     row in their caches.
 
     Args:
         rows: q, a multiple of `workers`.
         workers: n.
-        cached: s, number of rows in each worker's cache: the rows of its batch, and random other rows.
+        cached: s, number of rows in each worker's cache: the rows of its batch, and other random rows.
         balanced: Whether every row is in exactly t = s n / q caches (t must be a whole number), and every group of t
-            workers shares equally many rows. Each message then serves t + 1 workers.
-        seed: Seed of the caches and of the new order.
+            workers shares the same number of rows. Each message then serves t + 1 workers.
+        seed: Seed for the caches and the new order.
 
     Raises:
-        ProgramError: if the rows do not divide, or a cache is smaller than a batch or larger than the data.
+        ProgramError: if the rows do not divide evenly, or a cache is smaller than a batch or larger than the data.
 
     Example:
         >>> plan = plan_shuffle(400, 4, 200)
@@ -87,7 +87,7 @@ def _fill(own: np.ndarray, rows: int, cached: int, random: np.random.Generator) 
 
 
 def _balanced_caches(before: np.ndarray, cached: int, rows: int) -> np.ndarray:
-    """Fills caches by giving the rows of each batch to groups of other workers in turn."""
+    """Fills caches by assigning the rows of each batch to groups of other workers in turn."""
     workers, batch = before.shape
     copies = cached * workers // rows
     if cached * workers % rows or batch % math.comb(workers - 1, copies - 1):
@@ -117,8 +117,8 @@ def _columns(queue: dict[int, list[int]], workers: int) -> list[list[int]]:
 def coded_shuffle(plan: ShufflePlan, data: UInt32[Array, " rows width"]) -> UInt32[Array, " workers batch width"]:
     """Sends the messages of a plan and decodes every worker's new batch.
 
-    A message is the exclusive or of its rows. A worker removes its cached rows by a second exclusive or. Broadcasts
-    every message once to all workers.
+    A message is the XOR of its rows. A worker removes its cached rows by a second XOR. Broadcasts every message once to
+    all workers.
 
     Args:
         plan: From `plan_shuffle`.
@@ -154,7 +154,7 @@ def coded_shuffle(plan: ShufflePlan, data: UInt32[Array, " rows width"]) -> UInt
 def _reading_tables(plan: ShufflePlan) -> tuple[np.ndarray, np.ndarray]:
     """Finds each wanted row's message (−1: none) and the cached rows to remove (−1: none).
 
-    A row that is already cached has no message; removing it from an empty message gives the row itself.
+    A row that is already cached has no message; removing it from an empty message yields the row itself.
     """
     workers, batch = plan.batches.shape
     sources = np.full((workers, batch), -1, np.int32)
@@ -205,7 +205,7 @@ def shuffle_messages(
     uncoded, held = rows * (1 - share), (share - 1 / workers) / (1 - 1 / workers)
     if balanced:
         return uncoded, uncoded / (share * workers + 1) * to_all
-    if held == 0:  # caches contain the batch only: each row is at one worker, so a message serves two workers
+    if held == 0:  # caches contain only the batch: each row is at one worker, so a message serves two workers
         return uncoded, uncoded / 2 * to_all
     missing = 1 - held
     factor = missing ** (workers + 1) + (workers - 1) * held * missing - missing**2

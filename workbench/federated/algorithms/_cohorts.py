@@ -1,4 +1,4 @@
-"""Rounds of sampled cohorts; a client's state follows the client, not its slot."""
+"""Rounds with sampled cohorts; a client's state follows the client, not its slot."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,14 +16,14 @@ from workbench.primitives import map_fn, program, select
 def in_cohorts(make: Callable[[int], Algorithm], *, clients: int, cohort: int) -> Algorithm:
     """Makes an algorithm that trains a cohort per round and keeps state for all clients.
 
-    A round selects the rows of the cohort's clients, runs the algorithm for `cohort` clients, and returns the rows to
-    these clients. All other clients keep their rows. Compute and memory of the batches grow with the cohort; only the
-    state grows with the number of clients. `select` moves rows between devices, so a plan lists the rows of the
-    cohort's state as read by the server.
+    A round selects the state rows of the cohort's clients, runs the algorithm for `cohort` clients, and writes the rows
+    back. All other clients keep their rows. The compute and memory for batches grow with the cohort; only the state
+    grows with the number of clients. `select` moves rows between devices, so a plan lists the rows of the cohort's
+    state as read by the server.
 
     Args:
-        make: `make(clients)` returns the algorithm for that many clients.
-        clients: Number of all clients.
+        make: `make(clients)` returns the algorithm for this number of clients.
+        clients: Total number of clients.
         cohort: Number of clients in a round.
 
     Returns:

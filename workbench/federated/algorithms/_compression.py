@@ -1,4 +1,4 @@
-"""Compressed means: only the largest entries, or all entries in few bits."""
+"""Compressed means that send only the largest entries, or all entries in a few bits."""
 
 import math
 from typing import Any
@@ -16,13 +16,13 @@ from workbench.primitives import broadcast, map_fn, program, reduce_by_key, redu
 
 
 def top_k_mean(fraction: float, *, memory: bool = True) -> Aggregator:
-    """Averages each client's largest entries, sent as pairs of position and value.
+    """Averages each client's largest entries, sent as position-value pairs.
 
-    A pair takes twice the bytes of a value, so a fraction of 0.1 moves a fifth of the bytes. The plan shows them: the
-    reduction is a `reduce_by_key`, whose keys are the positions.
+    A pair takes twice the bytes of a value, so a fraction of 0.1 moves a fifth of the bytes. The plan shows the pairs:
+    the reduction is a `reduce_by_key` whose keys are the positions.
 
     Args:
-        fraction: Share of all parameters that is sent (rounded up), above 0 and up to 1.
+        fraction: Share of all parameters to send (rounded up), above 0 and up to 1.
         memory: Whether a client adds the unsent part to its next update (error feedback).
 
     Raises:
@@ -77,12 +77,12 @@ def quantized_mean(bits: int = 8, *, seed: int = 0) -> Aggregator:
 
     Packed words are added directly, so an all-reduce also moves packed words. Each number therefore has room for the
     sum over all clients, `bits + log2(clients)` bits. The scale of an array is its largest entry at any client, found
-    by a `reduce_max` of one number. Rounding is stochastic, so that the mean is unbiased. Derivatives treat rounding as
-    the identity.
+    by a `reduce_max` of a single number. Rounding is stochastic, so that the mean is unbiased. Derivatives treat
+    rounding as the identity.
 
     Args:
         bits: Bits of each number, 2 to 16.
-        seed: Seed of the rounding in all rounds.
+        seed: Seed for the rounding in all rounds.
 
     Raises:
         ProgramError: if `bits` is out of range, or the sum over this many clients does not fit into 32 bits.
@@ -96,7 +96,7 @@ def quantized_mean(bits: int = 8, *, seed: int = 0) -> Aggregator:
 
     References:
         Alistarh et al., "QSGD", NeurIPS 2017 (arXiv 1610.02132), equation 1; Mishchenko et al., "IntSGD", ICLR 2022
-        (arXiv 2102.08374), Algorithm 1: one scale for all, so that the integers can be added.
+        (arXiv 2102.08374), Algorithm 1: one scale for all clients, so that the integers can be added.
     """
     if not 2 <= bits <= 16:
         message = (

@@ -16,7 +16,7 @@ from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mea
 
 
 class DilocoState(NamedTuple):
-    """State of the server, with every replica's inner optimizer, which continues between rounds."""
+    """Server state, with every replica's inner optimizer state, which is kept between rounds."""
 
     server: ServerState
     inner: PyTree[Array]
@@ -28,7 +28,7 @@ class DilocoState(NamedTuple):
 
 
 def outer_nesterov() -> optax.GradientTransformation:
-    """The outer optimiser of the DiLoCo papers: Nesterov momentum 0.9 with learning rate 0.7.
+    """The outer optimiser from the DiLoCo papers: Nesterov momentum 0.9 with learning rate 0.7.
 
     Returns:
         The optimiser; its first update is -0.7 * (1 + 0.9) times the gradient.
@@ -50,20 +50,20 @@ def diloco(
     outer_optimizer: optax.GradientTransformation | None = None,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
-    """Trains replicas that keep their optimiser, with Nesterov momentum on the mean update.
+    """Trains replicas with persistent optimiser state, and Nesterov momentum on the mean update.
 
-    A round of H steps moves the parameters once each way. Data-parallel training moves a gradient in every step, H
-    times as many bytes.
+    A round of H steps moves the parameters once each way. Data-parallel training moves a gradient in every step and
+    therefore H times as many bytes.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
-        clients: Number of replicas. Replicas of weight 0 are absent from a round and keep their optimiser.
-        inner_optimizer: Optimiser of the replicas; `optax.adamw` in the paper.
-        outer_optimizer: Optimiser of the server. Default: `outer_nesterov()`.
+        clients: Number of replicas. Replicas with weight 0 are absent from a round and keep their optimiser state.
+        inner_optimizer: The replicas' optimiser; `optax.adamw` in the paper.
+        outer_optimizer: The server's optimiser. Default: `outer_nesterov()`.
         aggregator: As in `fedavg`.
 
     Returns:
-        The algorithm, with batches and metrics as in `fedavg`; the steps of a round are the paper's H.
+        The algorithm, with batches and metrics as in `fedavg`; the number of steps per round is the paper's H.
 
     Example:
         >>> algorithm = diloco(lambda w, x: (w - x) ** 2, clients=2, inner_optimizer=optax.sgd(0.5),

@@ -1,4 +1,4 @@
-"""Discrete Gaussian integers from a secret key stream, by integer arithmetic only."""
+"""Discrete Gaussian integers from a secret key stream, using only integer arithmetic."""
 
 from typing import NamedTuple
 
@@ -11,14 +11,14 @@ from workbench.federated.algorithms._chacha import chacha20_words
 MOST_LOG2_DEVIATION = 26
 """Largest exponent of a standard deviation: the other 12 of 64 random bits choose a uniform integer."""
 
-_PER_LANE = 64  # integers per lane; enough that all lanes end at nearly the same step
+_PER_LANE = 64  # integers per lane; enough that all lanes finish at nearly the same step
 _STEPS_PER_INTEGER, _MORE_STEPS = 32, 256  # a lane needs more with probability 1e-11; the mean is 15 steps per integer
 _CHOICES = 2**12
 _GEOMETRIC, _THIN, _DRAW, _LINEAR, _SQUARE = range(5)  # phases of one attempt, in this order
 
 
 class _Lanes(NamedTuple):
-    """One attempt per lane. Its candidate is ±(v · 2^k + u)."""
+    """One sampling attempt per lane. The candidate is ±(v · 2^k + u)."""
 
     step: Array
     made: Array  # integers that the lane has finished
@@ -34,9 +34,9 @@ class _Lanes(NamedTuple):
 def discrete_gaussian(secret: UInt32[Array, " 8"], size: int, log2_deviation: int) -> Int32[Array, " size"]:
     """Draws integers x with probability proportional to exp(-x² / (2 · 4^k)), for k = `log2_deviation`.
 
-    Every decision compares uniform random integers with integers, so that no probability is rounded. The deviation is
-    a power of two because then no such comparison needs more than 32 bits. A secret gives the same integers each time:
-    use a secret once.
+    Every decision compares uniform random integers with integers, so no probability is rounded. The deviation is a
+    power of two so that no comparison needs more than 32 bits. A secret yields the same integers every time, so use
+    each secret only once.
 
     Args:
         secret: 256 bits, the key of ChaCha20.
@@ -49,7 +49,7 @@ def discrete_gaussian(secret: UInt32[Array, " 8"], size: int, log2_deviation: in
     References:
         Karney, "Sampling exactly from the normal distribution", ACM TOMS 2016 (arXiv 1303.6257), algorithm D;
         Canonne, Kamath and Steinke, "The Discrete Gaussian for Differential Privacy", NeurIPS 2020
-        (arXiv 2004.00010), algorithm 1 for the trials of probability exp(-x).
+        (arXiv 2004.00010), algorithm 1 for the trials with probability exp(-x).
     """
     lanes = -(-size // _PER_LANE)
     quota = -(-size // lanes)
@@ -72,7 +72,7 @@ def discrete_gaussian(secret: UInt32[Array, " 8"], size: int, log2_deviation: in
 
 
 def _advance(state: _Lanes, first: Array, second: Array, bits: int) -> _Lanes:
-    """Runs one trial in each lane and applies the transition of its outcome."""
+    """Runs one trial in each lane and applies the transition for its outcome."""
     one = jnp.ones_like(first)
     a, b = first >> jnp.uint32(32 - bits), second >> jnp.uint32(32 - bits)
     choice = (first & jnp.uint32(63)) | ((second & jnp.uint32(63)) << jnp.uint32(6))
@@ -86,7 +86,7 @@ def _advance(state: _Lanes, first: Array, second: Array, bits: int) -> _Lanes:
     drawing = usable & (phase == _DRAW)
     going_on = usable & ~drawing & success
     decided = usable & ~drawing & ~success
-    happened = decided & (state.term % 2 == 1)  # an event of probability exp(-x)
+    happened = decided & (state.term % 2 == 1)  # an event with probability exp(-x)
     failed = decided & ~happened
 
     counted = happened & (phase == _GEOMETRIC)
@@ -97,7 +97,7 @@ def _advance(state: _Lanes, first: Array, second: Array, bits: int) -> _Lanes:
     left = jnp.where(ended, v * (v - jnp.minimum(v, one)), left)
     u, negative = jnp.where(drawing, a, state.u), jnp.where(drawing, b & one, state.negative)
     left = jnp.where(drawing, v, left)
-    minus_zero = drawing & (v == 0) & (u == 0) & (negative == 1)  # 0 has one sign
+    minus_zero = drawing & (v == 0) & (u == 0) & (negative == 1)  # 0 has only one sign
     entered = passed | ended | drawing
     following = jnp.where(left > 0, phase, phase + one)
     following = jnp.where(ended, jnp.where(left > 0, one * _THIN, one * _DRAW), following)

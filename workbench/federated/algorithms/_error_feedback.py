@@ -16,15 +16,15 @@ from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mea
 
 
 class Compressor(NamedTuple):
-    """Encodes a client's update in fewer bytes, and decodes it at the server.
+    """Encodes a client's update in fewer bytes and decodes it at the server.
 
-    Both functions are written in JAX for one client. The key differs for every client and round. Client and server both
-    have the key, so random draws need not be sent.
+    Both functions are written in JAX for one client. The key differs for every client and round. The client and the
+    server both know the key, so random draws need not be sent.
 
     Attributes:
         name: Name of the compressor.
         encode: `encode(update, key)` returns the message, a pytree of arrays.
-        decode: `decode(message, form, key)` returns an update of the shapes and dtypes of `form`.
+        decode: `decode(message, form, key)` returns an update with the shapes and dtypes of `form`.
     """
 
     name: str
@@ -33,7 +33,7 @@ class Compressor(NamedTuple):
 
 
 class FeedbackState(NamedTuple):
-    """Residual of each client (`[clients, ...]`; empty without feedback), and the number of rounds so far."""
+    """Each client's residual (`[clients, ...]`; empty without feedback), and the number of rounds so far."""
 
     memory: PyTree[Array]
     round: jax.Array
@@ -43,14 +43,14 @@ def error_feedback(compressor: Compressor, *, seed: int = 0) -> Aggregator:
     """Averages compressed updates; clients add the compression error to their next update.
 
     Client i sends C(uᵢ + eᵢ) and keeps eᵢ ← uᵢ + eᵢ − C(uᵢ + eᵢ). Every client sends its message once; the server reads
-    and averages them one after another. Messages are not summed on the way, so with several devices each device
-    receives all messages. `top_k_mean`, `quantized_mean` and `power_sgd_mean` are sums and cheaper in this case.
-    Derivatives treat compression as the identity.
+    and averages them one after another. Messages are not summed in transit, so with several devices each device
+    receives all messages. `top_k_mean`, `quantized_mean` and `power_sgd_mean` are sums and therefore cheaper in this
+    case. Derivatives treat compression as the identity.
 
     Args:
         compressor: `top_k(...)`, `random_k(...)`, `scaled_sign()`, `round_to_bits(...)`, `low_rank(...)`, or your own
             compressor. Training converges for contractions: E ‖x − C(x)‖² ≤ (1 − δ) ‖x‖² with δ > 0.
-        seed: Seed of the compressor's random draws.
+        seed: Seed for the compressor's random draws.
 
     Returns:
         The aggregator. Absent clients keep their memory.
@@ -178,7 +178,7 @@ def top_k(fraction: float) -> Compressor:
 
 
 def random_k(fraction: float) -> Compressor:
-    """Sends entries at random positions, as values only; δ is `fraction`.
+    """Sends only the values of entries at random positions; δ is `fraction`.
 
     Args:
         fraction: Share of the entries that is sent (rounded up), above 0 and up to 1.
@@ -277,9 +277,9 @@ def round_to_bits(bits: int) -> Compressor:
 def low_rank(rank: int) -> Compressor:
     """Factors each matrix into two thin matrices by one step of subspace iteration.
 
-    A leaf `[n, ...]` counts as a matrix of n rows. Leaves smaller than their factors are sent unchanged. The result is
-    the orthogonal projection onto r directions of the columns. Unlike `power_sgd_mean`, it does not start from the
-    factors of the last round, and it does not sum factors on the way.
+    A leaf `[n, ...]` counts as a matrix with n rows. Leaves smaller than their factors are sent unchanged. The result
+    is an orthogonal projection of the columns onto r directions. Unlike `power_sgd_mean`, `low_rank` does not start
+    from the previous round's factors and does not sum factors in transit.
 
     Args:
         rank: r; a matrix `[n, m]` costs r (n + m) numbers instead of n m.

@@ -1,4 +1,4 @@
-"""Federated averaging: local SGD at every client, the mean of their updates at the server."""
+"""Federated averaging: local SGD at every client, then the mean of all updates at the server."""
 
 import jax
 import optax
@@ -28,17 +28,17 @@ def fedavg(
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients in a round.
-        client_optimizer: Optimiser of the clients; `optax.sgd` in the paper. Its state is reset in every round. A
-            schedule is reset too, with a warning.
+        client_optimizer: The clients' optimiser; `optax.sgd` in the paper. Its state is reset in every round. A
+            learning-rate schedule is reset too, with a warning.
         server_optimizer: Takes the mean update as a pseudo-gradient. Default: `optax.sgd(1.0)`, plain averaging.
-        proximal: Strength μ of a pull towards the server's parameters; see `fedprox`.
-        aggregator: How the updates are combined: `median()`, `trimmed_mean(...)`, `gaussian_mean(...)`,
+        proximal: Strength μ of the pull towards the server's parameters; see `fedprox`.
+        aggregator: Function that combines the updates: `median()`, `trimmed_mean(...)`, `gaussian_mean(...)`,
             `top_k_mean(...)`, `quantized_mean(...)`. Default: the weighted mean.
 
     Returns:
-        The algorithm. Its round takes batches `[clients, steps, ...]`. Batches in a dictionary may include `mask`
-        `[clients, steps, batch]` and `weight` `[clients]`, as in `data.pad_clients(...).tree`. The metrics are `loss`,
-        the mean over the clients, and `squared_drift`, the mean squared norm of their updates.
+        The algorithm. Its round takes batches `[clients, steps, ...]`. If the batches are a dictionary, it may include
+        `mask` `[clients, steps, batch]` and `weight` `[clients]`, as in `data.pad_clients(...).tree`. The metrics are
+        `loss`, the mean over the clients, and `squared_drift`, the mean squared norm of their updates.
 
     Example:
         >>> algorithm = fedavg(lambda w, x: (w - x) ** 2, clients=2, client_optimizer=optax.sgd(0.5))
@@ -93,7 +93,7 @@ def fedprox(
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients in a round.
-        client_optimizer: Optimiser of the clients.
+        client_optimizer: The clients' optimiser.
         proximal: Strength μ of the pull, at least 0; with 0 this is `fedavg`.
         server_optimizer: As in `fedavg`.
         aggregator: As in `fedavg`.
@@ -136,7 +136,7 @@ def fedopt(
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients in a round.
-        client_optimizer: Optimiser of the clients; `optax.sgd` in the paper.
+        client_optimizer: The clients' optimiser; `optax.sgd` in the paper.
         server_optimizer: `optax.adam(lr, eps=1e-3)`, `optax.yogi(lr)`, `optax.adagrad(lr)`, …; its `eps` is the
             paper's degree of adaptivity τ.
         aggregator: As in `fedavg`.

@@ -39,15 +39,15 @@ def fedbuff(
 ) -> Algorithm:
     """Asynchronous federated averaging with a buffer, one server step per round.
 
-    Clients with weight above 0 in the batches fill the buffer of a round. Each of these clients has trained from the
-    parameters that it fetched at its last delivery; it then fetches the new parameters. An update that is s server
-    steps old is scaled by 1 / √(1 + s). If all clients deliver in every round, this is `fedavg`. Moves the bytes of
-    `fedavg`.
+    In each round, the clients whose weight in the batches is above 0 fill the buffer. Each of these clients has trained
+    from the parameters that it fetched at its last delivery; it then fetches the new parameters. An update that is `s`
+    server steps old is scaled by 1 / √(1 + s). If all clients deliver in every round, this is `fedavg`. Moves the same
+    bytes as `fedavg`.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients.
-        client_optimizer: Optimiser of the clients.
+        client_optimizer: The clients' optimiser.
         server_optimizer: Takes the mean of the scaled updates as a pseudo-gradient. Default: `optax.sgd(1.0)`.
         aggregator: As in `fedavg`; combines the scaled updates.
 

@@ -15,16 +15,16 @@ from workbench.primitives import broadcast, map_fn, program, reduce_sum
 def kmeans(*, clients: int) -> Algorithm:
     """Runs Lloyd's algorithm on points that stay with their clients.
 
-    In a round, every client receives the centres and sends a sum and a count per centre. The result equals Lloyd's
-    algorithm on the pooled points, for any distribution of points over clients.
+    In a round, every client receives the centres and sends one sum and one count per centre. The result is the same as
+    Lloyd's algorithm on the pooled points, however the points are distributed over clients.
 
     Args:
         clients: Number of clients with points.
 
     Returns:
         The algorithm. Its state is the centres `[k, dims]`; its round takes points `[clients, points, dims]`, or a
-        dictionary of them as `x` and `mask` `[clients, points]`, and returns the metric `inertia`, the mean squared
-        distance of a point to its centre before the round. A centre without points does not move.
+        dictionary with the points as `x` and a `mask` `[clients, points]`, and returns the metric `inertia`, the mean
+        squared distance of a point to its centre before the round. A centre without points does not move.
 
     Example:
         >>> algorithm = kmeans(clients=2)

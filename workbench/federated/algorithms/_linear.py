@@ -23,8 +23,8 @@ def power_iteration(*, clients: int) -> Algorithm:
         clients: Number of clients with rows.
 
     Returns:
-        The algorithm. Its state is a vector `[features]` of norm 1; its round takes rows `[clients, rows, features]`
-        and returns the metric `eigenvalue`, the Rayleigh quotient of Σ AᵢᵀAᵢ at the vector before the round.
+        The algorithm. Its state is a unit vector `[features]`; its round takes rows `[clients, rows, features]` and
+        returns the metric `eigenvalue`, the Rayleigh quotient of Σ AᵢᵀAᵢ at the vector before the round.
 
     Example:
         >>> algorithm = power_iteration(clients=2)

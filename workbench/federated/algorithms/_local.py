@@ -18,7 +18,7 @@ from workbench.primitives import emit
 
 
 class Trained(NamedTuple):
-    """Result of a client: its update, its mean loss, and its number of steps without padding.
+    """A client's result: its update, its mean loss, and its number of steps without padding.
 
     `optimizer` is the new optimiser state if `optimizer_state` was passed.
     """
@@ -52,9 +52,9 @@ def train_locally(
         loss: `loss(params, batch)`, a scalar.
         optimizer: The client's.
         params: The server's parameters.
-        batches: Pytree `[steps, ...]`. With an entry `mask` `[steps, batch]`, padded steps without examples change
-            nothing and do not count.
-        adjust: `adjust(params, gradient)` returns the direction that the optimiser gets.
+        batches: Pytree `[steps, ...]`. If there is an entry `mask` `[steps, batch]`, padded steps without examples
+            change nothing and are not counted.
+        adjust: `adjust(params, gradient)` returns the direction that is passed to the optimiser.
         optimizer_state: State to continue from. Default: a new state, which is not returned.
 
     Returns:
@@ -105,18 +105,18 @@ def _is_schedule(state: object) -> bool:
 
 
 def has_examples(batch: Batch) -> Bool[Array, ""]:
-    """Returns whether a step has any example, or is padding."""
+    """Returns whether a step has any examples; if not, it is padding."""
     return batch["mask"].any() if isinstance(batch, dict) and "mask" in batch else jnp.array(True)
 
 
 def split_weight(
     client_batches: ClientBatches, clients: int, *, keeps_state: str | Literal[False] = False
 ) -> tuple[Any, Weights]:
-    """Splits batches and client weights (entry `weight`, or ones if it is missing).
+    """Separates client weights (entry `weight`, or ones if it is missing) from the batches.
 
     Args:
-        client_batches: Batches of all clients of the round; entries `weight` and `cohort` are taken out.
-        clients: Number of clients of the algorithm.
+        client_batches: Batches of all clients in the round; the entries `weight` and `cohort` are removed.
+        clients: Number of clients in the algorithm.
         keeps_state: Name of the function that made the algorithm, if its clients keep state between rounds.
 
     Raises:

@@ -26,11 +26,11 @@ def init_adapters(
     Args:
         params: The frozen parameters.
         rank: r; a matrix `[n, m]` gets `a` `[n, r]` and `b` `[r, m]`.
-        key: Key of the random `a`.
+        key: Random key for `a`.
         select: Whether to adapt the matrix at a path, such as "layers.0.attention.query".
 
     Returns:
-        By path, `{"a": …, "b": …}`.
+        For each path, `{"a": …, "b": …}`.
 
     Raises:
         ProgramError: if no matrix is selected, or the rank is not positive.
@@ -92,23 +92,23 @@ def fedlora(
     """Federated averaging of low-rank adapters of a frozen model.
 
     Clients send only the adapters: r (n + m) numbers instead of n m for a matrix `[n, m]`. A plan counts the frozen
-    parameters as broadcast in every round, because a program does not know that the clients already have them. The mean
-    of products `a @ b` is not the product of means. With `freeze_a` only `b` is trained, so the mean is exact and
+    parameters as broadcast in every round, because the plan cannot know that the clients already have them. The mean of
+    products `a @ b` is not the product of means. With `freeze_a` only `b` is trained, so the mean is exact and
     communication is halved.
 
     Args:
-        loss: `loss(params, batch)`, a scalar, of the whole model.
+        loss: `loss(params, batch)`, a scalar; the loss of the whole model.
         frozen: Parameters of the model, which every client already has; constants of the program.
         clients: Number of clients in a round.
-        client_optimizer: Optimiser of the clients.
+        client_optimizer: The clients' optimiser.
         scale: Factor of `a @ b` (α / r in the paper).
         freeze_a: Whether `a` keeps its initial value (FFA-LoRA).
         server_optimizer: As in `fedavg`.
         aggregator: As in `fedavg`.
 
     Returns:
-        The algorithm; its parameters are adapters: start it with `init(init_adapters(frozen, rank, key))`. Batches and
-        metrics as in `fedavg`.
+        The algorithm, whose parameters are the adapters. Start it with `init(init_adapters(frozen, rank, key))`.
+        Batches and metrics are as in `fedavg`.
 
     Example:
         >>> frozen = {"w": jnp.zeros((2, 1))}

@@ -11,7 +11,7 @@ from workbench.primitives import map_fn, program, reduce_sum
 
 
 def matmul_25d(a: Float[Array, " n k"], b: Float[Array, " k m"], *, panels: int = 1) -> Float[Array, " n m"]:
-    """Multiplies two matrices on `layers` of `rows` × `cols` devices; one layer is SUMMA.
+    """Multiplies two matrices on `layers` grids of `rows` × `cols` devices (SUMMA if one layer).
 
     Layer *l* is a client with a slab of A's columns and the same slab of B's rows. It computes the product of its
     slabs, and `reduce_sum` over the layers gives A B. Inside a layer every device gathers its row of A and its column
@@ -20,15 +20,15 @@ def matmul_25d(a: Float[Array, " n k"], b: Float[Array, " k m"], *, panels: int 
     Args:
         a: A. Best laid out as `P("rows", ("layers", "cols"))`.
         b: B. Best laid out as `P(("layers", "rows"), "cols")`.
-        panels: Number of pieces in which each layer gathers its slab. More panels need less memory and move the same
-            bytes.
+        panels: Number of panels into which each layer splits its slab for gathering. More panels need less memory and
+            move the same bytes.
 
     Returns:
         A B, laid out as `P("rows", "cols")`.
 
     Raises:
         MeshError: if the mesh of `jax.set_mesh` lacks the axes `rows`, `cols` or `layers`, or is not a square grid.
-        ProgramError: if the matrices do not divide.
+        ProgramError: if the matrices do not divide evenly over the mesh.
 
     Example:
         >>> import workbench as wb
@@ -54,7 +54,7 @@ def matmul_25d(a: Float[Array, " n k"], b: Float[Array, " k m"], *, panels: int 
         start = _laid_out(jnp.zeros((a.shape[0], b.shape[1]), a.dtype), "rows", "cols")
         return jax.lax.scan(_add_panel, start, (pieces_of_a, pieces_of_b))[0]
 
-    # Over an axis of one device there is nothing to reduce.
+    # Over an axis with one device there is nothing to reduce.
     with program(placements={"layers": layers}, axes={"layers": "layers" if layers > 1 else ()}):
         return reduce_sum(map_fn(summa, (slabs_of_a, slabs_of_b)))
 
@@ -75,13 +75,13 @@ def matmul_words(n: int, *, side: int, layers: int = 1) -> dict[str, float]:
     """Counts the numbers that each device sends in `matmul_25d` of two n × n matrices, with ring algorithms.
 
     Args:
-        n: Rows and columns of the matrices.
+        n: Number of rows and columns of the matrices.
         side: q, the number of rows and of columns in the grid of one layer.
         layers: c, the number of layers; there are c q² devices.
 
     Returns:
         `gather`: 2 (q − 1) n² / (c q²), the panels of A and B; `reduce`: 2 (c − 1) n² / (c q²), the all-reduce of the
-        product; and their sum `total`. With p devices the gathering is about 2 n² / √(c p).
+        product; and their sum `total`. With p devices, `gather` is about 2 n² / √(c p).
 
     Example:
         >>> flat, deep = matmul_words(1024, side=8), matmul_words(1024, side=4, layers=4)

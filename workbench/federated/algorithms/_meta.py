@@ -32,14 +32,14 @@ def reptile(
 ) -> Algorithm:
     """Federated averaging with a server learning rate, used for meta-learning (Reptile).
 
-    Equals `fedavg` with a server learning rate, and moves the same bytes. The mean update of several local steps
+    Identical to `fedavg` with a server learning rate; moves the same bytes. The mean update after several local steps
     contains a term that aligns the gradients of a client's batches (equation 27 of the paper).
 
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients in a round.
-        client_optimizer: Optimiser of the clients in training and fine-tuning.
-        server_learning_rate: ε, the factor of the mean update at the server.
+        client_optimizer: The clients' optimiser in training and fine-tuning.
+        server_learning_rate: ε, the factor by which the server multiplies the mean update.
         aggregator: As in `fedavg`.
 
     Returns:
@@ -84,7 +84,7 @@ def maml(
     Args:
         loss: `loss(params, batch)`, a scalar; twice differentiable unless `first_order`.
         clients: Number of clients in a round.
-        inner_optimizer: Optimiser of the clients' local steps.
+        inner_optimizer: Optimiser for the clients' local steps.
         server_optimizer: Takes the mean meta-gradient.
         first_order: Whether to ignore the derivative of the inner steps and take the gradient after them (FO-MAML).
         aggregator: As in `fedavg`; combines the negative meta-gradients.

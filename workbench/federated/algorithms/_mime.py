@@ -26,17 +26,17 @@ def mime_lite(
     server_learning_rate: float = 1.0,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
-    """Trains clients with the momentum (or Adam's moments) of the server, kept fixed.
+    """Trains clients with the server's momentum (or Adam moments), fixed during a round.
 
     Every client applies the server's optimiser statistics unchanged in each local step. The server updates the
-    statistics with the mean gradient of all clients at its own parameters. In a round, every client receives parameters
+    statistics with the clients' mean gradient at the server's parameters. In a round, every client receives parameters
     and statistics and sends an update and a gradient. Clients compute every gradient twice.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients in a round.
         optimizer: The base optimiser, with its learning rate: `optax.sgd(lr, momentum=0.9)`, `optax.adam(lr)`.
-        server_learning_rate: Factor of the mean update; 1 in the paper.
+        server_learning_rate: Factor for the mean update; 1 in the paper.
         aggregator: As in `fedavg`, for the updates; gradients are averaged by weight.
 
     Returns:

@@ -1,4 +1,4 @@
-"""FedNova, FedDyn and FedLin: local steps that keep the global optimum as fixed point."""
+"""FedNova, FedDyn and FedLin: local steps that keep the global optimum as a fixed point."""
 
 from typing import Any, NamedTuple
 
@@ -26,18 +26,18 @@ def fednova(
     """FedAvg with updates normalised by the number of local steps (FedNova).
 
     Each update is divided by its number of local steps, and the mean is multiplied by the mean number of steps. Clients
-    with more batches no longer bias the solution. Moves the bytes of `fedavg` and one number per client.
+    with more batches no longer bias the solution. Moves the same bytes as `fedavg`, plus one number per client.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients in a round.
-        client_optimizer: Optimiser of the clients. The normalisation is the paper's for plain SGD (‖aᵢ‖₁ is the number
-            of steps).
+        client_optimizer: The clients' optimiser. The normalisation is the one that the paper derives for plain SGD
+            (‖aᵢ‖₁ is the number of steps).
         server_optimizer: As in `fedavg`.
         aggregator: As in `fedavg`; combines the normalised updates.
 
     Returns:
-        The algorithm, with batches and metrics as in `fedavg`. Steps that are padding (`mask`) do not count.
+        The algorithm, with batches and metrics as in `fedavg`. Padding steps (see `mask`) are not counted.
 
     Example:
         >>> algorithm = fednova(lambda w, x: (w - x) ** 2, clients=2, client_optimizer=optax.sgd(0.5))
@@ -81,13 +81,14 @@ class FedDynState(NamedTuple):
 def feddyn(loss: Loss, *, clients: int, learning_rate: float, alpha: float) -> Algorithm:
     """Adds linear and quadratic terms that align local minima with the global one (FedDyn).
 
-    A client minimises `loss − ⟨λᵢ, w⟩ + α/2 ‖w − w_server‖²` and keeps λᵢ. Moves the bytes of `fedavg`.
+    A client minimises `loss − ⟨λᵢ, w⟩ + α/2 ‖w − w_server‖²` and keeps λᵢ. Moves the same bytes as `fedavg`.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
-        clients: Number of clients. Clients of weight 0 are absent from a round and keep their duals; all other clients
-            count equally, as in the paper. Where each round has a sampled cohort, make the algorithm with `in_cohorts`.
-        learning_rate: Learning rate of the clients.
+        clients: Number of clients. Clients with weight 0 are absent from a round and keep their duals; all other
+            clients count equally, as in the paper. If each round samples a cohort, build the algorithm with
+            `in_cohorts`.
+        learning_rate: The clients' learning rate.
         alpha: α, the strength of the quadratic term, above 0.
 
     Returns:
@@ -149,7 +150,7 @@ def fedlin(
     server_optimizer: optax.GradientTransformation | None = None,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
-    """Corrects local steps by the difference of mean and client gradient (FedLin).
+    """Corrects local steps by the difference between mean and client gradients (FedLin).
 
     The only fixed point is where the mean gradient is 0, for any number of local steps and any heterogeneity. For
     strongly convex losses, convergence is linear with a constant learning rate. Moves twice the bytes of `fedavg` each
@@ -158,8 +159,8 @@ def fedlin(
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients in a round.
-        learning_rate: η; a client with τ real batches steps by η / τ, so that clients with more batches do not count
-            more.
+        learning_rate: η; a client with τ real batches uses the step size η / τ, so that clients with more batches do
+            not count more.
         server_optimizer: As in `fedavg`.
         aggregator: As in `fedavg`; gradients are averaged by weight.
 
@@ -186,7 +187,7 @@ def fedlin(
         own = jax.grad(loss)
 
         def corrected_loss(local: Params, batch: Batch) -> jax.Array:
-            # The gradient of this is ∇fᵢ(w) − ∇fᵢ(w̄) + ∇f(w̄), of the same batch.
+            # The gradient of this is ∇fᵢ(w) − ∇fᵢ(w̄) + ∇f(w̄), for the same batch.
             fixed = jax.tree.map(lambda g, c: jax.lax.stop_gradient(c - g), own(params, batch), common)
             linear = [jnp.vdot(f, w) for f, w in zip(jax.tree.leaves(fixed), jax.tree.leaves(local), strict=True)]
             shift = sum(linear[1:], linear[0])

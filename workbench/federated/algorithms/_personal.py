@@ -42,17 +42,17 @@ def ditto(
     server_optimizer: optax.GradientTransformation | None = None,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
-    """Trains a shared model, and a personal model per client that is pulled towards it.
+    """Trains a shared model, and for each client a personal model pulled towards it.
 
-    A personal model minimises `loss + λ/2 ‖v − w_server‖²`. Moves the bytes of `fedavg`; personal models stay on the
-    client.
+    A personal model minimises `loss + λ/2 ‖v − w_server‖²`. Moves the same bytes as `fedavg`; personal models stay on
+    the client.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
-        clients: Number of clients. Clients of weight 0 are absent from a round and keep their personal model.
-        client_optimizer: Optimiser of the shared model's local steps.
-        strength: λ; with 0 each client trains alone, with a large value all clients use the shared model.
-        personal_optimizer: Optimiser of the personal models. Default: `client_optimizer`.
+        clients: Number of clients. Clients with weight 0 are absent from a round and keep their personal model.
+        client_optimizer: Optimiser for the shared model's local steps.
+        strength: λ; with 0, each client trains alone; with a large value, all clients use the shared model.
+        personal_optimizer: Optimiser for the personal models. Default: `client_optimizer`.
         server_optimizer: As in `fedavg`.
         aggregator: As in `fedavg`.
 
@@ -113,24 +113,24 @@ def fedrep(
 ) -> Algorithm:
     """Trains a shared representation with personal heads that stay on their clients.
 
-    A client passes over its batches twice. First it trains its head with the representation fixed, then the
+    A client makes two passes over its batches. It first trains its head with the representation fixed, then the
     representation with the head fixed. Only the representation is communicated, once in each direction.
 
     Args:
-        loss: `loss(params, batch)`, a scalar, of all parameters together.
-        clients: Number of clients. Clients of weight 0 are absent from a round and keep their head.
+        loss: `loss(params, batch)`, a scalar; `params` are all parameters together.
+        clients: Number of clients. Clients with weight 0 are absent from a round and keep their head.
         is_personal: Whether the parameter at a path, such as "head.kernel", belongs to the head.
-        client_optimizer: Optimiser of the representation's local steps.
-        head_optimizer: Optimiser of the head. Default: `client_optimizer`.
+        client_optimizer: Optimiser for the representation's local steps.
+        head_optimizer: Optimiser for the head. Default: `client_optimizer`.
         server_optimizer: As in `fedavg`.
         aggregator: As in `fedavg`.
 
     Returns:
-        The algorithm, with batches as in `fedavg` and its metrics. `params_of` gives the representation with the first
-        head; `personalize` all parameters for every client.
+        The algorithm, with batches and metrics as in `fedavg`. `params_of` returns the representation with the first
+        client's head; `personalize` returns all parameters for every client.
 
     Raises:
-        ProgramError: if `is_personal` chooses no parameter, or all parameters.
+        ProgramError: if `is_personal` selects no parameters, or all of them.
 
     Example:
         >>> def loss(w, x):

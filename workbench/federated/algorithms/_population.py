@@ -1,4 +1,4 @@
-"""Models trained apart and merged at the end (branch-train-merge) or regularly (PAPA)."""
+"""Models trained separately and merged at the end (branch-train-merge) or regularly (PAPA)."""
 
 from typing import NamedTuple
 
@@ -25,16 +25,16 @@ class PopulationState(NamedTuple):
 def branch_train_merge(loss: Loss, *, clients: int, optimizer: optax.GradientTransformation) -> Algorithm:
     """Trains independent experts from one seed model; `params_of` averages them.
 
-    A round moves nothing but its metrics. Merging (`params_of`) moves the parameters once from every expert.
+    A round moves only its metrics. Merging (`params_of`) moves the parameters once from every expert.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of experts, each with its own domain.
-        optimizer: Optimiser of the experts; its state is kept between rounds.
+        optimizer: The experts' optimiser; its state is kept between rounds.
 
     Returns:
         The algorithm. `init(params)` branches, a round trains every expert on its own batches (metric `loss`),
-        `params_of(state)` is their mean, and `personalize(state, client_batches)` returns the experts.
+        `params_of(state)` returns their mean, and `personalize(state, client_batches)` returns the experts.
 
     Example:
         >>> algorithm = branch_train_merge(lambda w, x: (w - x) ** 2, clients=2, optimizer=optax.sgd(0.5))
@@ -56,14 +56,14 @@ def papa(loss: Loss, *, clients: int, optimizer: optax.GradientTransformation, k
 
     Args:
         loss: `loss(params, batch)`, a scalar.
-        clients: Number of networks. Networks of weight 0 do not train in a round.
-        optimizer: Optimiser of the networks; its state is kept between rounds.
+        clients: Number of networks. Networks with weight 0 do not train in a round.
+        optimizer: The networks' optimiser; its state is kept between rounds.
         keep: α, the weight of a network's own parameters; 0.99 with 10 steps per round in the paper. 0 is PAPA-all.
 
     Returns:
-        The algorithm. Its metrics are `loss` and `squared_spread`, the mean squared distance of a network from the mean
-        before the move; `params_of(state)` is the mean (the paper's average soup), and `personalize(state,
-        client_batches)` returns the networks.
+        The algorithm. Its metrics are `loss` and `squared_spread`, the mean squared distance of the networks from their
+        mean before the move; `params_of(state)` returns the mean (the paper's average soup), and
+        `personalize(state, client_batches)` returns the networks.
 
     Example:
         >>> algorithm = papa(lambda w, x: (w - x) ** 2, clients=2, optimizer=optax.sgd(0.5), keep=0.5)

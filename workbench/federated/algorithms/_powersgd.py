@@ -14,23 +14,23 @@ from workbench.primitives import broadcast, map_fn, reduce_weighted_mean
 
 
 class PowerSgdState(NamedTuple):
-    """The right factors of the last round, and each client's residual (`[clients, ...]`)."""
+    """The right factors from the last round, and each client's residual (`[clients, ...]`)."""
 
     factors: list[jax.Array]
     memory: PyTree[Array]
 
 
 def power_sgd_mean(rank: int, *, seed: int = 0) -> Aggregator:
-    """Averages updates with low rank: clients send two thin matrices for each matrix.
+    """Averages low-rank updates: clients send two thin matrices for each matrix.
 
-    One step of power iteration per round, from the last round's factors: clients send `M Q`, get its orthonormal basis
-    P back and send `Mᵀ P`. A leaf `[n, ...]` counts as a matrix of n rows; leaves smaller than their factors (vectors,
-    biases) are sent unchanged. The difference between a client's matrix and the low-rank mean is added to its next
-    update (error feedback).
+    Runs one step of power iteration per round, starting from the last round's factors: clients send `M Q`, get its
+    orthonormal basis P back and send `Mᵀ P`. A leaf `[n, ...]` counts as a matrix with n rows; leaves smaller than
+    their factors (vectors, biases) are sent unchanged. The difference between a client's matrix and the low-rank mean
+    is added to its next update (error feedback).
 
     Args:
         rank: r; a matrix `[n, m]` costs r (n + m) numbers instead of n m.
-        seed: Seed of the initial factors.
+        seed: Seed for the initial factors.
 
     Raises:
         ProgramError: if the rank is not positive.

@@ -24,21 +24,22 @@ def gaussian_mean(
 ) -> Aggregator:
     """Averages with client-level differential privacy (DP-FedAvg).
 
-    No client moves the sum by more than `clip`, and the server adds noise of `noise_multiplier * clip` per coordinate
-    to it. `epsilon` computes the privacy guarantee. Emits "client norm", the norm before clipping. Moves the bytes of
-    the inner mean `of`. All present clients count equally, because a weight would be private information too.
+    No client changes the sum by more than `clip`. The server adds noise with standard deviation
+    `noise_multiplier * clip` to each coordinate of the sum. `epsilon` computes the privacy guarantee. Emits "client
+    norm", the norm before clipping. Moves the same bytes as the inner mean `of`. All present clients count equally,
+    because a weight would be private information too.
 
     Args:
         clip: The largest norm of one client's update, over all parameters together.
-        noise_multiplier: z; standard deviation of the noise over `clip`. 0 clips without noise.
-        expected: Mean number of clients in a round, qN. The sum is divided by it and not by the actual number, which is
-            private. Default: all clients.
-        seed: Seed of the noise in all rounds.
+        noise_multiplier: z, the standard deviation of the noise divided by `clip`. 0 clips without noise.
+        expected: Mean number of clients in a round, qN. The sum is divided by this number and not by the actual number
+            of clients, which is private. Default: all clients.
+        seed: Seed for the noise in all rounds.
         of: The inner mean, such as `top_k_mean(0.1, memory=False)`. Default: a plain mean.
 
     Raises:
         ProgramError: if the guarantee does not apply: a clip that is not positive, a negative multiplier, or an inner
-            mean in which one client can weigh more than its own update.
+            mean to which one client can contribute more than its own update.
 
     Example:
         >>> from workbench.primitives import program
@@ -50,7 +51,7 @@ def gaussian_mean(
 
     References:
         McMahan et al., "Learning Differentially Private Recurrent Language Models", ICLR 2018 (arXiv 1710.06963),
-        Algorithm 1 with flat clipping and the estimator of fixed denominator.
+        Algorithm 1 with flat clipping and the fixed-denominator estimator.
     """
     inner = weighted_mean() if of is None else of
     _check_noise(clip, noise_multiplier, inner)
@@ -107,21 +108,21 @@ def clip_to_norm(tree: PyTree[Array], limit: float | jax.Array) -> PyTree[Array]
 def epsilon(noise_multiplier: float, *, rounds: int, participation: float, delta: float) -> float:
     """Computes an upper bound of ε for (ε, δ)-differential privacy under `gaussian_mean`.
 
-    Computed by Google's `dp-accounting` (extra `privacy`), which composes privacy loss distributions numerically. Two
-    data sets are neighbours if one has exactly one additional client.
+    The bound is computed by Google's `dp-accounting` (extra `privacy`), which composes privacy loss distributions
+    numerically. Two data sets are neighbours if one has exactly one additional client.
 
     Args:
         noise_multiplier: z, as in `gaussian_mean`.
         rounds: Number of rounds.
         participation: q, the probability that a client takes part in a round, independently, as in
-            `data.poisson_cohorts`. Cohorts of fixed size are a different mechanism.
+            `data.poisson_cohorts`. Fixed-size cohorts are a different mechanism.
         delta: δ; use a value below 1 / number of clients.
 
     Returns:
         ε; infinite without noise and 0 without rounds.
 
     Raises:
-        ProgramError: if a number is out of its range, or the accountant cannot compose such a loss.
+        ProgramError: if a number is out of its range, or the accountant cannot compose the resulting privacy loss.
         MissingDependencyError: if `dp-accounting` is not installed.
 
     Example:

@@ -18,22 +18,22 @@ from workbench.primitives import broadcast, map_fn, reduce_sum
 def ftrl_mean(
     clip: float, noise_multiplier: float, *, rounds: int, expected: float | None = None, seed: int = 0
 ) -> Aggregator:
-    """Averages with noise from a binary tree over rounds (DP-FTRL).
+    """Averages with noise from a binary tree over the rounds (DP-FTRL).
 
-    The sum over rounds is private without sampling clients at random. The noise of the first t rounds together is a sum
-    of independent draws, one per binary digit 1 of t: at most log2(rounds) + 1 draws. Independent noise per round would
-    be t draws. With a server of `optax.sgd` this is DP-FTRL. Moves the bytes of a mean. All present clients count
-    equally.
+    The sum over rounds is private even if clients are not sampled at random. The noise of the first t rounds together
+    is a sum of independent draws, one for each 1 in the binary form of t: at most log2(rounds) + 1 draws. With
+    independent noise per round, it would be t draws. With `optax.sgd` as the server's optimiser, this is DP-FTRL. Moves
+    the same bytes as a mean. All present clients count equally.
 
     Args:
         clip: The largest norm of one client's update.
-        noise_multiplier: z; standard deviation of one node of the tree over `clip`.
-        rounds: Number of rounds; determines the depth of the tree.
+        noise_multiplier: z, the standard deviation of one tree node's noise divided by `clip`.
+        rounds: Number of rounds, which determines the depth of the tree.
         expected: Number of clients in a round; the sum is divided by it. Default: all clients.
-        seed: Seed of the noise in all rounds.
+        seed: Seed for the noise in all rounds.
 
     Raises:
-        ProgramError: a clip that is not positive, a negative multiplier, or no rounds.
+        ProgramError: if the clip is not positive, the multiplier is negative, or there are no rounds.
 
     Example:
         >>> from workbench.primitives import program
@@ -133,21 +133,21 @@ def adaptive_clip_mean(
     expected: float | None = None,
     seed: int = 0,
 ) -> Aggregator:
-    """Averages with privacy, and a clip that follows a quantile of the clients' norms.
+    """Averages with differential privacy; the clip follows a quantile of the clients' norms.
 
     Every client also sends one bit: whether its norm is at most the clip C. C is multiplied by exp(−η (share of such
     clients − quantile)). The state is `(round, C)`. All present clients count equally.
 
     Args:
-        noise_multiplier: z of the updates; standard deviation of their noise over C.
+        noise_multiplier: z for the updates: the standard deviation of their noise divided by C.
         first_clip: C in the first round.
         quantile: γ, the long-run share of clients whose updates are not clipped.
         learning_rate: η_C.
-        count_noise: Standard deviation of the noise of the number of unclipped clients, which is private too; the paper
-            takes a twentieth of the clients of a round. Pass z₊ = (z⁻² + (2 b)⁻²)^(−1/2) to `epsilon` for the combined
+        count_noise: Standard deviation of the noise on the number of unclipped clients, which is private too; the paper
+            uses a twentieth of the clients in a round. Pass z₊ = (z⁻² + (2 b)⁻²)^(−1/2) to `epsilon` for the combined
             guarantee, where b is `count_noise`.
         expected: Number of clients in a round. Default: all clients.
-        seed: Seed of the noise.
+        seed: Seed for the noise.
 
     Raises:
         ProgramError: a number is out of its range.

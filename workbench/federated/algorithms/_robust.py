@@ -1,4 +1,4 @@
-"""Robust means, which bound the influence of a few wrong clients."""
+"""Robust means, which bound the influence of a few Byzantine clients."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,8 +16,8 @@ from workbench.federated.algorithms._types import ClientParams, Params, Weights
 def median() -> Aggregator:
     """Computes the coordinate-wise median of the clients' updates.
 
-    The result is robust while fewer than half of the clients are wrong. Moves every client's update to the server,
-    which sorts them. All present clients count equally.
+    The result is robust as long as fewer than half of the clients are Byzantine. Moves every client's update to the
+    server, which sorts them. All present clients count equally.
 
     Example:
         >>> from workbench.primitives import program
@@ -36,11 +36,11 @@ def median() -> Aggregator:
 def trimmed_mean(share: float = 0.1) -> Aggregator:
     """Computes the coordinate-wise mean without the smallest and largest updates.
 
-    The result is robust while at most a share `share` of the clients is wrong. Moves every client's update to the
-    server, which sorts them. All present clients count equally.
+    The result is robust as long as at most a fraction `share` of the clients is Byzantine. Moves every client's update
+    to the server, which sorts them. All present clients count equally.
 
     Args:
-        share: Share of the present clients that is left out at each end (rounded down), 0 to below 0.5.
+        share: Share of the present clients to leave out at each end (rounded down), from 0 to below 0.5.
 
     Raises:
         ProgramError: if `share` leaves no client.

@@ -1,4 +1,4 @@
-"""Cost of secure aggregation for each client and for the server."""
+"""The cost of secure aggregation for each client and for the server."""
 
 import math
 
@@ -6,9 +6,9 @@ from workbench.errors import ProgramError
 from workbench.records.run import ProtocolCostRecord, ProtocolRoundRecord
 
 PUBLIC_KEY_BYTES = 32  # X25519
-SHARE_BYTES = 33  # share of a secret of 32 bytes
-SEALED_BYTES = 2 * SHARE_BYTES + 16  # two shares and the tag of ChaCha20-Poly1305
-_NUMBER_BYTES = 4  # id of a client in a list
+SHARE_BYTES = 33  # share of a 32-byte secret
+SEALED_BYTES = 2 * SHARE_BYTES + 16  # two shares and the ChaCha20-Poly1305 tag
+_NUMBER_BYTES = 4  # a client's id in a list
 
 
 def secure_aggregation_cost(
@@ -24,15 +24,15 @@ def secure_aggregation_cost(
 
     Args:
         clients: Number of clients in one aggregation.
-        values: Numbers in one client's update.
+        values: Number of values in one client's update.
         threshold: Minimum number of results for recovery. Default: two thirds of the clients, rounded up.
-        dropouts: Number of clients that drop out after the exchange of shares; affects the work of the server.
-        bits: Bits of a masked number; a plain number has 32.
+        dropouts: Number of clients that drop out after the share exchange; affects the server's work.
+        bits: Number of bits of a masked value; a plain value has 32.
         neighbours: Number of other clients with which each client shares masks. Default: all other clients, as in the
-            protocol of 2017. In the protocol of 2020 the number grows with the logarithm of the clients.
+            2017 protocol. In the 2020 protocol, this number grows with the logarithm of the number of clients.
 
     Returns:
-        The cost; `population.simulate` takes it as `protocol`.
+        The cost, which can be passed to `population.simulate` as `protocol`.
 
     Raises:
         ProgramError: if the numbers are inconsistent.

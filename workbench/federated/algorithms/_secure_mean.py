@@ -27,11 +27,11 @@ def masked_sum(
 
     Args:
         values: One row of integers per client.
-        masks: Masks of this round, from `SecureSession.masks`, for the same `present` clients.
+        masks: Masks for this round, from `SecureSession.masks`, for the same `present` clients.
         present: Above 0 for clients whose results arrive.
 
     Returns:
-        The sum modulo 2³². If the words of a client have other masks than `masks`, the sum is random.
+        The sum modulo 2³². If a client's words were masked with different masks, the sum is random.
 
     References:
         Bonawitz et al., CCS 2017, section 4.
@@ -103,26 +103,27 @@ def secure_mean(
 
     A client clips its update to norm `clip`, converts it to integers of at most `bits` bits, adds its part of the
     noise, and masks the words. The server sees only masked words and their sum. The state contains the masks. Before
-    every round, take new masks from a `SecureSession`: `state._replace(aggregation=session.masks(present))`. The masks
+    every round, get new masks from a `SecureSession`: `state._replace(aggregation=session.masks(present))`. The masks
     determine which clients are present. Every round needs new masks; without them the mean is NaN. The mean is also NaN
-    if the words do not match the masks, such as words of an earlier round. Metrics of the algorithm's round (its loss)
-    are averaged in clear.
+    if the words do not match the masks, for example if they are from an earlier round. The metrics of the algorithm's
+    round (its loss) are averaged unmasked.
 
-    Without noise, the present clients of weight above 0 count equally, and a masked word gives their number. With
-    noise, that number would be a secret too: the sum is divided by the number of present clients, and clients of weight
-    0 add zeros. Clients whose update is not finite count as clients of weight 0.
+    Without noise, the present clients with weight above 0 count equally, and a masked word carries their number. With
+    noise, their number would have to stay secret too. The sum is therefore divided by the number of present clients,
+    and clients with weight 0 add zeros. Clients whose update is not finite are treated as clients with weight 0.
 
-    The noise of a client is a discrete Gaussian, drawn by integer arithmetic from a secret of that client in `Masks`,
-    which is known only to that client and new in every round. The noise of `threshold` clients together has the
-    standard deviation `noise_multiplier * clip`; more clients add more noise. `secure_epsilon` computes the privacy
-    guarantee.
+    A client's noise is a discrete Gaussian, drawn by integer arithmetic from that client's secret in `Masks`. Only the
+    client knows the secret, and each round uses a new one. The noise of `threshold` clients together has the standard
+    deviation `noise_multiplier * clip`; more clients add more noise. `secure_epsilon` computes the privacy guarantee.
 
     Args:
         clients: Number of clients.
         clip: The largest norm of one client's update.
-        bits: Bits of the largest number, without the sign. With noise, the resolution is between `bits - 1` and `bits`.
-        noise_multiplier: Standard deviation of the sum's noise over `clip`, if `threshold` clients stay; 0 for none.
-        threshold: Threshold of the session; needed for noise.
+        bits: Number of bits of the largest value, without the sign. With noise, the resolution is between `bits - 1`
+            and `bits`.
+        noise_multiplier: Standard deviation of the sum's noise divided by `clip`, if `threshold` clients stay; 0 for no
+            noise.
+        threshold: The session's threshold; required with noise.
 
     Raises:
         ProgramError: if the sum does not fit into 32 bits, if a client's noise is coarser than its integers, or if a
@@ -162,11 +163,11 @@ def secure_mean(
 
 
 def _encode(row: object, weight: Array, secret: Array, grid: NoiseGrid) -> Int32[Array, " words"]:
-    """Encodes one client's integers and presence, and without noise whether it counts."""
-    single = jax.tree.map(lambda x: x.astype(jnp.float32), row)  # a norm of lower precision would be too inaccurate
+    """Encodes one client's integers and presence and, without noise, whether it counts."""
+    single = jax.tree.map(lambda x: x.astype(jnp.float32), row)  # a norm in lower precision would be too inaccurate
     flat = ravel_pytree(clip_to_norm(single, grid.clip))[0]
     counts = (weight > 0) & jnp.isfinite(flat).all()
-    # `where`, not a product: a client without data may have computed NaN.
+    # Use `where`, not a product: a client without data may have computed NaN.
     scaled = jnp.where(counts, jnp.round(flat / grid.unit), jnp.zeros_like(flat))
     words = jnp.clip(scaled, -grid.largest, grid.largest).astype(jnp.int32)
     ones = jnp.ones((), jnp.int32)

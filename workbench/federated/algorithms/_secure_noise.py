@@ -6,13 +6,13 @@ from typing import NamedTuple
 from workbench.errors import ProgramError, needs_library
 from workbench.federated.algorithms._discrete_gaussian import MOST_LOG2_DEVIATION
 
-_TAILS = 12  # standard deviations of noise for which the sum has room
+_TAILS = 12  # number of standard deviations of noise for which the sum has room
 _LEAST_LOG2_DEVIATION = 2  # sums of finer noise match a discrete Gaussian to fewer than 60 digits
 _ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(11, 65), 80, 96, 128, 192, 256, 512, 1024)
 
 
 class NoiseGrid(NamedTuple):
-    """Fixed-point grid: every number is an integer multiple of `unit`.
+    """Fixed-point grid on which every number is an integer multiple of `unit`.
 
     Attributes:
         clip: The largest norm of one client's update.
@@ -34,7 +34,7 @@ class NoiseGrid(NamedTuple):
 
 
 def longest(clip_units: float, values: int) -> float:
-    """Bounds the norm of the integers of an update of norm `clip_units`."""
+    """Bounds the norm of the integers that encode an update of norm `clip_units`."""
     return clip_units + math.sqrt(values) / 2
 
 
@@ -102,7 +102,7 @@ def secure_epsilon(
 ) -> float:
     """Computes an upper bound of ε for (ε, δ)-differential privacy under `secure_mean`.
 
-    Counts the noise of `threshold - colluding` clients: the session recovers no sum with fewer than `threshold`
+    Counts the noise of `threshold - colluding` clients, because the session recovers no sum with fewer than `threshold`
     clients, and colluding clients know the noise that they added. Two data sets are neighbours if one client sends
     zeros in one of them; participation in a round is public. The bound assumes that every client takes part in every
     round; it also applies to lower participation.
@@ -112,16 +112,16 @@ def secure_epsilon(
         clients: Likewise.
         threshold: Likewise.
         bits: Likewise.
-        values: Numbers in an update; rounding lengthens it by up to half a unit each.
+        values: Number of values in an update; rounding changes each value by up to half a unit.
         rounds: Number of rounds.
         delta: δ.
-        colluding: Clients that reveal their noise to the server, or add none.
+        colluding: Number of clients that reveal their noise to the server, or add none.
 
     Returns:
         ε; infinite without noise and 0 without rounds.
 
     Raises:
-        ProgramError: if a number is out of its range, or `secure_mean` refuses it.
+        ProgramError: if a number is out of its range, or `secure_mean` does not accept it.
         MissingDependencyError: if `dp-accounting` is not installed.
 
     Example:
@@ -155,15 +155,15 @@ def secure_epsilon(
 def sum_divergence(order: float, l2: float, log2_deviation: int, noises: int, values: int) -> float:
     """Bounds the Rényi divergence of one sum from the sum with one client's integers replaced by zeros.
 
-    The noise is a sum of discrete Gaussians, which is nearly a discrete Gaussian: the logarithms of their probabilities
-    differ by less than 5 exp(-π² σ²) for each summand and value, from Poisson's summation formula.
+    The noise is a sum of discrete Gaussians, which is nearly a discrete Gaussian: by Poisson's summation formula, the
+    logarithms of their probabilities differ by less than 5 exp(-π² σ²) for each summand and value.
 
     Args:
         order: α, above 1.
         l2: Largest Euclidean norm of one client's integers.
         log2_deviation: Base-2 logarithm of the standard deviation of one client's noise, in units.
-        noises: Number of clients whose noise counts. More noise gives a smaller divergence.
-        values: Numbers in an update.
+        noises: Number of clients whose noise counts. More noise makes the divergence smaller.
+        values: Number of values in an update.
     """
     nearly = 5 * math.exp(-((math.pi * 2**log2_deviation) ** 2)) * (noises - 1) * values
     variance = noises * 4.0**log2_deviation

@@ -17,16 +17,17 @@ if TYPE_CHECKING:
 
 
 class Masks(NamedTuple):
-    """Seeds of one round: four fields of the clients, then three that the server recovered.
+    """Seeds for one round: four fields from the clients, then three that the server recovered.
 
     Attributes:
         pairs: `[clients, clients, 8]`: the seed that each pair of clients shares.
         own: `[clients, 8]`: the seed of each client's own mask.
-        noise: `[clients, 8]`: the seed of each client's noise; no other client has a share of it.
+        noise: `[clients, 8]`: the seed of each client's noise; no other client holds a share of it.
         present: `[clients]`: whether the client's words reach the server.
         revealed_own: `[clients, 8]`: own seeds of survivors; 0 for other clients.
-        revealed_pairs: `[clients, clients, 8]`: seeds of pairs of a dropped client and a survivor; 0 for other pairs.
-        survived: `[clients]`: the same as `present`, as the server knows it.
+        revealed_pairs: `[clients, clients, 8]`: seeds of pairs between a dropped client and a survivor; 0 for other
+            pairs.
+        survived: `[clients]`: the server's copy of `present`.
     """
 
     pairs: UInt32[np.ndarray, "clients clients 8"]
@@ -40,14 +41,14 @@ class Masks(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class SecureSession:
-    """Secure aggregation: the server learns the sum if enough clients stay, else nothing.
+    """Secure aggregation: the server learns the sum if enough clients stay, otherwise nothing.
 
     Each pair of clients agrees on a mask that cancels in the sum (X25519, HKDF), and each client has its own mask. Keys
     and own seeds are shared among all clients (Shamir) and encrypted for their receivers (ChaCha20-Poly1305), so that
     the masks of dropped clients can be removed. A client reveals a share of another client's key *or* of its seed,
-    never of both. The server is honest but curious: it may read everything that it receives. Clients refuse a second
-    set of survivors, a set smaller than the threshold, and a set without themselves. Keys are not signed, so clients
-    cannot detect a server that invents clients.
+    never of both. The server is honest but curious: it may read everything that it receives. Clients reject a second
+    set of survivors, a set smaller than the threshold, and a set that does not include them. Keys are not signed, so
+    clients cannot detect whether the server invents clients.
 
     Args (of the constructor):
         clients: Number of clients in one aggregation.
@@ -79,13 +80,13 @@ class SecureSession:
         return SecureRound(self)
 
     def masks(self, present: Sequence[bool] | Bool[np.ndarray, " clients"]) -> Masks:
-        """Runs a whole round for `secure_mean`: new keys, and recovery for the present clients.
+        """Runs a whole round for `secure_mean`, from new keys to recovery for the present clients.
 
         Args:
             present: Whether each client's result arrives.
 
         Raises:
-            EngineError: if fewer clients than the threshold stay.
+            EngineError: if fewer clients stay than the threshold requires.
             ProgramError: if the length of `present` is not the number of clients.
         """
         if np.shape(present) != (self.clients,):
@@ -99,7 +100,7 @@ class SecureSession:
         return opened.reveal(survivors)
 
     def cost(self, values: int, *, dropouts: int = 0) -> ProtocolCostRecord:
-        """Cost of a round for updates of `values` numbers: see `secure_aggregation_cost`."""
+        """Cost of a round for updates of `values` numbers; see `secure_aggregation_cost`."""
         return secure_aggregation_cost(self.clients, values, threshold=self.threshold, dropouts=dropouts)
 
 
@@ -140,11 +141,12 @@ class SecureRound:
 
         Args:
             survivors: Clients whose masked results arrived.
-            responders: Survivors that are still there to answer. Default: all.
+            responders: Survivors that can still answer. Default: all.
 
         Raises:
-            EngineError: if fewer than the threshold survive or answer, or if their answers contradict each other.
-            ProgramError: if this round was already revealed for other survivors: two answers would unmask a client.
+            EngineError: if fewer clients than the threshold survive or answer, or if their answers contradict each
+                other.
+            ProgramError: if this round was already revealed for different survivors; two answers would unmask a client.
         """
         alive = sorted(set(survivors))
         answering = alive if responders is None else sorted(set(responders) & set(alive))
@@ -181,7 +183,7 @@ class SecureRound:
 
 
 def _recovered(client: int, shares: Mapping[int, int], threshold: int, key: bytes | None) -> bytes:
-    """Recovers the secret of a client's shares; a private key must match its public key."""
+    """Recovers the secret from a client's shares; a private key must match its public key."""
     try:
         secret = recover_secret(shares, threshold=threshold)
     except ProgramError:
@@ -292,7 +294,7 @@ def _public(private: bytes) -> bytes:
 
 
 def _agree(private: bytes, public: bytes) -> bytes:
-    """Derives the seed of the mask of two clients."""
+    """Derives the seed of the mask that two clients share."""
     return _exchange(private, public, "pairwise mask")
 
 

@@ -20,11 +20,11 @@ def hypergradient(
 ) -> Callable[[Any, Any, Any], tuple[jax.Array, Any]]:
     """Differentiates the result of several rounds with respect to settings, such as learning rates.
 
-    The rounds are a scan whose body is recomputed in the backward pass (`jax.checkpoint`), so memory is one state per
-    round.
+    The rounds are a scan whose body is recomputed in the backward pass (`jax.checkpoint`), so memory use is one state
+    per round.
 
     Args:
-        make: Makes the algorithm from the settings, which are tracers: `lambda lr: fedavg(..., optax.sgd(lr))`.
+        make: Builds the algorithm from the settings, which are tracers: `lambda lr: fedavg(..., optax.sgd(lr))`.
         objective: `objective(params)`, a scalar; for example the mean loss on held-out examples. May be a program.
         rounds: Number of rounds to differentiate through.
 
@@ -69,7 +69,7 @@ def reweighted(algorithm: Algorithm, weight: Float[Array, " clients"]) -> Algori
         weight: Weight of each client, `[clients]`, non-negative.
 
     Returns:
-        The algorithm, with another `round`.
+        The algorithm, with a new `round`.
 
     Example:
         >>> import jax.numpy as jnp, optax

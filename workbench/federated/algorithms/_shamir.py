@@ -1,7 +1,7 @@
 """Shamir's secret sharing over a prime field.
 
 Existing libraries share secrets byte by byte, or in GF(2¹²⁸) one bit at a time (PyCryptodome). A round needs clients²
-shares. Over a prime field, Python's integers compute a share directly.
+shares, so speed matters. Over a prime field, Python integers compute a share directly.
 """
 
 import math
@@ -45,7 +45,7 @@ def recover_secret(shares: Mapping[int, int], *, threshold: int) -> bytes:
 
     Raises:
         ProgramError: if there are fewer shares, or they do not belong to one secret of 32 bytes. Additional shares are
-            checked against the polynomial, so that one wrong share is detected.
+            checked against the polynomial, so a wrong share is detected.
     """
     if len(shares) < threshold:
         message = (
@@ -76,9 +76,9 @@ def _distances(x: int, points: Iterable[int]) -> int:
 def _are_on_a_polynomial(shares: Mapping[int, int], threshold: int) -> bool:
     """Returns whether all shares fit one polynomial of degree `threshold - 1`.
 
-    Multiply the polynomial through all shares by any other polynomial. The leading coefficient is 0 while the degrees
-    stay below the number of shares (Cascudo and David, "SCRAPE", ACNS 2017). The check errs with probability 1 /
-    `PRIME`.
+    Multiply the polynomial through all shares by any other polynomial. The leading coefficient is 0 as long as the
+    degrees stay below the number of shares (Cascudo and David, "SCRAPE", ACNS 2017). The check errs with probability 1
+    / `PRIME`.
     """
     random = [secrets.randbelow(PRIME) for _ in range(len(shares) - threshold)]
     total = 0

@@ -60,7 +60,7 @@ def quantile(x: Float[Array, " clients *items"], q: float, *, rounds: int = 30) 
     Args:
         x: Values, one row per client, finite.
         q: The quantile, from 0 to 1; 0.5 is the median.
-        rounds: Number of bisections; 30 reach the precision of float32.
+        rounds: Number of bisections; 30 bisections reach float32 precision.
 
     Returns:
         The smallest value such that at least a share `q` of all values are at most it (numpy's "inverted_cdf"), to
@@ -74,8 +74,8 @@ def quantile(x: Float[Array, " clients *items"], q: float, *, rounds: int = 30) 
         4.0
 
     References:
-        Andrew et al., "Differentially Private Learning with Adaptive Clipping", NeurIPS 2021 (arXiv 1905.03871), also
-        find a quantile by counting, with one gradient step per round instead of a bisection.
+        Andrew et al., "Differentially Private Learning with Adaptive Clipping", NeurIPS 2021 (arXiv 1905.03871), who
+        also find a quantile by counting, but with one gradient step per round instead of a bisection.
     """
     if not 0 <= q <= 1:
         message = (
@@ -129,10 +129,10 @@ def word_count(words: Int[Array, " clients *words"], vocabulary: int) -> Int[Arr
 
 
 def inverted_index(words: Int[Array, " clients *words"], vocabulary: int) -> Int[Array, " vocabulary clients"]:
-    """Builds an inverted index: the documents of each word, with term frequencies.
+    """Builds an inverted index: the documents that contain each word, with term frequencies.
 
-    Every client is a document, and emits the pair (word, document) as one key. Moves one count per word of the
-    vocabulary and document from every client.
+    Every client is a document, and emits the pair (word, document) as one key. Moves, from every client, one count per
+    vocabulary word and document.
 
     Args:
         words: Word numbers, one row per document; numbers outside the vocabulary (-1 as padding) are not indexed.
@@ -140,7 +140,7 @@ def inverted_index(words: Int[Array, " clients *words"], vocabulary: int) -> Int
 
     Returns:
         Term frequencies at the server, int32 `[vocabulary, documents]`; the non-zero columns of a row are the posting
-        list of its word.
+        list for that word.
 
     Example:
         >>> index = inverted_index(jnp.array([[0, 2, 2], [2, 1, -1]]), 3)

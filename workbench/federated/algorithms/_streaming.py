@@ -19,7 +19,7 @@ from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mea
 
 
 class StreamingState(NamedTuple):
-    """Server state of each fragment, and each replica's parameters and inner optimiser."""
+    """Server state for each fragment, and each replica's parameters and inner optimiser state."""
 
     fragments: tuple[ServerState, ...]
     local: Params
@@ -47,14 +47,15 @@ def streaming_diloco(
     """DiLoCo that synchronises one fragment of the parameters at a time.
 
     A round of H steps synchronises every fragment once, with H / `fragments` steps between fragments. It moves the same
-    bytes as `diloco`, but at most one fragment at a time. With a `delay`, communication overlaps with that many steps.
+    bytes as `diloco`, but at most one fragment at a time. With a `delay`, communication overlaps with the next `delay`
+    steps.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of replicas; all take part in every round.
-        inner_optimizer: Optimiser of the replicas; `optax.adamw` in the paper.
-        outer_optimizer: Optimiser of the server, one state per fragment. Default: `outer_nesterov()`.
-        fragments: Number of fragments. Parameter arrays are assigned to fragments in turn (the paper's strided
+        inner_optimizer: The replicas' optimiser; `optax.adamw` in the paper.
+        outer_optimizer: The server's optimiser, with one state per fragment. Default: `outer_nesterov()`.
+        fragments: Number of fragments. Parameter arrays are assigned to fragments in rotation (the paper's strided
             pattern).
         delay: τ, the number of steps between sending a fragment and receiving it.
         keep: α, the weight of a replica's own value when it receives a fragment; 0.5 in the paper with a delay.
@@ -64,7 +65,8 @@ def streaming_diloco(
         The algorithm, with batches as in `fedavg` (steps a multiple of `fragments`) and the metric `loss`.
 
     Raises:
-        ProgramError: if there are fewer arrays than fragments, or the steps do not divide, or the delay is too long.
+        ProgramError: if there are fewer arrays than fragments, the steps do not divide evenly, or the delay is too
+            long.
 
     Example:
         >>> algorithm = streaming_diloco(lambda w, x: ((w["a"] + w["b"] - x) ** 2), clients=1, fragments=2,
@@ -135,7 +137,7 @@ def _received(local: Params, arrived: Sequence[Any], number: int, fragments: int
 
 
 def _segments(batches: Batches, fragments: int, delay: int) -> tuple[list[Any], list[Any]]:
-    """Cuts batches into steps before each fragment is sent, and steps while it is in transit."""
+    """Splits batches into steps before each fragment is sent and steps while it is in transit."""
     steps = jax.tree.leaves(batches)[0].shape[1]
     each = steps // fragments
     if steps % fragments or not 0 <= delay < each:

@@ -27,8 +27,8 @@ _AXES: dict[str, tuple[str, ...]] = {
 class TensorParallel:
     """Layers on global arrays in one layout; see `tensor_parallel`.
 
-    Products come in pairs, as in a transformer: the first widens the features, the second returns to the layout of the
-    input. In "2d" and "2.5d" both have the same layout.
+    Products come in pairs, as in a transformer: the first widens the features, and the second returns to the input's
+    layout. In "2d" and "2.5d" both layouts are the same.
 
     Attributes:
         kind: "1d", "2d", "2.5d" or "3d".
@@ -106,7 +106,7 @@ class TensorParallel:
 
         Args:
             x: Activations, laid out as `activations()`.
-            scale: Factor of each feature.
+            scale: Factor for each feature.
             offset: Offset added to each feature.
             epsilon: Added to the variance.
 
@@ -174,15 +174,15 @@ class TensorParallel:
         sequence: int,
         causal: bool = True,
     ) -> Float[Array, " tokens features"]:
-        """Computes multi-head self-attention. Every device has whole sequences and whole heads.
+        """Computes multi-head self-attention. Every device holds whole sequences and whole heads.
 
         Args:
             x: Activations of `tokens / sequence` sequences, one after the other, laid out as `activations()`.
-            qkv: Weights `[features, heads * 3 * size]`: for each head its queries, keys and values.
-            out: Weights of the output, laid out as `weights(second=True)`.
+            qkv: Weights `[features, heads * 3 * size]`; for each head, its queries, keys and values.
+            out: Output weights, laid out as `weights(second=True)`.
             heads: Number of heads.
-            sequence: Tokens of one sequence.
-            causal: Whether a token sees only itself and earlier tokens.
+            sequence: Number of tokens in one sequence.
+            causal: Whether a token attends only to itself and earlier tokens.
 
         Returns:
             The activations in the layout of `x`.
@@ -206,18 +206,19 @@ class TensorParallel:
     def words(self, tokens: int, inputs: int, outputs: int, *, devices: Sequence[int]) -> dict[str, float]:
         """Counts the numbers that each device sends in one product, with ring algorithms.
 
-        With q × q devices in each of d layers ("2d": d = 1), a device has the blocks A of `tokens inputs / (d q²)` and
-        B of `inputs outputs / q²` numbers. It sends (q − 1)(A + B) forward; twice as many backward, and 2 (d − 1) / d ·
-        B for the gradient of the weights. With p³ devices ("3d") and C = `tokens outputs / p³`, A = `tokens inputs /
-        p³` and B = `inputs outputs / p³`: (p − 1)(A + B + C) forward, and (p − 1)(2 A + 2 B + C) backward. With p
-        devices ("1d") the first product sends nothing forward, and 2 (p − 1) / p · `tokens inputs` backward; the second
-        sends 2 (p − 1) / p · `tokens outputs` forward, and nothing backward. The result for "1d" is the mean of both.
+        With q × q devices in each of d layers ("2d": d = 1), a device has blocks of A = `tokens inputs / (d q²)` and B
+        = `inputs outputs / q²` numbers. It sends (q − 1)(A + B) numbers forward, and twice as many backward, plus 2 (d
+        − 1) / d · B for the gradient of the weights. With p³ devices ("3d") and C = `tokens outputs / p³`, A =
+        `tokens inputs / p³` and B = `inputs outputs / p³`, it sends (p − 1)(A + B + C) forward and (p − 1)(2 A + 2 B +
+        C) backward. With p devices ("1d"), the first product sends nothing forward, and 2 (p − 1) / p · `tokens inputs`
+        backward; the second product sends 2 (p − 1) / p · `tokens outputs` forward, and nothing backward. The result
+        for "1d" is the mean of both products.
 
         Args:
-            tokens: Rows of the activations.
-            inputs: Features before the product.
-            outputs: Features after the product.
-            devices: Sizes of the mesh axes of the kind: (p,), (q, q), (d, q, q) or (p, p, p).
+            tokens: Number of rows of the activations.
+            inputs: Number of features before the product.
+            outputs: Number of features after the product.
+            devices: Sizes of the mesh axes for the kind: (p,), (q, q), (d, q, q) or (p, p, p).
 
         Returns:
             `forward`, `backward`, and `total`.
@@ -256,7 +257,7 @@ class TensorParallel:
             y = _gathered_product(x, w, of_x=(outputs, 0), of_w=("layers", 1))
             y = jax.lax.psum_scatter(y, inputs, scatter_dimension=0, tiled=True)
         else:
-            if self.kind == "2.5d":  # the gradient of a block is added over layers after the sum along the rows
+            if self.kind == "2.5d":  # the gradient of a block is summed over layers after the sum along the rows
                 w = jax.lax.pcast(w, "layers", to="varying")
             y = _gathered_product(x, w, of_x=("cols", 1), of_w=("rows", 0))
         return y if bias is None else y + bias[None]
@@ -295,19 +296,19 @@ class TensorParallel:
 
 
 def tensor_parallel(kind: Kind) -> TensorParallel:
-    """Makes transformer layers with tensor parallelism over the mesh of `jax.set_mesh`.
+    """Makes transformer layers with tensor parallelism over the mesh set by `jax.set_mesh`.
 
-    Forward and backward results equal those of plain layers. The collectives are explicit and follow the papers.
+    Forward and backward results are the same as with plain layers. The collectives are explicit and follow the papers.
     Gathered blocks are not kept for the backward pass.
 
     Args:
-        kind: "1d" (Megatron): weights split over `cols`, activations replicated. "2d" (Optimus, SUMMA): both in blocks
-            of `rows` × `cols`. "2.5d" (SUMMA2.5-LM, Tesseract): activations in `layers` · `rows` × `cols` blocks,
-            weights in `rows` × `cols` blocks on each of the layers. No sum over layers in the forward pass. "3d": both
-            over a cube of `layers` × `rows` × `cols`.
+        kind: "1d" (Megatron): weights are split over `cols`, activations are replicated. "2d" (Optimus, SUMMA): weights
+            and activations are in `rows` × `cols` blocks. "2.5d" (SUMMA2.5-LM, Tesseract): activations are in `layers`
+            · `rows` × `cols` blocks, weights in `rows` × `cols` blocks on each layer. The forward pass has no sum over
+            layers. "3d": weights and activations are split over a cube of `layers` × `rows` × `cols`.
 
     Returns:
-        Its layers, layouts and counts.
+        An object with the layers, layouts and counts.
 
     Raises:
         ProgramError: if `kind` is unknown.

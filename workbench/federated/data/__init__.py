@@ -1,4 +1,4 @@
-"""Data held by clients: real data sets, heterogeneous partitions, padding, cohorts and loaders."""
+"""Client data: real data sets, heterogeneous partitions, padding, cohorts and loaders."""
 
 from workbench.federated.data._client_data import ClientData as ClientData, federate as federate
 from workbench.federated.data._cohorts import (

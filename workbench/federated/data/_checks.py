@@ -1,4 +1,4 @@
-"""Checks of client data; all faulty clients and fields are reported together."""
+"""Checks for client data; all faulty clients and fields are reported together."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -10,14 +10,14 @@ _SHOWN = 5
 
 
 def show_ids(clients: Iterable[str]) -> str:
-    """Lists the first ids, quoted, and the number of further ids."""
+    """Lists the first ids, quoted, and the number of remaining ids."""
     clients = list(clients)
     shown = ", ".join(repr(client) for client in clients[:_SHOWN])
     return f"{shown} and {len(clients) - _SHOWN} more" if len(clients) > _SHOWN else shown
 
 
 def raise_all(source: str, problems: Iterable[str], remedy: str = "") -> None:
-    """Raises one `DataError` that names the source and every problem; does nothing without problems."""
+    """Raises one `DataError` with the source and every problem; does nothing if there are none."""
     found = list(problems)
     if not found:
         return

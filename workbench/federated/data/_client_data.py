@@ -20,10 +20,10 @@ ClientArrays = Mapping[str, np.ndarray]
 class ClientData:
     """Data of all clients: the same fields everywhere, any number of examples per client.
 
-    Arrays are kept as read-only views: nothing is copied, and nothing can be changed through the data set.
+    Arrays are kept as read-only views: nothing is copied, and the arrays cannot be changed through the data set.
 
     Attributes:
-        arrays: Per client id, per field, an array `[examples_of_this_client, *shape]`.
+        arrays: For each client id and field, an array `[examples_of_this_client, *shape]`.
         name: Name of the data, for titles.
         label: The field with class numbers, or None.
         classes: Names of the classes 0, 1, … in `label`; empty if they have no names.
@@ -121,7 +121,7 @@ class ClientData:
         )
 
     def pooled(self) -> dict[str, np.ndarray]:
-        """Concatenates all examples in the order of the clients, as for central training."""
+        """Concatenates all examples in client order, for example for central training."""
         return {field: np.concatenate([held[field] for held in self.arrays.values()]) for field in self.fields}
 
 
@@ -137,18 +137,18 @@ def federate(
     """Distributes the examples of one data set over clients.
 
     Args:
-        x: The inputs, `[examples, *shape]`; with `by`, a DataFrame of pandas or Dask with a row for each example.
+        x: The inputs, `[examples, *shape]`; with `by`, a pandas or Dask DataFrame with one row per example.
         y: The labels or targets, `[examples, *shape]`; None if there are none.
-        partition: The rows of each client: made by `iid`, `dirichlet`, `shards`, `by_size` or `by_natural_id`, or one
+        partition: Each client's rows: the result of `iid`, `dirichlet`, `shards`, `by_size` or `by_natural_id`, or one
             array of row numbers per client.
-        by: Column of the DataFrame with the client of each example, instead of `partition`. The other columns are the
-            fields, in JAX's default precision. They contain numbers, or lists of numbers of equal length.
+        by: Name of the DataFrame column with each example's client; replaces `partition`. The other columns are the
+            fields, in JAX's default precision. They contain numbers, or equally long lists of numbers.
         name: Name of the data, for titles.
         classes: Names of the classes 0, 1, … of integer labels.
 
     Returns:
-        Client data with the fields `x` and, with `y` given, `y`. For a DataFrame, clients in sorted order with a field
-        per column; the column "y" is the label if it contains integers.
+        Client data with the fields `x` and, if `y` is passed, `y`. For a DataFrame, the clients are in sorted order and
+        have one field per column; the column "y" is the label if it contains integers.
 
     Raises:
         DataError: if `x` and `y` differ in length, or the partition has a different number of examples.

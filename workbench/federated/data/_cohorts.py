@@ -22,7 +22,7 @@ def sample_clients(key: Key, clients: int, cohort: int, *, weight: ArrayLike | N
 
     Args:
         key: A seed or PRNG key; the same key draws the same clients.
-        clients: Number of all clients.
+        clients: Total number of clients.
         cohort: Number of clients to draw, at most `clients`.
         weight: Relative probability of each client, `[clients]`, non-negative; uniform by default.
 
@@ -30,7 +30,8 @@ def sample_clients(key: Key, clients: int, cohort: int, *, weight: ArrayLike | N
         Positions of the drawn clients, int64 `[cohort]`, ascending.
 
     Raises:
-        DataError: if the cohort is empty or larger than the clients that can be drawn, or the weights are invalid.
+        DataError: if the cohort is empty or larger than the number of clients that can be drawn, or the weights are
+            invalid.
 
     Example:
         >>> drawn = sample_clients(0, 100, 10)
@@ -71,11 +72,11 @@ def cohorts(
     multiple_of: int = 1,
     weight: ArrayLike | None = None,
 ) -> Iterator[Padded]:
-    """Yields each round's data: a new cohort, newly shuffled, in constant shapes.
+    """Yields each round's data: a new cohort, newly shuffled, with constant shapes.
 
-    Make algorithms whose clients keep a state with `algorithms.in_cohorts`: the state follows the client's number.
-    Round `r` depends on the key and `r` only. Wrap it in `prefetch` to prepare the next rounds while one runs.
-    `algorithms.epsilon` does not apply to these cohorts; use `poisson_cohorts`.
+    If an algorithm's clients keep state, build the algorithm with `algorithms.in_cohorts`, so that the state follows
+    the client's number. Round `r` depends only on the key and `r`. Wrap the iterator in `prefetch` to prepare the next
+    rounds while a round runs. `algorithms.epsilon` does not apply to these cohorts; use `poisson_cohorts`.
 
     Args:
         data: All clients.
@@ -84,14 +85,14 @@ def cohorts(
         rounds: Number of rounds; None for infinitely many.
         batch_size: As in `pad_clients`.
         epochs: As in `pad_clients`.
-        multiple_of: As in `pad_clients`: the size of the mesh axis of the clients.
+        multiple_of: As in `pad_clients`: the size of the clients' mesh axis.
         weight: As in `sample_clients`.
 
     Returns:
-        An iterator of `Padded`, each as long as the longest client of all `data`.
+        An iterator over `Padded` rounds, each as long as the longest client in all of `data`.
 
     Raises:
-        DataError: as `sample_clients` and `pad_clients` do, at the first round.
+        DataError: for the same reasons as `sample_clients` and `pad_clients`, at the first round.
 
     Example:
         >>> data = ClientData(arrays={c: {"x": np.arange(3.0)} for c in "abcd"})
@@ -129,8 +130,8 @@ def poisson_cohorts(
     """Yields rounds that each client joins independently with the same probability.
 
     `algorithms.epsilon` assumes this Poisson sampling. The number of clients differs between rounds and can be 0. All
-    rounds have the same shapes, with empty slots of weight 0. Divide sums by the expected number of clients, not by the
-    actual number: `gaussian_mean(expected=participation * len(data))`. Round `r` depends on the key and `r` only.
+    rounds have the same shapes; empty slots have weight 0. Divide sums by the expected number of clients, not by the
+    actual number: `gaussian_mean(expected=participation * len(data))`. Round `r` depends only on the key and `r`.
 
     Args:
         data: All clients.
@@ -141,10 +142,10 @@ def poisson_cohorts(
         epochs: As in `pad_clients`.
         slots: Number of slots in a round. Default: the smallest number that a round exceeds with probability below
             1e-12.
-        multiple_of: A divisor of the slots: the size of the mesh axis of the clients.
+        multiple_of: A divisor of the number of slots: the size of the clients' mesh axis.
 
     Returns:
-        An iterator of `Padded` with `slots` clients, each as long as the longest client of all `data`.
+        An iterator over `Padded` rounds with `slots` clients, each as long as the longest client in all of `data`.
 
     Raises:
         DataError: if `participation` or `slots` is out of range, or a round draws more clients than slots. No client is
@@ -198,7 +199,7 @@ def _poisson_rounds(
         padded = pad_clients(
             chosen, batch_size=batch_size, epochs=epochs, key=seed, examples=longest, multiple_of=places
         )
-        if nobody:  # the shapes of a client, without its data
+        if nobody:  # a client's shapes, without its data
             arrays = {field: np.zeros_like(value) for field, value in padded.arrays.items()}
             mask, counts = np.zeros_like(padded.mask), np.zeros_like(padded.counts)
             padded = Padded(arrays=arrays, mask=mask, counts=counts, clients=("",) * places)
@@ -229,7 +230,7 @@ _RARE = -math.log(1e-12)
 
 
 def _divergence(share: float, chance: float) -> float:
-    """Kullback-Leibler divergence of two coins in nats; 0 if share <= chance."""
+    """Kullback-Leibler divergence between two coins in nats; 0 if share <= chance."""
     if share <= chance:
         return 0.0
     rest = 0.0 if share == 1 else (1 - share) * math.log((1 - share) / (1 - chance))

@@ -9,9 +9,9 @@ from workbench.records.program import ClientDataRecord, FieldRecord
 def describe(data: ClientData) -> ClientDataRecord:
     """Counts every client's examples and labels, and measures their heterogeneity.
 
-    Label skew is the total variation distance between a client's label shares and those of all examples together:
-    half the sum of absolute differences. It is 0 for equal shares, and near 1 if a client has only rare classes. Size
-    skew is the standard deviation of the clients' numbers of examples over their mean.
+    Label skew is the total variation distance between a client's label shares and the label shares of all examples
+    together: half the sum of absolute differences. It is 0 for identical shares, and near 1 if a client has only rare
+    classes. Size skew is the standard deviation of the clients' example counts divided by their mean.
 
     Args:
         data: The clients.

@@ -1,4 +1,4 @@
-"""Shared parts of all loaders: paths, checks, and errors that name the file, client and field."""
+"""Parts shared by all loaders: paths, checks, and errors that name the file, client and field."""
 
 import dataclasses
 from collections.abc import Iterable, Mapping
@@ -33,14 +33,14 @@ class Source:
         raise DataError(message)
 
     def unreadable(self, form: str, *, found: object) -> DataError:
-        """Makes the error for a truncated file or a file of another format."""
+        """Makes the error for a truncated file or a file in a different format."""
         return DataError(
             f"{self} cannot be read: {found}. It must be {form}, whole: copy or download it again, or use the loader "
             "of its real format."
         )
 
     def refuse(self, problems: Iterable[str]) -> None:
-        """Raises one error with all problems; does nothing without problems."""
+        """Raises one error with all problems; does nothing if there are none."""
         remedy = (
             "In a file every client also needs at least one example, and no NaN. Repair the file or leave these "
             "clients out; `allow_empty=True` and `allow_nan=True` accept such data."
@@ -70,7 +70,7 @@ class Source:
 
 
 def guess_label(fields: Iterable[str], label: str | None) -> str | None:
-    """Returns the given label field, or for "auto" a field with a usual label name or None."""
+    """Returns the given label field; for "auto", a field with a common label name, or None."""
     fields = tuple(fields)
     if label != "auto":
         return label

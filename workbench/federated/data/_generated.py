@@ -1,4 +1,4 @@
-"""Generated federated data: glyphs of many fonts, and docstrings of Python modules."""
+"""Generated federated data: glyphs from many fonts, and docstrings from Python modules."""
 
 import ast
 import sysconfig
@@ -18,14 +18,14 @@ _CHARACTERS = (_UNKNOWN, "\n", *(chr(code) for code in range(32, 127)))
 def rendered_glyphs(*, writers: int = 24, characters: str = "0123456789", copies: int = 8, seed: int = 0) -> ClientData:
     """Draws characters by many writers: each is a matplotlib font, slanted and weighted.
 
-    A substitute for FEMNIST without a network. The same classes look different at every client (feature heterogeneity),
-    and a client's id is its writer. The images are generated, not handwritten.
+    A substitute for FEMNIST that needs no network. The same classes look different at every client (feature
+    heterogeneity), and a client's id is its writer. The images are generated, not handwritten.
 
     Args:
         writers: Number of clients.
-        characters: The classes; every writer draws each.
+        characters: The classes; every writer draws each of them.
         copies: Number of drawings of each character per writer, each with a small shift, rotation and scale.
-        seed: Seed of all random choices.
+        seed: Seed for all random choices.
 
     Returns:
         Clients with `x`, float32 `[copies * characters, 256]`, images of 16 × 16 in row order with ink 1, and `y`,
@@ -64,7 +64,7 @@ def rendered_glyphs(*, writers: int = 24, characters: str = "0123456789", copies
 
 
 def _fonts() -> list[str]:
-    """Lists matplotlib's text fonts in order, without symbol fonts, which lack digits."""
+    """Lists matplotlib's text fonts in order; symbol fonts lack digits and are left out."""
     with needs_library("matplotlib", needed_for="`rendered_glyphs`"):
         import matplotlib
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
@@ -90,7 +90,7 @@ def _draw(font: str, character: str) -> np.ndarray:
 
 
 def _vary(image: np.ndarray, random: np.random.Generator, slant: float) -> np.ndarray:
-    """Halves an image with small rotation, scale, shift and slant; bilinear."""
+    """Halves an image with a small rotation, scale, shift and slant, by bilinear interpolation."""
     turn, scale = random.normal(0, 0.08), random.uniform(1.75, 2.1)
     shift = random.normal(0, 0.6, 2)
     at = np.stack(np.meshgrid(*[np.arange(_SIZE) - (_SIZE - 1) / 2] * 2, indexing="ij"))
@@ -105,18 +105,18 @@ def _vary(image: np.ndarray, random: np.random.Generator, slant: float) -> np.nd
 
 
 def character_corpus(clients: int = 32, *, length: int = 64, examples: int | None = None) -> Text:
-    """Makes character data: a client has the docstrings of a standard library module.
+    """Makes character data: each client has the docstrings of one standard library module.
 
-    A substitute for Shakespeare by roles without a network. The text depends on the version of Python.
+    A substitute for Shakespeare by roles that needs no network. The text depends on the Python version.
 
     Args:
         clients: Number of modules; the modules with the longest docstrings are used.
-        length: Characters of an example.
-        examples: At most this many examples of each client; all by default.
+        length: Number of characters in an example.
+        examples: Maximum number of examples per client; all by default.
 
     Returns:
-        `(data, vocabulary)`: `x`, int32 `[examples, length]`, and `y`, the same one character later; numbers into
-        `vocabulary`, whose first entry represents characters outside printable ASCII.
+        `(data, vocabulary)`: `x`, int32 `[examples, length]`, and `y`, the same text one character later; both are
+        indices into `vocabulary`, whose first entry represents characters outside printable ASCII.
 
     Raises:
         DataError: if there are too few such modules, or `length` is below 1.

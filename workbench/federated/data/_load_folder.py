@@ -28,21 +28,21 @@ def load_folder(
 
     Args:
         folder: The folder.
-        pattern: Pattern of the files, as for `Path.glob`: `"*.npz"`, `"**/*.csv"`.
+        pattern: Pattern for the files, as in `Path.glob`: `"*.npz"`, `"**/*.csv"`.
         read: Function of a path that returns fields, each `[examples, *shape]`. Default: reads the arrays of a `.npz`
             archive without executing code.
         client: Function of a path that returns the client's id. Default: the path inside the folder without its
             extension, such as `site/3`.
         label: The field with the classes. "auto" uses `y` or another common name if present; None for no label.
-        allow_empty: Accept clients without examples.
+        allow_empty: Whether to accept clients without examples.
         allow_nan: Accept NaN.
 
     Returns:
-        The clients in the sorted order of their paths.
+        The clients, sorted by path.
 
     Raises:
-        DataError: if the folder or its files do not exist, two files have the same id, a file cannot be read, or
-            `load_npz` would raise. The message names the file, the client and the field.
+        DataError: if the folder or its files do not exist, two files have the same id, a file cannot be read, or for
+            any reason listed in `load_npz`. The message names the file, the client and the field.
 
     Example:
         >>> import tempfile

@@ -23,13 +23,13 @@ def load_tff_hdf5(
 ) -> ClientData:
     """Reads TensorFlow Federated's client data: HDF5 with `examples/<client>/<field>`.
 
-    These are the files behind its federated EMNIST, CIFAR-100 and Shakespeare. Needs the extra `data`.
+    TensorFlow Federated's EMNIST, CIFAR-100 and Shakespeare data sets use these files. Needs the extra `data`.
 
     Args:
         path: The `.h5` file.
-        clients: Ids to read, or the number of first clients to read; all by default.
+        clients: Ids to read, or N to read the first N clients; all by default.
         label: The field with the classes. "auto" uses `label` or another common name if present; None for no label.
-        allow_empty: Accept clients without examples.
+        allow_empty: Whether to accept clients without examples.
         allow_nan: Accept NaN.
 
     Returns:
@@ -37,7 +37,7 @@ def load_tff_hdf5(
 
     Raises:
         DataError: for a truncated file, no group `examples`, unknown clients, missing fields, ragged clients, differing
-            dtypes or shapes, empty clients, or NaN. The message names file, client and field.
+            dtypes or shapes, empty clients, or NaN. The message names the file, client and field.
         MissingDependencyError: if h5py is not installed.
 
     Example:
@@ -95,12 +95,12 @@ def _load(
     return source.checked(arrays, label=guess_label(next(iter(arrays.values()), {}), label))
 
 
-_MOST_PACKED = 1100  # deflate compresses at most 1,032 bytes into one
+_MOST_PACKED = 1100  # deflate compresses at most 1,032 bytes into one byte
 _SMALL_BYTES = 64 * 2**20
 
 
 def _refuse_links(source: Source, group: Foreign, names: Sequence[str]) -> None:
-    """Refuses external links: an untrusted file must not read other files of this machine."""
+    """Rejects external links: an untrusted file must not read other files on this machine."""
     import h5py  # pyright: ignore[reportMissingImports]
 
     linked = [name for name in names if isinstance(group.get(name, getlink=True), h5py.ExternalLink)]
@@ -108,7 +108,7 @@ def _refuse_links(source: Source, group: Foreign, names: Sequence[str]) -> None:
 
 
 def _outside(dataset: Foreign) -> str:
-    """Returns the reason to refuse a dataset with external or missing numbers, or ""."""
+    """Returns the reason to reject a dataset with external or missing numbers, or ""."""
     import h5py  # pyright: ignore[reportMissingImports]
 
     if not isinstance(dataset, h5py.Dataset):

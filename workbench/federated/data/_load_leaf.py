@@ -22,7 +22,7 @@ def load_leaf(
     Args:
         path: A `.json` file, or a folder of `.json` files with different users.
         label: The field with the classes. "auto" uses `y` or another common name if present; None for no label.
-        allow_empty: Accept clients without examples.
+        allow_empty: Whether to accept clients without examples.
         allow_nan: Accept NaN.
 
     Returns:
@@ -30,7 +30,7 @@ def load_leaf(
 
     Raises:
         DataError: for a truncated file, missing parts, duplicate users, inconsistent `num_samples`, rows of different
-            lengths, text among numbers, empty clients, or NaN. The message names file, client and field.
+            lengths, text among numbers, empty clients, or NaN. The message names the file, client and field.
 
     Example:
         >>> import tempfile
@@ -78,7 +78,7 @@ def _read(source: Source) -> dict[str, dict[str, list[Any]]]:
 
     try:
         whole = json.loads(source.path.read_text(encoding="utf-8"), object_pairs_hook=pairs)
-    except (ValueError, RecursionError) as error:  # also integers of 5,000 digits, and deep nesting
+    except (ValueError, RecursionError) as error:  # also raised for integers of 5,000 digits and for deep nesting
         raise source.unreadable(form, found=f"it is cut off or not JSON ({error})") from error
     parts = {"users": list, "num_samples": list, "user_data": dict}
     missing = [
@@ -116,7 +116,7 @@ def _as_array(rows: list[Any]) -> tuple[np.ndarray, str | None]:
     if value.dtype == object or (str in leaves and leaves != {str}):
         return value, f"wrong dtype, a mixture of {', '.join(sorted(kind.__name__ for kind in leaves))}"
     if value.dtype.kind == "f":
-        with np.errstate(over="ignore"):  # infinite values are refused below, with client and field
+        with np.errstate(over="ignore"):  # infinite values are rejected below, with the client and field
             return value.astype(np.float32), None
     if value.dtype.kind == "i" and (not value.size or (value.min() > -(2**31) and value.max() < 2**31)):
         return value.astype(np.int32), None
@@ -132,7 +132,7 @@ def _leaves(rows: object) -> Iterator[object]:
 
 
 def _one_number_kind(arrays: dict[str, dict[str, np.ndarray]]) -> dict[str, dict[str, np.ndarray]]:
-    """Casts a field to float at all clients if any has fractions (JSON may write 1.0 as 1)."""
+    """Casts a field to float for all clients if any has fractions (JSON may write 1.0 as 1)."""
     kinds: dict[str, set[str]] = {}
     for held in arrays.values():
         for field, value in held.items():

@@ -26,19 +26,19 @@ def load_npz(
     """Reads client data from a numpy archive; nothing in it is executed (`allow_pickle=False`).
 
     Args:
-        path: The `.npz` file: arrays named `<client>/<field>`, as `save_npz` writes them; or, if there is an array
-            named `client`, arrays with one row per example; `client` has the client of each row.
-        client: Name of the array with the client of each row.
+        path: The `.npz` file. It contains arrays named `<client>/<field>`, as `save_npz` writes them; or arrays with
+            one row per example, and an array named `client` with each row's client.
+        client: Name of the array with each row's client.
         label: The field with the classes. "auto" uses `y` or another common name if present; None for no label.
-        allow_empty: Accept clients without examples.
+        allow_empty: Whether to accept clients without examples.
         allow_nan: Accept NaN.
 
     Returns:
-        The clients in the archive's order; in sorted order when each row names its client.
+        The clients in the archive's order; in sorted order if each row names its client.
 
     Raises:
-        DataError: for a truncated file, names without a client, an array of Python objects, a duplicate field of a
-            client, or any reason of `load_leaf`. The message names file, client and field.
+        DataError: for a truncated file, names without a client, an array of Python objects, a client's duplicate field,
+            or for any reason listed in `load_leaf`. The message names the file, client and field.
 
     Example:
         >>> import tempfile
@@ -89,7 +89,7 @@ def read_npz(source: Source, form: str = _FORM) -> dict[str, np.ndarray]:
     with source.existing().open("rb") as file:
         try:
             loaded = np.load(file, allow_pickle=False)
-        except Exception as error:  # numpy and zipfile raise errors of many types for a damaged file
+        except Exception as error:  # numpy and zipfile raise many types of errors for a damaged file
             raise source.unreadable(form, found=f"it is cut off or not .npz ({error})") from error
         if not isinstance(loaded, np.lib.npyio.NpzFile):
             raise source.unreadable(form, found="it holds one array (.npy)")

@@ -20,10 +20,10 @@ def load_parquet(
     label: str | None = "auto",
     allow_nan: bool = False,
 ) -> ClientData:
-    """Reads client data from parquet: one row per example, a column of client ids. Needs the extra `data`.
+    """Reads client data from Parquet, with one row per example and a column of client ids. Needs the extra `data`.
 
     Args:
-        path: A `.parquet` file, or a folder of them.
+        path: A `.parquet` file, or a folder of `.parquet` files.
         client: The column with the client of each row.
         fields: The columns to keep; all others by default. Columns of (nested) lists become arrays.
         label: The column with the classes. "auto" uses `y`, `label` or another common name if present.
@@ -34,7 +34,7 @@ def load_parquet(
 
     Raises:
         DataError: for a truncated file, a missing column, missing values, lists of different lengths, columns other
-            than numbers, text or lists, or NaN. The message names file, client and field.
+            than numbers, text or lists, or NaN. The message names the file, client and field.
         MissingDependencyError: if pyarrow is not installed.
 
     Example:
@@ -64,7 +64,7 @@ def load_hugging_face(
     label: str | None = "auto",
     allow_nan: bool = False,
 ) -> ClientData:
-    """Reads a data set that Hugging Face `datasets` saved with `save_to_disk`. Needs the extra `data`; no network.
+    """Reads a data set that Hugging Face `datasets` saved with `save_to_disk`. Needs the extra `data`, but no network.
 
     Args:
         path: The folder.
@@ -78,7 +78,7 @@ def load_hugging_face(
         The clients in sorted order.
 
     Raises:
-        DataError: as `load_parquet` does, or if the split is missing.
+        DataError: for the same reasons as `load_parquet`, or if the split is missing.
         MissingDependencyError: if `datasets` is not installed.
 
     Example:
@@ -157,7 +157,7 @@ def _from_table(
 
 
 class _BadRowError(Exception):
-    """A column cannot become an array; `row` is the failing row of the table, if known."""
+    """A column cannot be converted to an array; `row` is the failing row of the table, if known."""
 
     def __init__(self, fact: str, row: int | None) -> None:
         super().__init__(fact)

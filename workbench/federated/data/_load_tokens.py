@@ -1,4 +1,4 @@
-"""Tokenised text of Hugging Face pipelines, packed into sequences."""
+"""Tokenised text from Hugging Face pipelines, packed into sequences."""
 
 import json
 from collections.abc import Iterator, Sequence
@@ -30,20 +30,20 @@ def load_tokens(
 
     Args:
         path: A file of JSON lines (`.jsonl`), Arrow (`.arrow`, file or stream format) or Parquet (`.parquet`), or a
-            folder of such files, read in the order of their names; for example a folder of `save_to_disk`. Arrow and
-            Parquet need the extra `data`.
+            folder of such files, read in the order of their names, such as a folder written by `save_to_disk`. Arrow
+            and Parquet need the extra `data`.
         length: Number of tokens in a sequence.
-        client: The field with the client of each row; None assigns the rows to clients in turn.
-        field: The field with the token ids of a row.
+        client: The field with each row's client; None assigns the rows to clients in rotation.
+        field: The field with a row's token ids.
         clients: Number of clients, if `client` is None.
         separator: A token between the rows of a client, such as the end-of-text token.
 
     Returns:
-        Clients with `x` and `y`, int32 `[sequences, length]`; in sorted order of their names.
+        Clients with `x` and `y`, int32 `[sequences, length]`, sorted by name.
 
     Raises:
         DataError: for a truncated line, a missing field, ids that are not integers from 0 to 2³¹ − 1, or a client with
-            too few tokens. The message names file and row.
+            too few tokens. The message names the file and row.
         MissingDependencyError: for an `.arrow` or `.parquet` file if pyarrow is not installed.
 
     Example:

@@ -19,11 +19,11 @@ _RESERVED = ("mask", "weight", "cohort")
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Cohort:
-    """The clients of one round, by their numbers among all clients. A pytree; `population` is static.
+    """The clients of one round, identified by their numbers among all clients. A pytree; `population` is static.
 
     Attributes:
-        numbers: Number of the client in each slot, int32 `[cohort]`; `population` for an empty slot.
-        population: Number of all clients.
+        numbers: The client's number in each slot, int32 `[cohort]`; `population` for an empty slot.
+        population: Total number of clients.
     """
 
     numbers: AnyArray
@@ -35,11 +35,11 @@ class Padded:
     """Client data as rectangular arrays; `mask` separates examples from padding (zeros).
 
     Attributes:
-        arrays: Per field `[clients, examples, *shape]`, or batched `[clients, steps, batch, *shape]`.
+        arrays: For each field, `[clients, examples, *shape]`, or batched `[clients, steps, batch, *shape]`.
         mask: True where there is an example, bool `[clients, examples]` or `[clients, steps, batch]`.
-        counts: Distinct examples of each client, int32 `[clients]`; 0 for an empty slot.
+        counts: Number of distinct examples of each client, int32 `[clients]`; 0 for an empty slot.
         clients: The clients' ids; an empty slot has the id "".
-        cohort: Numbers of the clients among all clients, if the data are of one round; else None.
+        cohort: The clients' numbers among all clients if the data is for one round; otherwise None.
     """
 
     arrays: Mapping[str, AnyArray]
@@ -52,7 +52,7 @@ class Padded:
     def tree(self) -> dict[str, Any]:
         """The fields, `mask` (bool) and `weight` (float32 `[clients]`, the counts): the argument of a program.
 
-        A cohort also has `cohort`, with which algorithms find the state of each client.
+        For a cohort there is also the entry `cohort`, which algorithms use to find each client's state.
         """
         cohort = {} if self.cohort is None else {"cohort": self.cohort}
         return {**self.arrays, "mask": self.mask, "weight": self.counts.astype(np.float32), **cohort}
@@ -65,7 +65,7 @@ class Padded:
         return f"Padded({len(self.clients)} clients, mask: bool{list(self.mask.shape)}, {shapes})"
 
     def put(self, sharding: object = None) -> "Padded":
-        """Puts the data on the default device, or with one `sharding` for all arrays."""
+        """Puts the data on the default device, or uses `sharding` for all arrays."""
         arrays, mask, counts = jax.device_put((dict(self.arrays), self.mask, self.counts), sharding)
         return dataclasses.replace(self, arrays=arrays, mask=mask, counts=counts)
 
@@ -81,25 +81,25 @@ def pad_clients(
 ) -> Padded:
     """Pads every client to the length of the longest client, with a mask.
 
-    Needs `clients × longest` examples of host memory, however unequal the clients are.
+    Needs host memory for `clients × longest` examples, however unequal the clients are.
 
     Args:
         data: The clients.
-        batch_size: Examples per local SGD step; None for one axis of all examples. The padding is at the end of each
-            epoch, so a small client has entire steps without examples.
+        batch_size: Number of examples per local SGD step; None for a single axis with all examples. The padding is at
+            the end of each epoch, so a small client has entire steps without examples.
         epochs: Number of passes over a client's examples; needs `batch_size`. The steps of all epochs share one axis.
-        key: A seed or PRNG key that shuffles each client's examples, again for every epoch. A client's order depends
-            only on the key and its id, not on the other clients. None keeps the order.
-        examples: Number of examples per client after padding; default: the longest client of `data`. A fixed number
-            keeps shapes equal between cohorts, so that nothing recompiles.
+        key: A seed or PRNG key for shuffling each client's examples, with a new order in every epoch. A client's order
+            depends only on the key and its id, not on the other clients. None keeps the order.
+        examples: Number of examples per client after padding; default: the length of the longest client in `data`. A
+            fixed number gives all cohorts the same shapes, so that nothing recompiles.
         multiple_of: Divisor of the number of clients; empty slots (no examples, count 0) are added.
 
     Returns:
         Arrays, mask and counts; dtypes as in `data`.
 
     Raises:
-        DataError: if a client has more than `examples`, a field is called `mask`, `weight` or `cohort`, or a size is
-            not positive.
+        DataError: if a client has more than `examples` examples, a field is called `mask`, `weight` or `cohort`, or a
+            size is not positive.
 
     Example:
         >>> data = ClientData(arrays={"a": {"x": np.array([1.0, 2.0, 3.0])}, "b": {"x": np.array([4.0])}})

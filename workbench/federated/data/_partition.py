@@ -15,7 +15,7 @@ class Partition:
 
     Attributes:
         rows: Row numbers of each client.
-        clients: The clients' ids; `client_0`, `client_1`, … (with leading zeros) when left out.
+        clients: The clients' ids; `client_0`, `client_1`, … (with leading zeros) if omitted.
     """
 
     rows: tuple[np.ndarray, ...]
@@ -68,17 +68,17 @@ def dirichlet(
 ) -> Partition:
     """Partitions with label skew: a smaller `alpha` gives each client fewer classes.
 
-    By default each class is split by proportions drawn from `Dirichlet(alpha)` over the clients, which makes sizes
-    ragged too (Yurochkin et al. 2019); clients with fewer than `min_examples` then receive random examples of the
+    By default, each class is split in proportions drawn from `Dirichlet(alpha)` over the clients, so client sizes vary
+    too (Yurochkin et al. 2019). Clients with fewer than `min_examples` then receive random examples taken from the
     largest clients. With `equal_sizes`, all clients have the same size, as in Hsu et al. 2019. One client after the
-    other draws its class mixture from `Dirichlet(alpha * share of each class)` and takes its examples from the
-    remaining ones. The scales of `alpha` differ: with 10 balanced classes, Hsu's `alpha=1` is 0.1 per class.
+    other draws its class mixture from `Dirichlet(alpha * share of each class)` and takes its examples from those that
+    remain. The scales of `alpha` differ: with 10 balanced classes, Hsu's `alpha=1` corresponds to 0.1 per class.
 
     Args:
         labels: The class of each example, `[examples]`.
         clients: Number of clients.
         alpha: Concentration, positive; `inf` is the limit in which every client has the global mixture.
-        seed: The same seed gives the same partition.
+        seed: The same seed yields the same partition.
         min_examples: Minimum number of examples per client.
         equal_sizes: Whether all clients have the same number of examples (± 1).
 
@@ -143,7 +143,7 @@ def _mixture_per_client(
         while (missing := size - wanted.sum()) > 0:
             room = left - wanted
             weight = np.where(room > 0, mixture, 0.0)
-            # A mixture may contain only exhausted classes; then draw from the remaining examples.
+            # If a mixture contains only exhausted classes, draw from the remaining examples.
             weight = weight if weight.sum() > 1e-12 else room.astype(float)
             wanted += np.minimum(rng.multinomial(missing, weight / weight.sum()), room)
         held.append(np.concatenate([rows[t : t + w] for rows, t, w in zip(by_class, taken, wanted, strict=True)]))
@@ -183,7 +183,7 @@ def shards(labels: ArrayLike, clients: int, *, shards_per_client: int = 2, seed:
         labels: The class of each example, `[examples]`.
         clients: Number of clients.
         shards_per_client: Number of shards per client.
-        seed: Seed of the order inside a class and of the assignment of shards.
+        seed: Seed for the order within a class and for the assignment of shards.
 
     Raises:
         DataError: if there are fewer examples than shards.
@@ -218,12 +218,12 @@ def by_size(
     """Partitions at random with very different client sizes: size skew, no label skew.
 
     Args:
-        examples: Number of all examples.
+        examples: Total number of examples.
         clients: Number of clients.
         law: `lognormal`: sizes are proportional to `exp(spread * normal)`. `power`: the size of the k-th largest client
             is proportional to `k ** -spread`.
         spread: 0 makes all sizes equal; 1 is strong.
-        seed: Seed of the sizes (lognormal), the assignment of sizes to clients, and the examples.
+        seed: Seed for the sizes (lognormal), for assigning sizes to clients, and for choosing examples.
         min_examples: Minimum number of examples per client.
 
     Raises:

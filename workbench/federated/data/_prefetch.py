@@ -15,7 +15,7 @@ from workbench.federated.data._padding import Padded
 class Prefetch(Iterator[Any]):
     """An iterator whose next items are made in a thread; see `prefetch`.
 
-    The thread ends when the iterator is exhausted, closed, left as a context or garbage-collected.
+    The thread ends when the iterator is exhausted, closed or garbage-collected, or when its `with` block ends.
     """
 
     def __init__(self, items: Iterable[Any], size: int, sharding: object) -> None:
@@ -27,7 +27,7 @@ class Prefetch(Iterator[Any]):
             name="workbench-prefetch",
             daemon=True,
         )
-        # The thread refers only to the queue, so that an unused iterator is collected and then ends the thread.
+        # The thread refers only to the queue, so that an unused iterator is collected, which then stops the thread.
         self._finalizer = weakref.finalize(self, self._line.close)
         self._thread.start()
 
@@ -41,7 +41,7 @@ class Prefetch(Iterator[Any]):
         raise StopIteration
 
     def close(self) -> None:
-        """Drops prepared items and ends the thread after its current item; safe to repeat."""
+        """Drops prepared items and stops the thread after its current item; safe to repeat."""
         self._finalizer()
         if self._thread is not threading.current_thread():
             self._thread.join()
@@ -59,14 +59,15 @@ def prefetch(items: Iterable[Any], size: int = 2, sharding: object = None) -> Pr
     Device memory holds up to `size` ready items, the item in use and the item being made.
 
     Args:
-        items: Trees of arrays or `Padded`, such as `cohorts(...)` yields.
+        items: Trees of arrays, or `Padded` objects such as those that `cohorts(...)` yields.
         size: Number of items to keep ready.
-        sharding: Sharding of every array, for example `NamedSharding(mesh, PartitionSpec("clients"))`; None for the
+        sharding: Sharding for every array, for example `NamedSharding(mesh, PartitionSpec("clients"))`; None for the
             default device.
 
     Returns:
-        An iterator over the same items, in the same order, as JAX arrays. An exception while making an item is raised
-        in place of that item. Close the iterator, or use it in `with`, if you do not read it to its end.
+        An iterator over the same items, in the same order, as JAX arrays. An exception raised while making an item is
+        re-raised in place of that item. If you do not read the iterator to its end, close it or use it in a `with`
+        block.
 
     Raises:
         DataError: if `size` is not positive.

@@ -1,4 +1,4 @@
-"""Real data without a network, from scikit-learn and Python's documentation."""
+"""Real data that needs no network, from scikit-learn and Python's documentation."""
 
 import dataclasses
 import re
@@ -42,7 +42,7 @@ class Examples:
         return f"Examples({self.name!r}, {len(self)} examples of shape {self.x.shape[1:]}, {kind})"
 
     def split(self, *, test_fraction: float = 0.2, seed: int = 0) -> tuple["Examples", "Examples"]:
-        """Splits at random into training and test examples.
+        """Splits the examples at random into training and test examples.
 
         Example:
             >>> train, test = shipped("iris").split(test_fraction=0.2, seed=0)
@@ -69,7 +69,7 @@ class Examples:
         return federate(self.x, self.y, partition, name=self.name, classes=self.classes)
 
     def standardized(self, like: "Examples | None" = None) -> "Examples":
-        """Standardizes the columns of `x` by mean and deviation of `like`.
+        """Standardizes the columns of `x` by the means and deviations of `like`.
 
         `like` is the training part; by default it is this data set. A constant column becomes 0.
         """
@@ -80,14 +80,14 @@ class Examples:
 
 
 class Split(NamedTuple):
-    """Client data to train on and pooled examples to test on."""
+    """Client data for training and pooled examples for testing."""
 
     train: ClientData
     test: Examples
 
 
 def shipped(name: ShippedName) -> Examples:
-    """Loads a real data set without a network, from the workbench or scikit-learn.
+    """Loads a real data set from the workbench or scikit-learn, without a network.
 
     | name | examples × features | what `y` is |
     |---|---|---|
@@ -155,17 +155,17 @@ def digits(
 
     Args:
         clients: Number of clients.
-        alpha: Dirichlet concentration over clients, per digit: 0.1 is strong label skew, `inf` none.
-        seed: Seed of the test examples and of the partition.
+        alpha: Dirichlet concentration over clients, for each digit; 0.1 is strong label skew, `inf` is none.
+        seed: Seed for choosing the test examples and for the partition.
         test_fraction: Share of the 1797 examples held out for testing.
         min_examples: Minimum number of examples per client.
 
     Returns:
         `(train, test)`: client data with `x` float32 `[examples, 64]` in 0 to 1 and `y` int32 `[examples]`; and the
-        held-out examples, not distributed.
+        held-out examples, which are not distributed.
 
     Raises:
-        DataError: as `dirichlet` and `Examples.split` do.
+        DataError: for the same reasons as `dirichlet` and `Examples.split`.
 
     Example:
         >>> train, test = digits(clients=64, alpha=0.3, seed=0)
@@ -187,14 +187,14 @@ class Text(NamedTuple):
 def python_reference(documents: int | None = None) -> Text:
     """Loads the Python language reference as words, one topic per client.
 
-    It ships with Python as `pydoc_data.topics` (what `help("LAMBDA")` shows), so its words depend on the version of
-    Python.
+    It ships with Python as `pydoc_data.topics` (what `help("LAMBDA")` shows), so its words depend on the Python
+    version.
 
     Args:
-        documents: Number of the longest topics to keep; all by default.
+        documents: Keep only this many of the longest topics; all by default.
 
     Returns:
-        `(data, vocabulary)`: the field `word`, int32 `[words_of_this_topic]`, numbers into `vocabulary`, which is
+        `(data, vocabulary)`: the field `word`, int32 `[words_of_this_topic]`, has indices into `vocabulary`, which is
         sorted; words are lower case. A client's id is the topic's name.
 
     Raises:
@@ -228,7 +228,7 @@ def tokenize(documents: dict[str, str], *, name: str = "") -> Text:
     """Turns texts into numbered words, one client per text.
 
     Args:
-        documents: Text per client id.
+        documents: The text for each client id.
         name: Name of the texts, for titles.
 
     Returns:

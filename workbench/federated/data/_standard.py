@@ -27,13 +27,13 @@ def load_femnist(path: str | Path, *, clients: int | Sequence[str] | None = None
 
     Args:
         path: `fed_emnist_train.h5`, or LEAF's folder of `.json` files.
-        clients: Writers to load, or the number of first writers to load; all by default. For `.h5` files.
+        clients: Writers to load, or N to load the first N writers; all by default. For `.h5` files.
 
     Returns:
-        Clients with `x`, float32 `[examples, 784]` with ink 1, and `y`, int32.
+        Clients with `x`, float32 `[examples, 784]`, where ink is 1, and `y`, int32.
 
     Raises:
-        DataError: if there is no such file, with the line that downloads it.
+        DataError: if there is no such file; the message contains the download command.
 
     Example:
         >>> load_femnist("fed_emnist_train.h5", clients=10)  # doctest: +SKIP
@@ -60,15 +60,15 @@ def load_shakespeare(path: str | Path, *, clients: int | Sequence[str] | None = 
 
     Args:
         path: `shakespeare_train.h5`, or LEAF's folder of `.json` files.
-        clients: Roles to load, or the number of first roles to load; all by default. For `.h5` files.
+        clients: Roles to load, or N to load the first N roles; all by default. For `.h5` files.
         length: Number of characters in an example; LEAF's examples have 80.
 
     Returns:
-        `(data, vocabulary)`: `x`, int32 `[examples, length]`, and `y`, the same one character later (for LEAF, int32
-        `[examples]`, the next character). Roles with less text than one example are left out.
+        `(data, vocabulary)`: `x`, int32 `[examples, length]`, and `y`, the same text one character later (for LEAF,
+        int32 `[examples]`, the next character). Roles with less text than one example are left out.
 
     Raises:
-        DataError: if there is no such file, with the line that downloads it.
+        DataError: if there is no such file; the message contains the download command.
 
     Example:
         >>> load_shakespeare("shakespeare_train.h5", clients=10)  # doctest: +SKIP
@@ -105,16 +105,16 @@ def load_stackoverflow(
 
     Args:
         path: `stackoverflow_train.h5`, `stackoverflow_test.h5` or `stackoverflow_held_out.h5`.
-        clients: Users to load, or the number of first users to load; all by default.
+        clients: Users to load, or N to load the first N users; all by default.
         words: Size of the vocabulary: the most frequent words of the loaded clients.
-        length: Number of words in an example. Shorter examples are padded with 0, longer examples are cut.
+        length: Number of words in an example. Shorter examples are padded with 0; longer examples are truncated.
 
     Returns:
-        `(data, vocabulary)`: `x`, int32 `[examples, length]`, and `y`, the same one word later. Entry 0 of the
+        `(data, vocabulary)`: `x`, int32 `[examples, length]`, and `y`, the same text one word later. Entry 0 of the
         vocabulary is padding, entry 1 represents all other words.
 
     Raises:
-        DataError: if there is no such file, with the line that downloads it.
+        DataError: if there is no such file; the message contains the download command.
 
     Example:
         >>> load_stackoverflow("stackoverflow_train.h5", clients=100)  # doctest: +SKIP
@@ -146,7 +146,7 @@ def load_cifar(path: str | Path) -> Examples:
         (for CIFAR-100, the fine class).
 
     Raises:
-        DataError: if there is no such file, with the line that downloads it, or a file is truncated.
+        DataError: if there is no such file; the message contains the download command, or a file is truncated.
 
     Example:
         >>> load_cifar("cifar-10-batches-bin")  # doctest: +SKIP

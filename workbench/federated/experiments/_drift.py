@@ -28,9 +28,9 @@ class Drift:
         steps: Local steps at which parameters were recorded; the first is 0.
         paths: `[clients, steps, 2]`, in the plane of the two principal directions, in units of the parameters (L2).
         mean: `[steps, 2]`, the mean over all clients that answered, weighted as the server weights them.
-        shares: Share of the squared distance from the server in each direction.
-        apart: `[clients]`, the distance of each client from the mean at the end, in all directions.
-        moved: The distance of the mean from the server at the end, in all directions.
+        shares: Share of the squared distance from the server that is in each direction.
+        apart: `[clients]`, each client's final distance from the mean, in all directions.
+        moved: The mean's final distance from the server, in all directions.
     """
 
     round: int
@@ -44,16 +44,16 @@ class Drift:
 
 
 def drift_of(algorithm: Algorithm, state: PyTree[Array], batches: Mapping[str, np.ndarray], round: int) -> Drift:
-    """Repeats a round's local training and records every client's parameters on the way.
+    """Repeats a round's local training and records every client's parameters along the way.
 
     If only one client answers and the server adds its update unchanged, the round ends at that client's parameters.
     With fewer local steps, it ends at the client's intermediate parameters. The paths are therefore exact for every
     algorithm, including control variates, momentum and proximal terms.
 
     Args:
-        algorithm: The clients' part of the algorithm, with a server that adds the mean update unchanged.
+        algorithm: The clients' part of the algorithm, combined with a server that adds the mean update unchanged.
         state: State of the algorithm before the round.
-        batches: Batches of the clients, with the entry `weight`; 0 for clients that do not answer.
+        batches: The clients' batches, with the entry `weight`; 0 for clients that do not answer.
         round: Number of the round.
 
     Raises:
@@ -105,7 +105,7 @@ def drift_of(algorithm: Algorithm, state: PyTree[Array], batches: Mapping[str, n
 
 
 def local_only(settings: Settings) -> Settings:
-    """Keeps the local training, with a server that adds the mean update unchanged."""
+    """Keeps the local training, but makes the server add the mean update unchanged."""
     algorithm = "FedAvg" if same_clients_as_fedavg(settings) else settings.algorithm
     return dataclasses.replace(settings, algorithm=algorithm, server_learning_rate=1.0, noise=0.0, compression="none")
 

@@ -1,4 +1,4 @@
-"""A runnable experiment: data, algorithm, rounds and costs."""
+"""A runnable experiment, with data, algorithm, rounds and costs."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def first_params(seed: int) -> Params:
 
 
 def aggregator_of(settings: Settings) -> algorithms.Aggregator | None:
-    """Returns the aggregator of an experiment; None for the plain mean."""
+    """Returns an experiment's aggregator; None for the plain mean."""
     made = None
     if settings.compression.startswith("top"):
         share = float(settings.compression.split()[1]) / 100
@@ -59,7 +59,7 @@ def aggregator_of(settings: Settings) -> algorithms.Aggregator | None:
 
 
 def algorithm_of(settings: Settings) -> algorithms.Algorithm:
-    """Makes the algorithm of the settings."""
+    """Makes the algorithm that the settings describe."""
     clients, rate, server = settings.clients, settings.learning_rate, settings.server_learning_rate
     sgd, how = optax.sgd(rate), aggregator_of(settings)
     if settings.algorithm == "SCAFFOLD":
@@ -98,7 +98,7 @@ def count_labels(settings: Settings) -> np.ndarray:
 
 
 class Experiment:
-    """An experiment, ready to run.
+    """An experiment that is ready to run.
 
     Args:
         settings: Settings of the experiment.
@@ -106,8 +106,8 @@ class Experiment:
     Attributes:
         run: The rounds; start them with `run.start()`. Metrics: `test accuracy`; `loss`, the clients' training loss;
             `client loss`, the loss of the server's model on each client's examples, `[clients]`; `clients`, the number
-            of clients that answered; `sent up (MiB)`, by all clients in all rounds so far. Values that the algorithm
-            emits are metrics too, such as `client drift`, the distance that each client moved, `[clients]`.
+            of clients that answered; `sent up (MiB)`, the total for all clients in all rounds so far. Values that the
+            algorithm emits are metrics too, such as `client drift`, the distance that each client moved, `[clients]`.
         plan: One round as stages.
         sent_down_bytes: Bytes that one client receives in a round.
         sent_up_bytes: Bytes that one client sends in a round.
@@ -142,7 +142,7 @@ class Experiment:
         self.run: Run = Run(self._round, state, settings.rounds, data=self.batches, progress=False, emitted=True)
 
     def batches(self, round: int) -> dict[str, np.ndarray]:
-        """Draws every client's batches of a round with replacement; clients that do not answer have weight 0."""
+        """Draws each client's batches for a round, with replacement; weight 0 if it does not answer."""
         settings, counts = self.settings, self.train.counts
         random = np.random.default_rng([settings.seed, round])
         rows = [random.integers(count, size=(settings.local_steps, BATCH)) for count in counts]
@@ -166,7 +166,7 @@ class Experiment:
 
     @property
     def drift_rounds(self) -> tuple[int, ...]:
-        """Numbers (from 0) of rounds available to `drift`: first, second, fourth, eighth and so on."""
+        """Indices (from 0) of the rounds that `drift` accepts: first, second, fourth, eighth and so on."""
         return tuple(self._before)
 
     def drift(self, round: int = 0) -> Drift:
@@ -176,7 +176,7 @@ class Experiment:
             round: One of `drift_rounds`.
 
         Raises:
-            ProgramError: for another round, or one in which no client answered.
+            ProgramError: for any other round, or a round in which no client answered.
 
         Example:
             >>> experiment = Experiment(Settings(clients=4, participation=1.0, local_steps=2, rounds=1))

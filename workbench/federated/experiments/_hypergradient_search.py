@@ -22,20 +22,20 @@ class HypergradientSearch(Grid):
     """Improves the hyperparameters of each trial by gradient descent before the trials run.
 
     The metric after a few rounds is differentiated through the rounds, with respect to the logarithms of all positive
-    float hyperparameters. Adam then descends for a number of steps, with all trials in one program. The sweep runs each
-    trial with the best values found in its steps. One step costs about four times the forward cost of its rounds. Use
-    it for more hyperparameters than a grid or random draws can cover, such as one learning rate per layer. If a few
-    rounds do not predict many rounds, the hyperparameters found suit only a few rounds; the learning rates are then
-    often too small.
+    float hyperparameters. Adam then takes a number of steps, with all trials in one program. The sweep runs each trial
+    with the best values that these steps found. One step costs about four times the forward cost of its rounds. Use it
+    for more hyperparameters than a grid or random draws can cover, such as one learning rate per layer. If a few rounds
+    do not predict the result of many rounds, the hyperparameters suit only short runs; in this case, the learning rates
+    are often too small.
 
     Attributes:
         metric: Metric to minimise: its mean over the clients in the last differentiated round. It must be
             differentiable: a loss, not an error rate.
-        steps: Number of steps of Adam.
-        learning_rate: Learning rate of Adam, for natural logarithms of the hyperparameters.
+        steps: Number of Adam steps.
+        learning_rate: Adam's learning rate, for the natural logarithms of the hyperparameters.
         rounds: Number of rounds to differentiate through.
         trials: Number of random starting points, as in `RandomSearch`; None for the grid.
-        seed: Seed of the draws.
+        seed: Seed for the draws.
 
     References:
         Maclaurin, Duvenaud and Adams, "Gradient-based Hyperparameter Optimization through Reversible Learning", ICML
@@ -50,11 +50,11 @@ class HypergradientSearch(Grid):
     seed: int = 0
 
     def settings(self, space: Space) -> list[Setting]:
-        """Draws the starting points of the trials."""
+        """Draws the trials' starting points."""
         return list_grid(space) if self.trials is None else draw_settings(space, self.trials, self.seed)
 
     def propose(self, problem: Problem, space: Space, seeds: tuple[int, ...], rounds: int) -> list[Setting]:
-        """Returns the best settings found; a trial stops at a derivative that is not finite."""
+        """Returns the best settings found; a trial stops if a derivative is not finite."""
         starts = self.settings(space)
         names = sorted(name for name in traceable_names(starts) if all(s[name] > 0 for s in starts))
         static = {name: value for name, value in starts[0].items() if name not in names}

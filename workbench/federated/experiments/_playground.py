@@ -1,4 +1,4 @@
-"""The playground: an experiment in federated learning without writing code."""
+"""The playground: experiments in federated learning without writing code."""
 
 from types import SimpleNamespace
 from typing import TYPE_CHECKING

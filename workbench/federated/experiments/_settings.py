@@ -31,17 +31,17 @@ class Settings:
     Args (of the constructor):
         algorithm: One of `ALGORITHMS`.
         clients: Number of clients.
-        alpha: Dirichlet concentration of the labels: 0.1 is strong label skew, `inf` none.
+        alpha: Dirichlet concentration of the labels; 0.1 is strong label skew, `inf` is none.
         participation: Probability that a client is asked in a round.
-        local_steps: Steps of 16 examples that a client takes in a round.
-        learning_rate: Learning rate of the clients.
-        server_learning_rate: Learning rate of the server.
+        local_steps: Number of steps, with 16 examples each, that a client takes in a round.
+        learning_rate: The clients' learning rate.
+        server_learning_rate: The server's learning rate.
         dropout: Probability that an asked client does not answer.
         clip: The largest norm of one client's update, if `noise` is not 0.
-        noise: Differential privacy: standard deviation of the noise over `clip`; 0 for none.
+        noise: Standard deviation of the noise divided by `clip`, for differential privacy; 0 for none.
         compression: Compression of the clients' updates, one of `COMPRESSIONS`.
         rounds: Number of rounds.
-        seed: Seed of all random draws.
+        seed: Seed for all random draws.
 
     Raises:
         ProgramError: if a value is out of its range, or settings cannot be combined.

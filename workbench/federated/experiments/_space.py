@@ -16,7 +16,7 @@ Setting = dict[str, Any]
 
 
 def list_grid(space: Space) -> list[Setting]:
-    """Lists every combination of the values of a space; the last name varies fastest.
+    """Lists every combination of a space's values; the last name varies fastest.
 
     Raises:
         ProgramError: if a name has no values, or has a distribution.
@@ -82,21 +82,21 @@ class Grid:
         return list_grid(space)
 
     def rungs(self, rounds: int) -> tuple[int, ...]:
-        """Returns the rounds after which trials are compared: only the last round."""
+        """Returns the rounds after which trials are compared; here only the last round."""
         return (rounds,)
 
     def survivors(self, rung: int, scores: Mapping[int, float]) -> set[int]:
-        """Returns the trials that continue: all trials."""
+        """Returns the trials that continue; here all trials."""
         return set(scores)
 
 
 @dataclass(frozen=True, slots=True)
 class RandomSearch(Grid):
-    """Strategy of random draws from lists and frozen `scipy.stats` distributions.
+    """Strategy that draws at random from lists and frozen `scipy.stats` distributions.
 
     Attributes:
         trials: Number of trials.
-        seed: Seed of the draws.
+        seed: Seed for the draws.
 
     References:
         Bergstra and Bengio, "Random Search for Hyper-Parameter Optimization", JMLR 13, 2012.
@@ -115,12 +115,12 @@ class SuccessiveHalving(Grid):
     """Strategy that runs many trials briefly, and the best ones `eta` times longer.
 
     Attributes:
-        metric: Metric for the comparison of trials: its mean over clients and seeds in the last round of a rung.
+        metric: Metric by which trials are compared: its mean over clients and seeds in the last round of a rung.
         minimize: Whether smaller values are better.
         eta: One in `eta` trials continues (rounded up).
-        first_rounds: Rounds of the first rung; at most the rounds of the sweep.
+        first_rounds: Number of rounds in the first rung; at most the number of rounds in the sweep.
         trials: Number of random draws, as in `RandomSearch`; None for the grid.
-        seed: Seed of the draws.
+        seed: Seed for the draws.
 
     References:
         Jamieson and Talwalkar, "Non-stochastic Best Arm Identification and Hyperparameter Optimization", AISTATS 2016
@@ -169,7 +169,7 @@ def traceable_names(settings: Sequence[Setting]) -> set[str]:
 
 
 def static_part(setting: Setting, traced: set[str]) -> tuple[tuple[str, str], ...]:
-    """Returns the untraced hyperparameters as text, the key of the compiled program."""
+    """Returns the untraced hyperparameters as text, which is the compiled program's key."""
     return tuple((name, repr(value)) for name, value in setting.items() if name not in traced)
 
 

@@ -1,4 +1,4 @@
-"""Sweeps over hyperparameters and seeds, compiled with trials as outermost placement."""
+"""Sweeps over hyperparameters and seeds, compiled with trials as the outermost placement."""
 
 import contextlib
 import hashlib
@@ -66,26 +66,27 @@ def sweep(
     Trials are a placement above the clients. One program computes many trials, in chunks and distributed over the
     devices of `jax.set_mesh` (default: all devices). Float hyperparameters are arguments of the program. Other
     hyperparameters (sizes, names, optimisers) and floats that the algorithm reads in Python are constants. Each
-    combination of constants is compiled as a separate program. The communication is that of the algorithm.
+    combination of constants is compiled as a separate program. Trials add no communication to the algorithm's own.
 
     Args:
         make: `make(**hyperparameters)` returns an `Algorithm`, or a pair `(init, round)` as in `Algorithm`. If `make`
-            has another parameter `seed`, it receives the seed, an int32 scalar.
-        space: Values per hyperparameter; for random strategies also frozen distributions of `scipy.stats`.
-        params: Initial parameters, or `params(key)` or `params(key, hyperparameters)` that makes them in JAX.
+            also has a parameter `seed`, it receives the seed, an int32 scalar.
+        space: Values for each hyperparameter; for random strategies also frozen `scipy.stats` distributions.
+        params: Initial parameters, or a function `params(key)` or `params(key, hyperparameters)` that makes them in
+            JAX.
         rounds: Number of rounds of every trial.
-        data: Training data of each round: a pytree of arrays, or `data(key)` or `data(key, hyperparameters)` that draws
-            it in JAX with a key of the seed and the round.
-        batches: `batches(round, seed)` makes the data on the host instead, for pipelines such as `grain`'s: a pytree of
-            arrays of the same shapes in all rounds. A resumed sweep calls it again.
+        data: Training data of each round: a pytree of arrays, or a function `data(key)` or `data(key, hyperparameters)`
+            that draws it in JAX, with a key for the seed and the round.
+        batches: `batches(round, seed)` makes the data on the host instead, for pipelines such as `grain`: a pytree of
+            arrays with the same shapes in all rounds. A resumed sweep calls `batches` again.
         evaluate: `evaluate(params)` (or with the hyperparameters) returns further metrics after each round, in JAX:
             numbers, or one value per client `[clients]`.
         seeds: Number of seeds, or the seeds.
         strategy: `Grid()` (the default), `RandomSearch`, `SuccessiveHalving` or `HypergradientSearch`.
         stop_when: Function of a trial's metrics so far (by name, `[rounds]` or `[rounds, clients]`) that returns True
-            to end the trial early.
-        rounds_per_call: Maximum number of rounds in one call of the program. Progress, checkpoints and early ends are
-            handled between calls. Default: about a tenth of the rounds.
+            to stop the trial early.
+        rounds_per_call: Maximum number of rounds in one call of the program. Progress, checkpoints and early stopping
+            are handled between calls. Default: about a tenth of the rounds.
         directory: Folder for the results, in one SQLite file. An existing sweep is resumed, even if its process was
             killed. Default: in memory.
         chunk_size: Number of trials (and clients) that a device computes together, as for `wb.jit`.
@@ -95,12 +96,12 @@ def sweep(
 
     Returns:
         The result. A trial whose metrics are not finite ends as "diverged" in that round; a trial that cannot be traced
-        or lacks the metric of the strategy ends as "failed", with the reason in `result.trials`. Other trials continue.
+        or lacks the strategy's metric ends as "failed", with the reason in `result.trials`. Other trials continue.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C; `error.result` has `status == "interrupted"`, and its `resume()` continues.
+        KeyboardInterrupt: Ctrl-C; `error.result` has `status == "interrupted"`; call its `resume()` to continue.
         ProgramError: if the space is empty, or a hyperparameter is not a parameter of `make`.
-        MeasureError: if counts are out of range, or `directory` contains another sweep or is in use.
+        MeasureError: if counts are out of range, or `directory` contains a different sweep or is in use.
 
     Example:
         >>> import optax
@@ -187,7 +188,7 @@ def _agree(
     rounds: int,
     problem: Problem,
 ) -> list[Setting]:
-    """Checks and stores the sweep; returns its settings, from the folder if resumed."""
+    """Checks and stores the sweep; returns its settings, read from the folder if resumed."""
     propose = getattr(strategy, "propose", None)
     asked = {
         "strategy": repr(strategy),
@@ -232,7 +233,7 @@ def _digest(given: object) -> str:
 
 
 def _code_text(code: CodeType) -> str:
-    """Returns text of a function's code and nested functions, equal in every process."""
+    """Returns a text for a function's code and nested functions, identical in every process."""
     constants = [
         _code_text(c) if hasattr(c, "co_code") else repr(sorted(map(repr, c)) if isinstance(c, frozenset) else c)
         for c in code.co_consts
@@ -241,11 +242,11 @@ def _code_text(code: CodeType) -> str:
 
 
 class _Group:
-    """Trials that share a program, and the number of runs in one call."""
+    """Trials that share a program, and their number of runs per call."""
 
     def __init__(self, made: GroupProgram, trials: list[int], notes: tuple[str, ...]) -> None:
         self.program, self.trials, self.notes = made, trials, notes
-        self.most = 0  # runs in one call that fit in memory; 0: not yet known
+        self.most = 0  # number of runs per call that fit in memory; 0: not yet known
 
 
 class _Driver:
@@ -407,7 +408,7 @@ class _Driver:
         bar.update(sum(row[3] - first for row in rows), sum(row[1] not in ("running", "finished") for row in rows))
 
     def _size(self, group: _Group, count: int) -> int:
-        """Rounds `count` up to the group's size, a half, a quarter, …, for few compilations."""
+        """Rounds `count` up to the group's size, a half of it, a quarter, …, to limit compilations."""
         whole = len(group.trials) * len(self.seeds)
         whole = min(whole, group.most or whole)
         while -(-whole // 2) >= count and whole > 1:
@@ -468,7 +469,7 @@ class _Driver:
         return member, status, reason, rounds, state, first, metrics
 
     def _end_trials(self, rung: int) -> None:
-        """Ends trials that are not among the best after a rung, once per rung."""
+        """Stops trials that are not among the best after a rung, once per rung."""
         name, decided = getattr(self.strategy, "metric", None), f"decided after {rung} rounds"
         if name is None or decided in self.store.about():
             return
@@ -524,7 +525,7 @@ def _described(group: _Group) -> SweepGroup:
 
 @contextlib.contextmanager
 def _trials_mesh() -> Iterator[None]:
-    """Sets a mesh of all devices with one axis of trials, unless a mesh is set."""
+    """Sets a mesh of all devices with one axis for trials, unless a mesh is set."""
     if not jax.sharding.get_mesh().empty or len(jax.devices()) == 1:
         yield
         return
@@ -533,7 +534,7 @@ def _trials_mesh() -> Iterator[None]:
 
 
 def _free_bytes() -> int:
-    """Returns the memory limit of one call per device: 80 % of the free bytes."""
+    """Returns the memory limit per device for one call: 80 % of the free bytes."""
     statistics = jax.devices()[0].memory_stats() or {}
     if limit := statistics.get("bytes_limit"):
         return int(0.8 * (limit - statistics.get("bytes_in_use", 0)))

@@ -31,10 +31,10 @@ class SweepGroup:
         static: Hyperparameters that are constants of the program.
         traced: Names of hyperparameters that are arguments of the program.
         trials: Numbers of the trials.
-        compile_seconds: Seconds of tracing and compiling, all sizes together.
+        compile_seconds: Seconds for tracing and compiling, all sizes together.
         run_seconds: Seconds in calls of the compiled program.
         memory_bytes: Arguments, results and temporaries of one call, as the compiler reports them; per device.
-        notes: Reasons why a float is a constant, or why trials could not run.
+        notes: The reasons why floats are constants, or why trials could not run.
     """
 
     static: Setting
@@ -51,8 +51,8 @@ class SweepResult(Results):
 
     Attributes:
         settings: Hyperparameters of each trial, by its number.
-        seeds: The seeds that every trial runs with.
-        rounds: Number of rounds of a complete trial.
+        seeds: The seeds with which every trial runs.
+        rounds: Number of rounds in a complete trial.
         status: "finished" or "interrupted"; `resume()` continues an interrupted sweep.
         groups: The compiled programs, with their measured seconds.
         seconds: Wall time of the sweep in this process.
@@ -94,7 +94,7 @@ class SweepResult(Results):
         return self._go_on()
 
     def labels(self) -> list[str]:
-        """Labels of the trials: their hyperparameters, numbered if equal."""
+        """The trials' labels: their hyperparameters, numbered if identical."""
         made = [
             ", ".join(f"{k}={v:.4g}" if isinstance(v, float) else f"{k}={v}" for k, v in setting.items())
             for setting in self.settings
@@ -112,7 +112,7 @@ class SweepResult(Results):
         }
 
     def outcomes(self) -> dict[str, dict[int, tuple[str, str]]]:
-        """Returns each run's status and reason of an early end, by trial label and seed."""
+        """Returns each run's status and the reason if it stopped early, by trial label and seed."""
         table = self.trials
         rows = list(zip(table["trial"], table["seed"], table["status"], table["reason"], strict=True))
         labels = self.labels()
@@ -149,7 +149,7 @@ class SweepResult(Results):
         return self._store.metrics(self._member(trial, seed))
 
     def history(self, trial: int, seed: int) -> History:
-        """Returns one trial as a history of `run_rounds`; seconds are NaN for scanned rounds."""
+        """Returns one trial as a `run_rounds` history; seconds are NaN for scanned rounds."""
         metrics = self.metrics(trial, seed)
         rounds = max((len(values) for values in metrics.values()), default=0)
         return History(
@@ -256,7 +256,7 @@ def unpack_state(leaves: list[np.ndarray], form: object) -> PyTree[Array]:
 def _restored(leaf: np.ndarray, like: AnyArray) -> AnyArray:
     if _is_key(like):
         return jax.random.wrap_key_data(jax.numpy.asarray(leaf), impl=jax.random.key_impl(like))
-    # numpy's files do not support bfloat16 and return its bytes.
+    # numpy's files do not support bfloat16; reading returns raw bytes.
     return leaf if leaf.dtype == like.dtype else leaf.view(like.dtype)
 
 

@@ -54,10 +54,10 @@ class SweepStore:
             raise DataError(message) from error
 
     def lock(self) -> None:
-        """Locks the file against other sweeps until `release` or the end of this process.
+        """Locks the file against other sweeps until `release` or until this process exits.
 
         Raises:
-            MeasureError: if another sweep is writing there.
+            MeasureError: if another sweep is writing to the file.
         """
         try:
             self._base.execute("pragma locking_mode = exclusive")
@@ -136,7 +136,7 @@ class SweepStore:
                     )
 
     def end(self, ended: Mapping[Member, tuple[str, str]], *, decided: str = "") -> None:
-        """Ends members (started or not) and records the decision in one transaction."""
+        """Stops members (started or not) and records the decision in one transaction."""
         with self._base:
             for member, (status, reason) in ended.items():
                 self._base.execute("insert or ignore into members values (?, ?, '', '', 0, null)", member)

@@ -1,4 +1,4 @@
-"""The compiled program of a group of trials, with rounds as a scan."""
+"""The compiled program for a group of trials, with rounds as a scan."""
 
 import functools
 import inspect
@@ -41,7 +41,7 @@ class Problem(NamedTuple):
 
 
 def is_maker(given: object) -> bool:
-    """Returns whether `given` is a function that makes data, not a callable pytree."""
+    """Returns whether `given` is a function that makes data and not a callable pytree."""
     return callable(given) and jax.tree_util.treedef_is_leaf(jax.tree.structure(given))
 
 
@@ -85,7 +85,7 @@ def _is_pair(made: object) -> bool:
 
 
 class _Rounds(NamedTuple):
-    """A pair `(init, round)` as an `AlgorithmLike`."""
+    """A pair `(init, round)` wrapped as an `AlgorithmLike`."""
 
     init: Callable[..., Any]
     round: Callable[..., Any]
@@ -203,7 +203,7 @@ class GroupProgram:
         return states
 
     def compile(self, size: int, arguments: tuple[Any, ...]) -> jax.stages.Compiled:
-        """Returns the program of `size` trials."""
+        """Returns the program for `size` trials."""
         if size not in self._compiled:
             per_trial = self.problem.batches is not None
 

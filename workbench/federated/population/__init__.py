@@ -1,4 +1,4 @@
-"""Simulates up to 10⁸ devices: their availability, and duration and cost of rounds."""
+"""Simulates up to 10⁸ devices: their availability, and the duration and cost of rounds."""
 
 from workbench.federated.population._availability import (
     Always as Always,

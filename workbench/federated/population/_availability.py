@@ -1,4 +1,4 @@
-"""Availability of devices: daily sessions, recorded sessions, or always."""
+"""Availability of devices: in daily sessions, in recorded sessions, or always."""
 
 import dataclasses
 import math
@@ -96,8 +96,8 @@ class Sessions:
     def bounds(
         self, ids: Integer[np.ndarray, " n"], days: Integer[np.ndarray, " n"], seed: int
     ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Bool[np.ndarray, " n"]]:
-        """Returns start and end of a day's session in local seconds, and whether it exists."""
-        day_keys = draw_bits(key_of(seed, repr(self)), days + 4)  # counters are not negative
+        """Returns the start and end of a day's session in local seconds, and whether it exists."""
+        day_keys = draw_bits(key_of(seed, repr(self)), days + 4)  # counters must not be negative
         first, second, length, lot = parts_of(draw_bits(day_keys, ids))
         starts = days * DAY + (self.start_hour + (first + second - 1) * self.spread_hours) * HOUR
         lengths = self.shortest_hours + length * (self.longest_hours - self.shortest_hours)
@@ -110,9 +110,9 @@ class Sessions:
         zone_hours: Float[np.ndarray, " n"],
         seed: int,
     ) -> Float[np.ndarray, " n"]:
-        """Returns seconds to the end of the current session (the later end of two), or 0."""
+        """Returns seconds to the end of the current session (the later end if two overlap), or 0."""
         local = np.asarray(seconds) + zone_hours * HOUR
-        # Sessions of a day begin within 12 hours of `start_hour`, so at most two sessions include now.
+        # Sessions of a day begin within 12 hours of `start_hour`, so at most two sessions include the current time.
         newest = np.floor((local - (self.start_hour - 12) * HOUR) / DAY).astype(np.int64)
         remaining = np.zeros(len(ids))
         for days in (newest - 1, newest):
@@ -127,7 +127,7 @@ class RecordedSessions:
     """Recorded sessions of real devices; each client repeats the sessions of one device.
 
     Args (of the constructor):
-        starts: Start of every session in seconds; the sessions of a device are contiguous and in order of time.
+        starts: Start of every session in seconds; a device's sessions are contiguous and in chronological order.
         ends: Likewise.
         offsets: Index of each device's first session in both arrays, `[devices + 1]`.
         periods: Seconds after which each device's record starts again, `[devices]`.

@@ -1,8 +1,8 @@
 """Buffered asynchronous steps on the virtual clock.
 
 Every slot of the server's concurrency is a chain of clients; a client starts when the previous one ends. Chains are
-independent, so all chains are advanced together, and their results are then merged by time. The events equal those of
-an event queue.
+independent, so all chains are advanced together, and their results are then merged by time. The events are the same as
+with an event queue.
 """
 
 import math
@@ -19,14 +19,14 @@ from workbench.federated.population._servers import Servers
 from workbench.records.run import SimulatedRoundRecord
 
 _LOOKS = 8  # clients that are checked together for one slot
-_PAUSE_SECONDS = 10.0  # wait of a slot if none of them is available
+_PAUSE_SECONDS = 10.0  # a slot's waiting time if none of them is available
 _PATIENCE = 2 * 86_400.0
 _COLUMNS = ("time", "start", "id", "result", "late", "down", "up", "joules")
 _AT = {name: column for column, name in enumerate(_COLUMNS)}
 
 
 class _Chains:
-    """The slots, and their events that no step has used yet."""
+    """The slots, and those of their events that no step has used yet."""
 
     def __init__(self, population: Population, load: Load, schedule: Buffered, start: float, seed: int) -> None:
         self.population, self.load, self.seed = population, load, seed
@@ -72,7 +72,7 @@ class _Chains:
 def buffered_steps(
     population: Population, load: Load, schedule: Buffered, servers: Servers, *, start: float, seed: int
 ) -> Iterator[ServerStep]:
-    """Yields server steps without end."""
+    """Yields server steps indefinitely."""
     chains = _Chains(population, load, schedule, start, seed)
     check_able(population, load)
     delay = servers.adding_seconds(schedule.buffer, load.upload_bytes)
@@ -102,7 +102,7 @@ def buffered_steps(
                 "use a smaller buffer, a larger concurrency or longer sessions."
             )
             raise ProgramError(message)
-        # About four steps at once: enough for vectorization, with few events to keep.
+        # Make about four steps at once: enough for vectorization, with few events to store.
         window = max(_PAUSE_SECONDS, (now - start) / max(number, 1) * 4) if number else min(2 * window, 3600.0)
 
 

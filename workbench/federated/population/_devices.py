@@ -1,4 +1,4 @@
-"""Populations of devices; clients are computed from their numbers, not stored."""
+"""Populations of devices; clients are computed from their numbers and not stored."""
 
 import dataclasses
 import functools
@@ -56,7 +56,7 @@ WORLD = MappingProxyType(
 
 
 class Devices(NamedTuple):
-    """Devices of some clients, one entry per client."""
+    """The devices of some clients, one entry per client."""
 
     device_class: Integer[np.ndarray, " n"]
     flops_per_second: Float[np.ndarray, " n"]
@@ -89,18 +89,18 @@ class RecordedDevices:
 class Population:
     """Clients 0 to `clients - 1`, computed from their number, the seed and the time.
 
-    Nothing is stored per client: 10⁸ clients take the memory of one.
+    Nothing is stored per client: 10⁸ clients take as much memory as one client.
 
     Args (of the constructor):
         clients: Number of clients.
         devices: Classes of devices with their shares, or recorded devices (`read_fedscale_devices`).
         availability: Kinds of sessions; a device is available during any of them.
-        time_zones: Share of the clients by hours from UTC.
+        time_zones: Share of clients by offset from UTC in hours.
         interruptions_per_hour: Rate at which a working client fails before the end of its session: the user returns,
             the network is lost, or the process is killed.
-        battery_share: Maximum share of its battery that a device spends on one round. Devices that would need more are
-            not asked.
-        seed: Seed of all clients.
+        battery_share: Maximum share of its battery that a device spends on one round. Devices that would need a larger
+            share are not asked.
+        seed: Seed for all clients.
 
     Raises:
         ProgramError: if there are no clients, or shares do not sum to 1.
@@ -151,7 +151,7 @@ class Population:
         kind = np.minimum(np.searchsorted(bounds, draw_uniform(self._key("class"), ids), "right"), len(bounds) - 1)
         table = self._table
         compute = np.exp(table["compute_spread"][kind] * draw_normal(self._key("compute"), ids))
-        # One network per device: a fast download implies a fast upload.
+        # Each device has one network, so a fast download implies a fast upload.
         network = np.exp(table["bandwidth_spread"][kind] * draw_normal(self._key("network"), ids))
         return Devices(
             kind,
@@ -165,7 +165,7 @@ class Population:
         )
 
     def zones_of(self, ids: Integer[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-        """Returns the time zones of some clients, in hours from UTC."""
+        """Returns the time zones of some clients, as offsets from UTC in hours."""
         hours, bounds = self._zones
         chosen = np.searchsorted(bounds, draw_uniform(self._key("zone"), ids), "right")
         return hours[np.minimum(chosen, len(hours) - 1)]

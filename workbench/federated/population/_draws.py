@@ -28,9 +28,9 @@ def draw_bits(
     """Draws 64 random bits for every counter by SplitMix64's output function.
 
     Args:
-        key: Key of the stream, or one key per counter (bits of an earlier draw, for numbers that depend on two
+        key: Key for the stream, or one key per counter (bits from an earlier draw, for numbers that depend on two
             counters).
-        counters: Whole numbers of at least 0.
+        counters: Non-negative whole numbers.
 
     References:
         Steele, Lea and Flood, "Fast Splittable Pseudorandom Number Generators", OOPSLA 2014, figure 17; Salmon et al.,
@@ -68,7 +68,7 @@ def draw_normal(key: np.uint64, counters: Integer[np.ndarray, " n"]) -> Float[np
 
 
 def parts_of(bits: UInt64[np.ndarray, " n"]) -> tuple[Float[np.ndarray, " n"], ...]:
-    """Splits one draw into four numbers between 0 and 1 of 16 bits each."""
+    """Splits one draw into four numbers between 0 and 1 with 16 bits each."""
     mask = np.uint64(0xFFFF)
     return tuple((((bits >> np.uint64(16 * i)) & mask).astype(np.float64) + 0.5) * 2.0**-16 for i in range(4))
 
@@ -76,15 +76,15 @@ def parts_of(bits: UInt64[np.ndarray, " n"]) -> tuple[Float[np.ndarray, " n"], .
 class Permutation:
     """A random permutation of `range(size)`; any part can be computed separately.
 
-    A Feistel network of four rounds permutes pairs of digits of base √size. The few numbers that are too large are left
+    A Feistel network with four rounds permutes pairs of base-√size digits. The few numbers that are too large are left
     out.
 
     Args (of the constructor):
         size: Number of integers, from 0.
-        key: Key of the order.
+        key: Key for the order.
 
     Attributes:
-        positions: Number of positions of the order; some are empty.
+        positions: Number of positions in the order; some are empty.
 
     Example:
         >>> order = Permutation(10, key_of(0, "order"))

@@ -27,7 +27,7 @@ class ServerStep(NamedTuple):
 
 
 class Spent(NamedTuple):
-    """Bytes and seconds that each client had used when it stopped."""
+    """The bytes and seconds that each client had used when it stopped."""
 
     download_bytes: Float[np.ndarray, " n"]
     upload_bytes: Float[np.ndarray, " n"]
@@ -35,7 +35,7 @@ class Spent(NamedTuple):
 
 
 def spent_until(asked: Asked, stop: Float[np.ndarray, " n"], load: Load) -> Spent:
-    """Computes each client's use after `stop` seconds; network latency costs nothing."""
+    """Computes each client's usage after `stop` seconds; network latency costs nothing."""
     received = np.minimum(stop, asked.download)
     computed = np.clip(stop - asked.download - load.lead, 0, asked.compute)
     sent = np.clip(stop - (asked.finish - asked.upload), 0, asked.upload)
@@ -60,7 +60,7 @@ def synchronous_steps(
     start: float,
     seed: int,
 ) -> Iterator[ServerStep]:
-    """Yields rounds without end."""
+    """Yields rounds indefinitely."""
     now, number = start, 0
     while True:
         asked, share, waited = _ask_enough(population, load, schedule, now, number, seed)
@@ -177,7 +177,7 @@ def _round(
 def _unmasking(
     asked: Asked, used: Integer[np.ndarray, " used"], end: float, protocol: ProtocolCostRecord | None
 ) -> tuple[float, int]:
-    """Returns seconds until enough clients answered after training, and their number."""
+    """Returns the seconds until enough clients have answered after training, and their number."""
     if protocol is None or not any(each.after_training for each in protocol.rounds):
         return 0.0, len(used)
     seconds = asked.unmask[used]

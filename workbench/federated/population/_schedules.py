@@ -1,4 +1,4 @@
-"""Schedules of server steps: synchronous rounds of a cohort, or a buffer of results."""
+"""Schedules of server steps: synchronous with a cohort, or asynchronous with a buffer."""
 
 import dataclasses
 import math
@@ -12,9 +12,9 @@ class Synchronous:
 
     Args (of the constructor):
         cohort: Number of results that a round waits for.
-        over_selection: Ratio of asked clients to the cohort.
+        over_selection: Ratio of asked clients to the cohort size.
         deadline_seconds: Maximum duration of a round; None waits for the last working client.
-        minimum_share: Minimum share of the cohort; with fewer results a round is lost.
+        minimum_share: Minimum share of the cohort that must answer; with fewer results, a round is lost.
 
     Raises:
         ProgramError: if a number is out of its range.
@@ -41,11 +41,11 @@ class Synchronous:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Buffered:
-    """Asynchronous steps: the server steps after every `buffer` results.
+    """Asynchronous steps: the server takes a step after every `buffer` results.
 
     Args (of the constructor):
-        concurrency: Number of clients that work at the same time; a client that ends is replaced immediately.
-        buffer: Number of results in one step of the server.
+        concurrency: Number of clients that work at the same time; a client that finishes is replaced immediately.
+        buffer: Number of results in one server step.
         timeout_seconds: Time after which the server gives up a client; None for no limit.
 
     Raises:

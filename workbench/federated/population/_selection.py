@@ -14,7 +14,7 @@ _MASK_OPERATIONS = 16.0  # integer operations per word of a mask: a ChaCha20 blo
 
 
 class Asked(NamedTuple):
-    """Clients that begin to work, one entry per client; seconds since the client's start."""
+    """Clients that start work, one entry per client; times in seconds since the client's start."""
 
     ids: Integer[np.ndarray, " n"]
     finish: Float[np.ndarray, " n"]  # time at which the result reaches the server, without failures
@@ -41,7 +41,7 @@ class Load(NamedTuple):
 
 
 def load_of(work: WorkRecord, protocol: ProtocolCostRecord | None, latency_seconds: float) -> Load:
-    """Computes the load of a client: its training and its part of a protocol."""
+    """Computes a client's load: its training and its part in a protocol."""
     rounds = protocol.rounds if protocol else ()
     before, after = [r for r in rounds if not r.after_training], [r for r in rounds if r.after_training]
     return Load(
@@ -67,7 +67,7 @@ def eligible(population: Population, devices: Devices, ids: np.ndarray, load: Lo
 def seconds_of(
     population: Population, devices: Devices, ids: np.ndarray, load: Load
 ) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-    """Computes the seconds of download, computation and upload."""
+    """Computes the seconds for download, computation and upload."""
     flops = load.work.total_flops * population.work_factor(ids, load.work.spread) + load.mask_operations
     return (
         load.download_bytes / devices.download_bytes_per_second,
@@ -77,7 +77,7 @@ def seconds_of(
 
 
 def ask(population: Population, ids: np.ndarray, remaining: np.ndarray, load: Load, attempt: np.ndarray | int) -> Asked:
-    """Simulates the outcome of clients that begin to work."""
+    """Simulates the outcome for clients that start work."""
     devices = population.devices_of(ids)
     return _ask(population, devices, ids, remaining, load, attempt)
 
@@ -103,11 +103,11 @@ def select(
         load: Load of one client.
         count: Number of clients.
         seconds: When.
-        number: Number of the round; every round has a different order.
-        seed: Seed of the orders.
+        number: The round's number; every round has a different order.
+        seed: Seed for the orders.
 
     Returns:
-        The clients, and the share of checked clients that was available and able.
+        The clients, and the share of checked clients that were available and able.
     """
     order = Permutation(population.clients, key_of(seed, "cohort", number))
     found: list[tuple[np.ndarray, np.ndarray]] = []
@@ -132,10 +132,10 @@ def select(
 def draw_available(
     population: Population, load: Load, seconds: np.ndarray, first: int, seed: int
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draws one client for every free slot, and checks it at the time of that slot.
+    """Draws one client for every free slot, and checks the client at that slot's time.
 
     Returns:
-        Clients, the seconds that they stay, and whether each client is available and able.
+        The clients, how many seconds they stay, and whether each client is available and able.
     """
     counters = np.arange(first, first + len(seconds))
     ids = (draw_bits(key_of(seed, "slots"), counters) % np.uint64(population.clients)).astype(np.int64)

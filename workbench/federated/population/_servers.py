@@ -1,4 +1,4 @@
-"""Work of the servers in a round: sending the model and adding results, with tiers."""
+"""The servers' work in a round: sending the model and adding results, also with tiers."""
 
 import dataclasses
 import itertools
@@ -9,7 +9,7 @@ from workbench.errors import ProgramError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Servers:
-    """Servers that send models and add results: one, or tiers of aggregators below it.
+    """Servers that send models and add results: a single one, or tiers of aggregators below it.
 
     Args (of the constructor):
         bytes_per_second: Bandwidth of each server in each direction.
@@ -43,7 +43,7 @@ class Servers:
             raise ProgramError(message)
 
     def adding_seconds(self, results: int, result_bytes: float) -> float:
-        """Returns seconds from the last result until all tiers have added their results.
+        """Returns the seconds from the last result until all tiers have added their results.
 
         This is an upper bound: a server uses its links one after the other and receives nothing in advance.
         """

@@ -25,12 +25,12 @@ _JOULES_PER_KWH = 3.6e6
 
 @dataclasses.dataclass(frozen=True)
 class Simulation:
-    """Simulated rounds, with a sample of the contributing clients of each.
+    """Simulated rounds, with a sample of each round's contributing clients.
 
     Attributes:
         record: The rounds.
-        sampled_ids: Uniform sample of each round's clients whose results were used, `[rounds, sampled]`; −1 for missing
-            clients.
+        sampled_ids: A uniform sample of the clients whose results were used in each round, `[rounds, sampled]`; −1 for
+            missing clients.
         sampled_staleness: Server steps between a sampled client's start and the use of its result, `[rounds, sampled]`.
     """
 
@@ -39,7 +39,7 @@ class Simulation:
     sampled_staleness: Integer[np.ndarray, "rounds sampled"] = dataclasses.field(repr=False)
 
     def frame(self) -> "pd.DataFrame":
-        """One row per round; `hours`, gigabytes and kWh are totals from the first round on."""
+        """One row per round; `hours`, gigabytes and kWh are totals since the first round."""
         with needs_library("pandas", needed_for="`Simulation.frame`"):
             import pandas as pd
         rounds = self.record.rounds
@@ -88,11 +88,11 @@ def simulate(
         schedule: `Synchronous(...)` rounds, or `Buffered(...)` steps.
         rounds: Number of rounds.
         start_hour: Start of the first round, in hours UTC.
-        servers: Servers and tiers of aggregators. Default: one server with 10 Gbit/s.
+        servers: The servers and tiers of aggregators. Default: one server with 10 Gbit/s.
         protocol: Cost of secure aggregation: `algorithms.secure_aggregation_cost(...)`.
         latency_seconds: Round-trip time between a client and the server, per exchange.
-        sampled: Number of contributing clients of each round to keep for `train`.
-        seed: Seed of cohorts and interruptions; the population has its own seed.
+        sampled: Number of each round's contributing clients to keep for `train`.
+        seed: Seed for cohorts and interruptions; the population has its own seed.
 
     Returns:
         The simulated rounds.
@@ -176,7 +176,7 @@ def _check(
 
 
 def _some(step: ServerStep, count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draws clients of a step uniformly; −1 if there are too few."""
+    """Draws a step's clients uniformly; −1 if there are too few."""
     order = np.argsort(draw_bits(key_of(seed, "sampled", step.record.round), np.arange(len(step.ids))))[:count]
     ids, staleness = np.full(count, -1), np.zeros(count, np.int64)
     ids[: len(order)], staleness[: len(order)] = step.ids[order], step.staleness[order]

@@ -26,8 +26,8 @@ def read_fedscale_devices(
 
     Args:
         path: The file, a pickle of `{client: {"computation": ms, "communication": kbit/s}}`. Only plain numbers, text
-            and containers are read; a pickle that names code is refused.
-        reference_flops: FLOPs of the timed inference of one example. Default: the FLOPs of MobileNet v2.
+            and containers are read; a pickle that refers to code is rejected.
+        reference_flops: FLOPs of the timed inference on one example. Default: the FLOPs of MobileNet v2.
         like: Memory, battery and watts, which the file lacks.
 
     Raises:
@@ -124,7 +124,7 @@ def read_sessions(path: str | Path, *, period_hours: float = 168.0) -> RecordedS
 
 
 class _PlainUnpickler(pickle.Unpickler):
-    """Unpickler of containers, numbers and text; refuses to import or call code."""
+    """Unpickler for containers, numbers and text; refuses to import or call code."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
         message = f"it names {module}.{name}, but a trace contains only plain numbers"

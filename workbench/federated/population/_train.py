@@ -32,16 +32,16 @@ def train(
 ) -> "pd.DataFrame":
     """Trains on the clients of each simulated round; returns costs and metrics.
 
-    The simulation determines the contributing clients: fast devices more often than slow ones, and devices that charge
-    at the time of the round. With a buffered schedule, results have the simulated staleness. A lost round changes
-    nothing.
+    The simulation determines the contributing clients: fast devices contribute more often than slow devices, as do
+    devices that are charging at the time of the round. With a buffered schedule, results have the simulated staleness.
+    A lost round changes nothing.
 
     Args:
-        simulation: Result of `simulate`. The `sampled` clients of each round train and represent the whole cohort; the
-            mean over the whole cohort would be less noisy.
+        simulation: A result of `simulate`. The `sampled` clients of each round train and represent the whole cohort;
+            the mean over the whole cohort would be less noisy.
         algorithm: Algorithm for `clients=sampled`; for a buffered schedule `algorithms.buffered_fedavg`.
         params: Initial parameters.
-        data_of: `data_of(ids, round)` returns the batches of some clients, leaves `[sampled, steps, ...]`, as a
+        data_of: `data_of(ids, round)` returns the batches of some clients (leaves `[sampled, steps, ...]`), as a
             dictionary or any other pytree; in a round with fewer clients than `sampled`, the first client fills the
             other rows, with weight 0.
         evaluate: `evaluate(params)` returns metrics, such as `{"accuracy": 0.9}`.
@@ -52,7 +52,7 @@ def train(
         metric.
 
     Raises:
-        ProgramError: if the batches need weights or staleness and are not a dictionary.
+        ProgramError: if the batches need weights or staleness but are not a dictionary.
 
     References:
         Lai et al., "FedScale", ICML 2022: statistical and system performance from one run.
