@@ -1,6 +1,6 @@
-"""Launchpad's model: programs of nodes on threads, processes or a cluster.
+"""Launchpad's model: programs of nodes that run on threads, processes or a cluster.
 
-Importing this module does not import JAX. Names are imported at their first use, because a spawned process needs only a
+Importing this module does not import JAX. Names are imported when first used, because a spawned process needs only a
 few of them.
 """
 

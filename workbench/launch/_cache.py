@@ -1,4 +1,4 @@
-"""A service that caches another service's answers, such as parameters of many actors."""
+"""A service that caches another service's answers, such as parameters for many actors."""
 
 import math
 import pickle
@@ -16,12 +16,12 @@ from workbench.launch._values import Value
 class Cache:
     """Caches a service's answers for `seconds`.
 
-    Thread-safe. Equal calls (same method, equal arguments) that arrive while the service computes wait for its answer.
-    Each key therefore costs one call per `seconds`, for any number of callers. Errors are raised to all waiting callers
-    and are not cached.
+    Thread-safe. Identical calls (same method, equal arguments) that arrive while the service computes wait for its
+    answer. Each key therefore costs one call per `seconds`, for any number of callers. Errors are raised in all waiting
+    callers and are not cached.
 
     Args (of the constructor):
-        service: Client of the service.
+        service: A client of the service.
         seconds: Time to live of an answer.
         max_size: Number of answers to keep; the oldest answers are dropped first.
 
@@ -102,7 +102,7 @@ class Cache:
             self._answers.clear()
 
     def statistics(self) -> dict[str, int]:
-        """Returns the number of cached answers (`hits`) and of calls of the service (`misses`)."""
+        """Returns the number of cached answers (`hits`) and of calls to the service (`misses`)."""
         with self._lock:
             return {"hits": self._hits, "misses": self._misses}
 
@@ -120,8 +120,8 @@ class _Answer:
 class CacheNode(ServiceNode):
     """A `Cache` as a node: `program.add_node(CacheNode(service, seconds=1.0), concurrency=16)`.
 
-    Others call `cache.call("method", *args)`. Set its concurrency to the number of its callers: every waiting call
-    takes one place.
+    Other nodes call `cache.call("method", *args)`. Set the node's concurrency to the number of its callers, because
+    every waiting call takes one place.
 
     Example:
         >>> from workbench.launch import Program, ServiceNode

@@ -1,7 +1,7 @@
 """Main function of a spawned process: runs its nodes as threads and answers calls.
 
-The process ends with its parent. This module imports neither JAX nor NumPy: a child imports only modules that its nodes
-need.
+The process exits with its parent. This module imports neither JAX nor NumPy: a child imports only modules that its
+nodes need.
 """
 
 import os
@@ -27,7 +27,7 @@ REPORT_SECONDS = 0.25
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
-    """Address of a service, known before anything starts."""
+    """A service's address, known before anything starts."""
 
     label: str
     methods: tuple[str, ...]
@@ -37,7 +37,7 @@ class Address:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StartupConfig:
-    """Data that a child receives at its start."""
+    """Data that a child receives when it starts."""
 
     specs: bytes  # cloudpickled tuple of NodeSpec: unpickling it may import anything
     addresses: dict[int, Address]  # of all services, by index of their node
@@ -51,7 +51,7 @@ def main(order: StartupConfig, pipe: Connection, log_path: str, environment: dic
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a notebook's interrupt signals the whole group; the parent decides
     try:
         _capture_output(log_path)
-    except FileNotFoundError:  # the notebook was just killed, and its folder is removed
+    except FileNotFoundError:  # the notebook was just killed, and its folder has been removed
         parent = parent_process()
         if parent is None or parent.is_alive():
             raise
@@ -61,7 +61,7 @@ def main(order: StartupConfig, pipe: Connection, log_path: str, environment: dic
     send = _Sender(pipe)
     try:
         _Child(order, pickle.loads(order.specs), send).live(pipe)
-    except BaseException:  # report everything, mostly failed imports
+    except BaseException:  # report everything; most errors are failed imports
         text = traceback.format_exc()
         print(text, flush=True)
         send(("event", None, "raised", text))

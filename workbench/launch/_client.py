@@ -11,7 +11,7 @@ from workbench.launch._values import Value
 
 
 class Endpoint(Protocol):
-    """Interface of an engine for a client: one blocking call."""
+    """Interface that an engine provides to a client: one blocking call."""
 
     label: str
     methods: tuple[str, ...]
@@ -22,7 +22,7 @@ class Endpoint(Protocol):
 
 
 class CallQueue:
-    """An endpoint and threads that wait for its answers, shared by clients in a process."""
+    """An endpoint and the threads that wait for its answers, shared by a process's clients."""
 
     def __init__(self, endpoint: Endpoint, parallel: int) -> None:
         self.endpoint = endpoint
@@ -36,7 +36,7 @@ class CallQueue:
             raise not_sent(self.endpoint.label, method) from None
 
     def queued(self) -> int:
-        """Number of calls that wait in this process."""
+        """Number of calls that are waiting in this process."""
         return self._pool.queued()
 
     def close(self) -> None:
@@ -45,7 +45,7 @@ class CallQueue:
 
 
 def not_sent(label: str, method: str) -> NodeError:
-    """Makes the error of a call after the end of its program."""
+    """Makes the error for a call after its program has ended."""
     message = (
         f"The call `{method}` was not sent to node {label!r}: its program has stopped. Calls are answered while the "
         "program runs: launch it again."
@@ -80,9 +80,9 @@ class Client:
     def futures(self) -> "Futures":
         """The same methods, but returning a `concurrent.futures.Future` immediately.
 
-        Calls begin in the order of submission. The number of calls in flight is the concurrency of the service; on Dask
-        and Ray, up to 64 further calls that will probably begin within 20 ms are also sent. Other calls wait in this
-        process, where `cancel` can drop them.
+        Calls begin in submission order. The number of calls in flight is the service's concurrency; on Dask and Ray, up
+        to 64 further calls that will probably begin within 20 ms are also sent. Other calls wait in this process, where
+        `cancel` can drop them.
         """
         return Futures(self._line, self._keeps)
 
@@ -117,7 +117,7 @@ class Client:
 
 
 class Futures:
-    """A client's methods, returning futures."""
+    """A client's methods, as methods that return futures."""
 
     def __init__(self, line: CallQueue, keeps: object = None) -> None:
         self._line = line

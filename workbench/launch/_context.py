@@ -47,14 +47,14 @@ class NodeContext:
         return self._stop.is_set()
 
     def wait_for_stop(self, seconds: float | None = None) -> bool:
-        """Sleeps until a stop is requested, at most `seconds`; returns whether it was."""
+        """Sleeps until a stop is requested, for at most `seconds`; returns whether it was."""
         self.heartbeat()
         stopped = self._stop.wait(seconds)
         self.heartbeat()
         return stopped
 
     def heartbeat(self) -> None:
-        """Reports that the node is alive; needed in work that takes longer than `hang_seconds`."""
+        """Reports that the node is alive; needed if work takes longer than `hang_seconds`."""
         self.last_beat = time.monotonic()
 
     def log(self, text: object) -> None:
@@ -91,7 +91,7 @@ def current_node() -> NodeContext:
     """Returns the context of the running node: its label, its log and stop requests.
 
     Raises:
-        ProgramError: outside a node.
+        ProgramError: if called outside a node.
 
     Example:
         >>> from workbench.launch import Program, PyNode, launch

@@ -28,7 +28,7 @@ _SILENT_SECONDS = 10.0  # without a report, an actor's worker counts as lost
 
 
 class DaskHost:
-    """One node in an actor or a task of a Dask cluster."""
+    """One node in an actor or a task on a Dask cluster."""
 
     def __init__(self, spec: NodeSpec, engine: "DaskEngine") -> None:
         self.specs = (spec,)
@@ -69,7 +69,7 @@ class DaskHost:
         threading.Thread(target=settle, args=(self._future, attempt), daemon=True).start()
 
     def request_stop(self) -> None:
-        """Sets `stop_requested` of all nodes, because they share their orders."""
+        """Sets `stop_requested` for all nodes, because they share their orders."""
         self._engine.send(stop=True)
 
     def close(self, reason: str) -> None:
@@ -78,7 +78,7 @@ class DaskHost:
             self._engine.send(close=reason)
 
     def kill(self) -> None:
-        """Abandons the node; Dask cannot end a thread of a worker."""
+        """Abandons the node, because Dask cannot stop a worker's thread."""
         self._over = True
         if self._future is not None:
             with contextlib.suppress(Exception):  # the node ended with its cluster
@@ -91,7 +91,7 @@ class DaskHost:
         self._over, self._future = True, None
 
     def report_failed(self, label: str, reason: str) -> None:
-        """Notifies the nodes of another node's failure."""
+        """Notifies the nodes that another node has failed."""
         self._engine.send(failed={label: reason})
 
     def failed(self, reason: str) -> None:
@@ -184,8 +184,8 @@ class DaskEngine:
     """The engine that runs nodes on a Dask cluster, on one or several machines.
 
     Service nodes are actors. Other nodes are tasks that occupy a thread of a worker while they run, so the cluster
-    needs more threads than such nodes. If a worker dies, the node's `Restart` policy applies. Dask cannot end a running
-    thread, so a hung node is abandoned. Calls are faster with `Client(..., direct_to_workers=True)`.
+    needs more threads than it has such nodes. If a worker dies, the node's `Restart` policy applies. Dask cannot stop a
+    running thread, so a hung node is abandoned. Calls are faster with `Client(..., direct_to_workers=True)`.
 
     Args (of the constructor):
         client: A `distributed.Client`; the engine does not close it.
@@ -273,7 +273,7 @@ class DaskEngine:
                 self._on_the_cluster(self._orders.set, order)
 
     def place(self, spec: NodeSpec, where: Place | None) -> None:
-        """Publishes the location of a service's actor, or removes it."""
+        """Publishes or removes the location of a service's actor."""
         distributed = import_module("distributed")
 
         self.found(spec, where)
@@ -290,7 +290,7 @@ class DaskEngine:
                 does(*args)
 
     def found(self, spec: NodeSpec, where: Place | None) -> None:
-        """Sets the location only for this process; Dask's thread may call it."""
+        """Sets the location only for this process; Dask's thread may call this method."""
         with self._placing:
             if where is None:
                 self._places.pop(spec.label, None)

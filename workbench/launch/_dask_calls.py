@@ -1,4 +1,4 @@
-"""Calls of services in Dask actors."""
+"""Calls to services in Dask actors."""
 
 import asyncio
 import functools
@@ -43,7 +43,7 @@ class _Asked:
         return future
 
     def give_up(self) -> None:
-        """Stops waiting for answers: after a lost call, later calls never begin."""
+        """Stops waiting for answers, because after a lost call, later calls never begin."""
         for future in tuple(self._under_way):
             future.cancel()
 
@@ -65,7 +65,7 @@ class DaskEndpoint:
         client: Dask's.
         label: The node's.
         methods: Public methods of the service.
-        look: Function of a timeout in seconds that waits for the actor's place and returns it.
+        look: Function that waits up to the given number of seconds for the actor's location and returns it.
         actor: Class of the actors that run nodes.
     """
 
@@ -77,7 +77,7 @@ class DaskEndpoint:
         self._client = client
         self._look = look
         self._asked: _Asked | None = None
-        self._lost: Place | None = None  # place without an answer; the next actor has another key
+        self._lost: Place | None = None  # place without an answer; the next actor has a different key
         self._lost_until = 0.0
         self._changed = threading.Condition()
         self._answered: list[_Sent] = []
@@ -113,7 +113,7 @@ class DaskEndpoint:
         sent.answer.add_done_callback(lambda _: notify())
 
     def results(self, sent: Sequence[_Sent]) -> list[Callable[[], Any]]:
-        """Returns a function per call that returns its result or raises its exception."""
+        """Returns, for each call, a function that returns its result or raises its exception."""
         opened = set(sent)
         with self._changed:  # announced calls are never collected by `answered`
             self._answered = [each for each in self._answered if each not in opened]
@@ -127,7 +127,7 @@ class DaskEndpoint:
         return self._client.status != "closed"
 
     def known(self) -> bool:
-        """Returns whether the actor's place is known."""
+        """Returns whether the actor's location is known."""
         return self._asked is not None
 
     def forget(self) -> None:
@@ -178,9 +178,9 @@ class DaskEndpoint:
 
 
 class InOrder:
-    """The calls of one caller at the actor; they begin in the order of their numbers.
+    """One caller's calls at the actor, which begin in the order of their numbers.
 
-    Use it only in the thread of the actor's event loop.
+    Use this class only in the thread of the actor's event loop.
     """
 
     def __init__(self, parallel: int, name: str) -> None:

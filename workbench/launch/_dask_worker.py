@@ -1,6 +1,6 @@
 """Nodes on a Dask worker: services as actors, other nodes as tasks.
 
-All actor methods of a worker share one thread, unless they are coroutines. Calls therefore use a coroutine, which
+All actor methods on a worker share one thread, unless they are coroutines. Calls therefore use a coroutine, which
 passes them to a pool.
 """
 
@@ -44,7 +44,7 @@ class DaskOrder:
 
 
 class _Slot:
-    """Runs a node on a worker; reports by a scheduler topic, reads orders from a variable."""
+    """Runs a node on a worker; reports through a topic and reads orders from a variable."""
 
     def __init__(self, order: DaskOrder, *, announces: bool = False) -> None:
         distributed = import_module("distributed")
@@ -71,7 +71,7 @@ class _Slot:
             self._report()
             try:
                 reported = orders.get(timeout=CONNECT_SECONDS)
-            except Exception:  # the notebook abandoned the program and removed its orders, or the cluster ends
+            except Exception:  # the notebook abandoned the program and removed its orders, or the cluster stops
                 reported = {"stop": True, "close": "the program has stopped", "failed": {}}
             if reported["stop"]:
                 self.runner.request_stop()
@@ -90,7 +90,7 @@ class _Slot:
         self._report()
 
     def announce(self, actor: Foreign) -> None:
-        """Reports earlier events and the actor's place when the actor can receive calls."""
+        """Reports earlier events and the actor's location when the actor can receive calls."""
         while self._worker.state.actors.get(self._order.key) is not actor and not self._ended.wait(0.0005):
             pass
         with self._lock:

@@ -1,4 +1,4 @@
-"""Runs programs of nodes in tests, on threads with a deadline."""
+"""Runs programs of nodes in tests, on threads and with a deadline."""
 
 import contextlib
 import sys
@@ -18,20 +18,20 @@ if TYPE_CHECKING:  # spawned processes do not need records
 
 @contextlib.contextmanager
 def launched_on_threads(program: Program, *, seconds: float = 60.0) -> Iterator[Launched]:
-    """Runs a program of nodes on threads of this process, and fails if its nodes do not end in time.
+    """Runs a program of nodes on threads of this process; fails if its nodes do not finish in time.
 
-    The block may call the services. After the block, all nodes with their own work must end. The program is always
+    The block may call the services. After the block, all nodes with their own work must finish. The program is always
     stopped.
 
     Args:
         program: A program of `workbench.launch`.
-        seconds: Time limit from the launch until every node with its own work has ended.
+        seconds: Time limit from the launch until every node with its own work has finished.
 
     Returns:
         The running program.
 
     Raises:
-        AssertionError: if nodes still run; names each node, with its stack and the end of its log.
+        AssertionError: if nodes are still running; the message names each node, with its stack and the end of its log.
         NodeError: if a node failed.
 
     Example:

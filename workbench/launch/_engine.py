@@ -12,7 +12,7 @@ from workbench.launch._runner import Emit
 class Host(Protocol):
     """Nodes that start and end together on an engine.
 
-    It emits an event when or after `ended()` becomes true, because a stopping program checks `ended()` only after
+    The host emits an event when `ended()` becomes true or later, because a stopping program checks `ended()` only after
     events.
     """
 
@@ -37,9 +37,9 @@ class LaunchEngine(Protocol):
     kills: bool  # whether `Host.kill` ends a node, or only abandons it
 
     def open(self, program: Program, emit: Emit) -> Sequence[Host]:
-        """Makes hosts (not started) for nodes; they call `emit(label, event, detail)`."""
+        """Makes hosts (not yet started) for nodes; the hosts call `emit(label, event, detail)`."""
         ...
 
     def close(self) -> None:
-        """Releases the shared resources of the hosts."""
+        """Releases the hosts' shared resources."""
         ...

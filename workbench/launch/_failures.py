@@ -1,4 +1,4 @@
-"""Failures of nodes: tracebacks with notebook lines, and the error of `wait`."""
+"""Failures of nodes: tracebacks with notebook lines, and the error that `wait` raises."""
 
 import re
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ _FRAME = re.compile(r'(?P<indent> *)File "(?P<file>[^"]+)", line (?P<line>\d+)')
 
 
 def with_source_lines(traceback: str) -> str:
-    """Names notebook cells by their numbers, and adds source lines of the notebook."""
+    """Names notebook cells by their numbers and adds source lines from the notebook."""
     lines = traceback.splitlines()
     found = []
     for line, following in zip(lines, [*lines[1:], ""], strict=True):

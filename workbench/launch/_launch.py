@@ -21,17 +21,18 @@ def launch(
 ) -> Launched:
     """Starts every node of `program`.
 
-    "threads" starts immediately and shares one JIT cache. "processes" starts one process per node (or per set of
-    colocated nodes) on this machine; these processes end with this process. In a script, launch on processes under
-    `if __name__ == "__main__":`, because spawned processes import the script.
+    "threads" starts immediately, and all nodes share one JIT cache. "processes" starts one process per node (or per set
+    of colocated nodes) on this machine; these processes exit when this process exits. In a script, put a launch on
+    processes under `if __name__ == "__main__":`, because spawned processes import the script.
 
     Args:
         program: The program.
         on: "threads", "processes", or an engine such as `DaskEngine(client)`.
-        on_failure: After a permanent failure of a node, "stop" the program or let the other nodes "continue". The other
-            nodes are notified in both cases (`current_node().failed_peers`), and calls to the failed node raise.
-        echo: Whether to print the nodes' output here too, each line with the label of its node. `Launched.logs` always
-            has the lines.
+        on_failure: What happens after a node fails permanently: "stop" stops the program, "continue" lets the other
+            nodes continue. The other nodes are notified in both cases (`current_node().failed_peers`), and calls to the
+            failed node raise.
+        echo: Whether to print the nodes' output here too, each line with its node's label. `Launched.logs` always has
+            these lines.
 
     Returns:
         The running program.

@@ -37,8 +37,8 @@ _ENDING = threading.Lock()  # held once the thread that ends dropped programs ha
 class Launched(Live):
     """A running program, made by `launch`.
 
-    It stops at the end of a `with` block; `await` it to wait in a notebook. It also stops when this object and all its
-    clients are garbage-collected.
+    The program stops at the end of a `with` block; in a notebook, `await` it to wait. It also stops when this object
+    and all its clients are garbage-collected.
 
     Example:
         >>> from workbench.launch import Program, PyNode, launch
@@ -67,8 +67,8 @@ class Launched(Live):
         self._lines: dict[str, CallQueue] = {}
         self._watching = threading.Lock()  # held once the watching thread has started
         self._watcher: threading.Thread | None = None
-        self._over = threading.Event()  # for the watching thread, which has no strong reference
-        # The threads must not keep an object alive that its user has dropped.
+        self._over = threading.Event()  # for the watching thread, which has no strong reference to this object
+        # The threads must not keep alive an object that its user has dropped.
         self._found: list[weakref.ref[Launched]] = [weakref.ref(self)]
         self._hosts = engine.open(program, _teller(self._found, self._events))
         self._nodes = {spec.label: NodeLife(spec, host) for host in self._hosts for spec in host.specs}
@@ -85,7 +85,7 @@ class Launched(Live):
             self._begin_to_watch()
 
     def client(self, handle: Handle) -> Client:
-        """Returns a client of a service node, to call it from here.
+        """Returns a client for calling a service node from this process.
 
         Raises:
             ProgramError: if the node belongs to another program or is not a service.
@@ -109,7 +109,7 @@ class Launched(Live):
         """Waits until all nodes with their own work have ended; services answer until `stop`.
 
         Args:
-            timeout_seconds: Maximum time to wait; then returns normally.
+            timeout_seconds: Maximum time to wait; when it is over, the method returns normally.
 
         Returns:
             The exit code of each node: 0 finished, 1 raised, -9 killed by signal 9, None while it runs.
@@ -135,10 +135,11 @@ class Launched(Live):
         return self.wait()
 
     def stop(self, grace_seconds: float = 5.0) -> dict[str, int | None]:
-        """Asks all nodes to end, closes services, and kills nodes left after `grace_seconds`.
+        """Asks all nodes to stop, closes services, and kills nodes left after `grace_seconds`.
 
         Returns:
-            The exit code of each node. None for a thread that did not end; it continues until the kernel ends.
+            The exit code of each node. None for a thread that did not end; such a thread continues until the kernel
+            exits.
         """
         with self._changed:
             first, self._stopping = not self._stopping, True
@@ -193,12 +194,12 @@ class Launched(Live):
         return self._nodes[label].host.log_lines(label)
 
     def kill(self, node: Handle | str) -> None:
-        """Kills the process of a node like a crash; its restart policy applies."""
+        """Kills a node's process as a crash would; the node's restart policy applies."""
         label = node if isinstance(node, str) else node.label
         self._nodes[label].host.kill()
 
     def kill_now(self) -> None:
-        """Kills all processes of the program without asking them."""
+        """Kills all processes of the program without asking them to stop."""
         if self._stopped:
             return
         self._stopping = True
@@ -221,7 +222,7 @@ class Launched(Live):
 
     @property
     def alive(self) -> bool:
-        """True if anything of the program still runs."""
+        """True if any part of the program is still running."""
         return not self._stopped and not all(host.ended() for host in self._hosts)
 
     def __enter__(self) -> Self:
@@ -368,7 +369,7 @@ class Launched(Live):
     def _restart_due(self) -> None:
         now = time.monotonic()
         ready = [entry for entry in self._due if entry[0] <= now and entry[1].ended()]
-        # Receive the end of this attempt before the next attempt starts, to not confuse both.
+        # Receive the end of this attempt before the next attempt starts, so that the two are not confused.
         while ready and not self._events.empty():
             self._take(*self._events.get_nowait())
         for entry in ready:
@@ -417,7 +418,7 @@ class Launched(Live):
         return any(life.spec.runs and life.state in ("starting", "running") for life in self._nodes.values())
 
     def _all_ended(self) -> bool:
-        # If the engine cannot kill nodes, a node of a lost worker has no exit code.
+        # If the engine cannot kill nodes, a node on a lost worker has no exit code.
         codeless = {"hung"} if self._engine.kills else {"hung", "killed"}
         return all(
             life.host.ended() and (life.exit_code is not None or life.state in codeless)

@@ -1,4 +1,4 @@
-"""Record of one node of a launched program."""
+"""Record of one node in a launched program."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -7,12 +7,12 @@ from workbench.launch._engine import Host
 from workbench.launch._nodes import NodeSpec
 from workbench.records.launch import NodeStateName
 
-_RATE_SECONDS = 2.0  # averaging time of calls and processor time
+_RATE_SECONDS = 2.0  # averaging period for calls and processor time
 
 
 @dataclass(slots=True)
 class NodeLife:
-    """A node's state, restarts, end, and rates of the last two seconds."""
+    """A node's state, restarts and end, and its rates over the last two seconds."""
 
     spec: NodeSpec
     host: Host

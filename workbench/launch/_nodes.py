@@ -1,4 +1,4 @@
-"""The kinds of nodes, and handles that represent nodes in arguments of other nodes."""
+"""The kinds of nodes, and handles that represent nodes in other nodes' arguments."""
 
 import copy
 import functools
@@ -87,7 +87,7 @@ class ServiceNode(Node):
     """Constructs `target(*args, **kwargs)` in the node and serves its public methods.
 
     If the class has a `run` method, the node runs it in a separate thread while it answers calls; protect shared data
-    with a lock. Calls run one after the other unless `add_node(..., concurrency=n)` allows concurrent calls.
+    with a lock. Calls run one after another unless `add_node(..., concurrency=n)` allows concurrent calls.
 
     Raises:
         ProgramError: if `target` is not a class, has no public method, or a method name is reserved for clients.
@@ -131,7 +131,7 @@ class ServiceNode(Node):
 
 @dataclass(frozen=True, slots=True)
 class Handle:
-    """Represents a node in arguments of other nodes; replaced by a client at launch.
+    """Represents a node in other nodes' arguments; replaced by a client at launch.
 
     Example:
         >>> from workbench.launch import Program, PyNode, ServiceNode
@@ -148,7 +148,7 @@ class Handle:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restart:
-    """Restart policy of a node: number, delay and causes.
+    """A node's restart policy: the limit, delay and causes.
 
     Args (of the constructor):
         limit: Maximum number of restarts.
@@ -197,7 +197,7 @@ class NodeSpec:
 
 
 def handles_in(value: object, *, above: frozenset[int] = frozenset()) -> Iterator[Handle]:
-    """Lists handles in `value`, also in containers, dataclasses, attrs classes and partials."""
+    """Lists handles in `value`, including containers, dataclasses, attrs classes and partials."""
     if isinstance(value, Handle):
         yield value
     elif id(value) not in above:  # an object may contain itself
@@ -224,7 +224,7 @@ def _fields(value: object) -> list[str]:
 
 
 def dereference(value: object, client_of: Callable[[Handle], Value]) -> Value:
-    """Replaces each handle in `value` by a client of its node, in copies of its containers."""
+    """Replaces each handle in `value` by a client of its node; copies the containers."""
     if isinstance(value, Handle):
         return client_of(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):

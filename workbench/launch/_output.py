@@ -13,7 +13,7 @@ _LOCK = threading.Lock()
 
 
 class NodeOutput:
-    """Standard output that also copies lines of nodes on threads to their logs."""
+    """Standard output that also copies lines from nodes on threads to the nodes' logs."""
 
     users = 0
 
@@ -73,7 +73,7 @@ class Echo:
                 self._shown[number] = max(len(lines), self._shown[number])
 
     def end(self) -> None:
-        """Prints the last lines, and ends the thread."""
+        """Prints the last lines and stops the thread."""
         self._end.set()
         self.show()
 

@@ -13,21 +13,21 @@ from workbench.launch._client import CallQueue, Endpoint, not_sent
 from workbench.launch._remote import unreachable
 from workbench.launch._values import Value
 
-_AHEAD_SECONDS = 0.02  # calls that will probably begin within this time are sent ahead
+_AHEAD_SECONDS = 0.02  # calls that will probably begin within this time are sent in advance
 _AHEAD_CALLS = 64
 _SOON_SECONDS = 0.01  # time to wait for a group of answers, before waiting for each answer separately
 _LOOK_SECONDS = 1.0  # interval of the connection checks
 
 
 class SendingEndpoint(Endpoint, Protocol):
-    """Interface of an engine for a pipelined connection."""
+    """Interface that an engine provides for a pipelined connection."""
 
     def connected(self) -> bool:
         """Returns whether answers can still arrive."""
         ...
 
     def known(self) -> bool:
-        """Returns whether the service's place is known; else `send` looks for it first."""
+        """Returns whether the service's location is known; if not, `send` looks for it first."""
         ...
 
     def send(self, method: str, args: tuple[Value, ...], kwargs: Mapping[str, Value]) -> Value:
@@ -43,7 +43,7 @@ class SendingEndpoint(Endpoint, Protocol):
         ...
 
     def results(self, sent: Sequence[Any]) -> list[Callable[[], Any]]:
-        """Returns a function per answered call that returns its result or raises its exception."""
+        """Returns, for each answered call, a function that returns its result or raises its exception."""
         ...
 
 
@@ -61,10 +61,10 @@ class _Call:
 class PipelinedLine(CallQueue):
     """A call queue that pipelines calls to fast services.
 
-    The number of calls in flight is the concurrency of the service plus the number of calls that it recently completed
-    in 20 ms, which hides the round trip. A fast service therefore never waits for its callers. A slow service holds few
-    calls, so most calls can still be cancelled and few are lost in a failure. Fast answers are collected in groups,
-    because waking a thread for each answer costs as much as the engine's work.
+    The number of calls in flight is the service's concurrency plus the number of calls that it recently completed in 20
+    ms, which hides the round trip. A fast service therefore never waits for its callers. A slow service receives few
+    calls in advance, so most calls can still be cancelled and few are lost in a failure. Fast answers are collected in
+    groups, because waking a thread for each answer costs as much as the engine's work.
     """
 
     def __init__(self, endpoint: SendingEndpoint, parallel: int) -> None:
@@ -170,7 +170,7 @@ class PipelinedLine(CallQueue):
             del call  # an error kept by its caller keeps this frame alive
 
     def _collect(self) -> None:
-        """Settles answered calls; waits briefly for half of the calls that were sent ahead."""
+        """Settles answered calls; waits briefly for half of the calls that were sent in advance."""
         self._check()
         ahead = len(self._under_way) - self._parallel
         if ahead >= 0:  # otherwise the next call can be sent at any moment

@@ -15,7 +15,7 @@ class DaemonPool(Executor):
     `ThreadPoolExecutor` joins its threads at exit, so one hung call would prevent a script or kernel from ending.
 
     Args (of the constructor):
-        max_workers: Threads are started when needed, up to this many.
+        max_workers: Maximum number of threads, which are started when needed.
         name: Prefix of the threads' names.
     """
 
@@ -48,7 +48,7 @@ class DaemonPool(Executor):
         return self._work.qsize()
 
     def shutdown(self, wait: bool = False, *, cancel_futures: bool = True) -> None:
-        """Accepts no more calls and ends idle threads, without waiting for running calls."""
+        """Accepts no more calls and stops idle threads, without waiting for running calls."""
         del wait
         with self._lock:
             self._closed = True

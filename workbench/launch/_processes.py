@@ -1,4 +1,4 @@
-"""Nodes as processes on this machine that end with the notebook's kernel."""
+"""Nodes as processes on this machine that exit with the notebook's kernel."""
 
 import contextlib
 import multiprocessing
@@ -93,7 +93,7 @@ class ProcessHost:
         self._send("stop")
 
     def close(self, reason: str) -> None:
-        """Closes its services, which ends the process."""
+        """Closes the process's services, which makes the process exit."""
         self._send("close", reason)
 
     def kill(self) -> None:
@@ -102,7 +102,7 @@ class ProcessHost:
             self._process.kill()
 
     def report_failed(self, label: str, reason: str) -> None:
-        """Notifies nodes of another node's failure, so that calls to it fail without waiting."""
+        """Notifies nodes that another node has failed, so that calls to it fail without waiting."""
         self._send("failed", label, reason)
         address = self._engine.address_of(label)
         if address is not None:
@@ -132,7 +132,7 @@ class ProcessHost:
         return found
 
     def snapshot(self, label: str) -> dict[str, Any]:
-        """Returns numbers of a `NodeStateRecord`, from the process and the operating system."""
+        """Returns the numbers for a `NodeStateRecord`, from the process and the operating system."""
         seen = dict(self._snapshots.get(label, {}))
         for unused in ("native_id", "silent_seconds", "stack"):
             seen.pop(unused, None)
@@ -147,7 +147,7 @@ class ProcessHost:
         return seen
 
     def log_lines(self, label: str) -> tuple[str, ...]:
-        """Returns the output of the process and log lines of all its nodes."""
+        """Returns the process's output and the log lines of all its nodes."""
         del label
         return self._log_text(None)
 
@@ -189,7 +189,7 @@ class ProcessHost:
         connection.wait([process.sentinel])
         with _REAPING:
             process.join()
-        while process.exitcode is None:  # multiprocessing may just have reaped it in another thread
+        while process.exitcode is None:  # multiprocessing may have just reaped it in another thread
             time.sleep(0.005)
         with self._sending:
             pipe.close()
@@ -210,7 +210,7 @@ class ProcessHost:
 class Processes:
     """The engine that runs each host of a program in a process on this machine.
 
-    Sockets and logs are in a private temporary folder. Callers authenticate with a random key of the launch.
+    Sockets and logs are in a private temporary folder. Callers authenticate with the launch's random key.
     """
 
     name = "processes"
@@ -250,11 +250,11 @@ class Processes:
         return next((found.host for found in self.addresses.values() if found.label == label), None)
 
     def close(self) -> None:
-        """Does nothing: the folder with the logs is removed with this object."""
+        """Does nothing, because the folder with the logs is removed with this object."""
 
 
 def exit_text(code: int | None) -> str:
-    """An exit code in words.
+    """Describes an exit code in words.
 
     Example:
         >>> exit_text(1), exit_text(-9)
@@ -271,7 +271,7 @@ def exit_text(code: int | None) -> str:
 def _keep_no_socket() -> None:
     """Registers the fork server's socket (and own folder) for removal after a kill.
 
-    A child process of `multiprocessing` may use the folder of its parent, which must remain.
+    A `multiprocessing` child may use its parent's folder, which must remain.
     """
     from multiprocessing import forkserver  # exists only on platforms with this start method
 

@@ -1,4 +1,4 @@
-"""Programs of nodes: groups, handles and the graph."""
+"""Programs of nodes, with groups, handles and the graph."""
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
@@ -62,12 +62,12 @@ class Program:
         restart: Restart | None = None,
         colocate: bool = False,
     ) -> Iterator[None]:
-        """Names the nodes added in the block `label/0`, `label/1`, and so on.
+        """Names the nodes that are added in the block `label/0`, `label/1`, and so on.
 
         Args:
             label: The group's name, without "/".
-            resources: Resources of each node, e.g. `{"GPU": 1}`. Dask and Ray place nodes by them (Dask: a worker's
-                `resources=`); threads and processes on this machine only display them.
+            resources: Resources of each node, e.g. `{"GPU": 1}`. Dask and Ray use them to place nodes (on Dask, they
+                are a worker's `resources=`); threads and processes on this machine only display them.
             environment: Environment variables of each node's process, set before imports.
             restart: Restart policy of each node. Default: no restarts.
             colocate: Whether to put all nodes of the group into one process, where they call each other directly.
@@ -104,7 +104,7 @@ class Program:
         Args:
             node: The node; handles in its arguments become edges.
             concurrency: Maximum number of concurrent calls of a service; other calls wait. Default: 1, so that a
-                service needs no locks; more for a `ReplayNode`, which has its own locks.
+                service needs no locks; larger for a `ReplayNode`, which has its own locks.
             restart: Overrides the policy of the group.
             hang_seconds: Time without a heartbeat after which a node with work is reported as hung. Answered calls,
                 `current_node().heartbeat()`, `.log()` and `.stop_requested` are heartbeats.
@@ -144,7 +144,7 @@ class Program:
         return handle
 
     def colocate(self, *handles: Handle) -> None:
-        """Puts nodes into one process, where they start, end and restart together.
+        """Puts nodes into one process, in which they start, end and restart together.
 
         Raises:
             ProgramError: if a handle belongs to another program, or the nodes have different environments.

@@ -1,4 +1,4 @@
-"""Nodes as actors of a Ray cluster."""
+"""Nodes as actors on a Ray cluster."""
 
 import contextlib
 import secrets
@@ -55,7 +55,7 @@ class RayHost:
         self._send("stop")
 
     def close(self, reason: str) -> None:
-        """Closes its services, which ends the actor."""
+        """Closes the actor's services, which makes the actor exit."""
         self._send("close", reason)
 
     def kill(self) -> None:
@@ -66,7 +66,7 @@ class RayHost:
                 import_module("ray").kill(self._actor)
 
     def report_failed(self, label: str, reason: str) -> None:
-        """Notifies the nodes of another node's failure."""
+        """Notifies the nodes that another node has failed."""
         self._send("failed", label, reason)
 
     def failed(self, reason: str) -> None:
@@ -139,7 +139,7 @@ class RayHost:
         except Exception as error:  # the actor died or could not be created
             if not self._killed:
                 emit(first, "killed", f"The actor of {first!r} was lost: {error}")
-        self.kill()  # also a dead actor: while a handle exists, Ray does not release its name for the next actor
+        self.kill()  # also for a dead actor: while a handle exists, Ray does not release its name for the next actor
         self._actor = None
         for spec in self.specs:
             if spec.kind == "service":
@@ -149,7 +149,8 @@ class RayHost:
         emit(first, "gone", None)
 
     def _events(self) -> dict[str, Any]:
-        # Not `ray.get`: if Ray is shut down while a thread is in `ray.get`, the next start of Ray crashes the process.
+        # Do not use `ray.get`: if Ray is shut down while a thread is in `ray.get`, the next start of Ray crashes the
+        # process.
         answer = self._actor.events.options(concurrency_group="control").remote(_LOOK_SECONDS).future()
         while True:
             try:
@@ -173,7 +174,7 @@ class RayHost:
             concurrency_groups={
                 "control": CONTROL_CALLS,
                 "direct": sum(parallel.values()) + _WAITING_CALLS,  # blocking calls
-                **parallel,  # pipelined calls to the service of that label
+                **parallel,  # pipelined calls to the service with that label
             },
             allow_out_of_order_execution=False,
             max_restarts=0,  # `Restart` controls restarts
@@ -196,11 +197,11 @@ def _check_connected() -> None:
 
 
 class RayEngine:
-    """The engine that runs nodes as actors of the Ray cluster that `ray.init` connected to.
+    """The engine that runs nodes as actors on the Ray cluster to which `ray.init` connected.
 
     Colocated nodes share an actor. A group's resources are Ray's: "CPU", "GPU" and custom resources. A node without
-    resources reserves nothing. Nodes restart by their `Restart` policy; Ray's own restarts are off. Printed output goes
-    to Ray's logs, and `current_node().log` to the node's log. A lost actor has exit code -9.
+    resources reserves nothing. Nodes restart according to their `Restart` policy; Ray's own restarts are off. Printed
+    output goes to Ray's logs; lines from `current_node().log` go to the node's log. A lost actor has exit code -9.
 
     Raises:
         MissingDependencyError: if `ray` is not installed.
@@ -229,7 +230,7 @@ class RayEngine:
         """Makes one host for each set of nodes that share an actor.
 
         Raises:
-            ProgramError: if no machine of the cluster has the resources of a node.
+            ProgramError: if no machine in the cluster has the resources that a node needs.
         """
         self._check(program)
         self.launch: str = f"workbench-{program.name}-{secrets.token_hex(4)}"
@@ -244,7 +245,7 @@ class RayEngine:
         return [RayHost(specs, self) for specs in program.hosts()]
 
     def close(self) -> None:
-        """Does nothing: actors have ended with their nodes."""
+        """Does nothing, because actors have ended with their nodes."""
 
     def endpoint(self, spec: NodeSpec) -> RayEndpoint:
         """Returns this process's endpoint of a service."""

@@ -1,4 +1,4 @@
-"""Calls of services in Ray actors."""
+"""Calls to services in Ray actors."""
 
 import functools
 import time
@@ -65,7 +65,7 @@ class RayEndpoint:
         sent.reference.future().add_done_callback(lambda _: notify())
 
     def results(self, sent: Sequence[_Sent]) -> list[Callable[[], Any]]:
-        """Returns a function per call for its result or exception, from one request to Ray."""
+        """Returns, for each call, a function for its result or exception, from one request to Ray."""
         ray = import_module("ray")
 
         references = [each.reference for each in sent]

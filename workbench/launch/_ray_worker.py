@@ -19,12 +19,12 @@ from workbench.launch._values import Value
 with needs_library("psutil", needed_for="`RayEngine`"):
     import psutil
 
-CONTROL_CALLS = 4  # concurrent calls of the notebook, which must not wait for calls of other nodes
+CONTROL_CALLS = 4  # concurrent calls from the notebook, which must not wait for calls from other nodes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RayOrder:
-    """Data that an actor receives at its start."""
+    """Data that an actor receives when it starts."""
 
     launch: str  # unique name, the namespace of the launch's actors
     specs: bytes
@@ -68,7 +68,7 @@ class RayNodeActor:
         return {"events": events, "lines": lines, "code": code, "seen": self._seen()}
 
     def obey(self, order: str, *details: str) -> None:
-        """Executes an order of the notebook."""
+        """Executes an order from the notebook."""
         for runner in self._runners.values():
             runner.obey(order, *details)
         for endpoint in list(self._endpoints) if order == "failed" else ():
@@ -80,7 +80,7 @@ class RayNodeActor:
                 self._changed.notify_all()
 
     def _code(self) -> int | None:
-        """Exit code of the nodes, which end together; None while they run."""
+        """The nodes' exit code, because they end together; None while they run."""
         codes = tuple(self._codes.values())
         if any(codes):
             return max(codes, key=abs)

@@ -1,8 +1,8 @@
-"""Calls between processes of one launched program, on the standard library's `multiprocessing.managers`.
+"""Calls between processes of one launched program, built on the standard library's `multiprocessing.managers`.
 
 Each process serves one object, the request handler, at an address that is known before the process starts. The handler
-forwards calls to the services of its process. Each calling thread opens its own connection, authenticated with a random
-key of the launch. Processes therefore unpickle data only from other processes of the launch.
+forwards calls to the services of its process. Each calling thread opens its own connection, authenticated with the
+launch's random key. Processes therefore unpickle data only from other processes of the launch.
 """
 
 import os
@@ -32,7 +32,7 @@ class RemoteTraceback(Exception):
 
 
 class NotSentError(Exception):
-    """The request did not reach the other process and can be sent again."""
+    """The request did not reach the other process, so it can be sent again."""
 
 
 class Connection(managers.BaseProxy):
@@ -45,7 +45,7 @@ class Connection(managers.BaseProxy):
 
         Raises:
             NotSentError: if the other process cannot have received the call.
-            EOFError, OSError: if the other process ended during the call.
+            EOFError, OSError: if the other process exited during the call.
         """
         try:
             if not hasattr(self._tls, "connection"):  # pyright: ignore[reportAttributeAccessIssue]
@@ -87,7 +87,7 @@ class RequestHandler:
         method, args, kwargs = pickle.loads(payload)
         try:
             answer = (True, self._services[label].call(method, args, kwargs), None)
-        except Exception as error:  # raised to the caller
+        except Exception as error:  # raised in the caller
             return _packed_error(label, method, error)
         try:
             return pickled(answer, self._folder)
@@ -96,7 +96,7 @@ class RequestHandler:
 
 
 def serve(services: Mapping[str, Service], address: str, authkey: bytes) -> None:
-    """Serves calls of other processes at `address` in threads, until this process ends."""
+    """Serves calls from other processes at `address` in threads, until this process exits."""
     handler = RequestHandler(services, _folder_of(address))
     server = _manager_class(lambda: handler)(address=address, authkey=authkey).get_server()
     threading.Thread(target=server.serve_forever, name=f"connection {address}", daemon=True).start()
@@ -113,7 +113,7 @@ class RemoteHost:
         self.gone: str | None = None
 
     def ask(self, label: str, method: str, payload: bytes) -> bytes:
-        """Sends one call; waits for the start of the process if necessary."""
+        """Sends one call; if necessary, waits until the process has started."""
         deadline = time.monotonic() + CONNECT_SECONDS
         pause = 0.001
         while True:

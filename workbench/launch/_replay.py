@@ -8,7 +8,7 @@ from workbench.errors import NodeError, ProgramError
 from workbench.launch._context import CURRENT
 from workbench.launch._nodes import ServiceNode
 
-_WAIT_SECONDS = 0.2  # interval of checks whether the program stops
+_WAIT_SECONDS = 0.2  # interval between checks whether the program is stopping
 
 
 class Replay:
@@ -18,17 +18,17 @@ class Replay:
 
     Args (of the constructor):
         max_size: Maximum number of items.
-        sampling: "uniform" (with replacement), "fifo" (each item once, oldest first, then it is removed), or
+        sampling: "uniform" (with replacement), "fifo" (each item once, oldest first; sampled items are removed), or
             "prioritized" (with replacement, probability ∝ priority ** `exponent`).
         min_size: `sample` waits until the table has had this many items.
-        samples_per_insert: Rate limit: after `min_size` items, sampled items never exceed this many times the inserted
-            ones (`sample` waits); None for no limit. `insert` never waits: call `wanted` first to stay within the rate
-            limit.
+        samples_per_insert: Rate limit: after `min_size` items, the number of sampled items never exceeds this multiple
+            of the number of inserted items (`sample` waits); None for no limit. `insert` never waits: call `wanted`
+            first to stay within the rate limit.
         exponent: Exponent of the priorities; 0 is uniform.
-        seed: Seed of the sampling.
+        seed: Seed for sampling.
 
     Raises:
-        ProgramError: if sizes are inconsistent, or the sampling is unknown.
+        ProgramError: if sizes are inconsistent, or the sampling method is unknown.
 
     Example:
         >>> table = Replay(max_size=2, sampling="fifo")
@@ -92,7 +92,7 @@ class Replay:
         return [self.insert(item, priority) for item, priority in zip(items, priorities, strict=True)]
 
     def wanted(self, count: int, timeout_seconds: float = 0.0) -> bool:
-        """Waits until `sample(count)` needs more items; returns False on timeout."""
+        """Waits until `sample(count)` needs more items; returns False if the time runs out."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._allowed(count), timeout_seconds)
 

@@ -55,7 +55,7 @@ class NodeRunner:
         self.thread.start()
 
     def request_stop(self) -> None:
-        """Asks the node to end; its service continues to answer."""
+        """Asks the node to stop; its service continues to answer."""
         if self.context is not None:
             self.context.request_stop()
 

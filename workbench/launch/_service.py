@@ -20,13 +20,13 @@ _BATCHING = "_workbench_batching"
 def batched(*, max_size: int, wait_seconds: float = 0.01) -> Callable[[F], F]:
     """Makes a service's method process many calls together.
 
-    Each caller passes single values and gets a single result. The method receives a list per argument, with one entry
-    per call, and returns one result per call in the same order. Batches need concurrent callers: several nodes, or
-    `client.futures`.
+    Each caller passes single values and receives a single result. The method receives a list per argument, with one
+    entry per call, and returns one result per call in the same order. Batches need concurrent callers: several nodes,
+    or `client.futures`.
 
     Args:
-        max_size: Number of calls at which the batch runs immediately.
-        wait_seconds: Time after the first call at which a smaller batch runs.
+        max_size: Number of calls with which the batch runs immediately.
+        wait_seconds: Time after the first call when a smaller batch runs.
 
     Raises:
         ProgramError: if `max_size` is below 1 or `wait_seconds` negative.
@@ -52,7 +52,7 @@ def batched(*, max_size: int, wait_seconds: float = 0.01) -> Callable[[F], F]:
 
 @functools.lru_cache(256)
 def batchings(target: type) -> Mapping[str, tuple[int, float]]:
-    """Returns size and waiting time of the batches of each `batched` method."""
+    """Returns the batch size and waiting time of each `batched` method."""
     members = {name: member for each in reversed(target.__mro__) for name, member in vars(each).items()}
     return {name: getattr(member, _BATCHING) for name, member in members.items() if hasattr(member, _BATCHING)}
 
@@ -116,7 +116,7 @@ class _Batcher:
             columns = self._columns(batch)
             results = execute(self._method, columns[0], columns[1], calls=len(batch.calls))
             _settle(batch, results=self._checked(results, len(batch.calls)))
-        except Exception as error:  # raised to every caller of the batch
+        except Exception as error:  # raised in every caller of the batch
             _settle(batch, error=error)
         finally:
             with self._lock:
@@ -169,7 +169,7 @@ class Service:
         }
 
     def open(self, instance: object, context: NodeContext) -> None:
-        """Starts to answer with `instance`; resets the counters after a restart."""
+        """Starts answering with `instance`; resets the counters after a restart."""
         with self._lock:
             self._instance, self._context = None if self._closed else instance, context
             self._calls = self._errors = 0

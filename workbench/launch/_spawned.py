@@ -1,8 +1,7 @@
 """The first code of a spawned process of `workbench.launch`.
 
 Importing `workbench` and `workbench.launch` does not import JAX, which takes 1 s and 150 MB. Nodes without JAX avoid
-this cost. With `multiprocessing`'s fork server, a process without threads and JAX, the server imports this module once
-for all children.
+this cost. `multiprocessing`'s fork server, a process without threads or JAX, imports this module once for all children.
 """
 
 import pickle
@@ -18,7 +17,7 @@ def start(order: bytes, **arguments: Value) -> None:
 
 
 class RayNode:
-    """The Ray actor of a node; Ray's worker imports this module and so starts without JAX."""
+    """The Ray actor of a node; Ray's worker imports this module and therefore starts without JAX."""
 
     def __init__(self, order: bytes) -> None:
         from workbench.launch._ray_worker import RayNodeActor
@@ -34,5 +33,5 @@ class RayNode:
         return self._actor.events(seconds)
 
     def obey(self, order: str, *details: str) -> None:
-        """Executes an order of the notebook."""
+        """Executes an order from the notebook."""
         self._actor.obey(order, *details)

@@ -35,15 +35,15 @@ class ThreadHost:
         self._runner.request_stop()
 
     def close(self, reason: str) -> None:
-        """Ends the node's service."""
+        """Closes the node's service."""
         self._runner.close(reason)
 
     def kill(self) -> None:
-        """Abandons the thread, because Python cannot end it."""
+        """Abandons the thread, because Python cannot stop it."""
         self._runner.abandon()
 
     def report_failed(self, label: str, reason: str) -> None:
-        """Notifies the node of another node's failure."""
+        """Notifies the node that another node has failed."""
         if self._runner.context is not None:
             self._runner.context.report_failed(label, reason)
 
@@ -97,8 +97,8 @@ class ThreadHost:
 class Threads:
     """The engine that runs nodes as threads of this process.
 
-    A hung thread cannot be killed: it is reported, abandoned and, depending on its `Restart`, replaced. `print` writes
-    to the notebook and to the node's log; `current_node().log` writes only to the log.
+    A hung thread cannot be killed; it is reported, abandoned and, depending on its `Restart` policy, replaced. `print`
+    writes to the notebook and to the node's log; `current_node().log` writes only to the log.
     """
 
     name = "threads"
@@ -150,7 +150,7 @@ class _Clock:
         if now - self._read_at > 0.2:
             try:
                 threads = psutil.Process(os.getpid()).threads()
-            except psutil.Error:  # macOS requires rights that a notebook rarely has
+            except psutil.Error:  # macOS requires permissions that a notebook rarely has
                 threads = []
             self._read_at = now
             self._seconds = {thread.id: thread.user_time + thread.system_time for thread in threads}

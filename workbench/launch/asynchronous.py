@@ -1,4 +1,4 @@
-"""Asynchronous learning programs: bounded-staleness FedAvg and actor-learner.
+"""Asynchronous learning programs: bounded-staleness FedAvg and actor-learner training.
 
 Training is done by functions that you pass; they may use NumPy or JAX arrays. Parameters are an array, or dictionaries,
 lists and tuples of arrays.
@@ -15,7 +15,7 @@ from workbench.launch._program import Program
 from workbench.launch._replay import Replay, ReplayNode
 from workbench.launch._values import Value
 
-_WAIT_SECONDS = 0.2  # interval of checks whether the program stops or a client failed
+_WAIT_SECONDS = 0.2  # interval between checks whether the program is stopping or a client has failed
 
 
 class AsynchronousServer:
@@ -32,7 +32,7 @@ class AsynchronousServer:
         staleness: Maximum number of rounds ahead of the slowest client. With 0, all clients finish a round before any
             client begins the next.
         mixing: Weight of a result without staleness, in (0, 1].
-        exponent: Exponent of the discount of stale results.
+        exponent: Exponent of the discount for stale results.
 
     References:
         Xie et al., "Asynchronous Federated Optimization", arXiv 1903.03934; Ho et al., "More Effective Distributed ML
@@ -51,7 +51,7 @@ class AsynchronousServer:
     ) -> None:
         self._params = params
         self._rounds, self._staleness, self._mixing, self._exponent = rounds, staleness, mixing, exponent
-        self._finished = dict.fromkeys(clients, 0)  # finished rounds of each client
+        self._finished = dict.fromkeys(clients, 0)  # number of finished rounds of each client
         self._version = 0
         self._history: list[dict[str, Any]] = []
         self._changed = threading.Condition()
@@ -91,7 +91,7 @@ class AsynchronousServer:
             return {"params": self._params, "version": self._version}
 
     def history(self) -> list[dict[str, Any]]:
-        """Returns client, staleness, rounds ahead and weight of each result."""
+        """Returns the client, staleness, rounds ahead and weight for each result."""
         with self._changed:
             return list(self._history)
 
@@ -104,7 +104,7 @@ class AsynchronousServer:
 
 
 class AsynchronousClient:
-    """Trains on its data for all rounds, at its own speed."""
+    """Trains on the client's data for all rounds, at the client's own speed."""
 
     def __init__(self, server: AsynchronousServer, train: Callable[[Any, Any], Any], data: object) -> None:
         self._server, self._train, self._data = server, train, data
@@ -126,7 +126,7 @@ def asynchronous_fedavg_program(
     mixing: float = 0.5,
     exponent: float = 0.5,
 ) -> tuple[Program, Handle]:
-    """Makes a program of asynchronous federated averaging with bounded staleness.
+    """Makes a program for asynchronous federated averaging with bounded staleness.
 
     Args:
         train: `train(params, client_data)` returns a client's new parameters.
@@ -179,7 +179,7 @@ def asynchronous_fedavg_program(
 
 
 class Learner:
-    """Learns from a replay table, and serves its newest parameters."""
+    """Learns from a replay table and serves the newest parameters."""
 
     def __init__(
         self,
@@ -246,10 +246,10 @@ def actor_learner_program(
 
     Args:
         act: `act(params, random)` returns one item of experience and its priority; `random` is a NumPy generator.
-        learn: `learn(params, items, probabilities)` returns new parameters and new priorities of the items (or None).
+        learn: `learn(params, items, probabilities)` returns new parameters and new priorities for the items (or None).
         params: Initial parameters.
         actors: Number of actors.
-        steps: Number of steps of the learner.
+        steps: Number of learner steps.
         batch: Number of items per step.
         replay: The table. Default: 10,000 items, sampled uniformly after the first batch is complete.
 
@@ -280,7 +280,7 @@ def actor_learner_program(
 
 
 def mixed(old: Value, new: Value, share: float) -> Value:
-    """Interpolates parameters from `old` to `new` by `share`.
+    """Interpolates parameters between `old` and `new` by `share`.
 
     Example:
         >>> mixed({"w": 0.0, "b": [2.0]}, {"w": 4.0, "b": [4.0]}, 0.25)
