@@ -14,14 +14,14 @@ from typing import BinaryIO, cast
 class ChildProcess:
     """One process with pipes in a separate session, which never outlives this process.
 
-    Ctrl-C in a notebook reaches only the kernel, and `end` reaches all processes that the child started. The child's
-    standard input closes when this process ends, even by a kill. The child must then end too.
+    Ctrl-C in a notebook reaches only the kernel, and `end` reaches every process that the child started. The child's
+    standard input closes when this process exits or is killed. The child must then exit too.
 
     Args:
         command: The program and its arguments.
         env: Environment of the child; None: the environment of this process.
         stderr: File for the child's standard error; None: the standard error of this process.
-        folder: Folder of the child, removed at its end.
+        folder: The child's folder, removed when the child ends.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class ChildProcess:
             )
         self.stdin = cast(BinaryIO, self._process.stdin)
         self.stdout = cast(BinaryIO, self._process.stdout)
-        self._end = weakref.finalize(self, _end, self._process, folder)  # also at exit of this process
+        self._end = weakref.finalize(self, _end, self._process, folder)  # also when this process exits
 
     @property
     def pid(self) -> int:
@@ -53,19 +53,19 @@ class ChildProcess:
 
     @property
     def running(self) -> bool:
-        """True if the child has not ended yet."""
+        """True while the child is running."""
         return self._process.poll() is None
 
     def wait(self, seconds: float) -> int | None:
-        """Waits up to `seconds` for the exit status; None if the child still runs."""
+        """Waits up to `seconds` for the exit status; None if the child is still running."""
         try:
             return self._process.wait(timeout=seconds)
         except subprocess.TimeoutExpired:
             return None
 
     def close_input(self) -> None:
-        """Closes the child's input, which asks it to end."""
-        with contextlib.suppress(OSError):  # input that the child did not read before it ended
+        """Closes the child's input, which asks the child to exit."""
+        with contextlib.suppress(OSError):  # input that the child did not read before it exited
             self.stdin.close()
 
     def end(self) -> None:

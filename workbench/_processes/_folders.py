@@ -1,4 +1,4 @@
-"""Temporary folders that are removed when this process ends or is killed."""
+"""Temporary folders that are removed when this process exits or is killed."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ _removers: list[ChildProcess] = []  # one remover while paths are registered
 
 @contextlib.contextmanager
 def temporary_folder(prefix: str, parent: str | Path | None = None) -> Iterator[Path]:
-    """Makes a private folder that is removed after the block, even if this process is killed.
+    """Creates a private folder that is removed after the block, even if this process is killed.
 
     Args:
         prefix: Prefix of the folder's name.
@@ -33,7 +33,7 @@ def temporary_folder(prefix: str, parent: str | Path | None = None) -> Iterator[
 
 
 def make_folder(prefix: str, parent: str | Path | None = None) -> Path:
-    """Makes a private folder; `remove_folder` or the end of this process removes it.
+    """Creates a private folder, which `remove_folder` or the end of this process removes.
 
     Args:
         prefix: Prefix of the folder's name.
@@ -46,7 +46,7 @@ def make_folder(prefix: str, parent: str | Path | None = None) -> Path:
 
 
 def remove_folder(folder: Path) -> None:
-    """Removes a folder of `make_folder`."""
+    """Removes a folder created by `make_folder`."""
     shutil.rmtree(folder, ignore_errors=True)
     is_removed(folder)
 
@@ -71,7 +71,7 @@ def _say(change: str, path: Path) -> None:
         if change != "-" and not (_removers and _removers[0].running):
             _removers[:] = [ChildProcess([sys.executable, "-I", "-S", _remover.__file__])]
         for remover in _removers:
-            with contextlib.suppress(OSError, ValueError):  # the remover has ended, as at exit
+            with contextlib.suppress(OSError, ValueError):  # the remover has exited, as it does at exit
                 remover.stdin.write(os.fsencode(f"{change}{path.resolve()}\n"))
                 remover.stdin.flush()
 

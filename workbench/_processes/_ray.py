@@ -33,11 +33,11 @@ def close_folder_of_ray() -> Path | None:
 
 
 def end_ray_with_this_process() -> None:
-    """Ends this process's Ray cluster and removes its folder if this process is killed.
+    """Shuts down this process's Ray cluster and removes its folder if this process is killed.
 
-    Ray's processes watch each other, but on a busy machine agents outlive a killed driver by a minute, and the folder
-    of the session remains. Clusters of other processes are not changed. After a normal exit the logs remain, because
-    the remover ends first.
+    Ray's processes watch each other, but on a busy machine the agents outlive a killed driver by a minute, and the
+    session folder remains. Clusters of other processes are not changed. After a normal exit the logs remain, because
+    the remover exits first.
     """
     session = close_folder_of_ray()
     if session is None:

@@ -1,10 +1,10 @@
-"""Removes folders and files when its input ends: when its parent ends or is killed.
+"""Removes folders and files when its input closes: when its parent exits or is killed.
 
 It is started by its path and uses only the standard library. Each line of its input is `+`, `-` or `!` and a path. `+`
-registers a path for removal, `-` unregisters it. `!` also ends the Ray cluster that uses the path, and removes links to
-the path. Ray's processes are not descendants of a living process. They are found by open files in the path together
-with an option that names the session or a process name `ray::…`. Their descendants are ended too. Processes that only
-read a log, such as `tail -f`, are not killed.
+registers a path for removal, `-` unregisters it. `!` also kills the Ray cluster that uses the path, and removes links
+to the path. Ray's processes are not descendants of a living process. A process belongs to the cluster if it has open
+files in the path and either an option that names the session or a process name `ray::…`. Its descendants are killed
+too. Processes that only read a log, such as `tail -f`, are not killed.
 """
 
 import contextlib
@@ -16,13 +16,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-_LONGEST = 30.0  # seconds during which ending processes may still write
+_LONGEST = 30.0  # seconds during which exiting processes may still write
 _QUIET = 1.0  # seconds without new files after which removal is complete
 
 
 def main() -> None:
-    """Reads paths until the input ends, then removes them until they stay removed."""
-    paths: dict[Path, bool] = {}  # whether to end the processes that use the path
+    """Reads paths until the input closes, then removes them until they stay removed."""
+    paths: dict[Path, bool] = {}  # whether to kill the processes that use the path
     for line in sys.stdin:
         change, path = line[0], Path(line[1:].rstrip("\n"))
         if change == "-":
@@ -54,7 +54,7 @@ def _remove(path: Path) -> bool:
 
 
 def _end_users(folder: Path) -> bool:
-    """Ends the cluster's processes; returns whether there were any."""
+    """Kills the cluster's processes; returns whether there were any."""
     others = list(_others())
     found = {pid for pid in others if _uses(pid, f"{folder}{os.sep}") and _belongs(pid, folder.name)}
     parents = {pid: _parent(pid) for pid in others} if found else {}
@@ -89,7 +89,7 @@ def _others() -> Iterator[int]:
 
 
 def _uses(pid: int, prefix: str) -> bool:
-    with contextlib.suppress(OSError):  # the process has just ended
+    with contextlib.suppress(OSError):  # the process has just exited
         return any(str(link.readlink()).startswith(prefix) for link in Path(f"/proc/{pid}/fd").iterdir())
     return False
 

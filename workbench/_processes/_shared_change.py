@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 
 class SharedChange(contextlib.ContextDecorator):
-    """A change shared by overlapping uses: the first makes it, and the last undoes it.
+    """A change shared by overlapping uses: the first use makes it, and the last use undoes it.
 
-    Saving and restoring a value is wrong if two threads, tasks or blocks overlap without being nested: the last to end
-    restores the value that the other had set.
+    Saving and restoring a value is wrong if two threads, tasks or blocks overlap without being nested: the last to
+    finish restores the value that the other had set.
 
     Args (of the constructor):
         make: Function that makes the change and returns a function that undoes it. Both run under the lock of this
@@ -57,7 +57,7 @@ def _ignore_warnings(message: str) -> SharedChange:
     """
 
     def make() -> Callable[[], None]:
-        pattern = f"{message}(?#workbench)"  # no other filter is equal to this one
+        pattern = f"{message}(?#workbench)"  # no other filter is identical to this one
         warnings.filterwarnings("ignore", pattern)
         own = next((each for each in warnings.filters if getattr(each[1], "pattern", None) == pattern), None)
 

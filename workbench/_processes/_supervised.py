@@ -1,4 +1,4 @@
-"""Process trees of other systems, ended by a supervisor."""
+"""Process trees of other systems, which a supervisor terminates."""
 
 import json
 import logging
@@ -13,16 +13,16 @@ _SUPERVISOR = Path(__file__).with_name("_supervisor.py")  # started by its path:
 
 
 class SupervisedProcesses:
-    """Processes with logs in `folder`, ended by `close` or the end of this process.
+    """Processes with logs in `folder`, terminated by `close` or when this process ends.
 
-    Their descendants end too, even in other sessions and after their parents. On Linux the supervisor is the subreaper
-    of all descendants, which a process group cannot be.
+    Their descendants are terminated too, even those in other sessions and those that outlive their parents. On Linux
+    the supervisor is the subreaper of all descendants, which a process group cannot be.
 
     Args:
-        folder: Folder of the logs.
+        folder: Folder for the logs.
         env: Variables added to the environment of each process.
-        log: Logger of starts and ends.
-        system: Name of the system, for the log.
+        log: Logger for process starts and exits.
+        system: Name of the system, as shown in the log.
     """
 
     def __init__(self, folder: Path, env: Mapping[str, str], *, log: logging.Logger, system: str) -> None:
@@ -46,7 +46,7 @@ class SupervisedProcesses:
         return " ".join(path.read_text(errors="replace")[-size:].split()) if path.exists() else ""
 
     def close(self) -> None:
-        """Ends all processes and their descendants."""
+        """Terminates all processes and their descendants."""
         self._supervisor.close_input()  # the supervisor terminates the processes, then kills them
         self._supervisor.wait(30)
         self._supervisor.end()

@@ -1,7 +1,7 @@
-"""Supervises processes, and ends them and their descendants when its input ends.
+"""Supervises processes, and terminates them and their descendants when its input closes.
 
 It is started by its path, so that it imports neither JAX nor the workbench. Each line of its input is a process to
-start, as `{"name", "argv", "env", "log"}`. It writes a line for each start and each end of a process.
+start, as `{"name", "argv", "env", "log"}`. It writes a line for each process start and each process exit.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ _SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER: orphaned descendants become children 
 
 
 def main() -> None:
-    """Supervises processes until the input ends."""
+    """Supervises processes until the input closes."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     kept: dict[str, subprocess.Popen[bytes]] = {}

@@ -1,4 +1,4 @@
-"""Client data that are distributed over hosts."""
+"""Client data that is distributed over hosts."""
 
 import jax
 import numpy as np
@@ -15,11 +15,11 @@ def from_local_clients(rows: PyTree[Array], mesh: Mesh | None = None, *, axis: s
     Args:
         rows: A pytree of arrays `[clients of this host, ...]`. All hosts have the same number of clients, in the order
             of `jax.process_index()`.
-        mesh: The mesh of all hosts. Default: the mesh of `jax.set_mesh`.
+        mesh: The mesh of all hosts' devices. Default: the mesh set by `jax.set_mesh`.
         axis: The mesh axis of the clients.
 
     Returns:
-        The pytree with arrays `[clients of all hosts, ...]`, sharded over `axis`.
+        The same pytree with arrays `[clients of all hosts, ...]`, sharded over `axis`.
 
     Raises:
         MeshError: if there is no mesh, the mesh has no such axis, or a host's clients do not divide evenly among its

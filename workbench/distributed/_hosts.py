@@ -40,7 +40,7 @@ def join(
     timeout_seconds: int = 120,
     bind_address: str | None = None,
 ) -> None:
-    """Joins this process to a multi-host program. Call it before anything uses a device.
+    """Joins this process to a multi-host program. Call it before any JAX device is used.
 
     Tested with CPU devices on one machine, with gloo collectives. GPUs, TPUs and several machines use the same JAX
     call, but were not tested. On Cloud TPU call `jax.distributed.initialize()` directly.
@@ -49,10 +49,10 @@ def join(
         coordinator: Address and port of host 0, such as "127.0.0.1:15000".
         hosts: Number of hosts.
         host: Index of this host, from 0.
-        devices: Number of CPU devices to simulate here. Default: the real devices.
+        devices: Number of CPU devices to simulate in this process. Default: the real devices.
         timeout_seconds: Maximum time to wait for the other hosts.
-        bind_address: Address at which host 0 listens. Default: only `coordinator`, so not on other networks of its
-            machine. JAX's coordinator has no authentication: anyone who can connect can join or end the run.
+        bind_address: Address on which host 0 listens. Default: only `coordinator`, so the machine's other networks
+            cannot reach it. JAX's coordinator has no authentication: anyone who can connect can join or stop the run.
 
     Raises:
         EngineError: if not all hosts join in time.
@@ -83,13 +83,13 @@ def start_hosts(
     """Starts processes on this machine that are hosts of one JAX program, each with simulated CPU devices.
 
     In a notebook, cells that begin with `%%px` then run on all hosts. All connections use the loopback interface.
-    ipyparallel authenticates with keys, JAX's coordinator does not. Other users of this machine can therefore disturb
-    the hosts but cannot run code on them. The hosts end with this process. Needs the extra `hosts`.
+    ipyparallel authenticates with keys, but JAX's coordinator does not. Other users of this machine can therefore
+    disturb the hosts but cannot run code on them. The hosts exit when this process exits. Needs the extra `hosts`.
 
     Args:
         hosts: Number of hosts.
-        devices: Number of CPU devices of each host.
-        port: Port at which host 0 listens. Default: a free port.
+        devices: Number of CPU devices per host.
+        port: Port on which host 0 listens. Default: a free port.
         timeout_seconds: Maximum time until all hosts have joined.
 
     Returns:
@@ -149,14 +149,14 @@ class Hosts:
         Args:
             fn: Function to call; it may be defined in a notebook cell, and must contain its imports.
             *args: Its arguments.
-            timeout_seconds: Time limit, after which the hosts are ended.
+            timeout_seconds: Time limit, after which the hosts are terminated.
 
         Returns:
             The result of each host.
 
         Raises:
-            EngineError: if `fn` raised on a host, a host ended, or the call took too long; `stage` names the host. All
-                hosts are then ended, because hosts that wait for a failed host cannot continue.
+            EngineError: if `fn` raised on a host, a host exited, or the call took too long; `stage` names the host. All
+                hosts are then terminated, because hosts that wait for a failed host cannot continue.
         """
         client = self._open()
         self._check_alive(client)
@@ -180,7 +180,7 @@ class Hosts:
         return [call.get() for call in calls]
 
     def pull(self, name: str) -> list[Any]:
-        """Returns the value of a variable of `%%px` cells on every host."""
+        """Returns the value of a variable from `%%px` cells on every host."""
         client = self._open()
         self._check_alive(client)
         return client[:].pull(name, block=True)
@@ -190,7 +190,7 @@ class Hosts:
         return merge_runs(self.pull(name))
 
     def stop(self) -> None:
-        """Kills all hosts, including hung ones; their data are lost."""
+        """Kills all hosts, including hung hosts; their data is lost."""
         for process in self._children():
             with contextlib.suppress(psutil.NoSuchProcess):  # a host in a collective ignores SIGTERM
                 process.send_signal(signal.SIGKILL)
@@ -211,7 +211,7 @@ class Hosts:
         return self._client
 
     def _check_alive(self, client: Foreign) -> None:
-        """Raises if a host has ended; ipyparallel drops hosts that ended while idle."""
+        """Raises if a host has exited; ipyparallel drops hosts that exit while idle."""
         dead = [i for i, process in enumerate(self.processes) if not _runs(process) or i not in client.ids]
         if not dead:
             return
@@ -248,7 +248,7 @@ class Hosts:
                 raise _raised(i, _error(call))
 
     def _children(self) -> list[psutil.Process]:
-        """Lists the processes of the hosts and of ipyparallel."""
+        """Lists the processes of the hosts and ipyparallel."""
         return [child for child in psutil.Process().children(recursive=True) if child.pid not in self._before]
 
     def _stuck(
@@ -317,7 +317,7 @@ def _see(paths: Sequence[str]) -> None:
 
 
 def _end_with(driver: int, others: Sequence[int]) -> None:
-    """Ends this host and `others` when the process `driver` ends."""
+    """Kills this host and `others` when the process `driver` exits."""
     driving = psutil.Process(driver)
     around = [psutil.Process(pid) for pid in others if psutil.pid_exists(pid)]
 

@@ -13,11 +13,12 @@ def merge_runs(runs: Sequence[RunRecord]) -> RunRecord:
         runs: One record per host, in the order of the host indices.
 
     Returns:
-        The merged record: stages and events of all hosts' devices; for each client the measurement of its host; the
-            seconds of the slowest host; the memory of the host with the most bytes; `results` of the first host.
+        The merged record. It contains the stages and events of all hosts' devices; each client's measurement, from its
+        own host; the slowest host's seconds; the memory of the host that used the most bytes; and the first host's
+        `results`.
 
     Raises:
-        InspectionError: if there are no records, or the records are of different programs.
+        InspectionError: if there are no records, or the records come from different programs.
 
     Example:
         >>> run = wb.measure(jnp.sin)(jnp.ones(8))

@@ -1,4 +1,4 @@
-"""Waiting for multi-host steps with a timeout, so that a lost host raises an error."""
+"""Timeouts for multi-host steps, so that a lost host raises an error."""
 
 import functools
 import time
@@ -52,10 +52,10 @@ def wait_for(results: T, *, timeout_seconds: float = TIMEOUT_SECONDS) -> T:
 
 
 def synchronized(step: Callable[..., T], *, timeout_seconds: float = TIMEOUT_SECONDS) -> Callable[..., T]:
-    """Makes a step return only after it has ended on this host's devices.
+    """Makes a step return only after it has finished on this host's devices.
 
-    On simulated hosts, several steps in flight deadlock: a few threads run the collectives and wait for each other in
-    different orders on different hosts. Waiting after every step keeps a common order.
+    On simulated hosts, several steps in flight deadlock: few threads run the collectives, and on different hosts these
+    threads wait for each other in different orders. Waiting after every step gives all hosts the same order.
 
     Args:
         step: A compiled function.

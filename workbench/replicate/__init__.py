@@ -1,6 +1,6 @@
 """TF-Replicator's model: code for one replica, run on all replicas of a mesh.
 
-A replica is a client of a placement, so `workbench.inspect`, `measure` and `show` work as for any program.
+A replica is a client of a placement, so `workbench.inspect`, `measure` and `show` work as with any program.
 
 References:
     Buchlovsky, Budden, Grewe et al., "TF-Replicator: Distributed Machine Learning for Researchers", 2019.

@@ -1,4 +1,4 @@
-"""Batch normalisation over the batches of all replicas."""
+"""Batch normalisation over all replicas' batches."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from workbench.replicate._context import ReplicaContext
 
 
 def batch_moments(ctx: ReplicaContext, x: Array) -> tuple[Array, Array]:
-    """Computes the mean and variance of each feature over the examples of all replicas.
+    """Computes the mean and variance of each feature over all replicas' examples.
 
     Keep running averages of both in the state, and use them in evaluation: `sync_batch_norm(ctx, x, moments=running)`.
     Costs one all-gather of `3 * features` numbers per replica.
@@ -19,8 +19,8 @@ def batch_moments(ctx: ReplicaContext, x: Array) -> tuple[Array, Array]:
         x: Examples of this replica `[batch, ..., features]`.
 
     Returns:
-        Mean and variance `[features]`, at least float32, equal on all replicas. The variance divides by the number of
-        examples.
+        Mean and variance `[features]`, at least float32, identical on all replicas. The variance divides by the number
+        of examples.
 
     Raises:
         PlacementError: outside `step_fn`.
@@ -50,7 +50,7 @@ def sync_batch_norm(
     epsilon: float = 1e-5,
     moments: tuple[Array, Array] | None = None,
 ) -> jax.Array:
-    """Normalises `x` with the mean and variance over the examples of all replicas.
+    """Normalises `x` with the mean and variance over all replicas' examples.
 
     Costs one all-gather of `3 * features` numbers per replica. The moments are computed in float32 (float64 for float64
     input), and the mean is subtracted before squaring, so low precision and large means are safe.
@@ -58,7 +58,7 @@ def sync_batch_norm(
     Args:
         ctx: The context of the replica.
         x: Examples of this replica `[batch, ..., features]`.
-        scale: Factor of the normalised features, scalar or `[features]`.
+        scale: Factor for the normalised features, scalar or `[features]`.
         offset: Offset added to the normalised features, scalar or `[features]`.
         epsilon: Added to the variance.
         moments: Mean and variance `[features]` to use instead of the batch statistics, such as running averages in
@@ -96,7 +96,7 @@ def sync_batch_norm(
 
 
 def _moments(ctx: ReplicaContext, x: Array) -> tuple[Array, Array, Array]:
-    """Computes reference, shift and variance over all replicas; mean = reference + shift."""
+    """Computes the reference, shift and variance over all replicas; mean = reference + shift."""
     axes, x = tuple(range(x.ndim - 1)), x.astype(_wide(x))
     # Distances to a rounded mean are small and exact, so their sums keep precision for large means.
     reference = jax.lax.stop_gradient(jnp.mean(x, axes, keepdims=True))
@@ -104,7 +104,7 @@ def _moments(ctx: ReplicaContext, x: Array) -> tuple[Array, Array, Array]:
     shift = jnp.mean(distance, axes, keepdims=True)
     variance = jnp.mean((distance - shift) ** 2, axes)
     local = jnp.stack([reference.reshape(variance.shape), shift.reshape(variance.shape), variance])
-    references, shifts, variances = jnp.moveaxis(ctx.all_gather(local), 1, 0)  # one message for all three
+    references, shifts, variances = jnp.moveaxis(ctx.all_gather(local), 1, 0)  # one message for all three values
     reference = jax.lax.stop_gradient(references[:1])
     shifts = jax.lax.stop_gradient(references - reference) + shifts
     shift = jnp.mean(shifts, 0, keepdims=True)

@@ -1,4 +1,4 @@
-"""Context of one replica: its number, the number of replicas, and collectives."""
+"""The context of one replica: its number, the number of replicas, and collectives."""
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +15,7 @@ from workbench.replicate._reduce import REDUCE, permute, take_from
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InputContext:
-    """Context of `input_fn`, for one replica. Both fields are Python ints."""
+    """The context that `input_fn` receives, for one replica. Both fields are Python ints."""
 
     replica_id: int
     num_replicas: int
@@ -23,7 +23,7 @@ class InputContext:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReplicaContext:
-    """Context of `step_fn`; its methods are the collectives between replicas.
+    """The context that `step_fn` receives; its methods are the collectives between replicas.
 
     Each method costs one collective per array. Every replica must call the same methods in the same order. Values that
     may differ between replicas (batches, `replica_id` and values computed from them) must therefore not control whether
@@ -42,17 +42,17 @@ class ReplicaContext:
     def all_reduce(
         self, tree: PyTree[Array], op: Literal["sum", "mean", "min", "max", "first"] = "sum"
     ) -> PyTree[Array]:
-        """Combines the values of all replicas; every replica gets the result. One all-reduce per array.
+        """Combines all replicas' values; every replica receives the result. One all-reduce per array.
 
         Args:
             tree: Pytree of arrays of this replica.
-            op: How to combine; "first" takes the values of replica 0. All have derivatives.
+            op: How to combine the values; "first" takes the values of replica 0. All have derivatives.
 
         Returns:
-            The same pytree, equal on all replicas.
+            The same pytree, identical on all replicas.
 
         Raises:
-            PlacementError: for an unknown `op`, or outside `step_fn`.
+            PlacementError: for an unknown `op`, or if called outside `step_fn`.
             ProgramError: if a leaf is not an array.
 
         Example:
@@ -76,7 +76,7 @@ class ReplicaContext:
         """Returns the values of replica `source` on every replica. Costs one all-reduce per array.
 
         Raises:
-            PlacementError: if there is no replica `source`, or outside `step_fn`.
+            PlacementError: if there is no replica `source`, or if called outside `step_fn`.
             ProgramError: if a leaf is not an array.
         """
         self._check_replicas("broadcast", "source", [source])
@@ -94,17 +94,17 @@ class ReplicaContext:
         return self._each("all_gather", lambda x: jax.lax.all_gather(x, self.axis), tree)
 
     def reduce_scatter(self, tree: PyTree[Array], op: Literal["sum", "mean"] = "sum") -> PyTree[Array]:
-        """Combines the values of all replicas; each replica gets its part along the leading axis.
+        """Combines all replicas' values; each replica receives its part along the leading axis.
 
         Args:
             tree: Pytree of arrays `[n, ...]` of this replica, `n` a multiple of the number of replicas.
-            op: How to combine.
+            op: How to combine the values.
 
         Returns:
             The same pytree, each leaf `[n / replicas, ...]`: replica `i` has the i-th part.
 
         Raises:
-            PlacementError: for an unknown `op`, for arrays that cannot be cut equally, or outside `step_fn`.
+            PlacementError: for an unknown `op`, for arrays that cannot be split evenly, or if called outside `step_fn`.
             ProgramError: if a leaf is not an array.
         """
         if op not in ("sum", "mean"):
@@ -126,7 +126,7 @@ class ReplicaContext:
         """Sends part i of every array along `split_axis` to replica i; concatenates parts.
 
         Raises:
-            PlacementError: for arrays that cannot be cut into equal parts, or outside `step_fn`.
+            PlacementError: for arrays that cannot be split into equal parts, or if called outside `step_fn`.
             ProgramError: if a leaf is not an array.
         """
         self._check_parts("all_to_all", tree, split_axis)
@@ -135,14 +135,14 @@ class ReplicaContext:
         )
 
     def permute(self, tree: PyTree[Array], to: Mapping[int, int] | int) -> PyTree[Array]:
-        """Sends values to other replicas; replicas without a sender get zeros.
+        """Sends values to other replicas; replicas without a sender receive zeros.
 
         Args:
             tree: Pytree of arrays of this replica.
-            to: Receiver by sender, or an int: the offset to the receiver in the ring of replicas.
+            to: A receiver for each sender, or an int, the offset to the receiver in the ring of replicas.
 
         Raises:
-            PlacementError: for unknown replicas or replicas that receive twice, or outside `step_fn`.
+            PlacementError: for unknown replicas or replicas that receive twice, or if called outside `step_fn`.
             ProgramError: if a leaf is not an array.
         """
         count = self.num_replicas
@@ -162,7 +162,7 @@ class ReplicaContext:
     def merge_call(self, fn: Callable[[Any], Any], tree: PyTree[Array]) -> PyTree[Array]:
         """Calls `fn` with the values of all replicas, leaves `[replicas, *shape]`.
 
-        Every replica gets the result. Costs one all-gather per array, and `fn` runs on every replica.
+        Every replica receives the result. Costs one all-gather per array, and `fn` runs on every replica.
 
         Raises:
             PlacementError: outside `step_fn`.

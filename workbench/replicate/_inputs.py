@@ -1,4 +1,4 @@
-"""Batches of all replicas, from one iterator per replica."""
+"""All replicas' batches, from one iterator per replica."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from workbench.replicate._context import InputContext
 
 
 class ReplicaInputs:
-    """Iterators of `input_fn` for the replicas of this host; stacks their batches."""
+    """The iterators that `input_fn` returned for this host's replicas; stacks their batches."""
 
     def __init__(self, input_fn: Callable, num_replicas: int, own: Sequence[int] | None = None) -> None:
         self.name = getattr(input_fn, "__name__", type(input_fn).__name__)
@@ -30,11 +30,11 @@ class ReplicaInputs:
         self.sources: list[Iterator[Any]] = [iter(source) for source in made.values()]
 
     def next_batch(self, step: int, steps: int) -> PyTree[Array]:
-        """Stacks the batches of one step to numpy arrays `[replicas of this host, *shape]`.
+        """Stacks the batches of one step into numpy arrays `[replicas of this host, *shape]`.
 
         Raises:
-            DataError: if a replica's iterator has ended, or its batch differs in form; the message names these
-                replicas.
+            DataError: if a replica's iterator is exhausted, or its batch has a different structure, shape or dtype; the
+                message names these replicas.
         """
         missing = object()
         batches = [next(source, missing) for source in self.sources]

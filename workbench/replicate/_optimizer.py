@@ -12,11 +12,11 @@ from workbench.replicate._context import ReplicaContext
 def wrap_optimizer(
     ctx: ReplicaContext, optimizer: optax.GradientTransformation, *, accumulate: int = 1
 ) -> optax.GradientTransformationExtraArgs:
-    """Averages gradients over all replicas and `accumulate` calls before `optimizer`.
+    """Averages gradients over all replicas and `accumulate` calls, then applies `optimizer`.
 
-    Costs one all-reduce per array of gradients and call. Gradients are averaged over replicas before they are
-    accumulated, so that the state of the optimizer stays equal on all replicas. To communicate once per update, average
-    the gradients of the parts of a batch with `jax.lax.scan` in one `step_fn`, and call `update` once.
+    Each call costs one all-reduce per gradient array. Gradients are averaged over replicas before they are accumulated,
+    so that the optimizer's state stays identical on all replicas. To communicate once per update, average the gradients
+    of the parts of a batch with `jax.lax.scan` in one `step_fn`, and call `update` once.
 
     Args:
         ctx: The context of the replicas, or the `Replicator`'s.
@@ -24,7 +24,7 @@ def wrap_optimizer(
         accumulate: Number of calls per update; the other calls return zero updates.
 
     Returns:
-        An optax optimizer; its `init` works anywhere, its `update` inside `step_fn`.
+        An optax optimizer; its `init` works anywhere, its `update` only inside `step_fn`.
 
     Raises:
         ProgramError: if `accumulate` is not a positive int.

@@ -1,9 +1,9 @@
-"""Checks that all replicas call the same collectives in order and return equal states.
+"""Checks that replicas call the same collectives in order and return identical states.
 
-The checks read the step's jaxpr. Every value is either equal on all replicas or may vary. Batches, `replica_id` and
-values computed from them vary, until an all-reduce or an all-gather makes them equal. A collective in a branch or loop
-with a varying condition would run only on some replicas. In compiled code this hangs or mixes up values. Under `vmap`,
-which computes both branches, it silently gives a different result.
+The checks read the step's jaxpr. Every value is either identical on all replicas or may vary. Batches, `replica_id` and
+values computed from them vary, until an all-reduce or an all-gather makes them identical. A collective in a branch or
+loop with a varying condition would run only on some replicas. In compiled code this hangs or mixes up values. Under
+`vmap`, which computes both branches, it silently gives a different result.
 """
 
 import dataclasses
@@ -44,7 +44,7 @@ def read_order(closed: ClosedJaxpr, varies: Sequence[bool], axis: str) -> Readin
 
 
 class _Walk(Interpreter[bool]):
-    """Evaluates a step on flags: whether a value may differ between the replicas."""
+    """Evaluates a step on flags that state whether a value may differ between the replicas."""
 
     def __init__(self, axis: str) -> None:
         self.axis = axis
@@ -109,7 +109,7 @@ class _Walk(Interpreter[bool]):
         self.uneven[id(equation)] = Uneven(equation.primitive.name, texts, place)
 
     def _collectives(self, jaxpr: Jaxpr) -> list[str]:
-        """Lists the collectives of a jaxpr over the replicas, in order."""
+        """Lists the collectives over the replicas in a jaxpr, in order."""
         names: list[str] = []
         for equation in jaxpr.eqns:
             if equation.primitive.name.startswith(_COLLECTIVES) and self._is_here(equation):

@@ -19,7 +19,7 @@ def take_from(x: jax.Array, source: int, axis: str) -> Array:
 
 
 def permute(x: object, pairs: Sequence[tuple[int, int]], count: int, axis: str) -> PyTree[Array]:
-    """`jax.lax.ppermute` for partial permutations, which `vmap` of JAX 0.10 lacks."""
+    """`jax.lax.ppermute` for partial permutations, which JAX 0.10 does not support under `vmap`."""
     whole = dict(pairs)
     silent = [i for i in range(count) if i not in whole]
     deaf = [i for i in range(count) if i not in whole.values()]

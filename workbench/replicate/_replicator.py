@@ -25,18 +25,18 @@ from workbench.replicate._step import ReplicaStep
 class Replicator:
     """Runs code that is written for one replica on all replicas.
 
-    A replica is a client of the placement `axis`. On a mesh each replica has one position along that axis. The other
-    axes are the devices of the replica: shard the model over them inside `step_fn` as without replicas. Without a mesh,
-    one device computes all replicas, with equal results.
+    A replica is a client of the placement `axis`. On a mesh, each replica has one position along that axis. The other
+    axes are the replica's devices: inside `step_fn`, shard the model over them as you would without replicas. Without a
+    mesh, one device computes all replicas, with the same results.
 
     Args:
-        mesh: Mesh with the axis `axis`, of Auto or Explicit type.
+        mesh: Mesh with the axis `axis`, whose type is Auto or Explicit.
         replicas: Number of replicas. Default: the size of the mesh axis. A larger number is distributed equally over
             the positions, and the compiler then chooses the collectives.
         axis: Name of the mesh axis of the replicas.
 
     Raises:
-        MeshError: if the mesh has no such axis, or if the axis does not divide the replicas.
+        MeshError: if the mesh has no such axis, or if the axis size does not divide the number of replicas.
         PlacementError: if there is neither a mesh nor a positive number of replicas.
 
     Example:
@@ -79,12 +79,12 @@ class Replicator:
         )
 
     def step(self, step_fn: Callable, *, check_state: bool = True) -> Callable:
-        """Makes a program of one step of all replicas, for `workbench.jit`, `jax.grad` and views.
+        """Makes a program of one step on all replicas, for `workbench.jit`, `jax.grad` and views.
 
         Args:
             step_fn: `step_fn(ctx, batch, state)` of one replica; returns `(state, metrics)`.
-            check_state: Whether to check at trace time that the returned state is equal on all replicas. With False you
-                assert that it is equal.
+            check_state: Whether to check at trace time that the returned state is identical on all replicas. With
+                False, you assert that it is identical.
 
         Returns:
             A function of the batches `[replicas, ...]` and states `[replicas, ...]` (see `replicate`); returns the new
@@ -93,7 +93,7 @@ class Replicator:
 
         Raises:
             ProgramError: at trace time, if replicas would call different collectives, the state may differ between
-                replicas, or `step_fn` raises or returns another structure.
+                replicas, or `step_fn` raises or returns a different structure.
         """
         one = ReplicaStep(step_fn, self.context, check_state)
 
@@ -102,7 +102,7 @@ class Replicator:
         def replicated(batch: PyTree[Array], state: PyTree[Array]) -> PyTree[Array]:
             return map_fn(one, (batch, state), over=self.axis)
 
-        del replicated.__wrapped__  # its arguments are replaced
+        del replicated.__wrapped__  # its arguments have been replaced
         return replicated
 
     def replicate(self, state: PyTree[Array]) -> PyTree[Array]:
@@ -110,7 +110,7 @@ class Replicator:
         return copy_to_replicas(state, self.num_replicas, self.mesh, self.axis)
 
     def value(self, states: PyTree[Array]) -> PyTree[Array]:
-        """Returns the common state from a replicated state, without communication."""
+        """Returns the common state of all replicas from a replicated state, without communication."""
         return first_rows(states, self.mesh, self.axis)
 
     def run(
@@ -118,8 +118,8 @@ class Replicator:
     ) -> tuple[Any, Any]:
         """Runs `steps` steps on all replicas; compiles once.
 
-        With many hosts (`jax.distributed`, a mesh of the devices of all of them) every host makes the same call. Each
-        host calls `input_fn` for the replicas that have a device there.
+        With many hosts (`jax.distributed`, and a mesh of all hosts' devices), every host makes the same call. Each host
+        calls `input_fn` for the replicas that have a device there.
 
         Args:
             step_fn: `step_fn(ctx, batch, state)` of one replica; returns `(state, metrics)`.
@@ -133,7 +133,7 @@ class Replicator:
 
         Raises:
             ProgramError: as in `step`, in the first step.
-            DataError: if a replica has no batch for a step, or a batch of different form.
+            DataError: if a replica has no batch for a step, or a batch with a different structure, shape or dtype.
         """
         if not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
             message = (

@@ -1,4 +1,4 @@
-"""Replicated states: one row per replica, on the devices of that replica."""
+"""Replicated states: one row per replica, on that replica's devices."""
 
 import jax
 import numpy as np
@@ -10,7 +10,7 @@ from workbench._types import PyTree
 
 
 def own_replicas(mesh: Mesh | None, replicas: int, axis: str) -> tuple[int, ...]:
-    """Returns replicas with a device in this process (with one host, all replicas)."""
+    """Returns the replicas with a device in this process (with one host, all replicas)."""
     if mesh is None:
         return tuple(range(replicas))
     places = NamedSharding(mesh, P(axis)).addressable_devices_indices_map((replicas,)).values()
@@ -18,7 +18,7 @@ def own_replicas(mesh: Mesh | None, replicas: int, axis: str) -> tuple[int, ...]
 
 
 def place_rows(tree: PyTree[Array], mesh: Mesh | None, axis: str, own: tuple[int, ...], replicas: int) -> PyTree[Array]:
-    """Assembles rows `[own, ...]` of this process's replicas to arrays `[replicas, ...]`."""
+    """Assembles arrays `[replicas, ...]` from the rows `[own, ...]` of this process's replicas."""
     if mesh is None:
         return jax.tree.map(jax.numpy.asarray, tree)
     sharding = NamedSharding(mesh, P(axis))

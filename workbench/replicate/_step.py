@@ -1,4 +1,4 @@
-"""The step of one replica as a function of arrays: traced, checked and computed."""
+"""One replica's step as a function of arrays: traced, checked and computed."""
 
 from collections.abc import Callable
 
