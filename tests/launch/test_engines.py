@@ -115,7 +115,7 @@ class TestEveryEngine:
         with launch(program, on) as launched:
             client = launched.client(counter)
             assert client.within(LONG).add(1) == 1
-            with pytest.raises(NodeTimeoutError, match=r"`slow` of node 'counter/0' gave no answer within 0.05 s") as e:
+            with pytest.raises(NodeTimeoutError, match=r"`slow` of node 'counter/0' did not answer within 0.05 s") as e:
                 client.within(0.05).slow(0.5)
         assert isinstance(e.value, TimeoutError)
         assert e.value.stage == "counter/0"
@@ -239,7 +239,7 @@ class TestEveryEngine:
         program.add_node(PyNode(nodes.leave, 0))
         program.add_node(PyNode(nodes.leave, 3))
         launched = launch(program, on, on_failure="continue")
-        with pytest.raises(NodeError, match="left with exit code 3"):
+        with pytest.raises(NodeError, match="exited with code 3"):
             launched.wait(LONG)
         launched.stop()
         assert launched.exit_codes == {"main/0": 0, "main/1": 3}

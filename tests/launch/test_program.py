@@ -104,7 +104,7 @@ MISTAKES = {
     ),
     "a handle of another program": (
         lambda p: p.add_node(PyNode(nodes.add_once, small_program()[1], 1)),
-        "handles of another program: store/0 of small",
+        "handles from another program: store/0 of small",
     ),
     "colocation with another program": (lambda p: p.colocate(small_program()[1]), "`Program.colocate` of 'mistakes'"),
     "a label with a slash": (lambda p: p.group("a/b").__enter__(), "was given the label 'a/b'"),

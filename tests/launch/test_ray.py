@@ -146,7 +146,7 @@ class TestOnACluster:
         program = Program("wishes")
         with program.group("rich", resources={"GPU": 64}):
             program.add_node(PyNode(nodes.idle))
-        with pytest.raises(ProgramError, match=r"no machine of the cluster can hold: rich/0 needs {'GPU': 64}"):
+        with pytest.raises(ProgramError, match=r"no machine in the cluster can run: rich/0 needs {'GPU': 64}"):
             launch(program, RayEngine())
 
     def test_colocated_nodes_share_an_actor_with_the_resources_and_the_environment_of_their_group(self):

@@ -111,7 +111,7 @@ def test_a_waiting_sampler_ends_with_the_program():
         waiting = launched.client(table).futures.sample(1)
         while launched.state()[0].active_calls == 0:
             time.sleep(0.01)
-    with pytest.raises(NodeError, match="gave up waiting for 1 items: the program stops"):
+    with pytest.raises(NodeError, match="gave up waiting for 1 items: the program is stopping"):
         waiting.result(30)
 
 

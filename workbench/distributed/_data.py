@@ -33,9 +33,9 @@ def from_local_clients(rows: PyTree[Array], mesh: Mesh | None = None, *, axis: s
     mesh = jax.sharding.get_mesh() if mesh is None else mesh
     if mesh.empty or axis not in mesh.shape:
         message = (
-            f"`from_local_clients` cannot spread clients over the mesh axis {axis!r}, and the mesh has the axes "
+            f"`from_local_clients` cannot spread clients over the mesh axis {axis!r}, because the mesh has the axes "
             f"{list(mesh.shape)}. Every host's clients are placed on its own devices along that axis: pass `mesh=` or "
-            "`axis=`, or enter `jax.set_mesh(mesh)` before."
+            "`axis=`, or call it under `jax.set_mesh(mesh)`."
         )
         raise MeshError(message)
     sharding = NamedSharding(mesh, PartitionSpec(axis))
@@ -45,8 +45,8 @@ def from_local_clients(rows: PyTree[Array], mesh: Mesh | None = None, *, axis: s
     if mesh.shape[axis] % hosts or uneven:
         message = (
             f"`from_local_clients` was given {uneven or 'some'} clients on host {jax.process_index()} of {hosts}, and "
-            f"the mesh axis {axis!r} has {mesh.shape[axis]} devices. Every host's clients divide evenly among its "
-            "devices: pad the clients (see `workbench.federated.data`), or choose a mesh that they divide."
+            f"the mesh axis {axis!r} has {mesh.shape[axis]} devices. Every host's clients must divide evenly among "
+            "its devices: pad the clients (see `workbench.federated.data`), or choose a mesh that they divide."
         )
         raise MeshError(message)
 

@@ -71,8 +71,8 @@ def join(
     except Exception as error:
         message = (
             f"host {host} of {hosts} could not join at {coordinator}: {type(error).__name__}: {error}. All hosts call "
-            f"`join` with one address, within {timeout_seconds} s and before any of them uses a device: start all of "
-            "them again, with a port that is free."
+            f"`join` with one address, within {timeout_seconds} s and before any host uses a device: start all hosts "
+            "again, with a free port."
         )
         raise EngineError(message) from error
 
@@ -205,7 +205,7 @@ class Hosts:
         if self._client is None:
             message = (
                 "the hosts were asked to run something after they had ended. Hosts cannot restart, because JAX joins "
-                "them only once: call `start_hosts` for new ones."
+                "them only once: call `start_hosts` to start new hosts."
             )
             raise EngineError(message)
         return self._client
@@ -219,8 +219,8 @@ class Hosts:
         self.stop()
         message = (
             f"host {', '.join(map(str, dead))} of {count} ended while nothing ran on it. All hosts run the same steps "
-            "and wait for each other, so the others could not go on and were ended too: call `start_hosts` for new "
-            "ones."
+            "and wait for each other, so the others could not continue and were stopped too: call `start_hosts` to "
+            "start new hosts."
         )
         raise EngineError(message, stage=f"host {dead[0]}")
 
@@ -229,9 +229,9 @@ class Hosts:
             self._client = self._cluster.start_and_connect_sync(activate=_in_ipython())
         except Exception as error:
             message = (
-                f"the hosts did not start: {type(error).__name__}: {error}. Each is a process of ipyparallel that must "
-                f"answer within {timeout_seconds:g} s: pass a larger `timeout_seconds`, or look at its log in "
-                "~/.ipython."
+                f"the hosts did not start: {type(error).__name__}: {error}. Each host is an ipyparallel process that "
+                f"must answer within {timeout_seconds:g} s: pass a larger `timeout_seconds`, or look at the host's log "
+                "in ~/.ipython."
             )
             raise EngineError(message) from error
         ids = self._client.ids
@@ -261,7 +261,7 @@ class Hosts:
         who = f"host {dead[0]} ended" if dead else f"hosts {', '.join(map(str, late))} took longer than {seconds:g} s"
         message = (
             f"{who} while a step ran. All hosts run the same steps in the same order and wait for each other, so the "
-            "others could not go on and were ended too: call `start_hosts` again, wait after every step "
+            "others could not continue and were stopped too: call `start_hosts` again, wait after every step "
             "(`workbench.distributed.synchronized`), or pass a larger `timeout_seconds`."
         )
         return EngineError(message, stage=f"host {(dead or late)[0]}")

@@ -344,7 +344,7 @@ class DaskEngine:
                 faults.append(f"{spec.label} needs {dict(spec.resources)}, which no worker offers")
         if faults:
             message = (
-                f"`launch` on Dask was given program {program.name!r} that this cluster cannot hold: "
+                f"`launch` on Dask was given program {program.name!r}, which this cluster cannot run: "
                 f"{'; '.join(faults)}. A Dask node runs separately in an existing worker process: start workers with "
                 "the variables and `resources=` that the nodes need, do not colocate nodes, or launch on 'processes'."
             )

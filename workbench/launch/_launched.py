@@ -301,7 +301,7 @@ class Launched(Live):
         elif event == "stopped" or (event == "finished" and detail == 0):
             life.state, life.exit_code = event, 0
         elif event == "finished":
-            self._down(life, "raised", f"The node left with exit code {detail}.", detail)
+            self._down(life, "raised", f"The node exited with code {detail}.", detail)
         elif event == "raised":
             self._down(life, "raised", with_source_lines(detail), 1)
         elif event == "killed":

@@ -220,8 +220,8 @@ class Program:
         foreign = sorted(f"{handle.label} of {handle.program}" for handle in handles if handle not in self._handles)
         if foreign:
             message = (
-                f"`Program.{operation}` of {self.name!r} was given handles of another program: {', '.join(foreign)}. A "
-                "handle is valid only in its own program: add those nodes to this program."
+                f"`Program.{operation}` of {self.name!r} was given handles from another program: {', '.join(foreign)}. "
+                "A handle is valid only in its own program: add those nodes to this program."
             )
             raise ProgramError(message)
 

@@ -270,8 +270,8 @@ class RayEngine:
                 faults.append(f"{' and '.join(spec.label for spec in specs)} needs {needs}")
         if faults:
             message = (
-                f"`launch` on Ray was given program {program.name!r} with nodes that no machine of the cluster can "
-                f"hold: {'; '.join(faults)}. An actor runs on one machine: start machines with these resources, ask "
+                f"`launch` on Ray was given program {program.name!r} with nodes that no machine in the cluster can "
+                f"run: {'; '.join(faults)}. An actor runs on one machine: start machines with these resources, ask "
                 "for less, or do not colocate nodes."
             )
             raise ProgramError(message)

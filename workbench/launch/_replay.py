@@ -183,8 +183,8 @@ class Replay:
             left -= _WAIT_SECONDS
             if context is not None and context.stop_requested:
                 message = (
-                    f"`Replay.sample` of {context.label!r} gave up waiting for {count} items: the program stops. Its "
-                    "nodes end now: let the caller's `run` end as well."
+                    f"`Replay.sample` of {context.label!r} gave up waiting for {count} items: the program is stopping. "
+                    "Its nodes end now, so let the caller's `run` return as well."
                 )
                 raise NodeError(message, stage=context.label)
             if left <= 0:

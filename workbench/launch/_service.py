@@ -127,7 +127,7 @@ class _Batcher:
         if len(shapes) > 1:
             found = ", ".join(f"{count} positional and keywords {list(names)}" for count, names in sorted(shapes))
             message = (
-                f"The batched method `{self._method}` of {self._label!r} got calls of one batch with different "
+                f"The batched method `{self._method}` of {self._label!r} received calls in one batch with different "
                 f"arguments: {found}. A batch has one list per argument, so all callers must pass the same arguments."
             )
             raise NodeError(message, stage=self._label)

@@ -63,8 +63,8 @@ class AsynchronousServer:
             while not self._changed.wait_for(lambda: self._ahead(client) <= self._staleness, _WAIT_SECONDS):
                 if context.stop_requested:
                     message = (
-                        f"`pull` of {client!r} gave up waiting for slower clients: the program stops. A client ends "
-                        "with its program: let its `run` end."
+                        f"`pull` of {client!r} gave up waiting for slower clients: the program is stopping. A client "
+                        "ends with its program, so let its `run` return."
                     )
                     raise NodeError(message, stage=context.label)
                 self._forget(context.failed_peers)

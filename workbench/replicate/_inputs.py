@@ -51,10 +51,10 @@ class ReplicaInputs:
         if unlike:
             others = [self.own[place] for place in unlike]
             message = (
-                f"`{self.name}` gave batches of different form at step {step}: replica {self.own[0]} has {kinds[0]}, "
-                f"but replicas {others} have {', '.join(kinds[place] for place in unlike[:3])}. All replicas run one "
-                "program, so their batches have equal structure, shapes and dtypes: pad the smaller ones, or drop the "
-                "remainder."
+                f"`{self.name}` returned batches of different form at step {step}: replica {self.own[0]} has "
+                f"{kinds[0]}, but replicas {others} have {', '.join(kinds[place] for place in unlike[:3])}. All "
+                "replicas run one program, so their batches must have the same structure, shapes and dtypes: pad the "
+                "smaller ones, or drop the remainder."
             )
             raise DataError(message)
         return jax.tree.map(lambda *leaves: np.stack([np.asarray(leaf) for leaf in leaves]), *batches)

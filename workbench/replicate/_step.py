@@ -47,7 +47,7 @@ class ReplicaStep:
                 f"the value of an array: {str(error).splitlines()[0]} Batches, the state and `replica_id` have no "
                 "values yet while a step is traced, and a Python branch on them would give replicas different "
                 "collectives. Choose between values with `jnp.where`, between computations without collectives with "
-                "`jax.lax.cond`, and settle in Python only what is the same for all replicas, such as "
+                "`jax.lax.cond`, and use Python branches only on values that are the same for all replicas, such as "
                 "`ctx.num_replicas`."
             )
             raise ProgramError(message) from error
@@ -56,8 +56,8 @@ class ReplicaStep:
         if not isinstance(shapes, tuple) or len(shapes) != 2:
             what = f"a tuple of {len(shapes)}" if isinstance(shapes, tuple) else f"a {type(shapes).__name__}"
             message = (
-                f"`{self.__name__}` returned {what}. A step returns the new state, equal on all replicas, and the "
-                "metrics of its replica: return `(state, metrics)`, with `()` for none."
+                f"`{self.__name__}` returned {what}. A step returns the new state, identical on all replicas, and "
+                "its replica's metrics: return `(state, metrics)`, with `()` for none."
             )
             raise ProgramError(message)
         before = _described(state)
@@ -72,9 +72,9 @@ class ReplicaStep:
                 "; ".join(wrong[:6]) or f"{jax.tree.structure(state)} before, {jax.tree.structure(shapes[0])} after"
             )
             message = (
-                f"`{self.__name__}` returned a state of another form than its input: {listed}. The state of one step "
-                "is the input of the next step, so structure, shapes and dtypes must not change: keep them, and put "
-                "other values into the metrics."
+                f"`{self.__name__}` returned a state whose form differs from its input: {listed}. The state of one "
+                "step is the input of the next step, so structure, shapes and dtypes must not change: keep them, and "
+                "put other values into the metrics."
             )
             raise ProgramError(message)
 
@@ -89,8 +89,8 @@ class ReplicaStep:
             message = (
                 f"`{self.__name__}` returned a state that may differ between the {self.ctx.num_replicas} replicas: "
                 f"{', '.join(wrong[:8])} depend on the batch or the `replica_id` of one replica. The state must be "
-                "equal on all replicas: `ctx.all_reduce` the gradients or statistics that it is computed from, return "
-                "values of single replicas as metrics, or declare it equal with `check_state=False`."
+                "identical on all replicas: `ctx.all_reduce` the gradients or statistics from which it is computed, "
+                "return values of single replicas as metrics, or declare it identical with `check_state=False`."
             )
             raise ProgramError(message)
 

@@ -80,5 +80,5 @@ def test_a_schedule_of_a_client_is_named():
     schedule = optax.sgd(optax.exponential_decay(0.5, 1, 0.5))
     algorithm = algorithms.fedavg(squares, clients=2, client_optimizer=schedule)
     batches = {"x": jnp.asarray(X), "mask": jnp.asarray(FULL, bool)}
-    with pytest.warns(UserWarning, match=r"holds a schedule.*optax.sgd\(schedule\(round\)\)"):
+    with pytest.warns(UserWarning, match=r"contains a schedule.*optax.sgd\(schedule\(round\)\)"):
         algorithm.round(algorithm.init(jnp.float32(0)), batches)

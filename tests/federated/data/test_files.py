@@ -143,7 +143,7 @@ def test_leaf_refuses_cut_off_repeated_and_absent_files(tmp_path):
         wd.load_leaf(cut(write_leaf(tmp_path / "cut.json")))
     twice = tmp_path / "twice.json"
     twice.write_text('{"users": ["a"], "num_samples": [1], "user_data": {"a": {"x": [1]}, "a": {"x": [2]}}}')
-    with pytest.raises(DataError, match="client or field 'a' is there twice"):
+    with pytest.raises(DataError, match="client or field 'a' appears twice"):
         wd.load_leaf(twice)
     with pytest.raises(DataError, match=r"no\.json': the path does not exist.*check it"):
         wd.load_leaf(tmp_path / "no.json")
@@ -214,7 +214,7 @@ def test_bad_hdf5_names_file_client_and_field(tmp_path, arrays, how, fact):
 @NEEDS["h5py"]
 def test_tff_refuses_cut_off_files_and_unknown_clients(tmp_path):
     path = write_hdf5(tmp_path / "a.h5", {"a": {"x": np.zeros(2000)}})
-    with pytest.raises(DataError, match=r"asked for 2 clients and holds 1: use 1 to 1"):
+    with pytest.raises(DataError, match=r"asked for 2 clients but contains only 1: use 1 to 1"):
         wd.load_tff_hdf5(path, clients=2)
     with pytest.raises(DataError, match=r"asked for 'q', which it does not contain. It contains 'a'"):
         wd.load_tff_hdf5(path, clients=["q"])
@@ -263,7 +263,7 @@ def test_npz_refuses_cut_off_repeated_and_single_arrays(tmp_path):
     twice = write_npz(tmp_path / "twice.npz", **{"a/x": np.zeros(1)})
     with zipfile.ZipFile(twice, "a") as archive, pytest.warns(UserWarning, match="Duplicate name"):
         archive.writestr("a/x.npy", archive.read("a/x.npy"))
-    with pytest.raises(DataError, match="client 'a', field 'x' is there 2 times"):
+    with pytest.raises(DataError, match="client 'a', field 'x' appears 2 times"):
         wd.load_npz(twice)
     np.save(tmp_path / "one.npy", np.zeros(2))
     with pytest.raises(DataError, match=r"it holds one array \(\.npy\)"):

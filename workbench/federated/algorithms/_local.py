@@ -92,9 +92,9 @@ def _started(optimizer: optax.GradientTransformation, params: Params) -> PyTree[
     state = optimizer.init(params)
     if any(map(_is_schedule, jax.tree.leaves(state, is_leaf=_is_schedule))):
         warnings.warn(
-            "The optimizer of the clients holds a schedule. The optimizer starts again in every round, and so does "
-            "the schedule: it never gets past the steps of one round. For a rate that decays over rounds, make the "
-            "algorithm inside the round with the rate of that round, `optax.sgd(schedule(round))`.",
+            "The client optimizer contains a schedule. The optimizer is reset in every round, so the schedule restarts "
+            "too and never gets past the steps of one round. For a rate that decays over rounds, build the algorithm "
+            "inside the round with that round's rate, `optax.sgd(schedule(round))`.",
             stacklevel=2,
         )
     return state

@@ -271,7 +271,7 @@ class _Party:
         except InvalidTag as error:
             message = (
                 f"Client {self.number} cannot open the shares that client {sender} sealed for it. The shares were "
-                "changed on the way, sealed for another client or kept from another round: begin a new round."
+                "changed in transit, sealed for a different client or reused from a different round: begin a new round."
             )
             raise EngineError(message) from error
 

@@ -92,8 +92,8 @@ class ClientData:
             return self.arrays[client]
         except KeyError:
             message = (
-                f"client {client!r} was asked for, but the data hold {show_ids(self.arrays)}. Use one of these ids, or "
-                "a position (an int)."
+                f"client {client!r} was asked for, but the data contains {show_ids(self.arrays)}. Use one of these "
+                "ids, or a position (an int)."
             )
             raise DataError(message) from None
 

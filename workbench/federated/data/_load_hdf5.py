@@ -78,7 +78,7 @@ def _load(
         chosen = _choose(source, list(examples), clients)
         _refuse_links(source, examples, chosen)
         groups: dict[str, Any] = {client: examples[client] for client in chosen}
-        problems = [f"client {c!r} is no group" for c, group in groups.items() if not isinstance(group, h5py.Group)]
+        problems = [f"client {c!r} is not a group" for c, group in groups.items() if not isinstance(group, h5py.Group)]
         source.refuse(problems)
         arrays: dict[str, dict[str, np.ndarray]] = {client: {} for client in chosen}
         for client, group in groups.items():
@@ -127,7 +127,9 @@ def _choose(source: Source, there: list[str], clients: int | Sequence[str] | Non
     if isinstance(clients, int):
         if 1 <= clients <= len(there):
             return there[:clients]
-        message = f"{source} was asked for {clients} clients and contains {len(there)}: use 1 to {len(there)}, or None."
+        message = (
+            f"{source} was asked for {clients} clients but contains only {len(there)}: use 1 to {len(there)}, or None."
+        )
         raise DataError(message)
     unknown = [client for client in clients if client not in there]
     if unknown:

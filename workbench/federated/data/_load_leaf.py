@@ -88,7 +88,7 @@ def _read(source: Source) -> dict[str, dict[str, list[Any]]]:
         raise source.unreadable(form, found=f"it lacks {', '.join(f'`{part}`' for part in missing)}")
     users, data = [str(user) for user in whole["users"]], whole["user_data"]
     problems = [f"client {user!r} is in `users` {times} times" for user, times in Counter(users).items() if times > 1]
-    problems += [f"client or field {key!r} is there twice" for key in repeated]
+    problems += [f"client or field {key!r} appears twice" for key in repeated]
     problems += [f"client {user!r} is in `users` but not in `user_data`" for user in users if user not in data]
     problems += [f"client {user!r} is in `user_data` but not in `users`" for user in data if user not in users]
     if len(users) != len(whole["num_samples"]):

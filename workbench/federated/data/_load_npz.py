@@ -98,7 +98,7 @@ def read_npz(source: Source, form: str = _FORM) -> dict[str, np.ndarray]:
 
 
 def _read_members(source: Source, loaded: np.lib.npyio.NpzFile) -> dict[str, np.ndarray]:
-    source.refuse(f"{_name(n)} is there {times} times" for n, times in Counter(loaded.files).items() if times > 1)
+    source.refuse(f"{_name(n)} appears {times} times" for n, times in Counter(loaded.files).items() if times > 1)
     arrays: dict[str, np.ndarray] = {}
     problems = []
     for name in loaded.files:

@@ -204,9 +204,9 @@ def _agree(
     if found and found != asked:
         other = [name for name in asked if found.get(name) != asked[name]]
         message = (
-            f"`sweep` received directory={str(directory)!r}, which holds a sweep with other {' and '.join(other)}. A "
-            "folder stores one sweep, and only the same sweep can be resumed: pass the same arguments, or another "
-            "folder."
+            f"`sweep` received directory={str(directory)!r}, which contains a sweep with different "
+            f"{' and '.join(other)}. A folder stores one sweep, and only the same sweep can be resumed: pass the "
+            "same arguments, or a different folder."
         )
         raise MeasureError(message)
     if propose:

@@ -37,7 +37,7 @@ PHONES = (
         radio_watts=1.0, compute_spread=0.5, bandwidth_spread=0.8,
     ),
 )  # fmt: skip
-"""Three classes of phones. Round numbers, not measured: replace them by numbers of your population."""
+"""Three classes of phones. Round numbers, not measured: replace them with numbers for your population."""
 
 NIGHTS = (
     Sessions(start_hour=23, spread_hours=3, shortest_hours=4, longest_hours=9, chance=0.7),
@@ -52,7 +52,7 @@ country. In a single time zone it varies more.
 WORLD = MappingProxyType(
     {-8.0: 0.05, -5.0: 0.1, -3.0: 0.08, 0.0: 0.08, 1.0: 0.14, 3.0: 0.1, 5.5: 0.2, 8.0: 0.2, 9.0: 0.05}
 )
-"""Shares of clients by hours from UTC, roughly by world population."""
+"""Shares of clients by offset from UTC in hours, roughly proportional to world population."""
 
 
 class Devices(NamedTuple):
