@@ -33,7 +33,7 @@ def temporary_folder(prefix: str, parent: str | Path | None = None) -> Iterator[
 
 
 def make_folder(prefix: str, parent: str | Path | None = None) -> Path:
-    """Creates a private folder, which `remove_folder` or the end of this process removes.
+    """Creates a private folder, removed by `remove_folder` or when this process exits.
 
     Args:
         prefix: Prefix of the folder's name.

@@ -13,7 +13,7 @@ _SUPERVISOR = Path(__file__).with_name("_supervisor.py")  # started by its path:
 
 
 class SupervisedProcesses:
-    """Processes with logs in `folder`, terminated by `close` or when this process ends.
+    """Processes with logs in `folder`, terminated by `close` or when this process exits.
 
     Their descendants are terminated too, even those in other sessions and those that outlive their parents. On Linux
     the supervisor is the subreaper of all descendants, which a process group cannot be.
@@ -41,7 +41,7 @@ class SupervisedProcesses:
         self._supervisor.stdin.flush()
 
     def log(self, name: str, size: int = 600) -> str:
-        """Returns the end of a process's output in one line."""
+        """Returns the last part of a process's output in one line."""
         path = self._path(name)
         return " ".join(path.read_text(errors="replace")[-size:].split()) if path.exists() else ""
 

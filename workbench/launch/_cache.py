@@ -22,7 +22,7 @@ class Cache:
 
     Args (of the constructor):
         service: A client of the service.
-        seconds: Time to live of an answer.
+        seconds: Time to live for an answer.
         max_size: Number of answers to keep; the oldest answers are dropped first.
 
     Raises:

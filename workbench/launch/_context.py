@@ -42,7 +42,7 @@ class NodeContext:
 
     @property
     def stop_requested(self) -> bool:
-        """True if the node should end soon; check it once per iteration of a `run` loop."""
+        """True if the node should stop soon; check it once per iteration of a `run` loop."""
         self.heartbeat()
         return self._stop.is_set()
 

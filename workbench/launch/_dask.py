@@ -105,7 +105,7 @@ class DaskHost:
         return self._over
 
     def hung(self) -> list[tuple[str, float, str]]:
-        """Returns label, silent seconds and stack of a hung node."""
+        """Returns the label, silent seconds and stack of a hung node."""
         limit, silent = self._spec.hang_seconds, self._seen.get("silent_seconds", 0.0)
         return [(self._spec.label, silent, self._seen["stack"] or "")] if limit is not None and silent > limit else []
 
@@ -128,7 +128,7 @@ class DaskHost:
         return PipelinedLine(self._engine.endpoint(self._spec), parallel_calls(self._spec))
 
     def take_event(self, worker: str, message: dict[str, Any]) -> None:
-        """Processes a report; reports of an earlier attempt are ignored."""
+        """Processes a report; reports from an earlier attempt are ignored."""
         if message["attempt"] != self._attempt or self._future is None:
             return
         self._last_event_at, self._address = time.monotonic(), worker
@@ -215,7 +215,8 @@ class DaskEngine:
         """Makes one host for each node.
 
         Raises:
-            ProgramError: if nodes are colocated or set environment variables, or no worker has their resources.
+            ProgramError: if nodes are colocated or set environment variables, or no worker has the resources that they
+                need.
         """
         distributed = import_module("distributed")
 

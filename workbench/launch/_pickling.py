@@ -16,7 +16,7 @@ _ALIGNED = 64  # alignment of the arrays in a file, in bytes
 
 
 def pickled(value: object, folder: Path | None = None) -> bytes:
-    """Pickles `value` to bytes that another process of the launch can load only once.
+    """Pickles `value` to bytes that another process of the launch can load, but only once.
 
     The notebook's process pickles its definitions by value, because other processes cannot import them. A spawned
     process tries standard pickle first: its modules are importable in every process, and importing cloudpickle is slow.

@@ -1,4 +1,4 @@
-"""An executor whose threads end with the process."""
+"""An executor whose threads never outlive the process."""
 
 import queue
 import threading
@@ -16,7 +16,7 @@ class DaemonPool(Executor):
 
     Args (of the constructor):
         max_workers: Maximum number of threads, which are started when needed.
-        name: Prefix of the threads' names.
+        name: Prefix for the threads' names.
     """
 
     def __init__(self, max_workers: int, name: str) -> None:

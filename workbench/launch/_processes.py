@@ -113,11 +113,11 @@ class ProcessHost:
         self._remote.gone = reason
 
     def ended(self) -> bool:
-        """Returns whether the process has ended."""
+        """Returns whether the process has exited."""
         return self._exited.is_set()
 
     def hung(self) -> list[tuple[str, float, str]]:
-        """Returns label, silent seconds and stack of each hung node."""
+        """Returns the label, silent seconds and stack of each hung node."""
         unheard = time.monotonic() - self._last_event_at
         found = []
         for spec in self.specs:
@@ -269,7 +269,7 @@ def exit_text(code: int | None) -> str:
 
 
 def _keep_no_socket() -> None:
-    """Registers the fork server's socket (and own folder) for removal after a kill.
+    """Registers the fork server's socket (and its own folder) for removal after a kill.
 
     A `multiprocessing` child may use its parent's folder, which must remain.
     """

@@ -76,11 +76,11 @@ class RayHost:
                 self._engine.endpoint(spec).gone = reason
 
     def ended(self) -> bool:
-        """Returns whether the actor has ended."""
+        """Returns whether the actor has exited."""
         return self._over
 
     def hung(self) -> list[tuple[str, float, str]]:
-        """Returns label, silent seconds and stack of each hung node."""
+        """Returns the label, silent seconds and stack of each hung node."""
         unheard = time.monotonic() - self._last_event_at
         found = []
         for spec in self.specs:

@@ -80,7 +80,7 @@ class RayNodeActor:
                 self._changed.notify_all()
 
     def _code(self) -> int | None:
-        """The nodes' exit code, because they end together; None while they run."""
+        """The exit code of the nodes, which end together; None while the nodes run."""
         codes = tuple(self._codes.values())
         if any(codes):
             return max(codes, key=abs)

@@ -15,8 +15,8 @@ def batch_moments(ctx: ReplicaContext, x: Array) -> tuple[Array, Array]:
     Costs one all-gather of `3 * features` numbers per replica.
 
     Args:
-        ctx: The context of the replica.
-        x: Examples of this replica `[batch, ..., features]`.
+        ctx: The replica's context.
+        x: This replica's examples `[batch, ..., features]`.
 
     Returns:
         Mean and variance `[features]`, at least float32, identical on all replicas. The variance divides by the number
@@ -56,8 +56,8 @@ def sync_batch_norm(
     input), and the mean is subtracted before squaring, so low precision and large means are safe.
 
     Args:
-        ctx: The context of the replica.
-        x: Examples of this replica `[batch, ..., features]`.
+        ctx: The replica's context.
+        x: This replica's examples `[batch, ..., features]`.
         scale: Factor for the normalised features, scalar or `[features]`.
         offset: Offset added to the normalised features, scalar or `[features]`.
         epsilon: Added to the variance.

@@ -45,7 +45,7 @@ class ReplicaContext:
         """Combines all replicas' values; every replica receives the result. One all-reduce per array.
 
         Args:
-            tree: Pytree of arrays of this replica.
+            tree: This replica's pytree of arrays.
             op: How to combine the values; "first" takes the values of replica 0. All have derivatives.
 
         Returns:
@@ -97,7 +97,7 @@ class ReplicaContext:
         """Combines all replicas' values; each replica receives its part along the leading axis.
 
         Args:
-            tree: Pytree of arrays `[n, ...]` of this replica, `n` a multiple of the number of replicas.
+            tree: This replica's pytree of arrays `[n, ...]`; `n` is a multiple of the number of replicas.
             op: How to combine the values.
 
         Returns:
@@ -138,7 +138,7 @@ class ReplicaContext:
         """Sends values to other replicas; replicas without a sender receive zeros.
 
         Args:
-            tree: Pytree of arrays of this replica.
+            tree: This replica's pytree of arrays.
             to: A receiver for each sender, or an int, the offset to the receiver in the ring of replicas.
 
         Raises:

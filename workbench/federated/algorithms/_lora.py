@@ -25,7 +25,7 @@ def init_adapters(
 
     Args:
         params: The frozen parameters.
-        rank: r; a matrix `[n, m]` gets `a` `[n, r]` and `b` `[r, m]`.
+        rank: r; a matrix `[n, m]` receives `a` `[n, r]` and `b` `[r, m]`.
         key: Random key for `a`.
         select: Whether to adapt the matrix at a path, such as "layers.0.attention.query".
 
@@ -101,7 +101,7 @@ def fedlora(
         frozen: Parameters of the model, which every client already has; constants of the program.
         clients: Number of clients in a round.
         client_optimizer: The clients' optimiser.
-        scale: Factor of `a @ b` (α / r in the paper).
+        scale: Factor for `a @ b` (α / r in the paper).
         freeze_a: Whether `a` keeps its initial value (FFA-LoRA).
         server_optimizer: As in `fedavg`.
         aggregator: As in `fedavg`.

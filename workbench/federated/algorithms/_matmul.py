@@ -13,9 +13,9 @@ from workbench.primitives import map_fn, program, reduce_sum
 def matmul_25d(a: Float[Array, " n k"], b: Float[Array, " k m"], *, panels: int = 1) -> Float[Array, " n m"]:
     """Multiplies two matrices on `layers` grids of `rows` × `cols` devices (SUMMA if one layer).
 
-    Layer *l* is a client with a slab of A's columns and the same slab of B's rows. It computes the product of its
-    slabs, and `reduce_sum` over the layers gives A B. Inside a layer every device gathers its row of A and its column
-    of B, one panel at a time. `matmul_words` counts the numbers that are sent.
+    Layer *l* is a client with a slab of A's columns and the same slab of B's rows. The client computes the product of
+    its slabs, and `reduce_sum` over the layers yields A B. Inside a layer every device gathers its row of A and its
+    column of B, one panel at a time. `matmul_words` counts the numbers that are sent.
 
     Args:
         a: A. Best laid out as `P("rows", ("layers", "cols"))`.
@@ -27,7 +27,7 @@ def matmul_25d(a: Float[Array, " n k"], b: Float[Array, " k m"], *, panels: int 
         A B, laid out as `P("rows", "cols")`.
 
     Raises:
-        MeshError: if the mesh of `jax.set_mesh` lacks the axes `rows`, `cols` or `layers`, or is not a square grid.
+        MeshError: if the mesh set by `jax.set_mesh` lacks the axes `rows`, `cols` or `layers`, or is not a square grid.
         ProgramError: if the matrices do not divide evenly over the mesh.
 
     Example:
@@ -76,7 +76,7 @@ def matmul_words(n: int, *, side: int, layers: int = 1) -> dict[str, float]:
 
     Args:
         n: Number of rows and columns of the matrices.
-        side: q, the number of rows and of columns in the grid of one layer.
+        side: q, the number of rows and columns in one layer's grid.
         layers: c, the number of layers; there are c q² devices.
 
     Returns:

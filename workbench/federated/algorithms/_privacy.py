@@ -106,7 +106,7 @@ def clip_to_norm(tree: PyTree[Array], limit: float | jax.Array) -> PyTree[Array]
 
 
 def epsilon(noise_multiplier: float, *, rounds: int, participation: float, delta: float) -> float:
-    """Computes an upper bound of ε for (ε, δ)-differential privacy under `gaussian_mean`.
+    """Computes an upper bound on ε for (ε, δ)-differential privacy under `gaussian_mean`.
 
     The bound is computed by Google's `dp-accounting` (extra `privacy`), which composes privacy loss distributions
     numerically. Two data sets are neighbours if one has exactly one additional client.

@@ -70,7 +70,7 @@ def ftrl_mean(
 
 
 def _tree_noise(key: jax.Array, finished: jax.Array, levels: int, like: object) -> PyTree[Array]:
-    """Computes the noise of the first `finished` rounds: one draw per tree node of the sum."""
+    """Computes the noise of the first `finished` rounds, with one draw per tree node in the sum."""
 
     def of_leaf(x: jax.Array, number: int) -> jax.Array:
         total = jnp.zeros_like(x)
@@ -86,7 +86,7 @@ def _tree_noise(key: jax.Array, finished: jax.Array, levels: int, like: object) 
 
 
 def ftrl_epsilon(noise_multiplier: float, *, rounds: int, delta: float) -> float:
-    """Computes an upper bound of ε for clients that join one round of `ftrl_mean`.
+    """Computes an upper bound on ε for clients that join one round of `ftrl_mean`.
 
     The guarantee is (ε, δ)-differential privacy, computed by `dp-accounting` (extra `privacy`). Clients need not be
     sampled at random. A client that takes part k times needs k² times the variance.

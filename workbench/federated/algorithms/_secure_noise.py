@@ -100,7 +100,7 @@ def secure_epsilon(
     delta: float,
     colluding: int = 0,
 ) -> float:
-    """Computes an upper bound of ε for (ε, δ)-differential privacy under `secure_mean`.
+    """Computes an upper bound on ε for (ε, δ)-differential privacy under `secure_mean`.
 
     Counts the noise of `threshold - colluding` clients, because the session recovers no sum with fewer than `threshold`
     clients, and colluding clients know the noise that they added. Two data sets are neighbours if one client sends

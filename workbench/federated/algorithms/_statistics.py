@@ -108,7 +108,7 @@ def word_count(words: Int[Array, " clients *words"], vocabulary: int) -> Int[Arr
     Moves one count per word of the vocabulary from every client.
 
     Args:
-        words: Word numbers, one row per client; numbers outside the vocabulary (-1 as padding) are not counted.
+        words: Word indices, one row per client; numbers outside the vocabulary (-1 as padding) are not counted.
         vocabulary: Number of words in the vocabulary.
 
     Returns:
@@ -135,7 +135,7 @@ def inverted_index(words: Int[Array, " clients *words"], vocabulary: int) -> Int
     vocabulary word and document.
 
     Args:
-        words: Word numbers, one row per document; numbers outside the vocabulary (-1 as padding) are not indexed.
+        words: Word indices, one row per document; numbers outside the vocabulary (-1 as padding) are not indexed.
         vocabulary: Number of words in the vocabulary.
 
     Returns:

@@ -37,7 +37,7 @@ class TensorParallel:
     kind: Kind
 
     def activations(self, *, second: bool = False) -> P:
-        """Returns the layout of activations `[tokens, features]` before the first or the second product of a pair."""
+        """Returns the layout of activations `[tokens, features]` before the first or second product of a pair."""
         if self.kind == "1d":
             return P(None, "cols") if second else P(None, None)
         if self.kind == "3d":
@@ -45,7 +45,7 @@ class TensorParallel:
         return P("rows" if self.kind == "2d" else ("layers", "rows"), "cols")
 
     def weights(self, *, second: bool = False) -> P:
-        """Returns the layout of weights `[inputs, outputs]` of the first or the second product of a pair."""
+        """Returns the layout of weights `[inputs, outputs]` for the first or second product of a pair."""
         if self.kind == "1d":
             return P("cols", None) if second else P(None, "cols")
         if self.kind == "3d":
@@ -74,8 +74,9 @@ class TensorParallel:
             x w + bias, laid out as `activations(second=not second)`.
 
         Raises:
-            MeshError: if the mesh of `jax.set_mesh` lacks an axis of the kind, or is not a square grid or a cube.
-            ProgramError: if the sizes are not multiples of the devices that split them.
+            MeshError: if the mesh set by `jax.set_mesh` lacks an axis that this kind needs, or is not a square grid or
+                a cube.
+            ProgramError: if the sizes are not multiples of the number of devices that split them.
 
         Example:
             >>> import workbench as wb
@@ -114,8 +115,9 @@ class TensorParallel:
             The activations in the layout and dtype of `x`.
 
         Raises:
-            MeshError: if the mesh of `jax.set_mesh` lacks an axis of the kind, or is not a square grid or a cube.
-            ProgramError: if the sizes are not multiples of the devices that split them.
+            MeshError: if the mesh set by `jax.set_mesh` lacks an axis that this kind needs, or is not a square grid or
+                a cube.
+            ProgramError: if the sizes are not multiples of the number of devices that split them.
         """
         self._check("layer_norm", x, ())
         spec = self.activations()
@@ -153,8 +155,9 @@ class TensorParallel:
             The activations in the layout of `x`.
 
         Raises:
-            MeshError: if the mesh of `jax.set_mesh` lacks an axis of the kind, or is not a square grid or a cube.
-            ProgramError: if the sizes are not multiples of the devices that split them.
+            MeshError: if the mesh set by `jax.set_mesh` lacks an axis that this kind needs, or is not a square grid or
+                a cube.
+            ProgramError: if the sizes are not multiples of the number of devices that split them.
         """
         self._check("mlp", x, (widen, narrow))
 
@@ -188,8 +191,9 @@ class TensorParallel:
             The activations in the layout of `x`.
 
         Raises:
-            MeshError: if the mesh of `jax.set_mesh` lacks an axis of the kind, or is not a square grid or a cube.
-            ProgramError: if the sizes, the heads or the sequences are not multiples of the devices that split them.
+            MeshError: if the mesh set by `jax.set_mesh` lacks an axis that this kind needs, or is not a square grid or
+                a cube.
+            ProgramError: if the sizes, heads or sequences are not multiples of the number of devices that split them.
         """
         self._check("attention", x, (qkv, out), heads=heads, sequence=sequence)
         size = x.shape[1] // heads

@@ -24,7 +24,7 @@ class Source:
         return f"`{self.loader}` of file {str(self.path)!r}"
 
     def existing(self, *, folder: bool = False) -> Path:
-        """Returns the path of an existing file (or folder, if allowed), else raises."""
+        """Returns the path of an existing file (or folder, if allowed); otherwise raises."""
         if self.path.is_file() or (folder and self.path.is_dir()):
             return self.path
         found = "is a folder" if self.path.is_dir() else "does not exist"

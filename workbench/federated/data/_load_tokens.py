@@ -23,20 +23,20 @@ def load_tokens(
     clients: int | None = None,
     separator: int | None = None,
 ) -> ClientData:
-    """Reads tokenised text and packs each client's rows into sequences of equal length.
+    """Reads tokenised text and packs each client's rows into equally long sequences.
 
     The rows of a client are joined and cut into sequences; a remainder shorter than a sequence is dropped. No network
     or tokenizer is needed. `x` contains tokens and `y` the next tokens, so a client needs `length + 1` tokens.
 
     Args:
         path: A file of JSON lines (`.jsonl`), Arrow (`.arrow`, file or stream format) or Parquet (`.parquet`), or a
-            folder of such files, read in the order of their names, such as a folder written by `save_to_disk`. Arrow
-            and Parquet need the extra `data`.
+            folder of such files, such as a folder written by `save_to_disk`. Files in a folder are read in order of
+            their names. Arrow and Parquet need the extra `data`.
         length: Number of tokens in a sequence.
         client: The field with each row's client; None assigns the rows to clients in rotation.
         field: The field with a row's token ids.
         clients: Number of clients, if `client` is None.
-        separator: A token between the rows of a client, such as the end-of-text token.
+        separator: A token to insert between a client's rows, such as the end-of-text token.
 
     Returns:
         Clients with `x` and `y`, int32 `[sequences, length]`, sorted by name.

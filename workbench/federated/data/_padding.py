@@ -85,8 +85,8 @@ def pad_clients(
 
     Args:
         data: The clients.
-        batch_size: Number of examples per local SGD step; None for a single axis with all examples. The padding is at
-            the end of each epoch, so a small client has entire steps without examples.
+        batch_size: Number of examples per local SGD step; None for a single axis with all examples. Padding is added at
+            the end of each epoch, so small clients have entire steps without examples.
         epochs: Number of passes over a client's examples; needs `batch_size`. The steps of all epochs share one axis.
         key: A seed or PRNG key for shuffling each client's examples, with a new order in every epoch. A client's order
             depends only on the key and its id, not on the other clients. None keeps the order.

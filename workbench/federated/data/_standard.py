@@ -146,7 +146,7 @@ def load_cifar(path: str | Path) -> Examples:
         (for CIFAR-100, the fine class).
 
     Raises:
-        DataError: if there is no such file; the message contains the download command, or a file is truncated.
+        DataError: if there is no such file (the message contains the download command), or if a file is truncated.
 
     Example:
         >>> load_cifar("cifar-10-batches-bin")  # doctest: +SKIP

@@ -156,7 +156,7 @@ class Experiment:
         }
 
     def epsilon(self) -> float | None:
-        """Computes an upper bound of ε after all rounds at δ = 1e-5; None without noise."""
+        """Computes an upper bound on ε after all rounds at δ = 1e-5; None without noise."""
         if not self.settings.noise:
             return None
         settings = self.settings

@@ -64,9 +64,10 @@ def sweep(
     """Runs an algorithm with many hyperparameters and seeds in few compiled programs.
 
     Trials are a placement above the clients. One program computes many trials, in chunks and distributed over the
-    devices of `jax.set_mesh` (default: all devices). Float hyperparameters are arguments of the program. Other
-    hyperparameters (sizes, names, optimisers) and floats that the algorithm reads in Python are constants. Each
-    combination of constants is compiled as a separate program. Trials add no communication to the algorithm's own.
+    devices of the mesh set by `jax.set_mesh` (default: all devices). Float hyperparameters are arguments of the
+    program. Other hyperparameters (sizes, names, optimisers) and floats that the algorithm reads in Python are
+    constants. Each combination of constants is compiled as a separate program. Trials add no communication to the
+    algorithm's own.
 
     Args:
         make: `make(**hyperparameters)` returns an `Algorithm`, or a pair `(init, round)` as in `Algorithm`. If `make`

@@ -219,7 +219,7 @@ class SweepResult(Results):
         return unpack_state(leaves, self._form_of(trial))
 
     def params(self, trial: int, seed: int) -> PyTree[Array]:
-        """Returns the parameters of a trial: `params_of` of its state."""
+        """Returns a trial's parameters: `params_of` applied to its state."""
         return self._params_of(trial, seed, self.state(trial, seed))
 
     def _member(self, trial: int, seed: int) -> Member:

@@ -110,7 +110,7 @@ class Sessions:
         zone_hours: Float[np.ndarray, " n"],
         seed: int,
     ) -> Float[np.ndarray, " n"]:
-        """Returns seconds to the end of the current session (the later end if two overlap), or 0."""
+        """Returns the seconds to the end of the current session (the later end if two overlap), or 0."""
         local = np.asarray(seconds) + zone_hours * HOUR
         # Sessions of a day begin within 12 hours of `start_hour`, so at most two sessions include the current time.
         newest = np.floor((local - (self.start_hour - 12) * HOUR) / DAY).astype(np.int64)
@@ -154,7 +154,7 @@ class RecordedSessions:
         zone_hours: Float[np.ndarray, " n"],
         seed: int,
     ) -> Float[np.ndarray, " n"]:
-        """Returns seconds to the end of the recorded session; ignores time zones."""
+        """Returns the seconds to the end of the recorded session; ignores time zones."""
         device = self.devices_of(ids, seed)
         now = np.asarray(seconds) % self.periods[device]
         low, high = self.offsets[device], self.offsets[device + 1]

@@ -1,8 +1,8 @@
 """Buffered asynchronous steps on the virtual clock.
 
-Every slot of the server's concurrency is a chain of clients; a client starts when the previous one ends. Chains are
-independent, so all chains are advanced together, and their results are then merged by time. The events are the same as
-with an event queue.
+Every slot of the server's concurrency is a chain of clients; a client starts when the previous client finishes. Chains
+are independent, so all chains are advanced together, and their results are then merged by time. The events are the same
+as with an event queue.
 """
 
 import math

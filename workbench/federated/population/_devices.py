@@ -96,8 +96,8 @@ class Population:
         devices: Classes of devices with their shares, or recorded devices (`read_fedscale_devices`).
         availability: Kinds of sessions; a device is available during any of them.
         time_zones: Share of clients by offset from UTC in hours.
-        interruptions_per_hour: Rate at which a working client fails before the end of its session: the user returns,
-            the network is lost, or the process is killed.
+        interruptions_per_hour: Rate at which working clients fail before the end of their session, because the user
+            returns, the network is lost, or the process is killed.
         battery_share: Maximum share of its battery that a device spends on one round. Devices that would need a larger
             share are not asked.
         seed: Seed for all clients.

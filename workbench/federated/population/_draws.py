@@ -12,7 +12,7 @@ _SHIFTS = np.uint64(30), np.uint64(27), np.uint64(31)
 
 
 def key_of(seed: int, *names: str | int) -> np.uint64:
-    """Derives the key of one stream of numbers, such as the speeds of all devices.
+    """Derives the key for one stream of numbers, such as the speeds of all devices.
 
     Example:
         >>> bool(key_of(0, "speed") == key_of(0, "speed")), bool(key_of(0, "speed") == key_of(1, "speed"))

@@ -46,7 +46,7 @@ class Buffered:
     Args (of the constructor):
         concurrency: Number of clients that work at the same time; a client that finishes is replaced immediately.
         buffer: Number of results in one server step.
-        timeout_seconds: Time after which the server gives up a client; None for no limit.
+        timeout_seconds: Time after which the server gives up on a client; None for no limit.
 
     Raises:
         ProgramError: if a number is out of its range.
