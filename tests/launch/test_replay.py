@@ -61,7 +61,7 @@ def test_same_seed_draws_the_same_items():
 
 def test_sample_waits_for_the_smallest_size():
     table = filled("a", min_size=2)
-    with pytest.raises(TimeoutError, match=r"asked for 1 items within 0.05 s, but holds 1 \(min_size 2\)"):
+    with pytest.raises(TimeoutError, match=r"asked for 1 items within 0.05 s, but the table has 1 \(min_size 2\)"):
         table.sample(1, timeout_seconds=0.05)
     threading.Timer(0.05, table.insert, args=("b",)).start()
     assert len(table.sample(3, timeout_seconds=30)["items"]) == 3

@@ -19,8 +19,8 @@ class ChildProcess:
 
     Args:
         command: The program and its arguments.
-        env: Environment of the child; None: the environment of this process.
-        stderr: File for the child's standard error; None: the standard error of this process.
+        env: The child's environment; None: this process's environment.
+        stderr: File for the child's standard error; None: this process's standard error.
         folder: The child's folder, removed when the child ends.
     """
 

@@ -16,7 +16,7 @@ def from_local_clients(rows: PyTree[Array], mesh: Mesh | None = None, *, axis: s
         rows: A pytree of arrays `[clients of this host, ...]`. All hosts have the same number of clients, in the order
             of `jax.process_index()`.
         mesh: The mesh of all hosts' devices. Default: the mesh set by `jax.set_mesh`.
-        axis: The mesh axis of the clients.
+        axis: The clients' mesh axis.
 
     Returns:
         The same pytree with arrays `[clients of all hosts, ...]`, sharded over `axis`.

@@ -88,7 +88,7 @@ CURRENT: contextvars.ContextVar[NodeContext] = contextvars.ContextVar("workbench
 
 
 def current_node() -> NodeContext:
-    """Returns the context of the running node: its label, its log and stop requests.
+    """Returns the running node's context: its label, its log and stop requests.
 
     Raises:
         ProgramError: if called outside a node.

@@ -55,7 +55,7 @@ def uninstall() -> None:
 
 
 class Echo:
-    """Prints new log lines of hosts with node names, in a separate thread."""
+    """Prints new log lines from hosts with node names, in a separate thread."""
 
     def __init__(self, hosts: Sequence[Host]) -> None:
         self._hosts, self._shown = hosts, [0] * len(hosts)

@@ -66,10 +66,10 @@ class Program:
 
         Args:
             label: The group's name, without "/".
-            resources: Resources of each node, e.g. `{"GPU": 1}`. Dask and Ray use them to place nodes (on Dask, they
-                are a worker's `resources=`); threads and processes on this machine only display them.
+            resources: Each node's resources, e.g. `{"GPU": 1}`. Dask and Ray use them to place nodes (on Dask, they are
+                a worker's `resources=`); threads and processes on this machine only display them.
             environment: Environment variables of each node's process, set before imports.
-            restart: Restart policy of each node. Default: no restarts.
+            restart: Each node's restart policy. Default: no restarts.
             colocate: Whether to put all nodes of the group into one process, where they call each other directly.
 
         Raises:
@@ -105,7 +105,7 @@ class Program:
             node: The node; handles in its arguments become edges.
             concurrency: Maximum number of concurrent calls of a service; other calls wait. Default: 1, so that a
                 service needs no locks; larger for a `ReplayNode`, which has its own locks.
-            restart: Overrides the policy of the group.
+            restart: Overrides the group's policy.
             hang_seconds: Time without a heartbeat after which a node with work is reported as hung. Answered calls,
                 `current_node().heartbeat()`, `.log()` and `.stop_requested` are heartbeats.
 

@@ -218,8 +218,8 @@ class RayEngine:
             raise MissingDependencyError("ray", extra="ray", needed_for="RayEngine") from error
         if not ray.is_initialized():
             message = (
-                "`RayEngine()` was made before `ray.init`. It runs nodes on the cluster that Ray is connected to "
-                "and starts no cluster: call `ray.init()` for this machine, or `ray.init(address=...)`, before."
+                "`RayEngine()` was made before `ray.init`. It runs nodes on the cluster to which Ray is connected "
+                "and does not start a cluster: call `ray.init()` for this machine, or `ray.init(address=...)`, first."
             )
             raise ProgramError(message)
         end_ray_with_this_process()

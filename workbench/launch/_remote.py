@@ -76,7 +76,7 @@ class Connection(managers.BaseProxy):
 
 
 class RequestHandler:
-    """The server side: unpacks calls, runs them, packs results and exceptions."""
+    """The server side: unpacks calls, runs them, and packs results and exceptions."""
 
     def __init__(self, services: Mapping[str, Service], folder: Path | None = None) -> None:
         self._services = services
@@ -113,7 +113,7 @@ class RemoteHost:
         self.gone: str | None = None
 
     def ask(self, label: str, method: str, payload: bytes) -> bytes:
-        """Sends one call; if necessary, waits until the process has started."""
+        """Sends one call; waits, if necessary, until the process has started."""
         deadline = time.monotonic() + CONNECT_SECONDS
         pause = 0.001
         while True:
@@ -161,7 +161,7 @@ class RemoteService:
 
 
 def _folder_of(address: str) -> Path | None:
-    """Returns the folder of a launch for sockets and arrays, or None without such a folder."""
+    """Returns a launch's folder for sockets and arrays, or None if it has no folder."""
     return Path(address).parent if os.name == "posix" else None
 
 
@@ -188,7 +188,7 @@ def _packed_error(label: str, method: str, error: Exception) -> bytes:
     except Exception:  # a user's exception may raise anything here
         message = (
             f"The call `{method}` of node {label!r} raised {type(error).__name__}: {error}. The exception cannot be "
-            "pickled, so this error replaces it: give its constructor defaults for all arguments."
+            "pickled, so this error replaces it: give the exception's constructor defaults for all arguments."
         )
         packed = pickled((False, NodeError(message, stage=label), where))
     return packed

@@ -55,8 +55,8 @@ class Replay:
             message = (
                 f"`Replay` was given max_size={max_size}, min_size={min_size}, sampling={sampling!r}, "
                 f"samples_per_insert={samples_per_insert}. A sampler that waits for more items than the table can "
-                "store, or that may not sample, waits forever: choose 1 <= min_size <= max_size, samples_per_insert "
-                "above 0 or None, and 'uniform', 'fifo' or 'prioritized'."
+                "store, or that is never allowed to sample, waits forever: choose 1 <= min_size <= max_size, "
+                "samples_per_insert above 0 or None, and 'uniform', 'fifo' or 'prioritized'."
             )
             raise ProgramError(message)
         import numpy as np
@@ -189,9 +189,9 @@ class Replay:
                 raise NodeError(message, stage=context.label)
             if left <= 0:
                 message = (
-                    f"`Replay.sample` was asked for {count} items within {timeout_seconds} s, but holds {self._size} "
-                    f"(min_size {self._min_size}), after {self._inserted} inserted and {self._sampled} sampled "
-                    f"(samples_per_insert {self._rate}). Insert more, sample less, or wait longer."
+                    f"`Replay.sample` was asked for {count} items within {timeout_seconds} s, but the table has "
+                    f"{self._size} (min_size {self._min_size}), after {self._inserted} inserted and {self._sampled} "
+                    f"sampled (samples_per_insert {self._rate}). Insert more, sample less, or wait longer."
                 )
                 raise TimeoutError(message)
 

@@ -1,4 +1,4 @@
-"""Runs one node in a thread of the notebook's process or of a child process."""
+"""Runs one node in a thread of the notebook's process or a child process."""
 
 import sys
 import threading

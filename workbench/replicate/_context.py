@@ -110,7 +110,8 @@ class ReplicaContext:
         if op not in ("sum", "mean"):
             message = (
                 f"`reduce_scatter` was given op={op!r}. Only sums can be computed in parts by one collective, so "
-                '`op` must be "sum" or "mean": for others use `all_reduce` and keep the part of `replica_id`.'
+                '`op` must be "sum" or "mean": for other operations, use `all_reduce` and keep the part '
+                "for `replica_id`."
             )
             raise PlacementError(message)
         self._check_parts("reduce_scatter", tree, 0)
@@ -177,7 +178,8 @@ class ReplicaContext:
         if wrong:
             message = (
                 f"`{operation}` was given {len(wrong)} leaf/leaves that are not arrays: {'; '.join(wrong[:5])}. Only "
-                "arrays and numbers can go between replicas: take other values out of the pytree, and close over them."
+                "arrays and numbers can be sent between replicas: take other values out of the pytree, and close over "
+                "them."
             )
             raise ProgramError(message)
         with jax.named_scope(operation):

@@ -33,7 +33,7 @@ class Replicator:
         mesh: Mesh with the axis `axis`, whose type is Auto or Explicit.
         replicas: Number of replicas. Default: the size of the mesh axis. A larger number is distributed evenly over the
             positions, and the compiler then chooses the collectives.
-        axis: Name of the mesh axis of the replicas.
+        axis: Name of the replicas' mesh axis.
 
     Raises:
         MeshError: if the mesh has no such axis, or if the axis size does not divide the number of replicas.
@@ -82,7 +82,7 @@ class Replicator:
         """Makes a program of one step on all replicas, for `workbench.jit`, `jax.grad` and views.
 
         Args:
-            step_fn: `step_fn(ctx, batch, state)` of one replica; returns `(state, metrics)`.
+            step_fn: `step_fn(ctx, batch, state)` for one replica; returns `(state, metrics)`.
             check_state: Whether to check at trace time that the returned state is identical on all replicas. With
                 False, you assert that it is identical.
 
@@ -122,8 +122,8 @@ class Replicator:
         calls `input_fn` for the replicas that have a device there.
 
         Args:
-            step_fn: `step_fn(ctx, batch, state)` of one replica; returns `(state, metrics)`.
-            input_fn: `input_fn(ctx)` of one replica; returns an iterator of its batches.
+            step_fn: `step_fn(ctx, batch, state)` for one replica; returns `(state, metrics)`.
+            input_fn: `input_fn(ctx)` for one replica; returns an iterator of its batches.
             state: Initial state of all replicas, a pytree of arrays.
             steps: Number of steps.
             check_state: As in `step`.

@@ -38,8 +38,8 @@ def buffered_fedavg(
     latest versions of its parameters.
 
     The update of a client that started `s` server steps ago is scaled by `(1 + s) ** -exponent`. The program trains the
-    clients of a buffer together, each from the version that it started with. In a real system each client receives only
-    one version, so read a client's bytes from a plan of `fedavg`.
+    clients of a buffer together, each from the version with which it started. In a real system each client receives
+    only one version, so read a client's bytes from a plan of `fedavg`.
 
     Args:
         loss: `loss(params, batch)`, a scalar.

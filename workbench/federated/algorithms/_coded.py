@@ -131,7 +131,7 @@ def decode_blocks(
 
 
 def _wide(function: str, argument: str, value: Array) -> Array:
-    """Casts a matrix to the precision of the code, or raises for its dtype."""
+    """Casts a matrix to the code's precision; raises if its dtype is unsuitable."""
     value = jnp.asarray(value)
     if not jnp.issubdtype(value.dtype, jnp.inexact):
         message = (
@@ -188,7 +188,7 @@ def best_needed(workers: int, *, rate: float = 1.0) -> int:
 def simulate_latency(
     key: Key[Array, ""], workers: int, needed: int, *, rate: float = 1.0, trials: int = 1000
 ) -> Float[Array, " trials"]:
-    """Draws random latencies; their mean is `expected_latency`.
+    """Draws random latencies whose mean is `expected_latency`.
 
     Example:
         >>> simulate_latency(jax.random.key(0), 10, 7, trials=5).shape

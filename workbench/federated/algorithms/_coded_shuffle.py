@@ -93,9 +93,9 @@ def _balanced_caches(before: np.ndarray, cached: int, rows: int) -> np.ndarray:
     if cached * workers % rows or batch % math.comb(workers - 1, copies - 1):
         message = (
             f"`plan_shuffle` was given cached={cached} and balanced=True for {rows} rows among {workers} workers. "
-            "Every row is cached by t = `cached * workers / rows` workers, a whole number, and every batch is spread "
-            "evenly over the groups of t − 1 other workers: pass a multiple of rows / workers, and batches that "
-            "C(workers − 1, t − 1) divides."
+            "Then t = `cached * workers / rows` workers cache every row, and every batch is spread evenly over the "
+            "groups of t − 1 other workers, so t must be a whole number: pass a `cached` that is a multiple of "
+            "rows / workers, and batches whose size is a multiple of C(workers − 1, t − 1)."
         )
         raise ProgramError(message)
     held: list[list[int]] = [batch_.tolist() for batch_ in before]

@@ -81,7 +81,7 @@ def quantized_mean(bits: int = 8, *, seed: int = 0) -> Aggregator:
     rounding as the identity.
 
     Args:
-        bits: Bits of each number, 2 to 16.
+        bits: Number of bits per value, 2 to 16.
         seed: Seed for the rounding in all rounds.
 
     Raises:

@@ -239,7 +239,7 @@ def round_to_bits(bits: int) -> Compressor:
     """Rounds every entry to an integer of a few bits, scaled by the largest entry.
 
     Args:
-        bits: Bits of each number, 2 to 16.
+        bits: Number of bits per value, 2 to 16.
 
     Raises:
         ProgramError: if `bits` is out of range.

@@ -100,7 +100,7 @@ def ftrl_epsilon(noise_multiplier: float, *, rounds: int, delta: float) -> float
         ε, an upper bound; infinite without noise.
 
     Raises:
-        ProgramError: a number is out of its range.
+        ProgramError: if a number is out of its range.
         MissingDependencyError: if `dp-accounting` is not installed.
 
     Example:
@@ -150,7 +150,7 @@ def adaptive_clip_mean(
         seed: Seed for the noise.
 
     Raises:
-        ProgramError: a number is out of its range.
+        ProgramError: if a number is out of its range.
 
     Example:
         >>> from workbench.primitives import program

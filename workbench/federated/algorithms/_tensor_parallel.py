@@ -332,7 +332,8 @@ def tensor_parallel(kind: Kind) -> TensorParallel:
         Bian, Xu, Wang and You, "Maximizing Parallelism in Distributed Training for Huge Neural Networks", 2021.
     """
     if kind not in _AXES:
-        message = f"`tensor_parallel` was given kind={kind!r}. The kinds are {', '.join(map(repr, _AXES))}: pass one."
+        known = ", ".join(map(repr, _AXES))
+        message = f"`tensor_parallel` was given kind={kind!r}. The kinds are {known}: pass one of them."
         raise ProgramError(message)
     return TensorParallel(kind)
 

@@ -27,7 +27,7 @@ class ClientData:
         name: Name of the data, for titles.
         label: The field with class numbers, or None.
         classes: Names of the classes 0, 1, … in `label`; empty if they have no names.
-        metadata: Further information about a client (a writer's age, a hospital's town), per client id.
+        metadata: For each client id, further information about the client (a writer's age, a hospital's town).
     """
 
     arrays: Mapping[str, ClientArrays]

@@ -217,8 +217,8 @@ def python_reference(documents: int | None = None) -> Text:
     longest = sorted(topics, key=lambda topic: (-len(topics[topic]), topic))
     if documents is not None and documents < 1:
         message = (
-            f"`python_reference` was asked for {documents} documents. Client data hold at least one client: use 1 to "
-            f"{len(topics)}, or None for all."
+            f"`python_reference` was asked for {documents} documents. Client data contains at least one client: use 1 "
+            f"to {len(topics)}, or None for all."
         )
         raise DataError(message)
     return tokenize({topic: topics[topic] for topic in longest[:documents]}, name="Python language reference")

@@ -128,7 +128,7 @@ class SweepResult(Results):
 
     @property
     def trials(self) -> "pd.DataFrame":
-        """One row per trial and seed: hyperparameters, status, rounds, reason, missing metrics."""
+        """One row per trial and seed: hyperparameters, status, rounds, reason and missing metrics."""
         known = self._store.members()
         group = {trial: number for number, g in enumerate(self.groups) for trial in g.trials}
         names = {member: set(self._store.metrics(member)) for member in known}

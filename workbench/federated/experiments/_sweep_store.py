@@ -87,14 +87,14 @@ class SweepStore:
         return {name: json.loads(value) for name, value in rows}
 
     def describe(self, about: Mapping[str, Any]) -> None:
-        """Writes the description of the sweep."""
+        """Writes the sweep's description."""
         with self._base:
             self._base.executemany(
                 "insert or replace into about values (?, ?)", [(name, json.dumps(v)) for name, v in about.items()]
             )
 
     def members(self) -> dict[Member, tuple[str, str, int]]:
-        """Returns status, reason and finished rounds of every started trial and seed."""
+        """Returns the status, reason and finished rounds for every started trial and seed."""
         rows = self._base.execute("select trial, seed, status, reason, rounds from members").fetchall()
         return {(trial, seed): (status, reason, rounds) for trial, seed, status, reason, rounds in rows}
 

@@ -176,7 +176,7 @@ def remaining_of_all(
     zone_hours: Float[np.ndarray, " n"],
     seed: int,
 ) -> Float[np.ndarray, " n"]:
-    """Returns the longest remaining session over all kinds of sessions."""
+    """Returns the longest remaining session among all kinds of sessions."""
     found = np.zeros(len(ids))
     for kind in kinds:
         np.maximum(found, kind.remaining_seconds(ids, seconds, zone_hours, seed), out=found)

@@ -173,7 +173,7 @@ class Population:
     def remaining_seconds(
         self, ids: Integer[np.ndarray, " n"], seconds: float | Float[np.ndarray, " n"]
     ) -> Float[np.ndarray, " n"]:
-        """Returns remaining available seconds at `seconds` since midnight UTC, or 0."""
+        """Returns the remaining available seconds at `seconds` since midnight UTC, or 0."""
         return remaining_of_all(self.availability, ids, seconds, self.zones_of(ids), self.seed)
 
     def failure_seconds(
