@@ -35,7 +35,10 @@ def test_clients_of_this_host_become_one_array() -> None:
 
 @pytest.mark.parametrize(
     ("rows", "axes", "reported"),
-    [(8, ("a", "b"), r"axis 'clients', and the mesh has the axes \['a', 'b'\]"), (6, ("clients", "b"), r"given \[6\]")],
+    [
+        (8, ("a", "b"), r"axis 'clients', because the mesh has the axes \['a', 'b'\]"),
+        (6, ("clients", "b"), r"given \[6\]"),
+    ],
     ids=["no axis", "uneven"],
 )
 def test_clients_that_do_not_fit_are_reported(rows: int, axes: tuple[str, str], reported: str) -> None:

@@ -151,7 +151,7 @@ class Replay:
         if not priority >= 0:
             message = (
                 f"`Replay` was given the priority {priority}. An item's probability is proportional to its priority, "
-                "so priorities are at least 0: pass the absolute error, for example."
+                "so priorities are numbers of at least 0: pass the absolute error, for example."
             )
             raise ValueError(message)
         return float(priority) ** self._exponent
