@@ -30,7 +30,7 @@ class NodeLife:
             self.seen.popleft()
 
     def rates(self, computing: bool) -> tuple[float | None, float | None]:
-        """Returns calls per second and, if `computing`, processor load; None for ended nodes."""
+        """Returns calls per second and, if `computing`, processor load; None for nodes that have ended."""
         if self.exit_code is not None or not self.seen or self.seen[-1][0] <= self.seen[0][0]:
             return None, None
         (began, calls, cpu), (ended, calls_now, cpu_now) = self.seen[0], self.seen[-1]

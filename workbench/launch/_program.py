@@ -103,7 +103,7 @@ class Program:
 
         Args:
             node: The node; handles in its arguments become edges.
-            concurrency: Maximum number of concurrent calls of a service; other calls wait. Default: 1, so that a
+            concurrency: Maximum number of concurrent calls to a service; other calls wait. Default: 1, so that a
                 service needs no locks; larger for a `ReplayNode`, which has its own locks.
             restart: Overrides the group's policy.
             hang_seconds: Time without a heartbeat after which a node with work is reported as hung. Answered calls,

@@ -1,4 +1,4 @@
-"""Collectives over a named axis that JAX lacks, or lacks derivatives for."""
+"""Collectives over a named axis that JAX lacks or cannot differentiate."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

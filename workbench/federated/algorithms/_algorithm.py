@@ -70,7 +70,7 @@ def server_step(
     Args:
         optimizer: The server's optimiser; `optax.sgd(1.0)` adds the update unchanged.
         state: Before.
-        update: Mean over the clients of the parameters after local training minus the parameters before.
+        update: Mean over the clients of their parameters after local training minus those before it.
         aggregation: The aggregator's new state.
 
     References:

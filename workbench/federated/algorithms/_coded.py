@@ -27,7 +27,7 @@ def encode_blocks(a: Float[Array, " rows k"], *, workers: int, needed: int) -> F
         errors.
 
     Raises:
-        ProgramError: if `a` has integers or booleans, if `needed` is larger than `workers`, or if the rows do not
+        ProgramError: if `a` contains integers or booleans, if `needed` is larger than `workers`, or if the rows do not
             divide evenly.
 
     Example:

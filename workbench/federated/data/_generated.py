@@ -18,7 +18,7 @@ _CHARACTERS = (_UNKNOWN, "\n", *(chr(code) for code in range(32, 127)))
 def rendered_glyphs(*, writers: int = 24, characters: str = "0123456789", copies: int = 8, seed: int = 0) -> ClientData:
     """Draws characters by many writers: each is a matplotlib font, slanted and weighted.
 
-    A substitute for FEMNIST that needs no network. The same classes look different at every client (feature
+    A substitute for FEMNIST; it needs no network. The same classes look different at every client (feature
     heterogeneity), and a client's id is its writer. The images are generated, not handwritten.
 
     Args:
@@ -107,7 +107,7 @@ def _vary(image: np.ndarray, random: np.random.Generator, slant: float) -> np.nd
 def character_corpus(clients: int = 32, *, length: int = 64, examples: int | None = None) -> Text:
     """Makes character data: each client has the docstrings of one standard library module.
 
-    A substitute for Shakespeare by roles that needs no network. The text depends on the Python version.
+    A substitute for the Shakespeare data set by roles; it needs no network. The text depends on the Python version.
 
     Args:
         clients: Number of modules; the modules with the longest docstrings are used.

@@ -338,7 +338,7 @@ class _Driver:
         return GroupProgram(self.problem, static, traced, self.length, self.chunk_size)
 
     def _traced_names(self, setting: Setting, names: list[str]) -> tuple[list[str], tuple[str, ...]]:
-        """Returns names that can be traced, and the reasons for the other names."""
+        """Returns names that can be traced, and the reasons why the other names cannot."""
         data = self._example_data()
         if _why_not(self._program(setting, names), data) is None:
             return names, ()
