@@ -505,7 +505,7 @@ def test_missing_pyspark_says_what_to_install(monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     ("script", "expected"),
     [
-        (None, "needs Java 17, which was not found: no `java` is in JAVA_HOME.*cannot bring. Install it .`apt"),
+        (None, "needs Java 17, which was not found: no `java` is in JAVA_HOME.*cannot install. Install it .`apt"),
         ("#!/bin/sh\necho 'openjdk version \"1.8.0_402\"' >&2\n", "is Java 8. Spark 4 runs on Java 17 or later"),
     ],
     ids=["none", "old"],
