@@ -1,4 +1,4 @@
-"""Checks arguments of engines: the source of clients, batch sizes and folders."""
+"""Checks engine arguments: the source of clients, batch sizes and folders."""
 
 import secrets
 from collections.abc import Sequence
@@ -16,8 +16,8 @@ def argument_of_source(engine: str, source: str, args: Sequence[Any]) -> int:
     """Finds the argument that `read_from` provides: the argument given as shapes.
 
     Args:
-        engine: The name of the engine, for the message.
-        source: The source of the clients, such as "table".
+        engine: Engine name, for the message.
+        source: Kind of source that provides the clients, such as "table".
         args: The program's arguments.
 
     Raises:
@@ -42,17 +42,17 @@ def _is_abstract(x: object) -> bool:
 def check_batch_size(
     engine: str, batch: str, size: object, *, option: str = "clients_per_batch", auto: str = ""
 ) -> None:
-    """Refuses a wrong number of clients per batch.
+    """Rejects an invalid number of clients per batch.
 
     Args:
-        engine: The name of the engine, for the message.
-        batch: The container of the clients, such as "one row of the DataFrame".
-        size: The value of the option.
-        option: The name of the option.
-        auto: The meaning of "auto"; "" where the option does not take "auto".
+        engine: Engine name, for the message.
+        batch: Name of what contains a batch, such as "one row of the DataFrame".
+        size: The option's value.
+        option: The option's name.
+        auto: What "auto" means for this option; "" if the option does not accept "auto".
 
     Raises:
-        ProgramError: unless `size` is a positive int, or "auto" where the option takes "auto".
+        ProgramError: unless `size` is a positive int, or "auto" for an option that accepts "auto".
     """
     if (auto and size == "auto") or (isinstance(size, int) and not isinstance(size, bool) and size >= 1):
         return
@@ -65,10 +65,10 @@ def check_batch_size(
 
 
 def check_folder(engine: str, folder: str | Path | None) -> None:
-    """Refuses a folder that cannot store temporary files of rows.
+    """Rejects a folder in which temporary row files cannot be written.
 
     Args:
-        engine: The name of the engine, for the message.
+        engine: Engine name, for the message.
         folder: The folder that the user passed.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Arrays in files without pickle, including dtypes that numpy cannot store."""
+"""Stores arrays in files without pickle, including dtypes that numpy cannot store."""
 
 import json
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from workbench.engines._places import place, whole_file
 
 
 def load_arrays(path: str | Path) -> list[np.ndarray]:
-    """Reads the arrays of a file, in order.
+    """Reads the arrays in a file, in order.
 
-    Dtypes that numpy's format cannot store are saved as bytes with the name of the dtype.
+    Arrays whose dtype numpy's format cannot store are saved as bytes with the dtype's name.
     """
     with place(path).open("rb") as data, np.load(data, allow_pickle=False) as file:
         names = json.loads(str(file["names"]))
@@ -21,7 +21,7 @@ def load_arrays(path: str | Path) -> list[np.ndarray]:
 
 
 def save_arrays(path: str | Path, arrays: Sequence[Any]) -> None:
-    """Writes arrays to one file; the file gets its name only when it is complete."""
+    """Writes arrays to one file, which receives its final name only once it is complete."""
     plain = [np.asarray(x) for x in arrays]
     own = [x.dtype.kind == "V" or x.dtype.name in ("bfloat16",) or x.dtype.name.startswith("float8") for x in plain]
     names = [x.dtype.name if is_own else "" for x, is_own in zip(plain, own, strict=True)]

@@ -31,7 +31,7 @@ _FIELDS = {
 }
 _END = 4 + 32 + len(MAGIC)  # length of the header, SHA-256 of all preceding bytes, format
 _MOST_READ = 10_000
-_read_before: dict[bytes, None] = {}  # digests of artifacts that this process wrote or read safely; newest last
+_read_before: dict[bytes, None] = {}  # digests of artifacts that this process wrote, or read safely; newest last
 
 
 def pack(module: jax.export.Exported, *, name: str, vjp_order: int = 0) -> bytes:
@@ -54,13 +54,13 @@ def pack(module: jax.export.Exported, *, name: str, vjp_order: int = 0) -> bytes
 
 
 def seal(text: bytes, body: bytes) -> bytes:
-    """The bytes of an artifact with any header."""
+    """Makes an artifact from any header text and a body."""
     rest = body + text + struct.pack("<I", len(text))
     return rest + hashlib.sha256(rest).digest() + MAGIC
 
 
 def read_header(data: bytes) -> dict[str, Any]:
-    """Reads the header of an artifact after verifying its SHA-256.
+    """Reads an artifact's header after verifying its SHA-256.
 
     Raises:
         InspectionError: if the bytes are not an artifact, are truncated or changed, or have an unknown version or form.
@@ -102,17 +102,17 @@ def read_header(data: bytes) -> dict[str, Any]:
 
 
 def unpack_apart(data: bytes, reader: BodyReader | None = None) -> tuple[dict[str, Any], jax.export.Exported]:
-    """Unpacks untrusted bytes: a separate process reads their body first.
+    """Unpacks untrusted bytes after a separate process has read their body.
 
-    A maliciously damaged module crashes the process that reads it. Artifacts that this process wrote or read before are
-    not checked again.
+    A maliciously damaged module can crash the process that reads it. Artifacts that this process wrote or read before
+    are not checked again.
 
     Args:
         data: The artifact.
         reader: The process that reads the body. None: start a process for this call (about two seconds).
 
     Raises:
-        InspectionError: as `unpack`, or if the body crashes the reading process.
+        InspectionError: as for `unpack`, or if the body crashes the reading process.
     """
     header = read_header(data)
     _check_version(header)
@@ -131,8 +131,8 @@ def unpack(data: bytes) -> tuple[dict[str, Any], jax.export.Exported]:
     """Unpacks trusted bytes in this process: the header and the module.
 
     Raises:
-        InspectionError: as `read_header`; if this JAX cannot run the module, or if it calls targets that JAX does not
-            keep stable, such as callbacks.
+        InspectionError: as for `read_header`; if this JAX version cannot run the module, or if the module calls targets
+            that JAX does not keep stable, such as callbacks.
     """
     header = read_header(data)
     _check_version(header)
@@ -179,7 +179,7 @@ def _check_calls(header: dict[str, Any], unknown: list[str]) -> None:
 
 
 def _wrong_fields(header: object) -> str:
-    """Lists header fields that differ from the form of `pack`; "" if none."""
+    """Lists header fields that do not have the form that `pack` writes; "" if there are none."""
     if not isinstance(header, dict):
         return f"a header that is a {type(header).__name__} instead of an object"
     wrong = [name for name, kind in _FIELDS.items() if type(header.get(name)) is not kind]

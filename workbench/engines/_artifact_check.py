@@ -1,6 +1,6 @@
-"""A process that checks exported programs: damaged bodies can crash XLA's reader.
+"""A process that checks exported programs, because damaged bodies can crash XLA's reader.
 
-It reads an eight-byte length and a body from stdin, answers a line of JSON, and ends when stdin closes.
+It reads an eight-byte length and a body from stdin, answers with a line of JSON, and exits when stdin closes.
 """
 
 import json
@@ -24,9 +24,9 @@ _ADDRESSES_PER_BYTE = 64
 class BodyReader:
     """A process that reads bodies one by one.
 
-    It starts with the first body, and restarts after a crash.
+    The process starts with the first body and restarts after a crash.
 
-    Use it in a `with` block: the process ends with the block.
+    Use it in a `with` block; the process exits at the end of the block.
     """
 
     def __init__(self) -> None:
@@ -57,7 +57,7 @@ class BodyReader:
         try:
             return self._ask(body)
         except BaseException:
-            self.close()  # also when interrupted: else the next body would get this answer
+            self.close()  # also when interrupted; otherwise the next body would receive this answer
             raise
 
     def _ask(self, body: bytes) -> dict[str, object]:
@@ -110,7 +110,7 @@ def serve() -> None:
 
 
 def _limit(length: int) -> None:
-    """Limits the time and memory of reading a body, where the system supports limits."""
+    """Limits the time and memory that reading a body may take, if the system supports limits."""
     if sys.platform == "win32":
         return
     import resource

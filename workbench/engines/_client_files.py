@@ -1,4 +1,4 @@
-"""Readers of clients that are stored in arrays or files with one row per client."""
+"""Readers for clients stored in arrays or files with one row per client."""
 
 import mmap
 from collections.abc import Iterator, Sequence
@@ -18,14 +18,14 @@ from workbench.errors import DataError, EngineError, MissingDependencyError, Pro
 
 
 class ArrayReader(ClientReader):
-    """A `ClientReader` of arrays `[clients, ...]` on disk or in memory, read slice by slice.
+    """A `ClientReader` for arrays `[clients, ...]` on disk or in memory, read slice by slice.
 
     Args (of the constructor):
-        arrays: Pytree of array-like objects with a shape, a dtype and slices along the first axis: `numpy.load(file,
-            mmap_mode="r")`, `numpy.memmap`, HDF5 and zarr data sets, arrays in memory.
+        arrays: Pytree of array-like objects that have a shape and a dtype and can be sliced along the first axis:
+            `numpy.load(file, mmap_mode="r")`, `numpy.memmap`, HDF5 and zarr data sets, arrays in memory.
 
     Raises:
-        ProgramError: if a leaf is no such array, or if the leaves have different numbers of rows or no rows.
+        ProgramError: if a leaf is not such an array, or if the leaves have different numbers of rows or no rows.
 
     Example:
         >>> reader = ArrayReader({"x": np.zeros((1000, 5), np.float32)})
@@ -59,13 +59,13 @@ class ArrayReader(ClientReader):
         )
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        """The number of each client and its rows."""
+        """Yields the number of each client and its rows."""
         for names, leaves in self.read_batches(256, ""):
             for slot, name in enumerate(names):
                 yield name, jax.tree.unflatten(self.structure, [leaf[slot] for leaf in leaves])
 
     def read_batches(self, size: int, stage: str) -> Iterator[tuple[tuple[Any, ...], list[np.ndarray]]]:
-        """Reads batches of clients, a slice of each array at a time."""
+        """Reads batches of clients by slicing each array."""
         for start in range(0, self.clients, size):
             stop = min(start + size, self.clients)
             try:
@@ -82,15 +82,15 @@ class ArrayReader(ClientReader):
 
 
 def _forget(leaf: Foreign, start: int, stop: int) -> None:
-    """Releases the memory pages of rows that were read.
+    """Releases the memory pages of rows that have been read.
 
-    Otherwise a mapped file would fill the memory of the process.
+    Otherwise a mapped file would fill the process's memory.
     """
     mapped = getattr(leaf, "_mmap", None)
     if mapped is None or getattr(leaf, "mode", None) != "r" or not hasattr(mapped, "madvise"):
         return
     if not isinstance(leaf.base, mmap.mmap) or not leaf.flags.c_contiguous:
-        return  # a view of the map: its rows have another offset in the file
+        return  # a view of the map, whose rows are at a different offset in the file
     row_bytes = leaf.nbytes // len(leaf)
     begin = leaf.offset % mmap.ALLOCATIONGRANULARITY + start * row_bytes
     begin -= begin % mmap.PAGESIZE
@@ -98,15 +98,15 @@ def _forget(leaf: Foreign, start: int, stop: int) -> None:
 
 
 class ParquetReader(ClientReader):
-    """A `ClientReader` of a parquet file or folder with one row per client. Needs the extra `data`.
+    """A `ClientReader` for a parquet file or folder with one row per client. Needs the extra `data`.
 
     Args (of the constructor):
-        path: A `.parquet` file or a folder of such files, or its address, as "s3://bucket/clients" (extra `storage`).
+        path: A `.parquet` file, a folder of such files, or an address such as "s3://bucket/clients" (extra `storage`).
         columns: The columns to read, in this order; all by default. Columns contain numbers, or (nested) lists of
-            numbers with the same length for every client.
+            numbers whose lengths are the same for every client.
 
     Raises:
-        DataError: if the file cannot be read, is empty, or a column has other types.
+        DataError: if the file cannot be read or is empty, or if a column has an unsupported type.
         MissingDependencyError: if pyarrow is not installed.
 
     Example:
@@ -135,13 +135,13 @@ class ParquetReader(ClientReader):
         self.avals: tuple[Any, ...] = as_avals(leaves, rows=True)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        """The number of each client and its columns."""
+        """Yields the number of each client and its columns."""
         for names, leaves in self.read_batches(256, ""):
             for slot, name in enumerate(names):
                 yield name, jax.tree.unflatten(self.structure, [leaf[slot] for leaf in leaves])
 
     def read_batches(self, size: int, stage: str) -> Iterator[tuple[tuple[Any, ...], list[np.ndarray]]]:
-        """Reads batches of clients, some record batches at a time."""
+        """Reads batches of clients, a few record batches at a time."""
         start, waiting = 0, []
         for found in self._table.to_batches(columns=self.columns, batch_size=min(size, 1 << 16), batch_readahead=2):
             if not found.num_rows:

@@ -1,4 +1,4 @@
-"""One pass over the clients: its batches and their results."""
+"""One pass over the clients, with its batches and their results."""
 
 import asyncio
 import functools
@@ -22,7 +22,10 @@ from workbench.plan import Phase
 
 
 class Pass:
-    """The clients of one phase. An engine reads `batches`, computes `function`, and gives each reply to `add`."""
+    """One pass over the clients of a phase.
+
+    An engine reads `batches`, computes `function`, and passes each reply to `add`.
+    """
 
     def __init__(
         self,
@@ -48,16 +51,16 @@ class Pass:
         self.shared_bytes = sum(x.nbytes for x in self.shared)
 
     def function(self, size: int) -> BatchFunction:
-        """The function of a batch of `size` clients."""
+        """The function that computes a batch of `size` clients."""
         return self._functions(size)
 
     @property
     def partial_avals(self) -> list[jax.ShapeDtypeStruct]:
-        """Shapes and dtypes of the partial results of a batch."""
+        """Shapes and dtypes of a batch's partial results."""
         return self._reduction.partial_avals
 
     def compiled(self, size: int) -> jax.stages.Compiled:
-        """Compiles the function of a batch in this process; counts the time as warm-up."""
+        """Compiles the batch function in this process; counts the time as warm-up."""
         function = self.function(size)
         started = time.perf_counter()
         compiled = function.compiled
@@ -65,17 +68,18 @@ class Pass:
         return compiled
 
     def exported(self, size: int, platforms: Sequence[str] | None) -> tuple[str, bytes]:
-        """Exports the function of a batch as a digest and bytes, once for all rounds."""
+        """Exports the batch function as a digest and bytes, once for all rounds."""
         function = self.function(size)
         if function.travelling is None:
             function.travelling = function.exported(platforms)
         return function.travelling
 
     def batches(self, size: int, rows: Sequence[Any] | None = None) -> Iterator[Batch]:
-        """The clients, `size` at a time, with their slots of `rows`, by default of all.
+        """Yields the clients, `size` at a time, with their slots of `rows` (by default, of all rows).
 
         Raises:
-            EngineError: if a reader gave other clients, or another order, than in a previous pass of this run.
+            EngineError: if a reader returned different clients, or a different order, than in a previous pass of this
+                run.
         """
         rows = self.rows if rows is None else rows
         reader = next((x.reader for x in rows if isinstance(x, ReadRows)), None)
@@ -89,7 +93,7 @@ class Pass:
             raise self.miscounted(fact)
 
     def operands(self, batch: Batch) -> list[Any]:
-        """The arguments of the function for a batch."""
+        """The batch function's arguments for a batch."""
         return [np.int32(batch.index), *batch.rows, *self.shared]
 
     def add(
@@ -103,13 +107,13 @@ class Pass:
         sent: int | None = None,
         held: bool = False,
     ) -> None:
-        """Adds the outputs of a batch.
+        """Adds a batch's outputs.
 
-        Batches are added in order, so that sums do not depend on completion order.
+        Batches are added in order, so that sums do not depend on the order of completion.
 
-        Engines that merge partial results themselves pass only the kept rows, and `sent`, the bytes of all outputs.
-        Engines whose clients keep their rows pass only the partial results with `held=True`, and call `hold` for the
-        rows.
+        Engines that merge partial results themselves pass only the kept rows, and `sent`, the number of bytes in all
+        outputs. Engines whose clients keep their rows pass only the partial results with `held=True`, and call `hold`
+        for the rows.
 
         Raises:
             EngineError: if the run was cancelled, if `check_nan` finds a NaN, or if the answer belongs to another
@@ -137,7 +141,7 @@ class Pass:
         self.recorder.check(self.stage, self._done / self.clients)
 
     def keep(self, batch: Batch, rows: Sequence[Any]) -> None:
-        """Adds the kept rows of a batch computed in this process, without client records.
+        """Adds the kept rows of a batch computed in this process, without recording its clients.
 
         Raises:
             EngineError: if the run was cancelled, or if the answer belongs to another batch.
@@ -149,14 +153,14 @@ class Pass:
 
     @property
     def undecided(self) -> Quorum | None:
-        """The quorum in the first pass of a round; None in later passes.
+        """The quorum if this is the first pass of a round; None in later passes.
 
         The first pass decides which clients take part; later passes need all of these clients.
         """
         return self.cohorts.quorum if self.cohorts is not None and self.present is None else None
 
     def enough(self, answered: int, missing: Mapping[int, tuple[Batch, str]], started: float) -> str | None:
-        """Returns the reason that the round goes on without the missing clients; None while it waits.
+        """Returns the reason for continuing the round without the missing clients; None to keep waiting.
 
         Args:
             answered: Number of clients that answered.
@@ -185,11 +189,11 @@ class Pass:
         return f"no answer within {passed:.1f} s (deadline_seconds={deadline})" if passed >= deadline else None
 
     def is_out(self, batch: Batch, size: int) -> bool:
-        """Returns whether an earlier pass of the round went on without the clients of this batch of `size`."""
+        """Returns whether an earlier pass of the round skipped the clients of this batch of `size`."""
         return self.present is not None and not self.present[batch.index * size]
 
     def skip(self, batch: Batch, *, held: bool = False) -> None:
-        """Skips the clients of a batch: they add nothing to sums, and their rows are absent."""
+        """Skips a batch's clients: they add nothing to sums, and their rows are absent."""
         if not held:
             self._keep(
                 [absent_rows(edge_aval(type_of(v)), len(batch.clients)) for v in self.phase.kept], len(batch.clients)
@@ -198,7 +202,7 @@ class Pass:
         self._done += len(batch.clients)
 
     def decide(self, missing: Mapping[int, tuple[Batch, str]], size: int) -> None:
-        """Drops the clients of missing batches from this round, and notes the reason."""
+        """Excludes the clients of missing batches from this round, and notes the reason."""
         self.present = np.ones(self.clients, bool)
         reasons: dict[str, list[Any]] = {}
         for number, (batch, reason) in missing.items():
@@ -219,7 +223,7 @@ class Pass:
             all_rows[self._done : self._done + clients] = some[:clients]
 
     def _count(self, batch: Batch, outputs: Sequence[Any], *, held: bool, merged: bool) -> None:
-        """Checks an answer: each batch answers once, in order, with the expected shapes."""
+        """Checks that a batch answers once, in order, with the expected shapes."""
         if batch.index != self._answers or self._done + len(batch.clients) > self.clients:
             fact = f"batch {batch.index} ({name_clients(batch.clients)}) answered where batch {self._answers} was due"
             raise self.miscounted(fact)
@@ -237,9 +241,9 @@ class Pass:
         """Checks that merged partial results contain every batch and keyed row exactly once.
 
         Args:
-            batches: Batches of the pass.
-            partial: Number of merged batches, the sum of their tokens, and the same two numbers for their rows by key.
-            keyed: Number of rows by key that arrived, and the sum of their tokens.
+            batches: Number of batches in the pass.
+            partial: Number of merged batches, the sum of their tokens, and the same two numbers for their keyed rows.
+            keyed: Number of keyed rows that arrived, and the sum of their tokens.
 
         Raises:
             EngineError: if not.
@@ -253,7 +257,7 @@ class Pass:
             raise self.miscounted(fact)
 
     def miscounted(self, fact: str) -> EngineError:
-        """Makes the error for missing, duplicate, or wrong answers of batches."""
+        """Makes the error for batches whose answers are missing, duplicated or wrong."""
         message = (
             f"stage {self.stage} (`{self.name}`) did not get exactly one answer for each of its {self.clients} "
             f"clients: {fact}. A result must count every client once, so this run has no result. Run it again; if the "
@@ -262,7 +266,7 @@ class Pass:
         return EngineError(message, stage=self.stage)
 
     def hold(self, rows: Sequence[Any]) -> None:
-        """Adds references to kept rows that stayed at the clients."""
+        """Adds references to kept rows that remain at the clients."""
         self._kept = list(rows)
 
     def reduced(self, totals: Sequence[Any], *, check_nan: bool = False) -> None:
@@ -284,7 +288,7 @@ class Pass:
         return self._kept, jax.block_until_ready(self._reduction.finish(self._totals or []))
 
     def failed(self, batch: Batch, error: BaseException, where: str) -> EngineError:
-        """Makes the error that names the stage and clients; raise it from `error`."""
+        """Makes the error that names the stage and clients; the caller raises it from `error`."""
         message = (
             f"stage {self.stage} (`{self.name}`) failed for {list_clients(batch.clients)} on {where}: {brief(error)}. "
             f"A round needs every client that its reductions read. {_what_to_do(error)}"
@@ -302,7 +306,7 @@ class Pass:
         return EngineError(message, stage=self.stage, client=_client_of(batch.clients))
 
     def watched(self, engine: str, timeout_seconds: float | None) -> Callable[[], None]:
-        """Returns a check for waiting engines; it raises once the run is cancelled or late."""
+        """Returns a check for waiting engines that raises once the run is cancelled or late."""
         started = time.perf_counter()
 
         def check() -> None:
@@ -320,11 +324,11 @@ class Pass:
 
     @property
     def done(self) -> float:
-        """The finished share of the clients."""
+        """The share of clients that have finished."""
         return self._done / self.clients
 
     def raising(self, batch: Batch) -> EngineError | None:
-        """Finds the client of a batch that raises, by computing its clients here one by one."""
+        """Finds the client that raises in a batch, by computing the batch's clients here one by one."""
         single = self.compiled(1)
         for slot, client in enumerate(batch.clients):
             rows = [x[slot : slot + 1] for x in batch.rows]
@@ -335,7 +339,7 @@ class Pass:
         return None
 
     def isolated(self, batch: Batch) -> EngineError | None:
-        """Finds the client of a batch with a NaN, by computing its clients here one by one."""
+        """Finds the client with a NaN in a batch, by computing the batch's clients here one by one."""
         single = self.compiled(1)
         for slot, client in enumerate(batch.clients):
             rows = [x[slot : slot + 1] for x in batch.rows]
@@ -351,7 +355,7 @@ _LOST_WORKERS = (  # errors of concurrent.futures, loky, Dask, Ray
 
 
 def _what_to_do(error: BaseException) -> str:
-    """Gives advice after a failure; a cancelled batch does not blame its clients."""
+    """Formats advice after a failure; for a cancelled batch, the advice does not blame its clients."""
     if isinstance(error, CancelledError | asyncio.CancelledError) or "Cancelled" in type(error).__name__:
         return "The task was cancelled, for example because a cluster closed or a worker left: run the round again."
     if getattr(error, "worker_lost", False):
@@ -371,13 +375,13 @@ def _what_to_do(error: BaseException) -> str:
 
 
 def name_clients(clients: Sequence[Any]) -> str:
-    """Clients by name, the first eight of them."""
+    """Names the clients, at most the first eight."""
     more = f" and {len(clients) - 8} more" if len(clients) > 8 else ""
     return f"client{'s' * (len(clients) != 1)} {', '.join(repr(client) for client in clients[:8])}{more}"
 
 
 def list_clients(clients: Sequence[Any]) -> str:
-    """Clients by name, for messages."""
+    """Names the clients, for messages."""
     return ("" if len(clients) == 1 else "one of the ") + name_clients(clients)
 
 

@@ -1,4 +1,4 @@
-"""Readers of client data that need not fit in memory."""
+"""Readers for client data that may be larger than memory."""
 
 import dataclasses
 import itertools
@@ -19,14 +19,14 @@ COUNT = "n"
 
 
 class ClientReader:
-    """Replaces a `[clients, ...]` argument; its rows are read when a stage needs them.
+    """Replaces a `[clients, ...]` argument, whose rows are read when a stage needs them.
 
-    Every pass over the clients reads the rows again: a scan of ten rounds reads ten times.
+    Every pass over the clients reads the rows again; a scan over ten rounds reads them ten times.
 
     Args (of the constructor):
-        source: `(client_id, data)` pairs, `data` a pytree of arrays of one client, of the same shapes for all.
-            A source that can be iterated several times (a list, a dataset), or a function without arguments that
-            returns an iterator.
+        source: `(client_id, data)` pairs; `data` is a pytree of one client's arrays, with the same shapes for all
+            clients. Either an object that can be iterated several times (a list, a dataset), or a function without
+            arguments that returns an iterator.
         clients: Number of clients. Default: `len(source)`.
 
     Raises:
@@ -67,12 +67,12 @@ class ClientReader:
         self.avals: tuple[Any, ...] = as_avals(leaves)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        """Iterates over the pairs from the first client on."""
+        """Iterates over the pairs, starting with the first client."""
         return iter(self._source() if callable(self._source) else self._source)
 
     @property
     def struct(self) -> PyTree[Array]:
-        """The whole argument as shapes and dtypes, `[clients, ...]`."""
+        """The shapes and dtypes of the whole argument, `[clients, ...]`."""
         return jax.tree.unflatten(
             self.structure, [jax.ShapeDtypeStruct((self.clients, *aval.shape), aval.dtype) for aval in self.avals]
         )
@@ -96,10 +96,11 @@ class ClientReader:
             )
 
     def read(self, stage: str) -> Iterator[tuple[Any, list[np.ndarray]]]:
-        """Each client's id and leaves, checked.
+        """Yields each client's id and leaves after checking them.
 
         Raises:
-            EngineError: if reading fails, if a client's data differ in shape, or if there are more or fewer clients.
+            EngineError: if reading fails, if a client's data have a different shape, or if there are more or fewer
+                clients.
         """
         count = 0
         for identity, data in self._guarded(stage):
@@ -174,7 +175,7 @@ def padded(columns: dict[str, np.ndarray], length: int) -> dict[str, np.ndarray]
 
 
 def wrong_number(stage: str, expected: int, found: str) -> str:
-    """Formats the error for a source with more or fewer clients than the traced program."""
+    """Formats the error for a source with more or fewer clients than in the traced program."""
     return (
         f"stage {stage} read {found} clients, expected {expected}: the program was traced for {expected}, and the "
         f"`ClientReader` gave {found}. Every pass must read the same number of clients: pass the actual number of "
@@ -184,7 +185,8 @@ def wrong_number(stage: str, expected: int, found: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """Some clients: `index` counts batches; `rows` have `size` slots, of which the first `len(clients)` are filled."""
+    """A batch of clients: `index` counts batches; `rows` have `size` slots, of which the first `len(clients)` are
+    filled."""
 
     index: int
     clients: tuple[Any, ...]
@@ -192,7 +194,7 @@ class Batch:
 
 
 def batches(rows: Sequence[Any], clients: int, size: int, stage: str) -> Iterator[Batch]:
-    """Yields the rows of a pass by batch; the last batch is padded with its first client."""
+    """Yields the rows of a pass, batch by batch; the last batch is padded with copies of its first client."""
     readers = {id(x.reader): x.reader for x in rows if isinstance(x, ReadRows)}
     streams = {key: reader.read_batches(size, stage) for key, reader in readers.items()}
     for index, start in enumerate(range(0, clients, size)):

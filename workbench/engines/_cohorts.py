@@ -17,28 +17,30 @@ from workbench.primitives import only_present
 
 @dataclasses.dataclass(frozen=True)
 class Quorum:
-    """Number (or share up to 1.0) of clients that a round needs, and the deadline for all others."""
+    """Number (or share up to 1.0) of clients that a round needs, and the deadline for the remaining clients."""
 
     clients: int | float
     deadline_seconds: float | None
 
     def of(self, clients: int) -> int:
-        """Minimum number of answers for this number of clients."""
+        """Minimum number of answers, given the number of clients."""
         return min(clients, math.ceil(self.clients * clients) if isinstance(self.clients, float) else self.clients)
 
 
 @dataclasses.dataclass(frozen=True)
 class PresentRows:
-    """Placeholder for the mask of clients that answered in the current round."""
+    """Placeholder for the mask that marks the clients that answered in the current round."""
 
     placement: Placement
 
 
 class Cohorts:
-    """The clients that answered in each round of one run. The first pass of a round decides, later passes follow.
+    """The clients that answered in each round of one run.
+
+    The first pass of a round determines them, and later passes use the same clients.
 
     A round is an iteration of the outermost loop. Iterations with the same number share a cohort, so that the backward
-    pass of a loop has the clients of its forward pass. A program without a loop is one round.
+    pass of a loop uses the same clients as its forward pass. A program without a loop counts as one round.
     """
 
     def __init__(self, quorum: Quorum) -> None:
@@ -64,7 +66,7 @@ def check_quorum(engine: str, quorum: float | None, deadline_seconds: float | No
     """Checks the options `quorum` and `deadline_seconds` of an engine.
 
     Raises:
-        ProgramError: if `quorum` is not a number or share of clients, or `deadline_seconds` is not positive.
+        ProgramError: if `quorum` is neither a number nor a share of clients, or if `deadline_seconds` is not positive.
     """
     timed = deadline_seconds is None or (isinstance(deadline_seconds, int | float) and deadline_seconds > 0)
     if quorum is None and deadline_seconds is None:
@@ -89,7 +91,7 @@ def absent_rows(aval: Aval, count: int) -> np.ndarray:
 
 
 def placements_of(plan: Plan) -> list[Placement]:
-    """Placements whose clients a plan computes separately, including those in loops."""
+    """The placements (including those in loops) whose clients a plan computes separately."""
     seen = {phase.placement: None for phases in find_phases(plan, alike=False).values() for phase in phases}
     for body in _bodies(plan):
         seen.update(dict.fromkeys(placements_of(plan_jaxpr(body, plan.name))))
@@ -97,7 +99,7 @@ def placements_of(plan: Plan) -> list[Placement]:
 
 
 def of_present(fn: Callable, placements: Sequence[Placement]) -> Callable:
-    """Adds masks of present clients as first argument of `fn`; reductions use only these clients."""
+    """Adds masks of the present clients as the first argument of `fn`; reductions use only these clients."""
 
     def present(masks: Sequence[jax.Array], *args: PyTree[jax.Array]) -> PyTree[jax.Array]:
         with only_present(dict(zip(placements, masks, strict=True))):
@@ -108,11 +110,11 @@ def of_present(fn: Callable, placements: Sequence[Placement]) -> Callable:
 
 
 def check_rows(plan: Plan) -> None:
-    """Refuses programs that need rows of clients that may be missing.
+    """Rejects programs that need rows of clients that may be missing.
 
     Raises:
-        ProgramError: if the server reads rows of clients, if a loop carries them from round to round, or if clients
-            are computed both in a loop of rounds and outside.
+        ProgramError: if the server reads rows of clients, if a loop carries them from round to round, or if clients are
+            computed both inside and outside a loop over rounds.
     """
     if find_phases(plan, alike=False) and any(placements_of(plan_jaxpr(body, plan.name)) for body in _bodies(plan)):
         _refuse(plan, "it computes clients both inside and outside the loop of its rounds")
@@ -120,7 +122,7 @@ def check_rows(plan: Plan) -> None:
 
 
 def _check_rows(plan: Plan, given: set[Var]) -> set[Var]:
-    """Finds the variables with rows of clients, starting from those of the arguments."""
+    """Finds the variables that contain client rows, starting from the arguments."""
     rows = {v for phases in find_phases(plan, alike=False).values() for phase in phases for v in phase.kept} | given
     for step in plan.steps:
         read = [v for v in step.inputs if v in rows]

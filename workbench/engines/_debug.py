@@ -20,7 +20,7 @@ from workbench.records.program import SourceLine
 
 @dataclasses.dataclass(frozen=True)
 class Observed:
-    """One operation of one client with its values; an inner client's name follows that of its outer client: `2/0`.
+    """One operation of one client, with its values. An inner client's name follows its outer client's name: `2/0`.
 
     `steps` are the current iterations of the client's loops, outermost first.
     """
@@ -35,7 +35,7 @@ class Observed:
 
 
 def trace_client(work: Pass, batch: Batch, *, watch: Callable[[Observed], None] | None, check_nan: bool) -> list[Any]:
-    """Computes the single client of `batch` operation by operation."""
+    """Computes the single client in `batch`, one operation at a time."""
     return interpret_client(work, batch, TracedClient(work.stage, work.name, batch.clients[0], watch, check_nan))
 
 
@@ -63,7 +63,7 @@ def interpret_client(work: Pass, batch: Batch, client: "TracedClient") -> list[A
 
 
 class TracedClient(PythonInterpreter):
-    """Evaluates the jaxprs of one client, an operation at a time."""
+    """Evaluates one client's jaxprs, one operation at a time."""
 
     def __init__(
         self, stage: str, name: str, client: int | str, watch: Callable[[Observed], None] | None, check_nan: bool
@@ -122,7 +122,7 @@ class TracedClient(PythonInterpreter):
         return [jnp.stack(column) for column in zip(*outputs, strict=True)]
 
     def inner(self, name: str, client: str) -> "TracedClient":
-        """Makes an inner client of this client."""
+        """Makes an interpreter for an inner client of this client."""
         made = TracedClient(self.stage, name, client, self.watch, self.check_nan)
         made.steps = self.steps
         return made

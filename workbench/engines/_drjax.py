@@ -1,4 +1,4 @@
-"""Import of DrJAX programs, so that plans contain their client functions."""
+"""Imports DrJAX programs so that plans contain their client functions."""
 
 import contextvars
 import functools
@@ -17,7 +17,7 @@ _LOCK = threading.Lock()
 
 
 class _Importing:
-    """One call of an imported function; counts the DrJAX programs that it enters."""
+    """One call of an imported function; counts the DrJAX programs that are entered."""
 
     programs = 0
 
@@ -28,13 +28,13 @@ _importing: contextvars.ContextVar[_Importing | None] = contextvars.ContextVar("
 def from_drjax(fn: Callable) -> Callable:
     """Imports a DrJAX program for every engine, `workbench.jit`, `plan` and `inspect`.
 
-    DrJAX inlines its map, so its jaxpr no longer contains the function of one client. Tracing the jaxpr again for one
+    DrJAX inlines its map, so its jaxpr no longer contains the per-client function. Tracing the jaxpr again for one
     client gives wrong gradients without an error. `from_drjax` traces the unchanged function and binds each of DrJAX's
     five operations to the matching workbench primitive; files that import DrJAX need no edit.
 
     Args:
         fn: A `drjax.program`, a function that calls DrJAX programs, or a derivative of either. If `fn` is jitted, it is
-            traced without that `jit`; inside `fn` no DrJAX program may be jitted separately.
+            traced without that `jit`. Inside `fn`, no DrJAX program may be jitted separately.
 
     Returns:
         A function with the same arguments and results. Operations on placed values outside `map_fn` run at the server,
@@ -86,7 +86,7 @@ def from_drjax(fn: Callable) -> Callable:
 
 
 def _without_jit(fn: Foreign) -> Callable:  # the return type of `jax.jit` does not declare `__wrapped__`
-    """Unwraps `jax.jit`: its cache contains traces bound to DrJAX's operations."""
+    """Unwraps `jax.jit`, because its cache contains traces bound to DrJAX's operations."""
     while isinstance(fn, Jitted) or (hasattr(fn, "lower") and hasattr(fn, "__wrapped__")):
         fn = fn.fn if isinstance(fn, Jitted) else fn.__wrapped__
     return fn

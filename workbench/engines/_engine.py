@@ -1,4 +1,4 @@
-"""Base of all engines: traces a call, makes its plan, interprets it, and records the run."""
+"""Base of all engines: traces a call, makes a plan, interprets the plan, and records the run."""
 
 import abc
 import functools
@@ -56,7 +56,7 @@ class Engine(abc.ABC):
 
     @functools.cached_property
     def _known(self) -> dict[Any, tuple[PlannedCall, PlanInterpreter]]:
-        """Cached interpreters (plans with compiled stages) by program and shapes, newest last."""
+        """Interpreters (plans with compiled stages), cached by program and shapes, newest last."""
         return {}
 
     def run(
@@ -71,7 +71,7 @@ class Engine(abc.ABC):
             *args: Its arguments, pytrees of arrays. An argument `[clients, ...]` may be a `ClientReader`.
             progress: Called as `progress(stage, done)` with the path of a stage and the finished share of its
                 clients.
-            cancel: A `threading.Event`; once it is set the run ends with an `EngineError`.
+            cancel: A `threading.Event`; once it is set, the run stops and raises an `EngineError`.
 
         Returns:
             The run record: seconds and bytes per stage and client, and where each client ran. `results` is the return
@@ -79,8 +79,8 @@ class Engine(abc.ABC):
 
         Raises:
             ProgramError: if `fn` is not a function.
-            EngineError: if a stage fails or the run is cancelled; `stage` and `client` name the place, `run` has the
-                finished rounds.
+            EngineError: if a stage fails or the run is cancelled; `stage` and `client` say where, and `run` contains
+                the finished rounds.
             KeyboardInterrupt: on Ctrl-C, with the finished rounds in its `run`.
         """
         return self._ran(fn, args, progress, cancel)[0]
@@ -159,13 +159,13 @@ class Engine(abc.ABC):
 
     @abc.abstractmethod
     def _compute(self, work: Pass) -> None:
-        """Computes all batches of a pass and adds what they return."""
+        """Computes all batches of a pass and adds their results."""
 
 
 def table_of_clients(engine: str, record: RunRecord, walk: PlanInterpreter) -> tuple[list[Any], dict[str, np.ndarray]]:
     """Collects client ids and the results with a row per client, named "out[0]" and so on.
 
-    A loop's result for each client and round is one row for each client, `[rounds, ...]`.
+    If a loop has a result for each client and round, each client has one row, `[rounds, ...]`.
 
     Raises:
         ProgramError: if no result has such rows, or if the rows belong to clients of several placements.
@@ -190,7 +190,7 @@ def table_of_clients(engine: str, record: RunRecord, walk: PlanInterpreter) -> t
 
 
 def _axes_of_rows(plan: Plan) -> dict[Var, int]:
-    """Maps variables with client rows to their client axis; loops put their iterations before it."""
+    """Maps variables with client rows to their client axis; loops add an iteration axis before the client axis."""
     axes = {v: 0 for phases in find_phases(plan, alike=False).values() for phase in phases for v in phase.kept}
     for step in plan.steps:
         flow = control_flow(step.equation) if step.kind == "loop" else None
@@ -217,6 +217,6 @@ def _as_input(x: object, aval: Aval) -> object:
 
 
 def without_emissions(plan: Plan, count: int) -> Plan:
-    """The plan with only its first outputs, because nothing reads its emitted values."""
+    """Returns the plan with only its first outputs, because nothing reads its emitted values."""
     used = [i < count for i in range(len(plan.closed.out_avals))]
     return plan_jaxpr(_jax_compat.drop_unused_outputs(plan.closed, used), plan.name)

@@ -28,8 +28,9 @@ from workbench.engines._remote import Reply, Task, Values, fingerprint, run_task
 from workbench.engines._run_recorder import brief
 from workbench.errors import EngineError, ProgramError
 
-_MOST_SENT_BYTES = 2**20  # of the stage and the server's values; larger ones go to a file that each worker reads once
-_TRIES = 3  # attempts for a batch that gets a foreign answer
+# limit for the stage and the server's values; larger ones are written to a file that each worker reads once
+_MOST_SENT_BYTES = 2**20
+_TRIES = 3  # attempts for a batch that receives another batch's answer
 _LOG = logging.getLogger("workbench.engines")
 
 Future = concurrent.futures.Future
@@ -42,27 +43,28 @@ class Executor(Engine):
     "forkserver" context, and with Dask's `Client.get_executor()` (extra `dask`). Stages are sent to other processes as
     versioned StableHLO, never as pickled code, and are compiled once per worker. If only reductions read the clients, a
     task returns the partial result of its batch instead of the clients' rows. Workers must be able to import
-    `workbench`. Worker processes on this machine that computed a task end when this process ends or is killed.
+    `workbench`. Worker processes on this machine that computed a task exit when this process exits or is killed.
 
     Args (of the constructor):
         pool: The executor. The engine does not shut it down.
-        clients_per_task: Clients that one task computes together. "auto": up to 32, so that every worker gets clients.
-        check_nan: End the run at the first NaN that a client returns, and name this client.
-        platforms: Platforms that stages are exported for, as ("cpu",). Default: the platform of this process.
-        timeout_seconds: End the run if no task answers for this time. Default: wait as long as the pool lives. Worker
-            processes that hang are killed.
-        quorum: Continue once this number or share of clients (such as 0.9) answered. All other clients are excluded
+        clients_per_task: Clients that one task computes together. "auto": up to 32, but few enough that every worker
+            receives clients.
+        check_nan: Stop the run at the first NaN that a client returns, and name that client.
+        platforms: Platforms for which stages are exported, such as ("cpu",). Default: the platform of this process.
+        timeout_seconds: Stop the run if no task answers within this time. Default: wait as long as the pool exists.
+            Worker processes that hang are killed.
+        quorum: Continue once this number or share of clients (such as 0.9) has answered. All other clients are excluded
             from every reduction of this round and from its derivative, as with `where=`; the `notes` of the record name
-            them. The first pass of a round decides; a round is an iteration of the outermost loop. Rows of absent
-            clients are NaN for floats and 0 for integers.
+            them. The first pass of a round determines which clients are absent; a round is an iteration of the
+            outermost loop. Rows of absent clients are NaN for floats and 0 for integers.
         deadline_seconds: With `quorum`, wait this time for all clients. Default: do not wait after the quorum is
             reached.
-        backups: Send a second copy of each late batch to idle workers, and take the first answer. Both copies give the
-            same bytes.
+        backups: Send a second copy of each late batch to idle workers, and take the first answer. Both copies return
+            the same bytes.
 
     Raises:
-        EngineError: if `pool` forks this process: JAX hangs after a fork.
-        ProgramError: if `pool` is not an executor or `clients_per_task` not a positive int.
+        EngineError: if `pool` forks this process, because JAX hangs after a fork.
+        ProgramError: if `pool` is not an executor or `clients_per_task` is not a positive int.
 
     Example:
         >>> import workbench as wb
@@ -111,7 +113,7 @@ class Executor(Engine):
         answers = _Answers(self, work, size, self._sender(work, size), digest)
         try:
             answers.collect(workers)
-        finally:  # also pending tasks after a cancellation or an interrupt
+        finally:  # also cancels pending tasks after a cancellation or an interrupt
             answers.cancel()
 
     def _sender(self, work: Pass, size: int) -> Callable[[Batch], Future]:
@@ -148,7 +150,7 @@ class Executor(Engine):
         return reader, tuple((i, x.index) for i, x in rows if isinstance(x, ReadRows) and x.reader is reader)
 
     def _batches(self, work: Pass, size: int) -> Iterator[Batch]:
-        """Yields the batches of a pass, without rows of clients that the workers store."""
+        """Yields the batches of a pass; rows that the workers store are left out."""
         reader, held = self._held(work)
         if reader is None:
             yield from work.batches(size)
@@ -159,7 +161,7 @@ class Executor(Engine):
             yield dataclasses.replace(batch, clients=reader.ids[first : first + len(batch.clients)])
 
     def _put(self, values: Values) -> object:
-        """Stores the stage and server values so that each worker gets them once, if the pool can."""
+        """Stores the stage and server values so that each worker receives them once, if the pool supports this."""
         client = getattr(self.pool, "_client", None)
         if client is not None:  # of Dask
             _check_dask(client)
@@ -182,7 +184,7 @@ class Executor(Engine):
             raise work.failed(batch, error, "the pool") from error
 
     def _broken(self, work: Pass, error: Exception) -> EngineError:
-        """Makes the error for a lost worker, and a new pool for the next run if possible."""
+        """Makes the error for a lost worker and, if possible, a new pool for the next run."""
         new = _remade(self.pool)
         self.pool = new or self.pool
         remedy = (
@@ -197,7 +199,7 @@ class Executor(Engine):
         return EngineError(message, stage=work.stage)
 
     def _late(self, work: Pass, batch: Batch, waited: float) -> EngineError:
-        """Makes the error for a late batch; replaces its worker if the pool's settings are known."""
+        """Makes the error for a late batch; replaces the batch's worker if the pool's settings are known."""
         new = _remade(self.pool)
         if new is not None:
             _end_workers(self.pool)
@@ -212,7 +214,7 @@ class Executor(Engine):
 
 
 class _Answers:
-    """The answers of one pass: received in any order, added in batch order."""
+    """The answers of one pass, received in any order and added in batch order."""
 
     def __init__(self, engine: Executor, work: Pass, size: int, submit: Callable[[Batch], Future], digest: str) -> None:
         self.engine, self.work, self.size, self.submit, self.digest = engine, work, size, submit, digest
@@ -253,7 +255,7 @@ class _Answers:
         self._add()
 
     def cancel(self, number: int | None = None) -> None:
-        """Cancels all pending tasks, or the other copy of one batch."""
+        """Cancels all pending tasks, or the remaining copy of one batch."""
         for future in [x for x, (batch, _) in self.waiting.items() if number in (None, batch.index)]:
             future.cancel()
             del self.waiting[future]
@@ -274,7 +276,7 @@ class _Answers:
         now = time.perf_counter()
         self.work.recorder.stage(self.work.stage, "server", 0.0, now - began)
         for future in done:
-            if future in self.waiting:  # not the copy of an answered batch
+            if future in self.waiting:  # except the copy of a batch that has been answered
                 self.heard = now
                 self._take(future, *self.waiting.pop(future))
         if not done and self.waiting:
@@ -336,7 +338,7 @@ class _Answers:
 
 
 def _remade(pool: Foreign) -> concurrent.futures.Executor | None:
-    """Makes a pool with the settings of a broken pool; None if its settings are not known."""
+    """Makes a new pool with a broken pool's settings; None if these settings are not known."""
     known: Any = pool
     if type(pool) is concurrent.futures.ProcessPoolExecutor:
         return concurrent.futures.ProcessPoolExecutor(
@@ -344,7 +346,7 @@ def _remade(pool: Foreign) -> concurrent.futures.Executor | None:
             max_tasks_per_child=known._max_tasks_per_child,
         )  # fmt: skip
     if type(pool).__name__ == "_ReusablePoolExecutor":  # a loky pool, which stores its settings
-        from loky import get_reusable_executor  # pyright: ignore[reportMissingImports] -- brought by the pool
+        from loky import get_reusable_executor  # pyright: ignore[reportMissingImports] -- installed with the pool
 
         return get_reusable_executor(known._max_workers, reuse=False, kill_workers=True)  # pyright: ignore
     return None
@@ -355,7 +357,7 @@ def _is_loky(pool: object) -> bool:
 
 
 def _end_workers(pool: Foreign) -> None:
-    """Kills the processes of a pool; they ignore requests while they compute."""
+    """Kills a pool's processes, because they ignore requests while they compute."""
     for process in list((getattr(pool, "_processes", None) or {}).values()):
         process.kill()
     pool.shutdown(wait=False, cancel_futures=True) if not _is_loky(pool) else pool.shutdown(wait=False)
@@ -365,7 +367,7 @@ def _check_dask(client: Foreign) -> None:
     """Checks that every Dask worker can import this version of the package.
 
     Raises:
-        EngineError: naming the workers that cannot; if a task fails to load, Dask resends it forever.
+        EngineError: naming the workers that cannot. Dask resends a task forever if it fails to load.
     """
     seen = client.__dict__.setdefault("_workbench_checked", set())
     workers = set(client.scheduler_info(n_workers=-1)["workers"])
@@ -384,7 +386,7 @@ def _check_dask(client: Foreign) -> None:
 
 
 def _scattered(client: Foreign, values: Values) -> object:
-    """Copies the values to two Dask workers; each other worker fetches them once.
+    """Copies the values to two Dask workers; every other worker fetches them once.
 
     Dask's `broadcast=True` never returns if a worker has just died (distributed 2026.8).
     """

@@ -1,4 +1,4 @@
-"""Names of jaxpr values that leave the source expression that computes them."""
+"""Names jaxpr values that are used outside the source expression that computes them."""
 
 import ast
 import functools
@@ -28,10 +28,10 @@ class SourceSpan(NamedTuple):
 
 
 def named_values(jaxpr: Jaxpr) -> dict[int, tuple[str | None, ...]]:
-    """Names the outputs of every equation (by `id`); None for parts of an expression.
+    """Names the outputs of every equation (by `id`); None for values used only inside an expression.
 
-    Derivatives keep the source lines of their function. So values that a line saves for its own derivative have no
-    name, and values that its derivative passes to other lines are called "backward of" the line.
+    A derivative has the same source lines as its function. So values that a line saves for its own derivative have no
+    name, and values that its derivative passes to different lines are called "backward of" that line.
     """
     flow = _Flow(jaxpr)
     leaving: dict[tuple[SourceSpan, bool], list[tuple[int, int]]] = {}
@@ -50,7 +50,7 @@ def named_values(jaxpr: Jaxpr) -> dict[int, tuple[str | None, ...]]:
 
 
 class _Flow:
-    """Readers of each value in a jaxpr, and the source expressions."""
+    """The equations that read each value in a jaxpr, and the source expressions."""
 
     def __init__(self, jaxpr: Jaxpr) -> None:
         self.spans = {id(equation): _spans(equation) for equation in jaxpr.eqns}
@@ -65,7 +65,7 @@ class _Flow:
         self.around = set.intersection(*map(set, self.spans.values())) if several else set()
 
     def left(self, equation: JaxprEqn, v: object) -> tuple[SourceSpan, bool] | None:
-        """Finds the widest expression that a value leaves and whether it leaves backward; else None."""
+        """Finds the widest expression that a value leaves, and whether it leaves in the backward pass; else None."""
         own, readers = self.spans[id(equation)], self.readers.get(v, [])
         if not own:
             return None
@@ -80,7 +80,7 @@ class _Flow:
 
 
 def is_opaque(equation: JaxprEqn) -> bool:
-    """Returns whether an equation calls a library function; users only need its result."""
+    """Returns whether an equation calls a library function, of which users need only the result."""
     if equation.primitive.name in _OPAQUE:
         return True
     if equation.primitive.name not in _NAMED_CALLS:
@@ -90,7 +90,7 @@ def is_opaque(equation: JaxprEqn) -> bool:
 
 
 def _spans(equation: JaxprEqn) -> tuple[SourceSpan, ...]:
-    """The user's frames of an equation, innermost first."""
+    """The stack frames of an equation in the user's code, innermost first."""
     return tuple(
         SourceSpan(*frame) for frame in _jax_compat.user_frames(equation.source_info) if is_user_file(frame[0])
     )
@@ -101,9 +101,9 @@ def _is_backward(equation: JaxprEqn) -> bool:
 
 
 def _names(span: SourceSpan, inner: Sequence[SourceSpan], transposed: Sequence[bool]) -> list[str]:
-    """Names each value that leaves an expression.
+    """Names each value that is used outside its expression.
 
-    `inner` are the inner expressions that made the values; `transposed` marks values that the derivative made.
+    `inner` are the inner expressions that computed the values; `transposed` marks values computed by the derivative.
     """
     found = _assigned(span)
     targets = found.targets
@@ -128,7 +128,7 @@ def _names(span: SourceSpan, inner: Sequence[SourceSpan], transposed: Sequence[b
 
 
 class _Assigned(NamedTuple):
-    """Targets of an assigned expression, and whether it is a value with its gradient."""
+    """Targets of an assigned expression, and whether the expression is a value with its gradient."""
 
     targets: tuple[str, ...] = ()
     value_and_gradient: bool = False

@@ -24,7 +24,7 @@ def evaluate(proto: bytes, arguments: Sequence[ArrayLike], clients: int) -> list
     """Computes the results; client arguments have the shape `[clients, ...]`.
 
     Raises:
-        ProgramError: if the number of arguments, the number of clients or a type differs from the computation.
+        ProgramError: if the number of arguments, the number of clients or a type does not match the computation.
     """
     from federated_language import CLIENTS, framework
     from federated_language.proto import computation_pb2

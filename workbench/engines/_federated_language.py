@@ -26,7 +26,7 @@ from workbench.plan import REDUCTION_OF, Jitted, Plan, Step, bind_here, source_l
 from workbench.primitives import calls_back, max_p, mean_p, min_p, sum_p
 from workbench.records import write_whole
 
-# Types of `federated_language` and jaxlib, which have no stubs or are installed with an extra only.
+# Types of `federated_language` and jaxlib, which have no stubs or are installed only with an extra.
 Block: TypeAlias = Any
 Type: TypeAlias = Any
 Binding: TypeAlias = Any
@@ -77,13 +77,13 @@ class FederatedComputation:
         """Deserializes the computation and runs it in this process, one client after another.
 
         Args:
-            *args: Arguments of the program; their leaves are NumPy or JAX arrays, `[clients, ...]` at clients.
+            *args: Arguments of the program; the leaves are NumPy or JAX arrays, `[clients, ...]` for values placed at
+                clients.
 
-        Returns:
-            The leaves of the results, `[clients, ...]` at clients.
+        Returns: The leaves of the results, `[clients, ...]` for values placed at clients.
 
         Raises:
-            ProgramError: if the leaves do not fit the types of the computation.
+            ProgramError: if the leaves do not match the computation's types.
         """
         return evaluate(self.proto, [to_host(x) for x in jax.tree.leaves(args)], self.clients)
 
@@ -99,19 +99,19 @@ def to_federated_language(fn: Callable, *args: object) -> FederatedComputation:
     """Exports a program to the federated language (extra `federated-language`).
 
     Placements become `SERVER` and `CLIENTS`. Broadcasts and reductions become the language's intrinsics, and every
-    server or client function becomes a local computation in HLO. The result is generic in the number of clients, unless
-    the program used this number. Its `run` deserializes the computation and runs it in this process. No other runtime
-    that can be installed today executes local computations in HLO: TensorFlow Federated 0.87 reads the file and its
-    types, but its executor rejects them. `notes` names custom calls, such as those of LAPACK, and the platform that
-    supports them.
+    server or client function becomes a local computation in HLO. The result works for any number of clients, unless the
+    program uses this number. Its `run` deserializes the computation and runs it in this process. No other runtime that
+    can be installed today executes local computations in HLO. TensorFlow Federated 0.87 reads the file and its types,
+    but its executor rejects the HLO computations. `notes` names custom calls, such as LAPACK calls, and the platform
+    that supports them.
 
     Args:
         fn: A program, any function that calls programs, a derivative of one, or the result of `workbench.jit`.
         *args: Its arguments: arrays or `jax.ShapeDtypeStruct`s.
 
     Returns:
-        The computation. The `federated_language` package has type-checked every part, and its bytes have been
-        deserialized.
+        The computation. The `federated_language` package has type-checked every part, and the bytes have been
+        deserialized as a check.
 
     Raises:
         MissingDependencyError: if federated-language is not installed.
@@ -188,7 +188,7 @@ def _validated(tree: Block) -> Block:
 
 
 class _Translation:
-    """Names in the tree for values of a plan; each step adds one."""
+    """Names in the tree for a plan's values; each step adds a name."""
 
     def __init__(self, plan: Plan, names: Sequence[str]) -> None:
         import federated_language as language
@@ -252,7 +252,7 @@ class _Translation:
         return value
 
     def _equal_row(self, atom: Atom) -> np.ndarray | None:
-        """Finds the row of a constant with equal rows, such as weights of one."""
+        """Finds the common row of a constant whose rows are all identical, such as weights of one."""
         rows = self._known(atom)
         return rows[0] if rows is not None and len(rows) and bool((rows == rows[:1]).all()) else None
 
@@ -278,7 +278,7 @@ class _Translation:
         return f" ({line.file}, line {line.line})" if line is not None else ""
 
     def platform_notes(self) -> list[str]:
-        """Notes about operations that only this process's platform can run."""
+        """Returns notes about operations that only this process's platform can run."""
         if not self.custom_calls:
             return []
         names = ", ".join(sorted(self.custom_calls))
@@ -411,7 +411,7 @@ def _serialized(module: Hlo) -> bytes:
 
 
 def _at_edges(fn: Callable[[list[Any]], list[Any]], dtypes: Sequence[Any]) -> Callable:
-    """Wraps a function for plain arrays: PRNG keys are passed as integers."""
+    """Wraps a function so that it takes plain arrays; PRNG keys are passed as integers."""
 
     def call(*values: jax.Array) -> list[Any]:
         return [to_edge(y) for y in fn([from_edge(x, dtype) for x, dtype in zip(values, dtypes, strict=True)])]

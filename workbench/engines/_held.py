@@ -1,4 +1,4 @@
-"""Client data that stay on the workers of a Dask or Ray cluster."""
+"""Client data stored on the workers of a Dask or Ray cluster."""
 
 # pyright: reportMissingImports=false
 
@@ -17,7 +17,7 @@ from workbench.engines._remote import Slice, fingerprint
 
 @dataclasses.dataclass(frozen=True)
 class HeldPart:
-    """Some clients on a worker: ids, leaves `[clients, ...]`, and a checksum of both."""
+    """A part: some clients on a worker, with ids, leaves `[clients, ...]`, and a checksum of both."""
 
     ids: tuple[Any, ...]
     leaves: list[np.ndarray]
@@ -33,7 +33,7 @@ class HeldPart:
 
 
 class _Label(NamedTuple):
-    """Ids, checksum and shapes of a part, for the driver."""
+    """A part's ids, checksum and shapes, for the driver."""
 
     ids: tuple[Any, ...]
     mark: int
@@ -41,14 +41,14 @@ class _Label(NamedTuple):
 
 
 def label_of(part: HeldPart) -> _Label:
-    """Returns the ids and checksum of a part, and the shapes of a client."""
+    """Returns a part's ids and checksum, and a client's shapes."""
     return _Label(part.ids, part.mark, as_avals(part.leaves, rows=True))
 
 
 class Cluster(NamedTuple):
-    """A cluster that stores parts: the owner of references, and functions to start tasks and gather."""
+    """A cluster that stores parts: the owner of references, and functions that start tasks and gather results."""
 
-    owner: Foreign  # a client of Dask, or the module `ray`
+    owner: Foreign  # a Dask client, or the module `ray`
     start: Callable[..., Any]  # fn, *arguments, which may be references → a reference
     gather: Callable[[Sequence[Any]], list[Any]]
 
@@ -72,7 +72,7 @@ def cluster_of_ray() -> Cluster:
 
 
 class HeldClients(ClientReader):
-    """Clients stored in parts on a cluster; other engines read one part at a time here."""
+    """Clients stored in parts on a cluster; engines that do not run there read one part at a time in this process."""
 
     def __init__(self, cluster: Cluster, parts: Sequence[Any], labels: Sequence[_Label], structure: PyTreeDef) -> None:
         full = [(part, label) for part, label in zip(parts, labels, strict=True) if label.ids]

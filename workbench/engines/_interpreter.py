@@ -1,4 +1,4 @@
-"""Interprets a plan: compiled server stages, Python loops, client passes by an engine."""
+"""Interprets a plan with compiled server stages, Python loops, and client passes run by an engine."""
 
 import dataclasses
 import functools
@@ -70,7 +70,7 @@ class PlanInterpreter(PythonInterpreter):
         return [self._read(atom, values, "the program's own results", held=True) for atom in closed.jaxpr.outvars]
 
     def _serve(self, level: int, values: dict[Var, Any]) -> None:
-        """Runs the server stages and loops of a level: loops may read server stages, not the reverse."""
+        """Runs the server stages and loops of a level; loops may read server stages, but not the reverse."""
         for stage in self.plan.stages:
             steps = [step for step in stage.steps if step.level == level]
             if not steps or stage.kind not in ("server", "loop", "branch"):
@@ -113,7 +113,7 @@ class PlanInterpreter(PythonInterpreter):
     ) -> Argument:
         if isinstance(atom, Literal):
             return np.asarray(atom.val, dtype_of(atom))
-        if atom not in values:  # rows of a broadcast that are read outside the clients
+        if atom not in values:  # broadcast rows that are read outside the clients
             (sent,) = self.broadcasts[atom].equation.invars
             values[atom] = bind_here(self.broadcasts[atom].equation, [self._read(sent, values, reader)])[0]
         value = values[atom]
@@ -168,7 +168,7 @@ class PlanInterpreter(PythonInterpreter):
             recorder.note(f"stages {listed} are one pass over the clients; its seconds are at stage {work.stage}")
 
     def _together(self, phase: Phase, work: Pass) -> None:
-        """Runs clients that communicate with each other: all together in this process."""
+        """Runs clients that communicate with each other, all together in this process."""
         (batch,) = work.batches(work.clients)
         compiled = work.compiled(work.clients)
         started = time.perf_counter()
@@ -200,7 +200,7 @@ class PlanInterpreter(PythonInterpreter):
         return self.inner(flow, closed, part).evaluate(operands)
 
     def inner(self, flow: ControlFlow, closed: ClosedJaxpr, part: str = "") -> "PlanInterpreter":
-        """The interpreter of a loop's body, made once."""
+        """The interpreter for a loop's body, made once."""
         stage = self._stage_of[id(flow.equation)]
         key = (stage, part)
         if key not in self._bodies:
@@ -209,7 +209,7 @@ class PlanInterpreter(PythonInterpreter):
         return self._bodies[key]
 
     def scan(self, flow: Scan, operands: Sequence[Any]) -> list[Any]:
-        """Runs the iterations one by one; a client reader cannot be sliced by iteration."""
+        """Runs the iterations one by one, because a client reader cannot be sliced by iteration."""
         stage = f"{self.path}{self._stage_of[id(flow.equation)]}"
         if any(isinstance(x, ReadRows) for x in flow.split(operands)[2]):
             message = (
@@ -221,7 +221,7 @@ class PlanInterpreter(PythonInterpreter):
         return super().scan(flow, operands)
 
     def iteration(self, flow: Scan | While, number: int, operands: Sequence[Any]) -> list[Any]:
-        """Runs one iteration; for the outermost loop the recorder keeps its seconds and carry."""
+        """Runs one iteration; for the outermost loop, the recorder stores the iteration's seconds and carry."""
         first = flow.consts
         with _Round(self, operands[first : first + flow.carries], number) as finished:
             results = self.body(flow, flow.body, operands)
@@ -255,7 +255,7 @@ class Server:
 
 
 class _Round:
-    """Runs one iteration; for the outermost loop the recorder keeps its seconds and carry."""
+    """Runs one iteration; for the outermost loop, the recorder stores the iteration's seconds and carry."""
 
     def __init__(self, walk: PlanInterpreter, carry: Sequence[Any], number: int) -> None:
         self.recorder, self.outermost = walk.shared_run.recorder, walk.shared_run.loops == 1

@@ -25,17 +25,18 @@ from workbench.records.run import RunRecord
 class MeshEngine(Engine):
     """Runs a program with `workbench.jit`, and returns a run record like other engines.
 
-    All stages are compiled into one computation, so the record has no seconds per stage: see `workbench.measure`.
+    All stages are compiled into one computation, so the record has no seconds per stage; to measure them, see
+    `workbench.measure`.
 
-    Clients of a `ClientReader` need not fit into the memory of the devices or of this machine. A thread reads batches
-    of clients and sends them to the devices while other batches are computed; each batch is then released. Memory use
-    is a few batches for any number of clients. Rows that the program keeps for every client are copied to the host.
+    Clients of a `ClientReader` need not fit in the memory of the devices or of this machine. A thread reads batches of
+    clients and sends them to the devices while other batches are computed; each batch is then released. Memory use is a
+    few batches, whatever the number of clients. Rows that the program keeps for every client are copied to the host.
 
     Args (of the constructor):
         mesh: Mesh to run on. Default: the mesh of `jax.set_mesh`.
         chunk_size: As for `workbench.jit`.
-        clients_per_batch: Clients of a `ClientReader` that are on the devices at once, rounded up to a multiple of the
-            devices. "auto": rows of 16 MiB, in batches of equal size.
+        clients_per_batch: Number of clients of a `ClientReader` that are on the devices at once, rounded up to a
+            multiple of the number of devices. "auto": as many as fit in 16 MiB of rows, in batches of equal size.
 
     Raises:
         ProgramError: if `clients_per_batch` is neither "auto" nor a positive int.
@@ -109,7 +110,7 @@ class MeshEngine(Engine):
         return recorder.record(results)
 
     def _compiled(self, fn: Callable, args: tuple[Any, ...]) -> Callable:
-        """Caches compiled programs by function, shapes and mesh; `listen` needs the version that emits values."""
+        """Caches compiled programs by function, shapes and mesh; `listen` selects the version that emits values."""
         if listeners():
             return self._jitted.setdefault(fn, jit(fn, chunk_size=self.chunk_size))
         shapes = [str(_jax_compat.aval_of(x)) for x in jax.tree.leaves(args)]

@@ -1,4 +1,4 @@
-"""Files and folders by path or by fsspec address, such as "s3://bucket/tmp"."""
+"""Accesses files and folders by path or by fsspec address, such as "s3://bucket/tmp"."""
 
 import contextlib
 import re
@@ -15,7 +15,7 @@ from workbench.errors import needs_library
 
 
 def place(path: str | Path) -> Path:
-    """Returns a path of this machine, or a path-like object for an fsspec address.
+    """Returns a path on this machine, or a path-like object for an fsspec address.
 
     Raises:
         ImportError: if a package for the address is missing; `MissingDependencyError` for universal-pathlib.
@@ -28,18 +28,18 @@ def place(path: str | Path) -> Path:
         return Path(urllib.request.url2pathname(urllib.parse.urlsplit(str(path)).path))
     with needs_library("universal-pathlib", needed_for=f"The address {str(path)!r}", extra="storage"):
         from upath import UPath  # pyright: ignore[reportMissingImports]
-    return UPath(str(path), use_listings_cache=False)  # other processes write there
+    return UPath(str(path), use_listings_cache=False)  # other processes may also write there
 
 
 def for_arrow(path: Path) -> dict[str, Any]:
-    """The path and its file system, in the form that pyarrow functions accept."""
+    """Returns the path and its file system, in the form that pyarrow functions accept."""
     system = getattr(path, "fs", None)
     return {"source": path if system is None else path.path, "filesystem": system}  # pyright: ignore
 
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Any]:
-    """Opens a file for writing; the file gets its name only when it is complete."""
+    """Opens a file for writing; the file receives its final name only once it is complete."""
     part = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
     with part.open("wb") as file:
         yield file
@@ -53,7 +53,7 @@ def whole_file(path: Path) -> Iterator[Any]:
 def scratch_folder(prefix: str, parent: str | Path | None) -> Iterator[Path]:
     """Makes a `temporary_folder` in any file system.
 
-    In other file systems, the folder of a killed process is not removed.
+    Outside the local file system, the folder of a killed process is not removed.
     """
     at = None if parent is None else place(parent)
     if at is None or not hasattr(at, "fs"):

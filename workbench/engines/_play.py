@@ -1,4 +1,4 @@
-"""`play`: one evaluation of a program with the values of every stage, shown step by step."""
+"""`play`: evaluates a program once and shows the values of every stage step by step."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -15,23 +15,22 @@ from workbench.plan import Plan, PlannedCall, Step, bind_here, describe_plan, tr
 from workbench.records.program import StageRecord
 from workbench.records.run import PlayedCourseRecord, PlayedStageRecord, PlayedValueRecord, PlayRecord
 
-MOST_PICTURED = 64  # most clients with pictures
-PICTURE = 8  # most rows and columns of a picture
-MOST_VALUES = 8  # most arrays of one stage; the largest are kept
+MOST_PICTURED = 64  # maximum number of clients with pictures
+PICTURE = 8  # maximum number of rows and columns of a picture
+MOST_VALUES = 8  # maximum number of arrays per stage; the largest are kept
 
 
 def play(fn: Callable, *args: object) -> PlayRecord:
     """Evaluates a program once and keeps the values of every stage, for all clients.
 
-    Runs the plan stage by stage in this process; every client is computed. Values that a client emits are kept as a
-    curve over its local steps. For large arrays only norms and a small picture are kept.
+    Runs the plan stage by stage in this process, computing every client. Values that a client emits are kept as a curve
+    over the client's local steps. For large arrays only norms and a small picture are kept.
 
     Args:
         fn: A program, any function that calls programs, a derivative of one, or the result of `workbench.jit`.
         *args: Its arguments.
 
-    Returns:
-        The stages in order, with values per client.
+    Returns: The stages in order, with per-client values.
 
     Raises:
         InspectionError: if `fn` has no stages.
@@ -60,7 +59,7 @@ def _dtype(x: PyTree[Array]) -> np.dtype:
 
 
 def _here(x: object) -> object:
-    """Copies the value to one device: the plan is evaluated without a mesh."""
+    """Copies the value to one device, because the plan is evaluated without a mesh."""
     if is_key(_dtype(x)):
         return x
     return jax.numpy.asarray(np.asarray(x))
@@ -69,7 +68,7 @@ def _here(x: object) -> object:
 def _evaluate(plan: Plan, inputs: Sequence[Any]) -> dict[Var, Any]:
     closed = plan.closed
     values = dict(zip([*closed.jaxpr.constvars, *closed.jaxpr.invars], [*closed.consts, *inputs], strict=True))
-    for step in plan.steps:  # in program order: the inputs of a step are available
+    for step in plan.steps:  # in program order, so that the inputs of a step are available
         values.update(
             zip(step.outputs, bind_here(step.equation, [_read(a, values) for a in _inputs(step)]), strict=True)
         )
@@ -174,7 +173,7 @@ def _value(
 
 
 def _picture(array: np.ndarray) -> np.ndarray:
-    """Downsamples an array to at most `PICTURE` rows and columns of cell means."""
+    """Downsamples an array to at most `PICTURE` rows and columns, by averaging cells."""
     matrix = array.reshape(-1, array.shape[-1]) if array.ndim > 1 else array.reshape(1, -1)
     for axis in (0, 1):
         parts = min(PICTURE, matrix.shape[axis])
@@ -185,7 +184,7 @@ def _picture(array: np.ndarray) -> np.ndarray:
 
 
 def _course(name: str, axes: Sequence[str], array: np.ndarray) -> PlayedCourseRecord | None:
-    """An emitted number as `[clients, steps]`; None for values that are not numbers per client."""
+    """Returns an emitted number as `[clients, steps]`; None if the value is not a number per client."""
     place = next((i for i, axis in enumerate(axes) if not axis.startswith(("step", "round"))), None)
     if place is None or array.dtype.kind not in "fiu":
         return None

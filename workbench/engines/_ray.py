@@ -21,28 +21,29 @@ Future = concurrent.futures.Future
 class Ray(Executor):
     """Computes batches of clients as tasks of the Ray cluster that `ray.init` connected to (extra `ray`).
 
-    The server's values and the stage (as StableHLO) go into Ray's object store once per pass, so each machine gets them
-    once. A worker process compiles a stage at its first task. If a worker is killed or a machine is lost, its tasks are
-    computed again elsewhere, up to `retries` times, with the same result. A run that is cancelled, interrupted or late
-    cancels its tasks. Workers must be able to import `workbench`: if it is not installed for them, call
-    `ray.init(runtime_env={"env_vars": {"PYTHONPATH": ...}})`. The engine does not shut down the cluster.
+    The server's values and the stage (as StableHLO) are put into Ray's object store once per pass, so each machine
+    receives them once. A worker process compiles a stage when it runs its first task of that stage. If a worker is
+    killed or a machine is lost, its tasks are computed again elsewhere, up to `retries` times, with the same result. If
+    a run is cancelled, interrupted or late, its tasks are cancelled. Workers must be able to import `workbench`. If it
+    is not installed for them, call `ray.init(runtime_env={"env_vars": {"PYTHONPATH": ...}})`. The engine does not shut
+    down the cluster.
 
     Args (of the constructor):
-        clients_per_task: Clients that one task computes together. "auto": up to 32, so that every slot gets clients.
+        clients_per_task: Clients that one task computes together. "auto": up to 32, but few enough that every slot
+            receives clients.
         resources: Resources of one task, such as {"CPU": 1, "GPU": 0.5}; other names are custom resources of the
             cluster.
-        retries: Maximum number of retries of a task after its worker was lost; -1 for no limit.
-        check_nan: End the run at the first NaN that a client returns, and name this client.
-        platforms: Platforms that stages are exported for, as ("cpu",). Default: the platform of this process.
-        timeout_seconds: End the run if no task answers for this time. Default: wait as long as Ray runs.
+        retries: Maximum number of times that a task is retried after its worker is lost; -1 for no limit.
+        check_nan: Stop the run at the first NaN that a client returns, and name that client.
+        platforms: Platforms for which stages are exported, such as ("cpu",). Default: the platform of this process.
+        timeout_seconds: Stop the run if no task answers within this time. Default: wait as long as Ray runs.
         quorum: As in `Executor`: continue with the clients that answered, once they reach the quorum.
         deadline_seconds: As in `Executor`: wait this time for all clients.
         backups: As in `Executor`: send second copies of late batches to idle slots.
 
     Raises:
         MissingDependencyError: if Ray is not installed.
-        ProgramError: before `ray.init`, if a number is out of its range, or if no machine of the cluster has
-            `resources`.
+        ProgramError: before `ray.init`, if a number is out of range, or if no machine in the cluster has `resources`.
 
     Example:
         >>> import ray  # doctest: +SKIP
@@ -100,7 +101,7 @@ class _Reference(Protocol):
 
 
 class _Answer(concurrent.futures.Future):
-    """The reply of one task; cancelling it ends the task."""
+    """The reply of one task; cancelling the reply kills the task."""
 
     def __init__(self, ray: ModuleType, reference: _Reference) -> None:
         super().__init__()
@@ -124,7 +125,7 @@ class _Answer(concurrent.futures.Future):
 
 
 class _RayPool(concurrent.futures.Executor):
-    """Ray tasks as futures."""
+    """Runs Ray tasks as futures."""
 
     def __init__(self, ray: ModuleType, resources: dict[str, float], retries: int) -> None:
         self._ray = ray
@@ -142,7 +143,7 @@ class _RayPool(concurrent.futures.Executor):
 
     @property
     def _max_workers(self) -> int:
-        """Number of tasks that the cluster can currently compute at a time."""
+        """Number of tasks that the cluster can currently run at the same time."""
         return self._count()
 
     def put(self, values: Values) -> object:
@@ -151,7 +152,7 @@ class _RayPool(concurrent.futures.Executor):
         Raises:
             EngineError: if Ray was shut down.
         """
-        if not self._ray.is_initialized():  # any other call would start a cluster
+        if not self._ray.is_initialized():  # every other call would start a cluster
             message = (
                 "`Ray` has lost its cluster: Ray was shut down in this process. Stages are sent to the cluster that "
                 "`ray.init` connected to: call it again, and make a new `Ray()`."

@@ -1,4 +1,4 @@
-"""Tasks on workers, which receive only bytes and arrays."""
+"""Tasks for workers, which receive only bytes and arrays."""
 
 import dataclasses
 import functools
@@ -25,7 +25,7 @@ from workbench.engines._artifact import unpack
 
 
 class Slice(NamedTuple):
-    """Clients of a part that its worker stores, and the checksum of the part."""
+    """Clients of a part stored on a worker, and the part's checksum."""
 
     start: int
     stop: int
@@ -34,7 +34,7 @@ class Slice(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One batch: the stage's StableHLO with its digest, and the arguments that `Values` lack."""
+    """One batch: the stage's StableHLO with its digest, and the arguments that are not in `Values`."""
 
     digest: str
     stage: bytes | memoryview
@@ -59,12 +59,12 @@ class Values:
         return len(self.stage) + sum(x.nbytes for x in self.arrays)
 
     def stored(self) -> "StoredValues":
-        """Writes the stage and values to a file, for workers of this machine."""
+        """Writes the stage and values to a file, for workers on this machine."""
         return StoredValues(self)
 
 
 class StoredValues:
-    """Values in a file that is removed with this object; each worker reads the file once."""
+    """Values in a file, which each worker reads once and which is removed with this object."""
 
     def __init__(self, values: Values) -> None:
         folder = tempfile.mkdtemp(prefix="workbench-values-")
@@ -102,7 +102,7 @@ class Reply:
     fingerprint: int | None = None
 
     def is_of(self, digest: str, number: int) -> bool:
-        """Returns whether these are the unchanged outputs of a batch."""
+        """Returns whether these are the batch's outputs, unchanged."""
         return self.fingerprint is None or self.fingerprint == fingerprint(self.outputs, digest, number)
 
 
@@ -116,12 +116,12 @@ def fingerprint(arrays: Sequence[Any], *parts: object) -> int:
 
 
 def token(*parts: object) -> int:
-    """A number for a batch or keyed row; sums of tokens reveal missing or repeated batches."""
+    """Returns a number for a batch or keyed row; sums of tokens reveal missing or repeated batches."""
     return zlib.crc32(repr(parts).encode())
 
 
 def counted(tokens: Sequence[int]) -> np.ndarray:
-    """Number of tokens, and their sum."""
+    """Returns the number of tokens, and their sum."""
     return np.array([len(tokens), sum(tokens)], np.int64)
 
 
@@ -131,10 +131,10 @@ _LOCK = threading.Lock()
 
 
 def _rows_of_parts(task: Task, parts: Sequence[Any]) -> list[Any]:
-    """The operands with rows read from parts.
+    """Returns the operands, with rows read from parts.
 
     Raises:
-        ValueError: if a part was recomputed with other clients.
+        ValueError: if a part was recomputed with different clients.
     """
     if [part.mark for part in parts] != [x.mark for x in task.slices]:
         message = "a part of the table was read again and gave other clients: write the table first, and read that"
@@ -180,7 +180,7 @@ def run_task(task: Task, values: Values | None = None, *parts: Any) -> Reply:
 
 @functools.cache
 def end_with_parent() -> None:
-    """Ends a pool's worker when its parent process is gone; else the worker would wait forever."""
+    """Exits a pool's worker when its parent process is gone; otherwise the worker would wait forever."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         threading.Thread(target=_wait_for_end, args=(parent,), name="end with the kernel", daemon=True).start()
@@ -195,7 +195,7 @@ def _wait_for_end(parent: BaseProcess) -> None:
             time.sleep(0.5)
     else:
         return
-    os._exit(1)  # even during a computation, because nothing reads its result
+    os._exit(1)  # even during a computation, because nothing will read its result
 
 
 def _load(task: Task) -> Callable:

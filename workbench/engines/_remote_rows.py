@@ -1,4 +1,4 @@
-"""Rows that stay at their clients between the passes that make and read them."""
+"""Rows that stay at their clients between the pass that computes them and the passes that read them."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -14,8 +14,8 @@ from workbench.mesh import Placement
 class RemoteRows:
     """Rows of all clients of `placement`, stored at the clients under `name`.
 
-    `bring` fetches the rows from the clients. `made_by` is the stage and the label of the rows, for messages and
-    records. `dropped` is called with the name when this object is garbage-collected.
+    `bring` fetches the rows from the clients. `made_by` is the stage that computed the rows and their label, for
+    messages and records. `dropped` is called with the name when this object is garbage-collected.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class RemoteStack:
 
 
 def is_held(x: object) -> bool:
-    """Returns whether `x` is remote rows, or a stack of remote rows."""
+    """Returns whether `x` is a `RemoteRows`, or a stack of them."""
     return isinstance(x, RemoteRows | RemoteStack)
 
 

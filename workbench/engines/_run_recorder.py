@@ -1,4 +1,4 @@
-"""Events of a run, recorded as they happen, and the record of the run."""
+"""Records a run's events as they happen, and makes the run record."""
 
 import math
 import threading
@@ -25,7 +25,7 @@ class RunRecorder:
         self.moved_bytes = 0
         self.warmup_seconds = 0.0
         self.round_seconds: list[float] = []
-        self.orders: dict[int, int] = {}  # checksum of the client order of each reader
+        self.orders: dict[int, int] = {}  # checksum of each reader's client order
         self.carried: list[Any] | None = None  # carry of the outermost loop, after its last finished round
         self._progress, self._cancel = progress, cancel
         self._stages: dict[tuple[str, str], list[float]] = {}
@@ -47,7 +47,7 @@ class RunRecorder:
             spent[2] += 1
 
     def clients(self, stage: str, clients: Sequence[Any], where: str, seconds: float, moved: tuple[int, int]) -> None:
-        """Records clients of one batch; `moved` are their total bytes received and sent."""
+        """Records the clients of one batch; `moved` is the total number of bytes that they received and sent."""
         self.stage(stage, where, seconds)
         share = 1 / max(len(clients), 1)
         with self._lock:
@@ -58,9 +58,9 @@ class RunRecorder:
                     spent[i] += value
 
     def left(self, stage: str, name: str, x: ArrayLikeType, *, row: bool, clients: int, index: int = 0) -> None:
-        """Records a value from clients: a `row` per client, or one partial result for all.
+        """Records a value sent by clients: a `row` per client, or one partial result for all.
 
-        `index` distinguishes values of one stage that have the same name.
+        `index` distinguishes values with the same name in one stage.
         """
         shape = x.shape[1:] if row else x.shape
         with self._lock:
@@ -69,7 +69,7 @@ class RunRecorder:
             left[1] += clients if row else 1
 
     def check(self, stage: str, done: float) -> None:
-        """Reports the progress, and ends the run if it was cancelled.
+        """Reports the progress, and stops the run if it was cancelled.
 
         Raises:
             EngineError: after a cancellation.
@@ -84,7 +84,7 @@ class RunRecorder:
             raise EngineError(message, stage=stage)
 
     def record(self, results: object = None) -> RunRecord:
-        """The run so far."""
+        """The record of the run so far."""
         seconds = time.perf_counter() - self._started
         return RunRecord(
             name=self.name,
@@ -130,7 +130,7 @@ class RunRecorder:
 
 
 def brief(error: BaseException) -> str:
-    """Shortens an exception: removes JVM frames and the middle of long texts (JAX tracebacks)."""
+    """Shortens an exception by removing JVM frames and the middle of long texts (JAX tracebacks)."""
     lines = (line for line in str(error).splitlines() if not line.startswith("\tat "))
     text = " ".join(" ".join(lines).split())
     if len(text) > 500:

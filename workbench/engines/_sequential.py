@@ -1,4 +1,4 @@
-"""The sequential engine: the test oracle of other engines, and the debugger."""
+"""The sequential engine: the reference for testing other engines, and the debugger."""
 
 import time
 from collections.abc import Callable
@@ -16,13 +16,15 @@ class Sequential(Engine):
 
     Every client is a separate call, so seconds, bytes and failures are recorded per client. With `debug`, client
     functions are not compiled: their operations run one by one with concrete values, and an error names the line of
-    your code that made the operation. Your Python code ran once, during tracing, so a `breakpoint()` in it sees
-    tracers. To see values, put the `breakpoint()` into `watch`, or use `jax.debug.breakpoint()` and `jax.debug.print`.
+    your code that contains the operation. Your Python code runs only once, during tracing, so a `breakpoint()` in it
+    sees tracers. To see values, put the `breakpoint()` in `watch`, or use `jax.debug.breakpoint()` and
+    `jax.debug.print`.
 
     Args (of the constructor):
-        debug: Run the operations of a client one by one.
+        debug: Run each client's operations one by one.
         watch: With `debug`, called with every operation's `Observed`: stage, client, line, inputs and outputs.
-        check_nan: End the run at the first NaN that a client returns; with `debug`, at the first NaN of any operation.
+        check_nan: Stop the run at the first NaN that a client returns; with `debug`, at the first NaN that any
+            operation returns.
 
     Example:
         >>> import workbench as wb

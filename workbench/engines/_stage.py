@@ -1,4 +1,4 @@
-"""Exportable functions of a client batch: fixed batch size, plain arrays in and out."""
+"""Exportable functions that compute a client batch, with a fixed batch size and plain arrays in and out."""
 
 import functools
 import hashlib
@@ -28,7 +28,7 @@ from workbench.plan import (
 class BatchFunction(ClientLoop):
     """`(batch index, *rows, *shared) -> (*kept rows, *partial results)` for `size` clients; all arguments plain arrays.
 
-    Partial results are the accumulators of the phase's reductions; they are sent instead of all clients' rows.
+    Partial results are the accumulators of the phase's reductions; batches send them instead of all clients' rows.
     """
 
     def __init__(self, plan: Plan, phase: Phase, path: str, size: int) -> None:
@@ -55,7 +55,7 @@ class BatchFunction(ClientLoop):
 
     @functools.cached_property
     def compiled(self) -> jax.stages.Compiled:
-        """Compiled for the devices of this process."""
+        """Compiles the function for the devices of this process."""
         return jax.jit(self.__call__).lower(*self.in_avals).compile()
 
     def exported(self, platforms: Sequence[str] | None) -> tuple[str, bytes]:
@@ -78,18 +78,18 @@ class BatchFunction(ClientLoop):
         return self.size
 
     def scope_of(self, step: Step) -> str:
-        """The scope of a step in the plan that this batch belongs to."""
+        """The scope of a step, in the plan to which this batch belongs."""
         return self.plan.scope_of(step, self.path)
 
     def run_client_program(self, step: Step, operands: Sequence[jax.Array]) -> list[jax.Array]:
-        """Runs a nested program inside a client function by its plan."""
+        """Runs a program nested in a client function, according to the program's plan."""
         assert step.jaxpr is not None
         inner = plan_jaxpr(step.jaxpr, self.plan.stages[step.stage].name)
         return evaluate(inner, operands, path=f"{self.path}{step.stage}.")
 
 
 class WholeFunction(BatchFunction):
-    """The function of a phase whose clients communicate with each other: all clients together."""
+    """The function of a phase whose clients communicate with each other; computes all clients together."""
 
     def __init__(self, plan: Plan, phase: Phase, path: str) -> None:
         super().__init__(plan, phase, path, phase.placement.size)
@@ -126,13 +126,13 @@ def exported_stage(
 
 
 def leading(phase: Phase) -> Step:
-    """The step that names a pass: the first client function of the user, if any."""
+    """The step that names a pass: the user's first client function, if any."""
     own = [step for step in phase.steps if step.kind == "clients" and not step.glue]
     return next(iter(own), next((step for step in phase.steps if step.kind == "clients"), phase.steps[0]))
 
 
 class Totals:
-    """The compiled server side of reductions: `merge` partial results, and `finish` them."""
+    """The compiled server side of reductions: merging partial results and finishing them."""
 
     def __init__(self, phase: Phase) -> None:
         equations = [step.equation for step in phase.reductions]
@@ -145,7 +145,7 @@ class Totals:
 
     @functools.cached_property
     def partial_avals(self) -> list[jax.ShapeDtypeStruct]:
-        """Shapes and dtypes of the partial results of a batch."""
+        """Shapes and dtypes of a batch's partial results."""
         return [_plain(aval) for aval in map(jax.eval_shape, self._starts)]
 
 
@@ -157,16 +157,16 @@ def _row_aval(v: Atom, size: int) -> jax.ShapeDtypeStruct:
     return jax.ShapeDtypeStruct((size, *type_of(v).shape[1:]), type_of(v).dtype)
 
 
-# numpy cannot represent the dtype of PRNG keys: inputs and outputs use their integer data instead.
+# numpy cannot represent the dtype of PRNG keys, so inputs and outputs use their integer data instead.
 def edge_aval(aval: Aval) -> jax.ShapeDtypeStruct:
-    """The type of a value outside the function."""
+    """The type that a value has outside the function."""
     if not is_key(aval.dtype):
         return aval
     return jax.eval_shape(jax.random.key_data, aval)
 
 
 def to_edge(x: jax.Array) -> jax.Array:
-    """A value as a plain array."""
+    """Converts a value to a plain array."""
     return jax.random.key_data(x) if is_key(x.dtype) else x
 
 
@@ -175,19 +175,19 @@ def from_edge(x: jax.Array, dtype: np.dtype) -> jax.Array: ...
 @overload
 def from_edge(x: np.ndarray, dtype: np.dtype) -> AnyArray: ...
 def from_edge(x: AnyArray, dtype: np.dtype) -> AnyArray:
-    """A plain array as a value of its dtype."""
+    """Converts a plain array to a value of its original dtype."""
     if is_key(dtype):
         return jax.random.wrap_key_data(jnp.asarray(x), impl=_jax_compat.key_implementation(dtype))
     return x
 
 
 def to_host(x: object) -> np.ndarray:
-    """A value as a numpy array."""
+    """Converts a value to a numpy array."""
     return np.asarray(to_edge(x) if isinstance(x, jax.Array) else x)
 
 
 def dtype_of(v: Atom) -> np.dtype:
-    """The dtype of a variable of a jaxpr."""
+    """The dtype of a jaxpr variable."""
     return type_of(v).dtype
 
 

@@ -1,4 +1,4 @@
-"""Streaming passes: batches are read ahead, and each batch is sharded over the devices."""
+"""Streaming passes, in which batches are read ahead and each batch is sharded over the devices."""
 
 import collections
 import dataclasses
@@ -27,14 +27,15 @@ from workbench.primitives import CallbackErrors
 BatchCall: TypeAlias = Callable[..., tuple[list[Any], list[Any]]]
 """A compiled batch: totals and rows of its operands."""
 
-_BATCH_BYTES = 16 << 20  # of rows in flight at a time
-_AHEAD = 2  # batches that are read while one is computed
+_BATCH_BYTES = 16 << 20  # total size of the rows in flight at a time
+_AHEAD = 2  # batches that are read ahead while a batch is computed
 
 
 class StreamedPass(ClientLoop):
     """`(batch number, totals so far, rows, shared) -> (kept rows, totals)`, compiled once for the devices of a mesh.
 
-    A batch has `size` clients, sharded over the devices by the layout of their placement; each device computes chunks.
+    A batch has `size` clients, sharded over the devices according to their placement's layout; each device computes its
+    clients in chunks.
     """
 
     def __init__(self, batch_of_one: BatchFunction, mesh: AnyMesh, chunk_size: ChunkSize, size: int | None) -> None:
@@ -54,7 +55,7 @@ class StreamedPass(ClientLoop):
 
     @property
     def shardings(self) -> tuple[Any, Any]:
-        """Shardings of rows and of server values; None for the default device."""
+        """Shardings for rows and for server values; None for the default device."""
         layout = self.phase.layout
         if layout is None:
             return None, None
@@ -65,7 +66,7 @@ class StreamedPass(ClientLoop):
         return self.phase.placement.size
 
     def _batch_size(self) -> int:
-        """The batch size that fits the bytes, with batches of equal size so that few slots are empty."""
+        """The batch size that fits in the byte budget, with batches of equal size so that few slots are empty."""
         row_bytes = sum(math.prod(aval.shape) * aval.dtype.itemsize for aval in self._stage.row_avals)
         most = max(self.shards, _BATCH_BYTES // max(1, row_bytes))
         batches = math.ceil(self._clients / most)
@@ -85,12 +86,12 @@ class StreamedPass(ClientLoop):
         return self._stage.run_client_program(step, operands)
 
     def start(self) -> list[Any]:
-        """The initial totals, of zero clients."""
+        """The initial totals, for zero clients."""
         _, everywhere = self.shardings
         return [jax.device_put(start(), everywhere) for start in self._starts]
 
     def compiled(self, totals: list[Any], rows: list[Any], shared: list[Any]) -> BatchCall:
-        """Compiles the function of a batch; all batches have the shapes of the first one."""
+        """Compiles the batch function; all batches have the same shapes as the first batch."""
         if self._compiled is None:
             compiled = self._run.lower(jnp.int32(0), totals, rows, shared).compile()
             self._compiled = functools.partial(self._call, compiled)
@@ -129,7 +130,7 @@ def stream(work: Pass, streamed: StreamedPass) -> None:
             if unfinished is not None:
                 reading.finish(*unfinished)
             unfinished = read, kept, totals
-            del read, kept  # else their memory stays while waiting for the next batch
+            del read, kept  # otherwise their memory stays allocated while this loop waits for the next batch
         assert unfinished is not None
         reading.finish(*unfinished)
     work.reduced(totals)
@@ -147,8 +148,8 @@ class _Read:
 class _Reading:
     """Reads batches in a thread and sends them to the devices ahead of their use.
 
-    Rows go through a few reused buffers: new memory for every batch costs ten times as much as copying into these
-    buffers. The buffers are aligned, so that a CPU device reads them without a copy.
+    Rows are copied into a few reused buffers; allocating new memory for every batch would cost ten times as much as
+    these copies. The buffers are aligned so that a CPU device can read them without a copy.
     """
 
     def __init__(self, work: Pass, streamed: StreamedPass) -> None:
@@ -156,7 +157,7 @@ class _Reading:
         self._sharding, _ = streamed.shardings
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="workbench-read")
         self._free: queue.SimpleQueue[list[np.ndarray] | None] = queue.SimpleQueue()
-        for _ in range(_AHEAD + 2):  # plus one batch that is computed, and one whose results are copied
+        for _ in range(_AHEAD + 2):  # plus one batch that is being computed, and one whose results are being copied
             self._free.put([])
 
     def __enter__(self) -> "_Reading":
@@ -166,7 +167,7 @@ class _Reading:
     def __exit__(self, *_: object) -> None:
         for future in self._waiting:
             future.cancel()
-        self._free.put(None)  # release a thread that waits for memory
+        self._free.put(None)  # release a thread that is waiting for memory
         self._reader.shutdown()
 
     def next(self) -> _Read | None:
@@ -176,7 +177,7 @@ class _Reading:
         return read
 
     def finish(self, read: _Read, kept: list[Any], totals: list[Any]) -> None:
-        """Waits for a batch, takes its kept rows, and frees its memory."""
+        """Waits for a batch, stores its kept rows, and frees its memory."""
         jax.block_until_ready((kept, totals))
         self._work.keep(read.batch, kept)
         read.rows.clear()
@@ -204,7 +205,7 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
 
 
 def _automatic(layout: Layout | None) -> Layout | None:
-    """Copies the layout with all mesh axes Auto: engine plans are traced without axis types."""
+    """Copies the layout with all mesh axes set to Auto, because engine plans are traced without axis types."""
     if layout is None:
         return None
     mesh = layout.mesh

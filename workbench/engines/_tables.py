@@ -46,8 +46,8 @@ def clients_from(
 ) -> ClientReader | tuple[ClientReader, ...]:
     """Reads clients from a table with one row per example.
 
-    A client's data are a dictionary of its columns, `[length, ...]` each, padded with zeros, and "n", the number of
-    its examples as an int32. For Spark tables, the executors group and pad the clients, and `Spark` computes them
+    A client's data are a dictionary of its columns, each `[length, ...]` and padded with zeros, and "n", the client's
+    number of examples as an int32. For Spark tables, the executors group and pad the clients, and `Spark` computes them
     there: no client data reach this process. A run packs the clients once; `Spark.read` packs them once for many runs.
     With a Dask client or Ray, the workers group, pad and store the clients until the reader is deleted; an `Executor`
     of this Dask client, or `Ray`, computes the clients there. Without a Dask client, this process reads one Dask
@@ -55,20 +55,19 @@ def clients_from(
 
     Args:
         frame: A DataFrame of pandas, Dask or Spark, or a data set of Ray Data.
-        by: Column with the client of each example.
-        columns: Columns with numbers, or with lists of numbers of the same length in every row. Default: all but `by`
-            and `order`.
-        order: Column that orders the examples of a client. Default: the order of the table, which only pandas
+        by: Column that identifies the client of each example.
+        columns: Columns with numbers, or with lists of numbers whose length is the same in every row. Default: all but
+            `by` and `order`.
+        order: Column by which each client's examples are sorted. Default: the order in the table, which only pandas
             preserves.
-        length: Number of examples per client; clients with more examples are truncated. Default: the number of the
-            largest client.
-        buckets: Several such lengths: each client is padded to the next larger length; clients above the last length
+        length: Number of examples per client; clients with more examples are truncated. Default: the number of examples
+            of the largest client.
+        buckets: Several such lengths. Each client is padded to the next larger length; clients above the last length
             are truncated.
 
-    Returns:
-        The reader of the clients, ordered by `by`; `struct` has the shapes and `clients` the number. With `buckets`,
-        one reader for each length that has clients: arguments of a program with one `with program(clients=...)` block
-        per reader.
+    Returns: The reader for the clients, ordered by `by`; its `struct` has the shapes and `clients` the number of
+        clients. With `buckets`, one reader for each length that has clients: arguments of a program with one `with
+        program(clients=...)` block per reader.
 
     Raises:
         ProgramError: if a column is missing, has missing values or no numbers, or is called "n"; if the table has no
@@ -145,7 +144,7 @@ def _ranges(counts: np.ndarray, length: int | None, buckets: Sequence[int] | Non
 def _clients_of(
     piece: Foreign, by: str, names: Sequence[str], order: str | None, each: _Range
 ) -> Iterator[tuple[Any, Any]]:
-    """Packs the clients of a pandas DataFrame that are in a range."""
+    """Packs the clients of a pandas DataFrame whose number of examples is in a range."""
     ordered = piece.sort_values([by, order] if order else by, kind="stable")
     for client, rows in ordered.groupby(by, sort=True):
         if each.low < len(rows) <= each.high:
@@ -169,7 +168,7 @@ def _held(
     length: int | None,
     buckets: Sequence[int] | None,
 ) -> tuple[ClientReader, ...]:
-    """Makes readers of clients that workers pack from their DataFrames and store."""
+    """Makes readers for clients that workers pack from their DataFrames and store."""
     sizes = cluster.gather([cluster.start(_sizes, piece, by) for piece in frames])
     readers = []
     for each in _ranges(np.concatenate(sizes), length, buckets):
@@ -208,7 +207,7 @@ def _check_buckets(buckets: Sequence[int], length: int | None) -> None:
 
 
 def _used(buckets: Sequence[int], counts: np.ndarray) -> list[tuple[int, float, int]]:
-    """Ranges of buckets with clients: (more than, at most, padded length)."""
+    """Ranges of the buckets that contain clients: (more than, at most, padded length)."""
     tops = [*buckets[:-1], np.inf]
     ranges = zip([0, *buckets[:-1]], tops, buckets, strict=True)
     return [(low, high, top) for low, high, top in ranges if ((low < counts) & (counts <= high)).any()]
@@ -224,7 +223,7 @@ def _of_sizes(frame: Foreign, by: str, low: int, high: float) -> Foreign:
 
 
 def _values(client: object, name: str, column: Foreign) -> np.ndarray:
-    """A column of one client as numbers; also nullable and Arrow dtypes without missing values."""
+    """Converts one client's column to numbers; accepts nullable and Arrow dtypes without missing values."""
     missing = 0 if isinstance(column.dtype, np.dtype) and column.dtype != object else int(column.isna().sum())
     kind = getattr(column.dtype, "numpy_dtype", None)  # pandas nullable dtypes
     values = column.to_numpy() if missing or kind is None else column.to_numpy(kind)

@@ -25,7 +25,7 @@ from workbench.plan import PlannedCall, source_line, trace
 from workbench.primitives import take_dropped_emissions
 from workbench.records.live import TappedValueRecord, TapRecord
 
-_TOGETHER = 256  # other clients that are computed at once
+_TOGETHER = 256  # number of other clients that are computed together
 _EMIT = "emit"
 
 
@@ -41,18 +41,19 @@ def tap(
 
     All other clients are computed at full speed; the tapped client runs operation by operation, outside `jit`. A value
     has the name of the variable that it is assigned to, or else its source expression; emitted values have their `emit`
-    name. Works for derivatives of programs, loops over rounds and loops inside a client, whose iterations are
-    distinguished. Unused values are not computed, so they do not appear. Costs one evaluation of the program by its
-    plan in this process.
+    name. Works for derivatives of programs, loops over rounds and loops inside a client; iterations of loops are
+    distinguished. Unused values are not computed, so they do not appear. Costs one evaluation of the program's plan in
+    this process.
 
     Args:
         fn: A program, any function that calls programs, a derivative of one, or the result of `jit`.
         *args: Its arguments.
-        client: Number of the client; for clients inside clients, the outer and the inner number: `(2, 0)`.
-        most_values: Number of values to keep, from the first.
-        most_bytes: Bytes of arrays to keep; for later arrays only statistics are kept.
-        only: Only values made in these files, given as the end of a path or a pattern: `"train.py"`, `"src/*"`. Values
-            made in other files, such as an optimizer library, are left out; inputs and emitted values are kept.
+        client: Number of the client; for a client inside a client, the outer and the inner number: `(2, 0)`.
+        most_values: Maximum number of values to keep; the first values are kept.
+        most_bytes: Maximum bytes of arrays to keep; for later arrays, only statistics are kept.
+        only: Keep only values computed in these files, given as the end of a path or as a pattern: `"train.py"`,
+            `"src/*"`. Values computed in other files, such as an optimizer library's, are left out; inputs and emitted
+            values are kept.
 
     Returns:
         The values in order, with stage, round, step, source line, and the number of non-finite elements;
@@ -61,7 +62,7 @@ def tap(
     Raises:
         InspectionError: if the program has no client with this number.
         ProgramError: if `fn` is not a function.
-        EngineError: if a stage fails; its `stage` and `client` name the place.
+        EngineError: if a stage fails; the error's `stage` and `client` say where.
 
     Example:
         >>> import workbench as wb
@@ -193,7 +194,7 @@ class _Tap(Engine):
         return " and ".join(listed) or "no clients that can be computed separately"
 
     def notes(self) -> list[str]:
-        """Notes about omitted values."""
+        """Returns notes about omitted values."""
         said = []
         if self.elsewhere:
             named = ", ".join(f"{PurePath(file).name} ({count})" for file, count in self.elsewhere.most_common(4))
@@ -208,7 +209,7 @@ class _Tap(Engine):
 
 
 class _TappedClient(TracedClient):
-    """Passes every named value to the tap."""
+    """Debugging interpreter that passes every named value to the tap."""
 
     def __init__(self, work: Pass, client: int | str, owner: _Tap, *, round: int) -> None:
         super().__init__(work.stage, work.name, client, None, False)
@@ -237,7 +238,7 @@ class _TappedClient(TracedClient):
         around, self._current = self._current, self._names[id(jaxpr)]
         try:
             record = super().run(closed, inputs)
-            take_dropped_emissions()  # a tap records emitted values itself, and delivers them to no listener
+            take_dropped_emissions()  # a tap records emitted values itself and does not deliver them to listeners
             return record
         finally:
             self._current = around

@@ -1,7 +1,7 @@
 """Runs Beam pipelines in a child process: Beam 2.77 breaks in notebook kernels with pandas 3.
 
-In a kernel, Beam imports its data frames, which use API that pandas 3 removed. The child process is not a kernel. It
-receives folders and settings as JSON lines, and ends when its stdin closes.
+In a kernel, Beam imports its data frames, which use an API that pandas 3 removed. The child process is not a kernel. It
+receives folders and settings as JSON lines, and exits when its stdin closes.
 """
 
 import base64
@@ -25,7 +25,7 @@ from workbench.engines._places import place, remove_tree
 
 
 def in_broken_kernel() -> bool:
-    """Returns whether this is a notebook kernel in which Beam cannot make a pipeline."""
+    """Returns whether this process is a notebook kernel in which Beam cannot make a pipeline."""
     shell = sys.modules.get("IPython")
     if shell is None or shell.get_ipython() is None:
         return False
@@ -52,7 +52,7 @@ class Child:
         """Runs one pipeline in the child; `check` is called ten times a second and may raise.
 
         Raises:
-            RuntimeError: with the error of the pipeline, or if the process ended.
+            RuntimeError: if the pipeline fails (the message contains its error), or if the process has exited.
         """
         try:
             import cloudpickle
@@ -60,7 +60,7 @@ class Child:
             sent = base64.b64encode(cloudpickle.dumps(list(arguments))).decode()
             self._process.stdin.write(json.dumps([job, sent, runner, list(flags)]).encode() + b"\n")
             self._process.stdin.flush()
-        except OSError:  # it ended: reported below, with its exit status
+        except OSError:  # the process has exited; reported below with its exit status
             pass
         while not select.select([self._process.stdout], [], [], 0.1)[0]:
             check()
@@ -72,7 +72,7 @@ class Child:
             raise RuntimeError(error)
 
     def close(self) -> None:
-        """Ends the process and its child processes."""
+        """Terminates the process and its child processes."""
         self._process.end()
         self._process.stdout.close()
 
@@ -82,7 +82,7 @@ def serve() -> None:
     from workbench.engines.beam import _here
 
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # output of runners must not be mistaken for an answer
+    os.dup2(2, 1)  # a runner's output must not be mistaken for an answer
     lines: queue.SimpleQueue[str] = queue.SimpleQueue()
     threading.Thread(target=_read, args=(lines,), daemon=True).start()
     while True:
@@ -94,21 +94,21 @@ def serve() -> None:
             _here.run(job, arguments, runner, flags, check=lambda: None)
         except Exception as raised:
             error = f"{type(raised).__name__}: {raised}"
-        with contextlib.suppress(BrokenPipeError):  # the parent has ended: `_read` ends this process
+        with contextlib.suppress(BrokenPipeError):  # the parent has exited; `_read` terminates this process
             answers.write(json.dumps(error) + "\n")
             answers.flush()
 
 
 def _read(lines: "queue.SimpleQueue[str]") -> None:
-    """Ends this process and its workers, and removes its files, when stdin closes.
+    """Terminates this process and its workers, and removes its files, when stdin closes.
 
-    Otherwise a pipeline in progress would continue without a parent. stdin closes whenever the parent ends, even if it
+    Otherwise a pipeline in progress would continue without a parent. stdin closes whenever the parent exits, even if it
     is killed.
     """
     for line in sys.stdin:
         lines.put(line)
     for folder in (*_working, os.environ[_FOLDER]):
         remove_tree(place(folder))
-    if os.getpgrp() == os.getpid():  # `Child` starts a new process group: this process and its workers
+    if os.getpgrp() == os.getpid():  # `Child` starts a new process group, which contains this process and its workers
         os.killpg(os.getpgrp(), signal.SIGKILL)
     os._exit(0)

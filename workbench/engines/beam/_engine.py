@@ -1,4 +1,4 @@
-"""The Apache Beam engine: each pass over the clients is a pipeline; this process runs the rounds."""
+"""The Apache Beam engine, which runs each pass over the clients as a pipeline and the rounds in this process."""
 
 import contextlib
 import hashlib
@@ -41,36 +41,36 @@ class Beam(Engine):
     results, in the dtype of each reduction; `reduce_by_key` is a shuffle by key. Loops run in this process, one
     pipeline per pass, so a failed run keeps its finished rounds (`error.run`). The pipeline itself contains no data:
     rows are stored in files of `folder` until a worker reads them. So rows need not fit in memory, and workers on other
-    machines must see `folder` under the same path. Workers must be able to import `workbench`.
+    machines must be able to access `folder` under the same path. Workers must be able to import `workbench`.
 
-    Tested: the in-process FnApiRunner, also with several processes. Not tested: Flink, Spark, Dataflow; they take
-        `runner` and `options` as Beam documents them. Beam's DaskRunner returns wrong numbers and is refused.
+    Tested: the FnApiRunner, in this process and with several worker processes. Not tested: Flink, Spark, Dataflow; pass
+        `runner` and `options` as in Beam's documentation. Beam's DaskRunner returns wrong numbers and is rejected.
 
     Args (of the constructor):
         options: Pipeline options as flags: ["--direct_running_mode=multi_processing", "--direct_num_workers=2"].
-        runner: Name of a runner, or a runner. Default: the FnApiRunner of this process, by its full name, since Beam's
+        runner: A runner, or its name. Default: the FnApiRunner of this process, by its full name, since Beam's
             "DirectRunner" first tries to download another runner.
         clients_per_batch: Clients in one element of the PCollection.
-        check_nan: End the run at the first NaN that a pass returns.
+        check_nan: Stop the run at the first NaN that a pass returns.
         folder: Folder for rows: a path, or an fsspec address such as "s3://bucket/tmp" (extra `storage`).
             Default: a temporary folder, removed after each pass.
         read_from: Any Beam source of pairs `(client_id, data)`, such as
             `beam.io.ReadFromParquet(...) | beam.Map(as_client)`. Pass the corresponding argument of `run` as shapes, a
             pytree of `jax.ShapeDtypeStruct((clients, ...), dtype)`. The workers read the source once for each run and
             store the data in `folder`; the driver process never loads the data.
-        timeout_seconds: End the run when one pass takes longer than this. Default: wait as long as Beam runs.
-        write_to: Any Beam sink, such as `beam.Map(as_row) | beam.io.WriteToParquet(...)`, that takes
-            `{"client": id, name: row, ...}`: for each client, its rows of all per-client results by the name of the
-            result ("out", or "out[1]" and so on in a pytree).
-        own_process: Run the pipelines in another process, which takes seconds to start and ends at once when the run is
-            cancelled; a pipeline in this process first finishes its current batches. Default: true with several worker
-            processes, which would run on for minutes if this process is killed, and in a notebook with pandas 3 or
-            later, where Beam cannot run in the kernel.
+        timeout_seconds: Stop the run if one pass takes longer than this. Default: wait as long as Beam runs.
+        write_to: Any Beam sink, such as `beam.Map(as_row) | beam.io.WriteToParquet(...)`, that accepts `{"client": id,
+            name: row, ...}`. For each client, this contains the client's row of every per-client result, by the
+            result's name ("out", or "out[1]" and so on in a pytree).
+        own_process: Run the pipelines in a separate process, which takes seconds to start and is terminated at once
+            when the run is cancelled. A pipeline in this process first finishes its current batches. Default: true with
+            several worker processes, which would run on for minutes if this process is killed, and in a notebook with
+            pandas 3 or later, where Beam cannot run in the kernel.
 
     Raises:
         MissingDependencyError: if apache-beam is not installed.
         EngineError: for the DaskRunner.
-        ProgramError: if `clients_per_batch` is not a positive int or `options` not a list of flags.
+        ProgramError: if `clients_per_batch` is not a positive int or `options` is not a list of flags.
 
     References:
         https://beam.apache.org/documentation/programming-guide
@@ -185,7 +185,7 @@ class Beam(Engine):
 
 
 def _write(folder: Path, work: Pass, size: int) -> list[Batch]:
-    """Writes the pass to files: rows by batch, server values, the stage. Returns the batches without their rows."""
+    """Writes the pass to files: rows by batch, server values, and the stage. Returns the batches without their rows."""
     _, stage = work.exported(size, None)
     steps = [step.equation for step in work.phase.reductions]
     filed = {i: x for i, x in enumerate(work.rows) if isinstance(x, ReadRows) and isinstance(x.reader, ClientFiles)}
@@ -242,7 +242,7 @@ def _read(folder: Path, work: Pass, batches: list[Batch], check_nan: bool) -> No
 
 
 def _isolated(folder: Path, work: Pass, batches: list[Batch]) -> EngineError | None:
-    """Finds the client with a NaN by recomputing here; None if workers read clients from files."""
+    """Finds the client with a NaN by recomputing the batch here; None if workers read clients from files."""
     if any(isinstance(x, ReadRows) and isinstance(x.reader, ClientFiles) for x in work.rows):
         return None
     again = (Batch(batch.index, batch.clients, load_arrays(folder / f"rows-{batch.index}.npz")) for batch in batches)

@@ -42,7 +42,7 @@ def read_clients(
 
     Raises:
         ProgramError: unless exactly one argument is given as shapes.
-        EngineError: if the source cannot be read, or has other clients than the program.
+        EngineError: if the source cannot be read, or if its clients differ from the program's.
     """
     position = argument_of_source("Beam", "source", args)
     struct = args[position]

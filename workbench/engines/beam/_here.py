@@ -1,8 +1,8 @@
 """Runs Beam pipelines on a thread of this process, with cancellation and without leftover processes.
 
-Beam's local runner cannot cancel. When a worker process is lost, it keeps the other worker processes running and may
-wait forever, because the error is raised in the thread that started the lost process. A cancelled pipeline finds a file
-in its folder and computes no further batch; its worker processes are killed.
+Beam's local runner cannot cancel. When a worker process is lost, the runner keeps the other worker processes running
+and may wait forever, because the error is raised in the thread that started the lost process. To cancel a pipeline, a
+file is written to its folder, so that it computes no further batch; its worker processes are killed.
 """
 
 # pyright: reportMissingImports=false
@@ -20,7 +20,7 @@ from workbench.engines._places import place
 
 _ENDING_SECONDS = 10.0
 _WORKER = "apache_beam.runners.worker.sdk_worker_main"
-_STARTER = "run_worker"  # Beam's name of the threads that start a worker process and wait for its end
+_STARTER = "run_worker"  # Beam's name for the threads that start a worker process and wait for it to exit
 _log = logging.getLogger("workbench.engines")
 
 
@@ -37,7 +37,7 @@ def run(job: str, arguments: Sequence[Any], runner: object, flags: Sequence[str]
     def work() -> None:
         try:
             _do(job, arguments, runner, flags)
-        except BaseException as error:  # raised in the thread that waits
+        except BaseException as error:  # raised in the waiting thread
             raised.append(error)
 
     thread = threading.Thread(target=work, name="a Beam pipeline", daemon=True)
@@ -55,7 +55,7 @@ def run(job: str, arguments: Sequence[Any], runner: object, flags: Sequence[str]
                 raise raised[0]
         except BaseException:
             _end(place(arguments[0]) / _worker.CANCELLED, before)
-            if not lost:  # else Beam's thread may wait forever
+            if not lost:  # otherwise Beam's thread may wait forever
                 _wait(thread)
             raise
 
@@ -74,7 +74,7 @@ def _do(job: str, arguments: Sequence[Any], runner: object, flags: Sequence[str]
 
 @contextlib.contextmanager
 def _lost_workers() -> Iterator[list[BaseException]]:
-    """Collects errors of worker starters, from any pipeline in this process."""
+    """Collects errors from threads that start workers, for any pipeline in this process."""
     global _other_hook
     lost: list[BaseException] = []
     with _lock:

@@ -1,4 +1,4 @@
-"""Beam transforms: read clients from any source into files, and write rows to any sink."""
+"""Beam transforms that read clients from any source into files, and write rows to any sink."""
 
 # pyright: reportMissingImports=false
 
@@ -20,7 +20,7 @@ from workbench.engines.beam._worker import make_pipeline
 
 
 def run_reading(folder: str, source: Foreign, struct: PyTree[Array], runner: object, flags: Sequence[str]) -> None:
-    """Reads all clients of a source: a file for each, and `clients.json` with their ids and file names."""
+    """Reads all clients from a source into one file per client, and `clients.json` with their ids and file names."""
     with make_pipeline(folder, runner, flags) as pipeline:
         clients = pipeline | "read_from" >> source | "one file per client" >> beam.ParDo(_SaveClient(folder, struct))
         listed = clients | "list" >> beam.CombineGlobally(beam.combiners.ToListCombineFn())
@@ -51,7 +51,8 @@ def check_client(element: object, struct: object) -> tuple[Any, list[np.ndarray]
     """Checks a client's id, and the shapes and dtypes of its leaves.
 
     Raises:
-        ValueError: if the element is not a pair, its id is not a str or int, or its data have other shapes or dtypes.
+        ValueError: if the element is not a pair, its id is not a str or int, or its data have different shapes or
+            dtypes.
     """
     if not isinstance(element, tuple) or len(element) != 2 or not isinstance(element[0], str | int | np.integer):
         message = f"[source] an element of type {type(element).__name__} that is not a pair of a str or int and data"

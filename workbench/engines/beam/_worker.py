@@ -1,4 +1,4 @@
-"""Work of a Beam worker: loads rows from files, computes batches, merges partial results."""
+"""Code that runs on Beam workers: loads rows from files, computes batches, merges partial results."""
 
 # pyright: reportMissingImports=false
 
@@ -15,18 +15,18 @@ from workbench.engines._array_files import load_arrays, save_arrays
 from workbench.engines._places import place
 from workbench.engines._remote import Task, counted, run_task, token
 
-CANCELLED = "cancelled"  # a file of this name in its folder ends a pipeline before its next batch
+CANCELLED = "cancelled"  # a file of this name in a pipeline's folder stops the pipeline before its next batch
 _MERGES = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum}
 
 
 @dataclasses.dataclass(frozen=True)
 class BeamPass:
-    """Description of a pass in its folder: the kind of each stage output."""
+    """Description of a pass, stored in its folder: the kind of each stage output."""
 
     digest: str
     kept: int
     merges: tuple[str, ...]
-    keyed: tuple[int, ...]  # per partial result the axis of its keys, -1 without keys
+    keyed: tuple[int, ...]  # for each partial result, the axis of its keys; -1 without keys
     filed: tuple[tuple[int, int], ...]  # rows that are read from client files: position, leaf
     size: int  # slots of a batch
 
@@ -79,7 +79,7 @@ class ComputeBatch(beam.DoFn):
 
 
 class MergePartial(beam.CombineFn):
-    """Merges lists of accumulators, each in the dtype of its reduction; the first counts batches."""
+    """Merges lists of accumulators, each in its reduction's dtype; the first accumulator counts batches."""
 
     def __init__(self, merges: Sequence[str]) -> None:
         self.merges = ("add", *merges)
@@ -93,7 +93,7 @@ class MergePartial(beam.CombineFn):
         return element if mutable_accumulator is None else self._merged(mutable_accumulator, element)
 
     def merge_accumulators(self, accumulators: Iterable[list[np.ndarray] | None]) -> list[np.ndarray] | None:
-        """Merges pairwise, so that rounding errors grow with the logarithm of their number."""
+        """Merges accumulators pairwise, so that rounding errors grow with the logarithm of their number."""
         left = [x for x in accumulators if x is not None]
         while len(left) > 1:
             left = [self._merged(*left[i : i + 2]) if i + 1 < len(left) else left[i] for i in range(0, len(left), 2)]
@@ -108,7 +108,7 @@ class MergePartial(beam.CombineFn):
 
 
 class WriteTotals(beam.DoFn):
-    """Writes the merged results where the driver reads them. Beam checks the types of these methods."""
+    """Writes the merged results to the place where the driver reads them. Beam checks the types of these methods."""
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -136,7 +136,7 @@ class WriteGroup(beam.DoFn):
 def make_pipeline(folder: str, runner: object, flags: Sequence[str]) -> beam.Pipeline:
     """Makes a pipeline with its temporary files in `folder`.
 
-    Beam's own temporary files would be left behind in IPython, or if the pipeline does not end.
+    Beam's own temporary files would be left behind in IPython, or if the pipeline does not finish.
     """
     from apache_beam.options.pipeline_options import PipelineOptions
 
@@ -150,7 +150,10 @@ def make_pipeline(folder: str, runner: object, flags: Sequence[str]) -> beam.Pip
 
 
 def run_pipeline(folder: str, batches: int, runner: object, flags: Sequence[str]) -> None:
-    """Runs one pass as one pipeline. Every step has a label, so that Beam does not ask the notebook kernel for one."""
+    """Runs one pass as one pipeline.
+
+    Every step has a label, so that Beam does not ask the notebook kernel for a label.
+    """
     spec = BeamPass(**json.loads((place(folder) / "spec.json").read_text()))
     whole = [m for m, axis in zip(spec.merges, spec.keyed, strict=True) if axis < 0]
     with make_pipeline(folder, runner, flags) as pipeline:

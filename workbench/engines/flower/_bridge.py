@@ -1,7 +1,7 @@
 """The engine's ServerApp: forwards requests to the nodes, and returns their replies.
 
 The engine's process is the parent of this process; they communicate over a local connection with a private key. When
-the engine ends, the connection closes and the ServerApp ends.
+the engine exits, the connection closes and the ServerApp stops.
 """
 
 # pyright: reportMissingImports=false

@@ -1,4 +1,4 @@
-"""The Flower engine: each client is a node, which keeps its data and rows."""
+"""The Flower engine, in which each client is a node that keeps its data and rows."""
 
 import dataclasses
 import importlib.util
@@ -37,10 +37,10 @@ class Flower(Engine):
 
     Arguments `[clients, ...]` are client data: each node reads its rows from its own folder, and messages never contain
     them. Values for later stages of the same client stay at the node. The server receives partial results of
-    reductions, and rows only if the server or the caller reads them: `leaves` of the record lists them.
+    reductions, and rows only if the server or the caller reads them; the record's `leaves` lists these rows.
 
-    The runtime starts with the first run and serves later runs, until `close`, the end of a `with` block, or the end of
-    this process. No part of the runtime outlives this process.
+    The runtime starts with the first run and serves later runs, until `close`, the end of a `with` block, or the exit
+    of this process. No part of the runtime outlives this process.
 
     Args (of the constructor):
         runtime: "simulation" is Flower's simulation runtime, in worker processes of Ray. "deployment" is a SuperLink
@@ -49,23 +49,23 @@ class Flower(Engine):
             separate.
         nodes: Number of nodes. Default: the number that the first program needs; more nodes are started when a later
             program needs them.
-        clients_per_node: Clients per node. A node sends one partial result for all its clients.
-        workers: Worker processes of the simulation. Default: one per core of the machine.
-        check_nan: End the run at the first NaN that a node returns.
-        timeout_seconds: Time limit of a stage.
-        start_seconds: Time limit for the start of the runtime.
+        clients_per_node: Number of clients per node. A node sends one partial result for all its clients.
+        workers: Number of worker processes in the simulation. Default: one per core of the machine.
+        check_nan: Stop the run at the first NaN that a node returns.
+        timeout_seconds: Time limit for a stage.
+        start_seconds: Time limit for starting the runtime.
         port: Port of the SuperLink. Default: a free port.
-        insecure: Let every user of this machine use the deployment's SuperLink, and so run code as you. By default the
-            SuperLink accepts only connections of your user, which needs Linux.
-        ray_options: Options of `ray.init` in the simulation.
+        insecure: Allow every user of this machine to use the deployment's SuperLink, and thereby to run code as you. By
+            default, the SuperLink accepts only your own user's connections, which requires Linux.
+        ray_options: Options for `ray.init` in the simulation.
         quorum: As in `Executor`: continue with the clients that answered, once they reach the quorum. A node that is
-            still computing an earlier round is absent and gets no request.
+            still computing an earlier round is absent and receives no request.
         deadline_seconds: As in `Executor`: wait this time for all clients.
 
     Raises:
-        MissingDependencyError: if flwr is not installed; for the simulation, if ray is not.
+        MissingDependencyError: if flwr is not installed; for the simulation, also if ray is not installed.
         ProgramError: if a setting is invalid.
-        EngineError: for a deployment without `insecure` on a system that cannot check the user of a connection.
+        EngineError: for a deployment without `insecure`, if the system cannot check which user opened a connection.
 
     References:
         https://flower.ai/docs/framework
@@ -114,7 +114,8 @@ class Flower(Engine):
         self.name: str = f"flower ({runtime})"
         self._running: Runtime | None = None
         self._numbers = itertools.count()
-        self._dropped: list[str] = []  # kept rows without references in this process; every node gets their names
+        # kept rows without references in this process; their names are sent to every node
+        self._dropped: list[str] = []
         self._to_drop: dict[int, list[str]] = {}
         self._absent: dict[str, set[int]] = {}  # nodes that lack these kept rows because they were late
         self._given: dict[int, Any] = {}
@@ -130,7 +131,7 @@ class Flower(Engine):
         self.close()
 
     def close(self) -> None:
-        """Ends all processes of the runtime, and removes the clients' files."""
+        """Terminates all runtime processes, and removes the clients' files."""
         if self._running is not None:
             self._running.close()
             self._running = None
@@ -211,7 +212,7 @@ class Flower(Engine):
         work.hold([self._held(name, v, work, label) for name, v, label in labels])
 
     def _asks(self, work: Pass, size: int, common: Ask) -> list[tuple[Ask, Batch]]:
-        """Makes a request for each node, with its clients. Client data goes to the nodes' files once per run."""
+        """Makes a request for each node, with its clients. Client data are written to the nodes' files once per run."""
         self._forget()
         sources = [self._source(x) for x in work.rows]
         rows = [x for x in work.rows if not isinstance(x, RemoteRows)]
@@ -265,7 +266,7 @@ class Flower(Engine):
         return "sent", ""
 
     def _key(self, x: np.ndarray) -> Hashable:
-        """Identifies slices of an argument: slice objects are recreated, but their memory address stays."""
+        """Identifies slices of an argument: slice objects are recreated, but their memory address stays the same."""
         return x.__array_interface__["data"], x.shape, x.strides
 
     def _save(self, slot: int, name: str, rows: np.ndarray) -> None:
@@ -334,7 +335,7 @@ class Flower(Engine):
             return self._running.ask(asks, self.timeout_seconds, check, enough)
         except NodeFailure as error:
             if self.runtime == "simulation" and error.worker_lost:
-                self.close()  # its pool waits for lost and busy workers; the next run starts a new runtime
+                self.close()  # its pool would wait for lost and busy workers; the next run starts a new runtime
             raise
         except EngineError:
             if self._running.processes.ended:

@@ -37,15 +37,16 @@ def export_app(
 
     Every function of the plan is versioned StableHLO, in text files that are checked before they run. The app contains
     no pickled code, and `flwr run <folder>` needs only flwr, JAX and numpy. Arguments whose rows the clients read are
-    client data: they are never sent, and each node reads its own data (replace `workbench_app/data.py` by your reader).
-    If arrays are passed for them, they are written to `data/`, one folder per node, to try the app.
+    client data. They are never sent; each node reads its own data (replace `workbench_app/data.py` with your reader).
+    If arrays are passed for them, the arrays are written to `data/`, one folder per node, for trying out the app.
 
     Args:
         fn: A program, any function that calls programs, a derivative of one, or the result of `workbench.jit`.
-        folder: Folder of the project: a new or empty folder.
+        folder: Project folder; must be new or empty.
         *args: Its arguments; client data may be `jax.ShapeDtypeStruct`s.
-        platforms: Platforms that nodes and server run on, as ("cpu", "cuda"). Default: the platform of this process.
-        package: Name of the Python package of the app. Packages with different names fit into one Flower project.
+        platforms: Platforms that nodes and server run on, such as ("cpu", "cuda"). Default: the platform of this
+            process.
+        package: Name of the app's Python package. One Flower project can contain several packages with different names.
 
     Returns:
         The folder.
@@ -113,7 +114,7 @@ def _names(texts: Sequence[str]) -> list[str]:
 def _inputs(
     traced: PlannedCall, walk: PlanInterpreter, block: FlowerBlock, args: tuple[Any, ...]
 ) -> tuple[list[dict[str, Any]], dict[str, np.ndarray]]:
-    """Kind of each argument: client data, or a server value."""
+    """The kind of each argument: client data or server value."""
     variables = walk.plan.closed.jaxpr.invars
     returned = {v for v in walk.plan.closed.jaxpr.outvars if v in block.uses}
     names, leaves = _names(traced.in_names), jax.tree.leaves(args)
@@ -195,7 +196,7 @@ def _write_data(folder: Path, inputs: Sequence[dict[str, Any]], leaves: Sequence
 
 
 def client_stages(block: dict[str, Any]) -> list[dict[str, Any]]:
-    """The client stages of a program and of all its loops."""
+    """The client stages in a program and in all its loops."""
     found = []
     for op in block["ops"]:
         inner = [op[name] for name in ("body", "condition") if name in op] + op.get("branches", [])

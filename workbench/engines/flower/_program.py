@@ -20,7 +20,7 @@ from workbench.records import folders_pattern
 
 @dataclasses.dataclass
 class Use:
-    """Readers of a block's input, and its client axis."""
+    """The readers of a block's input, and the input's client axis."""
 
     clients: bool = False
     server: bool = False
@@ -34,7 +34,7 @@ class Use:
 
 
 class Stages:
-    """Functions of a program as bytes, by digest."""
+    """A program's functions as bytes, by digest."""
 
     def __init__(self, platforms: Sequence[str] | None) -> None:
         self.platforms = platforms
@@ -102,7 +102,7 @@ class FlowerBlock:
             return self._constant(number, jax.numpy.asarray(atom.val, dtype_of(atom)))
         if atom in self.uses and reader != "held":
             self.uses[atom].join(Use(**{reader: True}))
-        if atom not in self._numbers:  # rows of a broadcast that are read outside the clients
+        if atom not in self._numbers:  # broadcast rows that are read outside the clients
             step = self.walk.broadcasts[atom]
             self._server_op("broadcast", step.stage, lambda x: bind_here(step.equation, x), (step.inputs, [atom]))
         return self._numbers[atom]
@@ -199,7 +199,7 @@ class FlowerBlock:
     def _body(
         self, flow: ControlFlow, closed: ClosedJaxpr, operands: Sequence[Any], part: str = "", sliced: int = 0
     ) -> dict[str, Any]:
-        """Exports a loop body and marks its operands as read; the last `sliced` are read by slice."""
+        """Exports a loop body and marks its operands as read; the last `sliced` operands are read by slice."""
         walk = self.walk.inner(flow, closed, part)
         block = FlowerBlock(walk, self.stages, self.constants)
         pairs = zip(walk.plan.closed.jaxpr.invars, operands, strict=True)
@@ -220,5 +220,5 @@ def _edge(v: Atom) -> jax.ShapeDtypeStruct:
 
 
 def describe(x: jax.ShapeDtypeStruct | AnyArray) -> dict[str, Any]:
-    """Shape and dtype, for JSON."""
+    """A shape and dtype, for JSON."""
     return {"shape": list(x.shape), "dtype": str(x.dtype)}

@@ -25,11 +25,11 @@ from workbench.errors import EngineError
 Result = TypeVar("Result")
 
 _LOG = logging.getLogger("workbench.engines")
-_PATIENCE_SECONDS = 240.0  # to start a runtime: Ray alone took 15 to 60 s on two busy cores
+_PATIENCE_SECONDS = 240.0  # time limit for starting a runtime; Ray alone took 15 to 60 s on two busy cores
 
 
 class ProcessEndedError(EngineError):
-    """A required process has ended; `process` is its name."""
+    """A required process has exited; `process` is its name."""
 
     def __init__(self, message: str, process: str) -> None:
         super().__init__(message)
@@ -37,7 +37,7 @@ class ProcessEndedError(EngineError):
 
 
 class FlowerProcesses(SupervisedProcesses):
-    """The processes of Flower: all end with `close`, or when this process ends or is killed."""
+    """Flower's processes, which all terminate on `close`, or when this process exits or is killed."""
 
     def __init__(self, folder: Path, env: Mapping[str, str]) -> None:
         super().__init__(folder, env, log=_LOG, system="Flower")
@@ -55,7 +55,7 @@ class FlowerProcesses(SupervisedProcesses):
         `pause` waits between two polls; it may return early when a result is available.
 
         Raises:
-            EngineError: if a process ended in the meantime, or after `seconds`.
+            EngineError: if a process exits in the meantime, or after `seconds`.
         """
         until = time.monotonic() + seconds
         while (found := ready()) is None:
@@ -148,12 +148,12 @@ class Runtime:
         """Returns the replies of the nodes, in request order; see `ask_nodes`.
 
         Raises:
-            NodeFailure: if a node raised, left, or did not answer in `seconds`.
-            EngineError: if the runtime itself has ended.
+            NodeFailure: if a node raises, leaves, or does not answer within `seconds`.
+            EngineError: if the runtime itself has stopped.
         """
         assert self._engine is not None
         self._number += 1
-        with contextlib.suppress(OSError):  # it ended: reported below, with its log
+        with contextlib.suppress(OSError):  # the process has exited; reported below with its log
             self._engine.send((self._number, list(asks), seconds, enough))
         _, found, error = self._receive(self._number, check, seconds + 60)
         if isinstance(found, list):
@@ -198,7 +198,7 @@ class Runtime:
         return f" Last output of its processes: {reported}"
 
     def close(self) -> None:
-        """Ends all processes and removes all files."""
+        """Terminates all processes and removes all files."""
         if self._engine is not None:
             self._engine.close()
         else:
@@ -223,7 +223,7 @@ class FlowerSimulation(Runtime):
 
     def _environment(self) -> dict[str, str]:
         token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
-        return {**super()._environment(), **token}  # only in process environments, never on a command line
+        return {**super()._environment(), **token}  # passed only in process environments, never on a command line
 
     def start(self, check: Callable[[], Any]) -> None:
         """Starts Ray, the worker processes and the nodes."""
@@ -248,7 +248,7 @@ class Deployment(Runtime):
         check: Callable[[], Any],
         enough: tuple[int, float | None] | None = None,
     ) -> list[NodeReply]:
-        """Asks the nodes; notices the end of a SuperNode at once, without Flower's heartbeats."""
+        """Asks the nodes; notices at once when a SuperNode exits, without Flower's heartbeats."""
         try:
             return super().ask(asks, seconds, check, enough)
         except ProcessEndedError as error:
@@ -258,7 +258,7 @@ class Deployment(Runtime):
             raise NodeFailure(int(slot), f"left: {error}") from error
 
     def start(self, check: Callable[[], Any]) -> None:
-        """Starts the SuperLink, the SuperNodes, and the app that talks to the engine."""
+        """Starts the SuperLink, the SuperNodes, and the app that communicates with the engine."""
         self.start_nodes(check)
         project = self.folder / "bridge"
         write_bridge(project)
@@ -286,7 +286,7 @@ class Deployment(Runtime):
             self.processes.start(f"supernode {node}", argv, home)
 
     def _server(self, name: str) -> list[str]:
-        """The command of the SuperLink; only this user can use it, unless `insecure` is set."""
+        """The SuperLink's command; only this user can use the SuperLink, unless `insecure` is set."""
         if self.insecure:
             return [_program(name)]
         return [sys.executable, "-P", _same_user.__file__, name]  # started by path, without importing JAX
@@ -302,7 +302,7 @@ class Deployment(Runtime):
 
 
 def free_port() -> int:
-    """Finds a free port of the loopback interface."""
+    """Finds a free port on the loopback interface."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return server.getsockname()[1]
 
@@ -325,10 +325,10 @@ def check_port(port: int) -> None:
 
 
 def check_users() -> None:
-    """Checks that a SuperLink can reject other users of this machine.
+    """Checks that a SuperLink can reject this machine's other users.
 
     Raises:
-        EngineError: if this system cannot determine the user of a connection.
+        EngineError: if this system cannot determine which user opened a connection.
     """
     if _same_user.can_identify_users():
         return
@@ -350,7 +350,7 @@ def _answers(port: int) -> bool:
 
 
 def _program(name: str) -> str:
-    """A command of Flower in this Python environment."""
+    """A Flower command in this Python environment."""
     beside = Path(sys.executable).parent / name
     return str(beside) if beside.exists() else shutil.which(name) or name
 

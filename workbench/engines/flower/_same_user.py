@@ -1,8 +1,8 @@
 """Starts a Flower program for one user only: `python -m … flower-superlink ARGUMENTS`.
 
 Without accounts, Flower lets anyone who reaches the port submit an app, which then runs as the user who started the
-SuperLink. On the loopback interface the kernel knows the user of every connection; this module looks it up for each
-request.
+SuperLink. On the loopback interface, the kernel knows which user opened a connection; this module looks up the user for
+each request.
 """
 
 # pyright: reportMissingImports=false
@@ -21,7 +21,7 @@ _ESTABLISHED = "01"
 
 
 def can_identify_users() -> bool:
-    """Returns whether this system reports the user of a loopback connection."""
+    """Returns whether this system reports which user opened a loopback connection."""
     return Path("/proc/net/tcp").is_file()
 
 
@@ -66,7 +66,7 @@ def only_same_user(app: ASGI, read_table: Callable[[], str] = Path("/proc/net/tc
 
 
 def main() -> None:
-    """Runs the program in the first argument, and guards all its servers."""
+    """Runs the program named by the first argument, and guards all its servers."""
     import uvicorn
 
     load = uvicorn.Config.load

@@ -11,13 +11,14 @@ from typing import Any
 from workbench._processes import close_folder_of_ray
 
 _TRY_SECONDS = 90.0  # until Ray runs its first task: 5 to 30 s on two busy cores
-_LEAST_RAYLET_SECONDS = 40.0  # until its raylet appears; Ray's default of 30 s is too short on a busy machine
+_LEAST_RAYLET_SECONDS = 40.0  # until Ray's raylet appears; Ray's default of 30 s is too short on a busy machine
 
 
 def main() -> None:
-    """Runs until the ServerApp ends; its one argument has nodes, workers, Ray options, timeout."""
+    """Runs until the ServerApp exits; its one argument contains nodes, workers, Ray options and timeout."""
     nodes, workers, ray_options, patience = json.loads(sys.argv[1])
-    # A third of the timeout: `ray.init` waits this long for a raylet, even if it has ended, before the next try.
+    # A third of the timeout: `ray.init` waits this long for a raylet, even if the raylet has exited, before the next
+    # try.
     os.environ.setdefault("RAY_raylet_start_wait_time_s", str(int(max(patience / 3, _LEAST_RAYLET_SECONDS))))
     from flwr.simulation import run_simulation
 
@@ -37,7 +38,8 @@ def main() -> None:
 def start_ray(options: dict[str, Any], patience: float) -> None:
     """Starts Ray, and restarts it if it does not answer; Flower uses the running Ray.
 
-    A raylet of Ray 2.55 ends when one of its helpers takes more than 15 seconds to start; the driver is not notified.
+    A Ray 2.55 raylet exits if one of its helper processes takes more than 15 seconds to start; the driver is not
+    notified.
     """
     import ray
 

@@ -1,4 +1,4 @@
-"""The Apache Spark engine: each pass is a few coarse-grained jobs; this process runs the rounds."""
+"""The Apache Spark engine, which runs each pass as a few coarse-grained jobs and the rounds in this process."""
 
 # pyright: reportMissingImports=false
 
@@ -44,9 +44,10 @@ Result = TypeVar("Result")
 
 _MERGE_NAMES: dict[Any, str] = {jnp.add: "add", jnp.maximum: "maximum", jnp.minimum: "minimum"}
 _ON_THIS_MACHINE = r"local(\[|-cluster|$)"  # masters whose executors share the driver's file system
-_MOST_MADE_BYTES = 8 * 2**20  # rows made by the server are sent with its values up to this size
-_MOST_INLINE_BYTES = 2**20  # sent in a job's function, once per executor; larger: a broadcast
-_MOST_CELL_BYTES = 2**31 - 1  # of a batch of rows, which is one JVM array
+_MOST_MADE_BYTES = 8 * 2**20  # up to this size, rows made by the server are sent with the server's values
+# up to this size, values are sent in a job's function, once per executor; larger values are broadcast
+_MOST_INLINE_BYTES = 2**20
+_MOST_CELL_BYTES = 2**31 - 1  # size limit of a batch of rows, which is one JVM array
 _NUMPY_TYPES = {
     **{"boolean": "bool", "tinyint": "int8", "smallint": "int16", "int": "int32", "bigint": "int64"},
     **{"float": "float32", "double": "float64"},
@@ -57,41 +58,42 @@ class Spark(Engine):
     """Computes each pass over the clients as coarse-grained Apache Spark jobs (extra `spark`, and Java 17 or later).
 
     Each row of a DataFrame is a batch of clients, computed by `mapInArrow`. The server's values and the stage (as
-    StableHLO) are broadcast variables, or part of the job up to 1 MiB. Partial results are merged within each
-    partition, then in groups (about the square root of the number of partitions), then in this process; `reduce_by_key`
-    shuffles by key. Rows that a pass keeps for the clients, such as client state, are checkpointed to Parquet in
-    `folder` and read by the next pass. They reach this process only when the server or the caller reads them. Executors
-    cache arguments from the second pass on, and compile a stage once per Python process. A task that is computed again,
-    because its executor was lost or slow, gives the same bytes. Workers must be able to import `workbench`.
+    StableHLO) are sent as part of the job up to 1 MiB, or else as broadcast variables. Partial results are merged
+    within each partition, then in groups (about the square root of the number of partitions), then in this process;
+    `reduce_by_key` shuffles by key. Rows that a pass keeps for the clients, such as client state, are checkpointed to
+    Parquet in `folder` and read by the next pass. They reach this process only when the server or the caller reads
+    them. Executors cache arguments from the second pass on, and compile a stage once per Python process. A task that is
+    computed again, because its executor was lost or slow, returns the same bytes. Workers must be able to import
+    `workbench`.
 
-    A session that the engine starts listens on the loopback interface only. It ends with `close()`, with the `with`
-    block, or when this process ends or is killed.
+    A session that the engine starts listens on the loopback interface only. The session stops on `close()`, at the end
+    of the `with` block, or when this process exits or is killed.
 
     Args (of the constructor):
-        session: An existing `SparkSession`, or the master of a session that the first run starts: "local[2]", or
+        session: An existing `SparkSession`, or the master for a session that the first run starts: "local[2]", or
             "local-cluster[2,1,1024]" for executors in separate processes.
-        conf: Spark settings of a session that the engine starts, such as {"spark.driver.memory": "4g"}, or "spark.jars"
-            for JARs of a table format.
-        clients_per_batch: Clients that are computed together, in one row of the DataFrame.
-        check_nan: End the run at the first NaN that a batch returns.
+        conf: Spark settings for a session that the engine starts, such as {"spark.driver.memory": "4g"}, or
+            "spark.jars" for a table format's JARs.
+        clients_per_batch: Number of clients that are computed together, in one row of the DataFrame.
+        check_nan: Stop the run at the first NaN that a batch returns.
         folder: Folder for checkpointed rows and clients of a `ClientReader`: a path that all executors can access, or
             an fsspec address such as "s3://bucket/tmp" (extra `storage`). Default: a temporary folder.
         read_from: A Parquet path or address, or a DataFrame (such as a Delta table), with a row for each client. The
-            column "client" has its id (str or int). Each leaf of its data has a column with the leaf's name ("x" in a
-            dictionary, "c0" and so on by position in a tuple), as a number, as nested or flat lists, or as bytes. Pass
-            the corresponding argument of `run` as shapes, a pytree of `jax.ShapeDtypeStruct((clients, ...), dtype)`.
-            The executors read the table once per run.
+            column "client" contains the client's id (str or int). Each leaf of the client's data has a column with the
+            leaf's name ("x" in a dictionary, "c0" and so on by position in a tuple), whose cells are numbers, nested or
+            flat lists, or bytes. Pass the corresponding argument of `run` as shapes, a pytree of
+            `jax.ShapeDtypeStruct((clients, ...), dtype)`. The executors read the table once per run.
         write_to: A path or address where each client's row of every result is written as Parquet, or a function that
             receives the rows as a DataFrame with columns "client", "out[0]" and so on.
-        timeout_seconds: End the run when one pass takes longer than this. Default: wait as long as Spark runs.
+        timeout_seconds: Stop the run if one pass takes longer than this. Default: wait as long as Spark runs.
         quorum: As in `Executor`: continue with the clients that answered, once they reach the quorum. In the first pass
             of a round, every batch is a task and answers with a file in `folder`.
         deadline_seconds: As in `Executor`: wait this time for all clients.
 
     Raises:
         MissingDependencyError: if PySpark, PyArrow or Java is not installed.
-        ProgramError: if an argument of the constructor has a wrong type.
-        EngineError: for a session of Spark Connect, which has no broadcast variables.
+        ProgramError: if a constructor argument has a wrong type.
+        EngineError: for a Spark Connect session, which has no broadcast variables.
 
     References:
         BigDL: J. Dai et al., "BigDL: A Distributed Deep Learning Framework for Big Data", SoCC 2019.
@@ -137,7 +139,7 @@ class Spark(Engine):
         self.close()
 
     def close(self) -> None:
-        """Ends the session and its JVM if the engine started them; the next run restarts them."""
+        """Stops the session and its JVM if the engine started them; the next run restarts them."""
         started, self._started = self._started, None
         if started is not None:
             _session.stop(started)
@@ -165,7 +167,7 @@ class Spark(Engine):
         """Packs the clients of a Spark table once, for all runs of this engine in the `with` block.
 
         Args:
-            clients: The result of `clients_from` for a DataFrame of this engine's session.
+            clients: The result of `clients_from` for a DataFrame in this engine's session.
 
         Raises:
             ProgramError: if `clients` does not read a Spark table.
@@ -190,15 +192,15 @@ class Spark(Engine):
     ) -> Foreign:
         """Adds a column with `fn(*values, row)` for each row of a table.
 
-        The executors compute the rows in batches of one size, when the result is used. Each Python worker compiles `fn`
-        once.
+        The executors compute the rows in batches of fixed size, when the result is used. Each Python worker compiles
+        `fn` once.
 
         Args:
             frame: A Spark DataFrame.
             fn: Function of the values and one row, which returns one array.
             *values: Pytrees of arrays, such as the weights of a model.
-            columns: Column with numbers, or with lists of numbers of the same length in every row. `fn` gets one column
-                as an array, and several columns as a dictionary.
+            columns: Column with numbers, or with lists of numbers whose length is the same in every row. `fn` receives
+                a single column as an array, and several columns as a dictionary.
             out: Name of the new column: a number, or a flat list of numbers, for each row.
             rows_per_batch: Rows that a worker computes together.
 
@@ -206,8 +208,8 @@ class Spark(Engine):
             The DataFrame with the new column.
 
         Raises:
-            ProgramError: if the table has no rows, a column is missing or has no numbers, `out` is a column, or `fn`
-                does not return one array of numbers.
+            ProgramError: if the table has no rows, a column is missing or has no numbers, `out` is already a column, or
+                `fn` does not return one array of numbers.
             EngineError: if `fn` calls back into Python.
         """
         from workbench.engines.spark._worker import Inline, Predict, shapes_of
@@ -243,7 +245,7 @@ class Spark(Engine):
         return frame.mapInArrow(work, schema)
 
     def _opened(self) -> Foreign:
-        """Makes a session with separate settings from the user's session."""
+        """Makes a session whose settings are separate from those of the user's session."""
         if isinstance(self.session, str):
             if self._started is not None and not _session.alive(self._started):
                 self.close()
@@ -258,7 +260,7 @@ class Spark(Engine):
         for name, value in {
             "spark.sql.adaptive.enabled": "false",  # Spark would combine batches by bytes, not by work
             "spark.sql.autoBroadcastJoinThreshold": "-1",
-            "spark.sql.execution.arrow.maxRecordsPerBatch": "8",  # a row is a batch of clients, so it has megabytes
+            "spark.sql.execution.arrow.maxRecordsPerBatch": "8",  # a row is a batch of clients, so it takes megabytes
             "spark.sql.parquet.columnarReaderBatchSize": "8",
             "spark.sql.inMemoryColumnarStorage.batchSize": "8",
             "spark.sql.inMemoryColumnarStorage.compressed": "false",
@@ -291,7 +293,7 @@ class Spark(Engine):
 
 @dataclasses.dataclass
 class _State:
-    """Rows that a pass kept for the clients: a checkpointed table, and its columns."""
+    """Rows that a pass kept for the clients, as a checkpointed table and its columns."""
 
     path: Path
     frame: Foreign
@@ -325,7 +327,7 @@ class _Jobs:
 
     def forget(self) -> None:
         """Removes all cached data of this run from Spark."""
-        with contextlib.suppress(Exception):  # the JVM may have ended
+        with contextlib.suppress(Exception):  # the JVM may have exited
             for frame, _ in self._frames.values():
                 if frame.is_cached:
                     frame.unpersist()
@@ -336,7 +338,7 @@ class _Jobs:
         """Checks that every executor can access the folder of this run.
 
         Raises:
-            EngineError: if an executor cannot; it names the hosts.
+            EngineError: if an executor cannot, naming the hosts.
         """
         if self._folder_is_shared or re.match(_ON_THIS_MACHINE, str(self.context.master)):
             return
@@ -360,7 +362,7 @@ class _Jobs:
         self._folder_is_shared = True
 
     def compute(self, work: Pass) -> None:
-        """Runs one pass: its table, its jobs, and their results."""
+        """Runs one pass: makes its table, runs its jobs, and reads their results."""
         size = min(self.engine.clients_per_batch, work.clients)
         digest, stage = work.exported(size, None)
         started = time.perf_counter()
@@ -380,7 +382,7 @@ class _Jobs:
         compute = self._computed_apart if work.undecided else self._computed
         try:
             with self._errors_reported(work), warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # PySpark 4.3 warns about pandas 3, which no plan uses
+                warnings.simplefilter("ignore")  # PySpark 4.3 warns about pandas 3, although no plan uses pandas
                 table = compute(work, named, spec, frame, server, path)
         finally:
             with contextlib.suppress(Exception):
@@ -394,13 +396,13 @@ class _Jobs:
             remove_tree(path)
 
     def _here(self, work: Pass, named: Sequence[Batch], size: int) -> list[Batch]:
-        """Batches of the clients that take part in the round."""
+        """Returns the batches of the clients that take part in the round."""
         return [batch for batch in named if not work.is_out(batch, size)]
 
     def _computed(
         self, work: Pass, named: Sequence[Batch], spec: Foreign, frame: Foreign, server: Foreign, path: Path | None
     ) -> Foreign:
-        """Computes the answers of all batches; kept rows are stored in a folder of the path."""
+        """Computes the answers of all batches; kept rows are stored in a folder below the path."""
         from workbench.engines.spark._worker import Compute, Merge, column_names, schema_of
 
         computed = frame.mapInArrow(Compute(spec, self._stages[spec.digest], server), schema_of(spec.kept))
@@ -419,7 +421,7 @@ class _Jobs:
     def _computed_apart(
         self, work: Pass, named: Sequence[Batch], spec: Foreign, frame: Foreign, server: Foreign, path: Path | None
     ) -> Foreign:
-        """Collects answers, as files in a folder of the path, until the round continues."""
+        """Collects answers, as files in a folder below the path, until the round continues."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -477,7 +479,7 @@ class _Jobs:
     def _of_files(self, files: Sequence[str], schema: Foreign = None) -> Foreign:
         """Reads Parquet files as a frame.
 
-        In file systems that Spark supports only with JARs, the workers read them.
+        If Spark supports the file system only with extra JARs, the workers read the files.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -494,7 +496,7 @@ class _Jobs:
         return names.mapInArrow(ReadFiles(), schema)
 
     def _sent_once(self, data: bytes) -> Foreign:
-        """Sends bytes to each executor once: inline if small, where a broadcast variable costs more."""
+        """Sends bytes to each executor once: inline if they are small, because a broadcast variable would cost more."""
         from workbench.engines.spark._worker import Inline
 
         return Inline(data) if len(data) <= _MOST_INLINE_BYTES else self.context.broadcast(data)
@@ -566,7 +568,7 @@ class _Jobs:
         for other in frames[1:]:
             whole = whole.join(other, "batch")
         if len(frames) > 1:
-            whole = whole.sortWithinPartitions("batch")  # rounding must not depend on completion order
+            whole = whole.sortWithinPartitions("batch")  # rounding must not depend on the order of completion
         ids = clients.ids if clients is not None else None
         batches_ = named if named is not None and ids is None else _named(work.clients, size, ids)
         return whole, batches_, sources, made, checks
@@ -577,7 +579,7 @@ class _Jobs:
         return id(x) not in self._given and id(x.base) not in self._given
 
     def _sent(self, arrays: Sequence[Any], work: Pass, size: int) -> tuple[Any, list[Batch]]:
-        """Writes arrays or clients of a reader to a table of batches."""
+        """Writes arrays, or a reader's clients, to a table of batches."""
         if any(isinstance(x, ReadRows) for x in arrays):
             return self._read_into_files(arrays, work, size)
         key = (work.clients, size, *((x.__array_interface__["data"], x.shape, x.strides) for x in arrays))
@@ -585,7 +587,7 @@ class _Jobs:
         if key in self._frames:
             frame, _ = self._frames[key]
             if not frame.is_cached:
-                frame.persist()  # read by a second pass: the executors cache it from now on
+                frame.persist()  # read by a second pass, so the executors cache it from now on
             return frame, named
         records = [_record(batch) for batch in work.batches(size, arrays)]
         frame = self._frame(records)
@@ -626,7 +628,7 @@ class _Jobs:
     def _guarded(
         self, work: Pass, named: Sequence[Batch], job: Callable[[], Result], look: Callable[[], None] = lambda: None
     ) -> Result:
-        """Waits for a job; checks ten times a second for cancellation, and cancels the job."""
+        """Waits for a job; checks ten times a second whether the run was cancelled, and then cancels the job."""
         watched = work.watched(self.engine.name, self.engine.timeout_seconds)
 
         def check() -> None:
@@ -639,7 +641,7 @@ class _Jobs:
 
     @contextlib.contextmanager
     def _errors_reported(self, work: Pass, named: Sequence[Batch] = ()) -> Iterator[None]:
-        """Converts errors of Spark to errors that name the stage, and the clients if a worker named its batch."""
+        """Converts Spark errors to errors that name the stage, and the clients if a worker named its batch."""
         try:
             yield
         except (EngineError, _Enough):
@@ -776,7 +778,7 @@ class _Jobs:
 
         Raises:
             ProgramError: unless exactly one argument is given as shapes.
-            EngineError: if the table cannot be read, or has other clients than the program.
+            EngineError: if the table cannot be read, or if its clients differ from the program's.
         """
         position = argument_of_source("Spark", "table", args)
         reader = self._read(source, args[position])
@@ -845,7 +847,7 @@ class _Jobs:
         return _Clients(packed, ids, struct, size)
 
     def _parquet(self, path: str) -> Foreign:
-        """Lists the files of a folder; refuses Delta tables, whose folders contain all versions."""
+        """Lists the files in a folder; rejects Delta tables, whose folders contain all versions."""
         known = self._hadoop_of(path)
         log = known and self.context._jvm.org.apache.hadoop.fs.Path(path, "_delta_log")
         if known.exists(log) if known else (place(path) / "_delta_log").exists():
@@ -862,7 +864,7 @@ class _Jobs:
         return self._of_files(files or [path])
 
     def _hadoop_of(self, path: str) -> Foreign:
-        """Hadoop's file system of an address; None without its JAR (fsspec may support it)."""
+        """Hadoop's file system for an address; None if its JAR is missing (fsspec may support the address)."""
         try:
             return self.context._jvm.org.apache.hadoop.fs.Path(path).getFileSystem(
                 self.context._jsc.hadoopConfiguration()
@@ -873,7 +875,7 @@ class _Jobs:
             return None
 
     def write(self, ids: Sequence[Any], rows: Mapping[str, np.ndarray], target: Foreign) -> None:
-        """Gives every client's rows to a table."""
+        """Writes every client's rows to a table."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -894,7 +896,7 @@ class _Jobs:
 
 
 class _Enough(Exception):
-    """The round continues; the text is the reason for leaving out other clients."""
+    """Raised to continue the round; the text is the reason for leaving out the remaining clients."""
 
 
 class _Clients(ClientReader):
@@ -941,7 +943,7 @@ def table_of_examples(
     """Reads clients from a Spark table of examples; executors group, order and pad them.
 
     Raises:
-        ProgramError: if the table has no rows, or a column has other types.
+        ProgramError: if the table has no rows, or if a column has an unsupported type.
     """
     from pyspark.sql import functions
 
@@ -1013,7 +1015,7 @@ def _check_answers(work: Pass, named: Sequence[Batch], table: Foreign) -> None:
     """Checks that every batch has answered exactly once.
 
     Raises:
-        EngineError: if not; it names clients of the first such batches.
+        EngineError: if not, naming clients of the first such batches.
     """
     from workbench.engines.spark._worker import REPLY
 
@@ -1033,7 +1035,7 @@ def _check_answers(work: Pass, named: Sequence[Batch], table: Foreign) -> None:
 
 
 def _check_kept(table: Foreign, columns: Sequence[str], written: list[int], rows: RemoteRows) -> None:
-    """Checks that all kept rows of a pass were read back once and unchanged.
+    """Checks that all kept rows of a pass were read back exactly once and unchanged.
 
     Raises:
         EngineError: if not.
@@ -1054,7 +1056,7 @@ def _check_kept(table: Foreign, columns: Sequence[str], written: list[int], rows
 
 
 def _check_packed(table: Foreign, ids: Sequence[Any], size: int) -> None:
-    """Checks that the frame returned the same clients for their data as for their ids.
+    """Checks that reading the data from the frame returned the same clients as reading the ids.
 
     Raises:
         EngineError: if clients are missing or duplicated.
@@ -1078,7 +1080,7 @@ def _check_packed(table: Foreign, ids: Sequence[Any], size: int) -> None:
 
 
 def _in_group(context: Foreign, what: str, job: Callable[[], Result], check: Callable[[], None]) -> Result:
-    """Runs a job in a thread; cancels it whenever waiting ends early."""
+    """Runs a job in a thread; cancels the job whenever waiting ends early."""
     from pyspark import InheritableThread
 
     group, done = f"workbench-{uuid.uuid4().hex}", threading.Event()

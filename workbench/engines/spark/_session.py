@@ -1,4 +1,4 @@
-"""Spark sessions that the engine starts: on the loopback interface, without leftover JVMs."""
+"""Spark sessions that the engine starts, on the loopback interface and without leftover JVMs."""
 
 # pyright: reportMissingImports=false, reportAttributeAccessIssue=false
 
@@ -81,7 +81,7 @@ _lock = threading.RLock()
 
 
 def start(master: str, conf: Mapping[str, str]) -> Started:
-    """Returns a session of the given master; engines with equal settings share it.
+    """Returns a session for the given master; engines with the same settings share the session.
 
     Raises:
         EngineError: if another session runs in this process, or the JVM does not start.
@@ -105,7 +105,7 @@ def start(master: str, conf: Mapping[str, str]) -> Started:
 
 
 def stop(started: Started) -> None:
-    """Ends the session and its JVM when no engine uses it any more."""
+    """Stops the session and its JVM when no engine uses the session any more."""
     with _lock:
         started.users -= 1
         if started.users == 0:
@@ -113,7 +113,7 @@ def stop(started: Started) -> None:
 
 
 def alive(started: Started) -> bool:
-    """Returns whether the JVM of the session is running."""
+    """Returns whether the session's JVM is running."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway
@@ -140,13 +140,13 @@ def _start(master: str, conf: Mapping[str, str]) -> Started:
     launch = SparkConf(loadDefaults=False)
     launch.set("spark.driver.memory", "1g")
     for name, value in conf.items():
-        if name.startswith(("spark.driver.", "spark.jars")):  # options that a JVM takes only at its start
+        if name.startswith(("spark.driver.", "spark.jars")):  # options that a JVM accepts only at startup
             launch.set(name, value)
     settings = {**_settings(master, folder, here=here), **conf}
     sigint = signal.getsignal(signal.SIGINT)
     try:
         with _environment(here), log.open("wb") as output, warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # PySpark 4.3 warns about pandas 3, which no plan uses
+            warnings.simplefilter("ignore")  # PySpark 4.3 warns about pandas 3, although no plan uses pandas
             gateway = launch_gateway(launch, {"stdout": output, "stderr": output})
             spark_conf = SparkConf(loadDefaults=False).setMaster(master).setAppName("workbench")
             for name, value in settings.items():  # set after the launch, so that no secret is on a command line
@@ -174,7 +174,7 @@ def _start(master: str, conf: Mapping[str, str]) -> Started:
 
 
 def _settings(master: str, folder: Path, *, here: bool) -> dict[str, str]:
-    """Default settings of a session; settings of the user take precedence."""
+    """Default settings of a session; the user's settings take precedence."""
     found = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -200,8 +200,8 @@ def _settings(master: str, folder: Path, *, here: bool) -> dict[str, str]:
 
 @contextlib.contextmanager
 def _environment(here: bool) -> Iterator[None]:
-    """Environment of the JVM: this Python for the workers, and only the loopback interface."""
-    # Spark's scripts use another Python variable: they do not find an environment that is not activated.
+    """The JVM's environment: this Python for the workers, and only the loopback interface."""
+    # Spark's scripts use a different Python variable, so they do not find an environment that is not activated.
     wanted = {"PYSPARK_PYTHON": sys.executable, "PYSPARK_DRIVER_PYTHON": sys.executable}
     if here:
         wanted["SPARK_LOCAL_IP"] = "127.0.0.1"
@@ -222,7 +222,7 @@ def _end(started: Started) -> None:
     process = _process()
     work = _work_folder(started)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # hides warnings that an ended JVM could not be stopped
+        warnings.simplefilter("ignore")  # hides warnings that a JVM that had already exited could not be stopped
         stopping = threading.Thread(target=_stop_quietly, args=(started.session,), daemon=True)
         if process is None or process.poll() is None:
             stopping.start()
@@ -248,7 +248,7 @@ def _work_folder(started: Started) -> Path | None:
 
 
 def _stop_quietly(session: object) -> None:
-    with contextlib.suppress(Exception):  # the JVM may have ended
+    with contextlib.suppress(Exception):  # the JVM may have exited
         session.stop()
 
 
@@ -259,7 +259,7 @@ def _process() -> Foreign:
 
 
 def _end_jvm() -> None:
-    """Ends the JVM: `SparkSession.stop` keeps it running until this process ends."""
+    """Terminates the JVM, which `SparkSession.stop` would keep running until this process exits."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
@@ -275,7 +275,7 @@ def _end_jvm() -> None:
     if process is None:
         return
     with contextlib.suppress(OSError):
-        process.stdin.close()  # the JVM ends when its stdin closes
+        process.stdin.close()  # the JVM exits when its stdin closes
     try:
         process.wait(timeout=20)
     except subprocess.TimeoutExpired:

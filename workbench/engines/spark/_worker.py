@@ -1,4 +1,4 @@
-"""Work of a Spark executor: computes batches of clients from Arrow, and merges results.
+"""Code that runs on Spark executors: computes batches of clients from Arrow data, and merges results.
 
 Only the few objects that Spark sends with a job are pickled. All values are bytes of arrays, with shapes and dtypes in
 the `Spec`.
@@ -26,7 +26,7 @@ from workbench.engines._remote import Task, run_task, token
 from workbench.engines._run_recorder import find_nan
 
 MERGES = {"add": np.add, "maximum": np.maximum, "minimum": np.minimum}
-REPLY, PARTIAL, KEYED = 0, 1, 2  # kind of a row: the reply of one batch, results of a partition, results of one key
+REPLY, PARTIAL, KEYED = 0, 1, 2  # kind of a row: one batch's reply, a partition's results, or one key's results
 
 COUNTS = ("answers", "tokens", "keyed", "keyed_tokens")
 """Counts in a row of partial results: batches, rows by key, and the sums of their tokens. Merging adds them."""
@@ -48,16 +48,16 @@ class SparkPass:
 
     digest: str
     size: int  # slots of a batch
-    sources: tuple[str, ...]  # per row argument the table column, or "" for rows sent with the server's values
+    sources: tuple[str, ...]  # for each row argument, the table column, or "" for rows sent with the server's values
     checks: tuple[tuple[str, tuple[str, ...]], ...]  # columns with checksums of other columns
     rows: Shapes  # of a batch
-    made: Shapes  # rows of all clients that the server made
+    made: Shapes  # all clients' rows, made by the server
     shared: Shapes
     partial: Shapes
     kept: int
     merges: tuple[str, ...]
-    keyed: tuple[int, ...]  # per partial result the axis of its keys, -1 without keys
-    groups: int  # partitions of the second level, 0 for none
+    keyed: tuple[int, ...]  # for each partial result, the axis of its keys; -1 without keys
+    groups: int  # number of partitions in the second level; 0 for none
     check_nan: bool
 
 
@@ -87,7 +87,7 @@ def encode(arrays: Sequence[Any]) -> bytes:
 
 
 def decode(data: bytes, shapes: Shapes) -> list[np.ndarray]:
-    """The arrays of `encode`, without a copy."""
+    """Decodes the arrays that `encode` concatenated, without a copy."""
     arrays, offset = [], 0
     for name, shape in shapes:
         dtype = np.dtype(name)
@@ -112,8 +112,8 @@ def column_names() -> list[str]:
 class Compute:
     """Computes the batches of a partition and merges their partial results (first tree level).
 
-    The output has one row per batch with its worker and the kept client rows, one row with the partition's partial
-    results, and one row per key that occurs.
+    The output has one row per batch, with the batch's worker and kept client rows; one row with the partition's partial
+    results; and one row per key that occurs.
     """
 
     def __init__(self, spec: SparkPass, stage: Foreign, server: Foreign) -> None:
@@ -224,7 +224,7 @@ class Compute:
 
 
 class ComputeApart(Compute):
-    """Computes the batches of one partition; each batch writes its reply file when it is done."""
+    """Computes the batches of one partition; each batch writes a reply file when it is done."""
 
     def __init__(self, spec: SparkPass, stage: Foreign, server: Foreign, folder: str) -> None:
         super().__init__(spec, stage, server)
@@ -256,7 +256,7 @@ def _as_batch(rows: Sequence[Sequence[Any]], spec: SparkPass) -> pa.RecordBatch:
 
 
 class Merge:
-    """Merges sorted partial results of some partitions (second tree level)."""
+    """Merges the sorted partial results of a group of partitions (second tree level)."""
 
     def __init__(self, spec: SparkPass) -> None:
         self.spec = spec
@@ -287,7 +287,7 @@ class Merge:
 
 
 def read_partial(record: Foreign, slot: int, shapes: Shapes) -> tuple[list[np.ndarray], list[int]]:
-    """Reads and checks the partial results of a row, and its counts.
+    """Reads and checks the partial results in a row, and the row's counts.
 
     Raises:
         ValueError: if the payload has changed.
@@ -310,7 +310,7 @@ def _with_payload(row: pa.RecordBatch, total: Sequence[Any], counts: Sequence[in
 
 
 def merges_of(spec: SparkPass, kind: int, number: int) -> tuple[Sequence[str], Shapes]:
-    """Merge operations and shapes of the arrays of a row."""
+    """Merge operations and shapes for the arrays in a row."""
     if kind == KEYED:
         (name, shape), axis = spec.partial[number], spec.keyed[number]
         return [spec.merges[number]], ((name, (*shape[:axis], *shape[axis + 1 :])),)
@@ -319,12 +319,12 @@ def merges_of(spec: SparkPass, kind: int, number: int) -> tuple[Sequence[str], S
 
 
 def merge(names: Sequence[str], a: Sequence[Any], b: Sequence[Any]) -> list[np.ndarray]:
-    """Merges two lists of partial results, each in the dtype of its reduction."""
+    """Merges two lists of partial results, each in its reduction's dtype."""
     return [np.asarray(MERGES[name](x, y)) for name, x, y in zip(names, a, b, strict=True)]
 
 
 class See:
-    """Reads a file of the driver, to find executors with another file system."""
+    """Reads a file that the driver wrote, to find executors with a different file system."""
 
     def __init__(self, path: str, text: str) -> None:
         self.path, self.text = path, text
@@ -344,7 +344,7 @@ class See:
 
 
 class WriteFiles:
-    """Writes each partition as one Parquet file of a folder in any file system."""
+    """Writes each partition as one Parquet file in a folder of any file system."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -362,7 +362,7 @@ class WriteFiles:
 
 
 class ReadFiles:
-    """Reads Parquet files by their names in any file system."""
+    """Reads Parquet files by name, from any file system."""
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Computes one partition, for `mapInArrow`."""
@@ -398,7 +398,7 @@ class GroupExamples:
 
 
 class Pack:
-    """Clients of a table, one per row and sorted, as batches of bytes."""
+    """Converts a table of clients, one per row and sorted, to batches of bytes."""
 
     def __init__(self, columns: Sequence[str], leaves: Shapes, size: int) -> None:
         self.columns, self.leaves, self.size = tuple(columns), leaves, size
@@ -465,7 +465,7 @@ def read_column(column: Foreign, name: str, shape: tuple[str, tuple[int, ...]]) 
     """Reads the numbers of a column, `[rows, ...]`, padded with zeros to a shape.
 
     Raises:
-        ValueError: if a value is missing, or a list has another length.
+        ValueError: if a value is missing, or if a list has a different length.
     """
     filled = np.zeros(shape[1], shape[0])
     numbers, missing = column, column.null_count
@@ -480,7 +480,7 @@ def read_column(column: Foreign, name: str, shape: tuple[str, tuple[int, ...]]) 
 
 
 def _numbers(cell: Foreign) -> np.ndarray:
-    """Reads the numbers of a cell from Arrow's buffer; empty if lists are uneven or have nulls."""
+    """Reads a cell's numbers from Arrow's buffer; empty if its lists have unequal lengths or contain nulls."""
     if not pa.types.is_nested(cell.type):
         return np.asarray([] if not cell.is_valid else [cell.as_py()], dtype=None if cell.is_valid else object)
     values = cell.values
@@ -497,7 +497,7 @@ def read_cell(cell: Foreign, name: str, shape: tuple[str, tuple[int, ...]], clie
     """Reads one client's array from a cell: nested or flat lists, a number, or bytes.
 
     Raises:
-        ValueError: if the cell has another number of values.
+        ValueError: if the cell has a different number of values.
     """
     dtype, count = np.dtype(shape[0]), int(np.prod(shape[1], dtype=np.int64))
     if pa.types.is_binary(cell.type) or pa.types.is_large_binary(cell.type):

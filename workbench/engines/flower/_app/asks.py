@@ -13,7 +13,7 @@ NAME: str = __name__.split(".")[-2]
 class NodeFailure(RuntimeError):
     """A node raised, left, or did not answer; `slot` is its number among the nodes of the run.
 
-    `worker_lost`: its process ended, or is still computing an abandoned request.
+    `worker_lost`: its process has exited, or is still computing an abandoned request.
     """
 
     def __init__(self, slot: int, what: str, *, worker_lost: bool = False) -> None:
@@ -26,8 +26,8 @@ class Ask:
     """Request to one node: a stage by its bytes or digest, the source of each row, and the values to keep.
 
     A row is "own:<input>" (the node's data), "held:<name>" (kept at the node by an earlier stage) or "sent:<i>"
-    (`sent[i]`); `shared` are the indices of the server's values in `sent`. With `fetch` the node returns the named
-    rows.
+    (`sent[i]`); `shared` contains the indices of the server's values in `sent`. With `fetch`, the node returns the
+    named rows.
     """
 
     digest: str = ""

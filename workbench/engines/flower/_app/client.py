@@ -34,7 +34,7 @@ def _answer(content: RecordDict, context: Context) -> tuple[list[np.ndarray], di
     ask, sent = content["ask"], content["sent"]
     if not ask["digest"] and not ask["fetch"]:
         return [], {"error": "", "partition": int(context.node_config["partition-id"])}
-    # Flower's deployment starts a process per message; a node that only reports its partition needs no JAX.
+    # Flower's deployment starts a process per message; a node that only reports its partition does not need JAX.
     from .stages import as_plain, as_typed, load_stage, stage_bytes
 
     held = _held(context)

@@ -1,4 +1,4 @@
-"""Data of a node's clients. In an exported project, replace `column` by a reader of your data."""
+"""Reads the data of a node's clients. In an exported project, replace `column` with a reader for your data."""
 
 import os
 from pathlib import Path
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 def column(context: "Context", name: str) -> np.ndarray:
     """Reads one input of the program at this node, `[clients of the node, ...]`.
 
-    The folder is `data` of the node's configuration. Without it, the folder is the partition's subfolder of `data` in
-    the run's configuration, or of the environment variable WORKBENCH_FLOWER_DATA.
+    The folder is `data` in the node's configuration. If that is missing, the folder is the partition's subfolder in
+    `data` of the run's configuration, or in the folder named by the environment variable WORKBENCH_FLOWER_DATA.
     """
     if own := context.node_config.get("data"):
         folder = Path(str(own))

@@ -13,10 +13,10 @@ from .stages import as_plain
 
 
 def find_nodes(grid: Grid, count: int, timeout_seconds: float) -> list[int]:
-    """Asks nodes for their partitions; returns node ids of partitions 0 to `count - 1`.
+    """Asks nodes for their partitions; returns the node ids of partitions 0 to `count - 1`.
 
     Raises:
-        RuntimeError: if fewer nodes connect in time, or if two nodes have the same partition.
+        RuntimeError: if too few nodes connect in time, or if two nodes have the same partition.
     """
     ended = time.monotonic() + timeout_seconds
     while len(found := list(grid.get_node_ids())) < count:
@@ -53,13 +53,14 @@ def ask_nodes(
         nodes: Ids of the nodes, by slot.
         asks: Requests, at most one for each node.
         timeout_seconds: Time limit for all replies.
-        enough: Number of replies that suffice, and a deadline in seconds for all other replies; None: do not wait for
-            them. A failed or late node gets a reply with an "error" and no values.
-        late: With `enough`, unanswered messages of earlier calls, by slot. Their nodes get no request.
+        enough: Number of replies that suffice, and a deadline in seconds for the remaining replies (None: do not wait
+            for them). For a failed or late node, the reply has an "error" and no values.
+        late: With `enough`, unanswered messages from earlier calls, by slot. Nodes with such messages receive no
+            request.
 
     Raises:
         NodeFailure: naming the first node that raised, left, or did not answer in time; with `enough`, only if its
-            worker ended.
+            worker exited.
     """
     late = {} if late is None else late
     for reply in grid.pull_messages(late.values()) if late else ():
@@ -97,7 +98,7 @@ def ask_nodes(
 
 
 def _error(reply: Message) -> tuple[str, bool]:
-    """Returns the error of a reply, and whether its worker ended."""
+    """Returns a reply's error, and whether the worker exited."""
     if not reply.has_error():
         return str(reply.content["reported"]["error"]), False
     reason = str(reply.error.reason or reply.error.code)

@@ -1,4 +1,4 @@
-"""Interpreter of an exported plan: server stages here, client stages at nodes, Python loops."""
+"""Interpreter for an exported plan: server stages here, client stages at nodes, Python loops."""
 
 import itertools
 import json
@@ -49,7 +49,7 @@ class HeldRows:
 
 
 class Stack(list[Any]):
-    """Values of a loop's iterations, some of them stored at nodes."""
+    """Values from a loop's iterations, some of them stored at nodes."""
 
 
 class FlowerProgram:
@@ -66,7 +66,7 @@ class FlowerProgram:
         self._to_drop: dict[int, list[str]] = {}
 
     def run(self) -> dict[str, np.ndarray]:
-        """Returns the results by name, and fetches the rows that results contain."""
+        """Returns the results by name, after fetching the rows that they contain."""
         described = self.described
         inputs = [Own(x["name"]) if x["own"] else self._given(x) for x in described["inputs"]]
         results = self._here(self._block(described["body"], inputs))

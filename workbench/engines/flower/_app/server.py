@@ -20,7 +20,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Runs the program once. Results, or the carry after the last finished round, are written to `results`."""
+    """Runs the program once. The results, or the carry after the last finished round, are written to `results`."""
     config = context.run_config
     seconds = float(str(config["timeout-seconds"]))
     given = Path(str(config["inputs"])).resolve()

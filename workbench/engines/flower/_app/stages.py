@@ -33,7 +33,7 @@ class CompiledStage:
         """Checks the operands and returns the outputs as numpy arrays.
 
         Raises:
-            ValueError: if an operand has another shape or dtype than the exported stage.
+            ValueError: if an operand's shape or dtype differs from the exported stage's.
         """
         pairs = enumerate(zip(operands, self.inputs, strict=True))
         arrays = [as_typed(x, aval, f"operand {i}") for i, (x, aval) in pairs]
@@ -86,7 +86,7 @@ def stage_bytes(digest: str) -> bytes:
 
 
 def as_typed(x: object, aval: ShapedArray | SimpleNamespace, what: str) -> np.ndarray:
-    """Checks shape and dtype of an array; restores dtypes that numpy files cannot store.
+    """Checks an array's shape and dtype; restores dtypes that numpy files cannot store.
 
     Raises:
         ValueError: if the shape or dtype differs.
