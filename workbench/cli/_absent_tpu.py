@@ -12,8 +12,8 @@ def choose_platform(devices: Path = Path("/dev")) -> str | None:
     """Sets `JAX_PLATFORMS=cpu` if JAX would look for a TPU in vain.
 
     Applies to this process and its child processes. JAX tries libtpu whenever it is installed. Without a TPU it falls
-    back to the CPU, after five lines of warnings in every notebook. If `JAX_PLATFORMS` is set or there is an
-    accelerator, nothing changes.
+    back to the CPU, after five lines of warnings in every notebook. If `JAX_PLATFORMS` is set or an accelerator is
+    present, nothing changes.
 
     Args:
         devices: The directory of device files.

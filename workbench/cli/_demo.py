@@ -1,4 +1,4 @@
-"""`workbench demo`: the main use case without a browser, as one HTML file."""
+"""`workbench demo`: shows the main use case without a notebook, as one HTML file."""
 
 import inspect
 import sys
@@ -96,7 +96,7 @@ def look(mesh: jax.sharding.Mesh, trained: _training.TrainedModel, seconds: floa
 
 
 def mean_loss(parameters: _training.Parameters, data: dict[str, jax.Array]) -> jax.Array:
-    """The clients' mean loss of one round, a differentiable number."""
+    """The clients' mean loss in one round, a differentiable number."""
     return _training.fedavg(parameters, data)[1]
 
 

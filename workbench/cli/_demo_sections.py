@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def data_section(record: ClientDataRecord) -> ReportSection:
-    """Lists the data of every client."""
+    """Lists every client's data."""
     examples = record.examples
     skew = "" if record.mean_total_variation is None else f" (mean total variation {record.mean_total_variation:.2f})"
     text = (

@@ -34,13 +34,13 @@ PACKAGES = ("workbench", "workbench_widgets")
 FRONT_ENDS = {"anywidget": "anywidget", "@jupyter-widgets/jupyterlab-manager": "jupyterlab_widgets"}
 
 
-# Core dependencies, without those of JupyterLab, figures and tables: the workbench does not work without them.
+# Core dependencies, without which the workbench does not work; excludes those for JupyterLab, figures and tables.
 CORE = frozenset({"anywidget", "jax", "jaxtyping", "lazy-loader", "numpy", "optax", "treescope"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One finding: `absent` is optional and not installed, `broken` needs the command `fix`."""
+    """One finding: `absent` means optional and not installed; `broken` means that the command `fix` is needed."""
 
     name: str
     state: Literal["ok", "absent", "broken"]
@@ -49,7 +49,7 @@ class Check:
 
 
 def report_health(form: Literal["short", "long", "json"] = "short") -> int:
-    """Prints the findings and returns 1 when something is broken, else 0.
+    """Prints the findings and returns 1 if something is broken, else 0.
 
     Args:
         form: "short": a few lines and every problem; "long": every finding; "json": every finding as JSON.
@@ -94,7 +94,7 @@ def _short(checks: Sequence[Check]) -> list[Check]:
 
 
 def examine() -> Iterable[Check]:
-    """Runs all checks, in the order of repairs."""
+    """Runs all checks, in the order in which problems should be repaired."""
     yield Check(name="Python", state="ok", found=f"{sys.version.split()[0]} at {sys.prefix}")
     try:
         required, extras = _metadata.read_requirements(), _metadata.read_extras()
@@ -119,10 +119,10 @@ def examine() -> Iterable[Check]:
 
 
 def check_foreign() -> Check | None:
-    """Finds another distribution that installs packages with our names; None without one.
+    """Finds another distribution that installs packages with our names; None if there is none.
 
     On the package index, `workbench` is another project. The distribution that is installed later overwrites files of
-    the other, and uninstalling it deletes them.
+    the earlier one, and uninstalling either deletes them.
     """
     owners = importlib.metadata.packages_distributions()
     found = sorted({owner for name in PACKAGES for owner in owners.get(name, ()) if owner != _metadata.DISTRIBUTION})
@@ -165,7 +165,7 @@ def check_library(requirement: Requirement) -> Check:
 def check_extra(name: str, requirements: list[Requirement]) -> Check:
     """Checks that an optional extra is complete, in suitable versions.
 
-    A missing extra is not broken.
+    A missing extra does not count as broken.
     """
     title, fix = f"extra {name}", f'pip install "{_metadata.DISTRIBUTION}[{name}]"'
     versions = {requirement: _installed_version(requirement) for requirement in requirements}
@@ -286,7 +286,7 @@ def check_browser() -> Check:
 
 
 def _guard(name: str, check: Callable[[], Check]) -> Check:
-    # Any exception of a check becomes a finding, so that `doctor` never crashes.
+    # Any exception raised by a check becomes a finding, so that `doctor` never crashes.
     try:
         return check()
     except Exception as error:

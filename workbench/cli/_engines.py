@@ -1,4 +1,4 @@
-"""`workbench engines`: lists engines with requirements, starting lines and tests."""
+"""`workbench engines`: lists engines with their requirements, the lines that start them, and their tests."""
 
 import importlib.util
 import json
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class EngineEntry(NamedTuple):
-    """An engine: its platform, its starting line, its tested set-ups, and its requirements."""
+    """An engine: its platform, the line that starts it, its tested set-ups, and its requirements."""
 
     name: str
     runs_on: str
@@ -115,7 +115,7 @@ ENGINES = (
 
 
 def list_engines(*, as_json: bool = False) -> int:
-    """Prints for each engine its state, the line that starts or installs it, and its tests."""
+    """Prints each engine's state, the line that starts or installs it, and its tests."""
     rows = [_row(engine) for engine in ENGINES]
     if as_json:
         print(json.dumps(rows, indent=1))

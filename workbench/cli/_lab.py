@@ -28,7 +28,7 @@ def open_lab(
 
     Args:
         notebook: A notebook to open: a path, or the name of a course notebook; the suffix is optional.
-        folder: Folder for the copy of the course. Existing files are not changed.
+        folder: Folder for the course copy. Existing files are not changed.
         port: The port to listen on; None: a free port.
         browser: Whether to open the address in a browser.
 
@@ -96,7 +96,7 @@ def find_notebook(notebook: str | None, folder: Path) -> Path:
 
 
 def copy_course(course: Path, folder: Path) -> list[Path]:
-    """Copies the files of the course that `folder` does not have; returns the new ones. Nothing is overwritten.
+    """Copies the course files that are missing from `folder`; returns the newly copied files. Nothing is overwritten.
 
     Raises:
         CommandError: if the folder cannot be written.
@@ -121,7 +121,7 @@ def copy_course(course: Path, folder: Path) -> list[Path]:
 
 
 def require_free_port(port: int | None) -> int:
-    """Checks that the requested port is free; without one, finds a free port.
+    """Checks that the requested port is free; if no port was requested, finds a free port.
 
     Raises:
         CommandError: if another program listens on the port, or this user is not allowed to open it.

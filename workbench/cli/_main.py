@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         0 on success, 1 if the command failed and printed the reason on stderr, 141 if its output is no longer read, as
-        in `workbench doctor | head -1`. Wrong usage ends in status 2.
+        in `workbench doctor | head -1`. Incorrect usage exits with status 2.
     """
     try:
         status = _run(argv)
@@ -79,7 +79,8 @@ def _run(argv: Sequence[str] | None) -> int:
         return 1
 
 
-# Each command imports its module only when it is called: `doctor` must work even if JupyterLab is broken.
+# Each command's module is imported only when the command is called, because `doctor` must work even if JupyterLab is
+# broken.
 
 
 def _start_lab(arguments: argparse.Namespace) -> int:
@@ -128,7 +129,7 @@ def _start_calibrate(arguments: argparse.Namespace) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """Suggests the nearest choice for a misspelt choice."""
+    """Suggests the nearest valid choice for a misspelt one."""
 
     def error(self, message: str) -> NoReturn:
         if "invalid choice: '" in message and "(choose from" in message:
@@ -140,7 +141,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Makes the command-line parser, which is also the source of shell completion."""
+    """Makes the command-line parser, from which shell completion is also generated."""
     parser = _Parser(prog="workbench", description="A Jupyter workbench for sharded, differentiable MapReduce in JAX.")
     parser.add_argument("--version", action="version", version=f"{DISTRIBUTION} {_version()}")
     parser.add_argument("--debug", action="store_true", help="log restarts, cache hits and workers to stderr")
@@ -196,7 +197,7 @@ def make_parser() -> argparse.ArgumentParser:
 
 
 class _PrintCompletion(argparse.Action):
-    """Prints the completion script of a shell and ends."""
+    """Prints a shell's completion script and exits."""
 
     def __call__(self, parser, namespace, values, option_string=None) -> NoReturn:
         from workbench.errors import needs_library

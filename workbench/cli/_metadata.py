@@ -35,7 +35,7 @@ def read_extras() -> dict[str, list[Requirement]]:
 
 
 def _brought_by(distribution: str, extra: str) -> list[Requirement]:
-    """Packages that an extra adds to the required packages of a distribution."""
+    """Packages that an extra adds to a distribution's required packages."""
     found = [Requirement(line) for line in importlib.metadata.requires(distribution) or []]
     return [
         r for r in found if r.marker and r.marker.evaluate({"extra": extra}) and not r.marker.evaluate({"extra": ""})
@@ -43,7 +43,7 @@ def _brought_by(distribution: str, extra: str) -> list[Requirement]:
 
 
 def _expand(requirements: list[Requirement]) -> list[Requirement]:
-    """Replaces `jax[tpu]` by its libraries, because an installed jax does not imply them."""
+    """Replaces `jax[tpu]` with its libraries, because an installed jax does not imply that they are installed."""
     expanded = []
     for requirement in requirements:
         try:

@@ -1,4 +1,4 @@
-"""`workbench inspect` and `workbench compare`: programs in files."""
+"""`workbench inspect` and `workbench compare`: inspect and compare programs in files."""
 
 import argparse
 import json

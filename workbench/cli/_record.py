@@ -36,7 +36,7 @@ HLO names the source files of the programs. Look through the files before you sh
 
 
 def write_recording(out: Path, *, profile: Path | None = None) -> int:
-    """Writes a zip file with a recording of standard programs, or with an existing profile.
+    """Writes a zip file that contains a recording of standard programs, or an existing profile.
 
     Args:
         out: The file to write.
@@ -136,7 +136,7 @@ def _programs(mesh: Mesh) -> Iterator[tuple[str, Callable[..., Any], tuple[Any, 
     size, count = (256, len(mesh.devices.flat)) if small else (8192, len(mesh.devices.flat))
     rows = NamedSharding(mesh, PartitionSpec("devices"))
     whole = NamedSharding(mesh, PartitionSpec())
-    # Random numbers: on equal bits a chip would draw less power and run faster.
+    # Random numbers, because a chip would draw less power and run faster if all bits were the same.
     random = jax.jit(jax.random.normal, static_argnums=(1, 2), out_shardings=rows)
     x = random(jax.random.key(0), (size * count, size), jnp.bfloat16)
     w = jax.device_put(random(jax.random.key(1), (size * count, size), jnp.bfloat16)[:size] / size**0.5, whole)

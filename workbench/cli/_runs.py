@@ -1,4 +1,4 @@
-"""`workbench runs`: lists, compares and opens runs of a registry."""
+"""`workbench runs`: lists, compares and opens the runs in a registry."""
 
 import argparse
 from pathlib import Path
@@ -77,7 +77,7 @@ def _open(arguments: argparse.Namespace) -> int:
 
 
 def _chosen(known: list[Any], asked: list[str]) -> list[Any]:
-    """Selects runs by folder, prefix or name, in registry order; all runs without words."""
+    """Selects runs by folder, prefix or name, in registry order; selects all runs if there are no words."""
     found = [
         run
         for run in known

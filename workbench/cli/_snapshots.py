@@ -1,4 +1,4 @@
-"""`workbench compare --since REF`: changes of snapshot files since a commit, as Markdown."""
+"""`workbench compare --since REF`: changes in snapshot files since a commit, as Markdown."""
 
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -7,14 +7,14 @@ from pathlib import Path
 from workbench.errors import CommandError
 
 _SNAPSHOTS = ":(glob)**/snapshots/*.json"  # file names of `record_snapshot`
-_MOST_LINES = 80  # most lines of one file's difference
+_MOST_LINES = 80  # maximum number of lines of one file's difference
 
 
 def describe_since(ref: str, files: Sequence[str]) -> str:
-    """Lists the changes of snapshot files since a commit, for a pull-request comment.
+    """Lists the changes in snapshot files since a commit, for a pull-request comment.
 
     Args:
-        ref: A commit or branch of git.
+        ref: A git commit or branch.
         files: Files and folders. Default: all files in folders named `snapshots`.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The demo training: federated averaging of a small network on digits of 64 clients."""
+"""The demo training: federated averaging of a small network on the digits of 64 clients."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class TrainedModel:
     test: Examples
     data: dict[str, jax.Array]
     parameters: Parameters
-    losses: tuple[float, ...]  # mean over the clients' examples, before their steps of this round
+    losses: tuple[float, ...]  # mean over the clients' examples, before their steps in this round
     accuracies: tuple[float, ...]  # on the held-out examples, after this round
 
 
@@ -42,7 +42,7 @@ def predict(parameters: Parameters, x: jax.Array) -> jax.Array:
 
 
 def masked_loss(parameters: Parameters, batch: dict[str, jax.Array]) -> jax.Array:
-    """Mean cross entropy of the non-padding examples of a batch; 0 if all are padding."""
+    """Mean cross entropy over a batch's non-padding examples; 0 if all are padding."""
     losses = optax.softmax_cross_entropy_with_integer_labels(predict(parameters, batch["x"]), batch["y"])
     return mean_where(batch["mask"], losses)
 
@@ -101,8 +101,7 @@ def train(mesh: jax.sharding.Mesh, rounds: int, report: Callable[[int, float, fl
         rounds: Number of rounds.
         report: Called after every round with its number, the clients' loss and the test accuracy.
 
-    Returns:
-        The training's data, parameters, losses and accuracies.
+    Returns: The data, the final parameters, the losses and the accuracies.
     """
     held, test = digits(CLIENTS)
     padded = pad_clients(held, batch_size=BATCH_SIZE, epochs=EPOCHS, key=0)

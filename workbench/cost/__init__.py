@@ -1,4 +1,4 @@
-"""Predicts the cost of programs on chips: from records to records, without measuring."""
+"""Predicts the cost of programs on chips from their records, without measuring."""
 
 from workbench.aot import CHIPS as CHIPS, chip_of_gpu as chip_of_gpu, known_chip as known_chip
 from workbench.cost._accuracy import (

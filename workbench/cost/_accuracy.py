@@ -1,7 +1,7 @@
-"""Errors of predicted seconds, by program class and chip family; the only source of errors.
+"""Errors in predicted seconds, by program class and chip family; all reported errors come from here.
 
-`benchmarks/predictions.py` writes the numbers, from measurements that were not used to fit rates.
-`tests/measurement/test_open_profile.py` recomputes the errors of recorded profiles.
+`benchmarks/predictions.py` writes the numbers, using measurements that were not used to fit rates.
+`tests/measurement/test_open_profile.py` recomputes the errors for recorded profiles.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from workbench.cost._timeline import InstructionTime, is_compiled_elsewhere
 from workbench.records.compiled import ModuleRecord
 from workbench.records.hardware import ChipRecord
 
-_DOMINANT = 0.8  # minimum share of a module's seconds at which one instruction determines its class
+_DOMINANT = 0.8  # minimum share of a module's seconds at which one instruction determines the module's class
 
 ProgramClass = Literal[
     "matrix product", "memory", "layout", "collective", "training step", "attention", "loop", "operation of a profile"
@@ -20,7 +20,7 @@ ProgramClass = Literal[
 
 
 class Accuracy(NamedTuple):
-    """Errors `|predicted / measured - 1|` of one class of programs on one family of chips."""
+    """Errors `|predicted / measured - 1|` for one class of programs on one family of chips."""
 
     points: int
     median: float
@@ -49,12 +49,12 @@ ACCURACY: dict[tuple[Family, ProgramClass], Accuracy] = {
 
 
 def accuracy_of(chip: ChipRecord, kind: ProgramClass) -> Accuracy | None:
-    """The error of one program class on the family of a chip; None if unknown.
+    """The error for one program class on a chip's family; None if unknown.
 
-    A calibrated chip has no published points: `benchmarks/predictions_here.py` measures its error.
+    A calibrated chip has no published points; `benchmarks/predictions_here.py` measures its error.
 
     Args:
-        chip: Chip of the table.
+        chip: A chip in the table.
         kind: The class.
     """
     return None if chip.rates else ACCURACY.get((family_of(chip), kind))
@@ -64,7 +64,7 @@ UNKNOWN = "error unknown"
 
 
 def error_bar(chip: ChipRecord, kind: ProgramClass) -> str:
-    """Formats the error of predicted seconds of a program class; "error unknown" without points.
+    """Formats the error in predicted seconds for a program class; "error unknown" if there are no points.
 
     Example:
         >>> from workbench.aot import known_chip
@@ -79,9 +79,9 @@ def error_bar(chip: ChipRecord, kind: ProgramClass) -> str:
 
 
 def error_bar_of_module(module: ModuleRecord, chip: ChipRecord, times: Mapping[str, InstructionTime]) -> str:
-    """Error of the predicted seconds of a compiled module.
+    """Formats the error in a compiled module's predicted seconds.
 
-    The class is that of an instruction with at least 4/5 of the seconds, else "training step".
+    The class is that of an instruction that takes at least 4/5 of the seconds, or else "training step".
     """
     if is_compiled_elsewhere(module, chip):
         return f"{UNKNOWN}: compiled for CPU devices, priced as {chip.name}"
@@ -99,7 +99,7 @@ def error_bar_of_module(module: ModuleRecord, chip: ChipRecord, times: Mapping[s
 
 
 def accuracy_text(chip: ChipRecord) -> str:
-    """Formats the error of predicted seconds on this chip family as one sentence.
+    """Formats the error in predicted seconds on this chip family as one sentence.
 
     Example:
         >>> from workbench.aot import known_chip

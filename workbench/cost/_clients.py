@@ -1,4 +1,4 @@
-"""Cost of each client by its number of examples, and the waste of padding and waiting."""
+"""Predicts each client's cost from its number of examples, and the waste due to padding and waiting."""
 
 import math
 import re
@@ -13,7 +13,7 @@ from workbench.records.hardware import MeshRecord
 from workbench.records.program import PlanRecord, StageRecord
 
 Waste = float | None
-MOST_CLIENTS = 100_000  # most clients with individual records
+MOST_CLIENTS = 100_000  # maximum number of clients with individual records
 
 
 def client_costs(
@@ -22,23 +22,23 @@ def client_costs(
     """Predicts the work of every client of a plan's outermost placement.
 
     A client stage costs `flops_per_client` for the padded number of examples per client. A client with fewer examples
-    needs only a proportional share of this work. Clients of one device run together, `plan.chunk_size` at a time, each
-    for as long as the largest of the chunk, and all devices wait for the slowest device before they reduce.
+    needs only a proportional share of this work. A device's clients run together, `plan.chunk_size` at a time, each for
+    as long as the chunk's largest client. All devices wait for the slowest device before they reduce.
 
     Args:
         plan: The plan, or None.
-        mesh: Mesh with the clients of each device.
+        mesh: Mesh that determines each device's clients.
         examples: The true number of examples per client, optionally with the padded number in the arrays,
             `(counts, held)`; None if all clients have the same number.
 
-    Returns:
-        One record per client, none above `MOST_CLIENTS`; the share of the computed work that is padding (of examples
-        and of empty slots); how much longer the clients of one chunk take than their true work, minus 1; and how much
-        longer the slowest device takes than the mean of all, minus 1 (both None without `examples`).
+    Returns: One record per client (no records above `MOST_CLIENTS` clients); the share of the computed work that is
+        padding (padded examples and empty slots); the time of the clients in a chunk relative to their true work, minus
+        1; and the slowest device's time relative to the mean over all devices, minus 1 (the last two are None without
+        `examples`).
 
     Raises:
-        InspectionError: if `examples` does not fit the number of clients, has a negative or no positive number, or
-            exceeds the padded number; or if neither `examples` nor a mask declares the padded number.
+        InspectionError: if `examples` does not match the number of clients, contains a negative number or no positive
+            number, or exceeds the padded number; or if neither `examples` nor a mask declares the padded number.
     """
     examples, largest = _declared(examples)
     placement = _placement(plan)
@@ -87,7 +87,7 @@ def _declared(examples: Examples | None) -> tuple[Sequence[int] | None, int | No
 
 
 def _masked(plan: PlanRecord, count: int) -> int | None:
-    """The padded number of examples per client, from the mask of `pad_clients`; None without one."""
+    """The padded number of examples per client, from the mask of `pad_clients`; None if there is no mask."""
     masks = {
         math.prod(value.shape[1:])
         for value in plan.inputs
@@ -137,7 +137,7 @@ def _first_clients(stages: Sequence[StageRecord]) -> StageRecord | None:
 
 
 def _work(stages: Sequence[StageRecord], placement: str, field: str) -> float | None:
-    """Work of one client in all its stages; None if a part is unknown."""
+    """One client's work in all its stages; None if a part is unknown."""
     total = 0.0
     for stage in stages:
         if stage.kind == "clients" and stage.placement == placement:
@@ -158,7 +158,7 @@ def _work(stages: Sequence[StageRecord], placement: str, field: str) -> float | 
 
 
 def _parts(mesh: MeshRecord | None, placement: str, count: int) -> list[tuple[int | None, range]]:
-    """Clients of each device; clients on several devices (a model axis) count on the first."""
+    """The clients of each device; clients on several devices (a model axis) count on the first device."""
     parts: list[tuple[int | None, range]] = []
     seen: set[tuple[int, int]] = set()
     for part in mesh.clients if mesh is not None else ():
@@ -189,7 +189,7 @@ def _slots(mesh: MeshRecord | None, placement: str, count: int) -> int:
 def _waiting(
     examples: Sequence[int], parts: Sequence[tuple[int | None, range]], chunk_size: int | None
 ) -> tuple[Waste, Waste]:
-    """Cost of waiting: for the largest client of a chunk, and for the slowest device."""
+    """The cost of waiting for the largest client in a chunk, and for the slowest device."""
     held = np.asarray(examples)
     shares = [held[part.start : part.stop] for _, part in parts]
     left = held[max((part.stop for _, part in parts), default=0) :]  # on an unknown device
@@ -202,7 +202,7 @@ def _waiting(
 
 
 def _waited(examples: np.ndarray, chunk_size: int) -> int:
-    """Examples that a device computes if each chunk of clients takes as long as its largest."""
+    """Number of examples that a device computes if each chunk of clients takes as long as its largest client."""
     starts = np.arange(0, len(examples), chunk_size)
     sizes = np.diff(starts, append=len(examples))
     return int((np.maximum.reduceat(examples, starts) * sizes).sum())

@@ -1,4 +1,4 @@
-"""Predicts seconds of collectives from link bandwidth: rings and tori, no contention."""
+"""Predicts the seconds of collectives from link bandwidth, for rings and tori without contention."""
 
 import math
 from collections.abc import Sequence
@@ -12,11 +12,11 @@ Torus = Sequence[tuple[int, bool]]  # chips along each dimension of a group, and
 
 
 def is_closed_ring(chip: ChipRecord, group_size: int) -> bool:
-    """Returns whether a ring of this size closes on the chip's torus, without coordinates.
+    """Returns whether a ring of this size closes on the chip's torus, without using coordinates.
 
     Args:
         chip: The chip.
-        group_size: Chips of a group.
+        group_size: Number of chips in a group.
 
     Returns:
         True on a switch; on a 3-D torus for multiples of 4, on a 2-D torus for whole sides of 16.
@@ -62,24 +62,25 @@ def collective_seconds(
 ) -> float | None:
     """The time of one collective along one axis.
 
-    With n devices and an operand of S bytes at each: an all-gather sends S·(n-1), a reduce-scatter S·(n-1)/n, an
-    all-reduce both (2·S·(n-1)/n). They use all links of a chip at a corner of the group: two along a dimension whose
-    ends are joined, otherwise one. The time of an all-to-all follows from the bytes through the narrowest cut of the
-    torus; with a switch, every port sends S·(n-1)/n. Links reach a share of their bandwidth, and every collective and
-    every step has a fixed cost (`rates_of`).
+    With n devices and an operand of S bytes on each device, an all-gather sends S·(n-1), a reduce-scatter S·(n-1)/n,
+    and an all-reduce 2·S·(n-1)/n. They use all links of a chip at a corner of the group: two along a dimension whose
+    ends are joined, and one along any other dimension. The time of an all-to-all follows from the bytes that cross the
+    narrowest cut of the torus; with a switch, every port sends S·(n-1)/n. Links reach a share of their bandwidth, and
+    every collective and every step has a fixed cost (`rates_of`).
 
     If a sum or gather spans more chips than the links join (k groups of p), it has three parts on TPUs: inside every
-    group over the links, between the groups over the data-centre network (each chip sends 1/p of the data), and back.
-    On GPUs there are p concurrent rings through all hosts. Other collectives send all their bytes over this network.
+    group over the links, between the groups over the data-centre network (each chip sends 1/p of the data), and inside
+    every group again. On GPUs there are p concurrent rings through all hosts. Other collectives send all their bytes
+    over this network.
 
     Args:
         kind: As in `CollectiveRecord`.
         payload_bytes: Bytes of one device's operand.
         group_size: Devices in a group.
         chip: Chip with its links.
-        closed: Without `torus`: whether the group is a closed ring; None: use `is_closed_ring`.
+        closed: Without `torus`, whether the group is a closed ring; None: use `is_closed_ring`.
         across_slices: Whether a group spans several TPU slices.
-        torus: Chips along each torus dimension of the group, and whether the ends are joined.
+        torus: Number of chips along each torus dimension of the group, and whether the ends are joined.
 
     Returns:
         Seconds; None if the needed links or network have no published bandwidth.
@@ -116,7 +117,7 @@ def collective_seconds(
         return sent_bytes(kind, payload_bytes, group_size) / link + hop * steps + start
     chips = math.prod(size for size, _ in torus)
     known = bool(torus) and group_size % chips == 0
-    cores = group_size // chips if known else 1  # of one group per chip; other groups share the chip's links
+    cores = group_size // chips if known else 1  # for one group per chip; other groups share the chip's links
     sharing = max(1, chip.devices_per_chip // cores) if known else 1
     if not known:
         torus = ((group_size, is_closed_ring(chip, group_size) if closed is None else closed),)
@@ -130,7 +131,7 @@ def collective_seconds(
 
 
 def _torus_bytes(kind: str, payload_bytes: float, cores: int, torus: Torus) -> float:
-    """Bytes through the busiest link of a torus, for one group with `cores` devices on each chip."""
+    """Bytes that cross the busiest link of a torus, for one group with `cores` devices on each chip."""
     if kind.endswith("all-to-all"):
         return max(_through_cut(size, wraps) for size, wraps in torus) * payload_bytes * cores
     payload = payload_bytes * cores if kind == "all-gather" else payload_bytes
@@ -139,7 +140,7 @@ def _torus_bytes(kind: str, payload_bytes: float, cores: int, torus: Torus) -> f
 
 
 def _through_cut(size: int, wraps: bool) -> float:
-    """Share of a device's operand on the middle link of a ring or line, with all chips sending.
+    """Share of a device's operand that crosses the middle link of a ring or line while all chips send.
 
     A ring of n splits n²/4 chip-hops over two directions ((n²-1)/4 if n is odd); the middle link of a line carries all
     bytes from one half to the other.
@@ -178,7 +179,7 @@ def _in_three_parts(kind: str, payload_bytes: float, group_size: int, chip: Chip
         "reduce-scatter": [("reduce-scatter", payload_bytes), ("reduce-scatter", payload_bytes / inside)],
         "all-gather": [("all-gather", payload_bytes * groups), ("all-gather", payload_bytes)],
     }[kind]  # fmt: skip
-    # The second part of each is between groups.
+    # The second part of each collective is between groups.
     seconds = [
         collective_seconds(name, amount, groups if i == 1 else inside, chip, across_slices=i == 1)
         for i, (name, amount) in enumerate(parts)
@@ -188,7 +189,7 @@ def _in_three_parts(kind: str, payload_bytes: float, group_size: int, chip: Chip
 
 
 def _rings_over_hosts(kind: str, payload_bytes: float, group_size: int, chip: ChipRecord) -> float | None:
-    """NCCL's rings: each passes through all hosts, and a host's adapters share its outgoing bytes."""
+    """The time of NCCL's rings: each passes through all hosts, and a host's adapters share its outgoing bytes."""
     rates, inside = rates_of(chip), _reach(chip)
     if not chip.dcn_bytes_per_second:
         return None

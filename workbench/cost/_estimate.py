@@ -1,4 +1,4 @@
-"""Cost predictions from a plan, a compiled module and a chip, with all assumptions."""
+"""Predicts costs from a plan, a compiled module and a chip, and lists all assumptions."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,15 +33,15 @@ def estimate_cost(
 ) -> CostRecord:
     """Predicts the cost of a call per stage, mesh axis and client, and its seconds on a chip.
 
-    FLOPs, bytes and collectives are those of the compiled module, per device. Without a module they come from the plan,
-    before any fusion, and are shared evenly by the devices of the mesh; each reduction is priced as one all-reduce over
-    the placement's mesh axes.
+    FLOPs, bytes and collectives are those of the compiled module, per device. Without a module, they come from the
+    plan, before any fusion, and are divided evenly among the mesh's devices; each reduction is priced as one all-reduce
+    over the placement's mesh axes.
 
     Args:
         module: From `inspect_module`, or None.
         plan: The stages, or None for a program without stages.
-        chip: The chip for seconds; None omits seconds.
-        mesh: The mesh; needed for the clients' devices, and without a module to share the work.
+        chip: The chip for which seconds are predicted; None omits seconds.
+        mesh: The mesh; needed to find each client's device and, without a module, to divide the work.
         dtype: dtype whose peak FLOP/s is used for products without a known dtype: in a plan, and in kernels of other
             compilers.
         examples_per_client: The true number of examples of every client, and the padded number in the arrays,
@@ -49,11 +49,11 @@ def estimate_cost(
             padding, and clients that run together wait for the largest.
 
     Returns:
-        The prediction. Work outside all stages is in a stage called "outside".
+        The prediction. Work outside all stages is assigned to a stage called "outside".
 
     Raises:
         InspectionError: if there is neither module nor plan, if the chip has no peak for `dtype`, or if
-            `examples_per_client` does not fit the plan.
+            `examples_per_client` does not match the plan.
     """
     if module is None and plan is None:
         raise InspectionError(
@@ -86,14 +86,14 @@ def estimate_cost(
 
 
 def largest_dtype(plan: PlanRecord | None, chip: ChipRecord | None = None) -> str:
-    """The dtype for the peak of a program: of its largest float input, or the nearest on the chip."""
+    """The dtype whose peak is used for a program: that of its largest float input, or the nearest dtype on the chip."""
     floats = [value for value in (plan.inputs if plan is not None else ()) if "float" in value.dtype]
     dtype = max(floats, key=lambda value: value.size_bytes).dtype if floats else "bfloat16"
     return dtype if chip is None else nearest_dtype(dtype, chip)
 
 
 def peak_of(chip: ChipRecord | None, dtype: str) -> float | None:
-    """FLOP/s of one device of the chip in products of `dtype`; None without a chip."""
+    """FLOP/s that one of the chip's devices reaches in products of `dtype`; None without a chip."""
     if chip is None:
         return None
     peak = product_peak(dtype, chip)
@@ -158,7 +158,7 @@ def compiled_stages(
 
 @dataclass(slots=True)
 class _StageSeconds:
-    """Running sums of seconds of a stage; None if a part is unknown."""
+    """Running sums of a stage's seconds; None if a part is unknown."""
 
     compute: float | None = 0.0
     memory: float | None = 0.0
@@ -215,7 +215,7 @@ def _bytes_by_axis(sent: Sent) -> dict[str, float]:
 def planned_stages(
     stages: Sequence[StageRecord], plan: PlanRecord, mesh: MeshRecord | None, iterations: float = 1.0
 ) -> Iterator[tuple[StageCostRecord, Sent]]:
-    """Costs of an uncompiled plan's stages, shared evenly; loop bodies count per iteration.
+    """Costs of an uncompiled plan's stages, divided evenly among devices; loop bodies count per iteration.
 
     A client stage or a branch is priced as a whole, including its inner stages.
     """
@@ -239,7 +239,7 @@ def planned_stages(
 
 
 def _fullest_share(stage: StageRecord, plan: PlanRecord, mesh: MeshRecord | None, devices: int) -> float:
-    """Number of calls of a stage on the fullest device, with each call shared evenly by the other mesh axes."""
+    """Number of calls of a stage on the fullest device; each call is divided evenly over the other mesh axes."""
     placement = next((each for each in plan.placements if each.name == stage.placement), None)
     if placement is None or mesh is None:
         return stage.clients / (devices if stage.clients >= devices else max(1, stage.clients))
@@ -309,7 +309,7 @@ def priced(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None, peak: fl
 
 
 def _reasons(stage: StageCostRecord, sent: Sent, chip: ChipRecord | None) -> Iterator[str]:
-    """Reasons for missing values of a stage."""
+    """Reasons why a stage has missing values."""
     if stage.flops is None or stage.accessed_bytes is None:
         yield _OPEN_LOOP
     for one, share in sent if chip is not None else ():

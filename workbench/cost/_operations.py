@@ -1,4 +1,4 @@
-"""Seconds of one operation on one device, shared by all predictions."""
+"""Predicts the seconds of one operation on one device; used by all predictions."""
 
 import itertools
 import math
@@ -86,7 +86,7 @@ def nearest_dtype(dtype: str, chip: ChipRecord) -> str:
 
 
 def product_peak(product: str, chip: ChipRecord) -> float | None:
-    """Published FLOP/s of one device for one kind of product; None if unknown.
+    """One device's published FLOP/s for one kind of product; None if unknown.
 
     A TPU multiplies float32 as one, three or six products of bfloat16 (precision "default", "high", "highest"). A GPU
     multiplies float32 as TF32 up to precision "high", and without its matrix units at "highest".
@@ -154,7 +154,7 @@ def predict_operation(
 
     Args:
         flops: FLOPs of dot products and convolutions.
-        accessed_bytes: Bytes of main memory, read and written.
+        accessed_bytes: Bytes read from and written to main memory.
         dtype: JAX's name of the compute dtype, or a key of `InstructionRecord.products`; "" counts as bfloat16. A dtype
             without a published peak counts as the nearest dtype with a peak.
         chip: Chip with published peaks.
@@ -195,8 +195,8 @@ def predict_instruction(
         chip: Chip with published peaks.
         dtype: dtype of kernels that do not state their dtype.
         fixed: Whether to add the fixed cost of an operation.
-        reach_bytes: Bytes that the program wrote since the operands were made: with measured rates, they determine the
-            cache that still contains the operands.
+        reach_bytes: Bytes that the program has written since the operands were made; with measured rates, they
+            determine which cache still contains the operands.
         transcendentals: Number of exponentials, logarithms and similar operations; priced if their rate was measured.
         arithmetic: Number of other elementwise operations, such as random bit generation; priced if their rate was
             measured.
@@ -225,7 +225,7 @@ def predict_instruction(
 
 
 def _works(instruction: InstructionRecord) -> bool:
-    """Returns whether an instruction does work without main memory: a fusion in fast memory."""
+    """Returns whether an instruction works without main memory, as a fusion in fast memory does."""
     return instruction.opcode in ("fusion", "dot", "convolution") and instruction.size_bytes > 0
 
 
@@ -246,14 +246,14 @@ def _time(
         compute += seconds
     if chip.rates:  # the measured rows include the fixed cost
         least = next((row.seconds for row in chip.rates if fixed and row.kind == "operation"), 0.0)
-        # On a CPU the core that multiplies also moves its operands; other chips overlap both.
+        # On a CPU, the core that multiplies also moves its operands; other chips overlap the two.
         busy = compute + memory if family_of(chip) == "CPU" else max(compute, memory)
         return OperationTime(max(busy, least), compute, memory)
     return OperationTime(max(compute, memory) + (rates.operation_seconds if fixed else 0.0), compute, memory)
 
 
 def _measured_seconds(chip: ChipRecord, measured: RateKind, accessed_bytes: float, reach_bytes: float) -> float | None:
-    """Seconds of memory traffic at measured rates, by its size or by the cache of its operands."""
+    """Seconds of memory traffic at measured rates, by its size or by the cache that contains its operands."""
     rows = rows_of(chip, measured) or (rows_of(chip, "elementwise") if measured == "thin product" else [])
     seconds = interpolate(rows, accessed_bytes)
     if seconds is None or reach_bytes <= accessed_bytes:
@@ -277,7 +277,7 @@ def _product_seconds(product: str, flops: float, chip: ChipRecord, share: float,
 
 
 def _measured_class(instruction: InstructionRecord) -> RateKind:
-    """The measured class by opcode, or by the words in XLA's name of a fusion."""
+    """The measured class, by opcode or by the words in XLA's name for a fusion."""
     if instruction.flops and instruction.opcode != "convolution":
         return "thin product"
     text = instruction.name if instruction.opcode == "fusion" else instruction.opcode
@@ -288,7 +288,7 @@ def _measured_class(instruction: InstructionRecord) -> RateKind:
 
 
 def seconds_of_call(chip: ChipRecord, arrays: int) -> float:
-    """Seconds of a call in addition to its operations, at measured rates; 0 without them.
+    """Seconds that a call takes in addition to its operations, at measured rates; 0 without measured rates.
 
     Args:
         chip: From `wb.calibrate`.
@@ -312,7 +312,7 @@ def interpolate(rows: Iterable[RateRecord], amount: float) -> float | None:
     """Interpolates measured seconds log-log by amount; None without rows.
 
     Below the smallest amount the seconds are constant; above the largest they grow with the amount. A smaller amount
-    never takes longer than a larger amount: longer measurements are treated as disturbed.
+    never takes longer than a larger amount; measurements that contradict this are treated as disturbed.
     """
     rows = list(rows)
     if not rows:

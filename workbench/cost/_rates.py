@@ -1,7 +1,8 @@
 """Attained shares of published peaks, and fixed costs, by chip family.
 
-One row per family, fitted to the points that `benchmarks/predictions.py` marks as fitted (published measurements) and
-to the recordings in `tests/recorded` (AMD). The other half of the points validates the rows: `ACCURACY`.
+There is one row per family, fitted to the points that `benchmarks/predictions.py` marks as fitted (published
+measurements) and to the recordings in `tests/recorded` (AMD). The other half of the points validates the rows; see
+`ACCURACY`.
 """
 
 import re

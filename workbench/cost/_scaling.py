@@ -1,4 +1,4 @@
-"""Cost of a program at another size: scales its records by stated laws."""
+"""Estimates a program's cost at another size by scaling its records according to stated laws."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ from workbench.records.program import PlacementRecord, PlanRecord, StageRecord
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """Size of a program: `shares` of the clients over devices, `others` devices in each share."""
+    """Size of a program: the clients are divided into `shares`, with `others` devices in each share."""
 
     clients: int
     shares: int
@@ -61,10 +61,10 @@ def estimate_scaled(
     Args:
         record: The program, from `inspect`.
         clients: Number of clients; None: unchanged.
-        model: Factor of the number of parameters, with the same examples.
+        model: Factor by which the number of parameters grows, with the same examples.
         chunk_size: Number of clients that a device computes together; None: unchanged.
-        devices: Number of devices; the mesh axes of the clients grow or shrink, all other axes stay.
-        chip: The chip for seconds; None: the chip of the record.
+        devices: Number of devices; the clients' mesh axes grow or shrink, and all other axes stay the same.
+        chip: The chip for which seconds are estimated; None: the record's chip.
 
     Returns:
         The estimate. Without changes, the estimate is the record's own cost.
@@ -108,10 +108,10 @@ def estimate_scaled(
 
 
 def scaled_placement(record: ProgramRecord) -> PlacementRecord:
-    """The placement whose size and devices an estimate changes.
+    """Returns the placement whose size and devices an estimate changes.
 
-    The outermost placement. If it has no mesh axis, the first inner placement with a mesh axis, such as clients in pods
-    that every device computes.
+    This is the outermost placement, or, if that has no mesh axis, the first inner placement with a mesh axis, such as
+    clients in pods that every device computes.
 
     Args:
         record: A program with a placement.
@@ -170,7 +170,7 @@ def _changed(
 
 
 class _Law:
-    """Scaling law of every quantity of a program with its size."""
+    """How every quantity of a program scales with its size."""
 
     def __init__(self, plan: PlanRecord, placement: PlacementRecord, before: _Size, after: _Size, model: float) -> None:
         self.before, self.after, self.model = before, after, model
@@ -226,7 +226,7 @@ class _Law:
 def _stages(
     record: ProgramRecord, placement: PlacementRecord, after: _Size, chip: ChipRecord | None
 ) -> Iterator[tuple[StageCostRecord, Sent]]:
-    """The program's current stages, with reductions that a single device did not need to send."""
+    """The program's current stages, including reductions that a single device did not need to send."""
     if record.module is None:
         yield from planned_stages(record.plan.stages, record.plan, record.mesh)
         return
@@ -260,7 +260,7 @@ def _as_held(one: CollectiveRecord, stage: str, record: ProgramRecord, others: i
     found = record.module.instructions if record.module else ()
     sizes = {i.size_bytes for i in found if i.stage == stage and i.opcode not in ("parameter", "get-tuple-element")}
     parts = [one.payload_bytes / part for part in range(1, others + 1) if others % part == 0]
-    returned = results.get(one.payload_bytes)  # over one device, XLA removes the reduction
+    returned = results.get(one.payload_bytes)  # on one device, XLA removes the reduction
     held = returned if returned in parts else next((part for part in parts if part in sizes), one.payload_bytes)
     return one.replace(
         group_size=1,

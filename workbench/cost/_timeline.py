@@ -1,8 +1,8 @@
-"""Seconds of every instruction of a module in schedule order, with waiting and overlap.
+"""Predicts the seconds of every instruction in a module in schedule order, with waiting and overlap.
 
-The compiler's text is the schedule. Operations of a device run one after another. An asynchronous collective runs
-between its start and its done, one at a time over the same mesh axes; its done waits for the remaining time. An
-asynchronous copy uses the main memory bandwidth that the operations in between leave free.
+The compiler's text is the schedule. A device's operations run one after another. An asynchronous collective runs
+between its `start` and its `done` instruction, one at a time over the same mesh axes; the `done` instruction waits for
+the remaining time. An asynchronous copy uses the main memory bandwidth that the operations in between leave unused.
 """
 
 import math
@@ -22,8 +22,8 @@ _COPY_STARTS = ("copy-start", "slice-start", "dynamic-slice-start", "dynamic-upd
 class InstructionTime(NamedTuple):
     """Seconds of one execution of an instruction."""
 
-    seconds: float | None  # time that it adds to the step; None: unknown
-    alone: float | None  # its own time, even if overlapped
+    seconds: float | None  # time that the instruction adds to the step; None: unknown
+    alone: float | None  # the instruction's own time, even if overlapped
     compute: float | None = 0.0
     memory: float = 0.0
     is_collective: bool = False
@@ -80,7 +80,7 @@ def is_compiled_elsewhere(module: ModuleRecord, chip: ChipRecord) -> bool:
 
 
 def _elements(shape: str) -> float:
-    """Number of elements of an array, from its shape in HLO text."""
+    """Number of elements in an array, from its shape in HLO text."""
     return float(math.prod(map(int, re.findall(r"\d+", shape.partition("[")[2].partition("]")[0]))))
 
 
@@ -92,7 +92,7 @@ class _Schedule:
         for each in module.instructions:
             self._computations.setdefault(each.computation, []).append(each)
         self._runs = {name: body[0].executions for name, body in self._computations.items()}
-        # XLA's CPU backend runs operations in any order, and operations that share cores do not overlap.
+        # XLA's CPU backend may run operations in any order, and operations that share cores do not overlap.
         self._overlaps = module.platform != "cpu"
         self._fixed = not is_compiled_elsewhere(module, chip)
         self._found: dict[str, InstructionTime] = {}
@@ -158,7 +158,8 @@ class _Schedule:
     def _reaches(self) -> dict[str, float]:
         """Bytes written since the oldest operand of each instruction was made, including its own.
 
-        Inputs of a computation count as made before all of its instructions: a loop's values, one iteration ago.
+        A computation's inputs count as made before all of its instructions; a loop's values count as made one iteration
+        ago.
         """
         reach: dict[str, float] = {}
         for body in self._computations.values():

@@ -1,7 +1,7 @@
-"""Self-grading exercises of the course: values, plans, and the bytes that a program sends.
+"""Self-grading course exercises, which check values, plans, and the bytes that a program sends.
 
 `check("09.2", answer)` belongs to exercise 2 of notebook 09. A right answer returns a true `Grade`; a wrong answer
-raises `WrongAnswerError` (an `AssertionError`). So the same line works in a notebook, in nbgrader and in Otter.
+raises `WrongAnswerError` (an `AssertionError`). The same line therefore works in a notebook, in nbgrader and in Otter.
 """
 
 from workbench.course._check import (

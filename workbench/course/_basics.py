@@ -1,4 +1,4 @@
-"""Exercises of notebooks 00 to 03: the JAX you need, placements and primitives, derivatives."""
+"""Exercises of notebooks 00 to 03: required JAX knowledge, placements and primitives, derivatives."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""The entry points of the course: they find the grader of an exercise and report its result."""
+"""The course's entry points, which find the grader for an exercise and report its result."""
 
 import difflib
 import importlib
@@ -30,11 +30,11 @@ _GROUPS = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grade:
-    """Result of `check`; true for a right answer.
+    """Result of `check`; truthy for a right answer.
 
     Attributes:
         exercise: The exercise's id, such as `"09.2"`.
-        right: Whether the answer is right. False only for an exercise without an answer (`...`).
+        right: Whether the answer is right. False only if the exercise has no answer yet (`...`).
         message: One sentence for the student.
     """
 
@@ -56,7 +56,7 @@ def check(exercise: str, answer: object, *evidence: object) -> Grade:
     its stages and the bytes it sends.
 
     Args:
-        exercise: The exercise's id: the number of the notebook, a point, the number of the exercise.
+        exercise: The exercise's id: the notebook's number, a point, and the exercise's number.
         answer: The student's answer; `...` means not answered yet.
         evidence: Additional evidence that the exercise asks for, such as the record behind the answer.
 
@@ -64,7 +64,8 @@ def check(exercise: str, answer: object, *evidence: object) -> Grade:
         A true `Grade`, or a false `Grade` if the answer is `...`.
 
     Raises:
-        WrongAnswerError: with the difference and a hint. It is an `AssertionError`.
+        WrongAnswerError: if the answer is wrong; the message contains the difference and a hint. It is an
+            `AssertionError`.
         CourseError: if no exercise has this id.
 
     Example:
@@ -107,7 +108,7 @@ def check_solution(exercise: str, solution: object, *evidence: object) -> Grade:
 def right_answer(exercise: str) -> Any:
     """Returns the reader's last right answer, or else the page's solution.
 
-    Later cells of a notebook continue with this answer, so that they run the reader's code.
+    Later cells in a notebook continue with this answer, so that they run the reader's code.
 
     Args:
         exercise: The exercise's id.
@@ -158,7 +159,7 @@ def _graded(function: str, exercise: str, answer: object, evidence: tuple[object
     except WrongAnswerError as wrong:
         text = f"{exercise} is not right yet: {wrong}"
         raise WrongAnswerError(text) from wrong.__cause__
-    except Exception as error:  # for any exception of an answer, the student gets a sentence
+    except Exception as error:  # for any exception that an answer raises, the student gets a sentence
         text = f"{exercise} is not right yet: {_advice(error)}"
         raise WrongAnswerError(text) from error
     return Grade(exercise=exercise, right=True, message=f"Right: {message}")

@@ -1,4 +1,4 @@
-"""Shared parts of graders: the list of exercises, comparisons with kind messages, and communication counts."""
+"""Shared parts of graders: the list of exercises, comparisons with helpful messages, and communication counts."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -34,7 +34,7 @@ EXERCISES: dict[str, Exercise] = {}
 
 
 def exercise(name: str, task: str) -> Callable[[Grader], Grader]:
-    """Registers a grader, which returns a comment on a right answer or raises `WrongAnswerError`."""
+    """Registers a grader, which returns a comment for a right answer or raises `WrongAnswerError`."""
 
     def register(grader: Grader) -> Grader:
         EXERCISES[name] = Exercise(task, grader)
@@ -64,7 +64,7 @@ def expect_number(answer: object, expected: float, hint: str, *, what: str = "yo
 
 
 def yes_or_no(answer: object, what: str) -> bool:
-    """Converts a truth value: True, False, "yes" or "no"."""
+    """Converts the answer to a truth value; accepts True, False, "yes" and "no"."""
     words = {"yes": True, "true": True, "no": False, "false": False}
     if isinstance(answer, str) and answer.strip().lower() in words:
         return words[answer.strip().lower()]
@@ -74,7 +74,7 @@ def yes_or_no(answer: object, what: str) -> bool:
 
 
 def expect_values(found: object, expected: object, hint: str, *, atol: float = 1e-4) -> None:
-    """Compares an array with the expected shape and values."""
+    """Compares an array with the expected array's shape and values."""
     found, expected = np.asarray(found), np.asarray(expected)
     if found.shape != expected.shape:
         wrong(f"the result has the shape {found.shape}; expected {expected.shape}. {hint}")
@@ -91,7 +91,7 @@ def several(answer: object, count: int, what: str) -> Sequence[Any]:
 
 
 def called(function: object, *args: Argument) -> Argument:
-    """Calls the student's function; its errors become a hint."""
+    """Calls the student's function; errors that it raises become a hint."""
     if not callable(function):
         wrong(f"the answer should be a function; you gave a {type(function).__name__}.")
     try:
@@ -109,9 +109,9 @@ def called(function: object, *args: Argument) -> Argument:
 def plan_of(function: Argument, *args: object, clients: int) -> PlanRecord:
     """Checks and returns the plan of the student's program.
 
-    The program has a placement with this number of clients and reduces over it. The server reads no row of a client,
-    and no broadcast sends the rows of all clients to each client. Computing the clients one at a time, each from its
-    own row, gives the same values.
+    The program must have a placement with this number of clients and reduce over it. The server must not read a
+    client's row, and no broadcast may send the rows of all clients to each client. Computing the clients one at a time,
+    each from its own row, must return the same values.
     """
     try:
         plan = trace(function)(*args).plan
@@ -147,7 +147,7 @@ def plan_of(function: Argument, *args: object, clients: int) -> PlanRecord:
 
 
 def expect_clients_apart(function: Argument, args: Sequence[object], clients: int) -> None:
-    """Computes the clients one at a time, on other data, and compares with an ordinary call."""
+    """Computes the clients one at a time, on different data, and compares the results with an ordinary call."""
 
     def moved(leaf: jax.Array) -> jax.Array:
         if np.shape(leaf)[:1] != (clients,):
@@ -185,7 +185,7 @@ def reads_other_clients(jaxpr: Jaxpr) -> bool:
 
 
 def raw_rows(plan: PlanRecord, clients: int, kind: str) -> str:
-    """Names the arguments with a row for each client that a stage at the server, or a broadcast, reads."""
+    """Names the per-client arguments that a server stage or a broadcast reads."""
     given = {value.name for value in plan.inputs if value.shape[:1] == (clients,)}
     read = [value for stage in stages(plan, kind) for value in stage.inputs if value.name in given]
     sizes = {value.name: f"{value.size_bytes // clients:,} bytes of each client" for value in read}
@@ -193,12 +193,12 @@ def raw_rows(plan: PlanRecord, clients: int, kind: str) -> str:
 
 
 def stages(plan: PlanRecord, kind: str) -> list[StageRecord]:
-    """The stages of one kind (`broadcast`, `clients`, `reduce`), in loops too."""
+    """The stages of one kind (`broadcast`, `clients`, `reduce`), including those in loops."""
     return [stage for stage in plan.walk() if stage.kind == kind]
 
 
 def expect_disclosed(plan: PlanRecord, at_most: int) -> int:
-    """Checks the bytes that the server receives of one client in a call, in all iterations of loops."""
+    """Checks the bytes that the server receives from one client in a call, over all loop iterations."""
     sizes = [value.size_bytes * repeats(plan, value.stage) for value in plan.disclosed]
     if (found := sum(sizes)) > at_most:
         names = ", ".join(f"{value.name} ({size:,} bytes)" for value, size in zip(plan.disclosed, sizes, strict=True))
@@ -207,7 +207,7 @@ def expect_disclosed(plan: PlanRecord, at_most: int) -> int:
 
 
 def repeats(plan: PlanRecord, path: str) -> int:
-    """Executions of a stage per call: the product of the lengths of its loops."""
+    """Number of executions of a stage per call: the product of the lengths of its loops."""
     loops = [stage for stage in plan.walk() if stage.kind == "loop" and path.startswith(f"{stage.path}.")]
     if any(loop.trip_count is None for loop in loops):
         wrong("the values are right, but a loop of unknown length reduces. Use a fixed number of reductions.")
@@ -215,7 +215,7 @@ def repeats(plan: PlanRecord, path: str) -> int:
 
 
 def compiled(function: object, *args: object, mesh: jax.sharding.Mesh | None = None) -> ProgramRecord:
-    """Compiles the student's program for a mesh; returns its record."""
+    """Compiles the student's program for a mesh; returns the program's record."""
     return (inspect(function) if mesh is None else inspect(function, on=mesh))(*args)
 
 
@@ -226,10 +226,10 @@ def collectives(record: ProgramRecord, kind: str | None = None) -> list[Collecti
 
 
 def sent_bytes(found: Iterable[CollectiveRecord]) -> float:
-    """Bytes that one device sends in a call, with repeated collectives."""
+    """Bytes that one device sends in a call, counting every execution of each collective."""
     return sum((each.wire_bytes or 0) * (each.executions or 1) for each in found)
 
 
 def payload_bytes(found: Iterable[CollectiveRecord]) -> float:
-    """Bytes that one device contributes in a call, with repeated collectives."""
+    """Bytes that one device contributes in a call, counting every execution of each collective."""
     return sum(each.payload_bytes * (each.executions or 1) for each in found)

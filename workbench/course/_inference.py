@@ -1,4 +1,4 @@
-"""Exercises of notebook 29: the bytes of inference, and a softmax in parts."""
+"""Exercises of notebook 29: the bytes that inference reads and stores, and a softmax computed in parts."""
 
 import jax
 import jax.numpy as jnp

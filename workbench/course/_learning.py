@@ -161,7 +161,7 @@ def slope_of_rate(answer: object) -> str:
     def loss(w: jax.Array) -> jax.Array:
         return jnp.sum(jnp.array([1.0, 3.0]) * (w - 2.0) ** 2) / 2
 
-    # by hand: w_k = 2 + (1 - rate a)^k (w_0 - 2), so d loss / d rate = -k a² (w_0 - 2)² (1 - rate a)^(2k - 1)
+    # derived by hand: w_k = 2 + (1 - rate a)^k (w_0 - 2), so d loss / d rate = -k a² (w_0 - 2)² (1 - rate a)^(2k - 1)
     for steps in (1, 4):
         expected = sum(-steps * a * a * 4.0 * (1 - 0.1 * a) ** (2 * steps - 1) for a in (1.0, 3.0))
         found = called(answer, loss, jnp.zeros(2), jnp.float32(0.1), steps)

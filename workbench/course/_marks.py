@@ -1,4 +1,4 @@
-"""Marks of a class: runs submitted notebooks and collects the grades of their checks."""
+"""Marks a class: runs submitted notebooks and collects the grades from their checks."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -15,10 +15,10 @@ CHECK = re.compile(r"""course\.check\(\s*["']([\d.]+)["']""")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """The marks of one submitted notebook.
+    """The marks for one submitted notebook.
 
     Attributes:
-        student: The folder of the notebook inside the class's folder, or the file's name.
+        student: The notebook's subfolder in the class folder, or else the file's name.
         notebook: The file's name.
         marks: By exercise: "right", "wrong", or "open" if the answer is still `...`.
         error: The first error of a cell without a check; empty if there was none.
@@ -38,14 +38,14 @@ class Submission:
 def grade_folder(
     folder: Path, *, seconds: int = 300, report: Callable[[str], None] = lambda line: None
 ) -> list[Submission]:
-    """Runs all notebooks of a folder and collects the grades of their checks.
+    """Runs all notebooks in a folder and collects the grades from their checks.
 
     Each notebook runs in a separate kernel on this machine, with the rights of this user: use a container for code that
     you do not trust. Stored outputs are not read. Only results of `check` count, not printed text.
 
     Args:
         folder: `STUDENT/NAME.ipynb` for each student, or notebooks without subfolders.
-        seconds: The limit of one cell in seconds; a cell that needs more is wrong.
+        seconds: The time limit for one cell in seconds; a cell that takes longer counts as wrong.
         report: Receives one line before each notebook.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Notebook files: titles, editions without solutions, and cached execution."""
+"""Works with notebook files: titles, editions without solutions, and cached execution."""
 
 import hashlib
 import os
@@ -53,13 +53,13 @@ def read(path: Path) -> Any:
 
 
 def execute(notebook: Any, folder: Path, *, go_on: bool = False, seconds: int = 900) -> None:
-    """Runs all cells of a notebook in a new kernel, and writes outputs into the notebook.
+    """Runs all cells of a notebook in a new kernel, and writes the outputs into the notebook.
 
     Args:
         notebook: The notebook, changed in place.
         folder: The working directory of the kernel.
         go_on: Whether later cells run after an error.
-        seconds: The limit of one cell.
+        seconds: The time limit for one cell.
     """
     with needs_library("nbclient", needed_for="`workbench course`", extra="course-pages"):
         from nbclient import NotebookClient
@@ -97,12 +97,12 @@ def executed(path: Path, kept: Path, report: Callable[[str], None] = lambda line
 
 
 def write_students(notebooks: Iterable[Path], folder: Path, *, grader: Grader | None = None) -> list[Path]:
-    """Writes notebooks without solutions; the cells for answers and their checks remain.
+    """Writes notebooks without solutions; the cells for answers and for their checks remain.
 
     Args:
         notebooks: The `.ipynb` files.
         folder: The folder to write to; files of the same name are replaced.
-        grader: Grader for which to write source notebooks, with each check as a test of one point; None: plain
+        grader: Grader for which to write source notebooks, in which each check is a one-point test; None: plain
             notebooks.
 
     Returns:
@@ -168,6 +168,6 @@ def _raw(text: str) -> Any:
 
 
 def _role(name: str, *, grade: bool = False, solution: bool = False, **more: int) -> dict[str, Any]:
-    """The nbgrader metadata of a cell."""
+    """The nbgrader metadata for a cell."""
     roles = {"grade": grade, "solution": solution, "locked": not solution, "task": False}
     return {"grade_id": name, "schema_version": 3, **roles, **more}

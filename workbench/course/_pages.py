@@ -1,4 +1,4 @@
-"""Offline pages of notebooks: a site of the course, and slides."""
+"""Offline pages made from notebooks: a course site, and slides."""
 
 import html
 import re
@@ -12,7 +12,7 @@ from workbench.course._parts import concept_map, difficulty_of, parts_of, titles
 from workbench.errors import needs_library
 from workbench.render import icon_link, mark
 
-# nbconvert's page loads require.js, jQuery, Mermaid, MathJax and reveal.js from a network; this page needs only
+# nbconvert's page loads require.js, jQuery, Mermaid, MathJax and reveal.js from the network; this page needs only
 # reveal.js, from the folder next to it.
 PAGE = """{%- extends 'index.html.j2' -%}
 {%- block html_head_css -%}{{ super() }}{{ resources.icon }}{%- endblock html_head_css -%}
@@ -98,7 +98,7 @@ def copy_reveal(folder: Path) -> Path:
 
 
 def formulas_as_mathml(markdown: str) -> str:
-    """Converts TeX formulas in Markdown to MathML, which needs no script; skips code."""
+    """Converts TeX formulas in Markdown to MathML, which needs no script; leaves code unchanged."""
     with needs_library("latex2mathml", needed_for="formulas of `workbench course`", extra="course-pages"):
         from latex2mathml.converter import convert
 
@@ -131,7 +131,8 @@ def write_slides(
 
     Args:
         notebooks: The `.ipynb` files.
-        folder: The folder of `NAME.slides.html` and `reveal.js`. Executed notebooks are cached in its `.executed`.
+        folder: The folder for `NAME.slides.html` and `reveal.js`. Executed notebooks are cached in its subfolder
+            `.executed`.
         execute: Whether slides have outputs; notebooks whose source is unchanged are not run again.
         report: Receives one line before each execution.
 
@@ -139,7 +140,7 @@ def write_slides(
         The pages written.
 
     Raises:
-        CourseError: if a file is no notebook.
+        CourseError: if a file is not a notebook.
 
     Example:
         >>> write_slides([], Path("slides"))
@@ -178,11 +179,11 @@ def write_site(
     execute: bool = True,
     report: Callable[[str], None] = lambda line: None,
 ) -> Path:
-    """Writes a page for each notebook and an index by part, with a map of dependencies.
+    """Writes a page for each notebook and an index by part, with a dependency map.
 
     Args:
         notebooks: The `.ipynb` files.
-        folder: The folder of the site. Executed notebooks are cached in its `.executed`.
+        folder: The folder for the site. Executed notebooks are cached in its subfolder `.executed`.
         execute: Whether pages have outputs; notebooks whose source is unchanged are not run again.
         report: Receives one line before each execution.
 
@@ -190,7 +191,7 @@ def write_site(
         The index, `index.html`.
 
     Raises:
-        CourseError: if a file is no notebook.
+        CourseError: if a file is not a notebook.
 
     Example:
         >>> write_site([], Path("site")).name

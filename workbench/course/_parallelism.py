@@ -1,4 +1,4 @@
-"""Exercises of notebooks 22 and 23: collectives as algorithms, and the parallelism of one transformer."""
+"""Exercises of notebooks 22 and 23: collectives as algorithms, and ways to parallelise one transformer."""
 
 from collections.abc import Callable
 

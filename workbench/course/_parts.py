@@ -1,4 +1,4 @@
-"""Parts of the course: order, difficulty, and the map of dependencies."""
+"""Course parts: order, difficulty, and the dependency map."""
 
 import html
 import re
@@ -55,24 +55,24 @@ def difficulty_of(number: str) -> str:
 
 
 def prerequisites_of(path: Path) -> list[str]:
-    """The numbers of the prerequisite notebooks that the first cell links."""
+    """The numbers of the prerequisite notebooks to which the first cell links."""
     opening = "\n".join(cell.source for cell in read(path).cells[:4])
     named = re.search(r"\*\*Prerequisites\.\*\*(.*?)\*\*Time", opening, re.DOTALL)
     return re.findall(r"\]\((\d\d)-[\w-]+\.ipynb\)", named[1]) if named else []
 
 
 def concept_map(notebooks: Sequence[Path], links: Mapping[str, str]) -> str:
-    """Draws the dependencies of notebooks: one column per part, one box per notebook.
+    """Draws the dependencies between notebooks, with one column per part and one box per notebook.
 
     Args:
         notebooks: The `.ipynb` files.
-        links: The page of each notebook, by number.
+        links: Each notebook's page, by number.
 
     Returns:
         An SVG whose boxes are links.
 
     Raises:
-        CourseError: if a file is no notebook.
+        CourseError: if a file is not a notebook.
 
     Example:
         >>> concept_map([], {}).startswith("<svg")
@@ -129,7 +129,7 @@ def titles_of(notebooks: Sequence[Path]) -> dict[str, Title]:
         notebooks: The `.ipynb` files.
 
     Raises:
-        CourseError: if a file is no notebook.
+        CourseError: if a file is not a notebook.
 
     Example:
         >>> titles_of([])

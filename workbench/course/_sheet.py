@@ -45,7 +45,7 @@ SHEET = {
 
 
 def write_cheatsheet(path: Path) -> Path:
-    """Writes one page A4 with the primitives, views, shardings, costs and algorithms of the course.
+    """Writes one A4 page with the course's primitives, views, shardings, costs and algorithms.
 
     Args:
         path: The PDF file.

@@ -185,8 +185,7 @@ def wrong_number(stage: str, expected: int, found: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class Batch:
-    """A batch of clients: `index` counts batches; `rows` have `size` slots, of which the first `len(clients)` are
-    filled."""
+    """A batch of clients: `index` counts batches; the first `len(clients)` of the `size` row slots are filled."""
 
     index: int
     clients: tuple[Any, ...]

@@ -1,4 +1,4 @@
-"""Measurements: memory, utilisation, profiles by stage and client, and runs of rounds."""
+"""Measurements: memory, utilisation, profiles by stage and client, and multi-round runs."""
 
 from workbench.measurement._calibrate import calibrate as calibrate
 from workbench.measurement._checkpoints import load_checkpoint as load_checkpoint

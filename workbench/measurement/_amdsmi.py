@@ -18,8 +18,8 @@ class AmdSmiReader:
     """Queries AMD SMI about the GPUs that JAX sees, in the order of `HIP_VISIBLE_DEVICES`.
 
     Raises:
-        MissingDependencyError: the Python package `amdsmi` of ROCm is not installed.
-        RuntimeError: AMD SMI cannot be started, for example without a driver.
+        MissingDependencyError: ROCm's Python package `amdsmi` is not installed.
+        RuntimeError: AMD SMI cannot be started, for example because there is no driver.
     """
 
     def __init__(self, amdsmi: ModuleType | Any = None, visible: str | None = None) -> None:
@@ -66,14 +66,14 @@ class AmdSmiReader:
 
 
 def _number(value: object) -> float | None:
-    """A metric as a number; AMD SMI writes "N/A" for metrics that a GPU does not support."""
+    """Converts a metric to a number; AMD SMI writes "N/A" for metrics that a GPU does not support."""
     return float(value) if isinstance(value, int | float) else None
 
 
 def _import_amdsmi() -> ModuleType:
     try:
         return importlib.import_module("amdsmi")
-    except (ImportError, OSError, KeyError) as error:  # the package loads a library of the driver
+    except (ImportError, OSError, KeyError) as error:  # the package loads one of the driver's libraries
         raise MissingDependencyError(
             "amdsmi", extra="rocm", needed_for="`watch_devices` for utilisation, power and temperature of AMD GPUs"
         ) from error

@@ -1,4 +1,4 @@
-"""Calibration: measures the rates of all attached devices with small programs."""
+"""Calibration, which measures the rates of all attached devices with small programs."""
 
 import concurrent.futures
 import datetime
@@ -26,15 +26,16 @@ from workbench.records.hardware import ChipRecord, RateKind, RateRecord
 
 _LEAST_SECONDS = 2e-3  # minimum time of one run: a program repeats its operation until a run takes this long
 _CALLS_OF_A_RUN = 3  # times an empty call: minimum time of one run, so that subtracting the call keeps precision
-_SLOWEST_SECONDS = 0.25  # of one operation: sizes that take longer are left out
+_SLOWEST_SECONDS = 0.25  # maximum time of one operation; sizes that take longer are left out
 _MOST_REPEATS = 1 << 16
 _FEWEST_RUNS, _MOST_RUNS = 5, 30
 _SMALL_SPREAD = 0.05
-_OPERATIONS = 16  # in one repetition of the program that measures the cost of one more operation
+# number of operations in one repetition of the program that measures the cost of an additional operation
+_OPERATIONS = 16
 _SMALL_BYTES, _SMALL_MANY = 1 << 26, 4  # size of small operations, and their number in one repetition on an accelerator
-_STEPS = 32  # of three operations each, in the program of elementwise operations
-_BURST = 20  # calls in a row: a single call would be timed while caches and threads are cold
-_ARRAYS = 33  # arguments and results of the program that measures the cost of one more array
+_STEPS = 32  # number of groups of three operations in the program that measures elementwise operations
+_BURST = 20  # number of consecutive calls; a single call would be timed while caches and threads are cold
+_ARRAYS = 33  # number of arguments and results of the program that measures the cost of an additional array
 _COLLECTIVES: tuple[RateKind, ...] = ("all-reduce", "all-gather", "reduce-scatter", "all-to-all", "collective-permute")
 _CALLS: tuple[RateKind, ...] = ("call", "array", "upload", "download")  # kinds without repetitions
 _FAST_BYTES = (1 << 12, 1 << 16, 1 << 20, 1 << 24, 1 << 28)
@@ -60,8 +61,8 @@ class _Trial:
     build: Callable[[], None] | None = None  # compiles: slow, but needs no device memory
     loop_seconds: float = 0.0  # of an empty repetition
     repeats: int = 1
-    calls: list[float] = field(default_factory=list)  # wall seconds of a call without repetitions
-    walls: list[float] = field(default_factory=list)  # wall seconds of a call with all repetitions
+    calls: list[float] = field(default_factory=list)  # wall seconds for a call without repetitions
+    walls: list[float] = field(default_factory=list)  # wall seconds for a call with all repetitions
 
     @property
     def seconds(self) -> list[float]:
@@ -113,26 +114,27 @@ def calibrate(
 
     Runs matrix products by dtype and size, thin products, convolutions, elementwise operations (by bytes, and by
     number), transcendental operations, reductions, transposes, gathers, scatters, sorts, copies from and to the host,
-    and every collective by size and mesh axis. Also measures the cost of one more operation, of one more call, and of
-    one more array of a call. All programs run in interleaved rounds; a program is finished when the quartiles of its
-    seconds are within 5 %. The bytes of an operation are the bytes that `inspect` counts in the compiled program.
+    and every collective by size and mesh axis. Also measures the cost of one additional operation, one additional call,
+    and one additional array per call. All programs run in interleaved rounds; a program is finished when the quartiles
+    of its seconds are within 5 %. The bytes of an operation are the bytes that `inspect` counts in the compiled
+    program.
 
     Args:
-        mesh: Mesh whose axes are used for collectives; None: one axis of all devices.
+        mesh: Mesh whose axes are used for collectives; None: one axis with all devices.
         seconds: Measuring time; compilation takes additional time.
         kinds: Programs to run in addition to elementwise operations, such as ("matrix product", "all-reduce"); None:
             all.
         progress: Whether to show a line with the name of the running program.
-        store: Whether to store the result for `known_chip("here")`, per device kind and JAX version.
+        store: Whether to store the result for `known_chip("here")`. There is one stored result per device kind and JAX
+            version.
 
-    Returns:
-        A chip record with its measured `rates`, which contains no data of other programs. Save it with `.to_json()`;
-        pass it as `on="here"` or `on="file.json"`.
+    Returns: A chip record with its measured `rates`; it contains no data about other programs. Save it with
+        `.to_json()`; pass it as `on="here"` or `on="file.json"`.
 
     Raises:
         MeshError: if `seconds` is not above 0.
         ProgramError: in a forked child (`os.fork`), where JAX would wait forever.
-        KeyboardInterrupt: Ctrl-C; nothing is stored.
+        KeyboardInterrupt: on Ctrl-C; nothing is stored then.
 
     Example:
         >>> chip = wb.calibrate(kinds=("call",), seconds=1, progress=False, store=False)
@@ -174,7 +176,7 @@ def calibrate(
 
 
 def _compiled(trials: Iterator[_Trial], show: "_Line") -> Iterator[_Trial]:
-    """Compiles programs, in parallel on the host's cores; on GPUs one at a time."""
+    """Compiles programs in parallel on the host's cores, or one at a time for GPUs."""
     every = list(trials)
     workers = 1 if jax.default_backend() == "gpu" else os.cpu_count()  # the GPU compiler times kernels
     with concurrent.futures.ThreadPoolExecutor(workers) as pool:
@@ -195,7 +197,7 @@ def _compiled(trials: Iterator[_Trial], show: "_Line") -> Iterator[_Trial]:
 
 
 class _Line:
-    """Prints a progress line that the next line replaces."""
+    """Prints a progress line, which the next progress line replaces."""
 
     def __init__(self, *, shown: bool) -> None:
         self._shown, self._width = shown, 0
@@ -208,7 +210,7 @@ class _Line:
 
 
 def _warm(trial: _Trial) -> bool:
-    """Compiles a program and sets its repeats; False if it is too slow or unsupported."""
+    """Compiles a program and sets its number of repeats; returns False if it is too slow or unsupported."""
     try:
         trial.run(1)
     except _UNSUPPORTED:
@@ -219,7 +221,7 @@ def _warm(trial: _Trial) -> bool:
             trial.operations = max(1, operations)
             trial.amount = 0.0 if trial.kind == "operation" else size / trial.operations
     while True:
-        # The minimum of three, because one slow call would end the search with too few repeats.
+        # The minimum of three calls, because one slow call would end the search with too few repeats.
         call = 0.0 if trial.kind in _CALLS else _agreed(min(_timed(trial, 0) for _ in range(3)))
         whole = _agreed(max(0.0, min(_timed(trial, trial.repeats) for _ in range(3)) - call))
         if whole / trial.repeats > _SLOWEST_SECONDS:
@@ -234,7 +236,7 @@ def _warm(trial: _Trial) -> bool:
 
 
 def _loop_seconds(mesh: Mesh) -> float:
-    """Seconds of an empty repetition: accelerators ask the host after each whether to continue."""
+    """Seconds that an empty repetition takes; accelerators ask the host after each repetition whether to continue."""
     if mesh.devices.flat[0].platform == "cpu":
         return 0.0
     empty = _repeated(mesh, "operation", 0.0, lambda x: x, (8,))
@@ -247,14 +249,14 @@ def _loop_seconds(mesh: Mesh) -> float:
 
 
 def _timed(trial: _Trial, repeats: int) -> float:
-    """Wall seconds of one call with this number of repetitions."""
+    """Wall seconds that one call takes with this number of repetitions."""
     start = time.perf_counter()
     trial.run(repeats)
     return time.perf_counter() - start
 
 
 def _agreed(value: float) -> float:
-    """Broadcasts the first process's value, so that all processes run equal programs and repeats."""
+    """Broadcasts the first process's value, so that all processes run the same programs with the same repeats."""
     if jax.process_count() == 1:
         return value
     from jax.experimental import multihost_utils
@@ -316,7 +318,7 @@ def _repeated(
 ) -> _Trial:  # fmt: skip
     """Makes a program that repeats an operation on every device, `many` times per loop iteration.
 
-    Each operation waits for the previous operation, by its operand or at a barrier.
+    Each operation waits for the previous operation, through its operand or at a barrier.
     """
     spec = P(tuple(mesh.axis_names))
     bare, _, precision = dtype.partition(":")
@@ -336,7 +338,7 @@ def _repeated(
     compiled: list[jax.stages.Compiled] = []
 
     def numbers() -> np.ndarray:
-        """Random numbers: on equal bits a chip would draw less power and run faster."""
+        """Makes random numbers, because a chip would draw less power and run faster if all bits were the same."""
         random = np.random.default_rng(0)
         some = random.integers(-99, 99, 4099) if "int" in bare else random.standard_normal(4099)
         return np.resize(some.astype(jnp.dtype(bare)), (1, *shape))
@@ -359,7 +361,7 @@ def _repeated(
 
 
 def _counted(compiled: jax.stages.Compiled) -> tuple[float, int]:
-    """Memory bytes and number of large operations in one repetition, as counted by `inspect`."""
+    """Memory bytes and number of large operations in one repetition, as `inspect` counts them."""
     instructions = [each for each in inspect_module(compiled).instructions if not each.fused]
     pending = [name for each in instructions if each.opcode == "while" for name in each.calls]
     sizes: list[int] = []
@@ -374,7 +376,7 @@ def _counted(compiled: jax.stages.Compiled) -> tuple[float, int]:
 
 
 def _many(platform: str, size_bytes: float) -> int:
-    """Operations in one repetition: small operations take less time than an accelerator's loop."""
+    """Number of operations in one repetition; small operations take less time than an accelerator's loop overhead."""
     return _SMALL_MANY if platform != "cpu" and size_bytes <= _SMALL_BYTES else 1
 
 
@@ -394,20 +396,20 @@ def _product(operands: tuple[jax.Array, jax.Array, jax.Array]) -> tuple[jax.Arra
 
 
 def _elementwise(both: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """Two out-of-place operations, as in a program; an in-place operation would stay in a cache."""
+    """Runs two out-of-place operations, as a real program would; an in-place operation would stay in a cache."""
     first, second = both
     return second * 1.0001 + 0.5, first * 1.0002 + 0.5
 
 
 def _arithmetic(x: jax.Array) -> jax.Array:
-    """Shifts, sums and XORs without memory reads, as in random bit generation."""
+    """Computes shifts, sums and XORs without memory reads, as in random bit generation."""
     for number in range(_STEPS):
         x = (x ^ (x << (number % 13 + 1))) + jnp.uint32(number)
     return x
 
 
 def _thin(both: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-    """A product with few columns, whose time depends on reading its operands."""
+    """Computes a product with few columns, whose time depends on reading its operands."""
     x, weights = both
     return x * 0.999 + 1e-9 * (x @ weights)[:, :1], weights * 0.999
 
@@ -432,7 +434,7 @@ def _small_operations(arrays: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
 
 
 def _call(mesh: Mesh) -> Iterator[_Trial]:
-    """Programs that measure the cost of a call, and of one more argument and result."""
+    """Programs that measure the cost of a call, and of one additional argument and result."""
     add = jax.jit(lambda *arrays: [x + 1.0 for x in arrays])
     x = jax.device_put(jnp.zeros((mesh.size,)), NamedSharding(mesh, P(tuple(mesh.axis_names))))
 

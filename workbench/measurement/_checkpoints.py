@@ -25,19 +25,18 @@ _LOCK = "run.lock"
 
 
 def load_checkpoint(directory: str | Path, like: object, *, round: int | None = None) -> tuple[int, Any, History]:
-    """Reads a checkpoint of a run with `checkpoint_dir`.
+    """Reads a checkpoint of a run that was started with `checkpoint_dir`.
 
     Args:
         directory: The `checkpoint_dir` of the run.
-        like: A state of the same structure, shapes, dtypes and shardings, such as the initial one; typed PRNG keys and
-            optax states keep their types.
-        round: Number of finished rounds of the checkpoint; None: the newest readable checkpoint.
+        like: A state with the same structure, shapes, dtypes and shardings, such as the initial state; typed PRNG keys
+            and optax states keep their types.
+        round: Number of finished rounds in the checkpoint; None: the newest readable checkpoint.
 
-    Returns:
-        The number of finished rounds, the bitwise equal state after them, and their history.
+    Returns: The number of finished rounds, the bitwise identical state after these rounds, and their history.
 
     Raises:
-        DataError: there is no such checkpoint, or none that matches `like`.
+        DataError: there is no such checkpoint, or no checkpoint matches `like`.
 
     Example:
         >>> import tempfile
@@ -55,8 +54,8 @@ def load_checkpoint(directory: str | Path, like: object, *, round: int | None = 
 def _log_of_python() -> Callable[[], None]:
     """Adds Python's default handler to a root logger without handlers.
 
-    Without a root handler, orbax's log calls `logging.basicConfig`, and a later `basicConfig` of the user would have no
-    effect.
+    Without a root handler, orbax's log messages would call `logging.basicConfig`, and a later `basicConfig` call by the
+    user would have no effect.
     """
     if logging.root.handlers or logging.lastResort is None:
         return lambda: None
@@ -99,14 +98,14 @@ class Checkpoints:
 
     @_UNCONFIGURED_LOG
     def rounds(self) -> list[int]:
-        """The numbers of finished rounds with a checkpoint."""
+        """The numbers of finished rounds for which there is a checkpoint."""
         return sorted(self._open().all_steps()) if self.directory.is_dir() else []
 
     @_UNCONFIGURED_LOG
     def save(self, finished: int, state: PyTree[Array], rounds: Sequence[RoundRecord], *, program: str = "") -> None:
         """Writes the state after `finished` rounds; if it fails, older checkpoints stay readable.
 
-        Copies the state to the host once for its digest, and writes only new rounds of the history.
+        Copies the state to the host once to compute its digest, and writes only the new rounds of the history.
         """
         ocp = _orbax()
 
@@ -117,7 +116,7 @@ class Checkpoints:
             state=ocp.args.StandardSave(_without_scalars(_rooted(state))), history=ocp.args.JsonSave(about)
         )
         try:
-            if finished in manager.all_steps():  # it was unreadable, else the run would have resumed from it
+            if finished in manager.all_steps():  # it was unreadable; otherwise the run would have resumed from it
                 manager.delete(finished)
             try:
                 manager.save(finished, args=arguments, force=True)
@@ -152,7 +151,7 @@ class Checkpoints:
 
     @_UNCONFIGURED_LOG
     def lock(self) -> None:
-        """Locks the folder against other runs until `close`, or until this process ends or is killed.
+        """Locks the folder against other runs until `close`, or until this process exits or is killed.
 
         Raises:
             MeasureError: if another run is writing to the folder.
@@ -221,12 +220,12 @@ def _orbax() -> ModuleType:
 
 
 def _rooted(state: PyTree[Array]) -> Mapping[str, Any]:
-    """Wraps the state: orbax needs a container at the root, and a state may be one array."""
+    """Wraps the state in a container, because orbax needs a container at the root and a state may be a single array."""
     return {"state": state}
 
 
 def _without_scalars(state: PyTree[Array]) -> PyTree[Array]:
-    """Converts NumPy scalars to arrays: orbax writes scalars but cannot read them back."""
+    """Converts NumPy scalars to arrays, because orbax writes scalars but cannot read them back."""
     return jax.tree.map(lambda leaf: np.asarray(leaf) if isinstance(leaf, np.generic) else leaf, state)
 
 

@@ -21,12 +21,12 @@ _SHOWN = 5  # offenders named in an error
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ClientProfiles:
-    """Speed, links and reliability of each client, `[clients]` each; scalars apply to all clients.
+    """Speed, links and reliability of each client, as arrays `[clients]`; scalars apply to all clients.
 
     Attributes:
         flops_per_second: Sustained speed of local training.
-        down_bytes_per_second: From the server to the client.
-        up_bytes_per_second: From the client to the server.
+        down_bytes_per_second: Bandwidth from the server to the client.
+        up_bytes_per_second: Bandwidth from the client to the server.
         dropout_probability: Probability of dropping out during one round, 0..1.
 
     Raises:
@@ -74,7 +74,7 @@ class ClientProfiles:
 
     @classmethod
     def from_pandas(cls, table: "pd.DataFrame") -> Self:
-        """Reads clients from a table like that of `to_pandas`; `dropout_probability` is optional.
+        """Reads clients from a table like the one that `to_pandas` returns; `dropout_probability` is optional.
 
         Raises:
             MeasureError: a column is missing.
@@ -115,15 +115,15 @@ def sample_profiles(
     spread: float = 0.6,
     dropout_probability: float = 0.08,
 ) -> ClientProfiles:
-    """Samples clients with lognormal speed and bandwidths; equal seeds give equal clients.
+    """Samples clients with lognormal speed and bandwidths; the same seed yields the same clients.
 
     The median bandwidths, 55.0 and 18.9 Mbit/s, are from Konečný et al. The dropout probability is the middle of the 6
-    to 10 % that Bonawitz et al. observed. The speed (10 GFLOP/s) and the spread are assumptions: replace them with
-    values of your clients.
+    to 10 % that Bonawitz et al. observed. The speed (10 GFLOP/s) and the spread are assumptions; replace them with your
+    clients' values.
 
     Args:
         clients: How many.
-        seed: Seed of the sampling.
+        seed: Seed for the sampling.
         flops_per_second: Median speed.
         down_bytes_per_second: Median bandwidth from server to client.
         up_bytes_per_second: Median bandwidth from client to server.

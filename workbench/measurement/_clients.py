@@ -1,4 +1,4 @@
-"""Time and steps per client, for programs that run a device's clients one after another."""
+"""Measures time and steps per client, for programs that run a device's clients one after another."""
 
 from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict
@@ -18,23 +18,22 @@ def client_runs(
     labels: Mapping[int, str],
     rounds: int = 1,
 ) -> tuple[ClientRunRecord, ...]:
-    """Measures seconds and steps of each client of a stage, from the loop over clients.
+    """Measures the seconds and steps of each client in a stage, using the loop over clients.
 
     A client is one iteration of the outermost loop around the stage whose iteration count equals the device's slots.
     XLA removes loops with one iteration, so on a device with one slot the whole stage belongs to that client. Steps are
-    the iterations of the loop with most of the client's work. If a loop inside it has most of that work, its iterations
-    count instead, and so on.
+    the iterations of the loop that contains most of the client's work. If a loop inside that loop contains most of its
+    work, the inner loop's iterations count instead, and so on.
 
     Args:
         joined: A profile of the program, joined to its module.
         module: That module.
-        slots: Client of each iteration, per device, in the order in which they run; None for padding.
+        slots: For each device, the client that each iteration runs, in order; None for padding.
         stage: Path of the clients' stage.
         labels: Name of each device, such as "cpu:3".
         rounds: Number of profiled calls. Seconds, steps and FLOPs are per call.
 
-    Returns:
-        One record per client and device that computed it; empty if the program has no such loop.
+    Returns: One record for each client and each device that computed the client; empty if the program has no such loop.
     """
     nest = _Nest(module)
     iterations: list[tuple[int, int, list[JoinedEvent]]] = []
@@ -71,13 +70,13 @@ def client_runs(
 
 
 def lockstep_waste(clients: Iterable[ClientRunRecord]) -> dict[str, float]:
-    """Estimates the waste of running a device's clients together, all for the most steps.
+    """Estimates the waste of running a device's clients together, each for the maximum number of steps.
 
     Args:
-        clients: Records with steps, from a measurement with clients that ran one after another.
+        clients: Records with steps, measured while the clients ran one after another.
 
-    Returns:
-        Maximum over mean steps, minus one, by device; 0 if all clients take the same number of steps.
+    Returns: By device, maximum divided by mean number of steps, minus one; 0 if all clients take the same number of
+        steps.
 
     Example:
         >>> lockstep_waste([ClientRunRecord(stage="1", client=i, steps=1 + 2 * i, where="cpu:0") for i in range(2)])
@@ -93,7 +92,7 @@ def lockstep_waste(clients: Iterable[ClientRunRecord]) -> dict[str, float]:
 
 
 class _Nest:
-    """Callers of each computation, and the bodies of loops."""
+    """The callers of each computation, and the bodies of loops."""
 
     def __init__(self, module: ModuleRecord) -> None:
         self.instructions = {instruction.name: instruction for instruction in module.instructions}
@@ -117,7 +116,7 @@ class _Nest:
         }
 
     def iterations(self, executed: Mapping[str, int]) -> dict[str, int]:
-        """Iterations of every loop: instructions directly in its body run once per iteration."""
+        """Iterations of every loop, from instructions directly in its body, which run once per iteration."""
         ran: Counter[str] = Counter()
         for name, times in executed.items():
             if name in self.instructions:
@@ -131,7 +130,7 @@ class _Nest:
         left = 0.0
         for name, times in executed.items():
             if (instruction := self.instructions.get(name)) is not None:
-                # Plus one, so that loops that only count have a weight.
+                # Plus one, so that loops that only count also have a weight.
                 weight = times * (instruction.flops + instruction.accessed_bytes + 1.0)
                 left += weight
                 for computation in self.around[instruction.computation]:
@@ -187,12 +186,12 @@ def _iterations(
 
 
 def _belongs(path: str | None, stage: str) -> bool:
-    """Returns whether a path is the stage's path or inside the stage."""
+    """Returns whether a path is the stage's path or the path of an inner stage."""
     return path is not None and (path == stage or path.startswith(f"{stage}."))
 
 
 def _iteration_starts(inside: Sequence[JoinedEvent], body: str) -> list[float]:
-    """Start of each iteration: operations directly in the body run once per iteration."""
+    """Start of each iteration, from operations directly in the body, which run once per iteration."""
     starts: dict[str, list[float]] = defaultdict(list)
     for item in inside:
         if item.instruction is not None and item.instruction.computation == body:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Results(ABC):
-    """Comparable results over seeds, such as a sweep."""
+    """Results that can be compared over seeds, such as a sweep."""
 
     @abstractmethod
     def histories(self) -> dict[str, dict[int, History]]:
@@ -51,14 +51,15 @@ def compare_runs(
     """Compares results over seeds: means with intervals, paired tests, cost to a target, fairness, figures.
 
     Args:
-        results: A sweep (each trial is a result, its seeds are repetitions), or a dictionary by name. Its values are a
-            `Run`, a `StoredRun`, a `History`, a list of these (one per seed), or a dictionary of these by seed.
+        results: A sweep (each trial is a result, and its seeds are repetitions), or a dictionary by name. Each
+            dictionary value is a `Run`, a `StoredRun`, a `History`, a list of these (one per seed), or a dictionary of
+            these by seed.
         metric: Metric to compare; per-client metrics are averaged. Default: "loss" if present, else the first metric.
         minimize: Whether smaller values are better.
-        last: Number of last rounds whose mean is the final value.
+        last: Number of last rounds that are averaged to obtain the final value.
         confidence: Confidence level of all intervals (Student's t over the seeds).
         resamples: Number of random permutations if there are too many sign combinations to try all.
-        test: "permutation" (of signs, exact for few seeds), "t" or "wilcoxon"; always paired by seed.
+        test: "permutation" (sign flips; exact for few seeds), "t" or "wilcoxon"; always paired by seed.
         correction: "holm" or "benjamini-hochberg", for the number of compared pairs.
 
     Returns:
@@ -104,11 +105,11 @@ class RunComparison(RunTables):
 
     @property
     def record(self) -> RunOverlayRecord:
-        """The overlaid results for `wb.show` and `wb.explore`; recomputed on each access."""
+        """The overlaid results for `wb.show` and `wb.explore`, recomputed on each access."""
         return record_of(self)
 
     def figure(self, kind: str = "curves", path: str | Path | None = None, **options: Option) -> "Figure":
-        """Draws a figure for a paper; see `plot_comparison`."""
+        """Draws a publication figure; see `plot_comparison`."""
         return plot_comparison(self, kind, path, **options)
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
@@ -132,7 +133,7 @@ def is_runs(x: object) -> bool:
 
 
 def named_runs(results: object) -> Results | Mapping[Any, Any]:
-    """Collects runs by name and seed; stored runs with the same name are seeds of one result."""
+    """Collects runs by name and seed; stored runs with the same name are treated as different seeds of one result."""
     if isinstance(results, Results | Mapping):
         return results
     if not isinstance(results, list | tuple) or not is_runs(results):
@@ -152,13 +153,13 @@ def overlay_runs(results: object, *, metric: str | None = None, minimize: bool =
     """Overlays several runs: curves with intervals over seeds, final states, and paired tests.
 
     Args:
-        results: A sweep; runs by name; or a list of runs, stored runs or histories, where equal names are seeds of one
-            result.
+        results: A sweep; runs by name; or a list of runs, stored runs or histories, in which items with the same name
+            are treated as different seeds of one result.
         metric: Metric to show first. Default: "loss" if present, else the first metric.
         minimize: Whether smaller values are better.
 
     Returns:
-        The record. `wb.show` draws it live in a notebook; `to_html` of this view writes a page.
+        The record. `wb.show` draws the overlay live in a notebook; call `to_html` on this view to write a page.
 
     Raises:
         DataError: `results` are not runs, or no run has finished a round.

@@ -1,4 +1,4 @@
-"""Controls of a run from other threads."""
+"""Controls for a run, used from other threads."""
 
 import threading
 
@@ -6,7 +6,7 @@ _PATIENCE_AT_EXIT_SECONDS = 60.0
 
 
 class Controls:
-    """Three flags: `stop` after the current round, `go` (cleared: pause before the next round), `over`."""
+    """Three flags: `stop` (after the current round), `go` (if cleared, pause before the next round) and `over`."""
 
     def __init__(self) -> None:
         self.stop, self.go, self.over = threading.Event(), threading.Event(), threading.Event()
@@ -14,7 +14,7 @@ class Controls:
 
 
 def stop_and_wait(controls: Controls) -> None:
-    """Ends a run at Python's exit: a thread that is killed inside JAX aborts the process."""
+    """Stops a run when Python exits, because a thread that is killed inside JAX aborts the process."""
     controls.stop.set()
     controls.go.set()
     controls.over.wait(_PATIENCE_AT_EXIT_SECONDS)

@@ -1,8 +1,8 @@
 """Reads executions of HLO instructions from the planes of a profile, by platform.
 
-TPU: the line "XLA Ops" has one event per execution, named by its whole HLO line; its program and run are those of the
-    enclosing "XLA Modules" event. "Async XLA Ops" overlap with these events and are reported separately, as are
-    SparseCores and the waiting in "XLA TraceMe". GPU: one event per kernel on the line of its stream, with the
+TPU: the line "XLA Ops" has one event per execution, named by its whole HLO line. Its program and run come from the
+enclosing "XLA Modules" event. "Async XLA Ops" events overlap with these events and are reported separately, as are
+SparseCore events and the waiting in "XLA TraceMe". GPU: one event per kernel on the line of its stream, with the
     instruction and program in its statistics. CPU: events of host threads that name a device and an instruction.
 """
 
@@ -44,7 +44,7 @@ _NO_FACTS: Mapping[str, Any] = MappingProxyType({})
 
 
 class DeviceEvent(NamedTuple):
-    """One execution of an HLO instruction on a device (on GPUs: of one of its kernels).
+    """One execution of an HLO instruction on a device (on GPUs, of one of the instruction's kernels).
 
     Start times are relative. `self_seconds` excludes instructions that run inside this instruction (the body of a
     `while` on a TPU).
@@ -70,12 +70,12 @@ class DeviceEvent(NamedTuple):
 
     @property
     def self_seconds(self) -> float:
-        """Seconds without the instructions inside it."""
+        """Seconds, excluding the instructions inside this instruction."""
         return max(0.0, self.seconds - self.inner_seconds)
 
 
 class OtherEvent(NamedTuple):
-    """Device work without a known instruction; `overlaps`: other work ran at the same time."""
+    """Device work without a known instruction; `overlaps` is true if other work ran at the same time."""
 
     device: int
     kind: str
@@ -97,7 +97,7 @@ class ModuleRun(NamedTuple):
 
 
 class KindLike(Protocol):
-    """Properties that events of one kind share."""
+    """Properties shared by all events of one kind."""
 
     name: str
     display_name: str
@@ -105,7 +105,7 @@ class KindLike(Protocol):
 
 
 class EventLike(Protocol):
-    """An event of any file format."""
+    """An event in any file format."""
 
     @property
     def kind(self) -> KindLike: ...
@@ -122,7 +122,7 @@ Line: TypeAlias = Any
 
 
 class PlaneLike(Protocol):
-    """A plane of any file format."""
+    """A plane in any file format."""
 
     name: str
     stats: dict[str, Any]
@@ -135,7 +135,7 @@ Found = DeviceEvent | OtherEvent | ModuleRun
 
 
 def device_of(plane: str) -> tuple[str, int] | None:
-    """Platform and number of a device's plane; None for other planes, such as SparseCores."""
+    """Platform and number of a device's plane; None for other planes, such as SparseCore planes."""
     match = _DEVICE.fullmatch(plane)
     return (match[1].lower(), int(match[2])) if match and not match[3] and match[1] != "CUSTOM" else None
 
@@ -145,7 +145,7 @@ def read_plane(plane: PlaneLike, *, shift: int = 0, origin_ps: int = 0) -> Itera
 
     Args:
         plane: Plane of a device or of the host.
-        shift: Added to device numbers: the numbers of a second host start again at 0.
+        shift: Number added to device numbers, because a second host's numbers start again at 0.
         origin_ps: Origin of the returned seconds, because a float cannot represent picoseconds since 1970.
     """
     selects = isinstance(plane, Plane)
@@ -169,7 +169,7 @@ def read_plane(plane: PlaneLike, *, shift: int = 0, origin_ps: int = 0) -> Itera
 
 
 def first_moment(planes: Iterable[PlaneLike]) -> int:
-    """Start of the first line with events of a device, in picoseconds; 0 without one."""
+    """Start of the first line with device events, in picoseconds; 0 if there is no such line."""
     starts: list[int] = []
     for plane in planes:
         if plane.name == "/host:CPU" or _DEVICE.fullmatch(plane.name):
@@ -250,14 +250,14 @@ def _of_tpu(plane: PlaneLike, device: int) -> Iterator[Found]:
 
 
 class _RunTable:
-    """Program runs on one device in four columns: a long profile has millions of runs."""
+    """Program runs on one device, stored in four columns because a long profile has millions of runs."""
 
     def __init__(self) -> None:
         self._starts, self._ends = array.array("d"), array.array("d")
         self._programs, self._runs = array.array("l"), array.array("d")
         self._names: dict[tuple[str, int | None], int] = {}
         self._keys: list[tuple[str, int | None]] = []
-        self._large: dict[int, int] = {}  # runs whose number does not fit into a float
+        self._large: dict[int, int] = {}  # runs whose number does not fit in a float
         self._order: list[int] | None = None
 
     def add(self, run: ModuleRun) -> None:
@@ -276,7 +276,7 @@ class _RunTable:
         self._ends.append(run.start_seconds + run.seconds)
 
     def at(self, seconds: float) -> tuple[str, int | None, int | None] | None:
-        """Module, program and run in progress at a time; None without a run."""
+        """Module, program and run that are in progress at a given time; None if there is no run."""
         if self._order == []:
             self._order = sorted(range(len(self._starts)), key=self._starts.__getitem__)
         if self._order is None:
@@ -330,7 +330,7 @@ def _tpu_events(plane: PlaneLike, line: Line, device: int, runs: _RunTable) -> I
 
 
 def _nested(events: Iterable[tuple[int, int, DeviceEvent]]) -> Iterator[DeviceEvent]:
-    """Yields events in start order, each with the seconds of events directly inside it."""
+    """Yields events in start order, each with the seconds spent in events directly inside it."""
     around: list[tuple[int, int, DeviceEvent, float]] = []  # start, end, event, seconds inside
     for start, end, event in events:
         while around and not (around[-1][0] <= start < around[-1][1] and end <= around[-1][1] + _TIDY_PS):
@@ -416,8 +416,7 @@ def kernels_per_execution(kernels: list[str]) -> int:
     Args:
         kernels: Their names.
 
-    Returns:
-        The length of the shortest sequence whose repetition gives the kernels.
+    Returns: The length of the shortest sequence that yields the kernels when repeated.
 
     Example:
         >>> kernels_per_execution(["im2col", "gemm", "im2col", "gemm"]), kernels_per_execution(["mul", "mul"])
@@ -435,12 +434,12 @@ def execution_shares(
 ) -> Iterator[tuple[DeviceEvent, float]]:
     """Yields events with their share of an execution: below 1 if a GPU runs several kernels.
 
-    Consecutive kernels of one instruction, without other instructions of their program between them, are one execution,
-    unless their names repeat from the beginning.
+    Consecutive kernels of one instruction form one execution if no other instruction of their program runs between
+    them, unless their names repeat from the beginning.
 
     Args:
         events: Events in time order on each device.
-        key: Group of an event, within which events can be consecutive; None: device and program.
+        key: Returns the group within which an event can be consecutive with others; None: group by device and program.
     """
     key = key or (lambda event: (event.device, event.module, event.program))
     waiting: dict[Any, list[DeviceEvent]] = {}

@@ -1,4 +1,4 @@
-"""Emissions of a round's programs, as metrics of the round."""
+"""Adds the values that a round's programs emit to the round's metrics."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -15,10 +15,10 @@ _LOOPS = ("step", "round")
 
 @contextlib.contextmanager
 def hearing(wanted: bool) -> Iterator[Callable[[Any], Any]]:
-    """Captures emissions in a block; yields a function that adds them to the metrics.
+    """Captures emissions in a `with` block; yields a function that adds them to the metrics.
 
-    The leading array axis is clients, then rounds and steps inside the call. If a name is emitted twice in a round, the
-    last value is kept.
+    The leading array axis is clients, followed by rounds and steps inside the call. If a name is emitted twice in a
+    round, the last value is kept.
     """
     if not wanted:
         yield lambda metrics: metrics

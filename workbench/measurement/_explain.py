@@ -51,12 +51,13 @@ _MOST_ARRAYS = 8
 class watch_compilations:
     """Watches a block, then prints retraces with their reasons and slow compilations.
 
-    If memory runs out in the block, the live arrays are listed, largest first, with the lines that made them and the
+    If memory runs out in the block, the live arrays are listed, largest first, with the lines that created them and the
     variables that refer to them.
 
-    The block itself behaves as without watching: its exceptions propagate, and the watcher raises none. A block watches
-    its own thread or asyncio task; blocks may overlap and nest. Implicit copies between host and devices are not
-    counted: XLA reports them only on the standard error of the process, with `jax.transfer_guard("log")`.
+    The block behaves as if it were not watched: its exceptions propagate, and the watcher itself raises no exceptions.
+    Only the block's own thread or asyncio task is watched; blocks may overlap and nest. Implicit copies between host
+    and devices are not counted: XLA reports them only on the standard error of the process, with
+    `jax.transfer_guard("log")`.
 
     Args:
         slow_seconds: Report compilations slower than this.
@@ -121,7 +122,7 @@ class watch_compilations:
 
 
 class Heard:
-    """JAX's reports in a block: trace cache misses, and compilation seconds."""
+    """JAX's reports during a block: trace cache misses, and compilation seconds."""
 
     __slots__ = ("durations", "misses")
 
@@ -200,7 +201,7 @@ LOG = SharedChange(_watch_log)
 
 
 class _CacheMisses(threading.local):
-    """JAX's thread-local setting of cache-miss logging."""
+    """JAX's thread-local setting for cache-miss logging."""
 
     def __init__(self) -> None:
         self.wanted = False
@@ -359,13 +360,13 @@ def _out_of_memory(error: BaseException, trace: TracebackType | None) -> OutOfMe
 
 
 def _made_at(array: object) -> str:
-    """The user's line that made an array; "" if JAX did not keep it."""
+    """The user's line that created an array; "" if JAX did not record it."""
     frame = user_frame_of(array, is_user_file)
     return "" if frame is None else f"{Path(frame[0]).name}:{frame[1]} in {frame[2]}"
 
 
 def _variables(frames: list[types.FrameType]) -> dict[int, list[str]]:
-    """Variable names of arrays in the user's functions, innermost function first."""
+    """Names of the variables in the user's functions that refer to arrays, innermost function first."""
     found: dict[int, list[str]] = {}
     for frame in reversed(frames):
         where = f" in {frame.f_code.co_name} ({_line_of(frame)})"

@@ -1,4 +1,4 @@
-"""Inputs of a round other than the state."""
+"""A round's inputs other than the state."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -10,12 +10,12 @@ from workbench.errors import ProgramError
 
 
 class Feed:
-    """The arguments of every round: the round's number or its data, and its key if there is one.
+    """The arguments for every round: the round's number or data, and its key if there is one.
 
     Args:
         data: A function of the round, an iterator (one item per round), or any other value, which is passed unchanged.
             None: pass the number of the round.
-        key: A PRNG key, combined with the round by `fold_in`, or None.
+        key: A PRNG key, combined with the round's number by `fold_in`, or None.
         finished: Number of finished rounds, which an iterator skips.
     """
 

@@ -1,8 +1,8 @@
-"""Finds instructions of CUDA graph kernels by kernel names and order.
+"""Finds the instructions of CUDA graph kernels from kernel names and order.
 
-Profiles do not name the instructions of these kernels. XLA launches the kernels of a program in schedule order, also
-inside command buffers, and names a kernel after the first fusion with the same computation. Library calls appear
-between such names.
+Profiles do not name the instructions of these kernels. XLA launches a program's kernels in schedule order, also inside
+command buffers, and names a kernel after the first fusion with the same computation. Library calls appear between such
+names.
 """
 
 import itertools
@@ -26,7 +26,7 @@ _Item = TypeVar("_Item")
 
 
 def graph_name(device: int, graph: object, node: object) -> str:
-    """Name of a kernel in a command buffer, equal in all its runs.
+    """Name of a kernel in a command buffer, identical in all its runs.
 
     Args:
         device: Its number.
@@ -44,9 +44,9 @@ def name_kernels(kernels: Sequence[tuple[str, str]], module: ModuleRecord) -> di
     """Finds the instructions of kernels in command buffers.
 
     Args:
-        kernels: Each kernel of the program on one device once, in the order of first execution: the name of the
-            instruction (or a `graph_name`), and the name of the kernel. The first run may have started before the
-            profile.
+        kernels: Each of the program's kernels on one device, listed once in the order of first execution: the
+            instruction's name (or a `graph_name`), and the kernel's name. The first run may have started before the
+            profile did.
         module: The compiled program.
 
     Returns:
@@ -105,7 +105,7 @@ def _runs(items: Sequence[_Item], word_of: Callable[[_Item], str]) -> list[tuple
 
 
 def _launched(module: ModuleRecord) -> Iterator[InstructionRecord]:
-    """Instructions that launch a kernel, in schedule order; loop bodies once."""
+    """Instructions that launch a kernel, in schedule order; loop bodies appear once."""
     computations: defaultdict[str, list[InstructionRecord]] = defaultdict(list)
     called: set[str] = set()
     for each in module.instructions:
@@ -136,7 +136,7 @@ def is_fill(kernel: str) -> bool:
 
 
 def _fills(kernels: Sequence[tuple[str, str]], names: Mapping[str, str], calls: Collection[str]) -> dict[str, str]:
-    """Finds kernels that clear memory before a library call, and the instruction of this call."""
+    """Finds kernels that clear memory before a library call, and the instruction of that call."""
     found: dict[str, str] = {}
     following = ""
     for name, kernel in reversed(kernels):

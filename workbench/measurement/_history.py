@@ -1,4 +1,4 @@
-"""Results of a run's rounds."""
+"""The results of a run's rounds."""
 
 import importlib.util
 import json
@@ -19,11 +19,11 @@ from workbench.render import display_object
 if TYPE_CHECKING:
     import pandas as pd
 
-_NAMED_CLIENTS = 10  # most clients named as non-finite, per metric and round
+_NAMED_CLIENTS = 10  # maximum number of clients named as non-finite, per metric and round
 
 
 class History(Sequence[RoundRecord]):
-    """The finished rounds in order: a sequence of records with export to tables and files.
+    """The finished rounds in order, as a sequence of records that can be exported to tables and files.
 
     Example:
         >>> history = History([RoundRecord(round=0, seconds=0.5, metrics={"loss": (3.0, 1.0)})])
@@ -64,7 +64,7 @@ class History(Sequence[RoundRecord]):
         return tuple(dict.fromkeys(name for record in self._rounds for name in record.metrics))
 
     def to_pandas(self) -> "pd.DataFrame":
-        """One row per number: round, metric, client and step (missing if not applicable), value."""
+        """Returns one row per number: round, metric, client and step (missing if not applicable), value."""
         rows = [
             (record.round, name, *place, value)
             for record in self._rounds
@@ -78,7 +78,7 @@ class History(Sequence[RoundRecord]):
         return table.astype({"round": "int64", "client": "Int64", "step": "Int64", "value": "float64"})
 
     def summary(self) -> "pd.DataFrame":
-        """One row per round: its seconds, and each metric as one number (per-client metrics averaged)."""
+        """Returns one row per round: its seconds, and each metric as one number (per-client metrics are averaged)."""
         with needs_library("pandas", needed_for="`History.to_pandas`"):
             import pandas as pd
 
@@ -134,11 +134,11 @@ def read_metrics(
 
     Args:
         metrics: Numbers or arrays: `[]`, `[clients]` or `[clients, steps]`.
-        round: Number of the round, for the problem texts.
+        round: Number of the round, for the descriptions of problems.
 
     Returns:
-        Metrics by name, nested names joined by a dot; one problem per metric and client that is not finite (the first
-        few clients, then one problem for all further clients).
+        Metrics by name, nested names joined by a dot; and one problem per metric and client that is not finite (for the
+        first few clients, then one problem for all remaining clients).
 
     Raises:
         ProgramError: a metric is not a number.
@@ -177,7 +177,7 @@ def _as_numbers(name: str, leaf: object, round: int) -> np.ndarray:
 
 
 def _not_finite(name: str, values: np.ndarray, round: int) -> Iterator[ProblemRecord]:
-    finite = np.ma.filled(np.isfinite(values), True)  # values of other hosts are reported on those hosts
+    finite = np.ma.filled(np.isfinite(values), True)  # other hosts report their own values
     if finite.all():
         return
     if values.ndim == 0:

@@ -15,7 +15,7 @@ NAME = "history.jsonl"
 
 
 class HistoryFile:
-    """Appends rounds; length and digest identify the part that belongs to a checkpoint."""
+    """Appends rounds to the file; length and digest identify the part that belongs to a checkpoint."""
 
     def __init__(self, directory: Path) -> None:
         self.path = directory / NAME
@@ -24,7 +24,7 @@ class HistoryFile:
         self._digest = hashlib.sha256()
 
     def append(self, rounds: Sequence[RoundRecord], finished: int) -> dict[str, Any]:
-        """Appends missing rounds; a failed write does not damage rounds of earlier checkpoints.
+        """Appends missing rounds; a failed write does not damage rounds that belong to earlier checkpoints.
 
         Args:
             rounds: All rounds.
@@ -46,7 +46,7 @@ class HistoryFile:
         return {"rounds": self.rounds, "bytes": self._bytes, "sha256": self._digest.hexdigest()}
 
     def read(self, known: Mapping[str, Any]) -> History:
-        """Reads the rounds of a checkpoint, without later rounds in the file.
+        """Reads a checkpoint's rounds, without later rounds in the file.
 
         Raises:
             DataError: if the rounds differ from the written rounds.

@@ -13,10 +13,11 @@ Correction = Literal["holm", "benjamini-hochberg"]
 
 
 def mean_interval(values: np.ndarray, *, confidence: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Computes the mean over the last axis and its Student's t interval.
+    """Computes the mean over the last axis, with its Student's t interval.
 
-    With few seeds, resampling is unreliable: 95 % percentile intervals cover the mean in 51 % of the cases with two
-    seeds and in 73 % with three. Student's interval covers the mean in 95 % if the values are normal.
+    With few seeds, resampling is unreliable: 95 % percentile intervals cover the mean in 51 % of cases with two seeds
+        and in 73 % of cases with three. Student's interval covers the mean in 95 % of cases if the values are normally
+        distributed.
 
     Args:
         values: `[..., seeds]`; omit seeds that are NaN everywhere.

@@ -22,9 +22,10 @@ _COLLECTIVES = frozenset(
 
 
 class JoinedEvent(NamedTuple):
-    """An event with its instruction (None: unknown) and the seconds spent waiting for others.
+    """An event with its instruction (None: unknown) and the seconds spent waiting for other devices.
 
-    `execution_share` is below 1 where a GPU ran several kernels for one execution: costs of the instruction count once.
+    `execution_share` is below 1 if a GPU ran several kernels for one execution, so that the instruction's costs count
+    once.
     """
 
     event: DeviceEvent
@@ -40,7 +41,7 @@ class JoinedEvent(NamedTuple):
 
     @property
     def work_seconds(self) -> float:
-        """Seconds without the waiting."""
+        """Seconds, excluding waiting."""
         return self.event.self_seconds - self.wait_seconds
 
 
@@ -48,12 +49,12 @@ class JoinedEvent(NamedTuple):
 class JoinedProfile:
     """A profile joined to one module.
 
-    `leaves` do work; `containers` (while, call, conditional) enclose leaves, so adding both would count time twice.
+    `leaves` do the work; `containers` (while, call, conditional) enclose leaves, so adding both would count time twice.
     """
 
     leaves: tuple[JoinedEvent, ...]
     containers: tuple[JoinedEvent, ...]
-    joined: float  # share of device events, without other programs, that are instructions of the module
+    joined: float  # share of device events (excluding other programs) that are instructions of the module
     attributed: float  # share of the leaves' seconds with a stage, 0..1
     notes: tuple[str, ...]
 
@@ -61,14 +62,14 @@ class JoinedProfile:
 def join_profile(profile: Profile, module: ModuleRecord, *, mesh: MeshRecord | None = None) -> JoinedProfile:
     """Finds the instruction of every event, and the waiting time of every collective.
 
-    The devices in a collective start it at different times and leave it together. The time of the fastest device counts
-    as work, and all additional time as waiting for other devices.
+    The devices in a collective start it at different times and finish it together. The time of the fastest device
+    counts as work, and all additional time as waiting for other devices.
 
     Args:
         profile: Profile captured while the module ran.
         module: The compiled module, from `inspect_module`.
-        mesh: Mesh that determines the devices in a collective over some of its axes. Without a mesh all devices are
-            assumed to take part, which can only decrease the work and increase the waiting.
+        mesh: Mesh that determines which devices take part in a collective over some of its axes. Without a mesh all
+            devices are assumed to take part, which can only decrease the work and increase the waiting.
 
     Returns:
         The events in time order, and the shares of events with an instruction and with a stage.
@@ -138,10 +139,10 @@ def event_records(joined: Iterable[JoinedEvent], labels: Mapping[int, str]) -> I
 
 
 def _with_graphs(events: list[DeviceEvent], module: ModuleRecord) -> tuple[list[DeviceEvent], list[OtherEvent]]:
-    """Adds instructions to kernels in command buffers; also returns kernels without one."""
+    """Adds instructions to kernels in command buffers; also returns the kernels without an instruction."""
     if not any(event.name.startswith(GRAPH) for event in events):
         return events, []
-    order: defaultdict[int, dict[str, str]] = defaultdict(dict)  # each kernel of a device once
+    order: defaultdict[int, dict[str, str]] = defaultdict(dict)  # each of a device's kernels once
     for event in sorted(events, key=lambda event: event.start_seconds):
         order[event.device].setdefault(event.name, event.kernel)
     names: dict[str, str] = {}
@@ -225,7 +226,7 @@ def _of_module(
 def _waits(
     events: Sequence[DeviceEvent], collectives: Mapping[str, CollectiveRecord], mesh: MeshRecord | None
 ) -> dict[int, float]:
-    """Seconds that every event waited, by event id."""
+    """Seconds that each event waited, by event id."""
     together: dict[tuple[str, int | None, tuple[int, ...]], list[DeviceEvent]] = defaultdict(list)
     for event in events:
         together[event.name, event.run, _group(collectives.get(event.name), event.device, mesh)].append(event)
@@ -262,7 +263,7 @@ def _meetings(events: Sequence[DeviceEvent]) -> Iterator[list[DeviceEvent]]:
 
 
 def _group(collective: CollectiveRecord | None, device: int, mesh: MeshRecord | None) -> tuple[int, ...]:
-    """Coordinates of a device on the axes outside a collective: equal for its participants."""
+    """A device's coordinates on the axes outside a collective, identical for all participants."""
     if collective is None or mesh is None:
         return ()
     names = [axis.name for axis in mesh.axes]

@@ -33,7 +33,7 @@ COMMAND_BUFFER_NOTE = (
     "Kernels inside a command buffer (a CUDA graph) name no instruction, and their order does not identify it here. "
     "To name every kernel, set XLA_FLAGS=--xla_gpu_enable_command_buffer= before JAX starts, and measure again."
 )
-UNATTRIBUTED = ""  # the stage of work without a known stage
+UNATTRIBUTED = ""  # the stage for work without a known stage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,10 +46,10 @@ class ReadingOptions:
         placement: Name of the placement of these clients; optional if the mesh has only one placement.
         clients: Number of clients of a program without a mesh, which runs on one device.
         chip: Chip with published peaks, for utilization.
-        dtype: dtype whose peak is used; the nearest dtype if the chip has no peak for it.
-        max_events: Maximum number of spans in the timeline; every device keeps its longest spans. Sums always count all
+        dtype: dtype whose peak is used; if the chip has no peak for it, the nearest dtype is used.
+        max_events: Maximum number of spans in the timeline; each device's longest spans are kept. Sums always count all
             spans.
-        through: Profiling method, see `capture_profile`.
+        through: Profiling method; see `capture_profile`.
     """
 
     mesh: MeshRecord | None = None
@@ -94,7 +94,7 @@ def measure_compiled(
 
     Returns:
         The measured seconds, per call and device; `seconds` is the wall time of the profiled calls. On a CPU,
-        `wait_seconds` contains the waiting for other devices, and `collective_seconds` never does.
+        `wait_seconds` includes the time spent waiting for other devices; `collective_seconds` never includes it.
 
     Raises:
         MeasureError: `rounds` or `warmup` is out of range.
@@ -121,7 +121,7 @@ def measure_compiled(
     results = None
     for _ in range(rounds):
         results = call(walls.plain)
-    del results  # so that profiled and plain calls start with the same memory
+    del results  # so that profiled and unprofiled calls start with the same memory
     profile = capture_profile(lambda: [call(walls.profiled) for _ in range(rounds)][-1], through=options.through)
     joined = join_profile(profile, module, mesh=options.mesh)
     labels = {device.id: device_label(device) for device in devices}
@@ -154,7 +154,7 @@ def measure_compiled(
 
 
 def _kept(spans: Sequence[EventRecord], most: int) -> tuple[EventRecord, ...]:
-    """Keeps about that many spans, in time order: the longest of every device, in equal shares."""
+    """Keeps about `most` spans, in time order: the longest spans of each device, in equal shares."""
     if len(spans) > most:
         by_device: defaultdict[str, list[EventRecord]] = defaultdict(list)
         for span in spans:
@@ -171,7 +171,7 @@ def _kept(spans: Sequence[EventRecord], most: int) -> tuple[EventRecord, ...]:
 def _measured_tree(
     module: ModuleRecord, joined: JoinedProfile, labels: Mapping[int, str], rounds: int
 ) -> CallTreeRecord | None:
-    """Adds the seconds of one call on every device, including waiting, to the call tree."""
+    """Adds each device's seconds in one call, including waiting, to the call tree."""
     if module.call_tree is None:
         return None
     seconds: dict[str, dict[str, float]] = {}
@@ -229,7 +229,7 @@ def _out_of_memory(module: ModuleRecord, error: Exception) -> EngineError:
 
 
 def _placed(leaf: Argument, sharding: Sharding | None) -> Argument:
-    """Moves the argument to the program's input sharding, so that this copy is not measured."""
+    """Moves the argument to the program's input sharding beforehand, so that this copy is not measured."""
     if sharding is None or not isinstance(leaf, np.ndarray | jax.Array):
         return leaf
     if isinstance(leaf, jax.Array) and leaf.sharding.is_equivalent_to(sharding, leaf.ndim):
@@ -254,7 +254,7 @@ def _fullest(devices: Iterable[Any], *, peak: bool = False) -> int | None:
 
 
 def _peak(devices: Sequence[Any], before: int | None, module: ModuleRecord) -> int | None:
-    """The backend's reported peak; on TPUs, which omit program memory, at least the planned peak."""
+    """The peak that the backend reports; on TPUs, which omit program memory, at least the planned peak."""
     reported = _fullest(devices, peak=True)
     planned = module.memory.temporary_bytes
     if devices[0].platform != "tpu" or before is None or planned is None:

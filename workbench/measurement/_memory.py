@@ -18,7 +18,7 @@ from workbench.records.program import SourceLine
 class DeviceMemory(NamedTuple):
     """Memory of one device in bytes; None if the backend does not report it.
 
-    `source` names the source of the values.
+    `source` says where the values come from.
     """
 
     in_use: int | None
@@ -33,7 +33,7 @@ def device_label(device: Device) -> str:
 
 
 def read_memory(device: Device, live: dict[int, int] | None = None) -> DeviceMemory:
-    """Reads the memory of a device from the backend, or else from its live arrays.
+    """Reads a device's memory use from the backend, or else from its live arrays.
 
     Args:
         device: A JAX device.
@@ -41,7 +41,7 @@ def read_memory(device: Device, live: dict[int, int] | None = None) -> DeviceMem
 
     Returns:
         Bytes in use, the peak and the limit. On a TPU the peak includes the memory currently reserved for programs.
-        Live arrays give no peak and no limit, and omit temporary memory of running programs.
+        Live arrays provide neither a peak nor a limit, and omit the temporary memory of running programs.
     """
     if not is_here(device):
         return DeviceMemory(None, None, None, "another host")
@@ -105,9 +105,9 @@ def own_arrays(arrays: Iterable[Any]) -> list[Any]:
 
 
 def _shard_views(arrays: Sequence[Any]) -> set[int]:
-    """Finds ids of arrays that are views of a shard, made by `x.addressable_shards`.
+    """Finds the ids of arrays that are views of a shard, created by `x.addressable_shards`.
 
-    Reading an array's shards makes such views, so only arrays with a possible view are read.
+    Reading an array's shards creates such views, so only arrays that may have a view are read.
     """
     alone: dict[Any, list[Any]] = {}
     spread = []
@@ -129,7 +129,7 @@ def _shard_views(arrays: Sequence[Any]) -> set[int]:
 
 
 def largest_arrays(count: int, arrays: Sequence[Any] | None = None) -> tuple[ArrayRecord, ...]:
-    """Lists the live arrays with most memory over all devices, largest first.
+    """Lists the live arrays that use the most memory over all devices, largest first.
 
     Args:
         count: How many.
@@ -151,9 +151,9 @@ def largest_arrays(count: int, arrays: Sequence[Any] | None = None) -> tuple[Arr
 
 
 def bytes_per_device(array: jax.Array) -> list[tuple[Any, int]]:
-    """Lists this host's devices with a part of an array, and its bytes; empty if deleted.
+    """Lists this host's devices that store a part of an array, and the part's bytes; empty if the array is deleted.
 
-    Uses only the sharding, because reading the shards would make new arrays.
+    Uses only the sharding, because reading the shards would create new arrays.
     """
     try:
         if array.is_deleted():

@@ -26,14 +26,14 @@ def watch_devices(
 ) -> "DeviceMonitor":
     """Starts sampling memory, utilisation, power and temperature in the background.
 
-    Samples the devices and the host. A sample costs about a millisecond, or more with thousands of live arrays; slow
+    Samples the devices and the host. A sample takes about a millisecond, or more with thousands of live arrays. Slow
     samples are taken less often, so that sampling never takes more than 1/20 of the time. The monitor stops with
     `stop()`, at the end of a `with` block, or when nothing refers to it any more.
 
     Args:
         interval_seconds: Time between samples.
-        history: Number of kept samples; the oldest are dropped.
-        arrays: Number of largest live arrays in each sample, with the lines that made them.
+        history: Number of samples to keep; the oldest are dropped.
+        arrays: Number of live arrays in each sample, with the lines that created them; the largest are listed.
         devices: Devices to sample; None: all devices of this process.
 
     Returns:
@@ -72,7 +72,7 @@ class DeviceMonitor:
         self._first = threading.Event()
         self._stopped = threading.Event()
         self._started = time.monotonic()
-        # The thread has only a weak reference: it ends when the monitor is garbage-collected.
+        # The thread has only a weak reference, so it ends when the monitor is garbage-collected.
         self._thread = threading.Thread(
             target=_keep_sampling, args=(weakref.ref(self), self._stopped), name="workbench-devices", daemon=True
         )
@@ -85,10 +85,10 @@ class DeviceMonitor:
         return self._thread.is_alive() and not self._stopped.is_set()
 
     def latest(self, timeout_seconds: float = 10.0) -> SampleRecord:
-        """The last sample; waits for the first sample.
+        """The last sample; waits if there is no sample yet.
 
         Raises:
-            MeasureError: no sample came in time.
+            MeasureError: no sample was taken in time.
         """
         self._first.wait(timeout_seconds)
         if not self._history:
@@ -109,8 +109,7 @@ class DeviceMonitor:
 
         A callback that raises is not called again; `problems` gives the reason.
 
-        Returns:
-            A function that ends the subscription.
+        Returns: A function that unsubscribes.
         """
         number = self._next_subscriber
         self._next_subscriber += 1
@@ -122,7 +121,7 @@ class DeviceMonitor:
         return unsubscribe
 
     def to_pandas(self) -> "pd.DataFrame":
-        """One row per sample and device, with additional columns for the host.
+        """Returns one row per sample and device, with additional columns for the host.
 
         Values that a device does not report are missing (`Int64`, `Float64`).
         """
@@ -144,7 +143,7 @@ class DeviceMonitor:
         return pd.DataFrame(rows).astype({name: dtypes[name] for name in (rows or [()])[0] if dtypes.get(name)})
 
     def stop(self) -> None:
-        """Ends the sampling; keeps the history."""
+        """Stops the sampling; keeps the history."""
         self._finalizer()
 
     def __enter__(self) -> Self:
@@ -174,7 +173,7 @@ class DeviceMonitor:
         for number, callback in list(self._subscribers.items()):
             try:
                 callback(sample)
-            except Exception as error:  # a broken display must not end the monitoring
+            except Exception as error:  # a broken display must not stop the monitoring
                 self._subscribers.pop(number, None)
                 self.problems.append(f"A subscriber failed and was removed: {type(error).__name__}: {error}")
         return max(self.interval_seconds, sample.sampling_seconds / _LARGEST_SHARE)

@@ -26,7 +26,7 @@ class NvmlReader:
 
     Raises:
         MissingDependencyError: the Python package `nvidia-ml-py` is not installed.
-        RuntimeError: NVML cannot be started, for example without a driver.
+        RuntimeError: NVML cannot be started, for example because there is no driver.
     """
 
     def __init__(self, nvml: ModuleType | Any = None, visible: str | None = None) -> None:
@@ -39,7 +39,7 @@ class NvmlReader:
         visible = os.environ.get("CUDA_VISIBLE_DEVICES", "") if visible is None else visible
         self._visible = [name.strip() for name in visible.split(",") if name.strip()]
         self._handles: dict[int, Any] = {}
-        self.notes: dict[int, str] = {}  # by GPU number: the reason for a missing metric
+        self.notes: dict[int, str] = {}  # GPU number -> the reason why a metric is missing
 
     def read(self, index: int) -> GpuFigures:
         """The metrics of the visible GPU with number `index`."""
@@ -91,7 +91,7 @@ class NvmlReader:
                     yield _text(nvml.nvmlDeviceGetUUID(part)), part
 
     def _whole(self, handle: object) -> object:
-        """The GPU of a MIG slice; otherwise the GPU itself."""
+        """The GPU to which a MIG slice belongs; for any other handle, the GPU itself."""
         nvml = self._nvml
         if not hasattr(nvml, "nvmlDeviceIsMigDeviceHandle") or not self._ask(
             lambda: nvml.nvmlDeviceIsMigDeviceHandle(handle)

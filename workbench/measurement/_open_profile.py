@@ -1,4 +1,4 @@
-"""Profiles recorded elsewhere, read in one pass and joined to their HLO."""
+"""Opens profiles recorded elsewhere, reads them in one pass and joins them to their HLO."""
 
 import re
 from collections import Counter, defaultdict
@@ -44,26 +44,28 @@ from workbench.records.run import EventRecord
 _TRACES = ("*.trace.json.gz", "*.trace.json", "trace.json.gz", "trace.json")
 _GROUPS = re.compile(r"replica_groups=(?:\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|\{\{[\d,{}]*\}\})")
 _MOST_HLO_BYTES = 32 * 2**20
-_MOST_LISTED = 20  # programs listed in an error
-_MOST_TEXT = 1000  # characters of one instruction
+_MOST_LISTED = 20  # maximum number of programs listed in an error
+_MOST_TEXT = 1000  # maximum number of characters of one instruction
 
 
 def open_profile(path: str | Path, program: object = None, *, max_events: int = 20_000) -> ProfileRecord:
-    """Opens a recorded profile: seconds of every operation, device, program and line.
+    """Opens a recorded profile, with the seconds of every operation, device, program and line.
 
-    Reads profiles of `jax.profiler` and XProf from any number of hosts, with their HLO. Files are streamed: memory
+    Reads profiles from `jax.profiler` and XProf, for any number of hosts, with their HLO. Files are streamed: memory
     grows with the number of different operations and with `max_events`, not with the file size.
 
     Args:
-        path: A log directory of TensorBoard or XProf (its newest recording), a `*.xplane.pb`, or a `trace.json.gz`.
-        program: A name selects one program of the profile: one of `profile.programs`, or a unique module name. A
-            `Traced`, a `ProgramRecord` or a `ModuleRecord` is the same program in this process: its HLO is used if the
-            profile has no HLO of that name.
-        max_events: Maximum number of events in the timeline, evenly over the devices; sums always count all events.
+        path: A TensorBoard or XProf log directory (its newest recording is read), a `*.xplane.pb`, or a
+            `trace.json.gz`.
+        program: A name that selects one program in the profile: one of `profile.programs`, or a unique module name. Or
+            a `Traced`, a `ProgramRecord` or a `ModuleRecord` of the same program in this process; its HLO is used if
+            the profile has no HLO of that name.
+        max_events: Maximum number of events in the timeline, divided evenly among the devices; sums always count all
+            events.
 
     Returns:
         The profile. `joined` is the share of events that are instructions of the HLO, `unjoined` names all other
-        events; `notes` list missing data. Only `predicted_seconds` is predicted; all other values are measured.
+        events, and `notes` lists missing data. Only `predicted_seconds` is a prediction; all other values are measured.
 
     Raises:
         ProfileError: there is no profile, it is unreadable, it has no device events, or no unique program of that name.
@@ -187,7 +189,7 @@ class _Recorder:
         )
 
     def _take_from_containers(self, modules: Mapping[str, ModuleRecord]) -> None:
-        """Subtracts inner operations from loops, calls and branches: CPU events enclose them."""
+        """Subtracts inner operations from loops, calls and branches, whose CPU events enclose them."""
         for program, module in modules.items():
             inside: defaultdict[str, defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
             for instruction in module.instructions:
@@ -253,7 +255,7 @@ class _Recorder:
             return given, "given" if given else "unreadable", (str(error)[:300],)
 
     def _with_groups(self, program: str, text: str) -> str:
-        """Adds collective groups to the HLO, which a profile stores only in event names."""
+        """Adds the collective groups, which a profile stores only in event names, to the HLO."""
         for (owner, name), total in self._read.sums.items():
             if owner != program or not COLLECTIVES.match(name):
                 continue

@@ -18,14 +18,14 @@ from workbench.errors import EngineError, ProfileError
 from workbench.measurement._device_events import DeviceEvent, ModuleRun, OtherEvent, first_moment, read_plane
 from workbench.measurement._xplane import WireError, read_space
 
-# JAX supports one profile at a time: other threads wait, unless the measuring thread waits for them.
+# JAX supports one profile at a time, so other threads wait, unless the measuring thread waits for them.
 _TURN = threading.RLock()
 _PATIENCE_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Profile:
-    """Device activity during a function call, in time order; `result` is the function's result."""
+    """Device activity during a function call, in time order; `result` is the function's return value."""
 
     events: tuple[DeviceEvent, ...]
     source: Literal["memory", "directory"]
@@ -42,23 +42,23 @@ class Profile:
 
     @property
     def other_events(self) -> int:
-        """Device events without an instruction that do not overlap with others."""
+        """Device events that have no instruction and do not overlap with other events."""
         return sum(not event.overlaps for event in self.others)
 
 
 def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "directory"] | None = None) -> Profile:
     """Runs `fn` once and returns the instructions that every device executed.
 
-    A second thread waits up to five minutes for the first.
-    If this JAX can return the profile in memory, nothing is written to disk. Otherwise the public profiler writes to a
-    temporary directory, which is read and removed. The call blocks until the outputs of `fn` are ready.
+    If another thread is profiling, waits up to five minutes for it to finish. If this JAX can return the profile in
+    memory, nothing is written to disk. Otherwise the public profiler writes to a temporary directory, which is read and
+    removed. The call blocks until the outputs of `fn` are ready.
 
     Args:
         fn: Function without arguments. Compile beforehand, unless compilation should be profiled.
         through: "memory" or "directory"; None uses memory if this JAX supports it.
 
     Returns:
-        The events of all devices, and the result of `fn`. Without events, `fn` ran nothing on a device.
+        The events of all devices, and the result of `fn`. If there are no events, `fn` ran nothing on a device.
 
     Raises:
         EngineError: another profile is being captured, or `through="memory"` is not supported.
@@ -100,7 +100,7 @@ def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "direct
 
 
 class RunningProfile:
-    """A profile that starts without waiting, and ends in another thread.
+    """A profile that starts without waiting, and is ended by another thread.
 
     Raises:
         EngineError: another profile is being captured.
@@ -114,7 +114,7 @@ class RunningProfile:
             raise EngineError(msg) from error
 
     def stop(self) -> Profile:
-        """Ends the profile; returns all device events since its start, also of other calls."""
+        """Ends the profile; returns all device events since its start, including those from other calls."""
         try:
             return _read(self._end(), None, "memory")
         except ProfilerBusyError as error:
@@ -163,7 +163,7 @@ def _read(spaces: Iterable[bytes], result: object, source: Literal["memory", "di
 
 
 def describe_others(others: Iterable[OtherEvent]) -> list[str]:
-    """Describes events that are not executions of instructions, by kind, most seconds first.
+    """Describes events that are not executions of instructions, by kind, longest first.
 
     Args:
         others: Such events of all devices.

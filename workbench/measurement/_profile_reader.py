@@ -1,4 +1,4 @@
-"""Sums the events of profile files in one pass, with memory only per distinct operation."""
+"""Sums the events in profile files in one pass, using memory only per distinct operation."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ class MeasuredSum:
     category: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
     events: int = 0
-    nested: bool = False  # already without the seconds of operations inside
+    nested: bool = False  # the seconds of operations inside are already subtracted
     executions: float = 0.0
     kernel: str = ""  # name of the first kernel, on a GPU
     first: float = 0.0  # its beginning
@@ -47,7 +47,7 @@ class MeasuredSum:
 
 @dataclass(slots=True)
 class MeasuredDevice:
-    """Measurements of one device, and the facts in its plane."""
+    """Measurements of one device, and the facts stated in its plane."""
 
     platform: str
     kind: str = ""
@@ -64,7 +64,7 @@ class MeasuredDevice:
 
 
 class ThinnedLine:
-    """Points over time; if there are too many, every second point is dropped."""
+    """Points over time; if there are too many, drops every second point."""
 
     def __init__(self, most: int = 4096) -> None:
         self.points: list[tuple[float, int]] = []
@@ -82,10 +82,10 @@ class ThinnedLine:
 
 
 class ProfileReader:
-    """Sums the events of profile files.
+    """Sums the events in profile files.
 
     Args:
-        max_events: Maximum number of timeline events per device.
+        max_events: Maximum number of events in the timeline, per device.
         given: Modules to join events to.
         only: The program to read, by its name or module name; for other programs only seconds are counted.
     """
@@ -93,7 +93,7 @@ class ProfileReader:
     def __init__(self, max_events: int, given: Sequence[ModuleRecord], only: str | None = None) -> None:
         self.max_events = max_events
         self.only = only
-        self.left_out: Counter[str] = Counter()  # program -> seconds, of programs that were not selected
+        self.left_out: Counter[str] = Counter()  # program -> seconds, for programs that were not selected
         self.given = {module.name: module for module in given}
         self.sums: dict[tuple[str, str], MeasuredSum] = {}  # (program, instruction)
         self._found: dict[tuple[str, int | None, str], tuple[str, MeasuredSum]] = {}  # the same, by the names in events
@@ -110,7 +110,7 @@ class ProfileReader:
         self.graph_names: dict[tuple[str, str], str] = {}  # (program, kernel in a command buffer) -> instruction or ""
 
     def read(self, file: Path, number: int | None) -> None:
-        """Adds the file of one host."""
+        """Adds one host's file."""
         host = ""
         try:
             if file.name.endswith(".pb"):

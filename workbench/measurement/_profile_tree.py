@@ -1,4 +1,4 @@
-"""Measured seconds in the call tree of a program."""
+"""Adds measured seconds to a program's call tree."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -17,13 +17,14 @@ def measured_tree(
 ) -> CallTreeRecord:
     """Adds the measured seconds of every operation to its nodes in the tree.
 
-    The seconds of an instruction that was fused from several lines are shared in the same proportions as in the tree.
+    If an instruction was fused from several lines, its seconds are divided in the same proportions as in the tree.
     Operations without a node get a separate node, so that the root contains all seconds.
 
     Args:
         tree: Call tree of the compiled module.
         operations: Measured operations of the same program.
-        module: The program. With it, an asynchronous copy made by the compiler counts at the node of the copied value.
+        module: The program. With it, an asynchronous copy that the compiler inserted counts at the node of the copied
+            value.
     """
     made = {i.name: i.operands[:1] for i in module.instructions} if module is not None else {}
     places: dict[str, list[tuple[int, float]]] = {}
@@ -68,7 +69,7 @@ def measured_tree(
 
 
 def tree_of_names(name: str, operations: Iterable[ProfiledOperationRecord]) -> CallTreeRecord:
-    """Makes a tree from the operation names in the profile, if HLO is missing.
+    """Makes a tree from the operation names in the profile if there is no HLO.
 
     Args:
         name: Name of the program.

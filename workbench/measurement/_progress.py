@@ -1,4 +1,4 @@
-"""The progress bar of a run."""
+"""The progress bar for a run."""
 
 from typing import TYPE_CHECKING
 

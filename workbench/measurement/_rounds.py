@@ -39,25 +39,24 @@ class RoundEngine(Protocol):
     """Interface of the engines in `workbench.engines` that `run_rounds` can use."""
 
     def run(self, fn: Callable, *args: object) -> RunRecord:
-        """Runs `fn`; the `results` of the record are its return value."""
+        """Runs `fn`; the record's `results` are its return value."""
         ...
 
 
 class _Finished(NamedTuple):
-    """State after a round, replaced atomically, so that interrupts see the old or the new state."""
+    """State after a round, replaced atomically so that an interrupt sees either the old or the new state."""
 
     state: PyTree[Array]
-    rounds: int  # number of the run's records that are finished rounds
+    rounds: int  # number of records that belong to finished rounds
 
 
 class Run:
-    """A run of rounds; can be watched, paused, stopped from any thread, and awaited.
+    """A run of rounds, which can be watched, paused or stopped from any thread, and awaited.
 
-    Args:
-        step, state, rounds and all options: As for `run_rounds`, which makes a run and starts it.
+    Args: step, state, rounds and all options: As for `run_rounds`, which makes and starts a run.
 
     Raises:
-        MeasureError: `rounds`, `keep` or `checkpoint_every` is out of range, or `checkpoint_dir` has rounds and
+        MeasureError: `rounds`, `keep` or `checkpoint_every` is out of range, or `checkpoint_dir` already has rounds and
             `resume` is False.
         DataError: no checkpoint in `checkpoint_dir` fits the state.
 
@@ -142,7 +141,7 @@ class Run:
 
     @property
     def problems(self) -> tuple[ProblemRecord, ...]:
-        """Problems that did not end the run: non-finite metrics, failed checkpoints or callbacks."""
+        """Problems that did not stop the run: non-finite metrics, failed checkpoints or callbacks."""
         in_rounds = [problem for record in self._records[: self._last.rounds] for problem in record.problems]
         return tuple(sorted([*in_rounds, *self._problems], key=lambda problem: problem.round))
 
@@ -171,7 +170,7 @@ class Run:
 
         Raises:
             RoundError: a round failed.
-            KeyboardInterrupt: Ctrl-C in the foreground; `error.run` is this run, after its last finished round.
+            KeyboardInterrupt: on Ctrl-C in the foreground; `error.run` is this run, after its last finished round.
         """
         if self._status in ("running", "paused"):
             msg = (
@@ -183,7 +182,7 @@ class Run:
             raise MeasureError(refused)
         if _gone(self._last.state) and self._saved:
             self._take_up(resume=True)
-        _ = self.state  # refuse a donated state, which would crash inside JAX
+        _ = self.state  # reject a donated state, which would crash inside JAX
         try:
             if self._checkpoints is not None:
                 self._lock_folder(self._checkpoints)
@@ -223,7 +222,7 @@ class Run:
         return self
 
     def stop(self) -> None:
-        """Ends the run after the current round."""
+        """Stops the run after the current round."""
         self._controls.stop.set()
         self._controls.go.set()
 
@@ -240,7 +239,7 @@ class Run:
 
         Raises:
             RoundError: a round failed.
-            EngineError: the run is not over in time; it continues.
+            EngineError: the run does not finish in time; it continues.
         """
         if not self._controls.over.wait(timeout_seconds):
             msg = (
@@ -351,7 +350,7 @@ class Run:
         raise interrupt
 
     def _settle(self, status: Status) -> None:
-        """Marks the run as over, unless it is marked already: `start` and `wait` depend on it."""
+        """Marks the run as over, unless it is already marked; `start` and `wait` depend on this mark."""
         if self._status not in ("running", "paused"):
             return
         for tracker in list(self._trackers):
@@ -400,7 +399,7 @@ class Run:
         return self._commit()
 
     def _commit(self) -> bool:
-        """Waits for the pending round and marks it as finished; False if its metrics end the run."""
+        """Waits for the pending round and marks it as finished; returns False if its metrics end the run."""
         assert self._pending is not None
         state, metrics, started = self._pending
         state, metrics = jax.block_until_ready((state, metrics))
@@ -423,7 +422,7 @@ class Run:
         return True
 
     def _add_evaluation(self) -> None:
-        """Adds the metrics of `evaluate` to the last round; the round is kept if `evaluate` fails."""
+        """Adds the metrics from `evaluate` to the last round; the round is kept if `evaluate` fails."""
         done = self.finished
         if self._evaluate is None or (done % self._every and done < self.rounds):
             return
@@ -448,7 +447,7 @@ class Run:
         )
 
     def _rescue(self) -> None:
-        """After an interrupt, finishes a round whose step has donated the old state."""
+        """Finishes a round, after an interrupt, if its step has already donated the old state."""
         if self._pending is not None and _gone(self._last.state):
             self._commit()
 
@@ -459,7 +458,7 @@ class Run:
         self._writing = finished
         try:
             self._checkpoints.save(finished, self.state, self._records, program=_program_of(self._step))
-        except Exception as error:  # a full disk must not end the run, whose state is still in memory
+        except Exception as error:  # a full disk must not stop the run, whose state is still in memory
             kept = f"the checkpoint of round {self._saved} is kept" if self._saved else "there is no earlier checkpoint"
             reason = (str(error).splitlines() or [""])[0][:300]
             self._note(
@@ -472,7 +471,7 @@ class Run:
         for callback in list(self._callbacks):
             try:
                 callback(self, record)
-            except Exception as error:  # a broken display must not end the run
+            except Exception as error:  # a broken display must not stop the run
                 self._callbacks.remove(callback)
                 self._note(f"a callback failed and was removed ({type(error).__name__}: {error})")
 
@@ -502,7 +501,7 @@ class Run:
         except MissingDependencyError:
             self._trackers.remove(tracker)
             raise
-        except Exception as error:  # a full disk or a lost connection must not end the run
+        except Exception as error:  # a full disk or a lost connection must not stop the run
             self._trackers.remove(tracker)
             self._note(f"{type(tracker).__name__} failed and was removed ({type(error).__name__}: {error})")
 
@@ -575,9 +574,9 @@ def run_rounds(
     Each round adds one wait for the devices and one copy of the metrics to the host.
 
     Args:
-        step: One round. Called as `step(state, round)`, or `step(state, batch)` with `data`; with `key` also the key of
-            the round. Returns the next state (any pytree of the same shapes) and metrics: a dictionary of numbers or
-            arrays `[]`, `[clients]` or `[clients, steps]`.
+        step: One round. Called as `step(state, round)`, or as `step(state, batch)` if `data` is given; with `key`, the
+            round's key is an additional last argument. Returns the next state (any pytree of the same shapes) and
+            metrics: a dictionary of numbers or arrays `[]`, `[clients]` or `[clients, steps]`.
         state: The initial state.
         rounds: Total number of rounds, including rounds before a resume.
         data: The second argument of `step`: a function of the round, an iterator (one item per round), or any other
@@ -589,32 +588,32 @@ def run_rounds(
         checkpoint_every: Rounds between checkpoints; the last finished round is always written.
         resume: If False, a `checkpoint_dir` that already has rounds is an error.
         evaluate: Called as `evaluate(state)` with the state after a round; returns metrics like a step, which are added
-            to the metrics of the round. Its seconds do not count for the round.
+            to the metrics of the round. The time that `evaluate` takes is not part of the round's seconds.
         every: Rounds between evaluations; the last round is always evaluated.
         stop_when: Called with the record of each round; True ends the run.
         client_rounds: Number of latest rounds that keep the metrics of every client; older rounds keep only the mean,
             so that long runs need less memory. None: of all.
         emitted: Whether values that programs `emit` in a round are added to the metrics: one value per client, or per
             client and local step. The first round then compiles the listening program.
-        nonfinite: Reaction to a non-finite metric: "note" it with round, metric and client, or "stop" the run with the
-            state before that round.
+        nonfinite: Reaction to a non-finite metric: "note" records it with round, metric and client; "stop" stops the
+            run with the state before that round.
         progress: Whether to show a progress bar.
-        log: Destinations of finished rounds: trackers (`RunFolder`, `TensorBoardLog`, `WandbLog`, `MlflowLog`,
-            `TrackioLog`, or your own with their three methods), or a folder, a registry of runs as JSON lines
-            (`Run.load`, `list_runs`, `workbench runs`).
-        name: Name of the run, for trackers. Default: the name of the step.
+        log: Where to log finished rounds: trackers (`RunFolder`, `TensorBoardLog`, `WandbLog`, `MlflowLog`,
+            `TrackioLog`, or your own with the same three methods), or a folder that becomes a registry of runs as JSON
+            lines (`Run.load`, `list_runs`, `workbench runs`).
+        name: Name of the run, for trackers. Default: the step's name.
         engine: An engine of `workbench.engines` that runs the step (a program), instead of a call in this process.
             `data` may then be a `ClientReader`, whose clients need not fit in memory: `MeshEngine()` reads them again
             in every round.
-        background: Whether to return at once and run in a thread.
+        background: Whether to return immediately and run in a thread.
 
     Returns:
         The run: finished, stopped early, or (with `background`) running.
 
     Raises:
-        RoundError: a round failed; `error.run` has the state and history of the finished rounds.
-        KeyboardInterrupt: Ctrl-C, so that a loop over runs ends as well. `error.run` (in a notebook
-            `sys.last_value.run`) is the run after its last finished round, and its `start()` continues.
+        RoundError: a round failed; `error.run` contains the state and history of the finished rounds.
+        KeyboardInterrupt: on Ctrl-C, so that a loop over runs is stopped as well. `error.run` (in a notebook,
+            `sys.last_value.run`) is the run after its last finished round; call its `start()` to continue.
 
     Example:
         >>> run = run_rounds(lambda state, round: (state + 1, {"loss": 1 / (round + 1)}), 0, 4, progress=False)
@@ -654,7 +653,7 @@ def _program_of(step: Callable) -> str:
 
 
 def _check(**settings: tuple[Any, int]) -> None:
-    """Checks settings against their minimum values; names all that are too small."""
+    """Checks settings against their minimum values; names all settings that are too small."""
     given = {name: value for name, (value, _) in settings.items() if value is not None}
     if texts := [f"{name}={value!r}" for name, value in given.items() if not _is_integer(value)]:
         msg = (

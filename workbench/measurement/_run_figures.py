@@ -1,4 +1,4 @@
-"""Figures of comparisons for papers, with text kept as text in vector files."""
+"""Publication figures that compare runs; text stays text in vector files."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -53,11 +53,11 @@ def plot_comparison(
         kind: "curves" (mean and interval over rounds), "finals" (means with intervals and one dot per seed),
             "profile" (performance profile) or "fairness" (deciles of the clients).
         path: File to write; the suffix sets the format: .pdf, .svg, .eps, .png.
-        width_inches: Width; 3.3 is a column of most proceedings, 6.75 a page.
+        width_inches: Width; in most proceedings a column is 3.3 wide and a page 6.75.
         height_inches: Its height.
         log: Whether the value axis is logarithmic.
-        target: Target of the profile, see `RunComparison.profile`.
-        metric: Metric of fairness, see `RunComparison.fairness`.
+        target: Target for the profile; see `RunComparison.profile`.
+        metric: Metric for the fairness figure; see `RunComparison.fairness`.
 
     Returns:
         A matplotlib figure, which shows itself in a notebook.

@@ -1,4 +1,4 @@
-"""Logs of finished rounds: the tracker protocol, and the run folder."""
+"""Logging of finished rounds: the tracker protocol, and the run folder."""
 
 import contextlib
 import hashlib
@@ -51,9 +51,9 @@ class RunFolder:
     """Writes a run into a new folder: provenance, one line per round, and the program.
 
     Args:
-        folder: The registry; the run's folder in it is named by time and name.
+        folder: The registry; the run's folder in it is named after the time and the run's name.
         name: Name of the run.
-        program: Whether to store the step, its first state, data and key (by cloudpickle), for `StoredRun.rerun`.
+        program: Whether to store the step, its first state, data and key (with cloudpickle), for `StoredRun.rerun`.
 
     Attributes:
         path: The folder of this run, after its start.
@@ -67,7 +67,7 @@ class RunFolder:
         self._about: dict[str, Any] = {}
 
     def start(self, about: Mapping[str, Any], program: Mapping[str, Any]) -> None:
-        """Makes the folder of the run; a resumed run reuses its folder."""
+        """Creates the run's folder; a resumed run reuses its folder."""
         if self.path is None:
             name = self.name or about["name"]
             stamp = time.strftime("%Y%m%d-%H%M%S", time.gmtime(about["started_unix_seconds"]))

@@ -1,4 +1,4 @@
-"""Stored runs: read, listed, and run again."""
+"""Reads, lists and reruns stored runs."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -35,7 +35,7 @@ class StoredRun(Generic[R]):
     Attributes:
         path: Its folder.
         about: Provenance: `name`, `code`, `versions`, `devices`, `key`, `data_sha256`, `state_sha256`, `status`, …
-        history: The finished rounds, without a truncated last line of a killed process.
+        history: The finished rounds; a truncated last line written by a killed process is omitted.
         make_run: `run_rounds`, which `rerun` calls.
     """
 
@@ -46,7 +46,7 @@ class StoredRun(Generic[R]):
 
     @property
     def status(self) -> str:
-        """Outcome of the run; also "running" if its process was killed."""
+        """Outcome of the run; it is also "running" if the run's process was killed."""
         return self.about["status"]
 
     def rerun(self, *, progress: bool = False) -> R:
@@ -73,10 +73,9 @@ class StoredRun(Generic[R]):
         return self.make_run(*(kept[name] for name in names), progress=progress, **settings)
 
     def differences(self, run: _HasHistory) -> list[str]:
-        """Differences between this run and another run: versions, devices, metrics by bit.
+        """Describes differences from another run, in versions, devices, and the bits of metrics.
 
-        Returns:
-            Sentences; empty if both runs are equal and have the same numbers.
+        Returns: Sentences; empty if both runs had the same set-up and produced the same numbers.
         """
         versions = installed_versions()
         found = [
@@ -114,7 +113,7 @@ def load_run(path: str | Path, make_run: Callable[..., R]) -> StoredRun[R]:
         about = json.loads((place / ABOUT).read_text(encoding="utf-8"))
         history = place / HISTORY
         lines = history.read_text(encoding="utf-8").split("\n") if history.exists() else []
-        rounds = [round_of(json.loads(line)) for line in lines[:-1]]  # a complete last line ends in a line break
+        rounds = [round_of(json.loads(line)) for line in lines[:-1]]  # a complete last line ends with a line break
         assert isinstance(about["status"], str)
     except (OSError, ValueError, KeyError, TypeError, AssertionError, RecursionError) as error:
         message = (

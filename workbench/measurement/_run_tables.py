@@ -60,7 +60,7 @@ class RunTables:
         return f"<{type(self).__name__} by {self.metric!r}, seeds of {seeds}>"
 
     def finals(self) -> dict[str, dict[int, float]]:
-        """The final value by name and seed."""
+        """The final values by name and seed."""
         return {
             name: {seed: float(values[-self._last :].mean()) for seed, values in seeds.items()}
             for name, seeds in self._values.items()
@@ -105,16 +105,16 @@ class RunTables:
         return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame(columns=columns)
 
     def to_target(self, target: float, *, bytes_per_round: Mapping[str, float] | float | None = None) -> "pd.DataFrame":
-        """Rounds, bytes and seconds until the metric first reaches a value.
+        """Computes the rounds, bytes and seconds until the metric first reaches a value.
 
         Args:
             target: The value; an upper bound if the metric is minimised, else a lower bound.
             bytes_per_round: Bytes per round, for all results or by name (from a plan:
                 `sum(stage.moved_bytes for stage in plan.stages)`).
 
-        Returns:
-            One row per result and `unit` ("rounds", "seconds", "bytes"): `reached` of `seeds`, and over the seeds that
-            reached it `mean` with `low` and `high`. Seconds are included only if rounds were timed one by one.
+        Returns: One row per result and `unit` ("rounds", "seconds", "bytes"): how many of the `seeds` `reached` the
+            target and, over these seeds, `mean` with `low` and `high`. Seconds are included only if rounds were timed
+            one by one.
         """
         rows = []
         for name, seeds in self.results.items():
@@ -134,11 +134,11 @@ class RunTables:
         return _pandas().DataFrame(rows)
 
     def profile(self, target: float | None = None) -> "pd.DataFrame":
-        """Computes performance profiles: the share of seeds with cost at most τ times the least.
+        """Computes performance profiles: the share of seeds whose cost is at most τ times the lowest cost.
 
         Args:
-            target: Value to reach; the cost is the number of rounds to this value. None: the final value itself, which
-                must be positive and minimised.
+            target: Value to reach; the cost is the number of rounds until the metric reaches it. None: the cost is the
+                final value itself, which must be positive and minimised.
 
         Returns:
             One row per result and τ: `result`, `tau`, `share`.
@@ -186,7 +186,7 @@ class RunTables:
             "best 10 %" (means over a tenth of the clients, at least one).
 
         Raises:
-            DataError: no result has one value per client of this metric.
+            DataError: no result has per-client values for this metric.
 
         References:
             Li et al., "Fair Resource Allocation in Federated Learning", ICLR 2020 (arXiv 1905.10497), section 4.

@@ -28,9 +28,9 @@ class Sampler:
     Args:
         devices: The devices to watch.
         arrays: Number of largest live arrays in a sample.
-        nvml: Reader of NVIDIA GPUs; None: made if there is such a device.
-        tpu: Reader of TPUs; None: made if there is such a device.
-        amd: Reader of AMD GPUs; None: made if there is such a device.
+        nvml: Reader for NVIDIA GPUs; None: made if there is such a device.
+        tpu: Reader for TPUs; None: made if there is such a device.
+        amd: Reader for AMD GPUs; None: made if there is such a device.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Sampler:
     def sample(self, started: float) -> SampleRecord:
         """Takes one sample; `started` is the `time.monotonic()` origin of its time.
 
-        Never raises for a device.
+        Problems with a device never raise an exception.
         """
         begin = time.monotonic()
         arrays = jax.live_arrays()
@@ -85,7 +85,7 @@ class Sampler:
         )
 
     def close(self) -> None:
-        """Releases NVML and a worker process."""
+        """Releases NVML and the worker process."""
         if self._nvml is not None:
             self._nvml.close()
         if self._amd is not None:
@@ -139,7 +139,7 @@ class Sampler:
         return _NOTHING
 
     def _devices_per_chip(self, device: Device, chips: int) -> int:
-        """Maps duty cycles, measured per chip, to devices: on v2, v3 and v7x a chip is two devices."""
+        """Maps duty cycles, which are measured per chip, to devices; on v2, v3 and v7x, a chip is two devices."""
         if _TWO_CORES.fullmatch(str(device.device_kind)):
             return 2
         count = sum(other.platform == "tpu" for other in self._devices)

@@ -1,4 +1,4 @@
-"""Rounds on a virtual clock: finished, late and dropped clients."""
+"""Simulates rounds on a virtual clock, with finished, late and dropped clients."""
 
 import math
 from collections.abc import Sequence
@@ -30,19 +30,19 @@ def simulate_round(
     """Simulates one round in which clients download, compute and upload at individual speeds.
 
     The round ends when `wanted` clients have finished, at the deadline, or when no client can finish any more,
-    whichever comes first. A client drops out with its probability, at a time drawn uniformly from its duration; the
-    server notices at once. The server's computation and the sharing of its link are not modelled.
+    whichever comes first. Each client drops out with its own probability, at a time drawn uniformly from the duration
+    of its work; the server notices at once. The server's computation and contention for its link are not modelled.
 
     Args:
         profiles: The clients.
-        flops_per_client: Work of one client, or of each client `[clients]`.
-        down_bytes: Bytes from the server to a client, or to each client `[clients]`.
-        up_bytes: Bytes from a client to the server, or from each client `[clients]`.
+        flops_per_client: Work per client: one number, or one per client `[clients]`.
+        down_bytes: Bytes from the server to a client: one number, or one per client `[clients]`.
+        up_bytes: Bytes from a client to the server: one number, or one per client `[clients]`.
         deadline_seconds: Clients that have not finished by then are late. None: a synchronous round without a deadline.
-        wanted: Number of clients that have to finish; None: all that do not drop out.
+        wanted: Number of clients that must finish; None: all clients that do not drop out.
         selected: The clients that take part; None: all.
-        seed: Seed of the dropouts.
-        start_seconds: Start of the round on the clock of several rounds; spans are relative to this start.
+        seed: Seed for the dropouts.
+        start_seconds: Start of the round on a clock shared by several rounds; spans are relative to this start.
 
     Returns:
         Bars of the Gantt chart, truncated at the end of the round, and the outcome of every client.
@@ -62,7 +62,7 @@ def simulate_round(
     durations = _durations(profiles, flops_per_client, down_bytes, up_bytes)[chosen]
     finish = durations.sum(axis=1)
     share = _dropouts(profiles, seed)[chosen]
-    # Infinite for clients that stay, also if a client needs no time.
+    # Infinite for clients that stay, even if a client needs no time.
     leave = np.where(np.isinf(share), np.inf, np.where(np.isinf(share), 0.0, share) * finish)
     over, finished = _end_of_round(finish, leave, deadline_seconds, wanted)
     spans, outcomes = [], []
@@ -119,16 +119,16 @@ def simulate_rounds(
         down_bytes: Per client.
         up_bytes: Per client.
         rounds: How many.
-        wanted: Number of clients that have to finish in a round.
+        wanted: Number of clients that must finish in a round.
         over_selection: Number of selected clients, as a multiple of `wanted` (rounded up, at most all clients).
         deadline_seconds: Deadline of every round.
-        seed: Seed of the client selection and of the dropouts.
+        seed: Seed for the client selection and the dropouts.
 
     Returns:
         One timeline per round; the `start_seconds` of each round is the end of the previous round.
 
     Raises:
-        MeasureError: as for `simulate_round`, or fewer clients than wanted.
+        MeasureError: as for `simulate_round`, or if there are fewer clients than wanted.
 
     Example:
         >>> from workbench.measurement import ClientProfiles
@@ -138,8 +138,7 @@ def simulate_rounds(
         >>> [line.start_seconds for line in lines]  # the second client of three finishes after a second
         [0.0, 1.0]
 
-    References:
-        Bonawitz et al., MLSys 2019, section 9: 130 % of the clients that are needed are selected.
+    References: Bonawitz et al., MLSys 2019, section 9 (which selects 130 % of the required clients).
     """
     if rounds < 0 or over_selection < 1 or not 1 <= wanted <= len(profiles):
         msg = (
@@ -195,7 +194,7 @@ def _check(deadline_seconds: float | None, wanted: int | None, clients: int) -> 
 
 
 def _durations(profiles: ClientProfiles, flops: ArrayLike, down: ArrayLike, up: ArrayLike) -> np.ndarray:
-    """Seconds of every client in every phase, `[clients, 3]`."""
+    """Seconds that every client spends in every phase, `[clients, 3]`."""
     rates = (profiles.down_bytes_per_second, profiles.flops_per_second, profiles.up_bytes_per_second)
     columns = []
     for name, amount, rate in zip(
@@ -215,9 +214,9 @@ def _durations(profiles: ClientProfiles, flops: ArrayLike, down: ArrayLike, up: 
 
 
 def _dropouts(profiles: ClientProfiles, seed: int) -> np.ndarray:
-    """Share of its duration at which a client drops out; infinite for clients that stay.
+    """Share of its work duration after which each client drops out; infinite for clients that stay.
 
-    One draw per client, selected or not.
+    Draws one number per client, whether the client is selected or not.
     """
     draws = np.random.default_rng(seed).random((2, len(profiles)))
     return np.where(draws[0] < cast(np.ndarray, profiles.dropout_probability), draws[1], np.inf)

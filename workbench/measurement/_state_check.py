@@ -1,4 +1,4 @@
-"""Structure and digest of a state; checkpoints are restored only into an equal structure."""
+"""Structure and digest of a state; checkpoints are restored only into the same structure."""
 
 import hashlib
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from workbench._types import PyTree
 
 
 def describe_state(state: PyTree[Array]) -> dict[str, list[Any]]:
-    """Kind, shape and SHA-256 of every leaf by path; no digest if other hosts have a part of it."""
+    """Kind, shape and SHA-256 of every leaf, by path; no digest if other hosts store a part of the leaf."""
     leaves = jax.tree_util.tree_leaves_with_path(state)
     return {jax.tree_util.keystr(path): [*_form(leaf), _digest(leaf)] for path, leaf in leaves}
 

@@ -16,7 +16,7 @@ print(json.dumps({name: list(tpumonitoring.get_metric(name).data()) for name in 
 
 
 class TpuMetrics:
-    """Queries the SDK periodically without waiting; gives up after a failed query.
+    """Queries the SDK periodically without blocking; gives up after a failed query.
 
     Args:
         command: Command that prints one JSON object of lists with one value per chip. None: libtpu's SDK in this
@@ -37,7 +37,7 @@ class TpuMetrics:
         self.problem: str | None = None
 
     def poll(self) -> dict[str, list[float]]:
-        """The last answer; starts the next query when due, and reads a finished answer."""
+        """Returns the last answer, after reading a finished answer and starting the next query if it is due."""
         now = time.monotonic()
         if self._process is None:
             if self.problem is None and now - self._asked >= self._every:
@@ -53,7 +53,7 @@ class TpuMetrics:
         return self.latest
 
     def close(self) -> None:
-        """Ends a pending query."""
+        """Stops a pending query."""
         if self._process is not None:
             self._process.kill()
             self._process.communicate()

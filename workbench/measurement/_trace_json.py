@@ -46,11 +46,11 @@ def read_trace(path: Path) -> tuple[list[TracePlane], str]:
     Args:
         path: `*.trace.json` or `*.trace.json.gz`.
 
-    Returns:
-        Its planes, and the damage of the file ("" for none); events before the damage are included.
+    Returns: The trace's planes, and a description of damage in the file ("" if there is none); events before the damage
+        are included.
 
     Raises:
-        ProfileError: the file has no trace event.
+        ProfileError: the file contains no trace events.
     """
     processes: dict[int, str] = {}
     threads: dict[tuple[int, int], str] = {}

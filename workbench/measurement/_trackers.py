@@ -17,7 +17,7 @@ _TEXTS = ("code_sha256", "data_sha256", "state_sha256")
 
 
 def scalars_of(record: RoundRecord) -> dict[str, float]:
-    """Numbers for a tracker: each metric; mean, least and largest of per-client metrics.
+    """Numbers for a tracker: each metric, with mean, least and largest for per-client metrics.
 
     Example:
         >>> scalars_of(RoundRecord(round=0, seconds=0.5, metrics={"loss": (1.0, 3.0)}))
@@ -43,8 +43,8 @@ class TensorBoardLog:
     """Writes events for TensorBoard (extra `tensorboard`).
 
     Args:
-        folder: The log directory; the run is written to its folder `name`.
-        name: Name of the run. Default: the name of its step.
+        folder: The log directory; the run is written to its subfolder `name`.
+        name: Name of the run. Default: the step's name.
     """
 
     def __init__(self, folder: str | Path, *, name: str = "") -> None:
@@ -79,7 +79,7 @@ class WandbLog:
     Args:
         project: Its project.
         mode: "offline" writes files that `wandb sync` sends later; "online" needs an account.
-        options: More arguments of `wandb.init`, such as `name`, `group`, `dir`.
+        options: Additional arguments for `wandb.init`, such as `name`, `group`, `dir`.
     """
 
     def __init__(self, project: str, *, mode: str = "offline", **options: object) -> None:
@@ -107,8 +107,8 @@ class MlflowLog:
     """Logs to MLflow (extra `mlflow`).
 
     Args:
-        tracking_uri: A database, `sqlite:///runs.db`, or a server. MLflow 3.17 refuses a folder, `file:///…`, unless
-            `MLFLOW_ALLOW_FILE_STORE` is true.
+        tracking_uri: A database such as `sqlite:///runs.db`, or a server. MLflow 3.17 rejects a folder (`file:///…`)
+            unless `MLFLOW_ALLOW_FILE_STORE` is true.
         experiment: Its experiment.
     """
 
@@ -148,7 +148,7 @@ class TrackioLog:
 
     Args:
         project: Its project.
-        options: More arguments of `trackio.init`, such as `name`, `group`.
+        options: Additional arguments for `trackio.init`, such as `name`, `group`.
     """
 
     def __init__(self, project: str, **options: object) -> None:

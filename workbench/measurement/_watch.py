@@ -46,12 +46,12 @@ class Watch:
     Attributes of the function, such as `lower` and `trace`, are forwarded.
 
     Args:
-        fn: The function. None: the steps come from `steps`, or from a function that the watch is called with.
+        fn: The function. None: the steps come from `steps`, or from a function passed when the watch is called.
         outputs: See `workbench.watch`.
         log: See `workbench.watch`.
         profile_every: See `workbench.watch`.
-        name: Name of the loop. Default: the name of the function.
-        display: Called with this object before the first call, to show it.
+        name: Name of the loop. Default: the function's name.
+        display: Called with this object before the first call, to show the watch.
     """
 
     def __init__(
@@ -173,7 +173,7 @@ class Watch:
         if self._display is not None:
             try:
                 self._display(self)
-            except Exception as error:  # a failing display must not end the loop
+            except Exception as error:  # a failing display must not stop the loop
                 core.note(f"the live view could not be shown ({type(error).__name__}: {error})")
 
     def _begin(self, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> tuple[WatchedStep | None, Any, Any]:
@@ -263,7 +263,7 @@ class Watch:
             self._shown_problems = len(reader.problems)
 
     def _look(self, call: WatchedCall, version: tuple[Any, ...]) -> None:
-        """Finds the compiled program; JAX has traced this call, so no user code runs again."""
+        """Finds the compiled program; JAX has already traced this call, so no user code runs again."""
         fn = self._fn
         inner = getattr(fn, "func", fn)
         if not callable(getattr(inner, "lower", None)):
@@ -285,7 +285,7 @@ class Watch:
     def steps(self, items: Iterable[Any]) -> Iterator[Any]:
         """Iterates over batches: each iteration is a step, and iterator time counts as input time.
 
-        For loops whose step is more than one function. Use `log` to record values of a step.
+        Use it for loops whose step consists of more than one function. Use `log` to record values of a step.
 
         Args:
             items: The batches.
@@ -294,7 +294,7 @@ class Watch:
             The batches.
 
         Raises:
-            MeasureError: the watch has a function, whose calls are the steps.
+            MeasureError: the watch already has a function, whose calls are the steps.
 
         Example:
             >>> with Watch() as loop:
@@ -337,7 +337,7 @@ class Watch:
     _current: WatchedStep | None = None
 
     def log(self, **values: Any) -> None:
-        """Records numbers of the current step; arrays are read in another thread when ready.
+        """Records numbers for the current step; arrays are read in another thread once they are ready.
 
         Args:
             **values: Numbers and small arrays by name.
@@ -368,7 +368,7 @@ class Watch:
         self.close("failed" if error is not None else "finished")
 
     def close(self, status: WatchStatus = "finished") -> None:
-        """Ends the record after the calls so far; further calls of the function are not recorded."""
+        """Ends the record after the calls so far; further calls to the function are not recorded."""
         self._see_ready(time.perf_counter())
         self._core.close(status)
         if self._finish.detach() is not None and self._opened:
@@ -407,14 +407,14 @@ class Watch:
 
     @property
     def program(self) -> ProgramRecord | None:
-        """The inspected step; of several programs, the one that most recent steps ran.
+        """The inspected step; if there are several programs, the one that most of the recent steps ran.
 
-        None until it is read, or if it is unknown.
+        None until the step has been inspected, or if it cannot be inspected.
         """
         return self._core.shown.program
 
     def to_pandas(self) -> "pd.DataFrame":
-        """One row per kept step: seconds and their parts, outputs, rates, memory."""
+        """Returns one row per kept step: seconds and their parts, outputs, rates, memory."""
         return History(self.record.history).summary()
 
     def pause(self) -> None:
@@ -450,7 +450,7 @@ class Watch:
         return unsubscribe
 
     def show_progress(self) -> None:
-        """Writes one line to the terminal, and updates it as steps finish."""
+        """Writes one line to the terminal, and updates the line as steps finish."""
         self._core.progress = Progress(None, 0, shown=True, unit="step")
 
     def __str__(self) -> str:

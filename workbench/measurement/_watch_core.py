@@ -1,4 +1,4 @@
-"""Background work of `watch`: one thread waits for results, one thread records."""
+"""Background work for `watch`: one thread waits for results, another thread records them."""
 
 import collections
 import contextlib
@@ -37,11 +37,11 @@ WatchStatus = Literal["ready", "running", "paused", "finished", "failed"]
 
 RECENT = 1000  # steps for medians
 _TOGETHER = 10  # steps per mean
-_KEPT, _WHOLE = 4096, 2048  # most steps in the history, and number of latest steps that are all kept
+_KEPT, _WHOLE = 4096, 2048  # maximum number of steps in the history, and number of latest steps that are all kept
 _MOST_PROBLEMS = 100
-_MOST_VERSIONS = 8  # programs of one function, for arguments of different shapes
+_MOST_VERSIONS = 8  # maximum number of programs of one function, for arguments of different shapes
 _MOST_CHANGED_LINES = 12
-_MOST_WAITING = 10_000  # calls whose results are not ready yet
+_MOST_WAITING = 10_000  # maximum number of calls whose results are not ready yet
 _NOTIFY_SECONDS = 0.25
 _MEMORY_SECONDS = 0.25
 _PATIENCE_AT_EXIT_SECONDS = 60.0
@@ -67,7 +67,7 @@ class WatchedStep:
 
 
 class StepProgram:
-    """The program for arguments of the same shapes, as far as known."""
+    """The program for arguments with the same shapes, as far as it is known."""
 
     __slots__ = ("call_tree", "codes", "program", "rates")
 
@@ -82,8 +82,8 @@ class Core:
     """The record of a watched loop, filled by two background threads.
 
     The user's thread only puts steps into a queue. One thread waits for their results, another records them, because
-    reading a profile takes longer than a step. A step keeps only one small array to wait for, and the chosen outputs
-    until they are read.
+    reading a profile takes longer than a step. A step keeps only one small array to wait for and, until they are read,
+    the chosen outputs.
     """
 
     def __init__(self, name: str, trackers: list[Tracker]) -> None:
@@ -134,7 +134,7 @@ class Core:
         self._queue.put(step)
 
     def skip(self) -> None:
-        """Drops the latest call, because the function was only traced inside another function."""
+        """Drops the latest call, because it only traced the function inside another function."""
         with self._lock:
             self._count -= 1
 
@@ -216,8 +216,8 @@ class Core:
     def _see(self) -> None:
         """Notes when the results of each step were ready.
 
-        If several steps are ready when the thread wakes, only the end of the last step is known; they share the
-        seconds.
+        If several steps are ready when the thread wakes, only the end of the last step is known, so the seconds are
+        divided among these steps.
         """
         last = -math.inf
         waiting: list[WatchedStep | None] = [self._queue.get()]
@@ -249,7 +249,7 @@ class Core:
             try:
                 step.probe.block_until_ready()
             except RuntimeError as error:
-                if "deleted" not in str(error):  # the computation failed; the user's loop gets the exception
+                if "deleted" not in str(error):  # the computation failed; the user's loop receives the exception
                     self.problem(step.index, f"step {step.index} failed: {str(error).splitlines()[0][:200]}")
                 else:
                     self.donated.add("")
@@ -345,7 +345,7 @@ class Core:
         return values
 
     def _hear(self, step: WatchedStep) -> float:
-        """Seconds that the call spent compiling."""
+        """The seconds that the call spent compiling."""
         if step.heard is None or not step.heard:
             return 0.0
         compilations, retraces = step.heard.compilations(), step.heard.retraces()
@@ -463,7 +463,7 @@ class Core:
         except MissingDependencyError:
             self.trackers.remove(tracker)
             raise
-        except Exception as error:  # a full disk or a lost connection must not end the loop
+        except Exception as error:  # a full disk or a lost connection must not stop the loop
             self.trackers.remove(tracker)
             what = f"{type(tracker).__name__} failed and was removed ({type(error).__name__}: {error})"
             self.problem(max(self.finished - 1, 0), what)
@@ -486,7 +486,7 @@ class Core:
         for callback in list(self.callbacks):
             try:
                 callback(self)
-            except Exception as error:  # a broken display must not end the record
+            except Exception as error:  # a broken display must not stop the recording
                 with contextlib.suppress(ValueError):
                     self.callbacks.remove(callback)
                 self.note(f"a display failed and was removed ({type(error).__name__}: {error})")
@@ -520,7 +520,7 @@ class Core:
 
     @property
     def shown(self) -> StepProgram:
-        """The program that most recent steps ran; of equally frequent programs, the latest."""
+        """The program that most of the recent steps ran; among equally frequent programs, the latest."""
         counts = collections.Counter(entry[5] for entry in tuple(self._recent))
         with self._lock:
             known = list(self._versions.items())
@@ -578,7 +578,7 @@ class Core:
 
 
 def _numbers_of(leaf: Foreign) -> float | tuple[float, ...]:
-    """Converts an output to Python numbers; one number if all are equal, as under `pmap`."""
+    """Converts an output to Python numbers; returns one number if all are equal, as under `pmap`."""
     if getattr(leaf, "shape", ()) == () and getattr(leaf, "is_fully_addressable", True):
         return float(leaf)  # fast path for nearly all outputs, without a numpy array
     found = read_here(leaf)
@@ -589,14 +589,14 @@ def _numbers_of(leaf: Foreign) -> float | tuple[float, ...]:
 
 
 def copy_of(leaf: jax.Array) -> jax.Array:
-    """Copies an array on the devices, without waiting, because the next call may donate it."""
+    """Copies an array on the devices, without waiting, because the next call may donate the array."""
     return jnp.copy(leaf)
 
 
 def changes_of(
     old: WatchRecord, new: WatchRecord, codes: Sequence[Mapping[tuple[str, int], str]] | None = None
 ) -> tuple[str, ...]:
-    """Describes differences between two step versions: whole call first, then the top lines."""
+    """Describes differences between two versions of a step: first the whole call, then the top lines."""
     whole, lines = [], []
     for row in compare_measured([old, new], codes).differences:
         before, now = (0.0 if value is None and row.status in ("added", "removed") else value for value in row.values)
@@ -620,7 +620,7 @@ _UNKNOWN = StepProgram()
 
 
 def _typical(seconds: list[float]) -> float | None:
-    """The median of means of ten steps: a late-seen step end shortens the next step."""
+    """The median over means of ten steps, because a step end that is noticed late shortens the next step."""
     if len(seconds) < 2 * _TOGETHER:
         return statistics.fmean(seconds) if seconds else None
     last = len(seconds) - len(seconds) % _TOGETHER
@@ -642,7 +642,7 @@ def _is_ready(step: WatchedStep) -> bool:
     probe: Foreign = step.probe  # `is_ready` is in no stub
     try:
         return probe is not None and step.ready is None and bool(probe.is_ready())
-    except RuntimeError:  # donated or failed: waiting shows which
+    except RuntimeError:  # donated or failed; waiting will show which
         return False
 
 

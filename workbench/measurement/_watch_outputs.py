@@ -1,4 +1,4 @@
-"""The outputs of a call that `watch` reads, and their paths for the next call."""
+"""Finds the outputs of a call that `watch` reads, and their paths for the next call."""
 
 import ast
 import collections
@@ -22,12 +22,13 @@ Wanted: TypeAlias = str | Callable[[Any], Any] | Sequence[str] | Mapping[str, st
 
 MOST_DEFAULT_OUTPUTS = 8
 MOST_NUMBERS = 1024  # of one output
-_SHALLOW = 3  # most keys to a metric such as `loss` or `metrics["loss"]`; deeper scalars belong to a state
+# maximum number of keys in the path of a metric such as `loss` or `metrics["loss"]`; deeper scalars belong to a state
+_SHALLOW = 3
 _METRIC = re.compile(r"learning_rate|\blr\b|loss|norm|accuracy|total")
 
 
 class WatchedCall(NamedTuple):
-    """A finished call; paths of its values start with the index in this tuple."""
+    """A finished call; the path of each value starts with the value's index in this tuple."""
 
     result: Argument
     args: tuple[Argument, ...]
@@ -39,8 +40,8 @@ class Reader:
 
     Args:
         fn: The watched function; the names in its `return` statement name the outputs.
-        wanted: Outputs that the user chose, see `watch`. None: floating-point scalars of the results, at most eight,
-            from the shallowest.
+        wanted: Outputs that the user chose; see `watch`. None: at most eight floating-point scalars in the results,
+            shallowest first.
         call: A finished call, which determines the paths.
         before: Argument arrays before the call, by `id`, because results that are arguments are already ready.
 
@@ -78,7 +79,7 @@ class Reader:
         for name, function in list(self._functions.items()):
             try:
                 found = function(call.result)
-            except Exception as error:  # a failing user function must not end the loop
+            except Exception as error:  # a failing user function must not stop the loop
                 del self._functions[name]
                 self.problems.append(
                     f"the output {name!r} failed and was removed ({type(error).__name__}: {error}): its function "
@@ -186,10 +187,10 @@ def _is_metric(leaf: jax.Array) -> bool:
 def _named(
     leaves: Sequence[tuple[Any, Any]], returned: Sequence[str] | None, parameters: Sequence[str], call: WatchedCall
 ) -> dict[str, tuple[Any, Any]]:
-    """Names the arrays by the function's `return` names and the keys of their paths.
+    """Names the arrays, using the names in the function's `return` statement and the keys in their paths.
 
     Names are as short as possible: `learning_rate` for `state.opt_state.1.hyperparams.learning_rate`, if no other path
-    ends with it.
+        ends with that name.
     """
     entries: list[tuple[list[str], Any, Any]] = []
     for path, leaf in leaves:
@@ -215,7 +216,7 @@ def _named(
 
 
 def _getter(path: tuple[Any, ...], call: WatchedCall, leaf: object) -> Getter:
-    """Returns the function that reads the array at a path, without flattening if its keys allow it."""
+    """Returns a function that reads the array at a path, without flattening if the keys allow this."""
     steps: list[Getter] = []
     place: Any = tuple(call)
     try:

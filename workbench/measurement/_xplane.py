@@ -1,8 +1,8 @@
 """Streaming reader of XLA's profile format (`*.xplane.pb`).
 
-Reasons for a custom reader: `jax.profiler.ProfileData` omits the display names and metadata statistics that identify
-TPU events, and loads the whole file into memory. The only package on the registries for this format (xprof) installs 36
-other packages. The format has seven messages, and its field numbers have not changed since 2020.
+A custom reader is needed because `jax.profiler.ProfileData` omits the display names and metadata statistics that
+identify TPU events, and loads the whole file into memory. The only published package for this format (xprof) installs
+36 other packages. The format has seven messages, and its field numbers have not changed since 2020.
 
 References:
     `xplane.proto` of openxla/xla, xla/tsl/profiler/protobuf.
@@ -21,7 +21,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _DOUBLE = struct.Struct("<d")
 _STAT_KEY, _NUMBER_KEYS = 4 << 3 | _BYTES, frozenset((1 << 3, 2 << 3, 3 << 3))  # fields of an event
 _MOST_STATS = 20_000  # kept decoded
-_RELEASED = 32 * 2**20  # bytes of a mapped file that are read before their pages are released
+_RELEASED = 32 * 2**20  # number of bytes of a mapped file that are read before their pages are released
 
 Buffer = bytes | mmap.mmap
 
@@ -34,7 +34,7 @@ class MessageSpan(NamedTuple):
 
 
 class WireError(ValueError):
-    """Bytes that are not a message: truncated, or of another type."""
+    """Bytes that are not a message, because they are truncated or of a different type."""
 
 
 @dataclass(slots=True)
@@ -58,7 +58,7 @@ class PlaneEvent(NamedTuple):
 class Line(NamedTuple):
     """One row of a plane: a stream, a thread, or one kind of operation.
 
-    Its events stay in the file.
+    The row's events stay in the file.
     """
 
     name: str
@@ -118,7 +118,7 @@ class Plane:
 
         Args:
             line: One of `lines()`.
-            stating: Names of required statistics. If the plane does not define one of them, there are no events.
+            stating: Names of required statistics. If the plane does not define one of them, no events are yielded.
             kinds: Names of kinds; other events are skipped. None: all.
         """
         if not set(stating) <= self._stated:
@@ -148,7 +148,7 @@ class Plane:
         _release(buffer, read, line.span.stop)
 
     def forget(self) -> None:
-        """Drops cached data of its events, which other planes do not need."""
+        """Drops cached data about the plane's events, which other planes do not need."""
         self._known_stats.clear()
 
     def kind(self, key: int) -> EventKind:
@@ -210,7 +210,7 @@ class Space:
 
 
 def read_space(source: Path | bytes) -> Space:
-    """Opens a profile; planes are decoded on access, from a mapped file.
+    """Opens a profile and maps its file; planes are decoded on access.
 
     Args:
         source: A `*.xplane.pb` file, or its bytes.
@@ -248,7 +248,7 @@ def read_space(source: Path | bytes) -> Space:
 
 
 def trim_profile(path: Path) -> bytes:
-    """Removes host planes, host names and the environment from a profile, to share it.
+    """Removes host planes, host names and the environment from a profile, so that it can be shared.
 
     Device planes and the HLO of the programs are kept unchanged. On a CPU, whose devices are host threads, the host's
     plane is also kept.
@@ -279,7 +279,7 @@ def _length(value: int) -> bytes:
 
 
 def fields(buffer: Buffer, span: MessageSpan) -> Iterator[tuple[int, Any]]:
-    """Yields field numbers and values of a message: integers, or a `Span` of bytes.
+    """Yields a message's field numbers and values: integers, or a `Span` of bytes.
 
     Raises:
         WireError: the message is truncated or damaged.
@@ -318,7 +318,7 @@ def fields(buffer: Buffer, span: MessageSpan) -> Iterator[tuple[int, Any]]:
 
 
 def _event(data: bytes) -> tuple[int, int, int, list[bytes]]:
-    """Reads kind, offset, duration and raw statistics of an event; the hot inner loop."""
+    """Reads an event's kind, offset, duration and raw statistics; this is the hot inner loop."""
     numbers = [0, 0, 0]
     pieces: list[bytes] = []
     index, stop = 0, len(data)
@@ -402,7 +402,7 @@ def _text(buffer: Buffer, span: MessageSpan) -> str:
 
 
 def _release(buffer: Buffer, start: int, stop: int) -> int:
-    """Releases the read pages of a mapped file to limit memory use; returns the position."""
+    """Releases the pages of a mapped file that have been read, to limit memory use; returns the position."""
     first, last = -(-start // mmap.PAGESIZE) * mmap.PAGESIZE, stop // mmap.PAGESIZE * mmap.PAGESIZE
     if isinstance(buffer, mmap.mmap) and last > first and hasattr(buffer, "madvise"):
         buffer.madvise(mmap.MADV_DONTNEED, first, last - first)

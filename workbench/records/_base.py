@@ -1,4 +1,4 @@
-"""Base of all records: frozen, units in the field names, JSON in both directions."""
+"""Base of all records: frozen, with units in the field names, and convertible to and from JSON."""
 
 import dataclasses
 import functools
@@ -37,14 +37,15 @@ class _Deferred:
 
 
 def deferred(make: Callable[[], T]) -> T:
-    """Makes a lazy value for a field of `deferring`, computed on first access."""
+    """Makes a lazy value for a field of a `deferring` record; the value is computed on first access."""
     return cast(T, _Deferred(make))
 
 
 def deferring(*names: str) -> Callable[[type[R]], type[R]]:
     """Lets fields of a record contain `deferred` values, computed on first access.
 
-    Reading the field, or comparing, printing, saving or copying the record, computes the value once.
+    Reading the field, or comparing, printing, saving or copying the record, computes the value; it is computed only
+    once.
     """
 
     def decorate(cls: type[R]) -> type[R]:
@@ -60,7 +61,7 @@ class _DeferredField:
         self._slot = slot
 
     def peek(self, record: object) -> object:
-        """The value of the slot, without computing it."""
+        """The slot's value, without computing it."""
         return self._slot.__get__(record)
 
     def __get__(self, record: object, owner: type | None = None) -> object:
@@ -90,14 +91,14 @@ class Record:
     """
 
     def __init_subclass__(cls) -> None:
-        _CLASSES[cls.__name__] = cls  # a class with slots is created twice; users see the second class
+        _CLASSES[cls.__name__] = cls  # a class with slots is created twice, and users see the second class
         if "__repr__" not in vars(cls):  # otherwise the `repr` of `dataclass` prints all fields of all parts
             cls.__repr__ = Record.__repr__
 
     def to_dict(self) -> dict[str, Any]:
         """Converts the record to nested dictionaries and lists.
 
-        `record` is the class, `version` the version of the JSON form.
+        `record` is the class, and `version` is the version of the JSON form.
 
         Example:
             >>> from workbench.records.program import PlacementRecord
@@ -125,14 +126,14 @@ class Record:
         """Makes the record from the result of `to_dict`.
 
         Args:
-            plain: The result of `to_dict`, or of `json.loads` on the text of `to_json`.
+            plain: The result of `to_dict`, or of `json.loads` on text that `to_json` wrote.
 
         Returns:
-            A record equal to the original. Fields outside the JSON form have their defaults.
+            A record equal to the original. Fields that are not in the JSON form have their default values.
 
         Raises:
-            RecordError: if `plain` does not describe a record of this class and version, or its fields do not fit the
-                class.
+            RecordError: if `plain` does not describe a record of this class and version, or if its fields do not match
+                the class.
         """
         if not isinstance(plain, Mapping) or "record" not in plain:
             got = f"keys {', '.join(map(repr, plain)) or 'none'}" if isinstance(plain, Mapping) else f"{plain!r:.60}"
@@ -152,7 +153,7 @@ class Record:
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """Reads a record from the text of `to_json`.
+        """Reads a record from text that `to_json` wrote.
 
         Call it on the expected class; `Record.from_json` reads any record.
 
@@ -195,7 +196,7 @@ _LONGEST_REPR = 160  # characters
 
 
 def _one_line(record: "Record") -> str:
-    """Shows the class and non-default fields; nested records are only counted."""
+    """Shows the class and the non-default fields; nested records are only counted."""
     shown = []
     for field in dataclasses.fields(record):
         slot = getattr(type(record), field.name)

@@ -11,7 +11,7 @@ from typing import IO, Any
 
 
 def write_whole(path: str | os.PathLike[str], content: bytes | str | Callable[[IO[bytes]], Any]) -> None:
-    """Writes a file atomically, so that a full disk or a kill leaves the old file.
+    """Writes a file atomically, so that the old file survives a full disk or a killed process.
 
     Args:
         path: Where. The file is written next to its target and then moved. Links are followed; devices and pipes are
@@ -19,7 +19,7 @@ def write_whole(path: str | os.PathLike[str], content: bytes | str | Callable[[I
         content: Bytes, text (as UTF-8), or a function that writes into the opened file.
 
     Raises:
-        OSError: if it cannot be written; the old file is then unchanged.
+        OSError: if the file cannot be written; the old file is then unchanged.
     """
     place = Path(os.path.realpath(path))
     with contextlib.suppress(FileNotFoundError):

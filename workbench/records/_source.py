@@ -1,8 +1,8 @@
-"""Source files: safe reading of the text behind a `SourceLine`, short names, and libraries.
+"""Source files: safely reads the text at a `SourceLine`, shortens names, and finds libraries.
 
 File names come from compiled modules and loaded artifacts, so their author chooses the names. The text ends up in pages
-that people share. So only modules that this process has imported and cells of its notebook are read. Other files below
-the working folder, which may be a home folder, and folders whose name starts with a dot are never read.
+that people share. Therefore, only modules that this process has imported and cells in its notebook are read. Other
+files below the working folder, which may be a home folder, and folders whose name starts with a dot are never read.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ _SUFFIX = ".py"
 
 
 def read_source_line(file: str, line: int) -> str:
-    """One line of source code, without its line break.
+    """Returns one line of source code, without its line break.
 
     Args:
         file: Name of the file, or of a notebook cell. May be untrusted.
@@ -43,13 +43,13 @@ def read_source_line(file: str, line: int) -> str:
 
 
 def read_source_lines(file: str) -> tuple[str, ...]:
-    """All lines of a notebook cell or of an imported module.
+    """Returns all lines of a notebook cell or of an imported module.
 
     Args:
         file: Name of the file. May be untrusted.
 
     Returns:
-        The lines without line breaks. () for all other paths: other files, files above 4 MiB, devices, pipes, folders,
+        The lines without line breaks. () for everything else: other files, files above 4 MiB, devices, pipes, folders,
         and modules in hidden folders.
     """
     if (cell := _numbered_cell(file)) is not None:
@@ -98,7 +98,7 @@ def _is_hidden(path: str) -> bool:
 
 
 def _imported() -> set[str]:
-    """The source files of all modules of this process, as real paths."""
+    """The source files of all modules in this process, as real paths."""
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
     return {_real(file) for file in files if isinstance(file, str) and file.endswith(_SUFFIX)}
 
@@ -110,7 +110,7 @@ def _real(file: str) -> str:
 
 @functools.lru_cache(maxsize=64)
 def _read(path: str, changed: int, size: int) -> tuple[str, ...]:
-    """The lines of a regular file, cached by its time of change and size."""
+    """The lines of a regular file, cached by modification time and size."""
     del changed
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
@@ -126,7 +126,7 @@ def _read(path: str, changed: int, size: int) -> tuple[str, ...]:
 
 
 def cell_name(file: str) -> str | None:
-    """Names a notebook cell by number, `In [3]`; None for files and cells of other kernels.
+    """Names a notebook cell by number, `In [3]`; None for files and for cells of other kernels.
 
     Example:
         >>> cell_name("<ipython-input-3-8f1c>"), cell_name("fedavg.py")
@@ -136,7 +136,7 @@ def cell_name(file: str) -> str | None:
         return f"In [{match[1]}]"
     if "ipykernel_" not in file:
         return None
-    # IPython knows the file name of each compiled cell; if it was never imported there are no cells.
+    # IPython knows the file name of each compiled cell; if IPython was never imported, there are no cells.
     shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
     describe = getattr(getattr(shell, "compile", None), "format_code_name", None)
     described = describe(file) if describe is not None else None
@@ -154,14 +154,14 @@ _ABSOLUTE = re.compile(
 
 
 def shorten_paths(value: Value) -> Value:
-    """Shortens names of Python files in a value, for sharing.
+    """Shortens the names of Python files in a value, so that it can be shared.
 
     Args:
-        value: Text, or mappings, lists and tuples of text; keys are also shortened, other values are unchanged.
+        value: Text, or mappings, lists and tuples of text; keys are also shortened, and other values are left
+            unchanged.
 
-    Returns:
-        Text in which absolute names of `.py` files are relative to the nearest of the working folder, the import
-        folders and the home folder (`~/`); other files keep only their name without folders.
+    Returns: The value, in which absolute names of `.py` files are relative to the nearest of the working folder, the
+        import folders and the home folder (`~/`); for other files, only the name without folders is kept.
 
     Example:
         >>> shorten_paths({"line": "/opt/secret/project/train.py:12"})

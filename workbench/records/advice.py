@@ -29,7 +29,7 @@ Quantity = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GainRecord(Record):
-    """Saving of a change per device and call; `verified`: the changed program was compiled."""
+    """What a change saves per device and call; `verified` means that the changed program was compiled."""
 
     quantity: Quantity
     before: float
@@ -53,8 +53,8 @@ class FindingRecord(Record):
     why: str
     change: str  # suggested change as text, with the user's names
     evidence: tuple[str, ...]
-    weight: float  # share of the program's total that it affects, 0..1; findings are ranked by this share
-    code: str = ""  # code of the change, to paste; empty if the rule cannot write it
+    weight: float  # share of the program's total that the finding affects, 0..1; findings are ranked by this share
+    code: str = ""  # code for the change, to paste; empty if the rule cannot write it
     instructions: tuple[str, ...] = ()  # of the compiled module
     nodes: tuple[int, ...] = ()  # of the call tree: `CallNodeRecord.id`
     leaves: tuple[str, ...] = ()  # arguments, by their path in `inspect().inputs`
@@ -73,32 +73,32 @@ class FindingRecord(Record):
 
     @property
     def costs(self) -> tuple[GainRecord, ...]:
-        """Totals that the compiled change worsens by over 5 %, without elementwise work and runs."""
+        """Totals that the compiled change increases by over 5 %, excluding elementwise work and runs."""
         apart = ("elementwise FLOPs", "measured seconds")
         return tuple(g for g in self.compared if g.quantity not in apart and g.after > 1.05 * g.before)
 
     @property
     def run_gain(self) -> GainRecord | None:
-        """Measured seconds before and after the change; None if they were not run."""
+        """Measured seconds before and after the change; None if the programs were not run."""
         return next((each for each in self.compared if each.quantity == "measured seconds"), None)
 
     @property
     def saved_seconds(self) -> float | None:
-        """Share of seconds saved by the compiled change, measured or else predicted; None without a chip."""
+        """Share of seconds that the compiled change saves, measured or else predicted; None without a chip."""
         shares = {each.quantity: each.saved_share for each in self.compared}
         return shares.get("measured seconds", shares.get("seconds"))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdviceRecord(Record):
-    """Findings about one program, most important first, and the checked rules."""
+    """Findings about one program, most important first, and the rules that were checked."""
 
     name: str
     target: str
     findings: tuple[FindingRecord, ...]
     checked: tuple[str, ...]
     notes: tuple[str, ...] = ()
-    error_bar: str = ""  # error of the predicted seconds, with its points, or "error unknown"; "" without a chip
+    error_bar: str = ""  # error in the predicted seconds, with its points, or "error unknown"; "" without a chip
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,7 +115,7 @@ class SpecGroupRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardingChoiceRecord(Record):
-    """One choice of specs with its cost per device and call: predicted, and measured if run."""
+    """One choice of specs, with its predicted cost per device and call, and its measured cost if it was run."""
 
     name: str  # "as given", "data parallel over data", "found 1"
     mesh: dict[str, int]  # axes of the mesh, in order
@@ -124,7 +124,7 @@ class ShardingChoiceRecord(Record):
     peak_bytes: int | None
     argument_bytes: int | None
     sent_bytes: dict[str, float] = field(default_factory=dict)  # by mesh axes, joined by "+"
-    fits: bool | None = None  # None: device memory is unknown
+    fits: bool | None = None  # None if the device memory is unknown
     how: Literal["planned", "rehearsed", "compiled"] = "planned"  # rehearsed: compiled for CPU devices instead
     pareto: bool = False  # no other choice is both faster and smaller
     note: str = ""
@@ -148,7 +148,7 @@ class SliceRecord(Record):
     specs: dict[str, Spec] = field(default_factory=dict)
     mesh: dict[str, int] = field(default_factory=dict)
     chunk_size: int | None = None  # clients that a device computes together; None: all, or a program without clients
-    tried: tuple[str, ...] = ()  # slices from the smallest: "v5e:2x2: a device needs 20 GiB of 15.8 GiB, compiled"
+    tried: tuple[str, ...] = ()  # slices, smallest first: "v5e:2x2: a device needs 20 GiB of 15.8 GiB, compiled"
     how: Literal["planned", "rehearsed", "compiled"] = "planned"
     note: str = ""
 
@@ -166,9 +166,9 @@ class SearchRecord(Record):
     compiled_count: int
     seconds_spent: float
     ended: Literal["complete", "time", "stopped"]
-    error_bar: str = ""  # error of the predicted seconds, with its points, or "error unknown"
+    error_bar: str = ""  # error in the predicted seconds, with its points, or "error unknown"
     arguments: tuple[str, ...] = ()  # arguments of the function, in order
-    slices: tuple[SliceRecord, ...] = ()  # for a search for the smallest slice: one per chip, in the given order
+    slices: tuple[SliceRecord, ...] = ()  # for a search for the smallest slice: one entry per chip, in the given order
     notes: tuple[str, ...] = ()
 
     @property

@@ -19,13 +19,13 @@ class CallCollectiveRecord(Record):
     axes: tuple[str, ...]  # the user's mesh axes; () if the group is not a product of axes
     count: float  # number of instructions; below 1 if a combined collective is split over several lines
     executions: float  # in one call of the program
-    payload_bytes: float  # one device's operands, all executions together
-    sent_bytes: float  # bytes that one device sends, all executions together
+    payload_bytes: float  # one device's operands, over all executions
+    sent_bytes: float  # bytes that one device sends, over all executions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallFiguresRecord(Record):
-    """Cost of a node in one call of the program; seconds are None without a chip.
+    """A node's cost in one call of the program; seconds are None without a chip.
 
     For a compiled module, costs are per device. For a jaxpr, costs are for all devices together, without work that
     XLA's partitioner will add.
@@ -33,7 +33,7 @@ class CallFiguresRecord(Record):
 
     flops_matmul: float = 0.0  # dot products and convolutions; a multiply and an add count as two
     flops_elementwise: float = 0.0  # one per element of an arithmetic operation, or per element that is reduced
-    traffic_bytes: float = 0.0  # of main memory, read and written
+    traffic_bytes: float = 0.0  # read from and written to main memory
     sent_bytes: dict[str, float] = field(default_factory=dict)  # mesh axes (joined by "+") -> bytes one device sends
     collectives: tuple[CallCollectiveRecord, ...] = ()
     peak_bytes: float = 0.0  # buffers made by this node that are alive at the memory peak
@@ -98,9 +98,9 @@ class CallNodeRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CallTreeRecord(Record):
-    """All costs of one call of a program, by the user's functions, modules and lines.
+    """All costs of one call to a program, by the user's functions, modules and lines.
 
-    `total` of a node is its `own` plus the totals of its children; the total of the root is that of the program.
+    A node's `total` is its `own` plus the totals of its children; the root's total is the program's total.
     """
 
     made_from: Literal["compiled", "jaxpr"]
@@ -149,12 +149,12 @@ class CallTreeRecord(Record):
         return tuple(reversed(found))
 
     def fold(self, *, hidden: bool = True, passes: bool = True, operations: bool = False) -> "CallTreeRecord":
-        """Folds some nodes into their parents; no cost is lost and the root is unchanged.
+        """Folds some nodes into their parents; no cost is lost, and the root is unchanged.
 
         Args:
-            hidden: Folds library frames, so that their cost counts on the user's line.
-            passes: Folds the transposed and rematerialised work of a line into the line.
-            operations: Also folds single operations.
+            hidden: Fold library frames, so that their cost counts on the user's line.
+            passes: Fold a line's transposed and rematerialised work into the line.
+            operations: Also fold single operations.
 
         Example:
             >>> work = CallFiguresRecord(flops_matmul=2.0)
@@ -225,7 +225,7 @@ def _fold(tree: CallTreeRecord, *, hidden: bool, passes: bool, operations: bool)
 
 
 def _is_pass(node: CallNodeRecord, tree: CallTreeRecord) -> bool:
-    """Returns whether a node only marks the pass of work on its parent's line."""
+    """Returns whether a node only marks which pass (such as backward) the work on its parent's line belongs to."""
     if node.kind not in ("line", "call") or node.parent is None:
         return False
     parent = tree.nodes[node.parent]

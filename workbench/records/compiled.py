@@ -12,7 +12,7 @@ from workbench.records.sharding import CollectiveKind, PlannedCollectiveKind, Pr
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagePartRecord(Record):
-    """Share of one stage in an instruction's costs; a fusion has a part per stage."""
+    """One stage's share of an instruction's costs; a fusion has one part per stage."""
 
     stage: str | None  # path of the stage; None outside all stages
     kind: StageKind | Literal[""] = ""
@@ -25,10 +25,10 @@ class StagePartRecord(Record):
 class InstructionRecord(Record):
     """One HLO instruction; `executions` is the number of runs per call (None: unknown).
 
-    `executions` multiplies the trip counts of loops. `flops` (of dot products and convolutions), `elementwise_flops`
-    (one per element of an arithmetic operation or reduction) and `accessed_bytes` (of main memory) are per device and
-    per execution; multiply by `executions`. A fusion has the costs of all instructions fused into it, and `fused`
-    instructions have none, so that sums over all instructions are the costs of the module.
+    `executions` is the product of the enclosing loops' trip counts. `flops` (of dot products and convolutions),
+    `elementwise_flops` (one per element of an arithmetic operation or reduction) and `accessed_bytes` (of main memory)
+    are per device and per execution; multiply by `executions`. A fusion has the costs of all instructions fused into
+    it, and `fused` instructions have no costs, so that sums over all instructions are the module's costs.
     """
 
     name: str
@@ -50,12 +50,12 @@ class InstructionRecord(Record):
     calls: tuple[str, ...] = ()  # computations that it calls
     memory_space: int = 0
     inferred: bool = False  # stage taken from neighbours, not from its own op_name
-    fused: bool = False  # inside a fusion (or the region of a reduction): its value never reaches memory
+    fused: bool = False  # inside a fusion (or the region of a reduction), so its value never reaches memory
     kind: StageKind | Literal[""] = ""  # of the stage
     stage_parts: tuple[StagePartRecord, ...] = ()  # for a fusion with operations of several stages
 
     def by_stage(self) -> tuple[StagePartRecord, ...]:
-        """The costs by stage: one part, or several for a fusion of several stages."""
+        """The costs by stage: one part, or several parts for a fusion of several stages."""
         return self.stage_parts or (
             StagePartRecord(
                 stage=self.stage,
@@ -67,10 +67,10 @@ class InstructionRecord(Record):
         )
 
     def time_by_stage(self) -> tuple[tuple[StagePartRecord, float], ...]:
-        """The parts of `by_stage` with their share of the seconds.
+        """The parts of `by_stage`, each with its share of the seconds.
 
-        Shares are by matrix products if there are any, else by bytes. The call tree divides the seconds of a fusion in
-        the same way.
+        Shares are proportional to matrix products if there are any, or else to bytes. The call tree divides the seconds
+        of a fusion in the same way.
         """
         parts = self.by_stage()
         weights = [part.flops for part in parts] if self.flops else [float(part.accessed_bytes) for part in parts]
@@ -81,7 +81,7 @@ class InstructionRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CollectiveRecord(Record):
-    """One collective: bytes of one device's operand per run, and bytes that it sends (ring)."""
+    """One collective: bytes of one device's operand per run, and bytes that the device sends (ring algorithm)."""
 
     name: str
     kind: CollectiveKind
@@ -110,7 +110,7 @@ class CollectiveRecord(Record):
     notes: tuple[str, ...] = ()
 
     def by_stage(self) -> dict[str | None, float]:
-        """Each stage's share; equal shares if combined parts are unknown."""
+        """Each stage's share; equal shares if the shares of the combined parts are unknown."""
         if self.stage_shares:
             return {**self.stage_shares}
         stages = self.stages or (None,)
@@ -119,7 +119,7 @@ class CollectiveRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BufferRecord(Record):
-    """A buffer that is alive at the memory peak."""
+    """A buffer that is live at the memory peak."""
 
     name: str
     size_bytes: int
@@ -151,7 +151,7 @@ class MemoryRecord(Record):
 class ModuleRecord(Record):
     """A compiled HLO module; `flops` and `accessed_bytes` are per device and call, loop-exact.
 
-    They are None if a loop of unknown length contains some of them; `notes` names the loop.
+    They are None if a loop of unknown length contributes to them; `notes` names the loop.
     """
 
     name: str
@@ -202,7 +202,7 @@ class StageCostRecord(Record):
     def seconds(self) -> float | None:
         """Seconds of operations and of the visible part of collectives; None if a part is unknown.
 
-        Without a compiled module operations take max(compute, memory).
+        Without a compiled module, operations take max(compute, memory).
         """
         if self.compute_seconds is None or self.memory_seconds is None or self.collective_seconds is None:
             return None
@@ -214,7 +214,7 @@ class StageCostRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientCostRecord(Record):
-    """Predicted work of one client per call; `padded_examples` is the computed number of examples."""
+    """Predicted work of one client per call; `padded_examples` is the number of computed examples, with padding."""
 
     client: int
     device_id: int | None
@@ -241,7 +241,7 @@ class CostRecord(Record):
     imbalance_waste: float | None = None  # max/mean - 1 of the work of devices
     assumptions: tuple[str, ...] = ()
     error_bar: str = (
-        "error unknown"  # error of `seconds`, with its points: "±21 % in the median of 3 …", or "error unknown"
+        "error unknown"  # error in `seconds`, with its points: "±21 % in the median of 3 …", or "error unknown"
     )
 
 
@@ -264,7 +264,7 @@ class ProgramRecord(Record):
 
     @property
     def call_tree(self) -> CallTreeRecord | None:
-        """Costs by the user's functions, modules and lines: of the module, else of the jaxpr."""
+        """Costs by the user's functions, modules and lines, from the module or else from the jaxpr."""
         compiled = None if self.module is None else self.module.call_tree
         return self.traced_call_tree if compiled is None else compiled
 
@@ -291,7 +291,7 @@ class TargetRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetAvailability(Record):
-    """One kind of chip, and whether its compiler is installed (or the line that installs it)."""
+    """One kind of chip, and whether its compiler is installed (or the command that installs it)."""
 
     chip: str
     platform: Literal["tpu", "cuda"]
@@ -346,8 +346,9 @@ class ScaledCostRecord(Record):
 class TrafficRecord(Record):
     """The collectives of one kind, mesh axes and stage in two versions of a program.
 
-    Runs and bytes are per call of the program, including all loop iterations, and zero without collectives; `_bytes` is
-    the sum of one device's operands. They are None if a loop of unknown length contains some of the collectives.
+    Runs and bytes are per call of the program, including all loop iterations, and zero if there are no collectives;
+    `_bytes` is the sum of one device's operands. They are None if a loop of unknown length contains some of the
+    collectives.
     """
 
     kind: PlannedCollectiveKind
@@ -362,7 +363,7 @@ class TrafficRecord(Record):
 
     @property
     def change(self) -> Literal["added", "removed", "more", "less", "same"]:
-        """Change of runs and bytes."""
+        """The change in runs and bytes."""
         if self.runs_before == 0 and self.runs_after != 0:
             return "added"
         if self.runs_after == 0 and self.runs_before != 0:
@@ -373,7 +374,7 @@ class TrafficRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfRecord(Record):
-    """A program compared with a version with other argument shardings; nothing was run.
+    """A program compared with a version that has different argument shardings; nothing was run.
 
     `planned` compares the collectives that Shardy requests (sites in the program; sites in loops count once).
     `compiled` compares the collectives of the compiled modules (None: not compiled). The two are never mixed.

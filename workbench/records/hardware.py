@@ -8,7 +8,7 @@ from workbench.records._base import Record
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisRecord(Record):
-    """A mesh axis; hops are along the axis on the torus, None if coordinates are unknown."""
+    """A mesh axis; hops are counted along the axis on the torus, None if coordinates are unknown."""
 
     name: str
     size: int
@@ -33,7 +33,7 @@ class DeviceRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientRange(Record):
-    """Clients `start` to `stop` (exclusive) on device `device_id`; `padding` counts empty slots."""
+    """The clients from `start` to `stop` (exclusive) on device `device_id`; `padding` counts empty slots."""
 
     placement: str
     device_id: int
@@ -117,7 +117,7 @@ class ChipRecord(Record):
     topology: Literal["torus2d", "torus3d", "switch"]
     devices_per_chip: int = 1
     dcn_bytes_per_second: float | None = None
-    domain: int | None = None  # number of chips joined by fast links; beyond, data use the data-centre network
+    domain: int | None = None  # number of chips joined by fast links; beyond them, data use the data-centre network
     vector_flops_per_second: float = 0.0  # float32 without matrix units; 0: not in the table
     rates: tuple[RateRecord, ...] = ()  # from `workbench.calibrate`; empty: values are from data sheets
     source: str = ""

@@ -1,4 +1,4 @@
-"""Records of programs of nodes: the graph before launch, and node states after launch."""
+"""Records of node programs: the graph before launch, and node states after launch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -60,7 +60,7 @@ class ProgramGraphRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStateRecord(Record):
-    """Current state of one node. Every number is measured; None if this engine cannot measure it."""
+    """Current state of one node. Every number is measured; it is None if this engine cannot measure it."""
 
     label: str
     state: NodeStateName
@@ -72,17 +72,18 @@ class NodeStateRecord(Record):
     call_errors: int = 0
     active_calls: int = 0
     queue_length: int = 0  # calls that wait
-    cpu_cores: float | None = None  # processor seconds per second; a process shared by nodes counts fully for each node
+    # processor seconds per second; a process shared by several nodes counts fully for each node
+    cpu_cores: float | None = None
     memory_bytes: int | None = None  # resident memory of the node's process
     restarts: int = 0
     exit_code: int | None = None  # 0 finished, 1 raised, -9 killed by signal 9, None while it runs
     log_tail: tuple[str, ...] = ()
-    error: str | None = None  # traceback, or other information about the end
+    error: str | None = None  # traceback, or other information about how the node ended
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchedRecord(Record):
-    """State of a launched program at one time."""
+    """State of a launched program at one point in time."""
 
     graph: ProgramGraphRecord
     engine: str  # "threads", "processes", "dask", "ray"

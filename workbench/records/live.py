@@ -38,7 +38,7 @@ class CompilationRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LiveArrayRecord(Record):
-    """Arrays of one kind that were alive when memory ran out: making line and variables."""
+    """Arrays of one kind that were live when memory ran out, with the line that created them and their variables."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -50,7 +50,7 @@ class LiveArrayRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutOfMemoryRecord(Record):
-    """State of memory when it ran out."""
+    """State of the memory when it ran out."""
 
     message: str
     line: str
@@ -85,7 +85,7 @@ class ArrayRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceSampleRecord(Record):
-    """Measurements of one device at one time; None if they are not reported."""
+    """Measurements of one device at one point in time; None if they are not reported."""
 
     where: str  # "cpu:3"
     device_id: int
@@ -104,7 +104,7 @@ class DeviceSampleRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HostSampleRecord(Record):
-    """The computer of the devices, and the process that controls them."""
+    """The computer that contains the devices, and the process that controls them."""
 
     cpu_percent: float | None = None  # of all cores together, 0..100
     memory_used_bytes: int | None = None
@@ -114,7 +114,7 @@ class HostSampleRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleRecord(Record):
-    """All devices and the host at one time; `time_seconds` counts from the monitor's start."""
+    """All devices and the host at one point in time; `time_seconds` counts from the monitor's start."""
 
     time_seconds: float
     unix_seconds: float
@@ -128,7 +128,7 @@ class SampleRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProblemRecord(Record):
-    """A problem in a round that did not end the run, with all known details."""
+    """A problem in a round that did not stop the run, with all known details."""
 
     round: int
     what: str
@@ -204,7 +204,7 @@ class TimelineRecord(Record):
 
     @property
     def idle_share(self) -> float:
-        """Share of the clients' time in this round without work, 0..1."""
+        """Share of the clients' time in this round during which they were idle, 0..1."""
         if not self.outcomes or not self.seconds:
             return 0.0
         busy = sum(span.seconds for span in self.spans)
@@ -284,7 +284,7 @@ class TapRecord(Record):
         )
 
     def to_tree(self) -> dict[str, Any]:
-        """Nested dictionaries, stage → round → step → name → array, without levels of one entry."""
+        """Nested dictionaries, stage → round → step → name → array; levels with only one entry are omitted."""
         rounds = {value.round for value in self.values}
         tree: dict[str, Any] = {}
         for value in self.values:
@@ -311,9 +311,9 @@ def _unused(node: dict[str, Any], name: str) -> str:
 class WatchRecord(Record):
     """A training loop recorded by `watch`: steps, their parts, compilations, problems.
 
-    Seconds are medians over the recent steps that compiled nothing; None before the first of them. `step_seconds` is a
-    median over means of ten steps. FLOPs, bytes and collectives are those of the compiled step on one device; None if
-    they are unknown (`notes` has the reason).
+    Seconds are medians over the recent steps that compiled nothing; None before the first such step. `step_seconds` is
+    a median over means of ten steps. FLOPs, bytes and collectives are those of the compiled step on one device; None if
+    they are unknown (`notes` states the reason).
     """
 
     name: str
@@ -333,8 +333,8 @@ class WatchRecord(Record):
     planned_peak_bytes: int | None = None  # by the compiler
     memory_bytes: int | None = None  # measured on the fullest device
     peak_bytes: int | None = None
-    collectives: int | None = None  # executions in one step
-    sent_bytes: float | None = None  # by one device in one step
+    collectives: int | None = None  # number of executions in one step
+    sent_bytes: float | None = None  # sent by one device in one step
     compilations: tuple[CompilationRecord, ...] = ()
     retraces: tuple[RetraceRecord, ...] = ()
     changes: tuple[str, ...] = ()  # compared with the version that was watched before under this name

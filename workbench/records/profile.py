@@ -19,7 +19,8 @@ class ProfiledOperationRecord(Record):
     """One HLO instruction of a program, with measured seconds summed over all devices.
 
     `flops` (of dot products and convolutions), `elementwise_flops` and `accessed_bytes` are per device and execution;
-    None if neither the profile nor its HLO has them. A profile without HLO has only one sum, in `flops`.
+    None if neither the profile nor its HLO contains them. A profile without HLO has only one FLOP count, the sum of
+    both, in `flops`.
     """
 
     name: str
@@ -67,7 +68,7 @@ class ProfiledOperationRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfiledDeviceRecord(Record):
-    """One device of a profile; measured seconds do not overlap, except `overlapped_seconds`."""
+    """One device in a profile; measured seconds do not overlap, except `overlapped_seconds`."""
 
     where: str
     platform: str
@@ -90,19 +91,19 @@ class ProfiledDeviceRecord(Record):
 
     @property
     def idle_share(self) -> float:
-        """Idle share of its span, 0..1; concurrent streams count separately as busy."""
+        """Idle share of the device's span, 0..1; concurrent streams count separately as busy."""
         return max(0.0, 1.0 - self.busy_seconds / self.span_seconds) if self.span_seconds else 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfiledProgramRecord(Record):
-    """One program of a profile; `hlo` is the state of its HLO."""
+    """One program in a profile; `hlo` is the state of its HLO."""
 
     name: str  # "jit_step(17)"
     module: str  # "jit_step"
     seconds: float  # of its operations, all devices
     operations: int
-    runs: int | None = None  # on all devices together; None if the profile does not count them
+    runs: int | None = None  # total over all devices; None if the profile does not count them
     hlo: Literal["carried", "given", "missing", "unreadable"] = "missing"
     flops: float | None = None  # of dot products and convolutions, per device and call
     peak_bytes: int | None = None  # of simultaneously live values, reconstructed from the schedule
@@ -118,12 +119,12 @@ class UnjoinedRecord(Record):
     events: int
     seconds: float
     overlaps: bool = False  # concurrent with other work, so their seconds must not be added
-    names: dict[str, float] = field(default_factory=dict)  # the names with most seconds
+    names: dict[str, float] = field(default_factory=dict)  # the names that take the most seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfiledMemoryRecord(Record):
-    """Report of one allocator of a profile; `peak_bytes` includes memory that programs reserve."""
+    """The report of one allocator in a profile; `peak_bytes` includes memory that programs reserve."""
 
     where: str
     allocator: str
@@ -147,14 +148,14 @@ class ProfileRecord(Record):
     joined: float = 0.0  # share of the non-overlapping events that are instructions of the HLO, 0..1
     joined_seconds: float = 0.0  # the same of seconds
     chip: ChipRecord | None = None
-    error_bar: str = ""  # error of predictions for this chip family
+    error_bar: str = ""  # prediction error for this chip family
     memory: tuple[ProfiledMemoryRecord, ...] = ()
     trees: dict[str, CallTreeRecord] = field(default_factory=dict)  # program -> its call tree, with measured seconds
     notes: tuple[str, ...] = ()
 
     @property
     def tree(self) -> CallTreeRecord | None:
-        """The call tree of the program with most seconds."""
+        """The call tree of the program that takes the most seconds."""
         return self.trees.get(self.programs[0].name) if self.programs else None
 
     @property
@@ -163,14 +164,14 @@ class ProfileRecord(Record):
         return sum(operation.seconds for operation in self.operations)
 
     def seconds_by_category(self) -> dict[str, float]:
-        """Self seconds on all devices by XProf's category, most first."""
+        """Self seconds on all devices by XProf's category, largest first."""
         found: dict[str, float] = {}
         for operation in self.operations:
             found[operation.category] = found.get(operation.category, 0.0) + operation.seconds
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     def seconds_by_path(self) -> dict[str, float]:
-        """Seconds per device by call path (the `op_name`, or else the category), most first."""
+        """Seconds per device by call path (the `op_name`, or else the category), largest first."""
         devices = max(1, len(self.devices))
         found: dict[str, float] = {}
         for operation in self.operations:

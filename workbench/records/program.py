@@ -35,7 +35,7 @@ class ValueRecord(Record):
     dtype: str
     size_bytes: int
     sharding: str | None = None
-    argument: str = ""  # for inputs of clients: the name in the client function, "params['w']"
+    argument: str = ""  # for inputs of clients, the name in the client function: "params['w']"
 
 
 # Printing, counting and chunk sizes take longer than the rest of a plan, and not every reader
@@ -54,7 +54,7 @@ class PlacementRecord(Record):
 @deferring("jaxpr", "flops_per_client", "elementwise_flops_per_client", "bytes_per_client")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageRecord(Record):
-    """One stage of a plan.
+    """One stage in a plan.
 
     `flops_per_client` (of dot products and convolutions), `elementwise_flops_per_client` (one per element of an
     arithmetic operation or reduction) and `bytes_per_client` are for one call of the unbatched function (predicted from
@@ -63,7 +63,7 @@ class StageRecord(Record):
     """
 
     index: int
-    # "3", or "2.0" for the first stage inside loop 2; the same text is in HLO op names as `wb:<path>:<kind>`
+    # "3", or "2.0" for the first stage inside loop 2; the same text appears in HLO op names as `wb:<path>:<kind>`
     path: str
     kind: StageKind
     name: str  # e.g. "train_locally", "reduce_mean", "scan"
@@ -79,7 +79,8 @@ class StageRecord(Record):
     elementwise_flops_per_client: float | None = 0.0
     bytes_per_client: int | None = None
     trip_count: int | None = None
-    computations: int = 1  # number of computations per client: rows that a later level reads may be recomputed there
+    # number of computations per client, because rows that a later level reads may be recomputed there
+    computations: int = 1
     source: SourceLine | None = None
     stack: tuple[SourceLine, ...] = ()  # the user's calls that lead to the stage, outermost first
     jaxpr: str = ""
@@ -147,14 +148,15 @@ class PlanRecord(Record):
     outputs: tuple[ValueRecord, ...] = ()
     chunk_size: int | None = None  # None: every client of a device at once
     chunk_limit: int | None = None  # the requested chunk size, independent of the number of clients
-    disclosed: tuple[DisclosedRecord, ...] = ()  # by clients to the server, on an engine that sends no other values
+    # disclosed by clients to the server, on an engine that sends no other values
+    disclosed: tuple[DisclosedRecord, ...] = ()
     # inputs that only clients read and that no reduction takes unchanged, with the shapes of one client
     kept_local: tuple[ValueRecord, ...] = ()
     notes: tuple[str, ...] = ()
 
     @property
     def moved_bytes(self) -> float | None:
-        """Bytes between server and clients per call; None if inside a loop of unknown length."""
+        """Bytes between server and clients per call; None if some are moved inside a loop of unknown length."""
         return _moved(self.stages)
 
     def walk(self, into: Container[StageKind] = _STAGE_KINDS) -> Iterator[StageRecord]:
@@ -185,7 +187,7 @@ def _moved(stages: tuple[StageRecord, ...]) -> float | None:
 
 
 def _moved_inside(stage: StageRecord) -> float | None:
-    """Bytes moved by a stage's body, over all iterations and clients, in the largest branch."""
+    """Bytes moved by a stage's body over all iterations and clients; for branches, by the largest branch."""
     if stage.kind == "branch":
         branches: dict[str, list[StageRecord]] = {}
         for inner in stage.body:
@@ -221,7 +223,7 @@ class PlanCandidateRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanChoiceRecord(Record):
-    """Configuration of a program's client loop, for one set of shapes on one set of devices.
+    """The configuration of a program's client loop, for one set of shapes on one set of devices.
 
     Pass it to `workbench.jit` as `plan` to make the same plan again, on any machine.
     """
@@ -249,7 +251,7 @@ class FieldRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientDataRecord(Record):
-    """Data counts per client; per-client tuples are in the order of `clients`."""
+    """Counts of the data per client; per-client tuples are in the order of `clients`."""
 
     name: str = ""
     clients: tuple[str, ...] = ()

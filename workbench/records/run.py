@@ -23,7 +23,7 @@ class StageRunRecord(Record):
     peak_flops_share: float | None = None  # of the chip's published peak, 0..1
     peak_bandwidth_share: float | None = None
     elementwise_flops_per_second: float | None = None  # `flops_per_second` counts dot products and convolutions
-    copy_seconds: float = 0.0  # copies between memories, if the profile names them; not part of the compute seconds
+    copy_seconds: float = 0.0  # copies between memories, if the profile names them; not included in the compute seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +75,7 @@ class RunRecord(Record):
     round_seconds: tuple[float, ...] = ()
     overhead: float | None = None  # time of measured calls divided by unmeasured calls; 1.0: no overhead
     moved_bytes: int | None = None
-    disclosed: tuple[DisclosedRecord, ...] = ()  # by the clients to the server, by stage
+    disclosed: tuple[DisclosedRecord, ...] = ()  # disclosed by the clients to the server, by stage
     call_tree: CallTreeRecord | None = None  # of the executed module, with measured seconds
     joined_events: float | None = None  # share of device events matched to an instruction
     attributed_seconds: float | None = None  # share of device time with a stage
@@ -89,9 +89,9 @@ class RunRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedValueRecord(Record):
-    """One array that a stage made.
+    """One array that a stage computed.
 
-    At clients, the lists have one entry per client; otherwise one entry.
+    At clients, the lists have one entry per client; otherwise, they have one entry.
     """
 
     name: str
@@ -119,7 +119,7 @@ class PlayedStageRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlayedCourseRecord(Record):
-    """A number that every client emitted at its local steps; None if it is not finite."""
+    """A value that every client emitted at each local step; None where it is not finite."""
 
     name: str
     values: tuple[tuple[float | None, ...], ...]  # [clients][steps]
@@ -142,7 +142,7 @@ _Numbers = tuple[float | None, ...]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OverlaidMetricRecord(Record):
-    """One metric of one result over rounds: mean over seeds, interval, and every seed.
+    """One result's metric over rounds: mean over seeds, interval, and every seed's curve.
 
     Attributes:
         metric: Name of the metric; per-client metrics are averaged.
@@ -176,7 +176,7 @@ class OverlaidResultRecord(Record):
         status: Final states of its runs, such as "finished" or "2 finished, 1 diverged".
         seeds: The seeds that are drawn.
         compared: Number of seeds in means and tests.
-        left_out: Reasons for leaving out other seeds, one sentence each.
+        left_out: Reasons for leaving out the remaining seeds, one sentence each.
         metrics: The curves.
     """
 
@@ -197,7 +197,7 @@ class ResultPairRecord(Record):
         a: The first result.
         b: The second result.
         pairs: Number of seeds in both results.
-        difference: Mean of a minus mean of b.
+        difference: Mean of `a` minus mean of `b`.
         low: Lower end of the interval of `difference`; None for a single pair.
         high: Upper end of the interval.
         p: p-value of the paired test; None with too few pairs.
@@ -226,7 +226,7 @@ class RunOverlayRecord(Record):
         confidence: Confidence level of all intervals.
         results: The results, in the given order.
         pairs: Paired tests for the metric that is shown first.
-        running: Whether some runs have not ended, so that there are no tests yet.
+        running: Whether some runs are still in progress, so that there are no tests yet.
     """
 
     name: str
@@ -263,19 +263,20 @@ class DeviceClassRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkRecord(Record):
-    """Computation and communication of one client in one round; both kinds of FLOPs take time."""
+    """One client's computation and communication in one round; both kinds of FLOPs take time."""
 
     flops: float  # of matrix products and convolutions
     download_bytes: float
     upload_bytes: float
-    memory_bytes: int = 0  # a lower bound of the memory for training; devices with less do not participate
+    # a lower bound on the memory needed for training; devices with less memory do not participate
+    memory_bytes: int = 0
     spread: float = 0.0  # standard deviation of the logarithm of a client's work, whose mean is `total_flops`
     source: str = ""  # the program that is the source of the numbers
     elementwise_flops: float = 0.0  # one per element of an elementwise operation or a reduction
 
     @property
     def total_flops(self) -> float:
-        """Matrix and elementwise work together."""
+        """The sum of matrix and elementwise work."""
         return self.flops + self.elementwise_flops
 
 
@@ -304,12 +305,12 @@ class ProtocolCostRecord(Record):
 
     @property
     def upload_bytes(self) -> float:
-        """Bytes of one client, in all exchanges."""
+        """Bytes for one client, over all exchanges."""
         return sum(each.upload_bytes for each in self.rounds)
 
     @property
     def download_bytes(self) -> float:
-        """Bytes of one client, in all exchanges."""
+        """Bytes for one client, over all exchanges."""
         return sum(each.download_bytes for each in self.rounds)
 
 
@@ -356,10 +357,10 @@ class PopulationRunRecord(Record):
 
     @property
     def energy_joules(self) -> float:
-        """Energy of all devices in all rounds."""
+        """Energy used by all devices in all rounds."""
         return sum(each.energy_joules for each in self.rounds)
 
     @property
     def moved_bytes(self) -> float:
-        """Bytes of all clients in all rounds, in both directions."""
+        """Bytes sent and received by all clients in all rounds."""
         return sum(each.download_bytes + each.upload_bytes for each in self.rounds)

@@ -38,7 +38,7 @@ class ShardRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeafShardingRecord(Record):
-    """Layout of one array of a pytree on the devices."""
+    """Layout of one array in a pytree on the devices."""
 
     path: str  # source notation: `params['w']` for a program, `jax.tree_util.keystr` for a pytree
     shape: tuple[int, ...]
@@ -117,7 +117,7 @@ def _split_path(path: str) -> tuple[str, ...]:
 
 
 def _prefix(path: str, depth: int) -> str:
-    """The first `depth` parts of a path, in their original notation."""
+    """Returns the first `depth` parts of a path, in their original notation."""
     ends = [part.end() for part in _PART.finditer(path)]
     return path[: ends[depth - 1]] if depth else ""
 
@@ -139,7 +139,7 @@ _PART = re.compile(r"""\[['"]([^\]]*)['"]\]|\[(\d+)\]|\[([^\]]*)\]|\.?([A-Za-z_]
 def _grouped(
     leaves: list[tuple[tuple[str, ...], LeafShardingRecord]], start: int, limit: int | None
 ) -> Iterator[ShardingGroupRecord]:
-    """Yields the group of leaves with the same first `start` path parts, then its inner groups."""
+    """Yields the group of leaves whose first `start` path parts are the same, then its inner groups."""
     depth = start
     while leaves and all(len(path) > depth + 1 and path[depth] == leaves[0][0][depth] for path, _ in leaves):
         depth += 1  # a chain without branches: no separate group
@@ -173,7 +173,7 @@ def _group(leaves: list[tuple[tuple[str, ...], LeafShardingRecord]], depth: int)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PropagationEdge(Record):
-    """Reason that a mesh axis shards a value: propagated from `origin` at `step`."""
+    """The reason why a mesh axis shards a value: it was propagated from `origin` at `step`."""
 
     step: int
     axis: str
@@ -183,9 +183,9 @@ class PropagationEdge(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisArrivalRecord(Record):
-    """Propagation of one mesh axis to one value: the step, and the source value.
+    """How one mesh axis was propagated to one value: the step, and the source value.
 
-    An initial axis (an input's sharding, a constraint) has neither.
+    An initial axis (an input's sharding or a constraint) has neither.
     """
 
     value: str
@@ -230,7 +230,7 @@ class PlannedCollectiveRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PropagationRecord(Record):
-    """Shardy's propagation of one program; `engine` is `dump` if read from dump files."""
+    """Shardy's propagation for one program; `engine` is `dump` if it was read from dump files."""
 
     values: tuple[PlannedValueRecord, ...] = ()
     edges: tuple[PropagationEdge, ...] = ()
@@ -246,15 +246,15 @@ Reason = Literal[
     "whole dimension",  # the operation moves elements along it
     "unsplit operation",  # the partitioner cannot split it
     "output",  # the sharding of the results
-    "program",  # an explicit collective of the program
-    "compiler",  # a choice of the compiler that propagation does not explain
+    "program",  # an explicit collective in the program
+    "compiler",  # a choice by the compiler that propagation does not explain
     "unknown",
 ]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhyOperandRecord(Record):
-    """An operand of a conflict: its sharding, and the origin of every axis."""
+    """An operand in a conflict: its sharding, and the origin of every axis."""
 
     name: str  # user-facing name: the argument, or the operation with its line
     value: str  # its name in the propagation, such as "%4"
@@ -268,7 +268,7 @@ class WhyOperandRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhyCollectiveRecord(Record):
-    """Reason for one collective: the operation that needs it, its operands and their shardings."""
+    """The reason for one collective: the operation that needs it, its operands and their shardings."""
 
     kind: str
     axes: tuple[str, ...]
@@ -284,7 +284,7 @@ class WhyCollectiveRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhyArrayRecord(Record):
-    """Reason that one large array is fully or partly replicated."""
+    """The reason why one large array is fully or partly replicated."""
 
     name: str
     shape: tuple[int, ...]
@@ -297,7 +297,7 @@ class WhyArrayRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhyCauseRecord(Record):
-    """A decision of the propagation that causes several collectives."""
+    """A decision by the propagation that causes several collectives."""
 
     axis: str
     sentence: str
