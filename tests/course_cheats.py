@@ -190,8 +190,8 @@ def remembered(plain, clients):
 
 # cheat -> a fact of the message about 02.1, where values and the number of reductions are as asked for
 CHEATS = {
-    sent_to_all: "every client receives the data of all: ",
-    captured: "every client receives the data of all: ",
+    sent_to_all: "every client receives the data of all clients: ",
+    captured: "every client receives the data of all clients: ",
     gathered_by_clients: "a collective of `jax.lax` over all clients",
     batched_rule: "with each client computed separately",
     called_back: "calls Python",

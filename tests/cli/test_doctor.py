@@ -190,7 +190,7 @@ def test_doctor_compares_the_extension_that_jupyterlab_will_load_with_this_packa
         (static / file.name).write_bytes(file.read_bytes())
     assert _doctor.check_labextension().state == "ok"
     (static / "lab.js").write_text("// of another version")
-    assert _doctor.check_labextension().found.endswith("lab.js not of this installation")
+    assert _doctor.check_labextension().found.endswith("lab.js not from this installation")
 
 
 def test_doctor_without_a_kernel_says_how_to_add_one(monkeypatch):

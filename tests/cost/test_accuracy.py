@@ -67,7 +67,7 @@ def test_an_error_bar_states_median_and_largest_error_in_percent():
 def test_errors_are_unknown_without_points():
     unlisted = known_chip("v5e").replace(name="unlisted")
     assert accuracy_of(unlisted, "memory") is None
-    assert accuracy_text(unlisted) == "How far predicted seconds are off on unlisted is unknown."
+    assert accuracy_text(unlisted) == "The error in predicted seconds on unlisted is unknown."
 
 
 def _cost(text, platform="tpu"):

@@ -52,7 +52,7 @@ def test_error_of_the_family_is_among_the_assumptions():
     said = " ".join(estimate_cost(module(), chip=known_chip("MI300X")).assumptions)
     assert "Errors of predicted seconds on AMD chips" in said
     said = " ".join(estimate_cost(module(), chip=known_chip("MI300X").replace(name="unlisted")).assumptions)
-    assert "How far predicted seconds are off on unlisted is unknown" in said
+    assert "The error in predicted seconds on unlisted is unknown" in said
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -264,7 +264,7 @@ def test_a_reader_that_gives_another_order_in_a_later_pass_is_refused():
         order = range(CLIENTS) if next(turns) < 2 else range(CLIENTS - 1, -1, -1)  # the first looks at the shapes
         return ((f"c{i}", DATA[i]) for i in order)
 
-    with pytest.raises(EngineError, match="gave other clients, or another order of them, than in an earlier pass"):
+    with pytest.raises(EngineError, match="returned different clients, or a different order, than in an earlier pass"):
         Chaos(3).run(two_passes, ClientReader(read, clients=CLIENTS))
 
 

@@ -192,7 +192,7 @@ def test_forking_pool_is_refused():
     context = multiprocessing.get_context("fork")
     with (
         concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool,
-        pytest.raises(EngineError, match=r"ProcessPoolExecutor that makes its processes by fork.*hangs.*spawn"),
+        pytest.raises(EngineError, match=r"ProcessPoolExecutor that starts its processes by fork.*hangs.*spawn"),
     ):
         Executor(pool)
 

@@ -208,7 +208,7 @@ def test_signed_header_of_another_form_is_refused(header: Any):
     ("name", "value"), [("name", 3), ("body_bytes", "10"), ("body_bytes", True), ("platforms", [1]), ("inputs", None)]
 )
 def test_field_of_another_type_is_refused_by_name(exported: Any, name: str, value: Any):
-    with pytest.raises(InspectionError, match=rf"whose {name} is missing or of another type"):
+    with pytest.raises(InspectionError, match=rf"whose {name} is missing or of the wrong type"):
         wb.load(_signed({**read_header(exported), name: value}, b""))
 
 

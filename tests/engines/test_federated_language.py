@@ -132,7 +132,7 @@ def _talking(x: Any) -> Any:
     [
         (lambda x: rounds(start(), client_data())[1] + x[0], r"rounds or branches in `scan`.*export one round"),
         (_server_made_rows, "rows .* that the server made for each client"),
-        (_read_as_a_whole, "a server stage reads the rows .* gets aggregates only"),
+        (_read_as_a_whole, "a server stage reads the rows .* receives only aggregates"),
         (_talking, "clients communicate with each other"),
     ],
     ids=["loop", "rows of the server", "rows for the server", "talk"],

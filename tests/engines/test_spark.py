@@ -181,7 +181,7 @@ class TestSpark(EngineContract):
 
     def test_second_session_is_refused_and_the_same_one_shared(self, local: Spark) -> None:
         local.run(fedavg, start(), client_data())
-        with pytest.raises(EngineError, match=r"start a session of 'local\[1\]', and one of 'local\[2\]' runs"):
+        with pytest.raises(EngineError, match=r"start a session for 'local\[1\]', but one for 'local\[2\]' runs"):
             Spark("local[1]").run(fedavg, start(), client_data())
         with Spark("local[2]", conf=CONF) as second:
             second.run(fedavg, start(), client_data())
@@ -406,7 +406,7 @@ def test_a_frame_that_gives_other_clients_when_it_is_read_again_is_refused(local
     for size in (1, 4, 12):
         engine = Spark(local._started.session, read_from=frame, clients_per_batch=size)
         with pytest.raises(
-            EngineError, match=r"12 clients when their ids were read, and others.*missing.*write.parquet"
+            EngineError, match=r"12 clients when their ids were read, but different.*missing.*write.parquet"
         ):
             engine.run(total_and_count, shapes)
     kept = Spark(local._started.session, read_from=frame.sort("client").localCheckpoint(), clients_per_batch=5)

@@ -149,7 +149,7 @@ def check_clients_stay_on_the_workers(engine: Executor, clients: Any, buckets: A
             i * counts[name] for i, name in enumerate(clients.ids)
         )
         clients.labels[0] = clients.labels[0]._replace(mark=0)
-        with pytest.raises(EngineError, match="read again and gave other clients"):
+        with pytest.raises(EngineError, match="read again and returned different clients"):
             engine.run(fitted, w, clients)
 
 

@@ -10,7 +10,7 @@ from workbench.errors import CommandError
 
 def add_course_commands(commands: "argparse._SubParsersAction[Any]") -> None:
     """Adds `course` and its subcommands to the command-line parser."""
-    course = commands.add_parser("course", help="the course as a site, as slides, for students; marks of a class")
+    course = commands.add_parser("course", help="build the course as a site, slides or student notebooks; mark a class")
     actions = course.add_subparsers(dest="action", metavar="action", required=True)
     for name, said, start in (
         ("site", "write a page for each notebook, executed, and an index", _site),
@@ -21,9 +21,13 @@ def add_course_commands(commands: "argparse._SubParsersAction[Any]") -> None:
         action.add_argument("notebooks", nargs="*", help="names or paths of notebooks (default: all of the course)")
         action.add_argument("--to", type=Path, default=Path(f"course-{name}"), help=f"(default: course-{name})")
         if name == "students":
-            action.add_argument("--grader", choices=("nbgrader", "otter"), help="write source notebooks of this grader")
+            action.add_argument(
+                "--grader", choices=("nbgrader", "otter"), help="write source notebooks for this grader"
+            )
         else:
-            action.add_argument("--no-outputs", action="store_true", help="do not execute: pages without outputs")
+            action.add_argument(
+                "--no-outputs", action="store_true", help="do not execute the notebooks; pages have no outputs"
+            )
         action.set_defaults(start=start)
     sheet = actions.add_parser("cheatsheet", help="write the course on one page (PDF)")
     sheet.add_argument("--to", type=Path, default=Path("cheatsheet.pdf"), help="(default: cheatsheet.pdf)")
@@ -33,7 +37,7 @@ def add_course_commands(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     grade.add_argument("folder", type=Path, help="FOLDER/STUDENT/NAME.ipynb, or notebooks without subfolders")
     grade.add_argument("--to", type=Path, default=Path("marks.csv"), help="(default: marks.csv)")
-    grade.add_argument("--seconds", type=int, default=300, help="limit of one cell in seconds (default: 300)")
+    grade.add_argument("--seconds", type=int, default=300, help="time limit for one cell in seconds (default: 300)")
     grade.set_defaults(start=_grade)
 
 

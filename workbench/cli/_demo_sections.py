@@ -41,7 +41,7 @@ def training_section(losses: Sequence[float], accuracies: Sequence[float], secon
         f"After {len(accuracies)} rounds the network names {accuracies[-1]:.1%} of the held-out digits "
         f"correctly.{reached} Compiling and training took {seconds_text(seconds)} here, measured."
     )
-    caption = "Test accuracy after each round, and the clients' loss on their own examples during it."
+    caption = "Test accuracy after each round, and the clients' loss on their own examples during that round."
     figures = (_curves(losses, accuracies, dark) for dark in (False, True))
     return ReportSection(heading="Training", pieces=(ReportText(text=text), _image(caption, *figures)))
 
@@ -53,7 +53,7 @@ def program_section(record: ProgramRecord, code: str) -> ReportSection:
         pieces=(
             ReportText(text="These lines define the work of the clients and the aggregation:"),
             ReportCode(text=code),
-            ReportText(text="They were traced once; this is the plan of the trace:"),
+            ReportText(text="They were traced once; this is the plan from that trace:"),
             ReportPicture(svg=render.svg(record, width=760), caption=render.describe(record)),
         ),
     )

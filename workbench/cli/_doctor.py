@@ -144,7 +144,7 @@ def check_folder(folder: Path) -> Check | None:
     return Check(
         name="this folder",
         state="broken",
-        found=f"{' and '.join(found)} in {folder}: notebooks of this folder import it instead of the library",
+        found=f"{' and '.join(found)} in {folder}: notebooks in this folder import it instead of the library",
         fix="rename it",
     )
 
@@ -195,7 +195,7 @@ def check_devices() -> Check:
         found = f"JAX found no device within {DEVICE_TIMEOUT_SECONDS} seconds"
         return Check(name="devices", state="broken", found=found, fix=fix)
     if asked.returncode != 0:
-        lines = asked.stderr.strip().splitlines() or [f"JAX ended with status {asked.returncode}"]
+        lines = asked.stderr.strip().splitlines() or [f"JAX exited with status {asked.returncode}"]
         return Check(name="devices", state="broken", found=lines[-1], fix=fix)
     platform, kind, count, hosts, *rates = json.loads(asked.stdout.strip().splitlines()[-1])
     found = f"{count} × {platform} ({kind}), {hosts} host{'s' if hosts > 1 else ''}"
@@ -261,7 +261,7 @@ def check_labextension() -> Check:
         if not (place / "static" / file).is_file() or (place / "static" / file).read_bytes() != source.read_bytes()
     ]
     if differing:
-        found = f"{place}: {' and '.join(differing)} not of this installation"
+        found = f"{place}: {' and '.join(differing)} not from this installation"
         return Check(name=name, state="broken", found=found, fix=fix)
     return Check(name=name, state="ok", found=str(place))
 

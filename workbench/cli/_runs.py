@@ -18,7 +18,8 @@ def add_run_commands(commands: "argparse._SubParsersAction[Any]") -> None:
     listed.set_defaults(start=_list)
 
     compare = actions.add_parser(
-        "compare", help="compare runs (equal names are seeds): means, intervals and paired tests"
+        "compare",
+        help="compare runs (those with the same name are seeds of one result): means, intervals and paired tests",
     )
     compare.add_argument("folder", type=Path, help="the registry")
     compare.add_argument("--metric", required=True, help="the metric")
@@ -32,7 +33,8 @@ def add_run_commands(commands: "argparse._SubParsersAction[Any]") -> None:
         "runs",
         nargs="*",
         metavar="run",
-        help="run folders or their prefixes, or names of runs (runs with equal names are seeds); default: all runs",
+        help="run folders or their prefixes, or names of runs (runs with the same name are seeds of one result); "
+        "default: all runs",
     )
     opened.add_argument("--metric", help="the metric to show first (default: loss, or the first)")
     opened.add_argument("--maximize", action="store_true", help="large is good")

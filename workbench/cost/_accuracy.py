@@ -104,14 +104,14 @@ def accuracy_text(chip: ChipRecord) -> str:
     Example:
         >>> from workbench.aot import known_chip
         >>> accuracy_text(known_chip("MI300X").replace(name="unlisted"))
-        'How far predicted seconds are off on unlisted is unknown.'
+        'The error in predicted seconds on unlisted is unknown.'
     """
     if chip.rates:
-        return f"How far predicted seconds are off on {chip.name} is unknown: its rates were measured, not the error."
+        return f"The error in predicted seconds on {chip.name} is unknown: its rates were measured, but not the error."
     family = family_of(chip)
     found = [(kind, each) for (of, kind), each in ACCURACY.items() if of == family]
     if not found:
-        return f"How far predicted seconds are off on {chip.name} is unknown."
+        return f"The error in predicted seconds on {chip.name} is unknown."
     parts = [
         f"{kind} ±{each.median:.0%} (at most {each.largest:.0%}, {each.points} point{'s' * (each.points != 1)})"
         for kind, each in found

@@ -388,8 +388,8 @@ def _assumptions_of_seconds(module: ModuleRecord | None, chip: ChipRecord, dtype
         )
     if elsewhere:
         yield (
-            f"compiled for CPU devices, whose compiler leaves more operations than {chip.name}'s: their fixed cost is "
-            "left out"
+            f"compiled for CPU devices, whose compiler leaves more operations than {chip.name}'s, so their fixed cost "
+            "is left out"
         )
     if module is None:
         yield "a stage takes max(compute, memory) + collectives; nothing overlaps"

@@ -170,7 +170,7 @@ def _changed(
 
 
 class _Law:
-    """How every quantity of a program scales with its size."""
+    """Scaling laws: how every quantity of a program depends on its size."""
 
     def __init__(self, plan: PlanRecord, placement: PlacementRecord, before: _Size, after: _Size, model: float) -> None:
         self.before, self.after, self.model = before, after, model

@@ -128,7 +128,8 @@ def plan_of(function: Argument, *args: object, clients: int) -> PlanRecord:
         wrong(f"the values are right, but the server reads the clients' own data: {rows}. Use it at the clients.")
     if rows := raw_rows(plan, clients, "broadcast"):
         wrong(
-            f"the values are right, but every client receives the data of all: {rows}. `wb.map_fn` gives each client "
+            f"the values are right, but every client receives the data of all clients: {rows}. `wb.map_fn` gives each "
+            "client "
             "its own row of its arguments; a variable that its function captures is sent to all."
         )
     if rows := [value for value in plan.disclosed if value.kind == "row"]:

@@ -40,7 +40,7 @@ def refused_memory(answer: object) -> str:
     if not isinstance(answer, Exception):
         wrong("the answer should be the exception: `except ValueError as error: answer = error`.")
     if "memory" not in str(answer):
-        wrong(f"this is another error: {answer}")
+        wrong(f"this is a different error: {answer}")
     return "the sum that a memory collects over many rounds could exceed the clip, and the noise would not cover it."
 
 
@@ -55,7 +55,7 @@ def packed_bits(answer: object) -> str:
 @exercise("12.4", "the Byzantine clients that a median of 32 tolerates")
 def tolerated(answer: object) -> str:
     expect_number(answer, 15, "The median is between honest values while honest clients are more than half.")
-    return "fewer than half; heterogeneity lowers it in practice."
+    return "fewer than half; in practice, heterogeneity lowers this number."
 
 
 @exercise("12.5", "a trimmed mean of eight clients that discloses 12 bytes")
@@ -205,7 +205,8 @@ def pairwise_masks(answer: object) -> str:
 def local_as_central(answer: object) -> str:
     hint = (
         "Central: z C / n with n = 100. Local: a message must hide which of two clipped updates a client has, and they "
-        "differ by up to 2 C. So each adds 2 z C, and the mean over m clients has 2 z C / √m."
+        "differ by up to 2 C. So each adds noise of standard deviation 2 z C, and the noise in the mean over m "
+        "clients has 2 z C / √m."
     )
     expect_number(answer, 40_000, hint)
     return "4 n²: the price of not trusting the server."

@@ -37,7 +37,7 @@ def merged_attention(answer: object) -> str:
         expected = jax.nn.softmax(scores.ravel()) @ values.reshape(20, 3)
         hint = "Multiply each part by exp(m_k − the largest m), in the sum of weights too."
         expect_values(found, expected, hint)
-    return "exact for any scores, from three small parts of each device."
+    return "exact for any scores, from three small parts per device."
 
 
 @exercise("29.4", "the minimum milliseconds per token")

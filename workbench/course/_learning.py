@@ -39,12 +39,12 @@ def two_means(answer: object) -> str:
     return "weights decide which clients the model fits best."
 
 
-@exercise("08.3", "hold a fifth of a client's images out")
+@exercise("08.3", "hold out a fifth of a client's images")
 def hold_out(answer: object) -> str:
     x, y = np.arange(50.0)[:, None], np.arange(50) % 10
     (train_x, train_y), (test_x, test_y) = several(called(answer, x, y), 2, "(x, y) to train, (x, y) to test")
     if set(np.ravel(train_x)) & set(np.ravel(test_x)):
-        wrong("some images are in both parts: the test would reward remembering them.")
+        wrong("some images are in both splits, so the test would reward memorising them.")
     if len(train_x) + len(test_x) != 50 or len(test_x) != 10:
         wrong(f"{len(train_x)} + {len(test_x)} images; 40 and 10 are expected of 50.")
     if list(np.ravel(train_x).astype(int) % 10) != list(train_y) or list(np.ravel(test_x).astype(int) % 10) != list(
@@ -55,7 +55,7 @@ def hold_out(answer: object) -> str:
         (_, (_, test)) = several(called(answer, x, labels), 2, "(x, y) to train, (x, y) to test")
         if len(set(np.ravel(test))) <= 2:
             wrong(f"all test images have the labels {sorted(set(map(int, np.ravel(test))))}: choose rows at random.")
-    return "no image is in both parts, and the parts do not depend on the labels."
+    return "no image is in both splits, and the splits do not depend on the labels."
 
 
 @exercise("09.1", "SCAFFOLD's new control variate")
@@ -183,7 +183,7 @@ def mix_late_result(answer: object) -> str:
                 "the values are right, but `mix` modified its arguments; clients may still train from the old "
                 "parameters."
             )
-    return "a fresh result counts `mixing`, a late result less, and the old parameters are unchanged."
+    return "a fresh result has the weight `mixing`, a late result has less, and the old parameters are not modified."
 
 
 @exercise("16.2", "may a client begin its next round?")
@@ -206,7 +206,7 @@ def staleness_bound(answer: object) -> str:
     return "it waits for the slowest client that is still working, and never for a failed client."
 
 
-@exercise("16.3", "the client to which the asynchronous result is biased")
+@exercise("16.3", "the client toward which the asynchronous result is biased")
 def leaning(answer: object) -> str:
     expect_number(answer, 5, "Which worker is still working when all others have finished?")
     return "the slow one, which works alone at the end."
@@ -306,12 +306,15 @@ def test_of_signs(answer: object) -> str:
         found = float(called(answer, np.array(differences)))
         hint = f"Of the {2 ** len(differences)} flips of {differences}, {flips} have a mean at least as far from 0."
         expect_number(found, flips / 2 ** len(differences), hint, what="the p-value")
-    return "a flip is as likely as any other if neither method is better."
+    return "all flips are equally likely if neither method is better."
 
 
 @exercise("21.3", "p-values, corrected by Holm's method")
 def holm(answer: object) -> str:
-    hint = "Sort them; multiply by n, n - 1, … 1; none below the one before it, none above 1; return the given order."
+    hint = (
+        "Sort the p-values and multiply them by n, n - 1, … 1. None may be below the one before it or above 1. "
+        "Return them in the given order."
+    )
     for given, expected in (
         ([0.01, 0.04, 0.03], [0.03, 0.06, 0.06]),
         ([0.7, 0.02], [0.7, 0.04]),
@@ -337,7 +340,7 @@ def first_order(answer: object) -> str:
         through = jax.grad(lambda v, steps=steps: loss(adapted(v, steps)))(w)
         if np.shape(found) == w.shape and np.allclose(found, through, rtol=1e-3):
             wrong("this is the gradient of MAML: it differentiates through the steps. Take the gradient after them.")
-        hint = f"Take {steps} steps `w - rate * grad(loss)(w)`, then the gradient of `loss` where they end."
+        hint = f"Take {steps} steps `w - rate * grad(loss)(w)`, then take the gradient of `loss` after these steps."
         expect_values(found, jax.grad(loss)(adapted(w, steps)), hint)
     return "the gradient at the adapted parameters, without a second derivative."
 
@@ -354,7 +357,8 @@ def rest(answer: object) -> str:
         if steps and np.allclose(found, through, rtol=1e-3):
             wrong("this is the fixed point of MAML: it has the factor (1 − η a) of each step twice.")
         hint = (
-            f"After {steps} steps (1 − η a)^{steps} of a client's distance are left; its gradient there is a times it."
+            f"After {steps} steps (1 − η a)^{steps} of a client's distance is left; its gradient there is a times this "
+            "distance."
         )
         expect_number(found, expected, hint, what=f"the fixed point with {steps} local steps")
     return "a weighted mean of the clients' optima, in which steep clients count less with each local step."
@@ -381,7 +385,8 @@ def by_chance(answer: object) -> str:
             for k in range(size + 1)
         ]
         hint = (
-            f"With label counts {counts}, a client of {size} has {sum(distances):.3f} in the mean: half of the sum "
+            f"With label counts {counts}, a client with {size} images has {sum(distances):.3f} in the mean: half of "
+            "the sum "
             "over labels of |its share − the share of all|, averaged over many drawn clients."
         )
         expect_values(called(answer, np.array(counts), size), sum(distances), hint, atol=0.01)

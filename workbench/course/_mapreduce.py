@@ -75,6 +75,6 @@ def unbiased_mean(answer: object) -> str:
         if found.shape != (2,):
             wrong(f"the estimate has the shape {found.shape}; expected (2,), one mean of all clients.")
         total += chance * np.nan_to_num(found)
-    hint = "Over all eight cases, weighed by their probabilities, the estimates should average to the mean of all rows."
+    hint = "Over all eight cases, weighted by probability, the estimates should average to the mean of all rows."
     expect_values(total, updates.mean(0), hint)
     return "over all cases the estimates average to the mean of all clients."

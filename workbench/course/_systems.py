@@ -66,7 +66,7 @@ def four_shards_twice(answer: object) -> str:
     try:
         shard = NamedSharding(mesh, answer).shard_shape(shape)
     except ValueError as error:
-        wrong(f"the mesh (clients=4, model=2) refuses {answer} for the shape {shape}: {error}")
+        wrong(f"the mesh (clients=4, model=2) rejects {answer} for the shape {shape}: {error}")
     if shard[-1] != shape[-1]:
         wrong(f"a device stores {shard}: the last dimension is split.")
     if np.prod(shard) != 192:
@@ -112,7 +112,7 @@ def too_large(answer: object, record: ProgramRecord) -> str:
     return f"{first:g} times the model is the first that does not fit."
 
 
-@exercise("07.2", "the speed with which client 11 is no longer the straggler")
+@exercise("07.2", "the speed at which client 11 is no longer the straggler")
 def fast_enough(answer: object, record: ProgramRecord, late: TimelineRecord) -> str:
     needed = {each.client: each.needed_seconds or 0.0 for each in late.outcomes}
     slowest = max(needed, key=lambda client: needed[client])
@@ -136,7 +136,7 @@ def reduce_scatter_saves(answer: object) -> str:
     n, c, q = 512, 4, 4
     hint = "An all-reduce sends 2 (c − 1) n² / (c q²) numbers, a reduce-scatter half of that."
     expect_number(answer, (c - 1) * n**2 / (c * q**2), hint)
-    return "half of the bytes that add the layers."
+    return "half of the bytes that adding the layers takes."
 
 
 @exercise("14.2", "the operation that a `reduce_sum` over layers becomes in the gradient")
@@ -205,7 +205,7 @@ def reached_by_all(answer: Callable) -> str:
         raise WrongAnswerError(str(error)) from error
     _, found = called(step, (x, y), states)
     own = x.sum((1, 2))
-    hint = "A replica whose first label is 0 gets the sum over all replicas, the others their own sum."
+    hint = "A replica whose first label is 0 gets the sum over all replicas, and the other replicas get their own sum."
     expect_values(np.ravel(found), np.where(y[:, 0] == 0, own.sum(), own), hint)
     carried = payload_bytes(collectives(record, "all-reduce"))
     if carried != 4 or len(collectives(record)) != 1:
@@ -248,14 +248,16 @@ def partial_results(answer: object) -> str:
 
 @exercise("18.2", "the client whose data are broken")
 def broken_client(answer: object) -> str:
-    expect_number(answer, 5, "Run with `Sequential(check_nan=True)`: the error has an attribute `client`.")
+    expect_number(
+        answer, 5, "Run with `Sequential(check_nan=True)`; the error's attribute `client` then names the client."
+    )
     return "the error names the client, although the mean would have hidden it."
 
 
 @exercise("18.3", "the bytes that a client discloses in a round")
 def disclosed_in_a_round(answer: object) -> str:
     expect_number(answer, 4 * (64 * 10 + 1), "Look at `plan.disclosed` of `one_round`: an update and a loss.")
-    return "640 numbers of the update and one loss, and no image."
+    return "640 numbers for the update and one for the loss, and no image."
 
 
 @exercise("19.1", "a roll by two rows that sends two rows")

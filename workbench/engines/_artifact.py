@@ -187,7 +187,7 @@ def _wrong_fields(header: object) -> str:
         if name not in wrong and not all(isinstance(item, str) for item in header[name]):
             wrong.append(name)
     return (
-        f"a header whose {', '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} missing or of another type"
+        f"a header whose {', '.join(wrong)} {'is' if len(wrong) == 1 else 'are'} missing or of the wrong type"
         if wrong
         else ""
     )

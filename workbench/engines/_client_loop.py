@@ -89,7 +89,7 @@ class Pass:
                 order = zlib.crc32(repr(client).encode(), order)
             yield batch
         if reader is not None and self.recorder.orders.setdefault(id(reader), order) != order:
-            fact = "their reader gave other clients, or another order of them, than in an earlier pass of this run"
+            fact = "their reader returned different clients, or a different order, than in an earlier pass of this run"
             raise self.miscounted(fact)
 
     def operands(self, batch: Batch) -> list[Any]:

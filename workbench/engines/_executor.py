@@ -190,7 +190,7 @@ class Executor(Engine):
         remedy = (
             "This engine has made a new pool: run the round again."
             if new is not None
-            else ("A pool that lost a worker takes no more tasks: make a new pool and a new `Executor` with it.")
+            else ("A pool that lost a worker accepts no more tasks: make a new pool and a new `Executor` with it.")
         )
         message = (
             f"stage {work.stage} (`{work.name}`) lost a worker process of {self.name}: {type(error).__name__}. The "
@@ -306,9 +306,14 @@ class _Answers:
             raise single or self.work.failed(batch, error, "a worker") from error
         if not reply.is_of(self.digest, batch.index):
             if tries == _TRIES:
-                fact = f"{name_clients(batch.clients)} got changed or foreign answers {_TRIES} times"
+                clients = name_clients(batch.clients)
+                fact = f"{clients} received changed answers, or answers to other batches, {_TRIES} times"
                 raise self.work.miscounted(fact)
-            _LOG.warning("stage %s: batch %d got a foreign answer and is sent again", self.work.stage, batch.index)
+            _LOG.warning(
+                "stage %s: batch %d received the answer to another batch and is sent again",
+                self.work.stage,
+                batch.index,
+            )
             self.waiting[self.engine._submitted(self.submit, batch, self.work)] = batch, tries + 1
             return
         self.cancel(batch.index)
@@ -427,7 +432,7 @@ def _check(pool: object, clients_per_task: object) -> None:
     context = getattr(pool, "_mp_context", None)
     if context is not None and context.get_start_method() == "fork":
         message = (
-            f"`Executor` was given a {type(pool).__name__} that makes its processes by fork. A forked process "
+            f"`Executor` was given a {type(pool).__name__} that starts its processes by fork. A forked process "
             "inherits JAX's locks but not its threads, and hangs in its first computation: pass "
             '`ProcessPoolExecutor(n, mp_context=multiprocessing.get_context("spawn"))`, or loky\'s '
             "`get_reusable_executor(n)`."

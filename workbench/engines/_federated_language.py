@@ -146,7 +146,7 @@ def _check(plan: Plan) -> None:
     if len(plan.placements) > 1:
         names = ", ".join(f'"{p.name}"' for p in plan.placements)
         wrong.append(
-            f"it has the placements {names} side by side, and the language knows one group of clients: split it"
+            f"it has the separate placements {names}, but the language has only one group of clients: split the program"
         )
     if any(step.jaxpr is not None and _jax_compat.uses_named_axes(step.jaxpr) for step in plan.steps):
         wrong.append(
@@ -243,7 +243,8 @@ class _Translation:
         if placed is not None and at_clients != placed:
             what = f"{atom.aval.str_short()}" if hasattr(atom.aval, "str_short") else str(atom.aval)
             reason = (
-                f"a server stage reads the rows {what} of all clients, and the language's server gets aggregates only"
+                f"a server stage reads the rows {what} of all clients, but the language's server receives only "
+                "aggregates"
                 if at_clients
                 else f"clients read rows {what} that the server made for each client{self._line(atom)}, and a "
                 "broadcast sends all clients the same value"

@@ -118,7 +118,7 @@ class PlanInterpreter(PythonInterpreter):
             values[atom] = bind_here(self.broadcasts[atom].equation, [self._read(sent, values, reader)])[0]
         value = values[atom]
         if isinstance(value, PresentRows) and not rows:
-            message = f"{reader} reads which clients answered, which only clients and reductions may: see `quorum`."
+            message = f"{reader} reads which clients answered. Only clients and reductions may read this: see `quorum`."
             raise EngineError(message, stage=reader.removeprefix("the server stage "))
         if isinstance(value, ReadRows) and not rows:
             message = (

@@ -173,8 +173,8 @@ class _RayPool(concurrent.futures.Executor):
         nodes = [node.get("Resources", {}) for node in self._ray.nodes() if node.get("Alive")]
         if not nodes:
             message = (
-                "`Ray` has lost its cluster: no machine of it is alive. When a raylet ends, the workers of its "
-                "machine end too: call `ray.shutdown()` and `ray.init()`, and make a new `Ray()`."
+                "`Ray` has lost its cluster: none of its machines is alive. When a raylet exits, the workers on its "
+                "machine exit too: call `ray.shutdown()` and `ray.init()`, and make a new `Ray()`."
             )
             raise EngineError(message)
         places = sum(

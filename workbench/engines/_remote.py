@@ -137,7 +137,10 @@ def _rows_of_parts(task: Task, parts: Sequence[Any]) -> list[Any]:
         ValueError: if a part was recomputed with different clients.
     """
     if [part.mark for part in parts] != [x.mark for x in task.slices]:
-        message = "a part of the table was read again and gave other clients: write the table first, and read that"
+        message = (
+            "a part of the table was read again and returned different clients: write the table to files first, "
+            "and read these files"
+        )
         raise ValueError(message)
     operands = list(task.operands)
     for place, leaf in task.held:

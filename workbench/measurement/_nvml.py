@@ -54,7 +54,7 @@ class NvmlReader:
                 return GpuFigures(None, None, None)
         whole = self._whole(handle)
         if whole is not handle:
-            self.notes[index] = "a MIG slice: its utilisation is not measured; power and heat are of the whole GPU"
+            self.notes[index] = "a MIG slice: no utilisation; power and temperature are for the whole GPU"
         return GpuFigures(
             self._ask(lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)),
             self._ask(lambda: nvml.nvmlDeviceGetPowerUsage(whole) / 1000),  # milliwatts

@@ -174,7 +174,7 @@ class Run:
         """
         if self._status in ("running", "paused"):
             msg = (
-                f"`start` was asked of a run that is {self._status} (round {self.finished} of {self.rounds}). A run "
+                f"`start` was called on a run that is {self._status} (round {self.finished} of {self.rounds}). A run "
                 "can use only one thread at a time: `pause()`, `resume()` or `wait()` for this run, or make another."
             )
             raise MeasureError(msg)

@@ -60,7 +60,7 @@ class StoredRun(Generic[R]):
         file = self.path / PROGRAM
         if not file.exists():
             message = (
-                f"`rerun` was asked of {self.path.name!r}, which has no program: "
+                f"`rerun` was called on {self.path.name!r}, which has no program: "
                 f"{self.about.get('rerun') or 'it was removed'}. Run the code in `about['code']` again, with the data "
                 "whose hash is `about['data_sha256']`."
             )
@@ -88,7 +88,7 @@ class StoredRun(Generic[R]):
                 f"the devices were {len(self.about['devices'])} ({self.about['devices'][0]}) and are different now"
             )
         if len(run.history) != len(self.history):
-            found.append(f"{len(self.history)} rounds were finished and {len(run.history)} are")
+            found.append(f"{len(self.history)} rounds had finished, and {len(run.history)} have now")
         for old, new in zip(self.history, run.history, strict=False):
             for name in sorted(set(old.metrics) | set(new.metrics)):
                 if not _same(old.metrics.get(name), new.metrics.get(name)):

@@ -155,7 +155,8 @@ class RunTables:
             if not self.minimize or any(value <= 0 for seeds in costs.values() for value in seeds.values()):
                 message = (
                     f"`profile` was asked to compare ratios of {self.metric!r}, which is maximised or not positive. A "
-                    "ratio to the best needs a positive cost: pass target=… to compare the rounds to this target."
+                    "ratio to the best needs a positive cost: pass target=… to compare the numbers of rounds to this "
+                    "target."
                 )
                 raise DataError(message)
         else:
@@ -205,7 +206,7 @@ class RunTables:
                 rows.append(row | {"low": float(low), "high": float(high)})
         if not rows:
             message = (
-                f"`fairness` was asked about {name_of!r}, of which no result has finite values per client. Fairness "
+                f"`fairness` was asked about {name_of!r}, for which no result has finite per-client values. Fairness "
                 "compares clients: pass as `metric` a name with values `[clients]`, such as a per-client loss."
             )
             raise DataError(message)

@@ -305,7 +305,7 @@ class Watch:
         """
         if self._fn is not None:
             message = (
-                f"`steps` was asked of a watch of `{self._core.name}`, whose calls are its steps. Steps are counted "
+                f"`steps` was called on a watch of `{self._core.name}`, whose calls are its steps. Steps are counted "
                 "once: iterate over the batches directly, or watch only the loop, `with wb.watch() as loop:`."
             )
             raise MeasureError(message)

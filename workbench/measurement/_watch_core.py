@@ -426,7 +426,7 @@ class Core:
             version = self._of(step.version)
             module = version.program.module if version.program is not None else None
             if module is None or module.call_tree is None:
-                self.note("a profile was not joined to lines: the cost of the step was not known yet")
+                self.note("a profile could not be matched to source lines, because the step's cost was not yet known")
                 return {}
             joined = join_profile(profile, module, mesh=version.program.mesh if version.program else None)
             counts = collections.Counter(

@@ -29,7 +29,7 @@ Quantity = Literal[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GainRecord(Record):
-    """What a change saves per device and call; `verified` means that the changed program was compiled."""
+    """Savings from a change, per device and call; `verified` means that the changed program was compiled."""
 
     quantity: Quantity
     before: float

@@ -183,7 +183,7 @@ class PropagationEdge(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AxisArrivalRecord(Record):
-    """How one mesh axis was propagated to one value: the step, and the source value.
+    """Propagation of one mesh axis to one value: the step, and the source value.
 
     An initial axis (an input's sharding or a constraint) has neither.
     """

@@ -125,4 +125,4 @@ def _end(mark: Path, before: set[int]) -> None:
 def _wait(thread: threading.Thread) -> None:
     thread.join(_ENDING_SECONDS)
     if thread.is_alive():
-        _log.warning("a cancelled Beam pipeline still computes a batch, and ends after this batch")
+        _log.warning("a cancelled Beam pipeline is still computing a batch, and stops after this batch")

@@ -139,7 +139,7 @@ class FlowerBlock:
         if not phase.divisible:
             message = (
                 f"`Flower.export` was given a program whose clients communicate with each other in stage "
-                f"{function.stage} (`{function.name}`). Nodes of Flower communicate with the server only: write this "
+                f"{function.stage} (`{function.name}`). Flower nodes communicate only with the server: write this "
                 "exchange as a reduction and a broadcast."
             )
             raise ProgramError(message)

@@ -1026,7 +1026,7 @@ def _check_answers(work: Pass, named: Sequence[Batch], table: Foreign) -> None:
     facts = [f"{name_clients(missing)} did not answer"] if missing else []
     facts += [f"{name_clients(double)} answered more than once"] if double else []
     facts += (
-        [f"batches {foreign} are not of this pass"]
+        [f"batches {foreign} do not belong to this pass"]
         if (foreign := sorted(set(times) - {batch.index for batch in named}))
         else []
     )
@@ -1070,9 +1070,10 @@ def _check_packed(table: Foreign, ids: Sequence[Any], size: int) -> None:
     double = [ids[i] for i in range(len(ids)) if times[i] > 1 or len(set(numbers)) != len(numbers)]
     facts = [f"{name_clients(some)} {what}" for some, what in ((missing, "missing"), (double, "double")) if some]
     message = (
-        f"`read_from` gave {len(ids)} clients when their ids were read, and others when their data were: "
-        f"{'; '.join(facts)}. A DataFrame with a random or time-dependent step, or `limit` without an order, returns "
-        "other rows each time it is evaluated. Write it first and read the written files: "
+        f"`read_from` gave {len(ids)} clients when their ids were read, but different clients when their data were "
+        "read: "
+        f"{'; '.join(facts)}. A DataFrame with a random or time-dependent step, or `limit` without an order, can "
+        "return different rows each time it is evaluated. Write it first and read the written files: "
         "`frame.write.parquet(path)`, then "
         "`read_from=path`."
     )

@@ -122,7 +122,7 @@ def alive(started: Started) -> bool:
 
 def _other_session(master: str, running: str) -> str:
     return (
-        f"`Spark` was asked to start a session of {master!r}, and one of {running!r} runs in this process. A process "
+        f"`Spark` was asked to start a session for {master!r}, but one for {running!r} runs in this process. A process "
         "has one JVM with one Spark context: close that engine (`engine.close()`) or stop that session first, or pass "
         "the running session: `Spark(session)`."
     )
@@ -279,7 +279,7 @@ def _end_jvm() -> None:
     try:
         process.wait(timeout=20)
     except subprocess.TimeoutExpired:
-        _log.warning("the JVM of Spark, process %d, did not end in 20 s and was killed", process.pid)
+        _log.warning("Spark's JVM (process %d) did not exit within 20 s and was killed", process.pid)
         process.kill()
         process.wait(timeout=20)
 

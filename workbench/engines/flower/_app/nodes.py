@@ -86,7 +86,7 @@ def ask_nodes(
         reply = None if message is None else found.get(message.metadata.message_id)
         error, lost = f"did not answer within {passed:.3g} s", enough is None
         if message is None:
-            error = "still computes for an earlier round"
+            error = "is still computing an earlier round"
         elif reply is not None:
             error, lost = _error(reply)
         elif enough is not None:
