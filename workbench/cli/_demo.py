@@ -58,7 +58,7 @@ def write_demo(out: Path, *, rounds: int) -> int:
 
 
 def require_writable(out: Path) -> None:
-    """Checks before the training that the report can be written.
+    """Checks, before training starts, that the report can be written.
 
     Raises:
         CommandError: if it cannot be written.

@@ -1,4 +1,4 @@
-"""Sections of the demo report, made from records: headings, sentences, pictures and tables."""
+"""Sections of the demo report, made from records, with headings, sentences, pictures and tables."""
 
 import io
 from collections.abc import Sequence
@@ -133,7 +133,7 @@ def collectives_section(record: ProgramRecord) -> ReportSection:
 
 
 def cost_section(record: ProgramRecord) -> ReportSection | None:
-    """Shows the predicted cost of each stage on one device, or None without a prediction."""
+    """Shows the predicted cost of each stage on one device; returns None without a prediction."""
     if record.cost is None:
         return None
     rows = tuple(

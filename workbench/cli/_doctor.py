@@ -71,7 +71,7 @@ def report_health(form: Literal["short", "long", "json"] = "short") -> int:
 
 
 def _short(checks: Sequence[Check]) -> list[Check]:
-    """Lists failed checks in full, and other checks in one line per group."""
+    """Lists failed checks in full, and all other checks in one line per group."""
     lines: list[Check] = []
     for check in checks:
         group = check.name.partition(" ")[0] if check.name.startswith(("extra ", "library ", "front end ")) else ""
@@ -238,7 +238,7 @@ def check_front_end(extension: str, library: str) -> Check:
 
 
 def check_labextension() -> Check:
-    """Checks that JupyterLab will load our extension, in the version of this package.
+    """Checks that JupyterLab will load our extension, in the version that belongs to this package.
 
     The extension shows saved views in reopened notebooks.
     """

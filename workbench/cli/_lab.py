@@ -36,7 +36,7 @@ def open_lab(
         0, the exit status of the command.
 
     Raises:
-        CommandError: if there is no such notebook, the folder cannot be written, or the port is taken.
+        CommandError: if the notebook does not exist, the folder cannot be written, or the port is in use.
     """
     path = find_notebook(notebook, folder)
     root = Path.cwd() if path.is_relative_to(Path.cwd()) else path if path.is_dir() else path.parent
@@ -71,7 +71,7 @@ def find_notebook(notebook: str | None, folder: Path) -> Path:
     """Copies the course; returns the path of the notebook to open, or the folder.
 
     Raises:
-        CommandError: if there is no such notebook, no course, or the folder is not writable.
+        CommandError: if the notebook or the course does not exist, or if the folder is not writable.
     """
     if notebook is not None and (path := Path(notebook)).suffix == ".ipynb" and path.is_file():
         return path.resolve()

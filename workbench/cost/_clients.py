@@ -19,7 +19,7 @@ MOST_CLIENTS = 100_000  # maximum number of clients with individual records
 def client_costs(
     plan: PlanRecord | None, mesh: MeshRecord | None, examples: Examples | None
 ) -> tuple[tuple[ClientCostRecord, ...], Waste, Waste, Waste]:
-    """Predicts the work of every client of a plan's outermost placement.
+    """Predicts the work of every client in a plan's outermost placement.
 
     A client stage costs `flops_per_client` for the padded number of examples per client. A client with fewer examples
     needs only a proportional share of this work. A device's clients run together, `plan.chunk_size` at a time, each for

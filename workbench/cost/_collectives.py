@@ -18,8 +18,7 @@ def is_closed_ring(chip: ChipRecord, group_size: int) -> bool:
         chip: The chip.
         group_size: Number of chips in a group.
 
-    Returns:
-        True on a switch; on a 3-D torus for multiples of 4, on a 2-D torus for whole sides of 16.
+    Returns: True on a switch; on a 3-D torus, for multiples of 4; on a 2-D torus, for whole sides of 16.
     """
     if chip.topology == "switch":
         return True
@@ -142,8 +141,8 @@ def _torus_bytes(kind: str, payload_bytes: float, cores: int, torus: Torus) -> f
 def _through_cut(size: int, wraps: bool) -> float:
     """Share of a device's operand that crosses the middle link of a ring or line while all chips send.
 
-    A ring of n splits n²/4 chip-hops over two directions ((n²-1)/4 if n is odd); the middle link of a line carries all
-    bytes from one half to the other.
+    A ring of n chips splits n²/4 chip-hops over two directions ((n²-1)/4 if n is odd); the middle link of a line
+    carries all bytes from one half to the other.
     """
     if wraps and size > 2:
         return (size * size - size % 2) / (8 * size)
@@ -156,7 +155,7 @@ def _reach(chip: ChipRecord) -> float:
 
 
 def why_unpriced(group_size: int, chip: ChipRecord, *, across_slices: bool = False) -> str:
-    """Returns the reason that `collective_seconds` is None, as a clause."""
+    """Returns the reason why `collective_seconds` is None, as a clause."""
     if across_slices:
         return (
             f"it crosses slices, and no bandwidth of {chip.name}'s data-centre network is published: state it, as in "

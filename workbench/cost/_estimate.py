@@ -42,7 +42,7 @@ def estimate_cost(
         plan: The stages, or None for a program without stages.
         chip: The chip for which seconds are predicted; None omits seconds.
         mesh: The mesh; needed to find each client's device and, without a module, to divide the work.
-        dtype: dtype whose peak FLOP/s is used for products without a known dtype: in a plan, and in kernels of other
+        dtype: dtype whose peak FLOP/s is used for products without a known dtype: in a plan, and in kernels from other
             compilers.
         examples_per_client: The true number of examples of every client, and the padded number in the arrays,
             `(counts, held)`; a `mask` among the arguments also declares the padded number. The remaining examples are

@@ -198,7 +198,7 @@ def predict_instruction(
         reach_bytes: Bytes that the program has written since the operands were made; with measured rates, they
             determine which cache still contains the operands.
         transcendentals: Number of exponentials, logarithms and similar operations; priced if their rate was measured.
-        arithmetic: Number of other elementwise operations, such as random bit generation; priced if their rate was
+        arithmetic: Number of remaining elementwise operations, such as random bit generation; priced if their rate was
             measured.
 
     Returns:

@@ -123,7 +123,7 @@ def rates_of(chip: ChipRecord) -> Rates:
     """Attained shares of a chip's peaks; 1 if its rates were measured.
 
     Args:
-        chip: A row of the table, or a calibrated chip.
+        chip: A row in the table, or a calibrated chip.
     """
     rates = _FAMILIES[family_of(chip)]
     if chip.rates:

@@ -53,7 +53,7 @@ def estimate_scaled(
     devices: int | None = None,
     chip: ChipRecord | None = None,
 ) -> ScaledCostRecord:
-    """Estimates the cost of a program with other numbers of clients, parameters and devices.
+    """Estimates a program's cost with different numbers of clients, parameters and devices.
 
     Scales the costs of the compiled program (or of its plan, if it was not compiled); for exact values, compile the
     program at the new size.

@@ -56,7 +56,7 @@ class _Clock:
 
 
 def time_module(module: ModuleRecord, chip: ChipRecord, dtype: str = "bfloat16") -> dict[str, InstructionTime]:
-    """Predicts the seconds of a module's instructions on one device of a chip.
+    """Predicts the seconds that a module's instructions take on one of a chip's devices.
 
     Args:
         module: From `inspect_module`; its instructions are in schedule order.

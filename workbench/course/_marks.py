@@ -21,7 +21,7 @@ class Submission:
         student: The notebook's subfolder in the class folder, or else the file's name.
         notebook: The file's name.
         marks: By exercise: "right", "wrong", or "open" if the answer is still `...`.
-        error: The first error of a cell without a check; empty if there was none.
+        error: The first error raised by a cell without a check; empty if there was no error.
     """
 
     student: str
@@ -103,7 +103,7 @@ def _mark(cell: Any, exercise: str) -> Mark:
 
 
 def marks_as_csv(submissions: Sequence[Submission]) -> str:
-    """Writes marks as a table: a line for each notebook, a column for each exercise, and the points.
+    """Writes marks as a table with a line for each notebook, a column for each exercise, and the points.
 
     Args:
         submissions: The result of `grade_folder`.

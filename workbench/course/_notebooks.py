@@ -75,7 +75,7 @@ def execute(notebook: Any, folder: Path, *, go_on: bool = False, seconds: int = 
 
 
 def executed(path: Path, kept: Path, report: Callable[[str], None] = lambda line: None) -> Any:
-    """Returns a notebook with outputs, cached in the folder `kept` by its source."""
+    """Returns a notebook with outputs, which are cached in the folder `kept` by the notebook's source."""
     import nbformat
 
     from workbench._version import __version__
@@ -105,8 +105,7 @@ def write_students(notebooks: Iterable[Path], folder: Path, *, grader: Grader | 
         grader: Grader for which to write source notebooks, in which each check is a one-point test; None: plain
             notebooks.
 
-    Returns:
-        The files written.
+    Returns: The files that were written.
 
     Raises:
         CourseError: if a file is not a notebook.

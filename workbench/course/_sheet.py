@@ -1,4 +1,4 @@
-"""The course on one page."""
+"""A summary of the course on one page."""
 
 from pathlib import Path
 

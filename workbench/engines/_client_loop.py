@@ -164,7 +164,7 @@ class Pass:
 
         Args:
             answered: Number of clients that answered.
-            missing: Batches that failed, by number, with the reason.
+            missing: Batches that failed, with the reason for each, by batch number.
             started: `time.perf_counter()` at the start of the pass.
 
         Raises:

@@ -1,4 +1,4 @@
-"""Quorums of rounds, and the clients that answered in each round."""
+"""Quorums for rounds, and the clients that answered in each round."""
 
 import dataclasses
 import math

@@ -29,8 +29,8 @@ def from_drjax(fn: Callable) -> Callable:
     """Imports a DrJAX program for every engine, `workbench.jit`, `plan` and `inspect`.
 
     DrJAX inlines its map, so its jaxpr no longer contains the per-client function. Tracing the jaxpr again for one
-    client gives wrong gradients without an error. `from_drjax` traces the unchanged function and binds each of DrJAX's
-    five operations to the matching workbench primitive; files that import DrJAX need no edit.
+    client would silently produce wrong gradients. `from_drjax` traces the unchanged function and binds each of DrJAX's
+    five operations to the matching workbench primitive; files that import DrJAX need not be edited.
 
     Args:
         fn: A `drjax.program`, a function that calls DrJAX programs, or a derivative of either. If `fn` is jitted, it is

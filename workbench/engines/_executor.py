@@ -47,14 +47,14 @@ class Executor(Engine):
 
     Args (of the constructor):
         pool: The executor. The engine does not shut it down.
-        clients_per_task: Clients that one task computes together. "auto": up to 32, but few enough that every worker
-            receives clients.
+        clients_per_task: Number of clients that one task computes together. "auto": up to 32, but few enough that every
+            worker receives clients.
         check_nan: Stop the run at the first NaN that a client returns, and name that client.
         platforms: Platforms for which stages are exported, such as ("cpu",). Default: the platform of this process.
         timeout_seconds: Stop the run if no task answers within this time. Default: wait as long as the pool exists.
             Worker processes that hang are killed.
         quorum: Continue once this number or share of clients (such as 0.9) has answered. All other clients are excluded
-            from every reduction of this round and from its derivative, as with `where=`; the `notes` of the record name
+            from every reduction of this round and from its derivative, as with `where=`; the record's `notes` name
             them. The first pass of a round determines which clients are absent; a round is an iteration of the
             outermost loop. Rows of absent clients are NaN for floats and 0 for integers.
         deadline_seconds: With `quorum`, wait this time for all clients. Default: do not wait after the quorum is

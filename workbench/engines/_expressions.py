@@ -163,7 +163,7 @@ def _assignments(source: str) -> dict[tuple[int, int, int, int], _Assigned]:
 
 
 def _differentiated(tree: ast.Module) -> Iterator[str]:
-    """Finds functions of a file that return a value and its gradient, by assignment or decorator."""
+    """Finds the functions in a file that return a value and its gradient, by assignment or decorator."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Assign) and _makes_value_and_gradient(node.value):
             yield from map(ast.unparse, node.targets)

@@ -36,8 +36,8 @@ Hlo: TypeAlias = Any
 class FederatedComputation:
     """A program in the federated language: its type, its text, and the bytes of its protocol buffer.
 
-    `building_block` is the tree of the package `federated_language`; `intrinsics` counts its calls; `clients` is the
-    number of clients of the program.
+    `building_block` is the tree in the package `federated_language`; `intrinsics` counts its calls; `clients` is the
+    program's number of clients.
     """
 
     def __init__(self, name: str, building_block: object, notes: Sequence[str], clients: int) -> None:

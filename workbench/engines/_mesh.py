@@ -23,14 +23,14 @@ from workbench.records.run import RunRecord
 
 
 class MeshEngine(Engine):
-    """Runs a program with `workbench.jit`, and returns a run record like other engines.
+    """Runs a program with `workbench.jit`, and returns a run record as other engines do.
 
     All stages are compiled into one computation, so the record has no seconds per stage; to measure them, see
     `workbench.measure`.
 
     Clients of a `ClientReader` need not fit in the memory of the devices or of this machine. A thread reads batches of
-    clients and sends them to the devices while other batches are computed; each batch is then released. Memory use is a
-    few batches, whatever the number of clients. Rows that the program keeps for every client are copied to the host.
+    clients and sends them to the devices while earlier batches are computed; each batch is then released. Memory use is
+    a few batches, whatever the number of clients. Rows that the program keeps for every client are copied to the host.
 
     Args (of the constructor):
         mesh: Mesh to run on. Default: the mesh of `jax.set_mesh`.

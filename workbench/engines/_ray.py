@@ -19,7 +19,7 @@ Future = concurrent.futures.Future
 
 
 class Ray(Executor):
-    """Computes batches of clients as tasks of the Ray cluster that `ray.init` connected to (extra `ray`).
+    """Computes batches of clients as tasks on the Ray cluster that `ray.init` connected to (extra `ray`).
 
     The server's values and the stage (as StableHLO) are put into Ray's object store once per pass, so each machine
     receives them once. A worker process compiles a stage when it runs its first task of that stage. If a worker is
@@ -29,10 +29,10 @@ class Ray(Executor):
     down the cluster.
 
     Args (of the constructor):
-        clients_per_task: Clients that one task computes together. "auto": up to 32, but few enough that every slot
-            receives clients.
-        resources: Resources of one task, such as {"CPU": 1, "GPU": 0.5}; other names are custom resources of the
-            cluster.
+        clients_per_task: Number of clients that one task computes together. "auto": up to 32, but few enough that every
+            slot receives clients.
+        resources: Resources for one task, such as {"CPU": 1, "GPU": 0.5}; all other names are the cluster's custom
+            resources.
         retries: Maximum number of times that a task is retried after its worker is lost; -1 for no limit.
         check_nan: Stop the run at the first NaN that a client returns, and name that client.
         platforms: Platforms for which stages are exported, such as ("cpu",). Default: the platform of this process.

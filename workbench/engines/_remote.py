@@ -107,7 +107,7 @@ class Reply:
 
 
 def fingerprint(arrays: Sequence[Any], *parts: object) -> int:
-    """Computes a checksum of arrays with their shapes and dtypes, and of their owner."""
+    """Computes a checksum over arrays, with their shapes and dtypes, and over their owner."""
     crc = zlib.crc32(repr(parts).encode())
     for x in map(np.asarray, arrays):
         crc = zlib.crc32(f"{x.dtype}{x.shape}".encode(), crc)

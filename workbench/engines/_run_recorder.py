@@ -16,7 +16,7 @@ from workbench.records.run import ClientRunRecord, RunRecord, StageRunRecord
 
 
 class RunRecorder:
-    """Seconds, bytes and errors by stage, place and client."""
+    """Records seconds, bytes and errors by stage, place and client."""
 
     def __init__(self, name: str, engine: str, progress: Progress | None, cancel: threading.Event | None) -> None:
         self.name, self.engine = name, engine

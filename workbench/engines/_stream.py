@@ -146,7 +146,7 @@ class _Read:
 
 
 class _Reading:
-    """Reads batches in a thread and sends them to the devices ahead of their use.
+    """Reads batches in a thread and sends them to the devices before they are needed.
 
     Rows are copied into a few reused buffers; allocating new memory for every batch would cost ten times as much as
     these copies. The buffers are aligned so that a CPU device can read them without a copy.

@@ -1,4 +1,4 @@
-"""Clients from tables of examples, grouped and padded on the workers that store the rows."""
+"""Makes clients from tables of examples, grouped and padded on the workers that store the rows."""
 
 import functools
 from collections.abc import Iterator, Sequence

@@ -40,8 +40,8 @@ def tap(
     """Runs a program once and returns every named value that one client computes.
 
     All other clients are computed at full speed; the tapped client runs operation by operation, outside `jit`. A value
-    has the name of the variable that it is assigned to, or else its source expression; emitted values have their `emit`
-    name. Works for derivatives of programs, loops over rounds and loops inside a client; iterations of loops are
+    is named after the variable that it is assigned to, or else after its source expression; an emitted value has its
+    `emit` name. Works for derivatives of programs, loops over rounds and loops inside a client; iterations of loops are
     distinguished. Unused values are not computed, so they do not appear. Costs one evaluation of the program's plan in
     this process.
 

@@ -59,14 +59,14 @@ class _Trial:
     operations: int = 1  # in one repetition
     counted: Callable[[], tuple[float, int]] | None = None  # bytes and operations of one repetition, after compilation
     build: Callable[[], None] | None = None  # compiles: slow, but needs no device memory
-    loop_seconds: float = 0.0  # of an empty repetition
+    loop_seconds: float = 0.0  # seconds of an empty repetition
     repeats: int = 1
     calls: list[float] = field(default_factory=list)  # wall seconds for a call without repetitions
     walls: list[float] = field(default_factory=list)  # wall seconds for a call with all repetitions
 
     @property
     def seconds(self) -> list[float]:
-        """Seconds of one operation without the call and the loop, at least 1/20 of the wall time."""
+        """Seconds of one operation, excluding the call and the loop; at least 1/20 of the wall time."""
         call = statistics.median(self.calls) if self.calls else 0.0
         empty = call + self.loop_seconds * self.repeats
         return [max(wall - empty, wall / 20) / self.repeats / self.operations for wall in self.walls]
@@ -121,7 +121,7 @@ def calibrate(
 
     Args:
         mesh: Mesh whose axes are used for collectives; None: one axis with all devices.
-        seconds: Measuring time; compilation takes additional time.
+        seconds: Time for measuring; compilation takes additional time.
         kinds: Programs to run in addition to elementwise operations, such as ("matrix product", "all-reduce"); None:
             all.
         progress: Whether to show a line with the name of the running program.

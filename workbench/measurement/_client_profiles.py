@@ -89,7 +89,7 @@ class ClientProfiles:
         return cls(**{name: table[name].to_numpy() for name in _COLUMNS if name in table.columns})
 
     def to_pandas(self) -> "pd.DataFrame":
-        """One row per client."""
+        """Returns one row per client."""
         with needs_library("pandas", needed_for="`to_pandas`"):
             import pandas as pd
 
@@ -128,7 +128,7 @@ def sample_profiles(
         down_bytes_per_second: Median bandwidth from server to client.
         up_bytes_per_second: Median bandwidth from client to server.
         spread: Standard deviation of the logarithms; at 0.6, nine of ten clients are within a factor of 2.7.
-        dropout_probability: The same for all clients.
+        dropout_probability: Dropout probability of every client.
 
     Returns:
         The table of clients.

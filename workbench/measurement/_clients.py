@@ -125,7 +125,7 @@ class _Nest:
         return {loop: ran[body] for loop, body in self.bodies.items() if ran[body]}
 
     def working_loop(self, executed: Mapping[str, int], loops: Set[str]) -> str | None:
-        """Finds the innermost loop that does most of the work of every loop around it."""
+        """Finds the innermost loop that does most of the work in every loop around it."""
         work: defaultdict[str, float] = defaultdict(float)  # per computation, including its callees
         left = 0.0
         for name, times in executed.items():

@@ -58,7 +58,7 @@ def compare_runs(
         minimize: Whether smaller values are better.
         last: Number of last rounds that are averaged to obtain the final value.
         confidence: Confidence level of all intervals (Student's t over the seeds).
-        resamples: Number of random permutations if there are too many sign combinations to try all.
+        resamples: Number of random permutations to use if there are too many sign combinations to try them all.
         test: "permutation" (sign flips; exact for few seeds), "t" or "wilcoxon"; always paired by seed.
         correction: "holm" or "benjamini-hochberg", for the number of compared pairs.
 

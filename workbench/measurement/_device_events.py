@@ -141,7 +141,7 @@ def device_of(plane: str) -> tuple[str, int] | None:
 
 
 def read_plane(plane: PlaneLike, *, shift: int = 0, origin_ps: int = 0) -> Iterator[Found]:
-    """Yields all device events of a plane, each line in time order.
+    """Yields all device events in a plane, each line in time order.
 
     Args:
         plane: Plane of a device or of the host.
@@ -411,7 +411,7 @@ def _integer(value: str | float | None) -> int | None:
 
 
 def kernels_per_execution(kernels: list[str]) -> int:
-    """Number of kernels per execution of an instruction, from its consecutive kernels.
+    """Determines the number of kernels per execution of an instruction from its consecutive kernels.
 
     Args:
         kernels: Their names.

@@ -61,7 +61,7 @@ class watch_compilations:
 
     Args:
         slow_seconds: Report compilations slower than this.
-        quiet: Print nothing; `record` still has the results.
+        quiet: Print nothing; the results are still available in `record`.
 
     Example:
         >>> scaled = jax.jit(lambda x, factor: x * factor)

@@ -30,8 +30,8 @@ class HistoryFile:
             rounds: All rounds.
             finished: Number of finished rounds, from the first.
 
-        Returns:
-            Number of rounds, and the length in bytes and SHA-256 of their part of the file, for `read`.
+        Returns: The number of rounds, and the length in bytes and SHA-256 of the part of the file that contains them,
+            for `read`.
         """
         new = "".join(f"{line_of(record)}\n" for record in rounds[self.rounds : finished]).encode()
         with self.path.open("r+b" if self.path.exists() else "w+b") as opened:

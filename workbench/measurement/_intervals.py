@@ -59,8 +59,8 @@ def paired_tests(
             "wilcoxon" the signed-rank test.
         correction: "holm" bounds the probability of any false difference, "benjamini-hochberg" the expected share of
             false differences.
-        confidence: Confidence level of the interval of the mean difference.
-        resamples: Number of random permutations if there are too many sign combinations to try all.
+        confidence: Confidence level of the interval for the mean difference.
+        resamples: Number of random permutations to use if there are too many sign combinations to try them all.
 
     Returns:
         Rows: `a`, `b`, `pairs` (common seeds), `difference` (mean of a − b) with `low` and `high`, `p`, `p_corrected`.

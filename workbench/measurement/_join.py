@@ -68,7 +68,7 @@ def join_profile(profile: Profile, module: ModuleRecord, *, mesh: MeshRecord | N
     Args:
         profile: Profile captured while the module ran.
         module: The compiled module, from `inspect_module`.
-        mesh: Mesh that determines which devices take part in a collective over some of its axes. Without a mesh all
+        mesh: Mesh that determines which devices take part in a collective over some of its axes. Without a mesh, all
             devices are assumed to take part, which can only decrease the work and increase the waiting.
 
     Returns:

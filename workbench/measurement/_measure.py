@@ -44,7 +44,7 @@ class ReadingOptions:
         mesh: The mesh of the program; it determines the devices of a collective and the clients of a device.
         client_stages: Paths of client stages whose clients run one after another on each device (probe mode).
         placement: Name of the placement of these clients; optional if the mesh has only one placement.
-        clients: Number of clients of a program without a mesh, which runs on one device.
+        clients: Number of clients, for a program without a mesh, which runs on one device.
         chip: Chip with published peaks, for utilization.
         dtype: dtype whose peak is used; if the chip has no peak for it, the nearest dtype is used.
         max_events: Maximum number of spans in the timeline; each device's longest spans are kept. Sums always count all
@@ -81,8 +81,8 @@ def measure_compiled(
 ) -> RunRecord:
     """Calls a compiled program and returns the seconds of every stage on every device.
 
-    Costs `warmup + 2 * rounds` calls: each profiled call is paired with a call without the profiler, which gives the
-    overhead. Donated arguments are copied before each call.
+    Costs `warmup + 2 * rounds` calls: each profiled call is paired with an unprofiled call, from which the overhead is
+    computed. Donated arguments are copied before each call.
 
     Args:
         compiled: The result of `jax.jit(fn).lower(...).compile()`.

@@ -60,7 +60,7 @@ def watch_devices(
 
 
 class DeviceMonitor:
-    """A growing history of samples, made by `watch_devices`; thread-safe."""
+    """A growing history of samples, returned by `watch_devices`; thread-safe."""
 
     def __init__(self, sampler: Sampler, *, interval_seconds: float, history: int) -> None:
         self.interval_seconds = interval_seconds
@@ -107,7 +107,7 @@ class DeviceMonitor:
     def subscribe(self, callback: Callable[[SampleRecord], Any]) -> Callable[[], None]:
         """Calls `callback` with every new sample, in the monitor's thread.
 
-        A callback that raises is not called again; `problems` gives the reason.
+        A callback that raises is not called again; `problems` states the reason.
 
         Returns: A function that unsubscribes.
         """

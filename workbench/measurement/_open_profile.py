@@ -51,8 +51,8 @@ _MOST_TEXT = 1000  # maximum number of characters of one instruction
 def open_profile(path: str | Path, program: object = None, *, max_events: int = 20_000) -> ProfileRecord:
     """Opens a recorded profile, with the seconds of every operation, device, program and line.
 
-    Reads profiles from `jax.profiler` and XProf, for any number of hosts, with their HLO. Files are streamed: memory
-    grows with the number of different operations and with `max_events`, not with the file size.
+    Reads profiles from `jax.profiler` and XProf, for any number of hosts, with their HLO. Files are streamed, so memory
+    grows with the number of distinct operations and with `max_events`, not with the file size.
 
     Args:
         path: A TensorBoard or XProf log directory (its newest recording is read), a `*.xplane.pb`, or a
@@ -68,7 +68,8 @@ def open_profile(path: str | Path, program: object = None, *, max_events: int = 
         events, and `notes` lists missing data. Only `predicted_seconds` is a prediction; all other values are measured.
 
     Raises:
-        ProfileError: there is no profile, it is unreadable, it has no device events, or no unique program of that name.
+        ProfileError: there is no profile; or the profile is unreadable, has no device events, or has no unique program
+            with that name.
 
     Example:
         >>> import jax, tempfile

@@ -61,7 +61,7 @@ def dtype_of(instruction: InstructionRecord, module: ModuleRecord) -> str:
 
 
 def dtype_of_text(text: str) -> str:
-    """The dtype of the largest array in a text of shapes."""
+    """The dtype of the largest array in a text that lists shapes."""
     best, most = "", -1
     for dtype, dimensions in _ELEMENTS.findall(text):
         size = 1

@@ -87,7 +87,7 @@ class ProfileReader:
     Args:
         max_events: Maximum number of events in the timeline, per device.
         given: Modules to join events to.
-        only: The program to read, by its name or module name; for other programs only seconds are counted.
+        only: The program to read, by its name or module name; for all other programs, only seconds are counted.
     """
 
     def __init__(self, max_events: int, given: Sequence[ModuleRecord], only: str | None = None) -> None:

@@ -15,10 +15,10 @@ UNKNOWN = "measured, but not found in the program"
 def measured_tree(
     tree: CallTreeRecord, operations: Iterable[ProfiledOperationRecord], module: ModuleRecord | None = None
 ) -> CallTreeRecord:
-    """Adds the measured seconds of every operation to its nodes in the tree.
+    """Adds every operation's measured seconds to its nodes in the tree.
 
     If an instruction was fused from several lines, its seconds are divided in the same proportions as in the tree.
-    Operations without a node get a separate node, so that the root contains all seconds.
+    Operations without a node are assigned to a separate node, so that the root contains all seconds.
 
     Args:
         tree: Call tree of the compiled module.

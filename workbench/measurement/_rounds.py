@@ -1,4 +1,4 @@
-"""Runs rounds: progress, history, early stop, checkpoints, resume."""
+"""Runs rounds, with progress, history, early stopping, checkpoints and resuming."""
 
 import asyncio
 import contextlib
@@ -58,7 +58,7 @@ class Run:
     Raises:
         MeasureError: `rounds`, `keep` or `checkpoint_every` is out of range, or `checkpoint_dir` already has rounds and
             `resume` is False.
-        DataError: no checkpoint in `checkpoint_dir` fits the state.
+        DataError: no checkpoint in `checkpoint_dir` matches the state.
 
     Example:
         >>> run = Run(lambda total, round: (total + round, {"before": total}), 0, 4, progress=False)
@@ -165,8 +165,8 @@ class Run:
     def start(self, *, background: bool = False) -> Self:
         """Runs the remaining rounds; a stopped or failed run continues after its last finished round.
 
-        A background run inherits the mesh of `jax.set_mesh` and the context variables, but no other settings of the
-        calling thread.
+        A background run inherits the mesh of `jax.set_mesh` and the context variables, but none of the calling thread's
+        other settings.
 
         Raises:
             RoundError: a round failed.
@@ -507,7 +507,7 @@ class Run:
 
     @staticmethod
     def load(path: str | Path) -> "StoredRun[Run]":
-        """Reads a run from a folder of `log=`: its provenance and history, and `rerun()`.
+        """Reads a run from a folder that `log=` wrote: its provenance and history, with `rerun()`.
 
         Raises:
             DataError: there is no run.
@@ -590,9 +590,9 @@ def run_rounds(
         evaluate: Called as `evaluate(state)` with the state after a round; returns metrics like a step, which are added
             to the metrics of the round. The time that `evaluate` takes is not part of the round's seconds.
         every: Rounds between evaluations; the last round is always evaluated.
-        stop_when: Called with the record of each round; True ends the run.
-        client_rounds: Number of latest rounds that keep the metrics of every client; older rounds keep only the mean,
-            so that long runs need less memory. None: of all.
+        stop_when: Called with the record of each round; returning True stops the run.
+        client_rounds: Number of latest rounds that keep every client's metrics; older rounds keep only the mean, so
+            that long runs need less memory. None: of all.
         emitted: Whether values that programs `emit` in a round are added to the metrics: one value per client, or per
             client and local step. The first round then compiles the listening program.
         nonfinite: Reaction to a non-finite metric: "note" records it with round, metric and client; "stop" stops the

@@ -172,7 +172,7 @@ def names_of_devices() -> list[str]:
 
 
 def installed_versions() -> dict[str, str]:
-    """Versions of Python and of the libraries that affect the numbers of a run."""
+    """Versions of Python and of the libraries that affect a run's numbers."""
     found = {"python": platform.python_version()}
     for name in _VERSIONS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):

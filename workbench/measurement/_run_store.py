@@ -55,7 +55,7 @@ class StoredRun(Generic[R]):
         Loads a pickle, which runs code: use only with folders that you trust.
 
         Raises:
-            DataError: the program was not stored; the message gives the reason.
+            DataError: the program was not stored; the message states the reason.
         """
         file = self.path / PROGRAM
         if not file.exists():
@@ -103,7 +103,7 @@ def _same(old: object, new: object) -> bool:
 
 
 def load_run(path: str | Path, make_run: Callable[..., R]) -> StoredRun[R]:
-    """Reads a run from a folder of `log=`.
+    """Reads a run from a folder that `log=` wrote.
 
     Raises:
         DataError: there is no run.
@@ -130,14 +130,14 @@ def _no_run(*_: object, **__: object) -> NoReturn:
 
 
 def _stored_runs(folder: str | Path) -> list[StoredRun[NoReturn]]:
-    """All runs of a registry, in start order."""
+    """Lists all runs in a registry, in start order."""
     place = Path(folder).expanduser()
     found = [load_run(file.parent, _no_run) for file in sorted(place.glob(f"*/{ABOUT}"))]
     return sorted(found, key=lambda run: run.about["started_unix_seconds"])
 
 
 def list_runs(folder: str | Path) -> "pd.DataFrame":
-    """One row per run of a registry: `run`, `name`, `status`, `rounds`, `seconds`, and the last value of every metric.
+    """Returns one row per run: `run`, `name`, `status`, `rounds`, `seconds`, and the last value of every metric.
 
     Example:
         >>> len(list_runs("no-such-folder"))

@@ -27,7 +27,7 @@ def simulate_round(
     seed: int = 0,
     start_seconds: float = 0.0,
 ) -> TimelineRecord:
-    """Simulates one round in which clients download, compute and upload at individual speeds.
+    """Simulates one round in which clients download, compute and upload at their own speeds.
 
     The round ends when `wanted` clients have finished, at the deadline, or when no client can finish any more,
     whichever comes first. Each client drops out with its own probability, at a time drawn uniformly from the duration
@@ -48,7 +48,7 @@ def simulate_round(
         Bars of the Gantt chart, truncated at the end of the round, and the outcome of every client.
 
     Raises:
-        MeasureError: sizes do not fit the clients, or a deadline, number or client is invalid.
+        MeasureError: sizes do not match the number of clients, or a deadline, number or client is invalid.
 
     Example:
         >>> profiles = ClientProfiles(
@@ -120,7 +120,8 @@ def simulate_rounds(
         up_bytes: Per client.
         rounds: How many.
         wanted: Number of clients that must finish in a round.
-        over_selection: Number of selected clients, as a multiple of `wanted` (rounded up, at most all clients).
+        over_selection: Number of selected clients, as a multiple of `wanted` (rounded up, and at most the number of
+            clients).
         deadline_seconds: Deadline of every round.
         seed: Seed for the client selection and the dropouts.
 

@@ -33,7 +33,7 @@ def scalars_of(record: RoundRecord) -> dict[str, float]:
 
 
 def _plain(about: Mapping[str, Any]) -> dict[str, Any]:
-    """Values that fit a tracker's table of parameters."""
+    """Values that can be stored in a tracker's parameter table."""
     found = {"rounds": about["rounds"], **{name: about[name] for name in _TEXTS}}
     found |= {f"version {name}": version for name, version in about["versions"].items()}
     return found | {"devices": ", ".join(about["devices"][:8]), "key": str(about["key"])}

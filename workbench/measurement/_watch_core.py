@@ -81,9 +81,9 @@ class StepProgram:
 class Core:
     """The record of a watched loop, filled by two background threads.
 
-    The user's thread only puts steps into a queue. One thread waits for their results, another records them, because
-    reading a profile takes longer than a step. A step keeps only one small array to wait for and, until they are read,
-    the chosen outputs.
+    The user's thread only puts steps into a queue. One thread waits for the results of the steps and another records
+    the steps, because reading a profile takes longer than a step. A step keeps only one small array to wait for and,
+    until they are read, the chosen outputs.
     """
 
     def __init__(self, name: str, trackers: list[Tracker]) -> None:
@@ -181,7 +181,7 @@ class Core:
         self._notes[text] = None
 
     def problem(self, step: int, what: str, *, metric: str | None = None, value: str | None = None) -> None:
-        """Adds a problem of a step; the first hundred are kept."""
+        """Adds a problem in a step; the first hundred problems are kept."""
         if len(self._problems) < _MOST_PROBLEMS:
             self._problems.append(ProblemRecord(round=step, what=what, metric=metric, value=value))
         else:
@@ -472,7 +472,7 @@ class Core:
         """Starts the trackers' runs.
 
         Raises:
-            MissingDependencyError: the library of a tracker is not installed.
+            MissingDependencyError: a tracker's library is not installed.
         """
         program = {"cannot": "a watched loop is user code: run its cell or script again"}
         for tracker in list(self.trackers):

@@ -246,7 +246,7 @@ def _step(key: Any, place: object) -> Getter:
         return operator.itemgetter(key.key)
     if isinstance(key, jax.tree_util.GetAttrKey):
         if key.name == "value" and callable(getattr(type(place), "get_raw_value", None)):
-            return operator.methodcaller("get_raw_value")  # of an NNX variable, whose `value` emits a warning
+            return operator.methodcaller("get_raw_value")  # for an NNX variable, whose `value` emits a warning
         return operator.attrgetter(key.name)
     raise TypeError
 

@@ -1,4 +1,4 @@
-"""Frozen data with units, made by inspectors, cost models and engines, and shown by views.
+"""Frozen data with units, produced by inspectors, cost models and engines, and shown by views.
 
 There is one module per subject: `records.program`, `records.sharding`, `records.compiled` and so on.
 """

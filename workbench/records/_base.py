@@ -383,7 +383,7 @@ _PAUSE = SharedChange(_pause)
 
 
 def without_collections() -> SharedChange:
-    """Pauses cyclic garbage collection, which would scan all objects of the kernel (0.2 s).
+    """Pauses cyclic garbage collection, which would scan all objects in the kernel (0.2 s).
 
     Example:
         >>> with without_collections():

@@ -1,4 +1,4 @@
-"""Atomic file writes: the old file stays until the new file is complete."""
+"""Atomic file writes, which keep the old file until the new file is complete."""
 
 import contextlib
 import functools

@@ -1,8 +1,9 @@
 """Source files: safely reads the text at a `SourceLine`, shortens names, and finds libraries.
 
-File names come from compiled modules and loaded artifacts, so their author chooses the names. The text ends up in pages
-that people share. Therefore, only modules that this process has imported and cells in its notebook are read. Other
-files below the working folder, which may be a home folder, and folders whose name starts with a dot are never read.
+File names come from compiled modules and loaded artifacts, so their author chooses the names. The text is included in
+pages that people share. Therefore, only modules that this process has imported and cells in its notebook are read.
+Other files below the working folder, which may be a home folder, and folders whose name starts with a dot are never
+read.
 """
 
 import contextlib

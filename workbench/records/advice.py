@@ -109,7 +109,7 @@ class SpecGroupRecord(Record):
     shape: tuple[int, ...]
     dtype: str
     leaves: tuple[str, ...]  # as written in the program
-    size_bytes: int  # of all arguments together, unsharded
+    size_bytes: int  # bytes of all arguments together, unsharded
     locked: bool = False
 
 
@@ -264,7 +264,8 @@ class ComparedRecord(Record):
     name: str
     values: tuple[float | str | None, ...]
     unit: Unit = ""
-    status: Status = "same"  # of the last program compared with the first; "unknown": known only in some programs
+    # status of the last program compared with the first; "unknown": known only in some programs
+    status: Status = "same"
 
     @property
     def ratio(self) -> float | None:
@@ -283,7 +284,7 @@ class ComparisonRecord(Record):
     targets: tuple[str, ...]
     rows: tuple[ComparedRecord, ...]
     notes: tuple[str, ...] = ()
-    trees: tuple[CallTreeRecord, ...] = ()  # of the programs, if all of them have one
+    trees: tuple[CallTreeRecord, ...] = ()  # the programs' call trees, if all programs have one
 
     @property
     def differences(self) -> tuple[ComparedRecord, ...]:

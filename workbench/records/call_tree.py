@@ -27,7 +27,7 @@ class CallCollectiveRecord(Record):
 class CallFiguresRecord(Record):
     """A node's cost in one call of the program; seconds are None without a chip.
 
-    For a compiled module, costs are per device. For a jaxpr, costs are for all devices together, without work that
+    For a compiled module, costs are per device. For a jaxpr, costs are for all devices together, excluding work that
     XLA's partitioner will add.
     """
 
@@ -91,7 +91,8 @@ class CallNodeRecord(Record):
     scope: str = ""  # the module path of this node: "decoder/layers_0/mlp"
     split: bool = False  # costs are shares of instructions that the compiler fused or combined from several lines
     at_least: bool = False  # contains a loop of unknown length, of which one iteration is counted
-    instructions: dict[str, float] = field(default_factory=dict)  # of an operation: HLO instruction -> share of it
+    # for an operation: HLO instruction -> this operation's share of it
+    instructions: dict[str, float] = field(default_factory=dict)
     own: CallFiguresRecord = field(default_factory=CallFiguresRecord)  # without the children
     total: CallFiguresRecord = field(default_factory=CallFiguresRecord)
 

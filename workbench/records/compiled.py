@@ -192,10 +192,10 @@ class StageCostRecord(Record):
     memory_seconds: float | None = None
     collective_seconds: float | None = None
     collective_seconds_by_axis: dict[str, float] = field(default_factory=dict)  # keys as in `collective_bytes`
-    operation_seconds: float | None = None  # of all operations except collectives, one after another
+    operation_seconds: float | None = None  # seconds of all operations except collectives, one after another
     hidden_seconds: float = 0.0  # part of the collectives that overlaps with operations
     bound: Literal["compute", "memory", "collective", "unknown"] = "unknown"
-    elementwise_flops: float | None = 0.0  # of elementwise operations and reductions, which `flops` excludes
+    elementwise_flops: float | None = 0.0  # FLOPs of elementwise operations and reductions, which `flops` excludes
     unknown_because: tuple[str, ...] = ()  # reason for None values
 
     @property
@@ -222,14 +222,14 @@ class ClientCostRecord(Record):
     accessed_bytes: float
     examples: int | None = None
     padded_examples: int | None = None
-    elementwise_flops: float = 0.0  # of elementwise operations and reductions, which `flops` excludes
+    elementwise_flops: float = 0.0  # FLOPs of elementwise operations and reductions, which `flops` excludes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CostRecord(Record):
     """A cost prediction with its assumptions; never contains measured numbers.
 
-    `clients` is empty above 100,000 clients; the stages and the wastes still include their work.
+    `clients` is empty above 100,000 clients; the stages and the waste figures still include the clients' work.
     """
 
     stages: tuple[StageCostRecord, ...]
@@ -258,7 +258,7 @@ class ProgramRecord(Record):
     propagation: PropagationRecord | None = None
     module: ModuleRecord | None = None
     cost: CostRecord | None = None
-    traced_call_tree: CallTreeRecord | None = None  # of the jaxpr, if nothing was compiled
+    traced_call_tree: CallTreeRecord | None = None  # the call tree of the jaxpr, if nothing was compiled
     stablehlo: str = ""
     notes: tuple[str, ...] = ()
 
@@ -305,7 +305,7 @@ class TargetAvailability(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TargetCompilation(Record):
-    """Ahead-of-time compilation for absent hardware; contains no measurements of it.
+    """Ahead-of-time compilation for absent hardware; contains no measurements of that hardware.
 
     A program that does not fit has `memory.fits` False, `error` with the compiler's message, and the HLO of the last
     completed phase (scheduled and with buffers assigned, before code generation).
@@ -327,7 +327,7 @@ class TargetCompilation(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScaledCostRecord(Record):
-    """Estimated cost with other numbers of clients, parameters and devices, without compiling.
+    """Estimated cost with different numbers of clients, parameters and devices, without compiling.
 
     `cost.assumptions` lists the assumptions of the estimate.
     """
@@ -335,7 +335,7 @@ class ScaledCostRecord(Record):
     cost: CostRecord
     memory: MemoryRecord | None  # only totals; None if the compiler's totals are unknown
     clients: int
-    clients_per_device: int  # of the fullest device
+    clients_per_device: int  # number of clients on the fullest device
     chunk_size: int
     devices: int
     idle_devices: int  # number of devices without clients
@@ -344,7 +344,7 @@ class ScaledCostRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrafficRecord(Record):
-    """The collectives of one kind, mesh axes and stage in two versions of a program.
+    """The collectives with the same kind, mesh axes and stage in two versions of a program.
 
     Runs and bytes are per call of the program, including all loop iterations, and zero if there are no collectives;
     `_bytes` is the sum of one device's operands. They are None if a loop of unknown length contains some of the

@@ -95,7 +95,7 @@ class RateRecord(Record):
     high_seconds: float
     runs: int
     dtype: str = ""
-    axis: str = ""  # of a collective: the mesh axis
+    axis: str = ""  # the mesh axis, for a collective
     group_size: int = 1
 
     @property

@@ -43,7 +43,7 @@ class LiveArrayRecord(Record):
     shape: tuple[int, ...]
     dtype: str
     count: int
-    device_bytes: int  # of all of them, on the fullest device
+    device_bytes: int  # total for all arrays, on the fullest device
     names: tuple[str, ...] = ()  # "state.params['w'] in train (loop.py:31)"
     made_at: str = ""  # "model.py:12 in init", the user's line that made all of them
 
@@ -106,7 +106,7 @@ class DeviceSampleRecord(Record):
 class HostSampleRecord(Record):
     """The computer that contains the devices, and the process that controls them."""
 
-    cpu_percent: float | None = None  # of all cores together, 0..100
+    cpu_percent: float | None = None  # load of all cores together, 0..100
     memory_used_bytes: int | None = None
     memory_total_bytes: int | None = None
     process_bytes: int | None = None  # resident set of this process
@@ -175,7 +175,7 @@ class ClientOutcomeRecord(Record):
     """Outcome of a simulated round for one client.
 
     `finished`: its update counts. `late`: not finished at the deadline. `dropped`: dropped out during the round.
-        `surplus`: still working when enough other clients had finished.
+        `surplus`: was still working when enough other clients had finished.
     """
 
     client: int
@@ -322,7 +322,7 @@ class WatchRecord(Record):
     history: tuple[RoundRecord, ...] = ()  # the kept steps; every second, fourth, … of older steps
     step_seconds: float | None = None  # from the call, or the end of the previous step, until the results are ready
     dispatch_seconds: float | None = None  # until the call returned
-    between_seconds: float | None = None  # on the host, from one call to the next
+    between_seconds: float | None = None  # time on the host from one call to the next
     idle_share: float | None = None  # share of the time between steps in which devices waited for the next call, 0..1
     flops: float | None = None
     accessed_bytes: float | None = None
@@ -339,5 +339,6 @@ class WatchRecord(Record):
     retraces: tuple[RetraceRecord, ...] = ()
     changes: tuple[str, ...] = ()  # compared with the version that was watched before under this name
     problems: tuple[ProblemRecord, ...] = ()
-    call_tree: CallTreeRecord | None = None  # of the compiled step, with the measured seconds of the latest profile
+    # call tree of the compiled step, with the measured seconds from the latest profile
+    call_tree: CallTreeRecord | None = None
     notes: tuple[str, ...] = ()

@@ -34,7 +34,7 @@ class ProfiledOperationRecord(Record):
     events: int = 0  # more than `executions` if a GPU runs several kernels for one
     flops: float | None = None
     accessed_bytes: float | None = None
-    dtype: str = ""  # of its largest operand or result; JAX's name
+    dtype: str = ""  # dtype of its largest operand or result, by JAX's name
     op_name: str = ""
     source: SourceLine | None = None
     stage: str | None = None
@@ -101,12 +101,12 @@ class ProfiledProgramRecord(Record):
 
     name: str  # "jit_step(17)"
     module: str  # "jit_step"
-    seconds: float  # of its operations, all devices
+    seconds: float  # seconds of its operations on all devices
     operations: int
     runs: int | None = None  # total over all devices; None if the profile does not count them
     hlo: Literal["carried", "given", "missing", "unreadable"] = "missing"
     flops: float | None = None  # of dot products and convolutions, per device and call
-    peak_bytes: int | None = None  # of simultaneously live values, reconstructed from the schedule
+    peak_bytes: int | None = None  # bytes of simultaneously live values, reconstructed from the schedule
     notes: tuple[str, ...] = ()
     elementwise_flops: float | None = None
 
@@ -146,7 +146,7 @@ class ProfileRecord(Record):
     events: tuple[EventRecord, ...] = ()  # the timeline: the first events of every device
     unjoined: tuple[UnjoinedRecord, ...] = ()
     joined: float = 0.0  # share of the non-overlapping events that are instructions of the HLO, 0..1
-    joined_seconds: float = 0.0  # the same of seconds
+    joined_seconds: float = 0.0  # the same share, weighted by seconds
     chip: ChipRecord | None = None
     error_bar: str = ""  # prediction error for this chip family
     memory: tuple[ProfiledMemoryRecord, ...] = ()

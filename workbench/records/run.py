@@ -20,7 +20,7 @@ class StageRunRecord(Record):
     calls: int = 1
     flops_per_second: float | None = None
     bytes_per_second: float | None = None
-    peak_flops_share: float | None = None  # of the chip's published peak, 0..1
+    peak_flops_share: float | None = None  # share of the chip's published peak, 0..1
     peak_bandwidth_share: float | None = None
     elementwise_flops_per_second: float | None = None  # `flops_per_second` counts dot products and convolutions
     copy_seconds: float = 0.0  # copies between memories, if the profile names them; not included in the compute seconds
@@ -40,7 +40,7 @@ class ClientRunRecord(Record):
     error: str | None = None
     flops: float | None = None  # FLOPs that this client computed, in dot products and convolutions
     loops: dict[str, int] = field(default_factory=dict)  # instruction of an inner loop -> its iterations
-    elementwise_flops: float | None = None  # the same of elementwise operations and reductions
+    elementwise_flops: float | None = None  # the same for elementwise operations and reductions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +76,7 @@ class RunRecord(Record):
     overhead: float | None = None  # time of measured calls divided by unmeasured calls; 1.0: no overhead
     moved_bytes: int | None = None
     disclosed: tuple[DisclosedRecord, ...] = ()  # disclosed by the clients to the server, by stage
-    call_tree: CallTreeRecord | None = None  # of the executed module, with measured seconds
+    call_tree: CallTreeRecord | None = None  # call tree of the executed module, with measured seconds
     joined_events: float | None = None  # share of device events matched to an instruction
     attributed_seconds: float | None = None  # share of device time with a stage
     memory_before_bytes: int | None = None
@@ -148,12 +148,12 @@ class OverlaidMetricRecord(Record):
         metric: Name of the metric; per-client metrics are averaged.
         rounds: Rounds with points in the curves; long runs are thinned.
         mean: Mean over the compared seeds; None if unknown.
-        low: Lower end of the interval; None with a single seed.
+        low: Lower end of the interval; None if there is a single seed.
         high: Upper end of the interval.
         seeds: The curves of the drawn seeds.
         final: Mean of the final values over the compared seeds; None if no seed is compared.
-        final_low: Lower end of the interval of `final`.
-        final_high: Upper end of the interval of `final`.
+        final_low: Lower end of the interval for `final`.
+        final_high: Upper end of the interval for `final`.
     """
 
     metric: str
@@ -198,7 +198,7 @@ class ResultPairRecord(Record):
         b: The second result.
         pairs: Number of seeds in both results.
         difference: Mean of `a` minus mean of `b`.
-        low: Lower end of the interval of `difference`; None for a single pair.
+        low: Lower end of the interval for `difference`; None if there is a single pair.
         high: Upper end of the interval.
         p: p-value of the paired test; None with too few pairs.
         p_corrected: p-value corrected for the number of pairs of results.
@@ -333,7 +333,7 @@ class SimulatedRoundRecord(Record):
     energy_joules: float = 0.0
     wasted_joules: float = 0.0
     staleness: float = 0.0  # mean number of server steps between a client's start and the use of its result
-    available_share: float | None = None  # of the sampled clients
+    available_share: float | None = None  # share of the sampled clients that were available
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

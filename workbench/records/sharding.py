@@ -306,7 +306,7 @@ class WhyCauseRecord(Record):
     value: str = ""  # name in the propagation of the first value without the axis
     spec: tuple[tuple[str, ...], ...] = ()  # the sharding that keeps the axis
     collectives: int = 0  # how many follow
-    payload_bytes: float = 0.0  # of these collectives, per device and call
+    payload_bytes: float = 0.0  # payload of these collectives, per device and call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

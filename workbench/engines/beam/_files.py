@@ -1,4 +1,4 @@
-"""The driver's side of Beam sources and sinks: files of clients and of results."""
+"""The driver's side of Beam sources and sinks: files with clients and files with results."""
 
 import contextlib
 import json

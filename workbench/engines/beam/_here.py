@@ -1,8 +1,8 @@
 """Runs Beam pipelines on a thread of this process, with cancellation and without leftover processes.
 
-Beam's local runner cannot cancel. When a worker process is lost, the runner keeps the other worker processes running
-and may wait forever, because the error is raised in the thread that started the lost process. To cancel a pipeline, a
-file is written to its folder, so that it computes no further batch; its worker processes are killed.
+Beam's local runner cannot cancel a pipeline. When a worker process is lost, the runner keeps the other worker processes
+running and may wait forever, because the error is raised in the thread that started the lost process. To cancel a
+pipeline, a file is written to its folder, so that it computes no further batch; its worker processes are killed.
 """
 
 # pyright: reportMissingImports=false

@@ -33,7 +33,7 @@ def export_app(
     platforms: Sequence[str] | None = None,
     package: str = "workbench_app",
 ) -> Path:
-    """Writes a Flower app: a ServerApp that interprets the plan, and a ClientApp for its stages.
+    """Writes a Flower app: a ServerApp that interprets the plan, and a ClientApp that runs its stages.
 
     Every function of the plan is versioned StableHLO, in text files that are checked before they run. The app contains
     no pickled code, and `flwr run <folder>` needs only flwr, JAX and numpy. Arguments whose rows the clients read are

@@ -34,8 +34,8 @@ def user_of(client: tuple[str, int], server: tuple[str, int], table: str) -> int
         table: Contents of `/proc/net/tcp`.
 
     Returns:
-        The user id. None if the connection is not in the table, or if no process owns its end any more (the kernel then
-        writes 0, as for root).
+        The user id. None if the connection is not in the table, or if no process owns the client's end any more (the
+        kernel then writes 0, as for root).
     """
     wanted = _written(*client), _written(*server)
     for line in table.splitlines()[1:]:

@@ -66,7 +66,7 @@ class Spark(Engine):
     computed again, because its executor was lost or slow, returns the same bytes. Workers must be able to import
     `workbench`.
 
-    A session that the engine starts listens on the loopback interface only. The session stops on `close()`, at the end
+    A session that the engine starts listens only on the loopback interface. The session stops on `close()`, at the end
     of the `with` block, or when this process exits or is killed.
 
     Args (of the constructor):
@@ -980,7 +980,7 @@ def table_of_examples(
 
 
 def _columns_of(frame: Foreign, names: Sequence[str], out: str) -> list[jax.ShapeDtypeStruct]:
-    """Shape and dtype of one row of some columns.
+    """Shape and dtype of one row, for some columns.
 
     Raises:
         ProgramError: if a column has no numbers, or the table has no rows.

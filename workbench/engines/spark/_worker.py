@@ -63,7 +63,7 @@ class SparkPass:
 
 @dataclasses.dataclass(frozen=True)
 class Inline:
-    """Bytes sent with a job's function, with the interface of a broadcast variable."""
+    """Bytes sent with a job's function; has the interface of a broadcast variable."""
 
     value: bytes
 
@@ -436,7 +436,7 @@ class Pack:
 
 
 class Predict:
-    """Adds a column that a stage computes from other columns of each row."""
+    """Adds a column that a stage computes from each row's other columns."""
 
     def __init__(
         self, digest: str, stage: Foreign, values: Foreign, shapes: Shapes, columns: Sequence[str], rows: Shapes

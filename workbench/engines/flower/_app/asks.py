@@ -11,7 +11,7 @@ NAME: str = __name__.split(".")[-2]
 
 
 class NodeFailure(RuntimeError):
-    """A node raised, left, or did not answer; `slot` is its number among the nodes of the run.
+    """A node raised, left, or did not answer; `slot` is the node's number in the run.
 
     `worker_lost`: its process has exited, or is still computing an abandoned request.
     """

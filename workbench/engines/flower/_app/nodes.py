@@ -46,7 +46,7 @@ def ask_nodes(
     enough: tuple[int, float | None] | None = None,
     late: dict[int, str] | None = None,
 ) -> list[NodeReply]:
-    """Sends each request to the node of its slot; returns replies in request order.
+    """Sends each request to the node in its slot; returns replies in request order.
 
     Args:
         grid: Flower's connection to the nodes.
