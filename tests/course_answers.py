@@ -940,7 +940,7 @@ WRONG = {
     ],
     "25.2": [
         (rest_of_maml, "the fixed point of MAML"),
-        (lambda wanted, curvature, rate, steps: wanted.mean(), "a times it"),
+        (lambda wanted, curvature, rate, steps: wanted.mean(), "a times this distance"),
     ],
     "25.3": [(mixture_of_one, r"a with bias 1\.0, deviation=2\.0, count=4 is 0\.2")],
     "25.4": [(twice_by_chance, r"a client with 4 images has 0\.188"), (lambda counts, size: 0.0, "in the mean")],

@@ -83,7 +83,9 @@ def slow_sines(x: Any) -> Any:
 @needs_beam
 @pytest.mark.slow
 def test_pipeline_that_takes_too_long_ends_with_the_run():
-    with pytest.raises(EngineError, match=r"was not done on beam .* timeout_seconds=1.0. A pass ends when its last"):
+    with pytest.raises(
+        EngineError, match=r"was not done on beam .* timeout_seconds=1.0. A pass finishes when its last"
+    ):
         Beam(clients_per_batch=1, timeout_seconds=1.0).run(slow_sines, np.ones(6, np.float32))
 
 
@@ -130,7 +132,7 @@ def test_killed_worker_process_is_an_error_and_leaves_nothing(
                 killed.append(process.pid)
                 process.kill()
 
-    with pytest.raises(EngineError, match=r"stage 0 .* ended with its Beam pipeline") as caught:
+    with pytest.raises(EngineError, match=r"stage 0 .* failed in its Beam pipeline") as caught:
         Beam(options, clients_per_batch=3, own_process=own_process).run(
             _endless, np.ones(6, np.float32), progress=progress
         )
@@ -220,7 +222,7 @@ def test_rows_wait_in_the_given_folder_and_are_removed(tmp_path: Path):
 
 @needs_beam
 def test_runner_that_cannot_start_names_the_stage(tmp_path: Path):
-    with pytest.raises(EngineError, match=r"ended with its Beam pipeline on beam \(NoSuchRunner\)") as caught:
+    with pytest.raises(EngineError, match=r"failed in its Beam pipeline on beam \(NoSuchRunner\)") as caught:
         Beam(runner="nowhere.NoSuchRunner").run(fedavg, start(), client_data())
     assert caught.value.stage is not None
 

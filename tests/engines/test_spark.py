@@ -349,7 +349,7 @@ def test_killed_jvm_is_an_error_and_the_next_run_starts_another(local: Spark):
             for java in processes("java"):
                 java.kill()
 
-    with pytest.raises(EngineError, match="ended with its Spark job") as caught:
+    with pytest.raises(EngineError, match="failed in its Spark job") as caught:
         local.run(rounds, start(), client_data(), progress=progress)
     assert caught.value.run.rounds == 1
     run = local.run(fedavg, start(), client_data())

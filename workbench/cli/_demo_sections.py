@@ -78,7 +78,7 @@ def stages_section(record: ProgramRecord) -> ReportSection:
 
 
 def placement_section(mesh: MeshRecord) -> ReportSection:
-    """Shows the device of each client."""
+    """Shows each client's device."""
     axes = " × ".join(f"{axis.name}={axis.size}" for axis in mesh.axes)
     text = (
         f"The mesh is {axes}: {len(mesh.devices)} devices of kind {mesh.devices[0].kind or mesh.devices[0].platform}."

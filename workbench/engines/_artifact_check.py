@@ -95,7 +95,7 @@ def _read_body(body: bytes) -> dict[str, object]:
 
 
 def serve() -> None:
-    """Answers requests until the input ends."""
+    """Answers requests until stdin closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     answers = os.fdopen(os.dup(1), "wb")
     nothing = os.open(os.devnull, os.O_WRONLY)

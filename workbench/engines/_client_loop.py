@@ -299,7 +299,7 @@ class Pass:
         """Makes the error that names a client with a NaN."""
         message = (
             f"stage {self.stage} (`{self.name}`) made a NaN for {list_clients(batch.clients)}, in {what}. "
-            "check_nan=True ends a run at the first NaN that a client returns: check this client's data and step size "
+            "check_nan=True stops a run at the first NaN that a client returns: check this client's data and step size "
             "(`workbench.engines.Sequential(debug=True, check_nan=True)` names the line), or give it "
             "the weight 0."
         )
@@ -315,7 +315,7 @@ class Pass:
             if timeout_seconds is not None and waited > timeout_seconds:
                 message = (
                     f"stage {self.stage} (`{self.name}`) was not done on {engine} within {waited:.1f} s; "
-                    f"timeout_seconds={timeout_seconds}. A pass ends when its last task ends: increase "
+                    f"timeout_seconds={timeout_seconds}. A pass finishes when its last task finishes: increase "
                     "`timeout_seconds`, or check the workers. Finished rounds are in this error's `run`."
                 )
                 raise EngineError(message, stage=self.stage)
@@ -360,12 +360,12 @@ def _what_to_do(error: BaseException) -> str:
         return "The task was cancelled, for example because a cluster closed or a worker left: run the round again."
     if getattr(error, "worker_lost", False):
         return (
-            "Its worker process ended, or is still computing. This engine starts new workers for the next run: run "
+            "Its worker process exited, or is still computing. This engine starts new workers for the next run: run "
             "the round again, or increase `timeout_seconds`."
         )
     if type(error).__name__ in _LOST_WORKERS:
         return (
-            "A worker process ended or was killed, most often because memory ran out: give a task fewer clients, "
+            "A worker process exited or was killed, most often because memory ran out: give a task fewer clients, "
             "or run the round again."
         )
     return (

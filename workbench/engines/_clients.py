@@ -15,7 +15,7 @@ from workbench.errors import EngineError, ProgramError
 Pairs = Iterable[tuple[Any, Any]]
 
 COUNT = "n"
-"""Name of the leaf with the number of examples of each client."""
+"""Name of the leaf with each client's number of examples."""
 
 
 class ClientReader:

@@ -194,7 +194,7 @@ class Executor(Engine):
         )
         message = (
             f"stage {work.stage} (`{work.name}`) lost a worker process of {self.name}: {type(error).__name__}. The "
-            f"process ended or was killed, most often because memory ran out: give a task fewer clients. {remedy}"
+            f"process exited or was killed, most often because memory ran out: give a task fewer clients. {remedy}"
         )
         return EngineError(message, stage=work.stage)
 

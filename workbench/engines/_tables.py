@@ -54,7 +54,7 @@ def clients_from(
     partition at a time, in every pass.
 
     Args:
-        frame: A DataFrame of pandas, Dask or Spark, or a data set of Ray Data.
+        frame: A pandas, Dask or Spark DataFrame, or a Ray Data data set.
         by: Column that identifies the client of each example.
         columns: Columns with numbers, or with lists of numbers whose length is the same in every row. Default: all but
             `by` and `order`.

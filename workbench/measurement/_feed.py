@@ -29,7 +29,7 @@ class Feed:
         """Arguments of `step` after the state.
 
         Raises:
-            ProgramError: the iterator ended too early.
+            ProgramError: the iterator was exhausted too early.
         """
         batch = self._batch(round)
         return (batch,) if self._key is None else (batch, jax.random.fold_in(self._key, round))

@@ -100,7 +100,7 @@ def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "direct
 
 
 class RunningProfile:
-    """A profile that starts without waiting, and is ended by another thread.
+    """A profile that starts without waiting, and is stopped by another thread.
 
     Raises:
         EngineError: another profile is being captured.

@@ -240,7 +240,7 @@ def read_space(source: Path | bytes) -> Space:
     if not planes:
         fact = damage or "it holds no plane"
         msg = (
-            f"`open_profile` was given {where}, which is not a profile of XLA: {fact}. A profile is the unchanged "
+            f"`open_profile` was given {where}, which is not an XLA profile: {fact}. A profile is the unchanged "
             "`*.xplane.pb` file that `jax.profiler.stop_trace()` writes: copy it again in binary mode."
         )
         raise ProfileError(msg)

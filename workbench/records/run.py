@@ -323,7 +323,7 @@ class SimulatedRoundRecord(Record):
     seconds: float
     asked: int  # clients that started to work
     used: int  # results used in the server's step
-    late: int  # clients that were stopped, or finished after the round had ended
+    late: int  # clients that were stopped, or that finished after the end of the round
     dropped: int  # clients whose device left or failed
     succeeded: bool
     download_bytes: float

@@ -175,7 +175,7 @@ class Beam(Engine):
             found = re.search(r"\[batch (\d+)\] (.*)", str(error))
             if found is None:
                 message = (
-                    f"stage {work.stage} (`{work.name}`) ended with its Beam pipeline on {self.name}: {brief(error)}. "
+                    f"stage {work.stage} (`{work.name}`) failed in its Beam pipeline on {self.name}: {brief(error)}. "
                     "No worker reported its clients: read the log of the runner; finished rounds are "
                     "in this error's `run`."
                 )

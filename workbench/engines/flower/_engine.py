@@ -43,10 +43,10 @@ class Flower(Engine):
     of this process. No part of the runtime outlives this process.
 
     Args (of the constructor):
-        runtime: "simulation" is Flower's simulation runtime, in worker processes of Ray. "deployment" is a SuperLink
-            and one SuperNode per client on the loopback interface of this machine. They are separate processes and
-            start a new Python for every message, so a stage takes half a minute; use it to prove that the parties are
-            separate.
+        runtime: "simulation" is Flower's simulation runtime, which uses Ray worker processes. "deployment" is a
+            SuperLink and one SuperNode per client on the loopback interface of this machine. They are separate
+            processes and start a new Python for every message, so a stage takes half a minute; use it to prove that the
+            parties are separate.
         nodes: Number of nodes. Default: the number that the first program needs; more nodes are started when a later
             program needs them.
         clients_per_node: Number of clients per node. A node sends one partial result for all its clients.

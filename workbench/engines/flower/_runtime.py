@@ -215,7 +215,7 @@ class Runtime:
 
 
 class FlowerSimulation(Runtime):
-    """Virtual nodes in worker processes of Ray, which requires a token."""
+    """Virtual nodes in Ray worker processes; Ray requires a token."""
 
     def __init__(self, nodes: int, *, workers: int, ray_options: Mapping[str, Any], start_seconds: float) -> None:
         super().__init__(nodes, start_seconds=start_seconds)

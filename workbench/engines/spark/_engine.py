@@ -655,7 +655,7 @@ class _Jobs:
                 never_retries
             )
             message = (
-                f"stage {work.stage} (`{work.name}`) ended with its Spark job on {self.engine.name}: {brief(error)}. "
+                f"stage {work.stage} (`{work.name}`) failed in its Spark job on {self.engine.name}: {brief(error)}. "
                 f"No executor reported its clients.{retry} Check Spark's log, and whether the driver's JVM still "
                 "runs; finished rounds are in this error's `run`."
             )
@@ -1175,7 +1175,7 @@ def _listed(x: np.ndarray) -> Foreign:
 def _check(session: Foreign, conf: Foreign, clients_per_batch: object) -> None:
     if type(session).__module__.startswith("pyspark.sql.connect"):
         message = (
-            "`Spark` was given a session of Spark Connect. A pass sends the server's values as broadcast variables, "
+            "`Spark` was given a Spark Connect session. A pass sends the server's values as broadcast variables, "
             "which Connect does not support: pass a classic session, made on the driver's machine."
         )
         raise EngineError(message)
