@@ -1,4 +1,4 @@
-"""`workbench demo`: shows the main use case without a notebook, as one HTML file."""
+"""`workbench demo`: runs the main use case without a browser, and writes one HTML file."""
 
 import inspect
 import sys

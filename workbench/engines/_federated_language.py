@@ -1,4 +1,4 @@
-"""Export to the federated language: the program as a typed syntax tree and its protocol buffer."""
+"""Exports programs to the federated language, as a typed syntax tree and its protocol buffer."""
 
 # pyright: reportMissingImports=false
 

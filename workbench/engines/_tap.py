@@ -42,8 +42,8 @@ def tap(
     All other clients are computed at full speed; the tapped client runs operation by operation, outside `jit`. A value
     is named after the variable that it is assigned to, or else after its source expression; an emitted value has its
     `emit` name. Works for derivatives of programs, loops over rounds and loops inside a client; iterations of loops are
-    distinguished. Unused values are not computed, so they do not appear. Costs one evaluation of the program's plan in
-    this process.
+    distinguished. Unused values are not computed, so they do not appear. The cost is one evaluation of the program's
+    plan in this process.
 
     Args:
         fn: A program, any function that calls programs, a derivative of one, or the result of `jit`.

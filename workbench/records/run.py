@@ -316,7 +316,7 @@ class ProtocolCostRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatedRoundRecord(Record):
-    """One server step on the virtual clock. Bytes and energy are those of all clients together."""
+    """One server step on the virtual clock. Bytes and energy are totals over all clients."""
 
     round: int
     start_seconds: float  # since midnight UTC of the first day

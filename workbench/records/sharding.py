@@ -123,7 +123,7 @@ def _prefix(path: str, depth: int) -> str:
 
 
 def pattern_of(name: str) -> str:
-    """Replaces the layer numbers in the path of a leaf by `*`.
+    """Replaces the layer numbers in a leaf's path with `*`.
 
     Example:
         >>> pattern_of("params['layers'][3]['w']"), pattern_of("params['block_12']['w']")
