@@ -93,7 +93,7 @@ def largest_dtype(plan: PlanRecord | None, chip: ChipRecord | None = None) -> st
 
 
 def peak_of(chip: ChipRecord | None, dtype: str) -> float | None:
-    """FLOP/s that one of the chip's devices reaches in products of `dtype`; None without a chip."""
+    """Published peak FLOP/s of one device for products of `dtype`; None without a chip."""
     if chip is None:
         return None
     peak = product_peak(dtype, chip)

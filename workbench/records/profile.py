@@ -25,20 +25,20 @@ class ProfiledOperationRecord(Record):
 
     name: str
     program: str  # "jit_step(17)"
-    category: str  # category of XProf: "loop fusion", "convolution", "copy-done"
+    category: str  # XProf's category: "loop fusion", "convolution", "copy-done"
     executions: float
-    seconds: float  # self time, without the instructions that run inside it
+    seconds: float  # self time, excluding the instructions that run inside it
     seconds_by_device: dict[str, float]  # "tpu:0", or "host/tpu:0" with several hosts
     kind: Literal["compute", "collective", "copy"] = "compute"
     opcode: str = ""
-    events: int = 0  # more than `executions` if a GPU runs several kernels for one
+    events: int = 0  # more than `executions` if a GPU runs several kernels per execution
     flops: float | None = None
     accessed_bytes: float | None = None
     dtype: str = ""  # dtype of its largest operand or result, by JAX's name
     op_name: str = ""
     source: SourceLine | None = None
     stage: str | None = None
-    predicted_seconds: float | None = None  # per execution, from the published peaks of the chip
+    predicted_seconds: float | None = None  # per execution, from the chip's published peaks
     bound: Literal["compute", "memory", "overhead", ""] = ""  # of the prediction
     joined: bool = False  # whether its instruction was found in the HLO
     elementwise_flops: float | None = None
