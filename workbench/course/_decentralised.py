@@ -75,7 +75,7 @@ def gradient_tracking(answer: object) -> str:
 def bytes_of_an_average(answer: object) -> str:
     names = ("ring", "torus", "server")
     found = several(answer, 3, "bytes on the ring, on the torus, with a server")
-    for name, value, messages in zip(names, found, (88 * 2 * 16, 10 * 2 * 32, 2 * 16), strict=True):
+    for name, value, messages in zip(names, found, (89 * 2 * 16, 10 * 2 * 32, 2 * 16), strict=True):
         hint = (
             "Two vectors cross each edge in each round."
             if name != "server"
