@@ -766,6 +766,7 @@ RIGHT = {
     "24.1": [inverted],
     "24.2": [pair_masks, masks_of_a_matrix],
     "24.3": [4 * 100**2],
+    "24.4": [(0.0282, 1.0), [math.exp(1) * 0.01 + 0.001, 1]],
     "25.1": [first_order],
     "25.2": [rest],
     "25.3": [mixture],
@@ -934,6 +935,7 @@ WRONG = {
         (masks_of_one_key, r"a random word is in the masks of the clients \[0, 1, 3\]"),
     ],
     "24.3": [(10_000, "differ by up to 2 C"), (1_000, "Central")],
+    "24.4": [((0.0282, 29.8), "at most 1"), ((0.01, 1), "FPR"), ((2.8, 100), "FPR")],
     "25.1": [
         (through_the_steps, "differentiates through the steps"),
         (lambda loss, w, rate, steps: jax.grad(loss)(w), "Take 1 steps"),

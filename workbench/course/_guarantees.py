@@ -210,3 +210,12 @@ def local_as_central(answer: object) -> str:
     )
     expect_number(answer, 40_000, hint)
     return "4 n²: the price of not trusting the server."
+
+
+@exercise("24.4", "members that any attack can find at most, for two values of ε")
+def largest_true_positive_rate(answer: object) -> str:
+    strong, weak = several(answer, 2, "the share for ε = 1, the share for ε = 8")
+    hint = "The bound is exp(ε) · FPR + δ, with FPR = 0.01 and δ = 0.001."
+    expect_number(strong, np.e * 0.01 + 0.001, hint, what="the share for ε = 1", rtol=2e-2)
+    expect_number(weak, 1, "A share is at most 1.", what="the share for ε = 8")
+    return "a bound above 1 excludes no attack."
