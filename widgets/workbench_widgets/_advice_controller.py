@@ -24,7 +24,10 @@ class Advises(Protocol):
         progress: Callable[[str, float], None],
         cancel: threading.Event,
     ) -> AdviceRecord:
-        """The findings; `found` gets the record so far, `progress` the phase and the elapsed seconds."""
+        """Returns the findings.
+
+        Calls `found` with the record so far, and `progress` with the phase and the elapsed seconds.
+        """
         ...
 
 
@@ -40,7 +43,7 @@ class Searches(Protocol):
         progress: Callable[[str, float], None],
         cancel: threading.Event,
     ) -> SearchRecord:
-        """The choices; `found` gets the record whenever a better choice is known."""
+        """Returns the choices; calls `found` with the record whenever it finds a better choice."""
         ...
 
 
@@ -78,7 +81,7 @@ class AdviceController(WorkbenchWidget):
         super().__init__(**values)
 
     def start_advice(self) -> None:
-        """Starts to compute advice in the background; a running search continues.
+        """Starts to compute advice in the background; a running sharding search continues.
 
         Raises:
             RuntimeError: if the view shows a record without its program.
@@ -119,8 +122,8 @@ class AdviceController(WorkbenchWidget):
         """Starts a search for shardings in the background; stops the search in progress.
 
         Args:
-            lock: Fixed mesh axes per dimension, by pattern of the arguments.
-            compiled: Whether to compile the best choices, or only to plan.
+            lock: Fixed mesh axes per dimension, keyed by patterns that match argument names.
+            compiled: Whether to compile the best choices; if not, they are only planned.
 
         Raises:
             RuntimeError: if the view shows a record without its program or without a mesh.
@@ -164,7 +167,7 @@ class AdviceController(WorkbenchWidget):
         self.update_live(**self._took_search(record))
 
     def close(self) -> None:
-        """Closes the view, and stops the work that it started."""
+        """Closes the view and stops the work it started."""
         for job in (getattr(self, "_advice_job", None), getattr(self, "_search_job", None)):
             if job is not None:  # ipywidgets also closes widgets that failed to start
                 job.cancel.set()
@@ -176,9 +179,9 @@ class AdviceController(WorkbenchWidget):
 
 
 class Job:
-    """Work in a thread for one view, reported in its live state; stops if the view is unused.
+    """Background thread that does one view's work and reports it in the view's live state; stops if the view is unused.
 
-    The state under `place` is `{"status": "running" | "done" | "stopped" | "failed", "phase", "seconds", "error"?}`.
+    The state `place` becomes `{"status": "running" | "done" | "stopped" | "failed", "phase", "seconds", "error"?}`.
     """
 
     def __init__(
@@ -197,12 +200,12 @@ class Job:
 
     @property
     def is_running(self) -> bool:
-        """True if the work is running."""
+        """True while the work is running."""
         return self._thread.is_alive()
 
     @property
     def waiting(self) -> dict[str, Any]:
-        """The arguments `progress` and `cancel` of the work's function."""
+        """The arguments `progress` and `cancel` for the function that does the work."""
         return {"progress": self.progress, "cancel": self.cancel}
 
     def start(self) -> None:
@@ -211,7 +214,7 @@ class Job:
         self._thread.start()
 
     def wait(self, timeout_seconds: float | None) -> bool:
-        """Returns whether the work ended in time."""
+        """Returns whether the work finished in time."""
         self._thread.join(timeout_seconds)
         return not self.is_running
 

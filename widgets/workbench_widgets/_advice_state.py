@@ -18,8 +18,8 @@ def advice_state(
 
     Args:
         advice: The findings.
-        tree: The call tree of the program, to name rows of the operations view.
-        leaves: Paths of arrays in the arguments -> their names in the sharding view.
+        tree: The call tree of the program, used to name rows of the operations view.
+        leaves: Maps the paths of arrays in the arguments to their names in the sharding view.
     """
     rows = {} if tree is None else visible_rows(tree)
     return {

@@ -1,4 +1,4 @@
-"""Base of every live view: a static picture, requests with answers, and visible errors."""
+"""Base class of all live views: a static picture, requests with answers, and visible errors."""
 
 import contextvars
 import html
@@ -31,7 +31,7 @@ SELECTABLE = ("stage", "client", "device", "axis", "line", "instruction", "leaf"
 if TYPE_CHECKING:
 
     class _Widget(traitlets.HasTraits):
-        """The attributes of `anywidget.AnyWidget` that views use, with types."""
+        """The attributes of `anywidget.AnyWidget` that views use, with their types."""
 
         _esm: object
         _css: object
@@ -55,14 +55,14 @@ else:
 class WorkbenchWidget(_Widget):
     """A live view of a record.
 
-    The kernel computes; the browser draws and handles clicks. Subclasses name their view of the bundle, and define the
+    The kernel computes; the browser draws and handles clicks. Subclasses name their view in the bundle, and define the
     static picture and the text.
 
     Attributes:
         selection: The selected items, by kind: `stage`, `client`, `device`, `axis`, `line`, `instruction`, `leaf`,
             `node`.
-        settings: Settings of the view: the open tab, sorting, filters.
-        problem: The last error of a callback, shown in the view.
+        settings: The view's settings: open tab, sort order, filters.
+        problem: The last error raised in a callback, shown in the view.
     """
 
     view_name: ClassVar[str] = ""  # of the bundle's views
@@ -107,7 +107,7 @@ class WorkbenchWidget(_Widget):
 
     @property
     def is_open(self) -> bool:
-        """True if a page may show this view; also without a report, since a busy kernel receives none."""
+        """True if a page may be showing this view; also True without a report, since a busy kernel receives none."""
         return self.comm is not None and (self._open_views is None or self._open_views > 0)
 
     def describe(self) -> str:
@@ -119,7 +119,7 @@ class WorkbenchWidget(_Widget):
         return None
 
     def static_html(self) -> str:
-        """HTML for a page without scripts: the picture with its caption."""
+        """HTML for a page without scripts: the picture and its caption."""
         picture = self.static_svg()
         return str(figure(picture, self.describe())) if picture else ""
 
@@ -140,7 +140,7 @@ class WorkbenchWidget(_Widget):
         self.selection = {kind: value for kind, value in kept.items() if value is not None}
 
     def update_live(self, **values: object) -> None:
-        """Sends the newest values at most twenty times a second, from any thread."""
+        """Sends the newest values, at most twenty times a second; callable from any thread."""
         if self._outbox is not None:
             self._outbox.put(**values)
 
@@ -149,7 +149,7 @@ class WorkbenchWidget(_Widget):
         self.problem = problem(error)
 
     def name_in_notebook(self) -> str | None:
-        """Name of this view in the notebook, for code in a new cell: a variable, or `Out[n]`."""
+        """The view's name in the notebook, for code in a new cell: a variable, or `Out[n]`."""
         ipython = sys.modules.get("IPython")
         names = getattr(ipython.get_ipython() if ipython is not None else None, "user_ns", {})
         own = (name for name, value in names.items() if value is self and not name.startswith("_"))
@@ -157,7 +157,7 @@ class WorkbenchWidget(_Widget):
         return next(own, None) or next(shown, None)
 
     def guarded(self, callback: Callable[..., Any]) -> Callable[..., Any]:
-        """`callback`, with its errors shown in the view instead of lost."""
+        """Wraps `callback` so that its errors are shown in the view instead of being lost."""
 
         def call(*args: object, **kwargs: object) -> object:
             try:
@@ -169,12 +169,12 @@ class WorkbenchWidget(_Widget):
         return call
 
     def to_html(self, file: str | Path | None = None, *, title: str | None = None, author: str | None = None) -> str:
-        """Exports the view as one page that is interactive without a kernel and a network.
+        """Exports the view as one page that stays interactive without a kernel or a network.
 
         Args:
             file: File to write the page to; by default none.
             title: The page's title; by default the view's description.
-            author: Author of the page; by default the system's user name, "" for none.
+            author: The page's author; by default the system's user name, "" for none.
 
         Returns:
             The page.
@@ -185,13 +185,13 @@ class WorkbenchWidget(_Widget):
         return made
 
     def saved(self) -> SavedView:
-        """Returns the view in the form for a page without a kernel."""
+        """Returns the view in the form used for a page without a kernel."""
         title, code = self.data.get("title") or self.label.split(":")[0], dict(self.data.get("code") or ())
         state = plain_state({name: getattr(self, name) for name in SHARED})
         return SavedView(self._esm, self.view_name, self.model_id, title, code, state)
 
     def close(self) -> None:
-        """Closes the view and its subscriptions, so that it can be garbage-collected."""
+        """Closes the view and cancels its subscriptions, so that it can be garbage-collected."""
         end, self._unsubscribe = self._unsubscribe, None  # ipywidgets closes again during garbage collection
         if end is not None:
             end()
@@ -253,7 +253,7 @@ class WorkbenchWidget(_Widget):
         self.send(reply)
 
     def _reporter(self, request: str) -> Callable[[str], None]:
-        """Progress function of a long request, which ends the request if the reader has stopped it."""
+        """Progress function for a long request; it aborts the request once the reader has stopped it."""
         stop = self._stops[request] = threading.Event()
         began = time.monotonic()
 
@@ -273,16 +273,16 @@ def to_html(widgets: Sequence[WorkbenchWidget], *, title: str = "Workbench", aut
     Args:
         widgets: The views.
         title: The page's title.
-        author: Author of the page; by default the system's user name, "" for none.
+        author: The page's author; by default the system's user name, "" for none.
 
     Returns:
-        The page, with its date and the source code of the views' programs.
+        The page, including its date and the source code of the programs in the views.
     """
     return page([widget.saved() for widget in widgets], title=title, author=author)
 
 
 def require_dock(dock: str | None) -> None:
-    """Raises for places that no front end has.
+    """Raises an error for a place that no front end supports.
 
     Raises:
         ValueError: `dock` is neither "right" nor None.
@@ -301,10 +301,10 @@ def _in_background(work: Callable[[], None]) -> None:
 
 
 class StoppedError(Exception):
-    """The reader stopped a request."""
+    """The reader stopped the request."""
 
 
 def problem(error: BaseException) -> dict[str, str]:
-    """An error in the form that views show."""
+    """An error in the form in which views show it."""
     shown = "".join(traceback.format_exception(error))
     return {"message": f"{type(error).__name__}: {error}", "traceback": shown}

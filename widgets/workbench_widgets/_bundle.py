@@ -1,7 +1,7 @@
 """The front end in a page: a few lines per widget, and the bundle once per page.
 
-Every widget's module text is copied into every instance and into saved notebooks, so it only finds or loads the bundle.
-The bundle itself is the state of a `Chunk`, a model without a view that all widgets of a kernel refer to.
+Every widget's module text is copied into every instance and into saved notebooks, so this text only finds or loads the
+bundle. The bundle itself is the state of a `Chunk`, a model that has no view and that all widgets of a kernel refer to.
 """
 
 import functools
@@ -21,7 +21,7 @@ LABEXTENSION = STATIC.parent / "labextension"
 
 
 class Chunk(anywidget.AnyWidget):
-    """A part of the front end, as a model that pages load once."""
+    """A part of the front end, stored as a model that pages load once."""
 
     _esm = "export default { render() {} };"
     code = traitlets.Unicode().tag(sync=True)
@@ -32,7 +32,7 @@ _models: dict[str, Chunk] = {}
 
 
 def chunk_models() -> dict[str, Chunk]:
-    """The models of this kernel, created again if they were closed."""
+    """The models of this kernel; they are created again if they were closed."""
     for name in CHUNKS:
         if name not in _models or _models[name].comm is None:
             _models[name] = Chunk(**chunk(name))
@@ -55,7 +55,7 @@ def chunk(name: str) -> dict[str, str]:
 
 @functools.cache
 def loader(view: str) -> str:
-    """The module text of widgets that show `view`, a name of the bundle's own views."""
+    """The module text for widgets that show `view`, one of the view names in the bundle."""
     hashes = {name: _hash(chunk(name)) for name in CHUNKS}
     text = (STATIC / "loader.js").read_text(encoding="utf-8")
     return text.replace("%VIEW%", view).replace("%HASHES%", json.dumps(hashes))
@@ -63,7 +63,7 @@ def loader(view: str) -> str:
 
 @functools.cache
 def stylesheet() -> str:
-    """The style of all widgets."""
+    """The style sheet that all widgets share."""
     from workbench.render import css_variables
 
     return str(css_variables()) + (BUILT / "styles.css").read_text(encoding="utf-8")
@@ -74,13 +74,13 @@ def _hash(parts: dict[str, Any]) -> str:
 
 
 def labextension_files() -> list[Path]:
-    """Files of the labextension that JupyterLab serves, with their place in this tree."""
+    """The labextension files that JupyterLab serves, and where each one is in this source tree."""
     own = [*(LABEXTENSION / "static").iterdir(), BUILT / "styles.css"]
     return sorted([*own, *(BUILT / f"{name}.js" for name in CHUNKS)])
 
 
 def write_theme() -> None:
-    """Writes page colours to a file of the labextension, which draws saved views without a kernel."""
+    """Writes the page colours to a labextension file, which draws saved views without a kernel."""
     from workbench.render import css_variables
 
     (LABEXTENSION / "static" / "theme.css").write_text(f"{css_variables()}\n", encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Callers of helper functions: a line with several callers is named together with its callers."""
+"""Callers of helper functions: a line that several callers reach is named together with its caller."""
 
 import itertools
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ MOST_LEVELS = 2  # maximum number of named callers
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A line of a function, on the way to an instruction."""
+    """A line of a function on the call path to an instruction."""
 
     function: str
     source: SourceLine
@@ -28,16 +28,16 @@ class Call:
 def callers_of(
     tree: CallTreeRecord | None, names: Iterable[str], files: Iterable[str] = ()
 ) -> dict[str, tuple[Call, ...]]:
-    """The calls that lead to the line of each instruction, outermost first, if its function is shared.
+    """Returns the calls that lead to each instruction's line, outermost first, if its function is shared.
 
     Args:
         tree: The call tree of the program.
         names: The instructions to explain.
-        files: Files of the program's instructions; the tree names cells by number.
+        files: Files that contain the program's instructions; the tree refers to cells by number.
 
     Returns:
-        For each instruction, the calls that distinguish its line from the same line under other callers, own line last;
-        empty if only one call leads to the line.
+        For each instruction, the calls that distinguish its line from the same line reached through other callers; the
+        line itself comes last. Empty if only one call path leads to the line.
     """
     if tree is None:
         return {}

@@ -12,7 +12,7 @@ MOST_BYTES = 200_000  # of one file
 
 
 def files_of(record: ProgramRecord) -> list[str]:
-    """The files and cells of a program's stages, instructions and calls, most frequent first."""
+    """The files and cells that a program's stages, instructions and calls come from, most frequent first."""
     counts: dict[str, int] = {}
     places = [stage.source for stage in record.plan.walk()]
     if record.module is not None:
@@ -26,7 +26,7 @@ def files_of(record: ProgramRecord) -> list[str]:
 
 
 def cells_of(files: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """The number and the original text of each file that is a notebook cell."""
+    """The number and the original text of each file that represents a notebook cell."""
     found = {}
     for file in files:
         name = file if file.startswith("In [") else cell_name(file)
@@ -40,7 +40,7 @@ def cells_of(files: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def code_of(files: Iterable[str]) -> list[tuple[str, str]]:
-    """The code of a program by title, each cell and file once; without libraries and unreadable files."""
+    """The code of a program by title, each cell and file once; libraries and unreadable files are left out."""
     files = list(files)
     cells = cells_of(files)
     found: dict[str, str] = {}
@@ -53,7 +53,7 @@ def code_of(files: Iterable[str]) -> list[tuple[str, str]]:
 
 
 def _written(number: int) -> str | None:
-    """The text of a cell by its number, with its original magics."""
+    """The text of the cell with this number, with its original magics."""
     ipython = sys.modules.get("IPython")
     history = getattr(ipython.get_ipython() if ipython is not None else None, "history_manager", None)
     cells = getattr(history, "input_hist_raw", ())

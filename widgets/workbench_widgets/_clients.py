@@ -19,7 +19,7 @@ class ClientsView(ClientsController, RunController):
     """Clients of a program, live: examples, FLOPs, bytes and seconds; sort, filter, pin and open them.
 
     Args:
-        record: The program; its cost, if available, gives figures per client.
+        record: The program; its cost, if available, supplies figures per client.
         run: A measured run of the program, which adds measured seconds and steps.
         rounds: A run of many rounds, whose metrics per client are shown live.
         timeline: A simulated round, which adds simulated seconds per client.
@@ -79,7 +79,7 @@ def clients_view_state(
     timeline: TimelineRecord | None = None,
     clients: tuple[dict[str, Any], Arrays] | None = None,
 ) -> tuple[dict[str, Any], Arrays]:
-    """State of the clients view: the program's columns, then the measured and the simulated ones.
+    """State of the clients view: first the program's columns, then the measured and the simulated columns.
 
     Args:
         record: The program.
@@ -122,7 +122,7 @@ def clients_view_state(
 def _add(
     state: dict[str, Any], arrays: Arrays, column: tuple[str, str, str, str], by_client: Mapping[Any, float | None]
 ) -> None:
-    """Adds a column, unless all of its values are unknown."""
+    """Adds a column, unless all its values are unknown."""
     key, label, unit, kind = column
     values = group_means(by_client, state["count"], state["group_size"])
     if np.isnan(values).all():

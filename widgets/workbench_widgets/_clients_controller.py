@@ -1,4 +1,4 @@
-"""Requests of the clients view: a client over the rounds, all clients in a round, one client's values."""
+"""Requests of the clients view: one client over all rounds, all clients in one round, one client's values."""
 
 import threading
 from collections import deque
@@ -39,7 +39,7 @@ class ClientsController(WorkbenchWidget):
         super().__init__(**values)
 
     def open_client(self, client: int, report: Callable[[str], None] | None = None) -> dict[str, str]:
-        """Every value that a client computes, as a separate page and as text.
+        """Every value that a client computes, shown as a separate page and as text.
 
         Raises:
             RuntimeError: if the view shows a record without its program.
@@ -66,10 +66,10 @@ class ClientsController(WorkbenchWidget):
 
 
 class ClientCourses:
-    """The metrics per client of the last rounds; every round is read once.
+    """The per-client metrics of the last rounds; every round is read once.
 
     Args:
-        clients: Number of clients; metrics of another length are ignored.
+        clients: Number of clients; metrics whose length differs are ignored.
     """
 
     def __init__(self, clients: int) -> None:
@@ -90,7 +90,7 @@ class ClientCourses:
             self._count = len(history)
 
     def state(self) -> dict[str, Any]:
-        """The last round of every metric, in the form that the view draws."""
+        """The last round of every metric, in the form the view draws."""
         with self._lock:
             latest = {name: course[-1] for name, course in self._rounds.items()}
         if not latest:
@@ -150,5 +150,5 @@ def _mean(values: np.ndarray) -> float:
 
 
 def _plain(value: float) -> float | None:
-    """JSON has no NaN."""
+    """Replaces NaN, which JSON does not support."""
     return float(value) if np.isfinite(value) else None

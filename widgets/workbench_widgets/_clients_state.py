@@ -1,4 +1,4 @@
-"""State of clients for all views: columns of numbers, devices, and each client's share of the data."""
+"""Client state shared by all views: columns of numbers, devices, and each client's share of the data."""
 
 import math
 import re
@@ -18,9 +18,9 @@ MOST_DRAWN = 100_000  # more clients are drawn as groups of consecutive clients
 
 
 def clients_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
-    """The clients of the outermost placement, and their numbers as binary columns.
+    """The clients of the outermost placement; their numbers are sent as binary columns.
 
-    Above `MOST_DRAWN`, a row represents `group_size` consecutive clients by their mean.
+    With more than `MOST_DRAWN` clients, each row is the mean of `group_size` consecutive clients.
     """
     stage = client_stage(record)
     placement = stage.placement or "" if stage is not None else ""
@@ -57,7 +57,7 @@ def clients_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
 
 
 def _measuring(record: ProgramRecord) -> str:
-    """Code of a cell that measures every client and explores the program again, or "" if impossible."""
+    """Code for a cell that measures every client and explores the program again, or "" if this is impossible."""
     arguments = dict.fromkeys(re.split(r"\W", value.name)[0] for value in record.plan.inputs)
     if record.mesh is None or record.mesh.abstract or not all(map(str.isidentifier, (record.name, *arguments))):
         return ""
@@ -71,7 +71,7 @@ def _measuring(record: ProgramRecord) -> str:
 
 
 def client_stage(record: ProgramRecord) -> StageRecord | None:
-    """The stage with most client work."""
+    """The stage with the most client work."""
     # A stage of pods contains the stages of their clients; only innermost stages count.
     stages = [
         stage
@@ -93,7 +93,7 @@ def _around(stages: Sequence[StageRecord], wanted: StageRecord) -> list[StageRec
 
 
 def _nested_ranges(record: ProgramRecord, outer: Sequence[StageRecord], placement: str, size: int) -> list[list[Any]]:
-    """Ranges of clients on each device; devices of the first group come first."""
+    """Ranges of clients on each device, beginning with the devices of the first group."""
     inner = _ranges(record, placement, size)
     groups = math.prod(each.clients for each in outer)
     around = _ranges(record, outer[-1].placement or "", outer[-1].clients) if len(outer) == 1 else []
@@ -143,7 +143,7 @@ def _columns(
 
 
 def _elementwise(values: list[float | None]) -> list[tuple[str, str, str, str, Numbers]]:
-    """The column of elementwise work, if there is any."""
+    """The column for elementwise work, if there is any."""
     return [("elementwise", "elementwise FLOPs", "flops", "predicted", values)] if any(values) else []
 
 
@@ -155,12 +155,12 @@ def numbers(values: Numbers) -> np.ndarray:
 
 
 def group_means(by_client: Mapping[Any, float | None], rows: int, size: int) -> np.ndarray:
-    """The mean of known values in each group of `size` consecutive clients; NaN if all are unknown.
+    """The mean of the known values in each group of `size` consecutive clients; NaN if all are unknown.
 
     Args:
-        by_client: Number of a client -> its value.
+        by_client: Maps the number of a client to its value.
         rows: Number of groups.
-        size: Clients per group; 1: no groups.
+        size: Clients per group; with 1, clients are not grouped.
     """
     known = [(key, value) for key, value in by_client.items() if value is not None and 0 <= key < rows * size]
     group = np.array([key // size for key, _ in known], np.int64)
@@ -170,7 +170,7 @@ def group_means(by_client: Mapping[Any, float | None], rows: int, size: int) -> 
 
 
 def _grouped(ranges: list[list[Any]], size: int) -> list[list[Any]]:
-    """Ranges of clients as ranges of groups; a group on two devices belongs to the first device."""
+    """Converts ranges of clients to ranges of groups; a group on two devices belongs to the first device."""
     if size == 1:
         return ranges
     return [[math.ceil(start / size), math.ceil(stop / size), *rest] for start, stop, *rest in ranges]
@@ -179,7 +179,7 @@ def _grouped(ranges: list[list[Any]], size: int) -> list[list[Any]]:
 def _estimated(
     record: ProgramRecord, stage: StageRecord | None, clients: Sequence[ClientCostRecord | None]
 ) -> list[float | None]:
-    """Seconds of each client at its stage's rates on the chip, by the slower of compute and memory."""
+    """Seconds per client at its stage's rates on the chip: the larger of compute and memory time."""
     priced = None
     if record.cost is not None and stage is not None:
         priced = next((each for each in record.cost.stages if each.stage == stage.path), None)
@@ -191,7 +191,7 @@ def _estimated(
 
 
 def floats(values: Sequence[float] | np.ndarray) -> bytes:
-    """Numbers for the browser: 32-bit, little-endian."""
+    """Numbers in the browser's format: 32-bit, little-endian."""
     return np.asarray(values, dtype="<f4").tobytes()
 
 
@@ -238,7 +238,7 @@ def _waste(record: ProgramRecord) -> str:
 
 
 def _share(value: float) -> str:
-    """A share in percent; 100 % only for the whole."""
+    """A share in percent; 100 % only if the share is complete."""
     return f"{100 * min(value, 0.999):.1f} %" if 0.99 < value < 1 else f"{100 * value:.0f} %"
 
 

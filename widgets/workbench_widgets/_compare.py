@@ -10,7 +10,7 @@ from workbench_widgets._compare_tree import compare_tree_state
 
 
 class CompareView(WorkbenchWidget):
-    """Several programs side by side, live: figures in groups, searched, sorted by how much they change.
+    """Several programs side by side, live: searchable groups of figures, sorted by how much they change.
 
     Args:
         record: The comparison.

@@ -1,4 +1,4 @@
-"""Merges two call trees: every function, module and line with its figures in both programs."""
+"""Merges two call trees: every function, module and line, with its figures in both programs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,17 +16,17 @@ _PASSES = {"transpose": "backward", "remat": "recomputed"}
 
 
 def compare_tree_state(trees: Sequence[CallTreeRecord]) -> tuple[dict[str, Any], Arrays]:
-    """The first and the last tree merged: nodes match if their parents match and their names are equal.
+    """The first and the last tree merged: nodes match if their parents match and their names are identical.
 
-    Lines are matched by their code, since an edit above a line changes its number. Nodes with equal names are matched
-    in order.
+    Lines are matched by their code, since an edit above a line changes its number. Nodes with identical names are
+    matched in order.
 
     Args:
         trees: Call trees of the compared programs, in order.
 
     Returns:
-        Names, places and kinds of the merged nodes, and two columns for each figure that is not zero everywhere; NaN if
-        a program lacks the node.
+        Names, places and kinds of the merged nodes, and two columns for each figure that is nonzero somewhere; NaN if a
+        program lacks the node.
     """
     sides = [shown_nodes(trees[0]), shown_nodes(trees[-1])]
     parents: list[int] = []
@@ -81,13 +81,13 @@ def _functions_below(nodes: Sequence[CallNodeRecord], parents: Sequence[int], at
 
 
 def _name(node: CallNodeRecord, parent: int, shown: Sequence[CallNodeRecord]) -> str:
-    """Name of a node; the start of the backward pass is named."""
+    """Name of a node; marks the node where the backward pass starts."""
     begins = node.pass_name in _PASSES and (parent < 0 or shown[parent].pass_name != node.pass_name)
     return f"{node.name} ({_PASSES[node.pass_name]})" if begins else node.name
 
 
 def _key(node: CallNodeRecord) -> Key:
-    """Key of a node among its siblings."""
+    """Key that identifies a node among its siblings."""
     name = node.name
     if node.kind in ("root", "function"):
         name = node.kind if node.kind == "root" else node.name.rpartition(".")[2]

@@ -11,11 +11,11 @@ from workbench_widgets._cost_state import cost_state
 
 
 class CostView(CostController):
-    """Predicted cost of a program, live: select a stage in the roofline or in the bars.
+    """Predicted cost of a program, live; you can select a stage in the roofline or in the bars.
 
     Args:
         record: The program with its cost.
-        others: The same program for other targets, for comparison.
+        others: The same program compiled for other targets, for comparison.
         compile_for: Compiles the program for a target selected in the view.
     """
 

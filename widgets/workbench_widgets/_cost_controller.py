@@ -23,13 +23,13 @@ class CompileFor(Protocol):
 
 
 class CostController(WorkbenchWidget):
-    """A view that compiles for targets while the kernel stays free.
+    """A view that compiles for other targets while the kernel stays free.
 
-    One compilation at a time runs in a thread; it ends with the view. Its result is shown next to the program's own
-    cost, and in `compiled`.
+    One compilation at a time runs in a thread, which stops when the view is closed. The result is shown next to the
+    program's own cost, and is stored in `compiled`.
 
     Attributes:
-        compiled: The compiled programs by name of the target.
+        compiled: The compiled programs, keyed by the name of the target.
     """
 
     requests: ClassVar[dict[str, str]] = {
@@ -71,7 +71,7 @@ class CostController(WorkbenchWidget):
         self._job.start()
 
     def stop_compiling(self) -> None:
-        """Stops the compilation in progress, if any; its process ends shortly afterwards."""
+        """Stops the compilation in progress, if any; its process exits shortly afterwards."""
         if self._job is not None:
             self._job.cancel.set()
 
@@ -85,7 +85,7 @@ class CostController(WorkbenchWidget):
         devices: int | None = None,
         chip: str | None = None,
     ) -> dict[str, Any]:
-        """State of the program on `target` at another size; see `estimate_scaled`."""
+        """State of the program on `target`, scaled to another size; see `estimate_scaled`."""
         record = {**self._programs, **self.compiled}[target]
         priced_on = CHIPS.get(chip or "")
         scaled = estimate_scaled(
@@ -112,7 +112,7 @@ class CostController(WorkbenchWidget):
         self._show_compiled()
 
     def close(self) -> None:
-        """Closes the view, and stops its compilation."""
+        """Closes the view and stops its compilation."""
         if getattr(self, "_job", None) is not None:  # ipywidgets also closes widgets that failed to start
             self.stop_compiling()
         super().close()
@@ -130,7 +130,7 @@ class CostController(WorkbenchWidget):
 
 
 class _Job:
-    """One compilation in a thread; references the view weakly, so that an unused view stops its work."""
+    """One compilation in a thread; holds only a weak reference to the view, so that an unused view stops the work."""
 
     def __init__(self, view: CostController, compile_for: CompileFor, target: str, order: str) -> None:
         self.target, self.cancel = target, threading.Event()

@@ -1,4 +1,4 @@
-"""State of the cost view per program: stages with their times and bytes, the roofline, memory."""
+"""Per-program state of the cost view: stages with their times and bytes, the roofline, memory."""
 
 import json
 import re
@@ -19,7 +19,7 @@ def cost_state(record: ProgramRecord, others: Sequence[ProgramRecord] = (), *, c
 
     Args:
         record: The program.
-        others: The same program for other targets.
+        others: The same program compiled for other targets.
         can_compile: Whether the view can compile for more targets.
     """
     return {
@@ -31,7 +31,7 @@ def cost_state(record: ProgramRecord, others: Sequence[ProgramRecord] = (), *, c
 
 
 def _other_size(record: ProgramRecord) -> str:
-    """Code of a cell that compares the program with itself for larger arguments, given as shapes."""
+    """Code for a cell that compares the program with the same program on larger arguments, given as shapes."""
     found = re.match(r"[\w]+:", record.target)
     target = record.target if found else "v5e"
     if record.cost is not None and record.cost.chip is not None and not found:
@@ -100,7 +100,7 @@ def stage_rows(cost: CostRecord) -> list[dict[str, Any]]:
 
 
 def _strategies(record: ProgramRecord) -> dict[str, str]:
-    """Implementation that the compiler chose for the collectives of every axis, if recorded."""
+    """Implementation that the compiler chose for the collectives on each axis, if recorded."""
     found: dict[str, set[str]] = {}
     for each in record.module.collectives if record.module is not None else ():
         if each.algorithm:
@@ -109,7 +109,7 @@ def _strategies(record: ProgramRecord) -> dict[str, str]:
 
 
 def _elsewhere(record: ProgramRecord) -> list[dict[str, Any]]:
-    """The machines to compile for: chips, with the topologies that the program's mesh fits."""
+    """Machines to compile for: chips, each with the topologies that fit the program's mesh."""
     axes = {} if record.mesh is None else {axis.name: axis.size for axis in record.mesh.axes}
     return [
         {

@@ -1,4 +1,4 @@
-"""The devices view: memory, utilisation, power and temperature, live; time of the last round."""
+"""The devices view: live memory, utilisation, power and temperature, and the time of the last round."""
 
 import weakref
 from collections.abc import Callable, Sequence
@@ -31,10 +31,10 @@ class Monitor(Protocol):
 
 
 class DevicesView(WorkbenchWidget):
-    """The devices, live while a page shows them.
+    """Shows the devices, live while a page displays the view.
 
     Args:
-        monitor: Takes the samples in a separate thread.
+        monitor: Takes samples in a separate thread.
         run: A measured run, whose timeline per device is shown below.
     """
 
@@ -64,7 +64,7 @@ class DevicesView(WorkbenchWidget):
 
 
 def devices_state(history: Sequence[SampleRecord]) -> dict[str, Any]:
-    """The last sample, and the memory of every device over the kept samples."""
+    """The last sample, and every device's memory over the stored samples."""
     if not history:
         return {
             "devices": [],
@@ -134,7 +134,7 @@ _COURSES = {  # figure drawn over time -> its path in a sample
 
 
 def _courses(samples: Sequence[SampleRecord], names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Every figure over the samples, device by device; NaN if unknown."""
+    """Every figure over the samples, device by device; NaN where unknown."""
     rows = {where: row for row, where in enumerate(names)}
     found = {name: np.full((len(names), len(samples)), np.nan) for name in _COURSES}
     for column, sample in enumerate(samples):

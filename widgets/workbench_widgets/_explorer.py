@@ -1,4 +1,4 @@
-"""The explorer: every view of one program in one widget, as tabs in four places, with one selection."""
+"""The explorer: every view of one program in one widget, as tabs in four places that share one selection."""
 
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -105,8 +105,8 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
 
     Args:
         record: The program.
-        gradient: A second program to show next to it, for example its `jax.grad`.
-        others: The same program for other targets, whose costs are shown next to its own.
+        gradient: A second program to show next to the first, for example its `jax.grad`.
+        others: The same program compiled for other targets; their costs are shown next to the program's own cost.
         run: A measured run, which adds measured seconds per client and a timeline per device.
         monitor: A source of device samples, such as `workbench.measurement.watch_devices()`.
         rounds: A run of many rounds, such as `workbench.measurement.Run`: its curves, and its clients round by round.
@@ -115,8 +115,9 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
         tap: Evaluates the program and returns the values of a client; clients can then be opened.
         view: The tab to open first.
         compile_for: Compiles the program for a target selected in the cost view.
-        what_if: Tries other shardings of the program's arguments, such as a `workbench.inspection.what_if.WhatIf`.
-        play: Evaluates the program and returns the values of every stage; the round can then be played.
+        what_if: An object that tries other shardings of the program's arguments, such as
+            `workbench.inspection.what_if.WhatIf`.
+        play: Evaluates the program and returns the values of every stage, so that the round can be played.
         advise: Finds advice about the program on request.
         dock: "right" shows the explorer next to the notebook, if JupyterLab has the package's extension.
         search: Searches shardings of the program's arguments on request.
@@ -238,7 +239,7 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
             self.observe(self._turned, "settings")
 
     def refresh(self) -> None:
-        """Sends the state of the run, if a page shows it and one of its tabs is open."""
+        """Sends the run's state if a page shows it and one of its tabs is open."""
         if self.followed is not None and self.is_open and self.settings.get("view") in ("run", "clients"):
             self.update_live(**self._rounds_state())
 
@@ -265,7 +266,7 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
         return monitor.subscribe(arrived)
 
     def play_round(self, report: Callable[[str], None]) -> dict[str, Any]:
-        """The stages of one evaluation with their values, for the player."""
+        """The stages of one evaluation and their values, for the player."""
         if self._play is None:
             message = (
                 "`play_round` was called on an explorer without its program, for example of a saved record. Open it "
@@ -280,7 +281,7 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
         return render.svg(self.record)
 
     def static_html(self) -> str:
-        """The record's card with its largest functions and lines; with clients, the stages come first."""
+        """The record's card and its largest functions and lines; if there are clients, the stages come first."""
         picture = super().static_html() if self.record.plan.placements else ""
         return picture + display_record(self.record)["text/html"]
 
@@ -298,7 +299,7 @@ def _parts(
     *,
     can_compile: bool,
 ) -> tuple[dict[str, Any], Arrays]:
-    """The states of all views for which the record has data."""
+    """The states of all views for which the record contains data."""
     parts: dict[str, Any] = {}
     arrays: Arrays = {}
 
@@ -333,7 +334,7 @@ def _parts(
 
 
 def _leaf_names(record: ProgramRecord) -> dict[str, str]:
-    """Names of the arguments' arrays in the sharding view, by their paths."""
+    """Maps the paths of the arguments' arrays to their names in the sharding view."""
     leaves = record.inputs.leaves if record.inputs is not None else ()
     names = [value.name for value in record.plan.inputs]
     return dict(zip([leaf.path for leaf in leaves], names, strict=True)) if len(names) == len(leaves) else {}

@@ -30,7 +30,7 @@ _PAGE = """<!doctype html>
 
 
 class SavedView(NamedTuple):
-    """A view outside of its kernel."""
+    """A view outside its kernel."""
 
     script: object  # the code that draws the view
     name: str  # of the bundle's views
@@ -46,10 +46,10 @@ def page(views: Sequence[SavedView], *, title: str, author: str | None) -> str:
     Args:
         views: The views.
         title: The page's title.
-        author: Author of the page; by default the system's user name, "" for none.
+        author: The page's author; by default the system's user name, "" for none.
 
     Returns:
-        The page, with its date and the source code of the views' programs.
+        The page, including its date and the source code of the programs in the views.
     """
     by = _user() if author is None else author
     state = [{"esm": view.script, "state": view.state} for view in views]
@@ -76,7 +76,7 @@ def _user() -> str:
 
 
 def _code_of(views: Sequence[SavedView]) -> str:
-    """The user's code, folded; each cell and file once."""
+    """The user's code, collapsed; each cell and file once."""
     found: dict[str, str] = {}
     for view in views:
         found.update({shorten_paths(title): text for title, text in view.code.items()})
@@ -87,12 +87,12 @@ def _code_of(views: Sequence[SavedView]) -> str:
 
 
 def plain_state(state: Mapping[str, object]) -> dict[str, Any]:
-    """State of a view for a page, as JSON: bytes in base64, file names without folders of this machine."""
+    """A view's state as JSON, for a page: bytes as base64, file names without this machine's folders."""
     return shorten_paths(_plain(state))
 
 
 def pack(value: object) -> str:
-    """JSON as gzip in base64, which is a third of the size and cannot end a script element early."""
+    """JSON as gzip in base64, which is a third of the size and cannot close a script element early."""
     text = json.dumps(value).encode()
     return base64.b64encode(gzip.compress(text, 6 if len(text) < 2**21 else 2, mtime=0)).decode()
 

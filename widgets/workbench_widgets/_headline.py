@@ -1,4 +1,4 @@
-"""Headline of a program: its largest communication with the source line, memory, fit, time."""
+"""Headline of a program: its largest communication and the source line of it, memory, fit, time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from workbench_widgets.states import FigureSelection, HeadlineFigure, Look
 
 @dataclass(frozen=True, slots=True)
 class CollectiveGroup:
-    """Collectives of one kind over the same mesh axes, from the same lines and calls, counted as one."""
+    """Collectives of one kind over the same mesh axes, from the same lines and calls, counted together."""
 
     kind: str
     axes: tuple[str, ...]
@@ -25,7 +25,7 @@ class CollectiveGroup:
 
     @property
     def lines(self) -> tuple[SourceLine, ...]:
-        """The line of the outermost call that distinguishes this group, then the lines of the collectives."""
+        """The line of the outermost call that distinguishes this group, followed by the lines of the collectives."""
         return tuple(dict.fromkeys((*(call.source for call in self.calls[:1]), *self.sources)))
 
     @property
@@ -42,18 +42,18 @@ class CollectiveGroup:
 
     @property
     def sent_bytes(self) -> float:
-        """Bytes that one device sends, over all executions."""
+        """Bytes that one device sends, summed over all executions."""
         return sum(sent_by(each) for each in self.members)
 
     @property
     def executions(self) -> float | None:
-        """Executions in one call; None inside a loop of unknown length."""
+        """Executions per call; None inside a loop of unknown length."""
         known = [each.executions for each in self.members]
         return None if None in known else float(sum(each or 0 for each in known))
 
     @property
     def places(self) -> str:
-        """The first line, or the call that leads to a shared line, and the number of other lines."""
+        """The first line, or the call that leads to a shared line, and how many more lines there are."""
         if not self.sources:
             return "line not known"
         first = source_text(self.sources[0].file, self.sources[0].line)
@@ -63,7 +63,7 @@ class CollectiveGroup:
 
 
 def sent_by(each: CollectiveRecord) -> float:
-    """Bytes that one device sends for a collective in one call."""
+    """Bytes that one device sends for a collective in one call of the program."""
     return (each.payload_bytes if each.wire_bytes is None else each.wire_bytes) * (each.executions or 1)
 
 
@@ -165,7 +165,7 @@ def _work(record: ProgramRecord) -> list[HeadlineFigure]:
 
 
 def work_per_device(record: ProgramRecord) -> str:
-    """FLOPs of one device in one call; a lower bound with a loop of unknown length."""
+    """FLOPs of one device in one call; a lower bound if a loop's length is unknown."""
     module, tree = record.module, record.call_tree
     if module is None:
         return ""

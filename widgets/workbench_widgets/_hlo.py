@@ -27,7 +27,7 @@ class HloView(WorkbenchWidget):
     """A compiled module, live: a list or a graph, searched, filtered, folded, linked to source and StableHLO.
 
     Args:
-        record: The program; it needs a compiled module or StableHLO text to have something to show.
+        record: The program; the view is empty without a compiled module or StableHLO text.
     """
 
     view_name = "hlo"
@@ -38,11 +38,11 @@ class HloView(WorkbenchWidget):
         super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=data["sentence"], **values)
 
     def static_svg(self) -> Markup | None:
-        """Collectives by sent bytes, work of every stage, memory over the schedule."""
+        """Collectives by bytes sent, the work of every stage, and memory over the schedule."""
         return None if self.record.module is None else render.svg(self.record.module)
 
     def text(self) -> str:
-        """The module in one line, its collectives below."""
+        """The module in one line, with its collectives below."""
         module = self.record.module
         lines = [self.label + "."]
         for each in module.collectives if module is not None else ():
@@ -123,7 +123,7 @@ def _participants(each: CollectiveRecord) -> str:
 
 
 def _collective(each: CollectiveRecord, *, staged: bool) -> dict[str, Any]:
-    """Facts of a collective."""
+    """Facts about a collective."""
     rows = [
         ["mesh axis", axes_text(each.axes)],
         ["devices", _participants(each)],
@@ -177,7 +177,7 @@ def _key(source: SourceLine | None) -> tuple[str, int] | None:
 def _code(sources: Iterable[tuple[str, int]]) -> list[list[Any]]:
     """The user's files with compiled lines: names and, if readable, all lines.
 
-    For long files and libraries, only lines around compiled lines are included.
+    Long files and libraries are reduced to the lines around compiled lines.
     """
     wanted: dict[str, set[int]] = {}
     for file, line in sources:
@@ -196,7 +196,7 @@ def _file(file: str, used: set[int]) -> list[Any] | None:
 
 
 def _listing(module: ModuleRecord | None) -> str:
-    """The compiled module as text, without source places and metadata that the view shows elsewhere."""
+    """The compiled module as text, without the source places and metadata that the view shows elsewhere."""
     if module is None:
         return ""
     shown, tables = [], False
@@ -211,7 +211,7 @@ def _listing(module: ModuleRecord | None) -> str:
 def _graph(
     found: Sequence[InstructionRecord], collectives: dict[str, int], record: ProgramRecord
 ) -> tuple[dict[str, Any] | None, Arrays]:
-    """The groups of the graph by call tree and by stages and scopes, and the edges between instructions."""
+    """The groups of the graph (by call tree, and by stages and scopes), and the edges between instructions."""
     if not found:
         return None, {}
     trees: dict[str, GroupTree] = {}

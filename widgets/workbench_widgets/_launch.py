@@ -1,4 +1,4 @@
-"""The launch view: a program of nodes before launch, and live states of its nodes afterwards."""
+"""The launch view: a program of nodes before launch, and the live states of the nodes afterwards."""
 
 import threading
 import time
@@ -25,12 +25,12 @@ class LaunchedLike(Protocol):
 
     @property
     def record(self) -> LaunchedRecord:
-        """The graph and the present state of each node."""
+        """The graph and the current state of each node."""
         ...
 
     @property
     def alive(self) -> bool:
-        """True if any part of the program still runs."""
+        """True while any part of the program is running."""
         ...
 
     def logs(self, node: str) -> Sequence[str]:
@@ -43,9 +43,9 @@ class LaunchedLike(Protocol):
 
 
 class LaunchView(WorkbenchWidget):
-    """A program of nodes: its graph before launch, and live after it, with logs and a button that stops it.
+    """A program of nodes: its graph before launch; afterwards the live graph with logs and a stop button.
 
-    The view polls twice a second in a separate thread while a page shows it, also while a cell waits for the program.
+    While a page shows it, the view polls twice a second in a separate thread, even while a cell waits for the program.
     Select a node to see its history and its log.
 
     Args:
@@ -77,7 +77,7 @@ class LaunchView(WorkbenchWidget):
             self.update_live(**self._state(self._record))
 
     def stop(self) -> str:
-        """Stops the program, without waiting for its end."""
+        """Stops the program without waiting for it to exit."""
         if self.launched is None:
             message = f"program {self.graph.name!r} is shown as a record: nothing can be stopped here"
             raise ValueError(message)
@@ -85,7 +85,7 @@ class LaunchView(WorkbenchWidget):
         return "stopping"
 
     def log(self, node: str) -> list[str]:
-        """All kept lines of a node's log."""
+        """All stored lines of a node's log."""
         if self.launched is None:
             return [line for state in self._states() if state.label == node for line in state.log_tail]
         return list(self.launched.logs(node))

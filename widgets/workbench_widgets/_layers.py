@@ -1,4 +1,4 @@
-"""Equal layers of a model as one row of the operations view: `12 × blocks_0…11`."""
+"""Identical layers of a model, shown as one row of the operations view: `12 × blocks_0…11`."""
 
 import re
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ _NUMBER = re.compile(r"\d+(?!.*\d)")  # the last number of a name
 
 @dataclass(frozen=True, slots=True)
 class Layers:
-    """Siblings whose names differ only in a number; positions are rows of the view."""
+    """Siblings whose names differ only in a number; positions are row numbers in the view."""
 
     parent: int
     members: tuple[int, ...]
@@ -20,7 +20,7 @@ class Layers:
 
 
 def fold_layers(nodes: Sequence[CallNodeRecord], parents: Sequence[int]) -> list[Layers]:
-    """Finds modules with names equal except for a number, and with the same functions and modules.
+    """Finds modules that contain the same functions and modules and whose names differ only in a number.
 
     Args:
         nodes: The rows of the view.
@@ -56,7 +56,7 @@ def _number(name: str) -> int:
 
 
 def _name(names: Sequence[str]) -> str:
-    """`6 × blocks_0…5`, or `5 × blocks_0, 2…5` if one layer between has another kind."""
+    """`6 × blocks_0…5`, or `5 × blocks_0, 2…5` if a layer in between is of another kind."""
     numbers = [_number(name) for name in names]
     runs: list[list[int]] = []
     for number in numbers:

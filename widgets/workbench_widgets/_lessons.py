@@ -1,4 +1,4 @@
-"""Location of the course's notebooks, relative to the open notebook."""
+"""Path to the course's notebooks, relative to the open notebook."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ _FOLDERS = ("", "notebooks/", "../notebooks/")
 
 
 def find_lessons() -> dict[str, list[str]]:
-    """The teaching notebook of each glossary term, with its relative path if the notebook is found.
+    """Teaching notebook for each glossary term, with its relative path if the notebook is found.
 
     Example:
         >>> find_lessons()["shard"][0]

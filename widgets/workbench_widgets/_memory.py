@@ -1,4 +1,4 @@
-"""The memory view: bytes alive over the schedule, what is alive at the peak, and whether it fits."""
+"""The memory view: live bytes over the schedule, the buffers at the peak, and whether they fit."""
 
 from workbench import render
 from workbench.records.compiled import MemoryRecord, ProgramRecord
@@ -13,10 +13,10 @@ SAME = 0.005  # peaks closer than this share count as equal
 
 
 class MemoryView(WorkbenchWidget):
-    """Memory of one device, live: bytes alive over the schedule, and the buffers at the peak.
+    """Memory of one device, live: bytes in use over the schedule, and the buffers at the peak.
 
     Args:
-        record: The program; it needs a compiled module to have something to show.
+        record: The program; the view is empty without a compiled module.
     """
 
     view_name = "memory"
@@ -28,11 +28,11 @@ class MemoryView(WorkbenchWidget):
         super().__init__(data={**data, "glossary": GLOSSARY}, arrays=arrays, label=label, **values)
 
     def static_svg(self) -> Markup | None:
-        """Bytes alive over the schedule."""
+        """Bytes in use over the schedule."""
         return None if self.record.module is None else render.svg(self.record.module.memory)
 
     def text(self) -> str:
-        """Peak, parts and the largest buffers."""
+        """The peak, its parts and the largest buffers."""
         return self.label if self.record.module is None else render.text(self.record.module.memory)
 
 
@@ -75,13 +75,13 @@ def _facts(memory: MemoryRecord) -> list[list[str]]:
 
 
 def _notes(memory: MemoryRecord) -> list[str]:
-    """The record's notes; if the curve's peak and the compiler's differ, with one sentence about both."""
+    """The record's notes, plus a sentence if the curve's peak differs from the compiler's."""
     peaks = _two_peaks(memory)
     return [*peaks, *(note for note in memory.notes if not peaks or not note.startswith("the timeline reaches"))]
 
 
 def _two_peaks(memory: MemoryRecord) -> list[str]:
-    """Returns the reason that the curve's peak differs from the compiler's, if it does."""
+    """Returns the reason why the curve's peak differs from the compiler's, if it does."""
     alive = max((size for _, size in memory.timeline), default=0)
     if not alive or not memory.peak_bytes or abs(alive / memory.peak_bytes - 1) < SAME:
         return []

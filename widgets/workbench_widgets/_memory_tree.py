@@ -15,15 +15,15 @@ _SILENT = frozenset("while body cond closed_call checkpoint rematted_computation
 
 
 def buffer_tree(buffers: Sequence[BufferRecord], parameters: AbstractSet[str]) -> list[MemoryRow]:
-    """The rows of the tree, where a row precedes its children.
+    """The rows of the tree; a row precedes its children.
 
     Args:
         buffers: The buffers alive at the peak.
-        parameters: The names of the instructions that are arguments of the program.
+        parameters: The names of the instructions that are the program's arguments.
 
     Returns:
-        Rows with the number of their parent row (-1: none), the bytes of all contents, and for a buffer its shape, its
-        line and its group (its two outermost levels).
+        Rows with the number of their parent row (-1: none) and the bytes of all contents. A buffer's row also has its
+        shape, its line and its group (the two outermost levels).
     """
     rows: list[MemoryRow] = []
     place: dict[tuple[str, ...], int] = {}
@@ -57,7 +57,7 @@ def buffer_tree(buffers: Sequence[BufferRecord], parameters: AbstractSet[str]) -
 
 
 def _row(name: str, parent: int) -> MemoryRow:
-    """An empty level of the tree."""
+    """An empty tree level."""
     return {
         "name": name, "parent": parent, "count": 0, "bytes": 0, "padding": 0,
         "shape": "", "key": "", "place": "", "op_name": "", "group": "",
@@ -78,7 +78,7 @@ def _path(buffer: BufferRecord, argument: bool) -> tuple[str, ...]:
 
 
 def _scope(part: str) -> str:
-    """A part of a name scope as its author wrote it; "" for parts added by transformations."""
+    """Part of a name scope as its author wrote it; "" for a part that a transformation added."""
     while wrapped := _WRAPPED.match(part):
         part = wrapped[1]
     silent = part in _SILENT or part.startswith(("jit(", "branch_", "wb:", "while["))
@@ -86,7 +86,7 @@ def _scope(part: str) -> str:
 
 
 def _joined(rows: list[MemoryRow]) -> list[MemoryRow]:
-    """The same tree, with levels that contain only one level joined with that level."""
+    """The same tree, in which a level that contains only one other level is merged with it."""
     inside: dict[int, list[int]] = {}
     for at, row in enumerate(rows):
         inside.setdefault(row["parent"], []).append(at)

@@ -1,4 +1,4 @@
-"""The mesh view: devices with their places and clients."""
+"""The mesh view: devices, their places and their clients."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,13 +20,13 @@ MOST_CORNERS = 1_000_000  # maximum number of shard indices
 
 
 class MeshView(WorkbenchWidget):
-    """A mesh of up to thousands of devices, live: by mesh axis, torus or host, with device contents.
+    """A mesh of up to thousands of devices, live: by mesh axis, torus or host, with each device's contents.
 
     Args:
         record: The mesh.
-        cost: A prediction, whose clients give the work of each device.
-        sharding: Arrays on the mesh.
-        names: Names of these arrays; by default their paths in the tree.
+        cost: A prediction; its clients determine the work of each device.
+        sharding: The arrays on the mesh.
+        names: Names for these arrays; by default their paths in the tree.
         collectives: Collectives between devices, drawn on their links.
     """
 
@@ -63,7 +63,7 @@ def mesh_state(
     names: Sequence[str] = (),
     collectives: Sequence[CollectiveRecord] = (),
 ) -> tuple[dict[str, Any], Arrays]:
-    """State of the mesh view: the place, name, figures and contents of every device."""
+    """State of the mesh view: place, name, figures and contents of every device."""
     devices = record.devices
     held = _held(record)
     choices: list[dict[str, str]] = []
@@ -142,7 +142,7 @@ def _collectives(record: MeshRecord, found: Sequence[CollectiveRecord]) -> list[
 
 
 def _names(devices: Sequence[DeviceRecord]) -> dict[str, Any]:
-    """Names of the devices: one word before all ids, or a word per device."""
+    """Names of the devices: one word that precedes all ids, or a word per device."""
     words = [device.platform or "device" for device in devices]
     if len(set(words)) == 1:
         return {"all": words[0]}
@@ -152,7 +152,7 @@ def _names(devices: Sequence[DeviceRecord]) -> dict[str, Any]:
 def _leaves(
     record: MeshRecord, sharding: ShardingRecord | None, names: Sequence[str]
 ) -> tuple[list[dict[str, Any]], Arrays]:
-    """The arrays on the mesh, and the start of each array's shard on every device (-1: no shard)."""
+    """The arrays on the mesh, and where each array's shard starts on every device (-1: no shard)."""
     if sharding is None:
         return [], {}
     place = {device.id: number for number, device in enumerate(record.devices)}

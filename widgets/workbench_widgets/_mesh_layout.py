@@ -1,4 +1,4 @@
-"""Layouts of the mesh view: devices by their place in the mesh, on the torus, or by host."""
+"""Layouts for the mesh view: devices by their place in the mesh, on the torus, or by host."""
 
 import math
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ LONG = 24  # rows; more are folded into bands side by side
 
 @dataclass(frozen=True)
 class Arrangement:
-    """A cell (column, row) for every device, in the order of the mesh; panels are titled groups of cells."""
+    """A cell (column, row) for every device, in mesh order; panels are titled groups of cells."""
 
     key: str
     label: str
@@ -55,7 +55,7 @@ def _hosts(devices: Sequence[DeviceRecord]) -> tuple[list[tuple[str, int]], list
 
 
 def _arrange(key: str, label: str, axes: Sequence[tuple[str, int]], order: Sequence[int]) -> Arrangement:
-    """The last two long axes span a panel, other axes make panels; long panels are folded into bands."""
+    """The last two long axes span a panel, other axes become panels; long panels are folded into bands."""
     sizes = [size for _, size in axes] or [1]
     names = [name for name, _ in axes] or [""]
     long = [axis for axis, size in enumerate(sizes) if size > 1]

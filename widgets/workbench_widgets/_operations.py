@@ -1,4 +1,4 @@
-"""The operations view: every figure of a program on the user's functions, modules and lines, as a tree."""
+"""The operations view: a tree of the user's functions, modules and lines with all figures of a program."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -27,8 +27,8 @@ def operations_state(
 
     Args:
         tree: The figures of the program.
-        files: Files of its instructions: the tree names a cell by number, but other views select it by file.
-        measured: Show only measured seconds of a whole profile, for all devices and for each device.
+        files: Files that contain its instructions: the tree names a cell by number, but other views select it by file.
+        measured: Show only the measured seconds of a whole profile, for all devices together and for each device.
     """
     cells = _cells(files)
     kept, parents, places = _shown(tree)
@@ -74,7 +74,7 @@ _NOWHERE = CallNodeRecord(id=0, parent=None, kind="scope", name="")
 
 
 def _joined(at: int, name: str, members: Sequence[CallNodeRecord]) -> CallNodeRecord:
-    """A node for equal layers, with their summed figures."""
+    """One node for identical layers, with their figures summed."""
     root = CallNodeRecord(id=0, parent=None, kind="root", name=name)
     below = (each.replace(id=i, parent=0, own=each.total) for i, each in enumerate(members, start=1))
     tree = CallTreeRecord(made_from="compiled", nodes=(root, *below))
@@ -91,14 +91,14 @@ def _joined(at: int, name: str, members: Sequence[CallNodeRecord]) -> CallNodeRe
 
 
 def _notes(tree: CallTreeRecord, keys: set[str]) -> list[str]:
-    """The tree's notes on what is shown."""
+    """The tree's notes about what is shown."""
     return [note for note in tree.notes if "peak" in keys or not note.startswith("peak bytes")]
 
 
 def with_measured(tree: CallTreeRecord, measured: CallTreeRecord | None) -> CallTreeRecord:
-    """The tree with the seconds that a run measured on the same functions, lines and operations.
+    """The tree, with the seconds that a run measured for the same functions, lines and operations.
 
-    Seconds of nodes that the tree lacks are counted at the nearest node that both trees have.
+    Seconds measured for nodes that the tree lacks are added to the nearest node present in both trees.
     """
     if measured is None or not measured.root.total.measured_seconds:
         return tree
@@ -118,7 +118,7 @@ def with_measured(tree: CallTreeRecord, measured: CallTreeRecord | None) -> Call
 
 
 def _places(tree: CallTreeRecord) -> dict[int, tuple[object, ...]]:
-    """Path of every node: names of the node and its ancestors, and its number among equal names."""
+    """Path of every node: its ancestors' names and its own, and its number among identical names."""
     places: dict[int, tuple[object, ...]] = {}
     seen: dict[tuple[object, ...], int] = {}
     for node in tree.nodes:
@@ -150,7 +150,7 @@ def visible_nodes(tree: CallTreeRecord, files: Iterable[str] = ()) -> tuple[list
 
 
 def _shown(tree: CallTreeRecord) -> tuple[list[CallNodeRecord], list[int], list[CallNodeRecord]]:
-    """The nodes with a row, each node's parent row (-1: none), and the node that gives its line."""
+    """The nodes that have a row, each node's parent row (-1: none), and the node that supplies its line."""
     calls = _plain_calls(tree)
     kept = _kept(tree, calls)
     called_at = {function: tree.nodes[call] for call, function in calls.items()}
@@ -174,7 +174,7 @@ def _kept(tree: CallTreeRecord, calls: Mapping[int, int]) -> list[CallNodeRecord
 
 
 def _plain_calls(tree: CallTreeRecord) -> dict[int, int]:
-    """Lines that only call one function: one row shows both, at the line of the call."""
+    """Lines that only call one function; one row shows both, at the line of the call."""
     below: dict[int, list[CallNodeRecord]] = {}
     for node in tree.nodes:
         if node.parent is not None:
@@ -230,7 +230,7 @@ TIPS = {
 
 
 def _columns(nodes: list[CallNodeRecord]) -> tuple[list[FigureColumn], Arrays]:
-    """Every figure that is not zero everywhere, with (`total`) and without (`own`) a node's descendants."""
+    """Every figure that is nonzero somewhere, with (`total`) and without (`own`) a node's descendants."""
     columns: list[FigureColumn] = []
     arrays: Arrays = {}
     for key, title, unit, value in figures_of(node.total for node in nodes):
@@ -296,7 +296,7 @@ def _place(node: CallNodeRecord) -> str:
 
 
 def _code(nodes: list[CallNodeRecord], cells: Mapping[str, str]) -> dict[str, list[tuple[int, str, bool]]]:
-    """The lines around every place of the tree, by its key."""
+    """The source lines around every place in the tree, by the place's key."""
     places = {_key(node, cells): (node.file, node.line) for node in nodes if node.file and node.line}
     found = {}
     for key, (file, line) in list(places.items())[:MOST_SOURCES]:

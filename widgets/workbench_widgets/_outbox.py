@@ -1,4 +1,4 @@
-"""Sends at most twenty updates a second, the newest of each kind, and always the last."""
+"""Sends at most twenty updates a second: the newest of each kind, and always the last."""
 
 import threading
 import time
@@ -9,16 +9,15 @@ MOST_PER_SECOND = 20.0
 
 
 class Outbox:
-    """Collects named values and passes the newest of each to `send`, from any thread.
+    """Collects named values and passes the newest of each to `send`; callable from any thread.
 
-    Notebook servers silently drop messages above a rate, which could lose the last state. Here values that arrive too
-    fast replace each other, and the newest are sent when the interval ends.
+    Notebook servers silently drop messages above a rate, which could lose the last state. Here, a value that arrives
+    too soon replaces the pending value, which is sent when the interval ends.
 
     Args:
-        send: Gets all pending values at once; called by one thread at a time.
-        interval_seconds: Minimum time between two calls of `send`.
-        is_open: Returns whether a page shows the view. Otherwise nothing is sent, and the newest values wait for
-            `flush`.
+        send: Receives all pending values at once; called by one thread at a time.
+        interval_seconds: Minimum time between two calls to `send`.
+        is_open: Returns whether a page shows the view. If not, nothing is sent, and the newest values wait for `flush`.
     """
 
     def __init__(
@@ -37,7 +36,7 @@ class Outbox:
         self._sending = threading.Lock()
 
     def put(self, **values: object) -> None:
-        """Adds the newest values, which are sent now or when the interval has passed."""
+        """Adds new values, which are sent now or when the interval has passed."""
         with self._lock:
             self._pending.update(values)
             wait = self._next - time.monotonic()

@@ -16,12 +16,12 @@ LOOK_SECONDS = 1.0
 
 
 class RunsView(WorkbenchWidget):
-    """Several runs, or all trials of a sweep, compared; live while runs continue.
+    """Compares several runs, or all trials of a sweep; live while runs continue.
 
     Args:
         record: The runs.
         again: Reads the runs again; called once a second while runs continue and a page shows the view.
-        code: Titles and texts for exported pages: code and provenance of the runs.
+        code: Titles and texts for exported pages: the runs' code and provenance.
     """
 
     view_name = "overlay"
@@ -42,7 +42,7 @@ class RunsView(WorkbenchWidget):
             threading.Thread(target=_follow, args=(weakref.ref(self),), name="workbench-runs-view", daemon=True).start()
 
     def refresh(self) -> None:
-        """Reads the runs again, and sends their state."""
+        """Reads the runs again and sends their state."""
         if self._again is None:
             return
         self.record = self._again()
@@ -50,7 +50,7 @@ class RunsView(WorkbenchWidget):
         self.update_live(results=state["results"], pairs=state["pairs"], running=self.record.running)
 
     def static_svg(self) -> Markup | None:
-        """The curves of the first metric."""
+        """The curves for the first metric."""
         return render.svg(self.record)
 
     def text(self) -> str:

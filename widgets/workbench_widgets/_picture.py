@@ -10,12 +10,12 @@ _NARROW = 560
 
 
 def for_both_widths(record: RunRecord | TimelineRecord) -> list[str]:
-    """A picture for wide and one for narrow pages, where the wide picture would become unreadable."""
+    """Two pictures: one for wide pages, and one for narrow pages, where the wide picture would be unreadable."""
     return [str(render.svg(record)), str(render.svg(record, width=_NARROW))]
 
 
 class PictureView(WorkbenchWidget):
-    """A measured run or a simulated round as a timeline, in the colours of the page.
+    """A measured run or a simulated round, drawn as a timeline in the page's colours.
 
     Args:
         record: The run or the round.
@@ -34,5 +34,5 @@ class PictureView(WorkbenchWidget):
         return self._picture
 
     def text(self) -> str:
-        """The timeline in words."""
+        """The timeline as text."""
         return render.text(self.record)

@@ -1,4 +1,4 @@
-"""The player: a round of a program with its real values, and its collectives step by step."""
+"""The player: a round of a program with its actual values, and its collectives step by step."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -18,9 +18,9 @@ class PlayerView(WorkbenchWidget):
     """A round, step by step: broadcasts, client steps and results.
 
     Args:
-        play: From `workbench.engines.play`; None to play only the collectives of a program.
+        play: A round from `workbench.engines.play`; None to play only a program's collectives.
         program: The compiled program, whose collectives can be played on its mesh.
-        first: The kind of collective that opens, such as "all-gather"; by default the largest collective opens.
+        first: The kind of collective to open first, such as "all-gather"; by default, the largest one.
     """
 
     view_name = "player"
@@ -38,7 +38,7 @@ class PlayerView(WorkbenchWidget):
         return self.to_html()
 
     def text(self) -> str:
-        """The stages in words."""
+        """The stages as text."""
         stages = () if self.play is None else self.play.stages
         return "\n".join([self.label, *(f"  {stage.path} {stage.kind}: {_words(stage)}" for stage in stages)])
 
@@ -49,7 +49,7 @@ def _words(stage: PlayedStageRecord) -> str:
 
 
 def player_state(play: PlayRecord | None, program: ProgramRecord | None = None, *, first: str = "") -> dict[str, Any]:
-    """State of the player: stages with values, courses of clients, and collectives with their devices."""
+    """State of the player: stages with values, the clients' paths, and collectives with their devices."""
     collectives = [] if program is None else _collectives(program, first)
     named = play.name if play is not None else program.name if program is not None else "nothing"
     return {

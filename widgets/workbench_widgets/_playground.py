@@ -38,7 +38,7 @@ _FIELDS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
 
 
 class Experiments(Protocol):
-    """Interface of the playground's experiments (`workbench.experiments`); views import no JAX."""
+    """Interface of the playground's experiments (`workbench.experiments`); views do not import JAX."""
 
     ALGORITHMS: Sequence[str]
     COMPRESSIONS: Sequence[str]
@@ -56,7 +56,7 @@ class Playground(RunController):
         settings: Initial settings.
 
     Attributes:
-        experiment: The experiment that was started last.
+        experiment: The most recently started experiment.
     """
 
     view_name = "playground"
@@ -92,7 +92,7 @@ class Playground(RunController):
         """Starts an experiment in the background.
 
         Args:
-            **chosen: Settings; omitted settings have their defaults.
+            **chosen: Settings; omitted settings keep their defaults.
 
         Raises:
             RuntimeError: if an experiment is running.
@@ -115,7 +115,7 @@ class Playground(RunController):
         experiment.run.start(background=True)
 
     def code(self, **chosen: object) -> str:
-        """The notebook cell with the code of these settings."""
+        """The notebook cell that contains the code for these settings."""
         return self._experiments.write_code(self._settings(chosen))
 
     def holdings(self, clients: int, alpha: float, seed: int) -> list[list[int]]:
@@ -124,7 +124,7 @@ class Playground(RunController):
         return [list(map(int, row)) for row in self._experiments.count_labels(chosen)]
 
     def drift(self, round: int) -> dict[str, Any]:
-        """The paths of the clients in a round of the last started experiment."""
+        """The clients' paths in one round of the most recently started experiment."""
         if self.experiment is None:
             message = "`drift` was called before an experiment ran. It needs the state of a round: press Run first."
             raise RuntimeError(message)
@@ -146,7 +146,7 @@ class Playground(RunController):
         self.refresh()
 
     def refresh(self) -> None:
-        """Sends the state of the experiment, if a page shows it."""
+        """Sends the experiment's state if a page shows it."""
         if self.is_open and self.experiment is not None:
             run = {f"run/{name}": value for name, value in self._digest.state(self.experiment.run).items()}
             rounds = list(self.experiment.drift_rounds)
@@ -159,7 +159,7 @@ class Playground(RunController):
         return None if self.experiment is None else render_rounds_svg(self.experiment.run.history)
 
     def text(self) -> str:
-        """Text of the settings and the results."""
+        """The settings and the results as text."""
         if self.experiment is None:
             return f"{self.label}: nothing has run."
         run = self.experiment.run
@@ -203,7 +203,7 @@ class Playground(RunController):
         return reported
 
     def close(self) -> None:
-        """Closes the view, and stops its experiment."""
+        """Closes the view and stops its experiment."""
         experiment = getattr(self, "experiment", None)  # ipywidgets also closes widgets that failed to start
         if experiment is not None:
             experiment.run.stop()

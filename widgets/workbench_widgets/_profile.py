@@ -63,7 +63,7 @@ class ProfileView(WorkbenchWidget):
         super().__init__(data=data, arrays=arrays, label=_label(profile), settings=settings, **values)
 
     def static_svg(self) -> Markup | None:
-        """The measured operations in a roofline of their chip; None if the chip is unknown."""
+        """The measured operations in a roofline for their chip; None if the chip is unknown."""
         points = [
             MeasuredPoint(each.name, each.intensity, each.flops_per_second, each.dtype)
             for each in self.profile.operations
@@ -74,7 +74,7 @@ class ProfileView(WorkbenchWidget):
         return render_measured_roofline_svg(self.profile.chip, points[:MOST_POINTS])
 
     def text(self) -> str:
-        """The profile in words."""
+        """The profile as text."""
         return render.text(self.profile)
 
 
@@ -103,7 +103,7 @@ def profile_state(profile: ProfileRecord) -> tuple[dict[str, Any], Arrays]:
 
 
 def join_trees(profile: ProfileRecord) -> CallTreeRecord | None:
-    """The call trees of all programs below one root; None if the profile has none."""
+    """The call trees of all programs under one root; None if the profile has none."""
     trees = [
         (program.name, profile.trees[program.name]) for program in profile.programs if program.name in profile.trees
     ]
@@ -136,7 +136,7 @@ def _label(profile: ProfileRecord) -> str:
 
 
 def _headline(profile: ProfileRecord) -> list[HeadlineFigure]:
-    """The slowest operation, the devices, and the share of the profile that is joined."""
+    """The slowest operation, the devices, and the share of the profile that is matched to source lines."""
 
     def figure(text: str, help_: str, view: str, look: Look = "plain", instruction: str = "") -> HeadlineFigure:
         selected: FigureSelection | None = {"instruction": instruction} if instruction else None
@@ -183,7 +183,7 @@ def _headline(profile: ProfileRecord) -> list[HeadlineFigure]:
 
 
 def _operations(profile: ProfileRecord) -> tuple[dict[str, Any], Arrays]:
-    """Operations as columns: unknown figures are NaN."""
+    """Operations as columns; unknown figures are NaN."""
     found = profile.operations[:MOST_OPERATIONS]
 
     def column(values: list[float | None]) -> bytes:
@@ -258,7 +258,7 @@ def _split(profile: ProfileRecord) -> dict[str, Any]:
 
 
 def _parts_of(device: ProfiledDeviceRecord) -> list[float]:
-    """Seconds of `PARTS`; waiting is subtracted from collectives, which include it."""
+    """Seconds per entry of `PARTS`; waiting is subtracted from collectives, which include it."""
     collective = max(0.0, device.collective_seconds - device.wait_seconds)
     idle = max(
         0.0, device.span_seconds - device.busy_seconds - max(0.0, device.wait_seconds - device.collective_seconds)

@@ -19,7 +19,7 @@ class ProgramView(WorkbenchWidget):
 
     Args:
         record: The program.
-        gradient: A second program to show next to it, for example its `jax.grad`.
+        gradient: A second program to show next to the first, for example its `jax.grad`.
     """
 
     view_name = "program"
@@ -62,7 +62,7 @@ def program_state(
 
 
 def overview(record: ProgramRecord) -> Mapping[str, Any]:
-    """The panel without a selection: the whole program."""
+    """The panel shown without a selection: the whole program."""
     stages = list(record.plan.walk())
     rows = [("target", record.target)]
     rows += [("stages", str(len(stages)))] if record.plan.placements else []

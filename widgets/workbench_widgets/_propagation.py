@@ -1,4 +1,4 @@
-"""The propagation view: why each value is sharded, step by step, by Shardy's decisions."""
+"""The propagation view: why each value is sharded, step by step, according to Shardy's decisions."""
 
 from typing import Any, ClassVar
 
@@ -10,10 +10,10 @@ from workbench_widgets._base import WorkbenchWidget
 
 
 class PropagationView(WorkbenchWidget):
-    """Propagation of shardings from inputs to all values: play, step, or show the cause of a value.
+    """Propagation of shardings from the inputs to all values: play it, step through it, or show what caused a value.
 
     Args:
-        record: From `propagate_shardings`, or the `propagation` of a program's record.
+        record: The result of `propagate_shardings`, or the `propagation` attribute of a program's record.
     """
 
     view_name = "propagation"
@@ -26,20 +26,20 @@ class PropagationView(WorkbenchWidget):
         super().__init__(data=data, label=render.describe(self._playback), **values)
 
     def page(self, first: int) -> str:
-        """The picture of the values from number `first` on."""
+        """The picture of the values, starting with number `first`."""
         return propagation_page(self._playback, first)
 
     def static_svg(self) -> Markup:
-        """All arrows and tags of the first values."""
+        """All arrows and tags for the first values."""
         return render.svg(self._playback, rows_at_most=40)
 
     def text(self) -> str:
-        """The steps in words."""
+        """The steps as text."""
         return render.text(self._playback)
 
 
 def propagation_state(record: PropagationRecord, playback: Playback | None = None) -> dict[str, Any]:
-    """State of the propagation view: the first page, facts of every sharded value, and the origin of each axis."""
+    """State of the propagation view: the first page, facts about every sharded value, and the origin of each axis."""
     playback = playback or play_back(record, trace_axes(record))
     place = {value.name: index for index, value in enumerate(playback.values)}
     why: dict[str, list[Any]] = {}
@@ -69,7 +69,7 @@ def _left_out(record: PropagationRecord, playback: Playback) -> list[str]:
 
 
 def propagation_page(playback: Playback, first: int) -> str:
-    """One page of values as a picture in the colours of the host."""
+    """One page of values as a picture in the host page's colours."""
     return str(render.svg(playback, first=first, live=True))
 
 

@@ -12,14 +12,14 @@ MOST_LINES = 200
 
 
 def roofline_state(module: ModuleRecord | None, chip: ChipRecord | None) -> dict[str, Any] | None:
-    """A dot per line with matrix products: FLOPs per byte, FLOP per second, predicted seconds per call.
+    """One dot per line with matrix products: FLOPs per byte, FLOP per second, predicted seconds per call.
 
     Args:
-        module: The compiled module, with figures of one device.
+        module: The compiled module; its figures are for one device.
         chip: The chip of the prediction; None uses `ASSUMED`, marked as assumed.
 
     Returns:
-        The chip's roofs and the dots, slowest first; None without matrix products.
+        The chip's roofs and the dots, slowest first; None for a module without matrix products.
     """
     if module is None:
         return None
@@ -47,7 +47,7 @@ def roofline_state(module: ModuleRecord | None, chip: ChipRecord | None) -> dict
 
 
 def chip_roofs(chip: ChipRecord) -> dict[str, Any]:
-    """The roofs of one device: a slope of memory, and a level per dtype."""
+    """The roofs for one device: a slope for the memory and a level for each dtype."""
     shared = chip.devices_per_chip
     return {
         "name": chip.name,

@@ -1,4 +1,4 @@
-"""The run view: progress, curves with bands over clients, every client over the rounds, pause and stop."""
+"""The run view: progress, curves with bands over clients, all clients over the rounds, pause and stop."""
 
 import threading
 from collections import deque
@@ -25,14 +25,14 @@ PERCENTILES = (10, 25, 50, 75, 90)
 class RunView(RunController):
     """A run, live: watch, pause, resume and stop it.
 
-    The buttons reach a run that was started in the background or that a cell awaits. While a cell blocks the kernel,
-    they wait until the cell has finished.
+    The buttons control a run that was started in the background or that a cell awaits. While a cell blocks the kernel,
+    a click takes effect only after the cell has finished.
 
     Args:
         run: The run.
         timeline: A simulated round, whose stragglers are shown as a Gantt chart.
-        others: Other runs, by name; their curves are drawn behind the curves of this run.
-        monitor: Samples of the devices, drawn over the same time axis as the curves.
+        others: Other runs, by name; their curves are drawn behind this run's curves.
+        monitor: Device samples, drawn over the same time axis as the curves.
     """
 
     view_name = "run"
@@ -62,12 +62,12 @@ class RunView(RunController):
         self.follow(run)
 
     def refresh(self) -> None:
-        """Sends the state of the run, if a page shows it."""
+        """Sends the run's state if a page shows it."""
         if self.is_open:
             self.update_live(**self._digest.state(self.run), samples=self._samples())
 
     def renew(self) -> None:
-        """Reads the present state of the run, for saving in a notebook."""
+        """Reads the current state of the run, so that it can be saved in a notebook."""
         self.live = {**self.live, **self._digest.state(self.run), "samples": self._samples()}
 
     def _samples(self) -> dict[str, Any] | None:
@@ -78,24 +78,24 @@ class RunView(RunController):
         return render_rounds_svg(self.run.history, unit=self.unit)
 
     def text(self) -> str:
-        """Status, rounds and the last metrics."""
+        """Status, rounds and the most recent metrics."""
         return f"Run {self.run.status}: {describe_rounds(self.run.history, self.run.rounds, unit=self.unit)}"
 
 
 def run_state(timeline: TimelineRecord | None) -> dict[str, Any]:
-    """Fixed state of a run's view: the Gantt chart of a simulated round."""
+    """State of a run's view that does not change: the Gantt chart of a simulated round."""
     if timeline is None:
         return {"gantt": None}
     return {"gantt": {"drawn": for_both_widths(timeline), "sentence": render.describe(timeline)}}
 
 
 def others_state(runs: Mapping[str, RunLike]) -> list[dict[str, Any]]:
-    """The present curves of other runs."""
+    """The current curves of other runs."""
     return [{"name": name, "curves": RunDigest().state(run)["curves"]} for name, run in runs.items()]
 
 
 def samples_state(history: Sequence[SampleRecord], began: float | None) -> dict[str, Any]:
-    """Bytes in use and utilisation of every device, in seconds since the run began."""
+    """Bytes in use and utilisation of every device, over the seconds since the run began."""
     kept = [sample for sample in history if began is None or sample.unix_seconds >= began - 1.0][-MOST_POINTS:]
     names = [device.where for device in kept[-1].devices] if kept else []
     columns: dict[str, Any] = {}
@@ -114,23 +114,23 @@ def samples_state(history: Sequence[SampleRecord], began: float | None) -> dict[
 
 @runtime_checkable
 class Timed(Protocol):
-    """A watched loop, which knows the typical seconds of its steps."""
+    """A watched loop, which records the typical duration of its steps."""
 
     @property
     def step_seconds(self) -> float | None:
-        """Typical seconds of a step."""
+        """Typical duration of a step, in seconds."""
         ...
 
 
 class RunDigest:
-    """State of the finished rounds; every round is read once, regardless of refreshes."""
+    """State of the finished rounds; every round is read once, however often the view refreshes."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._forget()
 
     def state(self, run: RunLike) -> dict[str, Any]:
-        """The live values of the view."""
+        """The view's live values."""
         with self._lock:
             self.timed = isinstance(run, Timed)
             history = run.history
@@ -180,7 +180,7 @@ class RunDigest:
                 self.map.add(record.round, _together(column))
 
     def _shown(self, record: RoundRecord) -> Mapping[str, Any]:
-        """The drawn metrics of a round; for a watched step also its seconds, without compilation."""
+        """The metrics of a round that are drawn; for a watched step, also its seconds, without compilation."""
         if not self.timed:
             return record.metrics
         if "compile_seconds" in record.metrics:
@@ -225,10 +225,10 @@ class RunDigest:
 
 
 class MergedMap:
-    """Columns of numbers, one per round; if there are too many, neighbours are averaged.
+    """Columns of numbers, one per round; if there are too many, neighbouring columns are averaged.
 
     Args:
-        most: Maximum number of columns, an even number.
+        most: Maximum number of columns; must be even.
     """
 
     def __init__(self, most: int) -> None:
@@ -238,7 +238,7 @@ class MergedMap:
         self._open: list[np.ndarray] = []  # rounds of the incomplete column
 
     def add(self, round: int, column: np.ndarray) -> None:
-        """The clients' numbers of the next round."""
+        """The clients' values in the next round."""
         if not self.columns:
             self.first = round
         self.last = round
@@ -276,7 +276,7 @@ def _mean_of(columns: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def _duration(seconds: float) -> str:
-    """A duration in the two largest units of days, hours, minutes and seconds."""
+    """A duration in the two largest of the units days, hours, minutes and seconds."""
     if seconds < 100:
         return seconds_text(seconds)
     rest, parts = round(seconds), []
@@ -288,7 +288,7 @@ def _duration(seconds: float) -> str:
 
 
 def _together(column: np.ndarray) -> np.ndarray:
-    """At most `MOST_ROWS` numbers: means of neighbouring clients."""
+    """At most `MOST_ROWS` numbers; neighbouring clients are averaged."""
     each = -(-column.size // MOST_ROWS)
     if each == 1:
         return column

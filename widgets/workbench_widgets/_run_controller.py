@@ -1,4 +1,4 @@
-"""Requests of a view to a run, and notifications of the run."""
+"""Requests of a view to a run, and notifications from the run."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ OVER = ("finished", "stopped", "interrupted", "failed")
 
 
 class RunLike(Protocol):
-    """Interface of a run for a view, such as `workbench.measurement.Run`."""
+    """Interface that a run has for a view, such as `workbench.measurement.Run`."""
 
     @property
     def rounds(self) -> int | None:
@@ -33,7 +33,7 @@ class RunLike(Protocol):
 
     @property
     def problems(self) -> Sequence[ProblemRecord]:
-        """Nonfatal problems of the run."""
+        """Nonfatal problems that occurred in the run."""
         ...
 
     def pause(self) -> None:
@@ -54,7 +54,7 @@ class RunLike(Protocol):
 
 
 class RunController(WorkbenchWidget):
-    """A view that follows a run, and can pause or stop it."""
+    """A view that follows a run and can pause or stop it."""
 
     requests: ClassVar[dict[str, str]] = {"pause_run": "pause", "resume_run": "resume", "stop_run": "stop"}
     followed: RunLike | None = None
@@ -73,7 +73,7 @@ class RunController(WorkbenchWidget):
         threading.Thread(target=_follow, args=(me,), name="workbench-run-view", daemon=True).start()
 
     def refresh(self) -> None:
-        """Sends the state of the run, if a page shows it."""
+        """Sends the run's state if a page shows it."""
 
     def pause(self) -> str:
         """Pauses the run before its next round."""

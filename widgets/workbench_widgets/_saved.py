@@ -1,4 +1,4 @@
-"""Saved forms of a live view, for readers without a kernel: its state, or a page."""
+"""Saved forms of a live view, for readers without a kernel: the view's state, or a page."""
 
 import html
 import os
@@ -17,7 +17,7 @@ _HOSTS = ("VSCODE_PID", "COLAB_RELEASE_TAG", "JPY_SESSION_NAME")
 
 
 def saved_view(view: SavedView, *, dock: str | None = None) -> dict[str, Any] | None:
-    """The view for the labextension without a kernel; None if it is too large for a notebook."""
+    """The view's data for the labextension without a kernel; None if it is too large for a notebook."""
     packed = pack({"view": view.name, "state": view.state})
     if len(packed) > MOST_BYTES:
         return None
@@ -26,9 +26,10 @@ def saved_view(view: SavedView, *, dock: str | None = None) -> dict[str, Any] | 
 
 
 def saved_page(view: SavedView, picture: str) -> str:
-    """The view as HTML that is interactive in an exported notebook; `picture` is shown without scripts.
+    """The view as HTML that is interactive in an exported notebook; without scripts, `picture` is shown.
 
-    It contains the compressed front-end code, about 340 kB. Every output contains the code, so that each works alone.
+    It contains the compressed front-end code, about 340 kB. Every output contains this code, so that each output works
+    alone.
     """
     place = f"wb-{uuid.uuid4().hex[:12]}"
     chunks = {name: chunk(name) for name in CHUNKS}
@@ -42,10 +43,10 @@ def saved_page(view: SavedView, picture: str) -> str:
 
 
 def runs_unseen() -> bool:
-    """Returns whether a program sent the present cell, as in `jupyter nbconvert --execute`.
+    """Returns whether a program sent the current cell, as in `jupyter nbconvert --execute`.
 
-    A page has its own session and names the cell that it runs; Python clients do neither. No page will see such a cell
-    live.
+    A page has its own session and identifies the cell that it runs; Python clients do neither. No page will show such a
+    cell live.
     """
     ipython = sys.modules.get("IPython")
     kernel = getattr(ipython.get_ipython() if ipython is not None else None, "kernel", None)

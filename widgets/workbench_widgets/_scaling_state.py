@@ -1,4 +1,4 @@
-"""State of the cost view at another size of the program."""
+"""State of the cost view for another size of the program."""
 
 import math
 from typing import Any
@@ -37,7 +37,7 @@ def scaling_choices(record: ProgramRecord) -> dict[str, Any] | None:
 
 
 def scaled_state(record: ProgramRecord, scaled: ScaledCostRecord, as_is: ScaledCostRecord) -> dict[str, Any]:
-    """The estimate in the form that the view draws, with the amounts of the original program."""
+    """The estimate in the form the view draws, with the original program's amounts."""
     picture = render.svg(scaled.cost, live=True)
     return {
         **_amounts(scaled),
@@ -57,7 +57,7 @@ def scaled_state(record: ProgramRecord, scaled: ScaledCostRecord, as_is: ScaledC
 
 
 def _amounts(scaled: ScaledCostRecord) -> dict[str, Any]:
-    """Amounts of one device and one call, over all stages."""
+    """Amounts for one device and one call, summed over all stages."""
     flops = [stage.flops for stage in scaled.cost.stages]
     elementwise = [stage.elementwise_flops for stage in scaled.cost.stages]
     return {
@@ -70,7 +70,7 @@ def _amounts(scaled: ScaledCostRecord) -> dict[str, Any]:
 
 
 def _doublings(middle: int, least: int, most: int) -> list[int]:
-    """Sizes from `middle`: halved while whole and at least `least`, doubled up to `most`."""
+    """Sizes around `middle`: halved while they stay whole and at least `least`, doubled up to `most`."""
     found = [middle]
     while found[0] % 2 == 0 and found[0] // 2 >= least and found[0] // 2 % least == 0:
         found.insert(0, found[0] // 2)

@@ -1,4 +1,4 @@
-"""Instructions as a tree of groups: stages and scopes, or the call tree, with fusions expanded."""
+"""Instructions as a tree of groups (by stage and scope, or by call tree), with fusions expanded."""
 
 import functools
 import re
@@ -29,7 +29,7 @@ class ScopeBox:
     Attributes:
         instruction: The fusion that the group represents, or -1.
         node: The node of the call tree, numbered as in the operations view, or -1.
-        key: `file:line` of that node, or "".
+        key: `file:line` of that tree node, or "".
     """
 
     title: str
@@ -45,8 +45,9 @@ class GroupTree:
     """The groups, and the parent of every node (groups first, then instructions).
 
     Attributes:
-        groups: The groups; parents come before children.
-        parent: `[nodes]`: a group, `ROOT` or `LEFT_OUT`. A fusion with a group is omitted: the group shows it.
+        groups: The groups; parents precede children.
+        parent: `[nodes]`: a group, `ROOT` or `LEFT_OUT`. A fusion that has a group is omitted, because the group shows
+            it.
     """
 
     groups: tuple[ScopeBox, ...]
@@ -63,7 +64,7 @@ def read_edges(found: Sequence[InstructionRecord]) -> np.ndarray:
 def read_scopes(found: Sequence[InstructionRecord], plan: PlanRecord | None = None) -> GroupTree:
     """Stages, and the named scopes inside them.
 
-    The scalar computation of a reduction is omitted: the reduction represents it.
+    The scalar computation of a reduction is omitted, because the reduction represents it.
     """
     names = {stage.path: stage.name for stage in plan.walk()} if plan is not None else {}
     scope_of = functools.cache(lambda path, stage: _scope(path, stage, names))  # few differ
@@ -76,7 +77,7 @@ def read_scopes(found: Sequence[InstructionRecord], plan: PlanRecord | None = No
     place: dict[Scope, int] = {(): ROOT}
 
     def group_of(scope: Scope, kind: str) -> int:
-        """The group of a scope; a scope that contains only one scope is joined with it."""
+        """The group of a scope; a scope that contains only one other scope is merged with it."""
         missing: list[tuple[Scope, int]] = []  # innermost first; iterative, because hostile text may nest without end
         while scope not in place:
             start = len(scope) - 1
@@ -95,7 +96,7 @@ def read_scopes(found: Sequence[InstructionRecord], plan: PlanRecord | None = No
 def read_call_groups(found: Sequence[InstructionRecord], tree: CallTreeRecord) -> GroupTree:
     """Functions, modules and lines: the nodes of the call tree that the operations view shows.
 
-    An instruction of several lines is in the group of the line with the largest share.
+    An instruction that comes from several lines is in the group of the line with the largest share.
     """
     kept, parents, keys = visible_nodes(tree, {each.source.file for each in found if each.source is not None})
     holder: dict[str, tuple[float, int]] = {}
@@ -108,7 +109,7 @@ def read_call_groups(found: Sequence[InstructionRecord], tree: CallTreeRecord) -
     place: dict[int, int] = {-1: ROOT}
 
     def group_of(at: int) -> int:
-        """The group of a tree node; the root and operations of one instruction have none."""
+        """The group of a tree node; the root has none, and neither do the operations of one instruction."""
         if at not in place:
             node = kept[at]
             single = at == 0 or (node.kind == "operation" and held[at] <= 1)
@@ -135,13 +136,13 @@ def read_call_groups(found: Sequence[InstructionRecord], tree: CallTreeRecord) -
 
 
 def kind_of(each: InstructionRecord) -> str:
-    """The kind of its stage; older records have it only in the scope."""
+    """The kind of a scope's stage; older records store it only in the scope."""
     found = [] if each.kind else _STAGE_KIND.findall(each.op_name)
     return found[-1] if found else each.kind
 
 
 def _grow(found: Sequence[InstructionRecord], groups: list[ScopeBox], unfused_home: Callable[[int], int]) -> GroupTree:
-    """Adds the contents of fusions to the groups of `unfused_home`."""
+    """Adds the operations inside fusions to the groups given by `unfused_home`."""
     owner = {called: i for i, each in enumerate(found) for called in each.calls}
     place: dict[int, int] = {}  # a fusion -> its group
     # Unfused instructions first, so that stages are in execution order.

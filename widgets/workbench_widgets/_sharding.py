@@ -1,4 +1,4 @@
-"""The sharding view: the shards of every array of a tree, and trials of other PartitionSpecs."""
+"""The sharding view: the shards of every array in a tree, and trials of other PartitionSpecs."""
 
 import math
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ MOST_SHARDS = 65_536  # maximum shards per leaf sent to the browser
 
 
 class ShardingController(TrialController):
-    """A view that contains a sharding view: tries specs, and pages through a propagation."""
+    """A view that contains a sharding view; it tries specs and pages through a propagation."""
 
     requests: ClassVar[dict[str, str]] = {
         **TrialController.requests,
@@ -29,24 +29,24 @@ class ShardingController(TrialController):
         super().__init__(**values)
 
     def tried_propagation(self) -> dict[str, Any] | None:
-        """Reasons for the shardings in the last tried program."""
+        """Reasons for the shardings in the most recently tried program."""
         return tried_propagation(self.tried)
 
     def propagation_page(self, first: int) -> str:
-        """The picture of the propagation's values from number `first` on."""
+        """The picture of the propagation's values, starting with number `first`."""
         tried = None if self.tried is None else self.tried.after.propagation
         record = tried or self._propagation or PropagationRecord()
         return propagation_page(play_back(record, trace_axes(record)), first)
 
 
 class ShardingView(ShardingController):
-    """Sharded arrays, live: shards of any rank with their devices; menus try other specs.
+    """Sharded arrays, live: shards of any rank and their devices; menus try other specs.
 
     Args:
         record: The shardings of a tree.
-        propagation: Propagation of the program's shardings, to play step by step.
-        what_if: The program, to try other specs of its arguments: a `workbench.inspection.what_if.WhatIf`.
-        names: Names of the arrays; by default their paths in the tree.
+        propagation: How the program's shardings propagate, to play step by step.
+        what_if: The program whose arguments can be tried with other specs: a `workbench.inspection.what_if.WhatIf`.
+        names: Names for the arrays; by default their paths in the tree.
     """
 
     view_name = "sharding"
@@ -73,7 +73,7 @@ class ShardingView(ShardingController):
         )
 
     def static_svg(self) -> Markup:
-        """The shards as small pictures."""
+        """The shards drawn as small pictures."""
         return render.svg(self.record)
 
     def text(self) -> str:
@@ -88,7 +88,7 @@ def sharding_state(
     can_try: bool = False,
     names: Sequence[str] = (),
 ) -> tuple[dict[str, Any], Arrays]:
-    """State of the sharding view: facts per leaf, and the start of every shard."""
+    """State of the sharding view: facts about each leaf, and where every shard starts."""
     leaves, arrays = [], {}
     known = names if len(names) == len(record.leaves) else [leaf.path for leaf in record.leaves]
     meshed = record.mesh is not None and math.prod(axis.size for axis in record.mesh.axes) > 1

@@ -1,4 +1,4 @@
-"""From a record to the live view that shows it."""
+"""Chooses the live view that shows a record."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -55,7 +55,7 @@ PROGRAM_VIEWS: tuple[str, ...] = tuple(_PROGRAM)
 
 
 def views_of(record: Record) -> tuple[str, ...]:
-    """The names of a record's live views, default first; empty if it has no live view."""
+    """The names of the live views for a record, default first; empty if it has none."""
     try:
         views, default = _views_of(record)
     except TypeError:
@@ -89,7 +89,7 @@ def show_record(
         record: A program, a plan, a mesh, a sharding, a measured run or a simulated round.
         view: One of `views_of(record)`. Default: the first view; for a program, the explorer.
         compile_for: Compiles the program for a target selected in the view.
-        what_if: Tries other shardings of the program's arguments, selected in the view.
+        what_if: An object that tries other shardings of the program's arguments, as selected in the view.
         tap: Evaluates the program and returns the values of a client opened in the view.
         play: Evaluates the program and returns the values of every stage, for the player.
         advise: Finds advice about the program, on request in the view.
@@ -99,8 +99,8 @@ def show_record(
         A widget; the last value of a cell shows it.
 
     Raises:
-        TypeError: if such records have no live view.
-        ValueError: if the record has no such view, or lacks the view's data.
+        TypeError: if records of this type have no live view.
+        ValueError: if this record has no such view, or lacks the data for the view.
 
     Example:
         >>> from workbench.records.hardware import AxisRecord, DeviceRecord, MeshRecord
@@ -127,7 +127,7 @@ def show_record(
 
 
 def _views_of(record: Record) -> tuple[Mapping[str, Callable[..., WorkbenchWidget]], str]:
-    """Views of a record, and the default view."""
+    """Views for a record, and the default view."""
     if isinstance(record, ProgramRecord | PlanRecord):
         return _PROGRAM, "explorer"
     if isinstance(record, ComparisonRecord):
@@ -168,7 +168,7 @@ def _sharding_of(record: ProgramRecord, *, what_if: TriesSpecs | None = None) ->
 
 
 def _trial_of(record: WhatIfRecord) -> WorkbenchWidget:
-    """The original arguments, with the tried specs and their results."""
+    """The original arguments, with the specs that were tried and their results."""
     before = record.before
     return ShardingView(
         _part(before, "inputs"),

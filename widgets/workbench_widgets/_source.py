@@ -1,4 +1,4 @@
-"""The lines around a place in the user's code, also in notebook cells."""
+"""The lines around a place in the user's code, including notebook cells."""
 
 from workbench.records import read_source_lines
 from workbench.records.program import SourceLine

@@ -1,4 +1,4 @@
-"""StableHLO text as lines with their places in the user's code."""
+"""StableHLO text as lines, each with its place in the user's code."""
 
 import re
 from collections.abc import Collection, Sequence
@@ -14,10 +14,10 @@ MOST_FRAMES = 64
 
 
 def read_stablehlo(text: str, known: Collection[Key | None] = ()) -> list[tuple[str, Key | None]]:
-    r"""Every line without its locations, and its line of the user's code.
+    r"""Every line without its locations, together with the line of the user's code it comes from.
 
-    A location is a stack of calls, innermost first. The first call in `known` counts, or else the first call in a user
-    file.
+    A location is a stack of calls, innermost first. The first call in `known` is used; otherwise the first call in a
+    user file.
 
     Example:
         >>> read_stablehlo('%0 = stablehlo.abs %1 loc(#loc1)\n#loc1 = loc("a.py":3:0)')

@@ -1,4 +1,4 @@
-"""The timeline: measured spans of a run as columns of numbers, with places in the program."""
+"""The timeline: measured spans of a run as columns of numbers, with their places in the program."""
 
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
@@ -22,11 +22,11 @@ Arrays = dict[str, bytes]
 
 
 class TimelineView(WorkbenchWidget):
-    """Time of a run: every span on every device, under its stage and its callers.
+    """Time spent in a run: every span on every device, under its stage and its callers.
 
     Args:
         run: A measured run with events.
-        program: The program that ran, which gives the functions of every operation.
+        program: The program that ran; the record supplies the functions that each operation belongs to.
     """
 
     view_name = "timeline"
@@ -44,7 +44,7 @@ class TimelineView(WorkbenchWidget):
 def timeline_state(
     run: RunRecord, program: ProgramRecord | None = None, tree: CallTreeRecord | None = None
 ) -> tuple[dict[str, Any], Arrays]:
-    """The names behind the columns, and the columns: one number per span, in order of time."""
+    """The names used in the columns, and the columns themselves: one number per span, in time order."""
     events = sorted(run.events, key=lambda event: event.start_seconds)
     devices = {where: place for place, where in enumerate(_devices(events, program))}
     names, name = _interned([event.name for event in events])
@@ -76,10 +76,10 @@ def timeline_state(
 
 
 def round_starts(events: Sequence[EventRecord], rounds: int) -> list[float]:
-    """Start of each call of the program, found by an operation that runs once per call.
+    """Start of each call of the program, located by an operation that runs once per call.
 
     Args:
-        events: Events in order of time.
+        events: Events in time order.
         rounds: Number of calls.
     """
     if rounds < 2:
@@ -100,11 +100,11 @@ def round_starts(events: Sequence[EventRecord], rounds: int) -> list[float]:
 
 
 def awaited(events: Sequence[EventRecord]) -> np.ndarray:
-    """For every waiting span, the span of the device that came last; `NOTHING` for all others.
+    """For every waiting span, the span of the device that arrived last; `NOTHING` for all other spans.
 
     Args:
-        events: Events in order of time. A device that waits for others in a collective has a waiting span and, right
-            after it, the span of the collective; the device that comes last has no waiting span.
+        events: Events in time order. A device that waits for others in a collective has a waiting span, directly
+            followed by the span of the collective; the device that arrives last has no waiting span.
     """
     found = np.full(len(events), NOTHING, dtype=np.uint32)
     execution_of: Counter[tuple[str, str]] = Counter()
@@ -156,7 +156,7 @@ def _interned(texts: Sequence[str]) -> tuple[list[str], list[int]]:
 def _paths(
     events: Sequence[EventRecord], program: ProgramRecord | None, tree: CallTreeRecord | None = None
 ) -> tuple[list[dict[str, Any]], list[int]]:
-    """Paths of spans (stage, then functions, outermost first), and the path of every span."""
+    """Paths of spans (the stage, then functions from the outermost inwards), and the path of every span."""
     stages = {} if program is None else _stage_names(program.plan)
     tree = tree or (None if program is None else program.call_tree)
     calls = {} if tree is None else _calls(tree)
@@ -188,7 +188,7 @@ def _stage_names(plan: PlanRecord) -> dict[str, str]:
 
 
 def _calls(tree: CallTreeRecord) -> Mapping[str, list[str]]:
-    """Instruction -> names of enclosing functions and lines, outermost first."""
+    """Maps each instruction to the names of its enclosing functions and lines, outermost first."""
     around: dict[int, list[str]] = {}
     found: dict[str, list[str]] = {}
     for node in tree.nodes:

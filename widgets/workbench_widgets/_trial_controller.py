@@ -1,4 +1,4 @@
-"""Requests of the sharding view to the kernel: try other PartitionSpecs, stop a trial."""
+"""Requests of the sharding view to the kernel: try other PartitionSpecs, or stop a trial."""
 
 import contextvars
 import threading
@@ -17,10 +17,10 @@ Specs = Mapping[str, Sequence[Sequence[str]]]
 
 
 class TriesSpecs(Protocol):
-    """Interface of a trial of other shardings."""
+    """Interface for trying other shardings."""
 
     def plan(self, specs: Mapping[str, Any]) -> WhatIfRecord:
-        """Plans the program with other specs."""
+        """Plans the program with different specs."""
         ...
 
     def compile(
@@ -31,12 +31,12 @@ class TriesSpecs(Protocol):
 
 
 class TrialController(WorkbenchWidget):
-    """A view that tries other shardings of a program while the kernel stays free.
+    """A view that tries other shardings for a program while the kernel stays free.
 
-    One trial at a time runs in a thread; a new trial, or closing the view, stops it.
+    One trial at a time runs in a thread; starting a new trial or closing the view stops it.
 
     Attributes:
-        tried: Result of the last finished trial.
+        tried: Result of the most recently finished trial.
     """
 
     requests: ClassVar[dict[str, str]] = {"what_if": "start_trial", "stop_trial": "stop_trial"}
@@ -50,11 +50,11 @@ class TrialController(WorkbenchWidget):
         super().__init__(**values)
 
     def start_trial(self, specs: Specs, compiled: bool = True) -> None:
-        """Starts a trial of other specs in the background; stops the trial in progress.
+        """Starts a trial of different specs in the background; stops the trial in progress.
 
         Args:
-            specs: Mesh axes per dimension, by leaf.
-            compiled: Whether to compile, or only to plan.
+            specs: Mesh axes per dimension, for each leaf.
+            compiled: Whether to compile; if not, the program is only planned.
 
         Raises:
             RuntimeError: if the view shows a record without its program.
@@ -80,14 +80,14 @@ class TrialController(WorkbenchWidget):
         return self._trial is None or self._trial.wait(timeout_seconds)
 
     def close(self) -> None:
-        """Closes the view, and stops its trial."""
+        """Closes the view and stops its trial."""
         if getattr(self, "_trial", None) is not None:  # ipywidgets also closes widgets that failed to start
             self.stop_trial()
         super().close()
 
 
 class _Trial:
-    """One trial in a thread; references the view weakly, so that an unused view stops its work."""
+    """One trial in a thread; holds only a weak reference to the view, so that an unused view stops the work."""
 
     def __init__(self, view: TrialController, what_if: TriesSpecs, specs: Specs, compiled: bool) -> None:
         self.cancel = threading.Event()
@@ -135,7 +135,7 @@ class _Trial:
 
 
 def tried_propagation(tried: WhatIfRecord | None) -> dict[str, Any] | None:
-    """Reasons for the shardings in the tried program; empty without a propagation."""
+    """Reasons for the shardings in the tried program; empty if it has no propagation."""
     record = None if tried is None else tried.after.propagation
     if record is None or not any(any(value.spec) for value in record.values):
         return None

@@ -16,14 +16,14 @@ class TabState(TypedDict):
 
 
 class FigureSelection(TypedDict):
-    """Items that a figure of the headline selects."""
+    """Items that a figure in the headline selects."""
 
     line: NotRequired[str | None]
     instruction: NotRequired[str]
 
 
 class HeadlineFigure(TypedDict):
-    """A figure of the headline, with the view that explains the figure."""
+    """A figure in the headline, with the view that explains the figure."""
 
     text: str
     help: str
@@ -33,7 +33,7 @@ class HeadlineFigure(TypedDict):
 
 
 class MemoryRow(TypedDict):
-    """A buffer alive at the peak, or (with a count of buffers) a level of the tree."""
+    """A buffer alive at the peak, or (if the row counts buffers) a level of the tree."""
 
     name: str
     parent: int
@@ -63,7 +63,7 @@ class MemoryState(TypedDict):
 
 
 class FigureColumn(TypedDict):
-    """A figure of the call tree."""
+    """A figure shown in the call tree."""
 
     key: str
     title: str
