@@ -1,7 +1,7 @@
 """One call of a function, traced once: its jaxpr, its arrays, and its compilation on any mesh.
 
-Functions that have a `trace` or `lower` method (`jax.jit`, `nnx.jit`, `eqx.filter_jit`, `wb.jit`) are traced through
-that method. Shardings, donation and static arguments are then those of the program that runs.
+Functions with a `trace` or `lower` method (`jax.jit`, `nnx.jit`, `eqx.filter_jit`, `wb.jit`) are traced through that
+method. Shardings, donation and static arguments are then the same as in the program that runs.
 """
 
 import contextlib
@@ -47,7 +47,7 @@ _NO_MESH = AbstractMesh((), ())
 
 
 class Wrapper(Protocol):
-    """A function with a `lower` method, as `jax.pmap`, `nnx.jit` and `eqx.filter_jit` return it."""
+    """A function with a `lower` method, as returned by `jax.pmap`, `nnx.jit` and `eqx.filter_jit`."""
 
     def __call__(self, *args: Argument, **kwargs: Argument) -> Argument: ...
     def lower(self, *args: Argument, **kwargs: Argument) -> jax.stages.Lowered: ...
@@ -58,11 +58,11 @@ class TracedCall:
 
     Attributes:
         name: Name of the function.
-        fn: The function as given.
-        stage: Result of JAX's `trace`, if the mesh that the function was traced under is still the current mesh.
+        fn: The function as the caller passed it.
+        stage: Result of JAX's `trace`, if the mesh that was current during tracing is still the current mesh.
         mesh: The mesh that the function was traced under; None without a mesh.
         chunk_size: The `chunk_size` of `wb.jit`; "auto" for plain functions, None (all clients at once) for other jits.
-        notes: Notes for the records that are made from this call.
+        notes: Notes for the records made from this call.
     """
 
     def __init__(
@@ -104,7 +104,7 @@ class TracedCall:
 
     @functools.cached_property
     def names(self) -> tuple[str, ...]:
-        """One name per array of the arguments, as it is written in the function: `params['w']`."""
+        """One name per array in the arguments, as written inside the function: `params['w']`."""
         found = getattr(self.closed.jaxpr.debug_info, "arg_names", None) or ()
         count = len(self.closed.in_avals)
         names = [name or f"args[{i}]" for i, name in enumerate(found)] if len(found) == count else ()
@@ -112,25 +112,25 @@ class TracedCall:
 
     @property
     def parameters(self) -> Callable[..., Argument]:
-        """The function whose parameters `args` bind to."""
+        """The function to whose parameters `args` bind."""
         return self._wrapped
 
     @property
     def stage_args(self) -> tuple[tuple[Argument, ...], dict[str, Argument]]:
-        """The arguments in the form that the program compiled from `stage` takes."""
+        """The arguments in the form that the program compiled from `stage` accepts."""
         return jax.tree.unflatten(self.stage.in_tree, self.leaves)
 
     @property
     def leaves(self) -> list[Any]:
-        """The arrays of the arguments."""
+        """The arrays in the arguments."""
         return jax.tree.leaves((self.args, self.kwargs))
 
     def form_for(self, chunk_size: ChunkSize) -> LoopForm:
-        """The loop over clients: as compiled, or for another chunk size with the requested spread."""
+        """The client loop: as compiled, or for another chunk size with the requested spread."""
         return self.form if chunk_size == self.chunk_size else LoopForm(self.form.spread)
 
     def under(self, mesh: AnyMesh | None) -> "Version":
-        """The program under a mesh: its jaxpr is rewritten, or traced again where rewriting is impossible."""
+        """The program under a mesh: its jaxpr is rewritten; if that is impossible, the function is traced again."""
         key = (mesh, None if mesh is None else tuple(mesh.axis_types))
         if key not in self._versions:
             self._versions[key] = self._version(mesh)
@@ -189,13 +189,13 @@ class TracedCall:
         return program
 
     def rewritten(self, closed: ClosedJaxpr) -> "TracedCall":
-        """The same call with other equations of the same inputs and results; valid on the call's mesh only."""
+        """The same call with other equations for the same inputs and results; valid on the call's mesh only."""
         copy = self._copy()
         copy.closed, copy._again, copy._is_rewritten = closed, None, True
         return copy
 
     def with_one_chunk_at_once(self) -> "TracedCall":
-        """The same call with one chunk per iteration of its client loop, so that clients can be distinguished."""
+        """The same call with one chunk per client-loop iteration, so that clients can be distinguished."""
         if self.form.unroll == 1:
             return self
         copy = self._copy()
@@ -210,7 +210,7 @@ class TracedCall:
         return copy
 
     def with_shapes(self) -> "TracedCall":
-        """The same call with shapes in place of arrays, so that it keeps no array alive."""
+        """The same call with shapes instead of arrays, so that it keeps no array alive."""
         copy = self._copy()
         copy.args, copy.kwargs = jax.tree.map(as_shape, (self.args, self.kwargs))
         copy._given = jax.tree.map(as_shape, self._given)
@@ -247,7 +247,7 @@ class Version:
         return jax.tree.unflatten(self.of.out_tree, results)
 
     def jitted(self, chunk_size: ChunkSize, *, shardings: bool = True, **options: Option) -> Wrapped:
-        """Returns the `jax.jit` for the arguments `of.args` and `of.kwargs`, staged if the function has clients."""
+        """Returns the `jax.jit` for the arguments `of.args` and `of.kwargs`; staged if the function has clients."""
         call, plan = self.of, self.plan
 
         @functools.wraps(call._wrapped)
@@ -263,7 +263,7 @@ class Version:
         return jax.jit(program, **{**self._options(shardings), **options})
 
     def _options(self, shardings: bool) -> dict[str, Argument]:
-        """The options of the user's own jit."""
+        """The options passed to the user's own jit."""
         given = _jax_compat.jit_options(self.of.stage)
         structure = jax.tree.structure((self.of.args, self.of.kwargs))
         options: dict[str, Argument] = {"keep_unused": given["keep_unused"]}
@@ -281,7 +281,7 @@ class Version:
         return options
 
     def _moved(self, sharding: object) -> PyTree[Array]:
-        """A sharding of the user's jit on this mesh."""
+        """A sharding from the user's jit, on this mesh."""
         if not isinstance(sharding, NamedSharding) or self.mesh is None or sharding.mesh == self.mesh:
             return sharding
         known = {axis for entry in sharding.spec for axis in ((entry,) if isinstance(entry, str) else entry or ())}
@@ -289,7 +289,7 @@ class Version:
 
 
 class LoweredCall:
-    """A call without a jaxpr, of which only lowered or compiled code exists: a `Lowered`, a `Compiled`, `pmap`."""
+    """A call without a jaxpr, for which only lowered or compiled code exists: a `Lowered`, a `Compiled`, `pmap`."""
 
     def __init__(
         self,
@@ -317,11 +317,11 @@ def trace_call(
     Args:
         fn: Any callable.
         args: Arrays, `jax.ShapeDtypeStruct`s, and pytrees of them; all other leaves are kept constant.
-        kwargs: The same by name.
+        kwargs: Keyword arguments, with the same types of leaves.
         mesh: Mesh to trace the function under; by default the current mesh. A function that enters a `shard_map` over
-            its own mesh is traced without `mesh`, and rewritten for `mesh` when it is inspected.
-        as_run: Take JAX's own trace of a call that has just run, even if its source lines may be those of an older
-            file.
+            its own mesh is traced without `mesh`; inspecting it rewrites the program for `mesh`.
+        as_run: Use JAX's own trace of a call that has just run, even if its source lines may come from an older version
+            of the file.
     """
     if inspect.isgeneratorfunction(inspect.unwrap(fn)):
         message = (
@@ -368,7 +368,7 @@ def _trace_on(
 
 
 def _moved(x: PyTree[Array], mesh: AnyMesh) -> PyTree[Array]:
-    """Converts an array on a mesh of another shape to a shape with its spec on this mesh."""
+    """Converts an array on a mesh of another shape to a shape with the same spec on this mesh."""
     placed = isinstance(x, jax.Array | jax.ShapeDtypeStruct) and not isinstance(x, Tracer)
     sharding = x.sharding if placed else None  # pyright: ignore[reportAttributeAccessIssue]
     if not isinstance(sharding, NamedSharding) or dict(sharding.mesh.shape) == dict(mesh.shape):
@@ -379,7 +379,7 @@ def _moved(x: PyTree[Array], mesh: AnyMesh) -> PyTree[Array]:
 
 
 def call_of_traced(traced: Stage) -> TracedCall:
-    """The call that JAX's `trace` turned into `traced`."""
+    """The call whose trace by JAX is `traced`."""
     shapes = [jax.ShapeDtypeStruct(info.shape, info.dtype) for info in jax.tree.leaves(traced.args_info)]
     given = _jax_compat.jit_options(traced)["in_shardings"]
     placed = [
@@ -389,7 +389,7 @@ def call_of_traced(traced: Stage) -> TracedCall:
     args, kwargs = jax.tree.unflatten(traced.in_tree, placed)
 
     def fn(*args: Argument, **kwargs: Argument) -> Argument:
-        """A call of a program that is already traced."""
+        """A call to a program that is already traced."""
 
     fn.__name__ = str(traced.fun_name)
     return TracedCall(fn, traced, args, kwargs, chunk_size=None, mesh=_jax_compat.context_mesh(traced))
@@ -404,7 +404,7 @@ def _trace_plain(
     chunk_size: ChunkSize = "auto",
     options: Mapping[str, Argument] | None = None,
 ) -> TracedCall:
-    """A function as written; leaves that are not arrays (strings, functions, classes) are closed over."""
+    """A function with its original signature; leaves that are no arrays (strings, functions) are closed over."""
     fixed = _static_positions(options or {}, fn, len(args))
     given = tuple(_Fixed(arg) if i in fixed[0] else arg for i, arg in enumerate(args))
     named = {name: _Fixed(arg) if name in fixed[1] else arg for name, arg in kwargs.items()}
@@ -463,7 +463,7 @@ def _trace_jitted(
     mesh: AnyMesh | None,
     finish: Callable[[Argument], Argument] | None = None,
 ) -> TracedCall:
-    """Traces the result of `jax.jit`, with its options."""
+    """Traces the result of `jax.jit` with the options of the jit."""
     stage = jitted.trace(*args, **kwargs)
     positions, names = _jax_compat.static_arguments(jitted, len(args))
     shown_args = tuple(None if i in positions else arg for i, arg in enumerate(args))
@@ -493,7 +493,7 @@ def _trace_pmapped(
     kwargs: dict[str, Argument],
     mesh: AnyMesh | None,
 ) -> TracedCall:
-    """Traces the result of `jax.pmap`: a jitted `shard_map` of the arrays in its arguments."""
+    """Traces the result of `jax.pmap`: a jitted `shard_map` over the arrays in its arguments."""
     made = _trace_jitted(fn, jitted, flat, {}, mesh)
     made.name = function_name(fn)
     _name_leaves(made, fn, args, kwargs)
@@ -501,7 +501,7 @@ def _trace_pmapped(
 
 
 class _FoundError(BaseException):
-    """Carries the call of a `jax.jit` out of a library's wrapper before lowering."""
+    """Passes the call of a `jax.jit` out of a library's wrapper before the call is lowered."""
 
     def __init__(self, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> None:
         super().__init__()
@@ -510,7 +510,7 @@ class _FoundError(BaseException):
 
 
 class _Recorder:
-    """Stands for the `jax.jit` inside a wrapper while the wrapper prepares one call."""
+    """Replaces the `jax.jit` inside a wrapper while the wrapper prepares one call."""
 
     def __init__(self, jitted: Wrapped, mesh: AnyMesh | None) -> None:
         self._jitted, self._mesh = jitted, mesh
@@ -529,7 +529,7 @@ class _Recorder:
 def _trace_wrapper(
     fn: Wrapper, args: tuple[Argument, ...], kwargs: dict[str, Argument], mesh: AnyMesh | None
 ) -> TracedCall | LoweredCall:
-    """Traces a wrapper of `jax.jit` (`nnx.jit`, `eqx.filter_jit`) by the call that it makes."""
+    """Traces a wrapper around `jax.jit` (`nnx.jit`, `eqx.filter_jit`) through the call that the wrapper makes."""
     inner = [name for name, value in getattr(fn, "__dict__", {}).items() if _jax_compat.is_jitted(value)]
     if len(inner) != 1 or inner[0].startswith("__"):
         lowered = fn.lower(*args, **kwargs)
@@ -552,7 +552,7 @@ def _trace_wrapper(
 
 
 def _name_leaves(made: TracedCall, fn: Callable, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> None:
-    """Names the arrays after the user's arguments, where the wrapper passes them on unchanged."""
+    """Names the arrays after the user's arguments if the wrapper passes them on unchanged."""
     found = {id(leaf): path for path, leaf in jax.tree_util.tree_flatten_with_path((args, kwargs))[0]}
     try:
         parameters = list(inspect.signature(fn).parameters)
@@ -576,7 +576,7 @@ def _name_leaves(made: TracedCall, fn: Callable, args: tuple[Argument, ...], kwa
     is_flax = type(fn).__module__.startswith("flax.")
 
     def result_name(path: str) -> str:
-        """The argument that `nnx.jit` updates, `(model, optimizer), …, result`; Equinox's are `marker, result, …`."""
+        """The argument that `nnx.jit` updates, `(model, optimizer), …, result`; in Equinox `marker, result, …`."""
         updated = re.match(r"\[0\]\[(\d+)\]", path) if is_flax else None
         if updated is not None:
             own = named(int(updated[1])) + path[updated.end() :]
@@ -588,7 +588,7 @@ def _name_leaves(made: TracedCall, fn: Callable, args: tuple[Argument, ...], kwa
 
 
 def _results_of(fn: object) -> Callable[[Argument], Argument]:
-    """The user's results among all results of the `jax.jit` inside a library's wrapper."""
+    """The user's results, selected from all results of the `jax.jit` inside a library's wrapper."""
     if type(fn).__module__.startswith("flax."):
         return lambda results: results[2] if isinstance(results, tuple) and len(results) == 3 else results
     if type(fn).__module__.startswith("equinox."):
@@ -610,7 +610,7 @@ def _opened(leaf: object) -> Argument:
 def _static_positions(
     options: Mapping[str, Argument], fn: Callable[..., Argument], count: int
 ) -> tuple[set[int], set[str]]:
-    """Positions of the arguments that the options of a jit make static."""
+    """Positions of the arguments that the jit's options declare static."""
     if not any(key.startswith("static_") for key in options):
         return set(), set()
     known = {key: value for key, value in options.items() if key.startswith("static_")}
@@ -621,7 +621,7 @@ def _static_positions(
 def _bound(
     fn: Argument, args: tuple[Argument, ...], kwargs: dict[str, Argument]
 ) -> tuple[Any, tuple[Argument, ...], dict[str, Argument]]:
-    """Turns partial calls and methods of lowerable functions into calls with all arguments."""
+    """Turns partial calls and bound methods of lowerable functions into calls with all arguments."""
     while True:
         inner = getattr(fn, "func", None)
         if (isinstance(fn, functools.partial) or _is_library_partial(fn)) and _lowers(inner):
@@ -647,7 +647,7 @@ def _holds(nnx: object, tree: object) -> bool:
 
 
 def is_value(x: object) -> bool:
-    """Returns whether a leaf is an array, the shape of one, or a number."""
+    """Returns whether a leaf is an array, the shape of an array, or a number."""
     if isinstance(x, np.ndarray | np.generic):
         return x.dtype.kind in "biufcV"
     if isinstance(x, bool | int | float | complex | jax.Array | jax.ShapeDtypeStruct):
@@ -656,7 +656,7 @@ def is_value(x: object) -> bool:
 
 
 def as_shape(x: object) -> PyTree[Array]:
-    """An array as a shape with its sharding; other leaves unchanged."""
+    """Converts an array to a shape with its sharding; returns other leaves unchanged."""
     if isinstance(x, jax.Array):
         return jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=x.sharding, weak_type=_is_weak(x))
     return jax.ShapeDtypeStruct(x.shape, x.dtype) if isinstance(x, np.ndarray) else x
@@ -687,7 +687,7 @@ def on_mesh(mesh: AnyMesh | None) -> Iterator[None]:
 
 
 def current_mesh() -> AnyMesh | None:
-    """The mesh of `jax.set_mesh`, or the abstract mesh of `use_abstract_mesh`; None without both."""
+    """The mesh set by `jax.set_mesh`, or the abstract mesh set by `use_abstract_mesh`; None if neither is set."""
     abstract = jax.sharding.get_abstract_mesh()
     check_axis_names("jax.set_mesh", abstract.axis_names)
     if not _jax_compat.at_top_level():  # JAX reports the devices only outside of a trace
@@ -699,7 +699,7 @@ def current_mesh() -> AnyMesh | None:
 
 
 def mesh_of_values(values: Sequence[Any]) -> AnyMesh | None:
-    """The mesh of the first array or sharding on several devices of a mesh."""
+    """The mesh of the first array or sharding that spans several devices of a mesh."""
     for value in values:
         sharding = getattr(value, "sharding", value)
         if isinstance(sharding, NamedSharding) and not sharding.mesh.empty and sharding.mesh.size > 1:

@@ -1,4 +1,4 @@
-"""Puts the records of several programs side by side: what changed in stages, collectives, bytes, FLOPs and memory."""
+"""Compares the records of several programs: changes in stages, collectives, bytes, FLOPs and memory."""
 
 import collections
 import math
@@ -24,19 +24,19 @@ Values = tuple[float | str | None, ...]
 def compare(*records: ProgramRecord | ProfileRecord | RunRecord | WatchRecord) -> ComparisonRecord:
     """Compares programs: before and after an edit, on two meshes, with and without annotations, with its gradient.
 
-    Recorded profiles are compared too: measured seconds per device by call path, category and program. Measured runs
+    Recorded profiles can be compared too: measured seconds per device by call path, category and program. Measured runs
     and watched loops are compared per call, stage and line.
 
-    Stages are matched by kind and name, in order (the second `broadcast` with the second `broadcast`). Collectives are
-    counted per call by kind and mesh axes, including all iterations of loops. Planned collectives are never compared
-    with compiled ones.
+    Stages are matched by kind and name, in order (the second `broadcast` in one program with the second `broadcast` in
+    the other). Collectives are counted per call by kind and mesh axes, including all iterations of loops. Planned
+    collectives are never compared with compiled ones.
 
     Args:
-        *records: Two or more programs, from `inspect`; or two or more profiles, from `open_profile`; or two or more
-            runs of `measure` and records of `watch`.
+        *records: Two or more programs from `inspect`, two or more profiles from `open_profile`, or two or more runs
+            from `measure` and records from `watch`.
 
     Returns:
-        One row per quantity with a value for every program; `differences` leaves out rows with equal values.
+        One row per quantity, with one value per program; `differences` omits rows whose values are identical.
 
     Raises:
         InspectionError: if fewer than two records were given, or an argument is not a record.
@@ -73,7 +73,7 @@ def compare(*records: ProgramRecord | ProfileRecord | RunRecord | WatchRecord) -
 
 
 def _trees(programs: Sequence[ProgramRecord]) -> tuple[CallTreeRecord, ...]:
-    """The call trees, if every program has one and all come from compiled modules, or all from jaxprs."""
+    """The call trees, if every program has one and they come either all from compiled modules or all from jaxprs."""
     trees = tuple(record.call_tree for record in programs if record.call_tree is not None)
     return trees if len(trees) == len(programs) and len({tree.made_from for tree in trees}) == 1 else ()
 
@@ -139,7 +139,7 @@ def _stage_rows(records: Sequence[ProgramRecord]) -> list[ComparedRecord]:
 
 
 def _named_like(first: dict[str, str], table: dict[str, str]) -> dict[str, str]:
-    """The table with the names of `first` for stages that have the same kind and order."""
+    """The table, with stages named as in `first` where kind and order match."""
     kind = operator.itemgetter(0)
     spare: dict[str, list[str]] = {}
     for key in first:
@@ -207,7 +207,7 @@ def _payload_bytes(found: Sequence[Any]) -> float | None:
 
 
 def _strategies(found: Sequence[Any]) -> str | None:
-    """Implementation that the compiler chose for the collectives, if recorded."""
+    """Implementation that the compiler chose for the collectives, if it is recorded."""
     return ", ".join(sorted({collective.algorithm for collective in found if collective.algorithm})) or None
 
 
@@ -224,7 +224,7 @@ def _keys(tables: Sequence[dict[str, list[Any]] | None]) -> list[str]:
 
 
 def _times(found: Sequence[Any], amount: Callable[[Any], float | None]) -> float | None:
-    """Sum over a call; None if the iterations or bytes of a collective are unknown."""
+    """Sum over one call; None if a collective's iterations or bytes are unknown."""
     amounts = [(collective.executions, amount(collective)) for collective in found]
     known = [times * each for times, each in amounts if times is not None and each is not None]
     return float(sum(known)) if len(known) == len(amounts) else None

@@ -1,4 +1,4 @@
-"""Figures of the lines of several programs, side by side."""
+"""Line-by-line figures of several programs, next to each other."""
 
 import difflib
 import statistics
@@ -24,14 +24,15 @@ _FIGURES: tuple[tuple[Group, Unit, Callable[[CallFiguresRecord], float | None]],
 
 
 def line_rows(trees: Sequence[CallTreeRecord], codes: Sequence[Codes] | None = None) -> list[ComparedRecord]:
-    """Rows of the figures of each line, of one call on one device.
+    """Rows with the figures of each line, for one call on one device.
 
     Lines are matched by function and code, because an edit above a line changes its number. A replaced line is compared
     with its replacement.
 
     Args:
         trees: Call trees of the programs, in order.
-        codes: The source code of each program, if it may have been edited since. Default: the current code.
+        codes: The source code of each program; pass it if the files may have been edited since. Default: the current
+            source code.
 
     Example:
         >>> once, twice = (wb.trace(lambda x: x @ x)(jnp.ones((n, n))).call_tree for n in (4, 8))
@@ -53,7 +54,7 @@ def line_rows(trees: Sequence[CallTreeRecord], codes: Sequence[Codes] | None = N
 
 
 def codes_of(tree: CallTreeRecord) -> Codes:
-    """The code of every line of a tree, as far as it can be read."""
+    """The code of every line in a tree, where it can be read."""
     return {
         (node.file, node.line): read_source_line(node.file, node.line).strip()
         for node in tree.nodes
@@ -73,13 +74,13 @@ def _lines(tree: CallTreeRecord) -> dict[Place, list[CallFiguresRecord]]:
 
 
 def _function(tree: CallTreeRecord, node: CallNodeRecord) -> str:
-    """The function that contains a line; "" for the program's own function, whose name may differ."""
+    """The function that contains a line; "" for the program's own function, because its name may differ."""
     functions = [above.name.rpartition(".")[2] for above in tree.path(node) if above.kind == "function"]
     return functions[-1] if len(functions) > 1 else ""
 
 
 def _keys(side: Mapping[Place, object], code: Codes, first: Mapping[Place, object], first_code: Codes) -> dict:
-    """A key for every line, equal to the key of the matching line in the first program."""
+    """A key for every line; matching lines have the same key as in the first program."""
     keys: dict[Place, tuple[str, int, str]] = {}
     for function in dict.fromkeys(place[0] for place in side):
         mine = sorted(place for place in side if place[0] == function)

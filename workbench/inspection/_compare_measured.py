@@ -1,4 +1,4 @@
-"""Puts measured calls side by side: runs of `measure` and loops of `watch`, per call, stage and line."""
+"""Compares measured calls, runs of `measure` and loops of `watch`, per call, stage and line."""
 
 import statistics
 from collections.abc import Sequence
@@ -17,11 +17,11 @@ _MOST_LINES = 100
 def compare_measured(records: Sequence[Measured], codes: Sequence[Codes] | None = None) -> ComparisonRecord:
     """Compares measured runs and watched loops; all figures are per call and device.
 
-    Times count as equal if they differ by less than 3 %, or if the ranges of their calls overlap.
+    Times are treated as equal if they differ by less than 3 %, or if the ranges of their calls overlap.
 
     Args:
         records: Two or more records, in order.
-        codes: As for `line_rows`.
+        codes: The source code of each program, as in `line_rows`.
 
     Returns:
         One row per quantity, stage and line.
@@ -66,7 +66,7 @@ def _call_seconds(record: Measured) -> float | None:
 
 
 def _overlap(records: Sequence[Measured]) -> bool:
-    """Returns whether the times of single calls of the first and last record overlap, if both have several."""
+    """Returns whether the call times of the first and the last record overlap, if both contain several calls."""
     ends = [record.round_seconds for record in (records[0], records[-1]) if isinstance(record, RunRecord)]
     if len(ends) < 2 or min(map(len, ends)) < 2:
         return False
@@ -88,7 +88,7 @@ def _peak(record: Measured) -> float | None:
 
 
 def _stages(record: Measured) -> dict[str, float]:
-    """Seconds by stage, as the mean over devices, waiting included."""
+    """Seconds per stage, averaged over the devices, including waiting."""
     if isinstance(record, WatchRecord):
         return {}
     by_stage: dict[str, list[float]] = {}

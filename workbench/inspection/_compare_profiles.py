@@ -1,4 +1,4 @@
-"""Puts recorded profiles side by side: what became faster, by device, category and call path."""
+"""Compares recorded profiles: what became faster, by device, category and call path."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Trial compilation in a child process, for programs on which XLA may abort the process."""
+"""Trial compilation in a child process, for programs on which XLA may abort."""
 
 import re
 
@@ -15,12 +15,12 @@ _PARTITIONS = re.compile(r"mhlo\.num_partitions = (\d+)")
 def check_survivable(stablehlo: str, name: str) -> None:
     """Compiles a program for CPU devices in a worker process first, if XLA may abort on the program.
 
-    XLA is known to abort, in jaxlib 0.10 to 0.12, on a gather or scatter inside a `shard_map` that leaves two or more
-    axes of its mesh to the compiler. All other programs cost one search of the text.
+    XLA in jaxlib 0.10 to 0.12 is known to abort on a gather or scatter inside a `shard_map` that leaves two or more
+    axes of its mesh to the compiler. For all other programs, the only cost is one search of the text.
 
     Args:
-        stablehlo: The program, lowered for any platform: the partitioner is the same one.
-        name: The user's name of the program, for the error.
+        stablehlo: The program, lowered for any platform, because all platforms share the partitioner.
+        name: The user's name for the program, used in the error.
 
     Raises:
         InspectionError: if the compiler aborted on the program.
@@ -47,7 +47,7 @@ def check_survivable(stablehlo: str, name: str) -> None:
 
 
 def _partly_manual(stablehlo: str) -> tuple[list[str], list[str]] | None:
-    """The manual and the automatic axes of a `shard_map` with two or more automatic axes; None without one."""
+    """The manual and the automatic axes of a `shard_map` with two or more automatic axes; None if there is none."""
     if _GATHER.search(stablehlo) is None:
         return None
     meshes = {name: {axis: int(size) for axis, size in _AXIS.findall(axes)} for name, axes in _MESH.findall(stablehlo)}

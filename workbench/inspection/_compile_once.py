@@ -17,19 +17,19 @@ _LOCK = threading.Lock()
 
 
 def compile_once(lowered: Lowered, text: str, name: str) -> Compiled:
-    """Compiles a lowered program, or returns the cached result of an equal program in this process.
+    """Compiles a lowered program, or returns the result cached in this process for an identical program.
 
-    Every inspection traces the function again, because the values that it closes over may have changed. Equal StableHLO
-    on equal devices compiles to the same program. The key includes source lines, also those of the inspecting call: a
-    library function has no other lines, and a cached program must not show the lines of another cell.
+    Every inspection traces the function again, because the values it closes over may have changed. Identical StableHLO
+    compiles to the same program on identical devices. The key includes source lines, even those of the inspecting call:
+    they are the only lines a library function has, and a cached program must not show the lines of another cell.
 
     Args:
         lowered: The program.
-        text: StableHLO of the program with locations, `lowered.as_text(debug_info=True)`.
-        name: The user's name of the program, for errors.
+        text: The program's StableHLO with locations, `lowered.as_text(debug_info=True)`.
+        name: The user's name for the program, used in errors.
 
     Returns:
-        The compiled program. Programs with callbacks are compiled each time, because their text does not identify the
+        The compiled program. Programs with callbacks are compiled every time, because their text does not identify the
         callback.
 
     Raises:

@@ -41,7 +41,7 @@ def is_program_text(x: object) -> bool:
 
 
 def inspect_stage(x: object, **options: object) -> ProgramRecord | None:
-    """Inspects one of JAX's stages between a function and an executable; None for other values."""
+    """Inspects a JAX stage between a function and an executable; returns None for other values."""
     if isinstance(x, jax.stages.Traced):
         return inspect_call(call_of_traced(x), **_options(options))
     if isinstance(x, jax.stages.Lowered | jax.stages.Compiled):
@@ -89,10 +89,10 @@ def _inspect_exported(x: jax.export.Exported, options: dict[str, Any]) -> Progra
 
 
 def inspect_source(x: str | bytes | bytearray | Path, **options: object) -> Record:
-    """The record of a program given as text, bytes, a file or a directory of dumps.
+    """Creates the record of a program given as text, bytes, a file or a directory of dumps.
 
     Raises:
-        InspectionError: if the argument is none of these, or is cut off; the message describes it.
+        InspectionError: if the argument is none of these, or is truncated; the message describes the argument.
     """
     if isinstance(x, str) and _is_path(x):
         x = Path(x)
@@ -178,7 +178,7 @@ def _inspect_text(text: str, what: str, options: dict[str, Any]) -> Record:
 
 
 def _clean(text: str, start: int) -> str:
-    """A pasted module without e-mail quotation marks, common indent and code fence."""
+    """A pasted module with e-mail quotation marks, common indentation and code fence removed."""
     lines = text[start:].splitlines()
     if lines[0].lstrip().startswith(">"):
         lines = [line.lstrip().removeprefix(">") for line in lines]

@@ -1,4 +1,4 @@
-"""The data flow around collectives of a compiled module, and how well a planned operation fits it."""
+"""Data flow around the collectives of a compiled module, and how well a planned operation matches it."""
 
 import math
 import re
@@ -21,7 +21,7 @@ Origins = tuple[frozenset[str], int]  # the arguments that a value depends on, a
 
 
 class CompiledFlow:
-    """Data flow of a compiled module: the origin and the readers of its values."""
+    """Data flow in a compiled module: where its values come from and which instructions read them."""
 
     def __init__(self, instructions: Sequence[InstructionRecord]) -> None:
         self.instructions = {each.name: each for each in instructions}
@@ -39,7 +39,7 @@ class CompiledFlow:
         self._fill(instructions)
 
     def has_array(self, elements: int) -> bool:
-        """Returns whether a value with this number of elements reaches memory; True if nothing was compiled."""
+        """Returns whether a value with this number of elements is written to memory; True if nothing was compiled."""
         if self._elements is None:
             shapes = [each.shape for each in self.instructions.values() if not each.fused]
             dimensions = [found.split(",") for shape in shapes for found in _DIMENSIONS.findall(shape)]
@@ -47,20 +47,20 @@ class CompiledFlow:
         return not self._elements or elements in self._elements
 
     def maker(self, name: str) -> InstructionRecord | None:
-        """The instruction that computed a value, behind copies, casts and collectives; else its parameter."""
+        """The instruction that computed a value, behind copies, casts and collectives; otherwise its parameter."""
         each = self.instructions.get(name)
         while each is not None and (source := self._source_of(each, _REARRANGING | _EXCHANGES)) is not None:
             each = self.instructions.get(source)
         return each
 
     def makers(self, name: str) -> list[InstructionRecord]:
-        """Instructions that computed each operand of an instruction."""
+        """Instructions that computed the operands of an instruction."""
         each = self.instructions.get(name)
         found = [self.maker(operand) for operand in each.operands] if each is not None else []
         return [maker for maker in found if maker is not None]
 
     def consumers(self, name: str) -> list[InstructionRecord]:
-        """The instructions that compute with a value, behind copies and casts."""
+        """The instructions that compute with a value, found behind copies and casts."""
         found, pending, seen = [], list(self._users.get(name, ())), {name}
         while pending and len(found) < _MOST_CONSUMERS:
             each = pending.pop(0)
@@ -74,7 +74,7 @@ class CompiledFlow:
         return found
 
     def is_result(self, name: str) -> bool:
-        """Returns whether a value is only returned, apart from copies, casts and slices."""
+        """Returns whether a value is only returned, ignoring copies, casts and slices."""
         users, each = self._users.get(name, ()), self.instructions.get(name)
         if each is None or each.computation in self._called:
             return False
@@ -85,12 +85,12 @@ class CompiledFlow:
         )
 
     def is_called(self, name: str) -> bool:
-        """Returns whether an instruction is in a called computation, such as the body of a loop."""
+        """Returns whether an instruction belongs to a called computation, such as the body of a loop."""
         each = self.instructions.get(name)
         return each is not None and each.computation in self._called
 
     def origins(self, names: Iterable[str]) -> Origins:
-        """The program arguments that values depend on, and the number of matrix products before the values."""
+        """The program arguments that values depend on, and how many matrix products precede the values."""
         known = [name for name in names if name in self._arguments]
         arguments = frozenset().union(*(self._arguments[name] for name in known))
         return arguments, max((self._products[name] for name in known), default=0)
@@ -135,7 +135,7 @@ class CompiledFlow:
 
 
 def planned_origins(values: Sequence[PlannedValueRecord]) -> dict[str, Origins]:
-    """The arguments that each planned value depends on, and the number of matrix products up to the value."""
+    """The arguments that each planned value depends on, and how many matrix products precede the value."""
     arguments: dict[str, frozenset[str]] = {}
     masks: dict[str, int] = {}
     for number, value in enumerate(values):
@@ -151,7 +151,7 @@ def planned_origins(values: Sequence[PlannedValueRecord]) -> dict[str, Origins]:
 
 
 def likeness(one: Origins, other: Origins) -> float:
-    """Similarity of the origins of two values: 1 if both depend on the same arguments and number of products."""
+    """Similarity between the origins of two values: 1 if both depend on the same arguments and number of products."""
     together = one[0] | other[0]
     shared = len(one[0] & other[0]) / len(together) if together else 1.0
     return round(shared / (1 + 0.1 * abs(one[1] - other[1])), 6)

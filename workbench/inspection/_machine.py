@@ -1,4 +1,4 @@
-"""The option `on=`: a mesh, a compilation target, or a chip whose rates price the program."""
+"""The option `on=`: a mesh, a compilation target, or a chip whose rates determine the predicted times."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,12 +16,12 @@ On: TypeAlias = Mesh | AbstractMesh | str | Sequence[Mesh | AbstractMesh | str |
 
 @dataclass(frozen=True, kw_only=True)
 class Machine:
-    """The machine that a question is about, read from `on=`.
+    """The machine that a question refers to, read from `on=`.
 
     Attributes:
-        mesh: Mesh of the program; None for the mesh of `jax.set_mesh`.
-        target: Target to compile for, such as "v5e:16x16"; None for the devices of the mesh.
-        chip: Chip whose rates price the program, such as "v5e"; None for the chip of the target.
+        mesh: Mesh of the program; None means the mesh set by `jax.set_mesh`.
+        target: Target to compile for, such as "v5e:16x16"; None means the devices of the mesh.
+        chip: Chip whose rates determine the predicted times, such as "v5e"; None means the chip of the target.
     """
 
     mesh: Mesh | AbstractMesh | None = None
@@ -30,25 +30,25 @@ class Machine:
 
     @property
     def priced(self) -> str | None:
-        """The chip whose rates price the program."""
+        """The chip whose rates determine the predicted times."""
         return self.chip or (None if self.target is None else self.target.partition(":")[0])
 
 
 def machine_of(on: On, question: str, *, reads: Sequence[str] = ("mesh", "target", "chip")) -> Machine:
-    """Reads the option `on=` of a question.
+    """Reads the option `on=` that a question received.
 
     Args:
-        on: A mesh; a compilation target with its topology ("v5e:16x16", "v5e-16"); a chip whose rates price the program
-            ("v5e", "here", or the file of a calibration); or a sequence with at most one of each. The network between
-            hosts follows after "@": "h100:4x8@8x400G".
-        question: Name of the function that the user called, for errors.
-        reads: Parts that the question reads; others raise an error.
+        on: A mesh; a compilation target with its topology ("v5e:16x16", "v5e-16"); a chip whose rates determine the
+            predicted times ("v5e", "here", or a calibration file); or a sequence with at most one of each. The network
+            between hosts follows after "@": "h100:4x8@8x400G".
+        question: Name of the function that the user called, used in errors.
+        reads: Parts that the question uses; any other part raises an error.
 
     Returns:
         The machine.
 
     Raises:
-        MeshError: for an unknown chip, for two meshes, targets or chips, and for values of other types.
+        MeshError: for an unknown chip, for two meshes, two targets or two chips, and for values of other types.
 
     Example:
         >>> machine_of((AbstractMesh((4,), ("data",)), "v5e"), "inspect").chip

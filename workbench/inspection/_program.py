@@ -1,4 +1,4 @@
-"""Inspects a program without running it: joins plan, sharding, compiled module and cost."""
+"""Inspects a program without running it: combines plan, sharding, compiled module and cost."""
 
 import dataclasses
 import functools
@@ -63,12 +63,12 @@ from workbench.records.sharding import PlannedValueRecord, PropagationRecord, Sh
 
 
 def planned_target(devices: int) -> str:
-    """Target name of a program that was planned but not compiled."""
+    """Target name for a program that was planned but not compiled."""
     return f"{devices:,} device{'s' * (devices != 1)}"
 
 
 def plan_program(fn: Callable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> PlanRecord:
-    """The stages of one call of a function; traces the function, compiles nothing."""
+    """The stages of one function call; traces the function but compiles nothing."""
     return plan_call(trace_call(fn, args, kwargs))
 
 
@@ -80,7 +80,7 @@ def plan_call(call: TracedCall | LoweredCall, mesh: Mesh | AbstractMesh | None =
 
 
 def choice_of_plan(call: TracedCall) -> PlanChoiceRecord:
-    """Client-loop configuration of a traced call on its mesh, and the reason for it."""
+    """Client-loop configuration for a traced call on its mesh, and the reason for the choice."""
     if call.choice is not None:
         return call.choice
     version = call.under(current_mesh() or call.mesh)
@@ -99,7 +99,7 @@ def trace_call_tree(call: TracedCall) -> CallTreeRecord:
 
 
 def inspect_program(fn: Callable, args: tuple[Any, ...], kwargs: Mapping[str, Any], **options: Option) -> ProgramRecord:
-    """Inspects one call of a function; takes the options of `inspect_call`."""
+    """Inspects one call of a function; accepts the options of `inspect_call`."""
     mesh = None if options.get("target") else options.get("mesh")
     return inspect_call(trace_call(fn, args, kwargs, mesh), **options)
 
@@ -128,7 +128,7 @@ def inspect_call(
 def inspect_lowered(
     call: LoweredCall, mesh: Mesh | AbstractMesh | None = None, *, chip: str | None = None, target: str | None = None
 ) -> ProgramRecord:
-    """Inspects a `Lowered` or `Compiled`: all figures but the stages of the traced function."""
+    """Inspects a `Lowered` or `Compiled`: all figures except the stages of the traced function."""
     if target is not None:
         message = (
             f"`inspect` was given on={target!r} and `{call.name}`, which is lowered or compiled for the devices of "
@@ -194,7 +194,7 @@ def _chunks(version: Version, chunk_size: ChunkSize, kept_bytes: float) -> Chunk
 
 
 def _chunks_of_phases(plan: Plan, chunk_size: ChunkSize, kept_bytes: float) -> Iterator[tuple[str, int, int, int]]:
-    """Placement, chunk size, slots per device and unlimited chunk size of every phase, also inside loops."""
+    """Placement, chunk size, slots per device and unlimited chunk size of every phase, including phases in loops."""
     if chunk_size is None:
         return
     for level in find_phases(plan, kept_bytes=kept_bytes).values():
@@ -252,7 +252,7 @@ class Inspection:
         self.chunk_size: ChunkSize = chunk_size
 
     def compile(self, mesh: Mesh | AbstractMesh | None) -> Compilation:
-        """Plans and lowers the program on a mesh, and compiles it if the mesh has devices; once per mesh."""
+        """Plans and lowers the program on a mesh, and compiles it if the mesh has devices; done once per mesh."""
         current = mesh if mesh is not None else current_mesh() or self.call.mesh
         version = self.call.under(current)
         key = self.chunk_size if self.call.holds_clients else None
@@ -282,7 +282,7 @@ class Inspection:
     def lower(
         self, version: Version, **options: Option
     ) -> tuple[jax.stages.Lowered, str, tuple[Any, ...], dict[str, Any]]:
-        """The program lowered to StableHLO under the current mesh, its platform, and its arguments."""
+        """The program lowered to StableHLO under the current mesh, with its platform and its arguments."""
         mesh, call = version.mesh, version.of
         platform = jax.default_backend() if not isinstance(mesh, Mesh) else mesh.devices.flat[0].platform
         if version.stage is not None and not call.holds_clients and not options:
@@ -294,7 +294,7 @@ class Inspection:
         return lowered, platform, call.args, call.kwargs
 
     def here(self, mesh: Mesh | AbstractMesh | None, chip: str | None) -> ProgramRecord:
-        """The record on a mesh of this machine, or planned on an abstract one."""
+        """The record for a mesh on this machine, or a planned record for an abstract mesh."""
         with without_collections():
             return self._here(mesh, chip)
 
@@ -395,7 +395,7 @@ class Inspection:
 
 
 def _with_seconds(module: ModuleRecord | None, described: PlanRecord, chip: ChipRecord | None) -> ModuleRecord | None:
-    """The module with predicted seconds on its call tree."""
+    """The module with predicted seconds added to its call tree."""
     if module is None or module.call_tree is None or chip is None:
         return module
     dtype = largest_dtype(described, chip)
@@ -421,7 +421,7 @@ def _inputs(call: TracedCall) -> tuple[Any, ...]:
 
 
 def _labelled(call: TracedCall, inputs: ShardingRecord) -> ShardingRecord:
-    """Arguments with the names that the user writes: `model.up.kernel`."""
+    """Arguments under the names that the user writes: `model.up.kernel`."""
     if len(call.names) != len(inputs.leaves):
         return inputs
     pairs = zip(inputs.leaves, call.names, strict=True)
@@ -462,7 +462,7 @@ def _old_mesh() -> Mesh | None:
 
 
 def _positional(jitted: Callable, count: int, names: tuple[str, ...]) -> Callable:
-    """A jitted function of positional arguments alone."""
+    """A jitted function that has only positional arguments."""
 
     def program(*args: object) -> PyTree[jax.Array]:
         return jitted(*args[:count], **dict(zip(names, args[count:], strict=True)))
@@ -471,7 +471,7 @@ def _positional(jitted: Callable, count: int, names: tuple[str, ...]) -> Callabl
 
 
 def _staged(module: ModuleRecord, described: PlanRecord) -> ModuleRecord:
-    """The module with facts from the plan: lines of combined collectives, and rewritten products."""
+    """The module with facts added from the plan: lines of combined collectives, and rewritten products."""
     lines = {stage.path: stage.source for stage in described.walk()}
     return module.replace(
         collectives=tuple(_with_lines(each, lines) for each in module.collectives),
@@ -480,7 +480,7 @@ def _staged(module: ModuleRecord, described: PlanRecord) -> ModuleRecord:
 
 
 def _with_lines(collective: CollectiveRecord, lines: Mapping[str, SourceLine | None]) -> CollectiveRecord:
-    """Adds lines from the plan: a combined collective keeps the stack frame of only one operation."""
+    """Adds lines from the plan, because a combined collective keeps the stack frame of only one operation."""
     if len(collective.sources) >= len(collective.stages):
         return collective
     planned = [line for path in collective.stages if (line := lines.get(path)) is not None]
@@ -490,7 +490,7 @@ def _with_lines(collective: CollectiveRecord, lines: Mapping[str, SourceLine | N
 
 
 def _rewritten_products(module: ModuleRecord, described: PlanRecord) -> Iterator[str]:
-    """Notes on stages for which the compiler computes fewer products than planned, mostly vector products."""
+    """Notes on stages for which the compiler computes fewer matrix products than planned, mostly vector products."""
     if module.flops is None:
         return
     compiled: dict[str, float] = {}
@@ -524,13 +524,13 @@ def _shardings(tree: object, shardings: object, mesh: Mesh | None = None) -> Sha
 
 
 def _users_names(call: TracedCall) -> dict[str, str]:
-    """The user's name of every argument that a library's wrapper or HLO names differently."""
+    """The user's name for every argument that a library's wrapper or HLO names differently."""
     listed = _jax_compat.argument_names(call.closed)
     return dict(zip(listed, call.names, strict=True)) if len(listed) == len(call.names) else {}
 
 
 def _named_by(call: TracedCall, propagation: PropagationRecord) -> PropagationRecord:
-    """The propagation with the user's names of the inputs."""
+    """The propagation with the inputs under the user's names."""
     users = _users_names(call)
     if all(name == own for name, own in users.items()):
         return propagation
@@ -542,7 +542,7 @@ def _named_by(call: TracedCall, propagation: PropagationRecord) -> PropagationRe
 
 
 def _module_named_by(call: TracedCall, module: ModuleRecord) -> ModuleRecord:
-    """The compiled module with the user's names of the parameters."""
+    """The compiled module with the parameters under the user's names."""
     users = _users_names(call)
 
     def named(op_name: str) -> str:
@@ -589,7 +589,7 @@ def _compiled_by(compilation: TargetCompilation) -> str:
 
 
 def _joined_memory(module: ModuleRecord, reported: MemoryRecord) -> MemoryRecord:
-    """Memory that the target's compiler reports, completed from the compiled module."""
+    """Memory reported by the target's compiler, with missing parts added from the compiled module."""
     if not reported.largest:
         reported = reported.replace(largest=module.memory.largest, padding_bytes=module.memory.padding_bytes)
     else:

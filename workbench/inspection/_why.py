@@ -40,8 +40,8 @@ def explain_program(record: ProgramRecord, *, large_bytes: int | None = None) ->
 
     Args:
         record: From `inspect`, with a mesh.
-        large_bytes: Minimum size of replicated arrays to explain. Default: 1 MiB, or a tenth of the largest value if
-            all values are smaller than 1 MiB.
+        large_bytes: Minimum size of a replicated array for it to be explained. Default: 1 MiB, or a tenth of the
+            largest value if all values are smaller than 1 MiB.
 
     Returns:
         One entry per compiled collective (per planned collective if nothing was compiled), sorted by decreasing bytes;
@@ -82,7 +82,7 @@ def explain_program(record: ProgramRecord, *, large_bytes: int | None = None) ->
 
 @dataclasses.dataclass(frozen=True)
 class _Rule:
-    """Factor (`i`, `k`, …) of each dimension of an operation's operands and results."""
+    """The factors (`i`, `k`, …) of each dimension of an operation's operands and results."""
 
     inputs: tuple[tuple[str, ...], ...]
     outputs: tuple[tuple[str, ...], ...]
@@ -113,12 +113,12 @@ def _read_rule(text: str) -> _Rule | None:
 
 
 def _parts_of(factor: str) -> set[str]:
-    """The factors of one dimension; a reshape may have several: `jk`."""
+    """The factors of one dimension; a reshaped dimension may have several: `jk`."""
     return set(_FACTOR.findall(factor))
 
 
 def _factors(value: PlannedValueRecord) -> tuple[Sequence[Sequence[str]], Sequence[str]] | None:
-    """The factors of all dimensions of a value's operands and of its result."""
+    """The factors of all dimensions of a value's operands and result."""
     rule = _read_rule(value.rule)
     return None if rule is None or not rule.outputs else (rule.inputs, rule.outputs[0])
 
@@ -134,7 +134,7 @@ class _Cause:
 
 
 def _best(fits: list[tuple[float, _Cause]], size: Callable[[_Cause], int] = lambda cause: 0) -> list[_Cause]:
-    """The causes that fit best, the largest first."""
+    """The causes that match best, largest first."""
     most = max((score for score, _ in fits), default=0)
     return sorted((cause for score, cause in fits if score == most), key=size, reverse=True)
 
@@ -144,7 +144,7 @@ def _line_of(value: PlannedValueRecord | None) -> tuple[str, int] | None:
 
 
 def _distinct(causes: Sequence[_Cause]) -> list[_Cause]:
-    """Each explanation once; explanations of equal layers are merged, with `*` for the layer's number."""
+    """Each explanation once; explanations for identical layers are merged, with `*` for the layer's number."""
     groups: dict[str, list[_Cause]] = {}
     for cause in causes:
         groups.setdefault(_without_numbers(cause.sentence), []).append(cause)
@@ -155,7 +155,7 @@ def _distinct(causes: Sequence[_Cause]) -> list[_Cause]:
 
 
 def _without_numbers(text: str) -> str:
-    """The text with `*` for the numbers in names, so that `layers[3].w` and `layers[4].w` are equal."""
+    """The text with `*` for the numbers in names, so that `layers[3].w` and `layers[4].w` become identical."""
     return re.sub(r"`[^`]*`", lambda name: _INDEX.sub("*", name[0]), text)
 
 
@@ -222,7 +222,7 @@ class _Reader:
         )
 
     def _named_so(self, found: CollectiveRecord) -> list[PlannedValueRecord]:
-        """The operations with the name and line of the collective."""
+        """The operations that have the collective's name and line."""
         names = {part for name in found.op_names for part in name.split(";")}
         lines = {(source.file, source.line) for source in found.sources}
         if found.kind in _SUMS and len(parts := self._flow.makers(found.name)) > 1:
@@ -263,13 +263,13 @@ class _Reader:
         return best
 
     def _has_shape(self, value: PlannedValueRecord, shape: str) -> bool:
-        """Returns whether one device's part of a value has the shape of a compiled instruction."""
+        """Returns whether one device's part of a value has the same shape as a compiled instruction."""
         parts = [math.prod(self._sizes.get(_whole_axis(axis), 1) for axis in axes) for axes in value.spec]
         local = ",".join(str(size // part) for size, part in zip(value.shape, parts, strict=True))
         return _DIMENSIONS.findall(shape)[:1] == [local]
 
     def _exchanged(self, found: CollectiveRecord) -> list[tuple[str, int]]:
-        """The dtype and bytes of every operand of a collective."""
+        """The dtype and bytes of each operand of a collective."""
         each = [self._flow.instructions[name] for name in self._operand_names(found) if name in self._flow.instructions]
         return [(_planned_dtype(one.shape.partition("[")[0]), one.size_bytes) for one in each]
 
@@ -278,7 +278,7 @@ class _Reader:
         return each.operands if each is not None else ()
 
     def _moves(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
-        """The operands that must be resharded over the axes of the collective."""
+        """The operands that must be resharded over the collective's axes."""
         # An exchanged value without a name that is returned serves the results only.
         is_last = not found.op_names and self._flow.is_result(found.name)
         makers, at = self._flow.makers(found.name), [] if is_last else self._named_so(found)
@@ -316,7 +316,7 @@ class _Reader:
     def _move(
         self, value: PlannedValueRecord, number: int, operand: PlannedValueRecord, axes: Sequence[str], kind: str
     ) -> "_Cause | None":
-        """Returns the reason that an operation needs an operand in another sharding; None if it does not."""
+        """Returns the reason why an operation needs an operand in a different sharding; None if it does not."""
         wanted, does = set(axes), _DOES.get(kind, "exchanges parts of")
         if value.operation in ("output", "sharding_constraint", "reshard", "copy"):
             changed = {axis for entry in operand.spec for axis in entry} ^ {
@@ -349,9 +349,10 @@ class _Reader:
         return None
 
     def _kept(self, value: PlannedValueRecord, number: int, found: CollectiveRecord) -> "_Cause | None":
-        """Returns the reason that an operand is gathered although the result keeps its dimension.
+        """Returns the reason why an operand is gathered although the result keeps its dimension.
 
-        For example, the compiler gathers the indices of a lookup if the indexed array is sharded over the same axis.
+        For example, the compiler gathers the indices of a lookup if the indexed array is sharded over the same axis as
+        the indices.
         """
         operands, rule = self._operands(value), _read_rule(value.rule)
         if rule is None or len(rule.inputs) != len(operands) or found.kind != "all-gather":
@@ -384,7 +385,7 @@ class _Reader:
     def _move_of(
         self, value: PlannedValueRecord, rule: _Rule, place: tuple[int, int, str], here: set[str], does: str
     ) -> "_Cause | None":
-        """Returns the reason that an operation needs a sharded dimension of an operand in another sharding."""
+        """Returns the reason why an operation needs a sharded dimension of an operand in a different sharding."""
         number, dim, factor = place
         operands = self._operands(value)
         operand, at, over = operands[number], _at(value), _listed(here)
@@ -476,7 +477,7 @@ class _Reader:
     def _loop_start(
         self, value: PlannedValueRecord, operand: PlannedValueRecord, wanted: set[str], does: str
     ) -> "_Cause | None":
-        """Returns the reason that a loop's initial value has another sharding than the loop's carry."""
+        """Returns the reason why a loop's initial value is sharded differently from the loop's carry."""
         if operand.spec == value.spec or not wanted & {axis for entry in operand.spec for axis in entry}:
             return None
         sentence = (
@@ -486,7 +487,7 @@ class _Reader:
         return _Cause(value, "disagreement", sentence, _ONE_SHARDING)
 
     def _body_end(self, value: PlannedValueRecord, axes: Sequence[str], kind: str) -> "_Cause | None":
-        """Returns the reason that a value computed by a loop's body is resharded to the loop's carry."""
+        """Returns the reason why a value computed in a loop body is resharded to match the loop's carry."""
         loop, inside, _ = value.op_name.rpartition("/while/body/")
         if not inside or self.users.get(value.name):
             return None
@@ -510,7 +511,7 @@ class _Reader:
         return [_Cause(v, *self._reason(v, found.axes)) for v in self._named_so(found) if v.operation in _WRITTEN][:1]
 
     def _other(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
-        """Other reasons that fit the kind of the collective, from the operations at its line."""
+        """Other reasons that match the kind of the collective, from the operations at its line."""
         if not found.op_names and self._flow.is_result(found.name):
             return []
         here = [value for value in self._named_so(found) if value.operation not in _CONTAINERS]
@@ -538,7 +539,7 @@ class _Reader:
         return causes if len(causes) == 1 else []
 
     def _returned(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
-        """A value that is resharded only because the program returns it, without a requested sharding."""
+        """A value that is resharded only because the program returns it, although no sharding was requested."""
         makers = self._flow.makers(found.name)
         if found.op_names or not axes or not self.values or not makers or not self._flow.is_result(found.name):
             return []
@@ -547,7 +548,7 @@ class _Reader:
         return [_Cause(None, "output", sentence, "Request a sharding of the results (`out_shardings`).")]
 
     def _instruction(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
-        """The reason from compiled instructions alone, where the compiler departed from Shardy's shardings."""
+        """The reason found from compiled instructions alone, where the compiler departed from Shardy's shardings."""
         makers, consumers = self._flow.makers(found.name), self._flow.consumers(found.name)
         sources = {(source.file, source.line) for source in found.sources}
         consumers = [each for each in consumers if each.op_name]
@@ -602,7 +603,7 @@ class _Reader:
         )
 
     def _gathered_dims(self, found: CollectiveRecord) -> list[int]:
-        """The dimensions that an all-gather makes larger."""
+        """The dimensions that an all-gather enlarges."""
         each = self._flow.instructions.get(found.name)
         operand = self._flow.instructions.get(each.operands[0]) if each is not None and each.operands else None
         if found.kind != "all-gather" or each is None or operand is None:
@@ -627,7 +628,7 @@ class _Reader:
     def _values_of(
         self, planned: Sequence[PlannedCollectiveRecord], names: Iterable[str], axes: Sequence[str]
     ) -> list[PlannedValueRecord]:
-        """The operations that a collective may serve: explaining operations first, then by decreasing size."""
+        """The operations that a collective may serve: first those that explain it, then the rest by decreasing size."""
         found: list[PlannedValueRecord] = []
         for each in planned:
             same = self.by_op_name.get(each.op_name, [])
@@ -704,7 +705,7 @@ class _Reader:
         return self._sum(value, axes, kept) or self._disagreement(value, operands, rule, wanted)
 
     def _sum(self, value: PlannedValueRecord, axes: Sequence[str], kept: set[str]) -> tuple[Reason, str, str] | None:
-        """The sum over a dimension that is sharded over `axes` but not over the axes that the result keeps."""
+        """The sum over a dimension that is sharded over `axes`, excluding the axes that the result keeps."""
         operands, rule = self._operands(value), _read_rule(value.rule)
         if rule is None or len(rule.inputs) != len(operands):
             return None
@@ -819,7 +820,7 @@ class _Reader:
         return [self.values[name] for name in value.operands if name in self.values]
 
     def _told(self, value: PlannedValueRecord) -> tuple[WhyOperandRecord, ...]:
-        """The operands without constants, such as the 0 with which a sum begins."""
+        """The operands except scalar constants, such as the initial 0 of a sum."""
         told = [each for each in self._operands(value) if each.operation != "constant" or each.shape]
         return tuple({each.name: self._operand(each) for each in told}.values())
 
@@ -838,7 +839,7 @@ class _Reader:
         )
 
     def origin(self, value: PlannedValueRecord, axis: str) -> str:
-        """Origin of an axis, in words: an argument of the user, a constraint, the program."""
+        """Origin of an axis, in words: a user's argument, a constraint, or the program."""
         origin = value.origins.get(axis, "")
         if value.operation == "input":
             return "the argument itself"
@@ -855,13 +856,13 @@ class _Reader:
         return "the program itself"
 
     def _constraint(self, origin: str, axis: str) -> str:
-        """The sharding constraint in which an axis began; constraints are numbered."""
+        """The sharding constraint that introduced an axis; constraints are numbered."""
         named = (v for v in self.propagation.values if v.operation == "sharding_constraint")
         found = next((v for v in named if v.origins.get(axis) == origin), None)
         return "a sharding constraint" if found is None else _constraint_name(found)
 
     def named(self, value: PlannedValueRecord) -> str:
-        """The user's name of a value: the argument, or the operation with its line."""
+        """The user's name for a value: the argument, or the operation with its line."""
         kind = f"{_jax_dtype(value.dtype)}[{','.join(map(str, value.shape))}]"
         if value.operation == "input":
             return f"argument `{value.op_name or value.name}` ({kind})"
@@ -875,7 +876,7 @@ class _Reader:
         return f"the result of `{_called(value)}` ({kind}{_at(value)})"
 
     def _start_of(self, carry: PlannedValueRecord) -> PlannedValueRecord | None:
-        """The initial value of a loop's carry, if it is an argument."""
+        """The initial value of a loop's carry, if this value is an argument."""
         found = _CARRY.fullmatch(carry.name)
         if found is None:
             return None
@@ -886,7 +887,7 @@ class _Reader:
     # Replicated arrays.
 
     def replicated(self, sizes: dict[str, int], large_bytes: int | None) -> tuple[WhyArrayRecord, ...]:
-        """The large values that devices hold more than once, and why."""
+        """The large values that are stored on more than one device, and why."""
         devices = math.prod(sizes.values())
         left_out = self._local() | self._constants()
         listed = [
@@ -926,7 +927,7 @@ class _Reader:
         return tuple(found.values())
 
     def _local(self) -> set[str]:
-        """Values inside a `shard_map`, which differ between devices."""
+        """Values inside a `shard_map`, which differ from device to device."""
         found: set[str] = set()
         for value in self.propagation.values:
             carried = _CARRY.fullmatch(value.name)
@@ -937,7 +938,7 @@ class _Reader:
         return found
 
     def _constants(self) -> set[str]:
-        """Values that depend on no argument, such as masks: the compiler computes them where they are used."""
+        """Values that do not depend on any argument, such as masks: the compiler computes them where they are used."""
         found: set[str] = set()
         for value in self.propagation.values:
             made = value.operands and all(name in found for name in value.operands)
@@ -1007,7 +1008,7 @@ _WRITTEN = frozenset("all_reduce all_gather reduce_scatter all_to_all collective
 
 
 def _needed_dims(value: PlannedValueRecord, operand: PlannedValueRecord) -> tuple[int, ...]:
-    """The dimensions of an operand that an operation needs whole, because the partitioner cannot split it."""
+    """The dimensions of an operand that an operation needs unsharded, because the partitioner cannot split it."""
     rank = len(operand.shape)
     if value.operation == "chlo.top_k":
         return (rank - 1,)
@@ -1015,7 +1016,7 @@ def _needed_dims(value: PlannedValueRecord, operand: PlannedValueRecord) -> tupl
 
 
 def _is_constraint(value: PlannedValueRecord) -> bool:
-    """Returns whether the user wrote a constraint; on explicit axes JAX adds one to every operation."""
+    """Returns whether the user wrote a constraint; with explicit axes, JAX adds a constraint to every operation."""
     return _last(value.op_name) in ("", "sharding_constraint", "reshard", "copy")
 
 
@@ -1027,7 +1028,7 @@ def _constraint_name(value: PlannedValueRecord) -> str:
 
 
 def _called(value: PlannedValueRecord) -> str:
-    """The JAX name of an operation, where users do not know the StableHLO name."""
+    """The JAX name of an operation whose StableHLO name is unfamiliar to users."""
     if value.operation == "custom_call":
         return _last(value.op_name).partition(":")[0] or value.operation
     if value.operation == "sharding_constraint" and _last(value.op_name) == "reshard":
@@ -1036,13 +1037,13 @@ def _called(value: PlannedValueRecord) -> str:
 
 
 def _reduction_words(value: PlannedValueRecord) -> tuple[str, str, str]:
-    """Words for a reduction along a dimension: the operation, each device's part, and the exchange."""
+    """Describes a reduction along a dimension: the operation, each device's part, and the exchange."""
     found = _REDUCTION.search(value.op_name) if value.operation in _REDUCING else None
     return _REDUCTIONS[found[1].replace("mul", "prod")] if found else _SUM_WORDS
 
 
 def _reduction_of(value: PlannedValueRecord) -> str | None:
-    """HLO's name of the operation that combines the parts of a value; None if unknown."""
+    """HLO's name for the operation that combines the parts of a value; None if unknown."""
     if value.operation in _REDUCING and (found := _REDUCTION.search(value.op_name)):
         return _OPCODES[found[1]]
     if value.operation not in ("dot_general", "convolution", "gather") and "sum" not in value.op_name:
@@ -1051,20 +1052,20 @@ def _reduction_of(value: PlannedValueRecord) -> str | None:
 
 
 def _jax_dtype(dtype: str) -> str:
-    """JAX's short name of a dtype of StableHLO."""
+    """JAX's short name for a StableHLO dtype."""
     found = re.match(r"complex<f(\d+)>", dtype)
     return f"c{2 * int(found[1])}" if found else "bool" if dtype == "i1" else dtype.replace("ui", "u")
 
 
 def _planned_dtype(dtype: str) -> str:
-    """StableHLO's name of a dtype of HLO."""
+    """StableHLO's name for an HLO dtype."""
     if dtype[:1] in "su" and dtype[1:].isdigit():
         return f"{'i' if dtype[0] == 's' else 'ui'}{dtype[1:]}"
     return _PLANNED_DTYPES.get(dtype, dtype)
 
 
 def _others_at(cause: _Cause, others: Sequence[_Cause], count: int) -> str:
-    """Lines of the other exchanges that the compiler combined with an exchange."""
+    """Lines of the other exchanges that the compiler combined with the given exchange."""
     places = dict.fromkeys(_place(each.value.source) for each in others if each.value and each.value.source)
     here = _place(cause.value.source) if cause.value and cause.value.source else ""
     if not places or list(places) == [here]:
@@ -1106,7 +1107,7 @@ def _line(source: SourceLine) -> tuple[str, int]:
 
 
 def _last(op_name: str) -> str:
-    """The operation of a name: `dot_general` of `jit(f)/jvp(mlp)/dot_general`."""
+    """The operation in a name: `dot_general` in `jit(f)/jvp(mlp)/dot_general`."""
     return op_name.partition(";")[0].rpartition("/")[2]
 
 

@@ -1,4 +1,4 @@
-"""Sharding decisions that cause many collectives: a mesh axis that the batch dimension loses."""
+"""Sharding decisions that cause many collectives: a mesh axis lost by the batch dimension."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -18,14 +18,14 @@ def find_causes(
     named: Callable[[PlannedValueRecord], str],
     origin: Callable[[PlannedValueRecord, str], str],
 ) -> tuple[WhyCauseRecord, ...]:
-    """The first value at which the batch loses each axis, and the number of collectives that follow.
+    """The first value at which the batch loses each axis, and the number of collectives caused by the loss.
 
     Args:
         values: Values of the propagation, in program order.
         collectives: The explanation of each collective.
-        factors: Returns the factors of all dimensions of a value's operands and result; None if unknown.
-        named: Returns the user's name of a value.
-        origin: Returns the origin of an axis of a value, in words.
+        factors: Returns the factors of all dimensions of a value's operands and result; None if they are unknown.
+        named: Returns the user's name for a value.
+        origin: Returns the origin of a value's axis, in words.
     """
     by_name = {value.name: value for value in values}
     found: dict[str, WhyCauseRecord] = {}
@@ -53,7 +53,7 @@ def _lost(
     operands: Sequence[PlannedValueRecord],
     known: tuple[Sequence[Sequence[str]], Sequence[str]],
 ) -> list[tuple[PlannedValueRecord, str]]:
-    """The operands whose leading dimension is sharded over an axis that the result has on another dimension."""
+    """The operands whose leading dimension is sharded over an axis that shards a different dimension of the result."""
     inputs, result = known
     if not result:
         return []
@@ -69,7 +69,7 @@ def _lost(
 
 
 def _after(name: str, values: Sequence[PlannedValueRecord]) -> set[str]:
-    """A value and all values that depend on it."""
+    """A value and all values that depend on that value."""
     found = {name}
     for value in values:
         if value.name not in found and found.intersection(value.operands):

@@ -1,4 +1,4 @@
-"""Builds the tree: frames give functions and lines; scopes are inserted where they were opened."""
+"""Builds the tree: frames supply functions and lines; scopes are inserted where they were opened."""
 
 import functools
 from collections.abc import Callable, Hashable, Iterable
@@ -50,10 +50,10 @@ def build_tree(
     """The tree of a program.
 
     Args:
-        items: Work of the program, each item with its source place.
+        items: The program's work, each item with its source place.
         name: Name of the program.
         made_from: "compiled" or "jaxpr".
-        notes: Notes on missing figures.
+        notes: Notes about missing figures.
         file: Source file of the program.
 
     Returns:
@@ -149,7 +149,7 @@ def _scope_node(node: _Node, scope: Scope) -> _Node:
 
 
 def _next(item: Item, depth: int) -> Scope | None:
-    """The scope that an item enters next; None if that is a loop in a deeper frame."""
+    """The scope that an item enters next; None if the next scope is a loop in a deeper frame."""
     if item.taken >= len(item.scopes):
         return None
     scope = item.scopes[item.taken]
@@ -157,10 +157,10 @@ def _next(item: Item, depth: int) -> Scope | None:
 
 
 def _scopes_first(items: list[Item], depth: int) -> bool:
-    """Returns whether the next scopes of these items were opened here and not in a called function.
+    """Returns whether the next scopes of these items were opened here rather than in a called function.
 
-    A name scope leaves no frame, so its place is inferred: a scope that all lines of the next function share was opened
-    before that function; a scope on only some of its lines was opened inside.
+    A name scope leaves no frame, so its place is inferred. A scope that all lines of the next function share was opened
+    before that function; a scope on only some of its lines was opened inside the function.
     """
     if any(s.depth is not None and s.depth <= depth for item in items for s in item.scopes[item.taken :]):
         return True  # a loop at this depth: the scopes around the loop are already open
@@ -179,7 +179,7 @@ def _scopes_first(items: list[Item], depth: int) -> bool:
 
 
 def _leaf(node: _Node, item: Item, known: _Known) -> None:
-    """Adds an item below the user's innermost line: scopes, pass, library frames, operation."""
+    """Adds an item below the user's innermost line: its scopes, pass, library frames and operation."""
     key = node, item.scopes[item.taken :], item.pass_name, id(item.inside)
     place = known.get(key)
     if place is None:

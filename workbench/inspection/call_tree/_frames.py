@@ -24,7 +24,7 @@ class Frame(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def layer_of(frame_file: str, function: str) -> str | None:
-    """The layer whose call a library's frame is, such as `nnx.Linear`; None for other frames."""
+    """The layer whose call a library frame represents, such as `nnx.Linear`; None for other frames."""
     match = _MODULE.match(function)
     if match is None:
         return None
@@ -33,7 +33,7 @@ def layer_of(frame_file: str, function: str) -> str | None:
 
 @functools.lru_cache(maxsize=4096)
 def shown_file(file: str) -> str:
-    """The displayed name of a file: `In [n]` for a notebook's cell, else the path.
+    """The displayed name of a file: `In [n]` for a notebook cell, otherwise the path.
 
     Example:
         >>> shown_file("<ipython-input-3-8f1c>")
@@ -47,20 +47,21 @@ def shown_file(file: str) -> str:
 def trim(
     stack: tuple[Frame, ...], name: str, outer: frozenset[tuple[str, str]] = frozenset(), called: tuple[str, ...] = ()
 ) -> tuple[Frame, ...]:
-    """The stack from the program's own function inwards, with every call once.
+    """The stack from the program's own function inwards, with every call listed once.
 
-    When XLA inlines a call, it puts the caller's frames first. The inlined frames may begin at the program again, at
-    another line, if the function was traced for an earlier call. The outer frames then have the correct line.
+    When XLA inlines a call, it puts the caller's frames first. If the function was traced for an earlier call, the
+    inlined frames may start again with the program, at a different line. In that case the outer frames have the correct
+    line.
 
     Args:
         stack: Frames, outermost first.
-        name: Name of the function that was compiled.
-        outer: Files and functions that called the compilation, as `outer_frames` finds them.
-        called: Names of jitted functions in the stack. JAX caches their jaxprs with the stack of the program that
-            called them first; only the frames inside these functions count.
+        name: Name of the compiled function.
+        outer: Files and functions that called the compilation, as found by `outer_frames`.
+        called: Names of the jitted functions in the stack. JAX caches their jaxprs with the stack of the program that
+            called them first, so only the frames inside these functions count.
 
     Returns:
-        The frames from the first frame of the function inwards; without such a frame, all frames but the outer frames.
+        The frames from the function's first frame inwards; without such a frame, all frames except the outer frames.
 
     Example:
         >>> outer, step = Frame("a.py", "<module>", 9), Frame("a.py", "step", 3)
@@ -84,7 +85,7 @@ def trim(
 
 
 def outer_frames(stacks: Iterable[tuple[Frame, ...]], name: str) -> frozenset[tuple[str, str]]:
-    """Files and functions that are above a program's own function in the stacks of its operations."""
+    """Files and functions above a program's own function in the stacks of its operations."""
     found: set[tuple[str, str]] = set()
     for stack in stacks:
         start = next((i for i, frame in enumerate(stack) if is_named(frame, name)), 0)
@@ -95,9 +96,10 @@ def outer_frames(stacks: Iterable[tuple[Frame, ...]], name: str) -> frozenset[tu
 def below_outer(
     stack: tuple[Frame, ...], outer: frozenset[tuple[str, str]], home: str | None = None
 ) -> tuple[Frame, ...]:
-    """A stack without its leading outer frames, and without the frames between them.
+    """A stack trace without the frames up to the last outer frame that precedes the user's first frame.
 
-    Nested placements enter the plan a second time, through functions that are not in `outer`.
+    Frames between outer frames are removed too: nested placements enter the plan a second time, through functions that
+    are not in `outer`.
 
     Example:
         >>> plan, phase = Frame("/site-packages/jax/a.py", "plan", 1), Frame("/site-packages/jax/a.py", "phase", 2)
@@ -132,7 +134,7 @@ def _without_repetition(stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
 
 
 def _segments(stack: tuple[Frame, ...], name: str, outer: frozenset[tuple[str, str]]) -> list[tuple[Frame, ...]]:
-    """A stack split where it begins again."""
+    """A stack split into parts, each beginning where the stack starts again."""
     starts, entered, above = [0], False, True  # above: still among the outer frames of this beginning
     for index, frame in enumerate(stack):
         named, is_outer = is_named(frame, name), _is_outer(frame, outer)
@@ -145,16 +147,16 @@ def _segments(stack: tuple[Frame, ...], name: str, outer: frozenset[tuple[str, s
 
 
 def is_named(frame: Frame, name: str) -> bool:
-    """Returns whether a frame is one of the function of that name."""
+    """Returns whether a frame belongs to the function with this name."""
     return frame.function.rsplit(".", 1)[-1] == name
 
 
 def split_stack(stack: tuple[Frame, ...], home: str | None = None) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:
-    """The user's frames of a stack, and the library frames below the innermost user frame.
+    """The user's frames in a stack, and the library frames below the innermost user frame.
 
     Args:
         stack: Frames, outermost first.
-        home: The library that defines the program's function; it counts as the user's code.
+        home: The library that defines the program's function; its frames count as the user's code.
     """
     shown = [package_of(frame.file) in (None, home) for frame in stack]
     if not any(shown):
@@ -164,6 +166,6 @@ def split_stack(stack: tuple[Frame, ...], home: str | None = None) -> tuple[tupl
 
 
 def home_of(stacks: Iterable[tuple[Frame, ...]], name: str) -> str | None:
-    """The library that a program's own function belongs to; None for a function of the user."""
+    """The library that a program's own function belongs to; None for a user's function."""
     found = next((package_of(frame.file) for stack in stacks for frame in stack if is_named(frame, name)), None)
     return None if found in ("python", "workbench", "jax") else found

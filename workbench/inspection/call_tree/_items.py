@@ -1,4 +1,4 @@
-"""Input of a call tree: amounts of work with their places."""
+"""Input for a call tree: amounts of work and their places."""
 
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -9,7 +9,7 @@ from workbench.records.sharding import CollectiveKind
 
 
 class Scope(NamedTuple):
-    """A scope or loop around an operation; `depth` is the number of frames outside, if known."""
+    """A scope or loop around an operation; `depth` is the number of frames outside it, if known."""
 
     name: str
     kind: str  # "scope" or "loop"
@@ -19,7 +19,7 @@ class Scope(NamedTuple):
 
 @dataclass(slots=True, eq=False)
 class Amounts:
-    """Figures that are being summed."""
+    """Figures to which amounts are added."""
 
     flops_matmul: float = 0.0
     flops_elementwise: float = 0.0
@@ -71,7 +71,7 @@ class Amounts:
 
 @dataclass(slots=True, eq=False)
 class Item:
-    """Work of one operation at one place."""
+    """Work that one operation does at one place."""
 
     frames: tuple[Frame, ...]  # the user's, outermost first
     inside: tuple[Frame, ...]  # of libraries, below the user's innermost
@@ -87,7 +87,7 @@ class Item:
 
 
 def figures(amounts: Amounts) -> CallFiguresRecord:
-    """Amounts as a record."""
+    """The amounts as a record."""
     return CallFiguresRecord(
         flops_matmul=amounts.flops_matmul,
         flops_elementwise=amounts.flops_elementwise,

@@ -47,8 +47,8 @@ def read_jaxpr_tree(jaxpr: Jaxpr | ClosedJaxpr, *, name: str) -> CallTreeRecord:
         name: Name of the function.
 
     Returns:
-        The tree, with FLOPs, traffic as if elementwise operations were fused, and the collectives that the program
-        itself requests. A jaxpr does not contain the collectives that a partitioner will insert.
+        The tree, with FLOPs, memory traffic as if elementwise operations were fused, and the collectives that the
+        program itself requests. A jaxpr does not contain the collectives that a partitioner will insert.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -75,7 +75,7 @@ def read_jaxpr_tree(jaxpr: Jaxpr | ClosedJaxpr, *, name: str) -> CallTreeRecord:
 
 
 def _entered(outer: _Site, equation: JaxprEqn, name: str) -> _Site:
-    """The site inside an equation that contains a jaxpr."""
+    """The site inside an equation that contains another jaxpr."""
     stack = trim((*outer.stack, *_frames(equation)), name)
     primitive = str(equation.primitive.name)
     scopes = (*outer.scopes, *_named(equation))
@@ -113,7 +113,7 @@ def _item(work: EquationWork, outer: _Site, name: str) -> Item:
 def _communicate(
     amounts: Amounts, kind: CollectiveKind, equation: JaxprEqn, sizes: dict[str, int], executions: float
 ) -> None:
-    """Adds the bytes that one device sends in a ring, by mesh axis, as for compiled collectives."""
+    """Adds the bytes that one device sends in a ring, by mesh axis, computed as for compiled collectives."""
     named = equation.params.get("axes", equation.params.get("axis_name", ()))
     axes = tuple(str(axis) for axis in (named if isinstance(named, tuple | list) else (named,)))
     size = math.prod(sizes.get(axis, 1) for axis in axes)
@@ -134,7 +134,7 @@ def _communicate(
 
 
 def _constants(jaxpr: Jaxpr | ClosedJaxpr, site: Callable[..., _Site], name: str) -> list[Item]:
-    """Adds arrays that the program closes over, at the line that reads them first."""
+    """Adds arrays that the program closes over, at the line that first reads them."""
     inner = getattr(jaxpr, "jaxpr", jaxpr)
     found = []
     for variable in inner.constvars:

@@ -1,4 +1,4 @@
-"""The name stack of an operation: scopes of the user, structure of JAX, and the pass of differentiation."""
+"""The name stack of an operation: user scopes, JAX structure, and the differentiation pass."""
 
 import functools
 import re
@@ -17,7 +17,7 @@ _MARKED = frozenset(("shard_map", "pallas_call", "custom_vjp_call", "run_state",
 
 
 class NameStack(NamedTuple):
-    """Parts of an `op_name`."""
+    """The parts of an `op_name`."""
 
     scopes: tuple[str, ...]  # of the user, outermost first; "while" and "cond" where a loop or a branch is
     operation: str  # "dot_general"
@@ -26,10 +26,10 @@ class NameStack(NamedTuple):
 
 @functools.lru_cache(maxsize=65536)
 def read_op_name(op_name: str) -> NameStack:
-    """Reads the name that JAX gives an operation.
+    """Parses the name that JAX gives an operation.
 
     Args:
-        op_name: The name in HLO; the first name if the compiler joined several.
+        op_name: The name in HLO; if the compiler joined several names, the first.
 
     Returns:
         The name without the scopes that JAX itself opens for calls.
@@ -58,7 +58,7 @@ def read_op_name(op_name: str) -> NameStack:
 
 @functools.lru_cache(maxsize=65536)
 def called_functions(op_name: str) -> tuple[str, ...]:
-    """The jitted functions that a name stack passes through, the program first.
+    """The jitted functions in a name stack, beginning with the program.
 
     Example:
         >>> called_functions("jit(step)/jvp(jit(helper))/sin")
@@ -68,7 +68,7 @@ def called_functions(op_name: str) -> tuple[str, ...]:
 
 
 def pass_of(name_stack: str) -> CallPass:
-    """The pass of reverse-mode differentiation that a name stack belongs to.
+    """The pass of reverse-mode differentiation to which a name stack belongs.
 
     Example:
         >>> pass_of("transpose(jvp())/checkpoint/rematted_computation/layer/tanh")
@@ -91,14 +91,14 @@ def _is_structure(part: str) -> bool:
 
 
 def _bare(part: str) -> str:
-    """A part of a name without the transformations around it."""
+    """Part of a name without the transformations around it."""
     while match := _TRANSFORM.match(part):
         part = match[2]
     return part
 
 
 def _split(name: str) -> list[str]:
-    """Splits at slashes outside parentheses; scopes may contain both, such as `vmap(BTNH,BSNH->BNTS)`."""
+    """Splits at slashes outside parentheses, because scopes may contain both, such as `vmap(BTNH,BSNH->BNTS)`."""
     if "(" not in name:
         return name.split("/") if name else []
     parts, depth, start = [], 0, 0

@@ -1,4 +1,4 @@
-"""Seconds on the nodes of a call tree: predicted for a chip, and measured by a profile."""
+"""Seconds on the nodes of a call tree: predicted for a chip, or measured in a profile."""
 
 from collections.abc import Mapping
 
@@ -11,17 +11,17 @@ from workbench.records.hardware import ChipRecord
 def predict_seconds(tree: CallTreeRecord, module: ModuleRecord, chip: ChipRecord, dtype: str) -> CallTreeRecord:
     """A compiled module's tree with predicted seconds per call on a chip.
 
-    The seconds come from `workbench.cost.time_module`, as in the cost of every stage: collective time that is hidden
-    behind other operations does not count.
+    The seconds come from `workbench.cost.time_module`, as in the cost of every stage: collective time hidden behind
+    other operations does not count.
 
     Args:
         tree: The tree of a compiled module.
         module: The module.
         chip: The chip.
-        dtype: The dtype of kernels that do not state what they multiply.
+        dtype: The dtype for kernels that do not state what they multiply.
 
     Returns:
-        The tree. A node with unknown seconds has none, and neither have its ancestors; a note gives the reason.
+        The tree. A node with unknown seconds has no value, and neither have its ancestors; a note gives the reason.
     """
     times = time_module(module, chip, dtype)
     often = {each.name: each.executions for each in (*module.instructions, *module.collectives)}
@@ -49,7 +49,7 @@ def predict_seconds(tree: CallTreeRecord, module: ModuleRecord, chip: ChipRecord
 
 
 def _with_unattributed(tree: CallTreeRecord, figures: CallFiguresRecord) -> CallTreeRecord:
-    """The tree with an extra node below the root for the time of instructions that are on no other node."""
+    """The tree with an extra node below the root for the time of instructions that belong to no other node."""
     node = CallNodeRecord(
         id=len(tree.nodes), parent=0, kind="unattributed", name="time of no known operation", own=figures, total=figures
     )
@@ -57,14 +57,14 @@ def _with_unattributed(tree: CallTreeRecord, figures: CallFiguresRecord) -> Call
 
 
 def measured_tree(tree: CallTreeRecord, seconds: Mapping[str, Mapping[str, float]]) -> CallTreeRecord:
-    """A compiled module's tree with the seconds that a profile measured.
+    """A compiled module's tree with the seconds measured in a profile.
 
     Args:
         tree: The tree of the module that ran.
         seconds: Seconds per call of the program, by instruction and device.
 
     Returns:
-        The tree. The seconds of an instruction are divided over its nodes; instructions that are on no node get a
+        The tree. The seconds of an instruction are divided among its nodes; instructions that belong to no node get a
         separate node.
 
     Example:

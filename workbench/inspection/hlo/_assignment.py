@@ -1,4 +1,4 @@
-"""The compiler's own memory peak, divided over the instructions whose values use the memory.
+"""The compiler's own memory peak, divided among the instructions whose values use the memory.
 
 XLA plans memory as allocations: one per argument, one per result that does not alias an argument, and an arena in which
 temporaries share addresses. The plan is available from the executable (`serialized_buffer_assignment_proto`).
@@ -19,14 +19,14 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class HeldAtPeak(NamedTuple):
-    """Bytes of the peak, and the instruction whose value they hold; None for an unknown value."""
+    """Bytes of the peak, and the instruction whose value they store; None for an unknown value."""
 
     instruction: Instruction | None
     size_bytes: float
 
 
 class Placed(NamedTuple):
-    """A value in an allocation."""
+    """A value stored in an allocation."""
 
     instruction: str
     offset: int
@@ -44,18 +44,19 @@ class Allocation(NamedTuple):
 def divide_peak(
     hlo: Hlo, compiled: object, stats: object | None, peak_bytes: int | None, at_peak: tuple[Buffer, ...]
 ) -> tuple[tuple[HeldAtPeak, ...], str]:
-    """Divides the bytes of the peak over the values that are alive.
+    """Divides the bytes of the peak among the values that are alive.
 
     Args:
         hlo: The module.
-        compiled: The source of the module; only a `jax.stages.Compiled` has the compiler's memory plan.
+        compiled: The object that the module was read from; only a `jax.stages.Compiled` contains the compiler's memory
+            plan.
         stats: Result of its `memory_analysis()`, or None.
-        peak_bytes: The peak that the compiler reports, or None.
+        peak_bytes: The peak reported by the compiler, or None.
         at_peak: The values that are alive at the peak of the reconstructed schedule.
 
     Returns:
-        Shares that add up to the compiler's peak (without one, to the peak of the schedule), and a note on their
-        origin.
+        Shares that add up to the compiler's peak (or, if it is unknown, to the schedule's peak), and a note that says
+        which peak it is.
     """
     alive = [HeldAtPeak(buffer.instruction, buffer.leaf.padded_bytes) for buffer in at_peak if buffer.leaf.padded_bytes]
     reached = sum(held.size_bytes for held in alive)
@@ -88,12 +89,12 @@ def _allocations(compiled: object, stats: object | None) -> list[Allocation]:
 
 
 def read_allocations(assignment: bytes, module: bytes) -> Iterator[Allocation]:
-    """The memory of one call, from a `BufferAssignmentProto` and its `HloModuleProto`.
+    """The memory used by one call, from a `BufferAssignmentProto` and its `HloModuleProto`.
 
-    Constants and per-thread memory do not count, as in the compilers' totals.
+    Constants and per-thread memory do not count, as in the compiler's own totals.
 
     Raises:
-        ValueError: if a message is cut off.
+        ValueError: if a message is truncated.
     """
     values: dict[int, tuple[int, int]] = {}  # id of a value -> id of its instruction, size
     allocations: list[dict[int, list[Any]]] = []
@@ -141,10 +142,10 @@ def _names(module: bytes, wanted: set[int]) -> dict[int, str]:
 
 
 def fields(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Numbers and values of the fields of a protobuf message.
+    """Field numbers and values of a protobuf message.
 
     Raises:
-        ValueError: if it is cut off.
+        ValueError: if the message is truncated.
     """
     index, end = 0, len(message)
     while index < end:
@@ -193,7 +194,7 @@ def _planned(hlo: Hlo, allocations: Iterable[Allocation], at_peak: tuple[Buffer,
 
 
 def _addresses(allocation: Allocation, alive: set[str]) -> Iterator[tuple[str | None, int]]:
-    """Owner of each part of an allocation: a live value, or else the largest value stored there."""
+    """Owner of each part of an allocation: a live value, or otherwise the largest value stored there."""
     starting = sorted(allocation.placed, key=lambda placed: placed.offset)
     bounds = {0, allocation.size}
     for placed in starting:

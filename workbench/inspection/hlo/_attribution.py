@@ -1,12 +1,12 @@
-"""Stage of the user's program for each HLO instruction.
+"""Assigns a stage of the user's program to each HLO instruction.
 
-Stages leave their scope in `op_name` (`jit(f)/wb:2.0:clients/…`). Compilers drop the scope from some instructions.
-These instructions take it, in this order, from the instructions fused into them, from the loop or call around them, and
-from their nearest neighbours in the graph of values, users first.
+Stages write their scope to `op_name` (`jit(f)/wb:2.0:clients/…`). Compilers drop the scope from some instructions.
+These instructions take their stage, in this order, from the instructions fused into them, from the loop or call around
+them, and from their nearest neighbours in the graph of values, users first.
 
-All planned code is in some stage. An `op_name` without a stage therefore belongs to the loop over chunks of clients,
-and also takes its stage from its neighbours. Unplanned code carries the scopes of the primitives
-(`wb.map_fn[clients]`), which are then its stages; operations outside of these scopes belong to the server.
+All planned code belongs to some stage. An `op_name` without a stage therefore belongs to the loop over chunks of
+clients; its instruction also takes the stage from its neighbours. Unplanned code carries the scopes of the primitives
+(`wb.map_fn[clients]`), which then serve as its stages; operations outside these scopes belong to the server.
 """
 
 import re
@@ -31,7 +31,7 @@ _COLLECTIVE = re.compile(r"^(all-|reduce-scatter|collective-|ragged-all|send|rec
 
 
 class NamedStage(NamedTuple):
-    """A stage as named in `op_name`."""
+    """A stage, as named in an `op_name`."""
 
     path: str
     kind: StageKind
@@ -41,13 +41,13 @@ SERVER = NamedStage("server", "server")
 
 
 def stages_of(op_name: str) -> tuple[NamedStage, ...]:
-    """The stages named by an `op_name`; several where the compiler combined operations.
+    """The stages named in an `op_name`; several if the compiler combined operations.
 
     Args:
-        op_name: The name in HLO, with combined names in any of the compilers' forms.
+        op_name: The name in HLO; combined names may have the form of any compiler.
 
     Returns:
-        Innermost stages, in order. For unplanned code, the scope of the primitive is the stage.
+        The innermost stages, in order. In unplanned code, the scope of a primitive serves as its stage.
 
     Example:
         >>> stages_of("jit(f)/wb:2:loop/while/body/transpose(jvp(wb:2.0:clients))/mul")
@@ -57,10 +57,10 @@ def stages_of(op_name: str) -> tuple[NamedStage, ...]:
 
 
 def combined_stages(op_name: str) -> list[NamedStage | None]:
-    """The stage of every name that an `op_name` combines, in order, with repetitions; None outside of stages.
+    """The stage of every name combined in an `op_name`, in order, with repetitions; None outside stages.
 
     Args:
-        op_name: As for `stages_of`. A combined collective lists one name per operand.
+        op_name: The name in HLO, as in `stages_of`. A combined collective lists one name per operand.
     """
     return [_innermost(path) for path in _paths(op_name)] if "wb" in op_name else []
 
@@ -92,7 +92,7 @@ def _kind(primitive: str) -> StageKind:
 
 
 class StageFinder:
-    """The stages of all instructions of one module."""
+    """The stages of all instructions in one module."""
 
     def __init__(self, hlo: Hlo, runs: Runs, only: NamedStage | None = None) -> None:
         self._hlo, self._runs, self._only = hlo, runs, None
@@ -111,7 +111,7 @@ class StageFinder:
         self._only = only  # in a program of one stage: the stage of all instructions that name no other
 
     def stage(self, instruction: Instruction) -> NamedStage | None:
-        """The stage of an instruction, None outside of all stages."""
+        """The stage of an instruction; None outside all stages."""
         own = self._own.get(instruction)
         return own[0] if own else self._inferred.get(instruction, self._only)
 
@@ -122,11 +122,11 @@ class StageFinder:
         return several or (() if stage is None else (stage,))
 
     def witnesses(self, collective: Instruction) -> list[Instruction]:
-        """The instructions from which the stages of a collective without a name were inferred."""
+        """The instructions from which the stages of an unnamed collective were inferred."""
         return self._witnesses.get(collective, [])
 
     def is_inferred(self, instruction: Instruction) -> bool:
-        """Returns whether the stage was inferred, not read from the instruction's own `op_name`."""
+        """Returns whether the stage was inferred rather than read from the instruction's own `op_name`."""
         return instruction in self._inferred
 
     def _infer(self) -> None:
@@ -160,7 +160,7 @@ class StageFinder:
             self._inferred[instruction] = votes.most_common(1)[0][0]
 
     def _inherit(self, computation: Computation) -> None:
-        """Assigns the stage of a loop, call or fusion to all of its instructions, if they name no other stage."""
+        """Assigns the stage of a loop, call or fusion to all its instructions that do not name another stage."""
         caller = self._runs.callers.get(computation.name)
         stage = self.stage(caller) if caller is not None else None
         if stage is None or any(self._is_other(i, stage) for i in computation.instructions):
@@ -191,7 +191,7 @@ class StageFinder:
             pending = [i for i in pending if i not in found]
 
     def _look_ahead(self, collective: Instruction, neighbours: "Neighbours") -> None:
-        """Assigns a collective to the communicating stages whose work first uses its result."""
+        """Assigns a collective to the communicating stages whose work is the first to use its result."""
         found: list[NamedStage] = []
         witnesses: list[Instruction] = []
         reached, seen = [collective], {collective}
@@ -230,13 +230,13 @@ class StageFinder:
 
 
 class Neighbours:
-    """Users and operands of instructions, seen through fusions, tuples and loops."""
+    """Users and operands of instructions, traced through fusions, tuples and loops."""
 
     def __init__(self, hlo: Hlo, runs: Runs) -> None:
         self._hlo, self._runs = hlo, runs
 
     def users(self, instruction: Instruction) -> list[Instruction]:
-        """Readers of a value; for a fusion or loop, its first inner readers."""
+        """Readers of a value; if the reader is a fusion or loop, the first readers inside it."""
         computation = self._hlo.computations[instruction.computation]
         found = [] if instruction.opcode != "send" else _meeting(computation, instruction, "recv")
         for user, position in computation.users[instruction.name]:
@@ -298,7 +298,7 @@ class Neighbours:
 
 
 def _meeting(computation: Computation, transfer: Instruction, opcode: str) -> list[Instruction]:
-    """The other end of an exchange with other slices: the receive of a send."""
+    """The other end of an exchange between slices: the receive that belongs to a send."""
     named = _RENDEZVOUS.search(transfer.attributes)
     return [i for i in computation.instructions if i.opcode == opcode and named and named[0] in i.attributes]
 

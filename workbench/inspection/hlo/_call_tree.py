@@ -1,4 +1,4 @@
-"""The call tree of a compiled module, with each instruction's figures split over its fused parts."""
+"""The call tree of a compiled module, with each instruction's figures divided among its fused parts."""
 
 import functools
 import itertools
@@ -43,7 +43,7 @@ _SILENT = frozenset(("parameter", "tuple", "get-tuple-element", "bitcast", "afte
 
 
 class CallTreeReader:
-    """Makes the call tree of one module."""
+    """Builds the call tree of one module."""
 
     def __init__(
         self,
@@ -227,7 +227,7 @@ class CallTreeReader:
         )
 
     def _around(self, computation: str) -> tuple[tuple[Scope, ...], bool]:
-        """The loops and branches around a computation, and whether a loop has unknown length."""
+        """The loops and branches around a computation, and whether a loop's length is unknown."""
         if computation not in self._loops_around:
             caller = self._runs.callers.get(computation)
             if caller is None:
@@ -265,7 +265,7 @@ class CallTreeReader:
         return self._stacks[key]
 
     def _calls_of(self, plan: PlanRecord) -> dict[str, tuple[Frame, ...]]:
-        """The calls that lead to client functions, by path of the stage; JAX traces client functions separately."""
+        """The calls that lead to client functions, by stage path; JAX traces client functions separately."""
         found: dict[str, tuple[Frame, ...]] = {}
 
         def enter(stages: Iterable[StageRecord], around: tuple[Frame, ...]) -> None:
@@ -282,7 +282,7 @@ class CallTreeReader:
         return found
 
     def _stage_named(self, op_name: str) -> str | None:
-        """The stage in a name stack, if the plan has the calls that lead to the stage's clients."""
+        """The stage in a name stack, if the plan contains the calls that lead to the stage's clients."""
         if not self._stage_calls:
             return None
         if op_name not in self._stage_of:
@@ -291,7 +291,7 @@ class CallTreeReader:
         return self._stage_of[op_name]
 
     def _common_start(self, stacks: Iterable[tuple[Frame, ...]]) -> frozenset[tuple[str, str]]:
-        """Frames that all stacks share, up to the last library frame, if no stack names the program."""
+        """Frames that all stacks share, down to the last library frame, if no stack names the program."""
         shared = functools.reduce(_common, stacks)
         start = 0
         for index, frame in enumerate(shared):
@@ -304,7 +304,7 @@ class CallTreeReader:
         return times if not math.isnan(times) else self._iterations(computation)
 
     def _iterations(self, computation: str) -> float:
-        """Executions, where loops of unknown length count as one iteration."""
+        """Executions, counting loops of unknown length as one iteration."""
         caller = self._runs.callers.get(computation)
         if caller is None:
             return 1.0
@@ -314,7 +314,7 @@ class CallTreeReader:
 
 
 def _interleaved(names: tuple[str, ...], loops: tuple[Scope, ...]) -> tuple[Scope, ...]:
-    """Name scopes with only the loops that still contain the instruction; XLA moves work out of loops."""
+    """Name scopes, keeping only the loops that still contain the instruction, because XLA moves work out of loops."""
     if not loops:
         return tuple(Scope(name, "scope") for name in names if name not in ("while", "cond"))
     waiting, found = list(loops), []

@@ -1,4 +1,4 @@
-"""The collectives of a module: bytes, device groups, executions, stage and source lines."""
+"""The collectives of a module: bytes, device groups, executions, stages and source lines."""
 
 import math
 import re
@@ -38,7 +38,7 @@ _OFFLOAD = re.compile(r'"phase_rings":\[')
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MeshAxes:
-    """Facts of a mesh for names of groups; `order` maps a position in HLO to a position in the mesh."""
+    """Facts about a mesh that are needed to name groups; `order` maps an HLO position to a mesh position."""
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
@@ -53,7 +53,7 @@ class MeshAxes:
         return math.prod(self.sizes)
 
     def members(self, devices: int) -> list[tuple[int, ...]]:
-        """The positions of each slice, if every slice runs a module for this number of devices; else empty."""
+        """The positions in each slice if every slice runs a module for this number of devices; otherwise empty."""
         found: dict[int, list[int]] = {}
         for position, index in enumerate(self.slices or ()):
             found.setdefault(index, []).append(position)
@@ -61,12 +61,12 @@ class MeshAxes:
         return [tuple(positions) for positions in found.values()] if alike else []
 
     def crosses(self, groups: Groups) -> bool:
-        """Returns whether members of one group are in different slices."""
+        """Returns whether one group has members in different slices."""
         slices = self.slices
         return slices is not None and any(len({slices[position] for position in group}) > 1 for group in groups)
 
     def torus(self, groups: Groups) -> tuple[tuple[int, bool], ...]:
-        """Length and wraparound of the first group's box along each torus dimension.
+        """Length and wraparound, along each torus dimension, of the box that the first group fills.
 
         Empty if a group spans several slices, has no coordinates, or does not fill a box.
         """
@@ -150,7 +150,7 @@ class CollectiveReader:
         )
 
     def _groups(self, instruction: Instruction) -> tuple[Groups, Axes, Groups]:
-        """Groups of positions of the module, their axes, and the same groups as positions of the mesh."""
+        """Groups as positions in the module, their axes, and the same groups as positions in the mesh."""
         pairs = _PAIRS.search(instruction.attributes)
         text = pairs[0] if pairs else ""
         if pairs is None:
@@ -200,7 +200,7 @@ class CollectiveReader:
         return [instruction, *takers]
 
     def _shares(self, around: list[Instruction], operands: list[Shape]) -> dict[str, float]:
-        """Bytes by stage of a combined payload: each element of the result has a stage."""
+        """Bytes of a combined payload by stage: each element of the result has a stage."""
         sizes: dict[str, int] = {}
         named = combined_stages(around[0].op_name)
         if len(around) == 1 and len(named) == len(operands):  # the parts are the module's results
@@ -218,7 +218,7 @@ class CollectiveReader:
     def _sources(
         self, computation: Computation, instruction: Instruction, around: list[Instruction]
     ) -> tuple[SourceLine, ...]:
-        """The lines that request a collective; of a combined collective the lines with most bytes come first."""
+        """The lines that request a collective; for a combined collective, the lines with the most bytes come first."""
         lines = [self._frames.source(i) for i in (*around, *self._stages.witnesses(instruction))]
         if not any(i.op_name for i in around):  # without a name, the line is that of the whole program
             makers = [computation.by_name[operand] for operand in instruction.operands]
@@ -247,15 +247,15 @@ class CollectiveReader:
 
 
 def wire_bytes(kind: str, payload_bytes: int, group_size: int) -> float:
-    """Bytes that one device sends in a ring of `group_size`, for an operand of `payload_bytes`.
+    """Bytes that one device sends in a ring of `group_size` devices, for an operand of `payload_bytes`.
 
-    An all-reduce is a reduce-scatter followed by an all-gather, of n-1 steps each. The operand of an all-gather is one
-    device's part; the operand of a reduce-scatter is the whole array.
+    An all-reduce is a reduce-scatter followed by an all-gather, with n-1 steps each. The operand of an all-gather is
+    one device's part of the array; the operand of a reduce-scatter is the whole array.
 
     Args:
-        kind: The kind of the collective.
+        kind: Kind of collective.
         payload_bytes: Bytes of one device's operand.
-        group_size: Devices in a group.
+        group_size: Number of devices in a group.
 
     Returns:
         Bytes that one device sends.
@@ -281,7 +281,7 @@ def _messages(pairs: Groups) -> tuple[tuple[int, int], ...]:
 
 
 def _is_scattered(computation: Computation, instruction: Instruction, group_size: int) -> bool:
-    """Returns whether all uses of an all-reduce slice out one device's part: TPU's fused reduce-scatter."""
+    """Returns whether every use of an all-reduce slices out one device's part, as in TPU's fused reduce-scatter."""
     users = [user for user, _ in computation.users[instruction.name]]
     sizes = {user.shape.size_bytes * group_size for user in users}
     slices = users and all(user.opcode == "dynamic-slice" for user in users)

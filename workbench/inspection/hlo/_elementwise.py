@@ -13,14 +13,14 @@ _REDUCTIONS = frozenset(("reduce", "reduce-window", "select-and-scatter"))
 
 
 class ElementwiseCounter:
-    """Counts elementwise FLOPs of one run of an instruction."""
+    """Counts the elementwise FLOPs of one run of an instruction."""
 
     def __init__(self, hlo: Hlo) -> None:
         self._hlo = hlo
         self._computations: dict[str, float] = {}
 
     def instruction(self, instruction: Instruction) -> float:
-        """FLOPs of one run; a fusion counts all of its contents; loops and calls themselves count 0."""
+        """FLOPs of one run; a fusion counts everything inside it; loops and calls themselves count 0."""
         opcode = instruction.opcode
         if opcode in _ARITHMETIC:
             return float(instruction.shape.elements)

@@ -1,4 +1,4 @@
-"""Executions of every computation of a module in one call: trip counts of loops, branches, calls."""
+"""Executions of every computation of a module per call: trip counts of loops, branches, calls."""
 
 import json
 import math
@@ -17,7 +17,7 @@ _REGIONS = frozenset(
 
 
 class Runs(NamedTuple):
-    """Executions of computations; `executions` is NaN inside a loop of unknown length."""
+    """Executions of the computations; `executions` is NaN inside a loop of unknown length."""
 
     executions: dict[str, float]
     fused: frozenset[str]  # computations inside fusions: their values never reach memory
@@ -27,14 +27,15 @@ class Runs(NamedTuple):
 
 
 def count_runs(hlo: Hlo, weigh: Callable[[str], float]) -> Runs:
-    """Counts the executions of each computation in one call of the module.
+    """Counts how often each computation is executed in one call of the module.
 
     Args:
         hlo: The module.
-        weigh: The work of one run of a computation, which decides the branch of a conditional that is counted.
+        weigh: The work of one run of a computation, which decides which branch of a conditional is counted.
 
     Returns:
-        Times per computation. A `while` without a known length makes everything in it unknown.
+        Number of executions per computation. A `while` loop of unknown length makes the counts of everything inside it
+        unknown.
     """
     times = dict.fromkeys(hlo.computations, 0.0)
     times[hlo.entry.name] = 1.0
@@ -92,7 +93,7 @@ def trip_count(hlo: Hlo, loop: Instruction, callers: Mapping[str, Instruction]) 
     """Number of iterations of a `while`, or None if unknown.
 
     On CPU and GPU the compiler states the number. On TPU it is derived from the condition (a comparison of the
-    induction variable with a bound), the initial value and the step of the body.
+    induction variable with a bound), the initial value and the body's step.
     """
     said = _TRIPS.search(loop.attributes)
     if said:
@@ -107,7 +108,7 @@ def trip_count(hlo: Hlo, loop: Instruction, callers: Mapping[str, Instruction]) 
 
 
 class _Linear(NamedTuple):
-    """`slope` × (element `element` of the loop's tuple) + `offset`."""
+    """`slope` × (element number `element` of the loop's tuple) + `offset`."""
 
     slope: float
     element: int
@@ -118,7 +119,7 @@ Scope = Mapping[int, tuple[Computation, str, "Scope"]]  # operands of the fusion
 
 
 class _Patience:
-    """Budget of values to visit: a text of 3 kB can reach one value on 2^40 paths."""
+    """Budget of values to visit: in a text of only 3 kB, one value can be reached on 2^40 paths."""
 
     def __init__(self, visits: int = 2_000) -> None:
         self._visits = visits
@@ -165,7 +166,7 @@ class _LoopValues:
         return float(math.ceil((bound - value) / step) if direction == "LT" else (bound - value) // step + 1)
 
     def linear(self, computation: Computation, name: str, scope: Scope, depth: int = 0) -> _Linear | None:
-        """The named value, or None if it is not linear in one element of the loop's tuple."""
+        """The named value, or None if it is not linear in a single element of the loop's tuple."""
         node = computation.by_name[name]
         if depth > 40 or self._patience.ends():
             return None
@@ -250,7 +251,7 @@ def _combine(opcode: str, left: _Linear | None, right: _Linear | None) -> _Linea
 
 
 def _unwrap(hlo: Hlo, node: Instruction | None, scope: Scope) -> tuple[Instruction | None, Scope]:
-    """The comparison at the root of a condition, inside a fusion or copy that a backend may add."""
+    """The comparison at the root of a condition, possibly inside a fusion or copy that a backend added."""
     while node is not None and node.opcode in ("fusion", "copy", "bitcast"):
         computation = hlo.computations[node.computation]
         if node.opcode == "fusion":

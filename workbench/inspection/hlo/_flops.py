@@ -1,7 +1,7 @@
 """FLOPs of HLO instructions: dot products and convolutions; a multiply-add counts 2 FLOPs.
 
-Elementwise operations and reductions are not counted: a roofline's peak is that of the matrix unit, and memory bounds
-the rest. If a compiler rewrites a product with a vector to elementwise operations, the product counts 0 here, and the
+Elementwise operations and reductions are not counted: a roofline's peak refers to the matrix unit, and memory bounds
+the rest. If a compiler rewrites a product with a vector as elementwise operations, the product counts 0 here, and the
 module has a note.
 """
 
@@ -41,7 +41,7 @@ _FREE_CALLS = frozenset(
 
 
 class FlopCounter:
-    """Counts FLOPs per run of a module's instructions and computations; notes what cannot be counted."""
+    """Counts the FLOPs of one run of a module's instructions and computations; notes what cannot be counted."""
 
     def __init__(self, hlo: Hlo) -> None:
         self._hlo = hlo
@@ -50,7 +50,7 @@ class FlopCounter:
         self.notes: dict[str, str] = {}  # custom call target -> note
 
     def fusion(self, name: str) -> float:
-        """FLOPs of one run of a computation, contents of fusions included."""
+        """FLOPs of one run of a computation, including the contents of fusions."""
         if name not in self._computations:
             computation = self._hlo.computations[name]
             self._computations[name] = sum(self.instruction(i) for i in computation.instructions)
@@ -70,7 +70,7 @@ class FlopCounter:
         return 0.0
 
     def products(self, instruction: Instruction) -> dict[str, float]:
-        """FLOPs of one run of an instruction by multiplied dtype, as in `InstructionRecord.products`."""
+        """FLOPs of one run of an instruction, by the dtype that is multiplied, as in `InstructionRecord.products`."""
         if instruction.opcode != "fusion":
             flops = self.instruction(instruction)
             return {self._multiplier(instruction): flops} if flops else {}
@@ -85,7 +85,7 @@ class FlopCounter:
         return found
 
     def _multiplier(self, instruction: Instruction) -> str:
-        """The wider of the operands' dtypes, with the requested precision; "" if unknown."""
+        """The wider of the operands' dtypes, together with the requested precision; "" if unknown."""
         algorithm = _ALGORITHM.search(instruction.attributes)
         if algorithm is not None and algorithm[1].lower() in _ALGORITHMS:
             return _ALGORITHMS[algorithm[1].lower()]
@@ -167,16 +167,16 @@ def _add(total: dict[str, float], more: dict[str, float]) -> None:
 def convolution_flops(
     instruction: Instruction, lhs: tuple[int, ...], rhs: tuple[int, ...], out: tuple[int, ...]
 ) -> float:
-    """FLOPs of a convolution, counting only taps on real (not padded) elements of the input.
+    """FLOPs of a convolution, counting only taps on actual (not padded) elements of the input.
 
     Args:
-        instruction: The convolution, with `dim_labels`, `window` and group counts.
+        instruction: The convolution, including `dim_labels`, `window` and group counts.
         lhs: Dimensions of the input.
         rhs: Dimensions of the kernel.
         out: Dimensions of the output.
 
     Returns:
-        2 × the number of multiplications.
+        Twice the number of multiplications.
     """
     labels = _LABELS.search(instruction.attribute("dim_labels") or "")
     if labels is None:

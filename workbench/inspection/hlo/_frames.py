@@ -1,4 +1,4 @@
-"""Maps stack frames of an HLO header to lines of the user's code."""
+"""Maps stack frames in an HLO header to lines of the user's code."""
 
 import re
 
@@ -25,13 +25,14 @@ class Frames:
 
     @property
     def known(self) -> bool:
-        """True if the module carries any stack frame."""
+        """True if the module contains any stack frame."""
         return bool(self._frames)
 
     def source(self, instruction: Instruction) -> SourceLine | None:
         """The innermost line of the user's code that an instruction comes from.
 
-        Frames inside JAX and the workbench are never returned; frames of other libraries only if no user frame exists.
+        Frames inside JAX and the workbench are never returned; frames of other libraries are returned only if there is
+        no user frame.
         """
         if instruction.frame:
             return self._line(instruction.frame)
@@ -79,7 +80,7 @@ class Frames:
 
 
 def _named_source(instruction: Instruction) -> Frame | None:
-    """The file and line of older compilers, which emit no stack."""
+    """The file and line from older compilers, which do not emit a stack."""
     if 'source_file="' not in instruction.attributes:
         return None
     match = _SOURCE.search(instruction.attributes)

@@ -1,4 +1,4 @@
-"""Contents of fusions, with their owners."""
+"""Contents of fusions and who owns them."""
 
 from workbench.inspection.hlo._attribution import NamedStage, StageFinder
 from workbench.inspection.hlo._elementwise import ElementwiseCounter
@@ -11,7 +11,7 @@ _MOST_PARTS = 100_000
 
 
 def inside(hlo: Hlo, fusion: Instruction) -> list[Instruction]:
-    """Contents of a fusion, with inner fusions expanded; the fusion itself if its nesting never ends."""
+    """Contents of a fusion, with inner fusions expanded; the fusion itself if its nesting is infinite."""
     found, pending = [], [fusion]
     while pending:
         for name in pending.pop().calls("calls"):
@@ -23,7 +23,7 @@ def inside(hlo: Hlo, fusion: Instruction) -> list[Instruction]:
 
 
 class FusedStages:
-    """Divides fusions with operations of several stages, such as a product that is summed in the same fusion."""
+    """Divides fusions that contain operations of several stages, such as a product and its sum in one fusion."""
 
     def __init__(
         self, hlo: Hlo, stages: StageFinder, flops: FlopCounter, elementwise: ElementwiseCounter, traffic: Traffic
@@ -32,7 +32,7 @@ class FusedStages:
         self._flops, self._elementwise, self._traffic = flops, elementwise, traffic
 
     def parts(self, fusion: Instruction) -> tuple[StagePartRecord, ...]:
-        """The figures of a fusion by stage; empty if all belong to the fusion's own stage."""
+        """The figures of a fusion by stage; empty if they all belong to the fusion's own stage."""
         own = self._stages.stage(fusion)
         sums: dict[NamedStage | None, tuple[float, float, int]] = {}
 

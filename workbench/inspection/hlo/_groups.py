@@ -1,4 +1,4 @@
-"""Replica groups of collectives, in every syntax of HLO, as axes of the user's mesh."""
+"""Replica groups of collectives, in every HLO syntax, expressed as axes of the user's mesh."""
 
 import itertools
 import math
@@ -27,15 +27,15 @@ class Axes(NamedTuple):
 
 
 def parse_groups(text: str, devices: int) -> Groups | None:
-    """Reads the value of `replica_groups=`.
+    """Parses the value of `replica_groups=`.
 
     Args:
         text: `{{0,1},{2,3}}`, `[2,2]<=[4]`, `mesh['x'=2,'y'=2] {'x'}`, the same with `device_ids=([2,2]T(1,0))` or
             `device_ids=(0,2,1,3)`, or `{}` (all devices together).
-        devices: Number of devices of the module.
+        devices: Number of devices in the module.
 
     Returns:
-        The groups of positions, or None when the syntax is not known or names more than 65,536 positions.
+        The groups as positions, or None if the syntax is unknown or names more than 65,536 positions.
 
     Example:
         >>> parse_groups("[2,2]<=[2,2]T(1,0)", 4)
@@ -64,11 +64,11 @@ def group_axes(groups: Groups, names: Sequence[str], sizes: Sequence[int]) -> Ax
 
     Args:
         groups: Positions in the flattened mesh, row-major.
-        names: Axes of the mesh.
+        names: Axis names of the mesh.
         sizes: Their sizes.
 
     Returns:
-        Whole axes by name, parts of an axis as `a[4 of 8]`. No name, and a note, if the groups are not a product of
+        Whole axes by name; parts of an axis as `a[4 of 8]`. No name, but a note, if the groups are not a product of
         axes, do not cover the mesh exactly once, or contain one device each.
 
     Example:
@@ -108,11 +108,11 @@ def pair_axes(pairs: Groups, names: Sequence[str], sizes: Sequence[int]) -> Axes
 
     Args:
         pairs: (source, target) positions.
-        names: Axes of the mesh.
+        names: Axis names of the mesh.
         sizes: Their sizes.
 
     Returns:
-        Every axis along which some source and its target differ.
+        Every axis along which some source differs from its target.
     """
     total, digits = math.prod(sizes), _Digits(sizes)
     if any(position >= total for pair in pairs for position in pair):
@@ -129,7 +129,7 @@ def pair_axes(pairs: Groups, names: Sequence[str], sizes: Sequence[int]) -> Axes
 
 
 class _Digits:
-    """The coordinate of a position along each axis of a mesh."""
+    """The coordinate of a position along each mesh axis."""
 
     def __init__(self, sizes: Sequence[int]) -> None:
         self._sizes = sizes
@@ -140,7 +140,7 @@ class _Digits:
 
 
 def _is_digit(values: set[frozenset[int]], size: int) -> bool:
-    """Returns whether sets of coordinates result from varying some digits of the coordinate."""
+    """Returns whether the sets of coordinates result from varying some digits of the coordinate."""
     width = len(next(iter(values)))
     if len(values) * width != size or set().union(*values) != set(range(size)):
         return False
@@ -202,7 +202,7 @@ def _mesh_groups(text: str) -> Groups | None:
 
 
 def _split_axes(axes: list[tuple[str, int]], references: str) -> tuple[list[int], list[int]]:
-    """Sizes of the mesh with sub-axes such as `'x':(2)4` split, and the grouped axes in named order."""
+    """Sizes of the mesh with sub-axes such as `'x':(2)4` split up, and the grouped axes in the named order."""
     wholes = dict(axes)
     named: list[tuple[str, int]] = []  # (axis, size of its more major part)
     cuts: dict[str, list[tuple[int, int]]] = {}

@@ -1,4 +1,4 @@
-"""Memory of a compiled module: the compiler's totals, and live values over the schedule."""
+"""Memory of a compiled module: the compiler's totals, and the live values over the schedule."""
 
 from collections.abc import Callable
 from typing import NamedTuple
@@ -44,13 +44,13 @@ class Buffer(NamedTuple):
 def read_memory(
     hlo: Hlo, stats: object | None, source: Callable[[Instruction], SourceLine | None], *, available: int | None = None
 ) -> tuple[MemoryRecord, tuple[Buffer, ...]]:
-    """The memory of a module, and the buffers that are alive at the peak of its schedule.
+    """The memory of a module, and the buffers alive at the peak of its schedule.
 
     Args:
         hlo: The module.
         stats: Result of `compiled.memory_analysis()`, or None.
-        source: Finds the user's line of an instruction.
-        available: Memory of a device in bytes, if known.
+        source: Returns the user's line for an instruction.
+        available: Memory of one device in bytes, if known.
 
     Returns:
         The compiler's totals if available, and a timeline reconstructed from the schedule.
@@ -86,7 +86,7 @@ def read_memory(
 
 
 def with_padding(memory: MemoryRecord) -> MemoryRecord:
-    """Adds the padding of every listed buffer, read from its layout, if the compiler's list omits it."""
+    """Adds the padding of every listed buffer, taken from its layout, if the compiler's list omits the padding."""
     largest = tuple(
         buffer.replace(padding_bytes=min(parse_shape(buffer.shape).padding_bytes, buffer.size_bytes))
         for buffer in memory.largest
@@ -101,7 +101,7 @@ def _stat(stats: object | None, name: str) -> int | None:
 
 
 def _peak(stats: object | None) -> int | None:
-    """The compiler's peak, or the sum of all parts if larger: XLA's CPU peak omits temporaries."""
+    """The compiler's peak, or the sum of all parts if that is larger, because XLA's CPU peak omits temporaries."""
     peak = _stat(stats, "peak_memory_in_bytes")
     parts = [_stat(stats, f"{part}_size_in_bytes") for part in ("argument", "output", "temp")]
     known = [part for part in parts if part is not None]
@@ -131,9 +131,9 @@ def _largest(
 class _Liveness:
     """Visits a module in schedule order and tracks the live values.
 
-    Loops update their carried values in place. An elementwise result reuses the buffer of an equally large operand that
-    is not read afterwards. Every other value that is not an alias occupies memory from its instruction to its last
-    reader.
+    Loops update their carried values in place. An elementwise result reuses the buffer of an operand of the same size
+    that is not read afterwards. Every other value that is not an alias occupies memory from its own instruction until
+    its last reader.
     """
 
     def __init__(self, hlo: Hlo) -> None:
@@ -156,7 +156,7 @@ class _Liveness:
     def _walk(
         self, computation: Computation, given: dict[int, list[Buffer]], outside: frozenset[Buffer], *, is_loop: bool
     ) -> None:
-        """Runs one computation; `given` are the buffers of its parameters, `outside` stays alive throughout."""
+        """Runs one computation; `given` contains its parameters' buffers, `outside` stays alive throughout."""
         values: dict[str, list[Buffer]] = {}
         self._steps -= len(outside)
         for instruction in computation.instructions:
@@ -194,7 +194,7 @@ class _Liveness:
     def _lives(
         self, computation: Computation, values: dict[str, list[Buffer]], result: list[Buffer]
     ) -> tuple[dict[int, list[Buffer]], dict[int, list[Buffer]]]:
-        """Buffers that begin or end at each instruction."""
+        """Buffers whose lifetime begins or ends at each instruction."""
         first: dict[Buffer, int] = {}
         last: dict[Buffer, int] = {}
         for index, instruction in enumerate(computation.instructions):
@@ -255,7 +255,7 @@ class _Liveness:
     def _finished(
         self, instruction: Instruction, computation: Computation, values: dict[str, list[Buffer]]
     ) -> list[Buffer]:
-        """Result of an asynchronous operation, whose start holds operands, results and context."""
+        """Result of an asynchronous operation whose start holds operands, results and context."""
         start = computation.by_name[instruction.operands[0]]
         held, width = values[start.name], len(instruction.shape.leaves)
         if width >= len(held) or start.opcode == "copy-start":
@@ -281,7 +281,7 @@ def _taken_over(buffer: Buffer, dying: list[Buffer]) -> Buffer | None:
 
 
 def _alias_positions(instruction: Instruction, operands: list[Buffer]) -> dict[int, Buffer]:
-    """Positions of the operands in an asynchronous start's result: first for most, second for a copy."""
+    """Positions of the operands in an asynchronous start's result: first for most operations, second for a copy."""
     if not instruction.opcode.endswith("-start") or len(instruction.shape.leaves) <= len(operands):
         return {}
     first = 1 if instruction.opcode == "copy-start" else 0

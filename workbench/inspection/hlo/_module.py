@@ -46,24 +46,25 @@ def inspect_module(
     plan: PlanRecord | None = None,
     peak_bytes: int | None = None,
 ) -> ModuleRecord:
-    """Reads a compiled program; runs nothing.
+    """Parses a compiled program; runs nothing.
 
     Args:
-        compiled: A `jax.stages.Compiled`, the text of one optimized HLO module of any backend, or its protobuf as
-            bytes (`*.hlo.pb` of a dump).
-        mesh: The mesh that the program was compiled for, to name the axes of collectives. Without a mesh the axes stay
-            unnamed.
-        platform: "cpu", "gpu" or "tpu"; None takes it from the devices or from the text.
-        available_bytes: Memory of one device, to decide whether the program fits.
-        plan: The program's plan. Its stages have the calls that lead to the client functions, which the compiled module
-            lacks.
-        peak_bytes: The memory peak that the compiler reported, if `compiled` is text, which does not contain the peak.
+        compiled: A `jax.stages.Compiled`, the text of one optimized HLO module from any backend, or its protobuf as
+            bytes (`*.hlo.pb` in a dump).
+        mesh: The mesh that the program was compiled for, used to name the axes of collectives. Without a mesh, the axes
+            have no names.
+        platform: "cpu", "gpu" or "tpu"; with None, it is taken from the devices or from the text.
+        available_bytes: Memory of one device, used to decide whether the program fits.
+        plan: The program's plan. Its stages contain the calls that lead to the client functions, which the compiled
+            module lacks.
+        peak_bytes: The memory peak that the compiler reported; pass it if `compiled` is text, which does not contain
+            the peak.
 
     Returns:
-        The module. Its `notes` list what is unknown: lengths of loops, custom calls, the backend.
+        The module. Its `notes` list what is unknown: loop lengths, custom calls, the backend.
 
     Raises:
-        InspectionError: if `compiled` is not a compiled program, or if its text is cut off.
+        InspectionError: if `compiled` is not a compiled program, or if its text is truncated.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -90,7 +91,7 @@ def inspect_module(
 
 
 def _opened(compiled: Foreign) -> tuple[str, Any | None, list[Any]]:
-    """Text, memory statistics and devices of a compiled program."""
+    """Text, memory statistics and devices for a compiled program."""
     if isinstance(compiled, str):
         return compiled, None, []
     if isinstance(compiled, bytes):
@@ -121,7 +122,7 @@ def _no_hlo(fact: str) -> str:
 
 
 def _devices_of(compiled: Foreign) -> list[Device]:
-    """The devices in the order of the module; empty if the runtime does not report them."""
+    """The devices in the module's order; empty if the runtime does not report them."""
     try:
         return list(compiled.runtime_executable().local_devices())
     except (AttributeError, RuntimeError, NotImplementedError):
@@ -129,14 +130,14 @@ def _devices_of(compiled: Foreign) -> list[Device]:
 
 
 def _only_stage(plan: PlanRecord | None) -> NamedStage | None:
-    """The only stage of a program without clients, which covers the whole module."""
+    """The single stage of a program without clients; it covers the whole module."""
     if plan is None or plan.placements or len(plan.stages) != 1:
         return None
     return NamedStage(plan.stages[0].path, plan.stages[0].kind)
 
 
 def _order(devices: list[Any], mesh: MeshRecord | None) -> tuple[int, ...] | None:
-    """Mesh position of each entry in the module's device list; None for equal order."""
+    """Mesh position of each entry in the module's device list; None if the orders are the same."""
     if mesh is None or mesh.abstract:
         return None
     place = {device.id: index for index, device in enumerate(mesh.devices)}
@@ -147,19 +148,19 @@ def _order(devices: list[Any], mesh: MeshRecord | None) -> tuple[int, ...] | Non
 
 
 def _slices(mesh: MeshRecord) -> tuple[int, ...] | None:
-    """The slice of every device of the mesh; None if all devices are in one slice."""
+    """The slice that every device of the mesh belongs to; None if all devices are in one slice."""
     found = tuple(device.slice_index for device in mesh.devices if device.slice_index is not None)
     return found if len(found) == len(mesh.devices) and len(set(found)) > 1 else None
 
 
 def _coords(mesh: MeshRecord) -> tuple[tuple[int, ...], ...] | None:
-    """The place of every device on the torus; None if unknown."""
+    """The position of every device on the torus; None if unknown."""
     found = tuple(device.coords for device in mesh.devices if device.coords is not None)
     return found if found and len(found) == len(mesh.devices) else None
 
 
 class _Inspection:
-    """The analyses that are computed once per module."""
+    """The analyses that are computed only once per module."""
 
     def __init__(
         self,
@@ -267,7 +268,7 @@ class _Inspection:
         )
 
     def _weight(self, computation: str) -> float:
-        """Weight of a conditional's branch: FLOPs, then bytes."""
+        """Weight of a conditional's branch: first by FLOPs, then by bytes."""
         if computation in self._weights:
             return self._weights[computation]
         weight = 0.0

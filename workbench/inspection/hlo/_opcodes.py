@@ -1,4 +1,4 @@
-"""The HLO operations that this inspector knows; unknown operations are reported, not priced at zero."""
+"""The HLO operations that this inspector knows; unknown operations are reported instead of counting as zero."""
 
 _KNOWN = frozenset(
     "abs acos acosh add add-dependency after-all all-gather all-reduce all-to-all and asin asinh async atan2 atanh "
@@ -21,10 +21,10 @@ def note_on_opcode(opcode: str) -> str | None:
     """Note about an operation's cost.
 
     Args:
-        opcode: The opcode as printed in HLO; asynchronous parts count as their operation.
+        opcode: The opcode as printed in HLO; asynchronous parts count as the operation they belong to.
 
     Returns:
-        A note, or None for an operation whose cost is understood.
+        A note, or None for an operation whose cost is known.
 
     Example:
         >>> note_on_opcode("all-reduce-start") is None

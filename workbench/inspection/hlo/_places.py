@@ -1,4 +1,4 @@
-"""Source place of every instruction: from its own metadata, or from an instruction that it serves."""
+"""Source place of every instruction: from its own metadata, or from an instruction that uses its value."""
 
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
@@ -14,17 +14,17 @@ _HEAVY = frozenset(("dot", "convolution", "custom-call", "ragged-dot"))
 
 
 class Place(NamedTuple):
-    """A call path and a name stack."""
+    """A call path together with a name stack."""
 
     stack: tuple[Frame, ...]  # outermost first; empty if the module has no frames
     op_name: str
 
 
 class Places:
-    """The places of the instructions of a module.
+    """The places of a module's instructions.
 
-    Compilers drop metadata from some instructions. These take the place of the reader of their value, or else of their
-    operands, or else of the call around them. A fusion takes the place of its heaviest part.
+    Compilers drop metadata from some instructions. Such an instruction takes the place of the instruction that reads
+    its value, or else of its operands, or else of the call around it. A fusion takes the place of its heaviest part.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Places:
         return self._places.get(instruction)
 
     def is_own(self, instruction: Instruction) -> bool:
-        """Returns whether an instruction carries its place itself."""
+        """Returns whether an instruction itself records its place."""
         return instruction in self._own
 
     def _written(self, instruction: Instruction, frames: Frames) -> Place | None:
@@ -94,7 +94,7 @@ class Places:
             self._places[fusion] = self._places[(heavy or known)[0]]
 
     def _first(self, instructions: Iterable[Instruction]) -> Place | None:
-        """The first known place, preferring instructions inside a fusion to the fusion."""
+        """The first known place; an instruction inside a fusion is preferred to the fusion."""
         known = [i for i in instructions if i in self._places]
         chosen = next((i for i in known if i.opcode != "fusion"), known[0] if known else None)
         return None if chosen is None else self._places[chosen]

@@ -1,4 +1,4 @@
-"""Shapes of HLO: elements, bytes (padded to the layout's tiles) and memory spaces."""
+"""HLO shapes: elements, bytes (padded to the layout's tiles) and memory spaces."""
 
 import functools
 import math
@@ -38,12 +38,12 @@ class Shape:
 
     @functools.cached_property
     def dimensions(self) -> tuple[int, ...]:
-        """Dimensions of the first array."""
+        """Dimensions of the first array in the shape."""
         return self.leaves[0].dimensions if self.leaves else ()
 
     @functools.cached_property
     def elements(self) -> int:
-        """Elements of the first array."""
+        """Number of elements in the first array."""
         return self.leaves[0].elements if self.leaves else 0
 
     @functools.cached_property
@@ -53,12 +53,12 @@ class Shape:
 
     @property
     def padding_bytes(self) -> int:
-        """Padding bytes that fill the tiles of the layout, all arrays together."""
+        """Padding bytes that fill up the layout's tiles, summed over all arrays."""
         return sum(leaf.padded_bytes - leaf.size_bytes for leaf in self.leaves)
 
     @functools.cached_property
     def main_bytes(self) -> int:
-        """Padded bytes of the arrays in main memory."""
+        """Bytes of the arrays in main memory, including padding."""
         return sum(leaf.padded_bytes for leaf in self.leaves if leaf.space == 0)
 
     @functools.cached_property
@@ -69,13 +69,13 @@ class Shape:
 
 @functools.lru_cache(maxsize=65536)
 def parse_shape(text: str) -> Shape:
-    """Reads a shape such as `f32[32,512]{1,0:T(8,128)S(1)}` or a tuple of shapes.
+    """Parses a shape such as `f32[32,512]{1,0:T(8,128)S(1)}` or a tuple of shapes.
 
     Args:
         text: The shape as HLO prints it.
 
     Returns:
-        The arrays of the shape. Unknown dtypes, and arrays with an unbounded dimension (`?`), count 0 bytes.
+        The arrays of the shape. Unknown dtypes and arrays with an unbounded dimension (`?`) count 0 bytes.
 
     Example:
         >>> parse_shape("(bf16[2,3]{1,0}, u32[])").size_bytes
@@ -87,10 +87,10 @@ def parse_shape(text: str) -> Shape:
 
 @functools.lru_cache(maxsize=1024)
 def tuple_widths(text: str) -> tuple[int, ...]:
-    """Number of arrays in each element of a tuple's shape.
+    """Number of arrays in each element of a tuple shape.
 
     Args:
-        text: The shape of a tuple.
+        text: The tuple shape.
 
     Returns:
         One count per element of the outermost tuple.

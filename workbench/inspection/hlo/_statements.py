@@ -15,7 +15,7 @@ Kind = Literal["module", "table", "row", "computation", "instruction", "end", "u
 
 
 class Statement(NamedTuple):
-    """One stripped statement; `number` is its first line."""
+    """One stripped statement; `number` is the number of its first line."""
 
     kind: Kind
     number: int
@@ -33,17 +33,17 @@ class _Joiner:
 
     @property
     def first(self) -> str:
-        """The first line of the statement so far; "" before there is one."""
+        """The first line of the current statement; "" if it has no lines yet."""
         return self._pieces[0] if self._pieces else ""
 
     @property
     def last(self) -> str:
-        """The last line of the statement so far."""
+        """The last line of the current statement."""
         return self._pieces[-1] if self._pieces else ""
 
     @property
     def is_open(self) -> bool:
-        """True if the statement is incomplete."""
+        """True while the statement is incomplete."""
         return self._quoted or self._comment or self.braces > 0 or self.parentheses > 0
 
     @property
@@ -52,7 +52,7 @@ class _Joiner:
         return self._quoted or self._comment
 
     def add(self, number: int, line: str) -> None:
-        """Adds one physical line."""
+        """Appends one physical line."""
         if not self.is_open and _is_plain(line):  # nearly every compiler-printed line
             text = line
         else:
@@ -98,13 +98,13 @@ class _Joiner:
 
 
 def statements(text: str) -> Iterator[Statement]:
-    """The statements of an HLO module, in the order of the text.
+    """The statements of an HLO module, in text order.
 
     Args:
-        text: HLO of any backend, as printed, indented, wrapped or pasted.
+        text: HLO from any backend, as printed, indented, wrapped or pasted.
 
     Returns:
-        Statements by kind; the first invalid statement is "unknown" and ends the iteration.
+        Statements by kind; the first invalid statement has the kind "unknown" and ends the iteration.
     """
     joiner = _Joiner()
     inside = in_table = False
@@ -148,7 +148,7 @@ def statements(text: str) -> Iterator[Statement]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """The lines of a text, split piece by piece: a list of all lines would be as large as the text."""
+    """The lines of a text, split piece by piece, because a list of all lines would be as large as the text."""
     start = 0
     while start < len(text):
         end = text.find("\n", start + _PIECE)
@@ -158,7 +158,7 @@ def _lines(text: str) -> Iterator[str]:
 
 
 def _outside(joiner: _Joiner, line: str) -> Statement | None:
-    """The header of the module or of a computation, once it is complete."""
+    """The header of the module or of a computation, once the header is complete."""
     if joiner.first.startswith("HloModule"):
         if joiner.is_open or line.endswith(","):
             return None

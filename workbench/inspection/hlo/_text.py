@@ -1,4 +1,4 @@
-"""HLO text as computations and instructions, read statement by statement and checked for completeness."""
+"""HLO text as computations and instructions, parsed statement by statement and checked for completeness."""
 
 import re
 from collections.abc import Iterator
@@ -31,7 +31,7 @@ _CALLED = re.compile(
 class Instruction:
     """One line of HLO. `attributes` is the text after the operands, parsed on demand.
 
-    Text that many instructions share is one object, and parsed text (operands, JAX's metadata) is not stored twice,
+    Text shared by many instructions is a single object, and parsed text (operands, JAX's metadata) is not stored twice,
     because modules of 100 MB must fit into memory several times.
     """
 
@@ -53,12 +53,12 @@ class Instruction:
         return parse_shape(self.shape_text)
 
     def attribute(self, name: str) -> str | None:
-        """The text of an attribute's value: between its braces, or up to the next comma."""
+        """The text of an attribute's value: the part inside its braces, or up to the next comma."""
         match = re.search(rf"[\s,]{name}=(?:\{{([^}}]*)\}}|([^\s,}}]+))", self.attributes)
         return None if match is None else match[1] if match[1] is not None else match[2]
 
     def calls(self, *attributes: str) -> tuple[str, ...]:
-        """The computations called through the named attributes (all of them when none is named)."""
+        """The computations called through the named attributes (through all attributes if none is named)."""
         if not self.called:
             return ()
         return tuple(callee for attribute, callee in self.called if not attributes or attribute in attributes)
@@ -77,7 +77,7 @@ class Computation:
 
     @property
     def users(self) -> dict[str, list[tuple[Instruction, int]]]:
-        """Readers of each value, with the operand number."""
+        """Readers of each value, each with the number of the operand."""
         if self._users is None:
             self._users = {name: [] for name in self.by_name}
             for instruction in self.instructions:
@@ -93,7 +93,7 @@ class Computation:
 
 @dataclass(slots=True, eq=False)
 class Hlo:
-    """A parsed module: computations in the order of the text (callees first)."""
+    """A parsed module: computations in text order (callees first)."""
 
     name: str
     header: str
@@ -108,14 +108,14 @@ class Hlo:
 
 
 def parse_hlo(text: str) -> Hlo:
-    """Reads the text of an HLO module.
+    """Parses the text of an HLO module.
 
     Args:
-        text: The result of `compiled.as_text()` of any backend; also indented, with statements over several lines, with
-            comments, or without `%` before names.
+        text: The result of `compiled.as_text()` from any backend; it may also be indented, have statements over several
+            lines, contain comments, or lack `%` before names.
 
     Returns:
-        The module, complete: every operand and every called computation exists.
+        The complete module: every operand and every called computation exists.
 
     Raises:
         InspectionError: if the text is not HLO, or if a part of it is missing.
@@ -150,7 +150,7 @@ def parse_hlo(text: str) -> Hlo:
 
 
 def _computation(statement: Statement) -> Computation:
-    """`ENTRY %main (x: f32[4]) -> f32[4] {`, or only `main {`."""
+    """`ENTRY %main (x: f32[4]) -> f32[4] {`, or just `main {`."""
     start = _COMPUTATION.match(statement.text)
     signature = statement.text[start.end() : -1].strip() if start else ""
     if start is None or (signature and not (signature.startswith("(") and "->" in signature)):
@@ -201,7 +201,7 @@ def _add(computation: Computation, statement: Statement, shared: dict[str, str])
 
 
 def _taken_apart(statement: Statement) -> tuple[str | None, str, str, str, str, str]:
-    """ROOT, name, shape, opcode, arguments and attributes of a statement of any form."""
+    """ROOT, name, shape, opcode, arguments and attributes of a statement in any form."""
     line = statement.text
     start = _INSTRUCTION.match(line)
     if start is None:
@@ -238,7 +238,7 @@ def _operands(arguments: str) -> list[str]:
 
 
 def _split(arguments: str) -> Iterator[str]:
-    """The parts between commas outside of brackets: operands may be written with their shapes."""
+    """The parts between commas that are not inside brackets, because operands may be written with their shapes."""
     depth, start = 0, 0
     for match in _SEPARATORS.finditer(arguments):
         depth += {",": 0}.get(match[0], 1 if match[0] in "([{" else -1)

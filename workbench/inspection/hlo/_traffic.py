@@ -14,11 +14,11 @@ _WITH_WORKSPACE = ('"__cublas', '"__cudnn')
 
 
 class Traffic:
-    """Counts the main-memory bytes of instructions of one module.
+    """Counts the main-memory bytes of one module's instructions.
 
-    Counts operands and results at the boundary of a fusion, with the padding of their layout. A slice counts only the
-    elements that it takes, an in-place update only the updated elements. Values in other memory spaces (VMEM, CMEM, the
-    host) count 0.
+    Counts operands and results at the boundary of a fusion, including the padding of their layout. A slice counts only
+    the elements it reads, an in-place update only the elements it updates. Values in other memory spaces (VMEM, CMEM,
+    the host) count 0.
     """
 
     def __init__(self, hlo: Hlo) -> None:
@@ -59,7 +59,7 @@ class Traffic:
         return sum(size for _, size in self.parts(instruction))
 
     def parts(self, fusion: Instruction) -> list[tuple[Instruction, int]]:
-        """The bytes of a fusion by the instructions inside it that read and write them."""
+        """The bytes of a fusion, by the instructions inside it that read and write those bytes."""
         if fusion not in self._parts:
             self._parts[fusion] = self._find_parts(fusion)
         return self._parts[fusion]
@@ -94,7 +94,7 @@ class Traffic:
         return self._read[body.name, name]
 
     def _count_reads_of(self, body: Computation, name: str) -> int:
-        """Bytes read of one value; a sliced, gathered or converted value counts only the elements that are read."""
+        """Bytes read from one value; a sliced, gathered or converted value counts only the elements that are read."""
         shape = body.by_name[name].shape
         full = sum(leaf.padded_bytes for leaf in shape.leaves)
         total = full if body.root is not None and body.root.name == name else 0
@@ -126,7 +126,7 @@ class Traffic:
         return leaf.padded_bytes
 
     def _is_given(self, body: Computation, name: str) -> bool:
-        """Returns whether a value is a parameter of the fusion, not computed inside the fusion."""
+        """Returns whether a value is a parameter of the fusion rather than computed inside it."""
         node = body.by_name[name]
         while node.opcode == "bitcast":
             node = body.by_name[node.operands[0]]
@@ -134,7 +134,7 @@ class Traffic:
 
 
 def _width(shape: Shape) -> int:
-    """Bits of one element."""
+    """Number of bits per element."""
     return 8 * shape.leaves[0].size_bytes // max(1, shape.elements) if shape.leaves else 0
 
 
@@ -143,7 +143,7 @@ def _taken(source: Shape, result: Shape) -> int:
 
 
 def _asynchronous_copy(opcode: str, source: Shape, result: Shape) -> int:
-    """`(target, source, context)` of a copy, `((source), target, context)` of a slice."""
+    """`(target, source, context)` for a copy, `((source), target, context)` for a slice."""
     if len(result.leaves) < 2:
         return source.main_bytes + result.main_bytes
     target = result.leaves[0] if opcode == "copy-start" else result.leaves[1]
@@ -152,7 +152,7 @@ def _asynchronous_copy(opcode: str, source: Shape, result: Shape) -> int:
 
 
 def _shared(readers: list[Instruction], size: int) -> list[tuple[Instruction, int]]:
-    """Divides bytes over the instructions that read them, in whole numbers."""
+    """Divides bytes among the instructions that read them, in whole numbers."""
     if len(readers) == 1:
         return [(readers[0], size)]
     share, rest = divmod(size, len(readers))

@@ -1,4 +1,4 @@
-"""Reads how the arrays of a pytree are placed on devices, without reading their data."""
+"""Finds out how the arrays of a pytree are placed on devices, without reading their data."""
 
 import collections
 import dataclasses
@@ -20,22 +20,22 @@ SHARDS_LISTED = 20_000
 
 
 def inspect_sharding(tree: object, *, shards_at_most: int = SHARDS_LISTED) -> ShardingRecord:
-    """Reads how each array of a pytree is sharded and the slice on each device; moves no data.
+    """Reads how each array in a pytree is sharded and which slice each device holds; moves no data.
 
-    Leaves may be concrete arrays of any sharding, PRNG keys, `ShapeDtypeStruct`s (present or abstract mesh), NumPy
-    arrays, Python numbers and tracers. A deleted (donated) array keeps its record, with a note.
+    Leaves may be concrete arrays with any sharding, PRNG keys, `ShapeDtypeStruct`s (on a concrete or abstract mesh),
+    NumPy arrays, Python numbers and tracers. A deleted (donated) array keeps its record, with a note.
 
     Args:
         tree: The pytree, or a single array.
-        shards_at_most: Number of slices to list over all leaves, largest leaves first. Other leaves are summarised
-            (shard shape, bytes and replication, no `shards`), with a note in `notes`.
+        shards_at_most: Number of slices to list over all leaves, starting with the largest leaves. Other leaves are
+            summarised (shard shape, bytes and replication, no `shards`), with a note in `notes`.
 
     Returns:
-        One `LeafShardingRecord` per array, in the order of the tree. `bytes_per_device` is the size on the fullest
-        device. Host arrays are on no device and count 0; arrays without a known sharding count in full.
+        One `LeafShardingRecord` per array, in the order of the tree. `bytes_per_device` is the number of bytes on the
+        fullest device. Host arrays are not on any device and count 0; arrays whose sharding is unknown count in full.
 
     Raises:
-        InspectionError: if a leaf is not an array (all such leaves are named).
+        InspectionError: if leaves are not arrays; the message names all of them.
 
     Example:
         >>> mesh = jax.sharding.AbstractMesh((4, 2), ("clients", "model"))
@@ -65,7 +65,7 @@ def inspect_sharding(tree: object, *, shards_at_most: int = SHARDS_LISTED) -> Sh
 
 @dataclasses.dataclass(frozen=True)
 class _Layout:
-    """Partition of one shape by one sharding; leaves with equal shape and sharding share it."""
+    """Partition of one shape by one sharding; leaves with the same shape and sharding share it."""
 
     spec: tuple[tuple[str, ...], ...]
     shard_shape: tuple[int, ...]
@@ -84,7 +84,7 @@ class _Layout:
 
 
 class _Layouts:
-    """Layouts by (sharding, shape), computed once, because trees repeat them hundreds of times."""
+    """Layouts by (sharding, shape), computed only once, because trees repeat them hundreds of times."""
 
     def __init__(self) -> None:
         self._known: dict[Any, _Layout] = {}
@@ -110,7 +110,7 @@ class _Layouts:
         return _positional(sharding, shape)
 
     def common_mesh(self) -> MeshRecord | None:
-        """The mesh of most leaves."""
+        """The mesh that most leaves use."""
         return inspect_mesh(self._meshes.most_common(1)[0][0]) if self._meshes else None
 
     @property
@@ -172,7 +172,7 @@ def _array_facts(leaf: Argument) -> tuple[tuple[int, ...], str, int, list[str]]:
 
 
 def _sharding_of(leaf: object) -> tuple[Any, ShardingKind, tuple[str, ...]]:
-    """The sharding object if one is known, else the kind to report and why."""
+    """The sharding object if it is known; otherwise the kind to report and the reason."""
     if isinstance(leaf, Tracer):
         sharding = getattr(jax.typeof(leaf), "sharding", None)
         mesh = sharding.mesh if isinstance(sharding, NamedSharding) else None
@@ -246,7 +246,7 @@ def _device_ids(mesh: Mesh | AbstractMesh) -> tuple[int, ...]:
 
 
 def _positional(sharding: Sharding, shape: tuple[int, ...]) -> _Layout:
-    """A sharding without axis names: only its index map is known."""
+    """A sharding without axis names, of which only the index map is known."""
     try:
         held = sharding.devices_indices_map(shape)
         shard_shape = tuple(sharding.shard_shape(shape))
@@ -277,7 +277,7 @@ def _positional(sharding: Sharding, shape: tuple[int, ...]) -> _Layout:
 def _with_shards(
     leaves: list[LeafShardingRecord], layouts: list[_Layout], shards_at_most: int
 ) -> list[LeafShardingRecord]:
-    """Lists the slices of the largest leaves, up to the budget."""
+    """Lists the slices of the largest leaves, within the budget."""
     left, listed = shards_at_most, list(leaves)
     known: dict[Any, tuple[ShardRecord, ...]] = {}
     for number in sorted(range(len(leaves)), key=lambda number: -leaves[number].size_bytes):
@@ -329,7 +329,7 @@ def _placed_by_mesh(layout: _Layout, mesh: Mesh | AbstractMesh, shape: tuple[int
 
 
 def _fullest(leaves: list[tuple[LeafShardingRecord, _Layout]]) -> int:
-    """Bytes on the fullest device; leaves on the same devices are added first."""
+    """Bytes on the fullest device; leaves stored on the same devices are added up first."""
     by_devices: collections.Counter[int] = collections.Counter()
     devices: dict[int, tuple[int, ...]] = {}
     anywhere = 0

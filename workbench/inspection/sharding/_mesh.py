@@ -1,4 +1,4 @@
-"""Reads a mesh: devices, their places on the torus, hops along axes, and clients of each device."""
+"""Reads a mesh: its devices, their positions on the torus, hops along axes, and each device's clients."""
 
 import dataclasses
 import math
@@ -20,18 +20,18 @@ _WRAP_AT = {"v2": 16, "v3": 32, "v5 lite": 16, "v5e": 16, "v6 lite": 16, "v6e": 
 
 
 def inspect_mesh(mesh: Mesh | AbstractMesh) -> MeshRecord:
-    """Reads a mesh of present devices, of an ahead-of-time topology, or of abstract devices.
+    """Reads a mesh of attached devices, of an ahead-of-time topology, or of abstract devices.
 
-    Hops are counted along every mesh axis on the physical torus, the closing hop of the ring included, with
-    wraparound links where that TPU generation has them. Hops are None if devices have no coordinates (CPU, GPU,
+    Hops are counted along every mesh axis on the physical torus, including the hop that closes the ring and including
+    wraparound links if the TPU generation has them. Hops are None if the devices have no coordinates (CPU, GPU,
     abstract) or if the axis crosses slices. The compiler may reorder a ring inside a group, so hops are distances
-    between mesh neighbours, not the compiler's route.
+    between mesh neighbours rather than the compiler's route.
 
     Args:
-        mesh: `jax.sharding.Mesh`, also of `topologies.get_topology_desc(...)` devices, or `AbstractMesh`.
+        mesh: A `jax.sharding.Mesh` (also one with `topologies.get_topology_desc(...)` devices) or an `AbstractMesh`.
 
     Returns:
-        The axes in order and the devices in row-major order; an empty mesh gives no axes and no devices.
+        The axes in order and the devices in row-major order; for an empty mesh, no axes and no devices.
 
     Raises:
         InspectionError: if `mesh` is neither a `Mesh` nor an `AbstractMesh`.
@@ -74,11 +74,11 @@ def order_of_jax(mesh: MeshRecord) -> MeshRecord | None:
     """The same devices in the order that `jax.make_mesh` chooses for a mesh of this shape.
 
     Args:
-        mesh: From `inspect_mesh`, or of a target.
+        mesh: A mesh from `inspect_mesh`, or the mesh of a target.
 
     Returns:
-        The mesh in that order, with its hops recounted. None if JAX does not reorder: devices without coordinates,
-        devices of several slices, and shapes that `jax.make_mesh` rejects.
+        The mesh in that order, with its hops counted again. None if JAX does not reorder the devices: without
+        coordinates, over several slices, or for a shape that `jax.make_mesh` rejects.
 
     Example:
         >>> order_of_jax(inspect_mesh(AbstractMesh((4, 2), ("clients", "model")))) is None
@@ -109,7 +109,7 @@ def order_of_jax(mesh: MeshRecord) -> MeshRecord | None:
 
 @dataclasses.dataclass(frozen=True)
 class _StandIn:
-    """A device in the form that `mesh_utils` reads."""
+    """A device in the form that `mesh_utils` expects."""
 
     id: int
     platform: str
@@ -128,11 +128,11 @@ _MOST_DEVICES = 2048
 
 
 def link_distances(mesh: MeshRecord) -> np.ndarray | None:
-    """Number of torus links between every two devices of a mesh.
+    """Number of torus links between every two devices in a mesh.
 
     Returns:
-        Shape (devices, devices), in the order of the mesh; None if devices have no coordinates, span several slices, or
-        number more than 2,048.
+        Shape (devices, devices), in mesh order; None if the devices have no coordinates, span several slices, or number
+        more than 2,048.
     """
     devices = mesh.devices
     if not 0 < len(devices) <= _MOST_DEVICES or any(device.coords is None for device in devices):
@@ -146,15 +146,15 @@ def link_distances(mesh: MeshRecord) -> np.ndarray | None:
 
 
 def place_clients(mesh: MeshRecord, placement: PlacementRecord) -> MeshRecord:
-    """Adds the clients of a placement that each device holds.
+    """Adds to a mesh the clients that each device holds for a placement.
 
-    Clients go in order along the placement's mesh axes (the first one outermost), `slots_per_device` on each device,
-    or else `ceil(clients / devices along these axes)`; the last devices may have empty slots (`padding`). Devices
-    that differ only along other axes hold the same clients.
+    Clients are assigned in order along the placement's mesh axes (the first axis outermost), `slots_per_device` to each
+    device, or otherwise `ceil(clients / devices along these axes)`; the last devices may have empty slots (`padding`).
+    Devices that differ only along other axes hold the same clients.
 
     Args:
-        mesh: The mesh, from `inspect_mesh`.
-        placement: The placement; without mesh axes every device holds all clients.
+        mesh: A mesh from `inspect_mesh`.
+        placement: The placement; without mesh axes, every device holds all clients.
 
     Returns:
         A copy of `mesh` with one more `ClientRange` per device in `clients`.
@@ -234,7 +234,7 @@ def _device_record(device: Device, position: tuple[int, ...]) -> DeviceRecord:
 
 
 def _hops(devices: Sequence[DeviceRecord], shape: tuple[int, ...]) -> list[tuple[float | None, int | None]]:
-    """Mean and largest hop count between neighbours along every axis, with the ring closed."""
+    """Mean and largest number of hops between neighbours along every axis, with the ring closed."""
     unknown: list[tuple[float | None, int | None]] = [(None, None)] * len(shape)
     if not devices or any(device.coords is None for device in devices):
         return unknown

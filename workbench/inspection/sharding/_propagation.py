@@ -26,17 +26,17 @@ def propagate_shardings(
 ) -> PropagationRecord:
     """Runs Shardy's propagation on a lowered program and records every decision; executes nothing.
 
-    In-process propagation takes milliseconds and one CPU device for a mesh of any size, also for abstract meshes. If
-    jaxlib's passes fail, the program is compiled for the present devices and the compiler's dump files are read (see
-    `engine` of the record). Dump files contain no reasons, lines or stages.
+    In-process propagation takes milliseconds and one CPU device for a mesh of any size, including abstract meshes. If
+    jaxlib's passes fail, the program is compiled for the attached devices and the compiler's dump files are read (see
+    the record's `engine`). Dump files contain no reasons, lines or stages.
 
     Args:
         program: `jax.stages.Lowered`, a StableHLO module, or its text (with locations: `debug_info=True`).
-        engine: "auto" tries in-process, then dump.
+        engine: "auto" tries in-process propagation first, then dump files.
 
     Returns:
-        Values, propagation edges and planned collectives. Missing parts are explained in `notes`; this function does
-        not raise.
+        The values, propagation edges and planned collectives. `notes` explain what is missing; this function does not
+        raise.
 
     Example:
         >>> import jax
@@ -140,7 +140,7 @@ def _planned(found: ShardyCollective, sizes: dict[str, int]) -> PlannedCollectiv
 
 
 def _stage(op_name: str) -> str | None:
-    """The innermost stage of the plan in an operation's name scopes."""
+    """The innermost plan stage among an operation's name scopes."""
     found = _STAGE.findall(op_name)
     return found[-1] if found else None
 

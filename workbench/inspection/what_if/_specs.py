@@ -1,4 +1,4 @@
-"""Names the leaves of a program's arguments, and changes the shardings of some leaves."""
+"""Names the leaves of a program's arguments, and changes the shardings of selected leaves."""
 
 import difflib
 import inspect
@@ -19,9 +19,9 @@ Spec = tuple[tuple[str, ...], ...]
 
 
 class Leaves:
-    """The leaves of a program's positional arguments, each with several names.
+    """The leaves of a program's positional arguments, each under several names.
 
-    `params['w']` is the name in the program and in `inspect(...).inputs`; `[0]['w']` is the leaf's position. If a
+    `params['w']` is the leaf's name in the program and in `inspect(...).inputs`; `[0]['w']` is its position. If a
     library has flattened a module, `names` holds the user's names of its arrays, such as `model.head.kernel`.
     """
 
@@ -40,7 +40,7 @@ class Leaves:
         """Assigns a spec to each leaf.
 
         Raises:
-            MeshError: if specs do not fit; names every such leaf, axis and size.
+            MeshError: if specs do not fit; the message names every such leaf, axis and size.
         """
         chosen: dict[int, Spec] = {}
         wrong: list[str] = []
@@ -81,7 +81,7 @@ class Leaves:
         return jax.tree_util.tree_unflatten(self._structure, leaves)
 
     def sharded(self, found: Sequence[Spec | None], mesh: Mesh | AbstractMesh) -> tuple[Any, ...]:
-        """The arguments as shapes with the shardings in `found`; arguments without one are unchanged."""
+        """The arguments as shapes with the shardings in `found`; arguments that have none there are unchanged."""
         # In the compiled program random keys have extra trailing dimensions.
         known = {
             index: spec[: len(jax.numpy.shape(leaf))]
@@ -91,13 +91,13 @@ class Leaves:
         return self.replaced(known, mesh)
 
     def record(self, found: Sequence[Spec | None], mesh: Mesh | AbstractMesh) -> ShardingRecord:
-        """The arguments with the shardings in `found` and the names that the user writes."""
+        """The arguments with the shardings in `found`, under the names that the user writes."""
         record = inspect_sharding(self.sharded(found, mesh))
         named = zip(record.leaves, self.labels, strict=True)
         return record.replace(leaves=tuple(leaf.replace(path=label) for leaf, label in named))
 
     def _find(self, name: str) -> list[int]:
-        """The leaves that `name` selects: one leaf, or all leaves below an argument or a branch."""
+        """The leaves that `name` selects: one leaf, or all leaves in an argument or a branch of it."""
         below = (f"{name}[", f"{name}.")
         return [
             index
@@ -107,7 +107,7 @@ class Leaves:
 
 
 def as_spec(given: object, rank: int) -> Spec:
-    """Mesh axes per dimension, from a `PartitionSpec` or a sequence of None, names and tuples of names."""
+    """Mesh axes per dimension, from a `PartitionSpec` or from a sequence of None, names and tuples of names."""
     if isinstance(given, str) or not isinstance(given, PartitionSpec | Sequence):
         message = f"a spec is a `PartitionSpec` or a sequence of mesh axes per dimension, not {given!r}"
         raise TypeError(message)
@@ -149,7 +149,7 @@ def _argument_names(fn: Callable, count: int) -> list[str]:
 
 
 def shape_of(leaf: Argument, mesh: Mesh | AbstractMesh) -> Argument:
-    """A leaf as a shape; a named sharding of another mesh is moved to this mesh if the axes exist here."""
+    """A leaf as a shape; a named sharding on another mesh is moved to this mesh if its axes exist here."""
     if not isinstance(leaf, jax.Array | jax.ShapeDtypeStruct):
         return leaf
     sharding = getattr(leaf, "sharding", None)

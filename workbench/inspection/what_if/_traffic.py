@@ -1,4 +1,4 @@
-"""Puts the collectives of two versions of a program side by side, by kind, mesh axes and stage."""
+"""Compares the collectives of two versions of a program by kind, mesh axes and stage."""
 
 import collections
 import dataclasses
@@ -29,14 +29,14 @@ class _Sum:
 def compare_compiled(
     before: Iterable[CollectiveRecord], after: Iterable[CollectiveRecord], stages: Mapping[str, str]
 ) -> tuple[TrafficRecord, ...]:
-    """Compares compiled collectives; a collective combined from several stages counts in each by its share."""
+    """Compares compiled collectives; a collective combined from several stages counts in each stage by its share."""
     return _compare(_compiled(before), _compiled(after), stages)
 
 
 def compare_planned(
     before: Iterable[PlannedCollectiveRecord], after: Iterable[PlannedCollectiveRecord], stages: Mapping[str, str]
 ) -> tuple[TrafficRecord, ...]:
-    """Compares planned collectives: sites in the program, where a site in a loop counts once."""
+    """Compares planned collectives. Counts are sites in the program; a site in a loop counts once."""
     return _compare(_planned(before), _planned(after), stages)
 
 

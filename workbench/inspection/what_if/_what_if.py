@@ -1,4 +1,4 @@
-"""Lowers a program again with other shardings of its arguments, and compares the results."""
+"""Lowers a program again with different shardings for its arguments, and compares the results."""
 
 import dataclasses
 import functools
@@ -35,14 +35,14 @@ _MEMORY = ("argument_bytes", "output_bytes", "temporary_bytes", "alias_bytes", "
 
 
 class WhatIf:
-    """A program to try with other shardings; caches the results of the present shardings.
+    """A program to try with different shardings; caches the results for the current shardings.
 
     Args:
-        call: The traced call; the shardings of its keyword arguments stay unchanged.
-        mesh: The mesh; by default that of `jax.set_mesh`.
+        call: The traced call; the shardings of its keyword arguments do not change.
+        mesh: The mesh; by default the mesh set by `jax.set_mesh`.
         target: An ahead-of-time target, such as "v5e:4x4".
-        present: The record of the program with its present shardings, from `inspect`, if available.
-        chunk_size: As for `inspect`.
+        present: The program's record with its current shardings, from `inspect`, if available.
+        chunk_size: The chunk size, as in `inspect`.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class WhatIf:
         self._busy = threading.Lock()
 
     def plan(self, specs: Mapping[str, Any]) -> WhatIfRecord:
-        """Plans the program under other specs with Shardy; see `Traced.what_if`."""
+        """Plans the program with different specs, using Shardy; see `Traced.what_if`."""
         chosen = self._leaves.resolve(specs, self._mesh)
         with self._busy:
             before, after = self._version({}), self._version(chosen)
@@ -164,7 +164,7 @@ class WhatIf:
         return ProgramRecord(name=self._call.name, target=where, plan=described, mesh=mesh)
 
     def _lowered(self, args: tuple[Any, ...]) -> tuple[Any, str]:
-        """The program lowered for its platform, with unused arguments kept: inputs and leaves correspond."""
+        """The program lowered for its platform; unused arguments are kept, so that inputs correspond to leaves."""
         version, chunk_size = self._call.under(self._mesh), self._chunk_size
         if self._there is None:
             # The tried shardings replace the shardings of the user's jit.
