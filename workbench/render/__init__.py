@@ -1,4 +1,4 @@
-"""Records as pictures, tables and text; sees no JAX."""
+"""Records as pictures, tables and text; does not depend on JAX."""
 
 from workbench.render import launch as launch, report as report, units as units
 from workbench.render._advice import amount_writer as amount_writer, gain_text as gain_text

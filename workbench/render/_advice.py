@@ -37,7 +37,7 @@ def render_advice_text(advice: AdviceRecord) -> str:
 
 
 def amount_writer(quantity: str) -> Callable[[float], str]:
-    """Returns the function that writes an amount of a quantity, with its unit."""
+    """Returns the function that formats an amount of a quantity with its unit."""
     writers: dict[str, Callable[[float], str]] = {
         "seconds": seconds_text,
         "measured seconds": seconds_text,
@@ -49,7 +49,7 @@ def amount_writer(quantity: str) -> Callable[[float], str]:
 
 
 def gain_text(gain: GainRecord) -> str:
-    """A gain in words, with whether it was verified."""
+    """A gain in words, including whether it was verified."""
     write = amount_writer(gain.quantity)
     if not gain.verified and write(gain.before) == write(gain.after):  # unknown, or less than a digit
         return gain.how
@@ -68,7 +68,7 @@ def price_text(finding: FindingRecord) -> str:
 
 
 def _other_figures(finding: FindingRecord) -> str:
-    """The figures of a compiled change that are neither its gain nor its price."""
+    """The figures of a compiled change that are neither gained nor worsened."""
     named = {each.quantity for each in finding.costs} | {finding.gain.quantity if finding.gain is not None else ""}
     texts = []
     for figure in finding.compared:

@@ -1,4 +1,4 @@
-"""Reasons that a mesh axis shards a value: the steps of a recorded propagation, in words."""
+"""Explains why a mesh axis shards a value: the steps of a recorded propagation, in words."""
 
 import difflib
 import re
@@ -11,15 +11,15 @@ _MANUAL = re.compile(r"mc_\d+_(?P<what>input|output): (?P<number>\d+)")
 
 
 def explain_axis(record: PropagationRecord, value: str, axis: str) -> tuple[str, ...]:
-    """Explains why a mesh axis shards a value: the chain of steps back to the axis's origin.
+    """Explains why a mesh axis shards a value: the chain of steps back to the origin of the axis.
 
     Args:
         record: From `propagate_shardings`.
-        value: Name of a value (`"%6"`), or the label of an input or output (`"params['w']"`).
+        value: Name of a value (`"%6"`), or label of an input or output (`"params['w']"`).
         axis: A mesh axis.
 
     Returns:
-        One sentence per step, starting at the value; a single sentence if the axis does not shard the value.
+        One sentence per step, starting at the value; only one sentence if the axis does not shard the value.
 
     Raises:
         InspectionError: if the record has no such value.
@@ -50,15 +50,15 @@ def explain_axis(record: PropagationRecord, value: str, axis: str) -> tuple[str,
 
 
 def trace_axes(record: PropagationRecord) -> tuple[AxisArrivalRecord, ...]:
-    """Every mesh axis of every value, with the step at which it arrived and its source.
+    """Every mesh axis of every value, with its source and the step at which it arrived.
 
-    Following `from_value` leads from any value back to where its axis entered the program.
+    Following `from_value` leads from any value back to the point where its axis entered the program.
 
     Args:
         record: From `propagate_shardings`.
 
     Returns:
-        One entry per value and axis that shards it, values in program order.
+        One entry for each value and each axis that shards it, with values in program order.
 
     Example:
         >>> given = PlannedValueRecord(
@@ -76,7 +76,7 @@ def trace_axes(record: PropagationRecord) -> tuple[AxisArrivalRecord, ...]:
 
 
 class _Arrivals:
-    """The first edge that brought an axis to a value, for all values and axes."""
+    """The first edge that carried an axis to a value, for all values and axes."""
 
     def __init__(self, record: PropagationRecord) -> None:
         self._record = record

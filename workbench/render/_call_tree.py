@@ -1,4 +1,4 @@
-"""A call tree as text: work, memory traffic and peak memory by place in the code."""
+"""A call tree as text: work, memory traffic and peak memory for each place in the code."""
 
 import functools
 from collections.abc import Callable, Iterator
@@ -28,7 +28,7 @@ class _Row:
 
 
 def describe_call_tree(tree: CallTreeRecord) -> str:
-    """Summarizes the cost of the whole program in one sentence.
+    """Summarizes the whole program's cost in one sentence.
 
     Example:
         >>> work = CallFiguresRecord(flops_matmul=2e6, traffic_bytes=2048.0)
@@ -52,7 +52,7 @@ def render_call_tree_text(tree: CallTreeRecord, *, most: int = 24) -> str:
         most: Maximum number of rows; the nodes with the largest share of any figure are shown.
 
     Returns:
-        Lines of text. Chains of calls without branches are one row.
+        Lines of text. Chains of calls without branches share one row.
     """
     return "\n".join([describe_call_tree(tree) + ".", *tree_lines(tree, most=most)])
 
@@ -105,7 +105,7 @@ def _part(share: float) -> str:
 
 
 def node_label(node: CallNodeRecord) -> str:
-    """Label of a node in one line."""
+    """A node's label in one line."""
     if node.kind == "loop":
         return f"{node.name} × {count_text(node.trip_count)}" if node.trip_count is not None else node.name
     if node.kind in ("line", "call") and node.file and node.line is not None:
@@ -149,7 +149,7 @@ def _share(part: float, whole: float) -> str:
 
 
 def _place(tree: CallTreeRecord, node: CallNodeRecord) -> str:
-    """The innermost user line above a node, with function, module and calling line."""
+    """The innermost user line above a node, with its function, module and calling line."""
     function, calls = "", [("", "")]  # function and line of every call, outermost first
     for each in tree.path(node):
         if each.kind == "function" and not each.hidden:

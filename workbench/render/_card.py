@@ -1,7 +1,7 @@
-"""Objects as cell results: a short text, and an HTML card in the colours of the page.
+"""Objects as cell results: a short text, and an HTML card in the page's colours.
 
-The card has no script, no style sheet and no colours except grey lines. Text and background are those of the page, so
-the card fits every front end, light or dark. It stays a readable table if a notebook host removes the styles.
+The card has no script, no style sheet and no colours except grey lines. Text and background colours come from the page,
+so the card fits every front end, light or dark. It remains a readable table if a notebook host strips the styles.
 """
 
 import functools
@@ -40,7 +40,7 @@ _CELL = f"padding:2px 12px 2px 0;border:0;border-bottom:{_LINE};vertical-align:t
 
 
 def display_record(record: Record) -> dict[str, str]:
-    """A record as the result of a cell, by MIME type.
+    """A record as a cell result, by MIME type.
 
     Example:
         >>> from workbench.records.hardware import MeshRecord
@@ -62,13 +62,13 @@ def display_object(
     """Any object as a cell result: `text/plain`, and `text/html` with a table or a picture.
 
     Args:
-        kind: The kind of object, shown as the card's small title.
-        text: The object in words; its first line is the headline of the card.
-        rows: The table of the card, which replaces the other lines of `text`; column names determine units.
-        picture: An SVG, which replaces the other lines of `text`.
+        kind: The kind of object, shown as the card's small heading.
+        text: The object described in words; the first line is the card's headline.
+        rows: The card's table, which replaces the remaining lines of `text`; column names determine units.
+        picture: An SVG, which replaces the remaining lines of `text`.
 
     Returns:
-        The contents by MIME type, each at most about one screen long.
+        The contents by MIME type, each at most about one screen in length.
 
     Example:
         >>> display_object("Run", "2 rounds", [{"round": 0, "seconds": 0.5}])["text/plain"]
@@ -91,14 +91,14 @@ def display_object(
 
 
 def _blocks(lines: Sequence[str]) -> list[Markup]:
-    """Lines that wrap between words, and lines in columns, which scroll where the card is narrow."""
+    """Lines that wrap between words, and lines aligned in columns, which scroll if the card is narrow."""
     blocks = itertools.groupby(lines, key=lambda line: re.search(r"\S {2,}\S", line) is not None)
     return [element("pre", "\n".join(block), style=_COLUMNS if columns else _BODY) for columns, block in blocks]
 
 
 @functools.singledispatch
 def _rows(record: object) -> list[Row] | None:
-    """The rows of a record that is a table; None for a record that is clearer as lines."""
+    """The rows of a record that is a table; None for a record that is clearer as lines of text."""
     return None
 
 
@@ -151,7 +151,7 @@ def _measured(run: RunRecord) -> list[Row] | None:
 
 
 def _table(rows: Sequence[Row]) -> Markup | None:
-    """The first rows as HTML; empty columns are omitted, numbers are right-aligned."""
+    """The first rows as HTML; empty columns are omitted and numbers are right-aligned."""
     columns = [name for name in dict.fromkeys(key for row in rows for key in row)
                if any(row.get(name) not in (None, "", ()) for row in rows)]  # fmt: skip
     if not columns:
@@ -169,7 +169,7 @@ def _table(rows: Sequence[Row]) -> Markup | None:
 
 
 def _heading(name: str) -> str:
-    """A column's title without the unit, which every value carries."""
+    """A column's title without its unit, because every value carries the unit."""
     for unit in ("_seconds", "_bytes"):
         name = name.removesuffix(unit)
     return name.replace("_", " ")

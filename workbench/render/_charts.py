@@ -1,4 +1,4 @@
-"""Small charts as SVG, for live views and for pages: the roofline of a cost, memory over a schedule."""
+"""Small SVG charts for live views and for pages: the roofline of a cost, memory over a schedule."""
 
 import math
 from collections.abc import Sequence
@@ -19,14 +19,14 @@ def render_roofline_svg(
     """The stages of a cost as points under the chip's roofline, with logarithmic axes.
 
     Args:
-        cost: A prediction for a chip.
+        cost: A prediction that names a chip.
         width: Pixels.
         height: Pixels.
-        dark: Colours for a dark or a light page; `None` follows the reader's system.
-        live: Leaves the colours to the page that the picture is put into.
+        dark: Colours for a dark or a light page; `None` follows the reader's system setting.
+        live: Whether to leave the colours to the page that embeds the picture.
 
     Returns:
-        The picture; empty without a chip or without a stage that both computes and moves memory.
+        The picture; empty if there is no chip, or no stage that both computes and moves memory.
     """
     chip, points = cost.chip, _points(cost)
     if chip is None or not points:
@@ -68,11 +68,11 @@ def render_measured_roofline_svg(
     """Measured operations under the chip's roofline, with logarithmic axes.
 
     Args:
-        chip: The chip of the roofline, which is drawn for one device.
-        points: At least one point, heaviest first; later points are drawn without a name if space is missing.
+        chip: The chip whose roofline is drawn, for one device.
+        points: At least one point, heaviest first; later points lose their names if space is short.
         width: Pixels.
         height: Pixels.
-        dark: Colours for a dark or a light page; `None` follows the reader's system.
+        dark: Colours for a dark or a light page; `None` follows the reader's system setting.
 
     Example:
         >>> from workbench.cost import known_chip
@@ -115,23 +115,23 @@ class _Scale:
 
     @classmethod
     def around(cls, x: Sequence[float], y: Sequence[float]) -> "_Scale":
-        """Whole decades that contain all values."""
+        """The whole decades that enclose all values."""
         ends = [(math.floor(math.log10(min(v))), math.ceil(math.log10(max(v)) + 1e-9)) for v in (x, y)]
         (left, right), (bottom, top) = ends
         return cls((left, max(right, left + 1)), (bottom - 1, max(top, bottom + 1)))  # room for labels below points
 
     def sized(self, width: float, height: float) -> "_Scale":
-        """The same scale over a picture of this size."""
+        """The same scale for a picture of this size."""
         self.width, self.height = width - LEFT - RIGHT, height - TOP - BOTTOM
         return self
 
     def x(self, value: float) -> float:
-        """Pixels from the left."""
+        """Distance from the left in pixels."""
         low, high = self.x_decades
         return LEFT + (math.log10(value) - low) / (high - low) * self.width
 
     def y(self, value: float) -> float:
-        """Pixels from the top."""
+        """Distance from the top in pixels."""
         low, high = self.y_decades
         return TOP + (1 - (math.log10(value) - low) / (high - low)) * self.height
 
@@ -149,7 +149,7 @@ def _peak(chip: ChipRecord) -> float:
 
 
 def _dtype(chip: ChipRecord) -> str:
-    """The dtype of the roof: bfloat16 or float32 if known, else the fastest dtype."""
+    """The dtype of the roof: bfloat16 or float32 if its peak is known, otherwise the fastest dtype."""
     peaks = chip.peak_flops_per_second
     return next((name for name in ("bfloat16", "float32") if name in peaks), max(peaks, key=lambda name: peaks[name]))
 
@@ -223,7 +223,7 @@ def _point(
 def render_schedule_memory_svg(
     memory: MemoryRecord, *, width: float = 560.0, height: float = 190.0, dark: bool | None = None, live: bool = False
 ) -> Markup:
-    """Live bytes of one device over its module's schedule, with the peak marked; empty if unknown."""
+    """One device's live bytes over its module's schedule, with the peak marked; empty if unknown."""
     values = [size for _, size in memory.timeline]
     if len(values) < 2:
         return Markup("")

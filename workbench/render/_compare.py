@@ -1,4 +1,4 @@
-"""Several programs side by side, as text."""
+"""Comparison of several programs as text."""
 
 from workbench.records.advice import ComparedRecord, ComparisonRecord
 from workbench.render.units import amount_text
@@ -7,7 +7,7 @@ _SIGNS = {"same": "=", "changed": "≠", "added": "+", "removed": "−", "unknow
 
 
 def render_comparison_text(comparison: ComparisonRecord) -> str:
-    """All differences, grouped and one per line; equal quantities are only counted."""
+    """All differences, grouped, one per line; identical quantities are only counted."""
     programs = " | ".join(f"{n} on {t}" for n, t in zip(comparison.names, comparison.targets, strict=True))
     lines = [f"{programs}: {len(comparison.differences)} of {len(comparison.rows)} quantities differ."]
     group, rows = None, visible_differences(comparison)
@@ -34,5 +34,5 @@ def visible_differences(comparison: ComparisonRecord) -> list[ComparedRecord]:
 
 
 def _measured(row: ComparedRecord) -> bool:
-    """Returns whether a row differs and has only numbers, the first of which is not zero."""
+    """Returns whether a row differs and consists of numbers, the first of which is not zero."""
     return row.status != "same" and bool(row.values[0]) and not any(v is None or isinstance(v, str) for v in row.values)

@@ -17,11 +17,11 @@ _MARKERS = {"compute": "o", "memory": "s", "collective": "D", "unknown": "x"}
 def plot_roofline(
     cost: CostRecord, *, dtype: str | None = None, ax: "Axes | None" = None, dark: bool | None = None
 ) -> "Figure":
-    """All stages in a roofline plot: predicted FLOP/s against FLOPs per byte of HBM.
+    """All stages in a roofline plot: predicted FLOP/s against FLOPs per byte of HBM traffic.
 
     Args:
-        cost: The predicted cost; without a chip, the figure only states that it needs one.
-        dtype: The dtype whose peak FLOP/s is the flat part of the roof; by default the chip's first dtype.
+        cost: The predicted cost; without a chip, the figure only states that a chip is needed.
+        dtype: The dtype whose peak FLOP/s forms the flat part of the roof; by default the chip's first dtype.
         ax: The matplotlib axes to draw in; None creates a figure.
         dark: Colours for a dark or a light page; `None` is readable on both.
 
@@ -70,10 +70,10 @@ def plot_roofline(
 
 
 def collective_bytes(module: ModuleRecord) -> dict[tuple[str, str], float]:
-    """Bytes sent by one device per call, by (stage, mesh axes).
+    """Bytes that one device sends per call, by (stage, mesh axes).
 
     Collectives in loops of unknown length are omitted. A collective that the compiler combined from several stages is
-    divided over these stages, or listed under all their names ("1+2") if the shares are unknown.
+    divided among these stages, or listed under all their names ("1+2") if the shares are unknown.
 
     Example:
         >>> record = wb.inspect(lambda x: x.sum())(jnp.ones((4, 4)))
@@ -91,7 +91,7 @@ def collective_bytes(module: ModuleRecord) -> dict[tuple[str, str], float]:
 
 
 def render_cost_text(cost: CostRecord) -> str:
-    """All stages with their predicted costs, the waste, and the assumptions of the prediction."""
+    """All stages with their predicted costs, the waste, and the prediction's assumptions."""
     where = f" on {cost.chip.name}" if cost.chip else " (no chip chosen, so no seconds)"
     total = f": {seconds_text(cost.seconds)} per call ({cost.error_bar})" if cost.seconds is not None else ""
     lines = [f"Predicted cost per device{where}{total}."]

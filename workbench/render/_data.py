@@ -1,4 +1,4 @@
-"""Labels of each client: pictures of a `ClientDataRecord`."""
+"""Pictures of a `ClientDataRecord`: the labels of each client."""
 
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,20 +24,20 @@ def render_label_skew(
     dark: bool = False,
     sort: bool = False,
 ) -> "Figure":
-    """Draws the number of examples of each class at every client.
+    """Draws how many examples of each class every client has.
 
     Args:
-        record: From `workbench.federated.data.describe`. Without labels, plain bars show the number of examples.
-        kind: `bars` stacks the classes of each client; `heatmap` is a matrix of clients and classes, for more than
+        record: From `workbench.federated.data.describe`. Without labels, plain bars show how many examples there are.
+        kind: `bars` stacks the classes of each client; `heatmap` draws a matrix of clients and classes, for more than
             about ten classes.
         dark: Colours for a dark page.
-        sort: Whether to order the clients from the largest to the smallest.
+        sort: Whether to order the clients from largest to smallest.
 
     Returns:
-        A matplotlib figure without a window; a notebook displays it, `figure.savefig(path)` writes it.
+        A matplotlib figure without a window; a notebook displays it, and `figure.savefig(path)` saves it.
 
     Raises:
-        ValueError: if `kind` is neither.
+        ValueError: if `kind` is neither of the two.
 
     Example:
         >>> record = ClientDataRecord(clients=("a", "b"), examples=(2, 1), classes=("no", "yes"),

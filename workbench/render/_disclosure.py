@@ -48,7 +48,7 @@ def disclosed_rows(plan: PlanRecord) -> list[tuple[str, str, str, str]]:
 
 
 def disclosed_blocks(plan: PlanRecord) -> list[dict[str, Any]]:
-    """Blocks about a whole program: a table of disclosed values, a table of private values."""
+    """Blocks about a whole program: a table of disclosed values and a table of private values."""
     if not plan.disclosed:
         return []
     note = (
@@ -74,7 +74,7 @@ def disclosed_fact(plan: PlanRecord, stage: str) -> list[tuple[str, str]]:
 
 
 def run_disclosed_lines(run: RunRecord) -> list[str]:
-    """Values that clients disclosed in a run, in lines; empty if the engine reported none."""
+    """Values that clients disclosed in a run, as lines; empty if the engine reported none."""
     if not run.disclosed:
         return []
     lines = ["Disclosed by the clients:"]
@@ -89,7 +89,7 @@ def run_disclosed_lines(run: RunRecord) -> list[str]:
 
 
 def types_text(values: Sequence[DisclosedRecord | ValueRecord]) -> str:
-    """The types of values, with counts of repeated types.
+    """The types of values, each repeated type with its count.
 
     Example:
         >>> value = ValueRecord(name="", shape=(3,), dtype="float32", size_bytes=12)
@@ -106,7 +106,7 @@ def types_text(values: Sequence[DisclosedRecord | ValueRecord]) -> str:
 
 
 def draw_marks(layout: ProgramLayout, plan: PlanRecord) -> list[Markup]:
-    """A round mark at every disclosure: partly filled for a share, filled for a client's own value."""
+    """A round mark at every disclosure: partly filled for a client's share, filled for a client's own value."""
     shares = {v.stage: v for v in plan.disclosed if v.kind != "row"}
     rows = {v.stage: v for v in plan.disclosed if v.kind == "row"}
     marks = []
@@ -122,7 +122,7 @@ def draw_marks(layout: ProgramLayout, plan: PlanRecord) -> list[Markup]:
 
 
 def draw_summary(layout: ProgramLayout, plan: PlanRecord) -> Markup | None:
-    """The legend under a picture; `layout.height` grows by its lines. None without marks."""
+    """The legend under a picture; increases `layout.height` by its lines. None without marks."""
     if not plan.disclosed:
         return None
     reported = disclosed_rows(plan)
@@ -174,7 +174,7 @@ def _marked(form: str, x: float, y: float, values: Sequence[DisclosedRecord]) ->
 
 
 def _way_out(layout: ProgramLayout, box: Box) -> float:
-    """Horizontal start of the wire that leaves a card."""
+    """Horizontal position where the wire leaves a card."""
     starts = [wire.points[0][0] for wire in layout.wires if wire.source == box.path]
     return starts[0] if starts else box.x + box.width / 2
 
@@ -184,7 +184,7 @@ def _those(plan: PlanRecord, stage: str) -> list[DisclosedRecord]:
 
 
 def _together(disclosed: Iterable[DisclosedRecord]) -> list[list[DisclosedRecord]]:
-    """Groups values that are disclosed at the same stage in the same way."""
+    """Groups the values that are disclosed at the same stage in the same way."""
     found: dict[tuple[str, str, str, str], list[DisclosedRecord]] = {}
     for value in disclosed:
         found.setdefault((value.stage, value.kind, _plain(value.name), value.single_client), []).append(value)
@@ -201,7 +201,7 @@ def _plain(name: str) -> str:
 
 
 def _iterations(plan: PlanRecord, stage: str) -> int:
-    """Number of executions of a stage by the loops around it, if known."""
+    """Number of times that the loops around a stage execute it, if known."""
     iterations, stages = 1, plan.stages
     while inside := next((s for s in stages if stage.startswith((f"{s.path}.", f"{s.path}["))), None):
         iterations *= inside.trip_count or 1

@@ -1,11 +1,11 @@
-"""Events in a block of code, as a short table."""
+"""Events in a block of code, shown as a short table."""
 
 from workbench.records.live import ExplanationRecord, OutOfMemoryRecord
 from workbench.render.units import bytes_text, count_text
 
 
 def render_explanation_text(record: ExplanationRecord) -> str:
-    """Out-of-memory errors first, then retraces and slow compilations; one line if nothing happened.
+    """Out-of-memory errors first, then retraces and slow compilations; a single line if nothing happened.
 
     Example:
         >>> print(render_explanation_text(ExplanationRecord(seconds=2.0)))

@@ -1,4 +1,4 @@
-"""Shared parts of matplotlib figures: colours that read on light and dark pages, and no global state."""
+"""Shared parts of matplotlib figures: colours readable on light and dark pages, and no global state."""
 
 import io
 from typing import Literal
@@ -54,12 +54,12 @@ def canvas(width: float, height: float, ax: Axes | None) -> tuple[Figure, Figure
 
 
 def new_figure(width: float, height: float, *, dark: bool | None, ax: Axes | None = None) -> tuple[Figure, Axes]:
-    """A new figure with one panel, or the panel `ax` with its figure.
+    """A new figure with one panel, or the panel `ax` and its figure.
 
     Args:
         width: Inches.
         height: Inches.
-        dark: Colours for a dark or a light page; `None`: a transparent background and ink that is readable on both.
+        dark: Colours for a dark or a light page; `None` uses a transparent background and ink that is readable on both.
         ax: The matplotlib axes to draw in; None creates a figure.
     """
     if ax is not None:
@@ -79,7 +79,7 @@ def _root(ax: Axes) -> Figure:
 
 
 def style(axes: Axes, dark: bool | None) -> None:
-    """Applies the colours of the page to one panel."""
+    """Applies the page's colours to one panel."""
     colour, ground = ink(dark), "none" if dark is None else palette(dark)["bg"]
     axes.figure.set_facecolor(ground)
     axes.set_facecolor("none")
@@ -93,7 +93,7 @@ def style(axes: Axes, dark: bool | None) -> None:
 
 
 def title(axes: Axes, words: str, dark: bool | None) -> None:
-    """A heading at the left edge of a panel."""
+    """Adds a heading at the left edge of a panel."""
     axes.set_title(words, loc="left", color=ink(dark), fontsize=10.5)
 
 
@@ -108,7 +108,7 @@ def colour(index: int) -> str:
 
 
 def legend(axes: Axes, dark: bool | None, **options: Option) -> None:
-    """A legend in the page's ink, outside the data."""
+    """Adds a legend in the page's ink, outside the data."""
     made = axes.legend(frameon=False, fontsize=9, **options)
     for entry in made.get_texts():
         entry.set_color(ink(dark))
@@ -135,7 +135,7 @@ def label_point(
 
 
 def say_nothing(axes: Axes, dark: bool | None, why: str) -> None:
-    """Replaces empty axes by a sentence with the reason."""
+    """Replaces empty axes with a sentence that gives the reason."""
     axes.text(0.5, 0.5, why, ha="center", va="center", color=ink(dark), transform=axes.transAxes, fontsize=9, wrap=True)
     axes.set_xticks([])
     axes.set_yticks([])

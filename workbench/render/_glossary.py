@@ -1,4 +1,4 @@
-"""Terms of the field, each explained in one sentence for newcomers."""
+"""Terms of the field, each explained to newcomers in one sentence."""
 
 GLOSSARY = {
     "server": "The one place that holds a single copy of a value and coordinates the clients.",
@@ -65,7 +65,7 @@ LESSONS = {word: notebook for notebook, words in _TAUGHT_IN.items() for word in 
 
 
 def lesson(term: str) -> str:
-    """The notebook of the course that teaches `term`, or nothing for a word without one.
+    """The course notebook that teaches `term`, or nothing for a term that has none.
 
     Example:
         >>> lesson("shard")
@@ -75,7 +75,7 @@ def lesson(term: str) -> str:
 
 
 def glossary(term: str) -> str:
-    """Returns the sentence that explains `term`, or "" for a word that needs none.
+    """Returns the sentence that explains `term`, or "" for a term that needs none.
 
     Example:
         >>> glossary("shard")

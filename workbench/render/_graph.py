@@ -1,4 +1,4 @@
-"""A program of nodes as a picture: a card per group, callers left of callees, a mark per node."""
+"""A program of nodes as a picture: a card per group, callers to the left of callees, a mark per node."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -49,7 +49,7 @@ class _Card:
 
     @property
     def marks(self) -> tuple[float, int]:
-        """The pitch of the nodes' marks, and the number of marks in a row."""
+        """The distance between node marks, and the number of marks per row."""
         pitch = 20.0 if len(self.nodes) <= _FEW else 10.0
         return pitch, int((_INNER + 4.0) // pitch)
 
@@ -60,7 +60,7 @@ class _Card:
 
     @property
     def reported_at(self) -> float:
-        """The height above the lines with the states of the nodes."""
+        """The height above the lines that list the nodes' states."""
         pitch, row = self.marks
         return self.marks_at + pitch * -(-min(len(self.nodes), _MOST) // row) + 3.0
 
@@ -80,10 +80,10 @@ def render_graph_svg(
 
     Args:
         graph: The program.
-        states: States of the nodes of a running program. Each mark then shows its node's state by sign and colour, and
-            each group lists counts of states.
-        dark: For a dark page; None follows the reader's system.
-        live: For a live view: leaves the colours to the page.
+        states: States of a running program's nodes. Each mark then shows its node's state by sign and colour, and each
+            group lists how many nodes are in each state.
+        dark: Colours for a dark page; None follows the reader's system setting.
+        live: For a live view: leave the colours to the page.
 
     Example:
         >>> from workbench.records.launch import NodeRecord, ProgramGraphRecord
@@ -116,7 +116,7 @@ def _x_of(cards: Sequence[_Card], label: str) -> float:
 
 
 def node_glyph(state: str) -> str:
-    """The sign of a state as SVG path commands in a square of 12."""
+    """The sign for a state, as SVG path commands in a 12 × 12 square."""
     return _GLYPHS[state]
 
 
@@ -228,7 +228,7 @@ def _wire(source: _Card, target: _Card, count: int, cards: Sequence[_Card]) -> M
 
 
 def _course(source: _Card, target: _Card, cards: Sequence[_Card]) -> tuple[str, tuple[float, float], str]:
-    """The path of a wire, the place of its label, and its head."""
+    """The path of a wire, the position of its label, and its arrowhead."""
     y0, y1 = source.y + source.height / 2, target.y + target.height / 2
     if source.label == target.label or target.x <= source.x:  # backwards, or within the group: route below the cards
         low = max(source.y + source.height, target.y + target.height) + 14

@@ -1,4 +1,4 @@
-"""Positions of an n-dimensional grid's cells on a flat page: rows and columns, then small multiples."""
+"""Positions for an n-dimensional grid's cells on a flat page: rows and columns, then small multiples."""
 
 import dataclasses
 import itertools
@@ -13,7 +13,7 @@ _TITLE = 16.0
 
 @dataclasses.dataclass(frozen=True)
 class Panel:
-    """One small multiple; `title` names its place along the axes that are neither rows nor columns."""
+    """One small multiple; `title` gives its position along the axes that are neither rows nor columns."""
 
     title: str
     x: float
@@ -24,7 +24,7 @@ class Panel:
 
 @dataclasses.dataclass(frozen=True)
 class CellGrid:
-    """Top left corners of the cells in row-major order of the axes, all squares of side `cell`."""
+    """Top left corners of the cells in row-major axis order; every cell is a square of side `cell`."""
 
     corners: tuple[tuple[float, float], ...]
     cell: float
@@ -37,10 +37,10 @@ class CellGrid:
 def lay_out_grid(
     axes: Sequence[tuple[str, int]], *, width: float, height: float = 900.0, cell: float = 44.0
 ) -> CellGrid:
-    """Lays out one cell per position of the axes; the last two long axes span a panel, others make panels.
+    """Lays out one cell per position on the axes; the last two long axes span a panel, other axes form panels.
 
-    Long rows are wrapped into bands, and cells shrink (to 3 pixels) until the page is `width` wide and, if possible,
-    `height` high.
+    Long rows are wrapped into bands, and cells shrink (down to 3 pixels) until the page is at most `width` wide and, if
+    possible, at most `height` high.
 
     Example:
         >>> grid = lay_out_grid((("clients", 4), ("model", 2)), width=200, cell=10)

@@ -1,4 +1,4 @@
-"""A compiled module as one picture: its collectives, the work of its stages, memory over its schedule."""
+"""A compiled module as one picture: its collectives, its stages' work, and memory over its schedule."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,12 +23,12 @@ class _Row:
 
 
 def render_hlo_svg(module: ModuleRecord, *, width: float = 880.0, dark: bool | None = None) -> Markup:
-    """Draws the largest collectives with their lines, the largest stages, and memory over the schedule.
+    """Draws the largest collectives with their source lines, the largest stages, and memory over the schedule.
 
     Args:
         module: A compiled module.
         width: Pixels.
-        dark: Colours for a dark or a light page; `None` follows the reader's system.
+        dark: Colours for a dark or a light page; `None` follows the reader's system setting.
 
     Returns:
         The picture.
@@ -63,7 +63,7 @@ _TITLE = "wb-fill-fg wb-strong"
 
 
 def describe_hlo(module: ModuleRecord) -> str:
-    """Summarizes a module in one sentence: its size, and its largest collective with source line.
+    """Summarizes a module in one sentence: its size, and the largest collective with its source line.
 
     Example:
         >>> from workbench.records.compiled import MemoryRecord
@@ -88,7 +88,7 @@ def describe_hlo(module: ModuleRecord) -> str:
 
 
 def sent_bytes(collective: CollectiveRecord) -> float:
-    """Bytes that one device sends for a collective per call; the operand's bytes if unknown."""
+    """Bytes that one device sends for a collective per call, or the operand's bytes if this is unknown."""
     once = collective.payload_bytes if collective.wire_bytes is None else collective.wire_bytes
     return once * (1.0 if collective.executions is None else collective.executions)
 

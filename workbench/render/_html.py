@@ -1,4 +1,4 @@
-"""HTML figures and self-contained pages around pictures and tables."""
+"""HTML figures, and self-contained pages around pictures and tables."""
 
 from workbench.render._mark import icon_link, mark
 from workbench.render._svg import Markup, data_uri, element, join
@@ -17,7 +17,7 @@ _PAGE = (
 
 
 def figure(picture: Markup, caption: str) -> Markup:
-    """An SVG as an image, with a caption as description; works where inline SVG is stripped."""
+    """An SVG as an image whose caption is its description; works where inline SVG is stripped."""
     image = element("img", src=data_uri(picture), alt=caption, style="max-width:100%")
     return element("figure", image, element("figcaption", caption))
 
@@ -28,7 +28,7 @@ def section(title: str, *content: object) -> Markup:
 
 
 def page(title: str, *content: object, head: object = None) -> Markup:
-    """A whole self-contained page that follows the reader's light or dark system.
+    """A complete, self-contained page that follows the reader's light or dark system setting.
 
     Example:
         >>> page("Report", element("p", "1 < 2")).partition("<p>")[2]

@@ -1,4 +1,4 @@
-"""Pictures of measured runs: a timeline per device, and seconds per stage as text."""
+"""Pictures of measured runs: a timeline per device, and the seconds per stage as text."""
 
 import math
 from collections import defaultdict
@@ -38,7 +38,7 @@ def render_run_svg(run: RunRecord, *, width: float = 880, dark: bool | None = No
     Args:
         run: A measured run; at most 64 devices are drawn.
         width: Pixels.
-        dark: For a dark page; None follows the reader's system.
+        dark: Colours for a dark page; None follows the reader's system setting.
 
     Example:
         >>> from workbench.records.run import EventRecord
@@ -191,7 +191,7 @@ class Chart:
         return HEAD + row * ROW + ROW / 2 + 4
 
     def bars(self, row: int, intervals: Iterable[Interval], *, hue: str, pattern: int) -> Markup:
-        """All bars of one kind in a row as one path; bars closer than half a pixel are joined."""
+        """All bars of one kind in a row as a single path; bars less than half a pixel apart are joined."""
         top = HEAD + row * ROW + (ROW - _BAR) / 2
         pieces = []
         for left, right in merge([(self.x(start), self.x(end)) for start, end in intervals], gap=0.5):
@@ -215,7 +215,7 @@ class Chart:
         )  # fmt: skip
 
     def nothing(self, why: str) -> Markup:
-        """Text in place of an empty picture."""
+        """Text shown in place of an empty picture."""
         return text(self._width / 2, HEAD + ROW, why, size=12, class_="wb-fill-muted wb-middle")
 
     def svg(self, body: Markup, legend: Sequence[tuple[str, str, int]], *, label: str, dark: bool | None) -> Markup:

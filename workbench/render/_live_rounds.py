@@ -21,12 +21,12 @@ _DASHES = (None, "7 3", "2 3", "9 3 2 3")
 
 
 def render_gantt_svg(timeline: TimelineRecord, *, width: float = 880, dark: bool | None = None) -> Markup:
-    """A simulated round: one row per client, with its spans, and whether its update counts.
+    """A simulated round: one row per client, with its spans and whether its update counts.
 
     Args:
-        timeline: From `simulate_round`; only the 48 slowest clients are drawn.
+        timeline: A round from `simulate_round`; only the 48 slowest clients are drawn.
         width: Pixels.
-        dark: For a dark page; None follows the reader's system.
+        dark: Colours for a dark page; None follows the reader's system setting.
 
     Example:
         >>> outcome = ClientOutcomeRecord(client=7, status="late")
@@ -73,13 +73,13 @@ def describe_timeline(timeline: TimelineRecord) -> str:
 def render_samples_svg(
     samples: Sequence[SampleRecord], *, width: float = 880, height: float = 260, dark: bool | None = None
 ) -> Markup:
-    """Bytes in use on every device over time; devices with equal curves share a line.
+    """Bytes in use on every device over time; devices with identical curves share a line.
 
     Args:
         samples: The history of a monitor.
         width: Pixels.
         height: Pixels.
-        dark: For a dark page; None follows the reader's system.
+        dark: Colours for a dark page; None follows the reader's system setting.
 
     Example:
         >>> "No samples" in render_samples_svg([])
@@ -153,7 +153,7 @@ def _shown(timeline: TimelineRecord) -> list[ClientOutcomeRecord]:
 
 
 def _courses(samples: Sequence[SampleRecord]) -> dict[tuple[int | None, ...], list[str]]:
-    """Bytes over time -> the devices with this curve."""
+    """Maps each curve of bytes over time to the devices that have it."""
     by_device: defaultdict[str, list[int | None]] = defaultdict(lambda: [None] * len(samples))
     for index, sample in enumerate(samples):
         for device in sample.devices:

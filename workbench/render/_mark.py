@@ -1,4 +1,4 @@
-"""The logo of Workbench: one value goes out to three clients, and one comes back."""
+"""The logo of Workbench: one value is sent to three clients, and one value returns."""
 
 from workbench.render._svg import Markup, data_uri, element
 from workbench.render._theme import OKABE_ITO
@@ -8,7 +8,7 @@ _LINE = "#7F8A96"  # like the hues, contrast of at least 3:1 on light and dark p
 
 
 def mark(size: int = 32) -> Markup:
-    """Draws the logo as a self-contained SVG, readable from 16 pixels on.
+    """Draws the logo as a self-contained SVG that is readable at 16 pixels and above.
 
     Args:
         size: Width and height in pixels.
@@ -29,7 +29,7 @@ def mark(size: int = 32) -> Markup:
 
 
 def icon_link() -> Markup:
-    """The `link` element that sets the logo as a page's icon, without another file.
+    """The `link` element that makes the logo a page's icon without a separate file.
 
     Example:
         >>> icon_link()[:48]

@@ -1,4 +1,4 @@
-"""Memory as figures and text: the compiler's plan for one device, and arrays on every device."""
+"""Memory as figures and text: the compiler's plan for one device, and the arrays on every device."""
 
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,7 @@ _PARTS = (
 
 
 def describe_memory(memory: MemoryRecord) -> str:
-    """Summarizes memory in one sentence: peak, available memory, and whether it fits.
+    """Summarizes memory in one sentence: the peak, the available memory, and whether the program fits.
 
     Example:
         >>> describe_memory(MemoryRecord(peak_bytes=2**30, available_bytes=2**31, fits=True))
@@ -32,7 +32,7 @@ def describe_memory(memory: MemoryRecord) -> str:
 
 
 def render_memory_text(memory: MemoryRecord) -> str:
-    """Peak, parts and the largest buffers."""
+    """The peak, its parts and the largest buffers."""
     lines = [describe_memory(memory) + ".", *memory_parts(memory)]
     for buffer in memory.largest[:_LISTED]:
         where = f" at {line_text(buffer.source)}" if buffer.source else ""
@@ -45,7 +45,7 @@ def render_memory_text(memory: MemoryRecord) -> str:
 
 
 def memory_parts(memory: MemoryRecord) -> list[str]:
-    """The compiler's totals in one line, with the reason if they exceed the peak; empty without totals."""
+    """The compiler's totals in one line, with the reason if they exceed the peak; empty if there are no totals."""
     parts = [f"{name} {bytes_text(getattr(memory, key))}" for key, name in _PARTS if getattr(memory, key) is not None]
     if memory.alias_bytes:
         parts.append(f"shared by inputs and outputs {bytes_text(memory.alias_bytes)}")

@@ -1,4 +1,4 @@
-"""A mesh as a picture: devices by place in the mesh or on the torus, with their clients."""
+"""A mesh as a picture: devices by their place in the mesh or on the torus, with their clients."""
 
 import functools
 import math
@@ -24,17 +24,17 @@ def render_mesh_svg(
     dark: bool | None = None,
     live: bool = False,
 ) -> Markup:
-    """A mesh of any number of devices as SVG.
+    """Draws a mesh with any number of devices as SVG.
 
     Args:
-        mesh: From `inspect_mesh`, and preferably from `place_clients`.
-        layout: "mesh" orders devices along the mesh axes, "torus" by their physical coordinates.
+        mesh: A mesh from `inspect_mesh`, preferably passed through `place_clients`.
+        layout: "mesh" arranges devices along the mesh axes, "torus" by their physical coordinates.
         width: Pixels.
-        dark: Colours for a dark or a light page; `None` follows the reader's system.
-        live: Leaves the colours to the page that the picture is put into.
+        dark: Colours for a dark or a light page; `None` follows the reader's system setting.
+        live: Whether to leave the colours to the page that embeds the picture.
 
     Returns:
-        One `<svg>`; every device is a rectangle with `data-device`, a tooltip, and a label where there is room.
+        One `<svg>`; every device is a rectangle with `data-device`, a tooltip, and a label if there is room.
 
     Example:
         >>> picture = render_mesh_svg(wb.inspect(wb.make_mesh(clients=4, model=2)))
@@ -67,7 +67,7 @@ def render_mesh_svg(
 
 
 def describe_mesh(mesh: MeshRecord) -> str:
-    """Summarizes a mesh in one sentence: axes with types, devices, hosts.
+    """Summarizes a mesh in one sentence: axes and their types, devices, hosts.
 
     Example:
         >>> from workbench.records.hardware import AxisRecord
@@ -125,7 +125,7 @@ def render_mesh_text(mesh: MeshRecord) -> str:
 def arrange_devices(mesh: MeshRecord, layout: Layout) -> tuple[list[tuple[str, int]], list[DeviceRecord], Layout]:
     """Axes of the layout, devices in their row-major order, and the chosen layout.
 
-    The torus layout needs a full block of coordinates; without one, devices stay in mesh order.
+    The torus layout needs a complete block of coordinates; otherwise, devices stay in mesh order.
     """
     if layout == "torus" and mesh.devices and all(device.coords is not None for device in mesh.devices):
         places = [_torus_place(device) for device in mesh.devices]
@@ -149,7 +149,7 @@ def _placed(order: Sequence[DeviceRecord], grid: CellGrid) -> list[tuple[DeviceR
 
 
 def _cells(mesh: MeshRecord, order: Sequence[DeviceRecord]) -> tuple[list[tuple[str, tuple[str, ...], str]], str]:
-    """Colour, label lines and tooltip of every device, and the meaning of the colour."""
+    """Colour, label lines and tooltip of every device, and what the colour means."""
     clients: dict[int, list[Any]] = {}
     for held in mesh.clients:
         clients.setdefault(held.device_id, []).append(held)
@@ -238,11 +238,11 @@ def cell_svg(
 
     Args:
         corner: The cell's top left corner.
-        cell: The side of the grid's squares.
+        cell: Side length of the grid's squares.
         fill: Its colour.
-        data: An attribute as markup, `data-device="3"`.
-        tooltip: The text of the tooltip.
-        lines: Returns the text lines for a side of the square and a font size.
+        data: An attribute as markup, such as `data-device="3"`.
+        tooltip: The tooltip text.
+        lines: Returns the lines of text for a given side of the square and font size.
     """
     x, y = corner
     size = cell - (2 if cell > 12 else 0.5)

@@ -1,4 +1,4 @@
-"""An empty figure for higher layers; imports matplotlib on creation."""
+"""An empty figure for higher layers; imports matplotlib when a figure is created."""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +7,7 @@ if TYPE_CHECKING:
 
 
 def notebook_figure(width: float, height: float) -> "NotebookFigure":
-    """An empty figure, in inches, that displays itself in a notebook even if pyplot is not imported."""
+    """An empty figure with a size in inches; displays itself in a notebook even if pyplot is not imported."""
     from workbench.render._figures import NotebookFigure
 
     return NotebookFigure(figsize=(width, height), layout="constrained")

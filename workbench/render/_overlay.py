@@ -1,4 +1,4 @@
-"""Several runs compared, as text, table and picture."""
+"""Comparison of several runs as text, table and picture."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ _SHOWN = 8  # results in the picture
 
 
 def ranked(overlay: RunOverlayRecord, metric: str | None = None) -> list[OverlaidResultRecord]:
-    """The results, best first; results without a final value last, in their given order."""
+    """The results, best first; results without a final value come last, in their original order."""
     name = metric or overlay.metric
 
     def key(result: OverlaidResultRecord) -> tuple[bool, float]:
@@ -45,7 +45,7 @@ def final_text(curve: OverlaidMetricRecord | None) -> str:
 
 
 def describe_overlay(overlay: RunOverlayRecord) -> str:
-    """Summarizes the runs in one sentence: number of results, and the best result."""
+    """Summarizes the runs in one sentence: how many results there are, and which is best."""
     best = ranked(overlay)[0] if overlay.results else None
     curve = None if best is None else curve_of(best, overlay.metric)
     many = f"{len(overlay.results)} result" + ("s" if len(overlay.results) != 1 else "")
@@ -56,7 +56,7 @@ def describe_overlay(overlay: RunOverlayRecord) -> str:
 
 
 def render_overlay_text(overlay: RunOverlayRecord) -> str:
-    """One line per result, best first, with reasons for omitted runs; then differences of pairs."""
+    """One line per result, best first, with reasons for omitted runs; then the differences between pairs."""
     lines = [f"{describe_overlay(overlay)}."]
     for result in ranked(overlay):
         seeds = f"{result.compared} seed" + ("s" if result.compared != 1 else "")
@@ -73,12 +73,12 @@ def render_overlay_text(overlay: RunOverlayRecord) -> str:
 
 
 def render_overlay_svg(overlay: RunOverlayRecord, *, width: float = 880, dark: bool | None = None) -> Markup:
-    """The first metric's curves of the best results, with bands for intervals.
+    """Curves of the first metric for the best results, with bands that show intervals.
 
     Args:
         overlay: The runs.
         width: Pixels.
-        dark: For a dark page; None follows the reader's system.
+        dark: Colours for a dark page; None follows the reader's system setting.
 
     Example:
         >>> "Nothing" in render_overlay_svg(

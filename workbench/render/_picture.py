@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 @functools.singledispatch
 def describe(record: object) -> str:
-    """Summarizes a record in one sentence: the label of its picture and first line of its text.
+    """Summarizes a record in one sentence, which labels its picture and begins its text.
 
     Example:
         >>> describe(MemoryRecord(peak_bytes=2**30, available_bytes=2**31, fits=True))
@@ -51,15 +51,16 @@ def describe(record: object) -> str:
 
 @functools.singledispatch
 def svg(record: object, **options: Option) -> Markup:
-    """A picture of a record for pages and slides; empty if nothing in the record can be drawn.
+    """A picture of a record for pages and slides; empty if the record contains nothing that can be drawn.
 
     Args:
-        record: A program, its module, memory or cost; a mesh, a sharding; a run, a simulated round,
-            several runs; a graph of services.
-        options: `width` in pixels and `dark`, for most pictures; `None` follows the reader's system.
+        record: A program, or its module, memory or cost; a mesh, a sharding; a run, a simulated round, several runs; a
+            graph of services.
+        options: For most pictures, `width` in pixels and `dark`; with `None`, `dark` follows the reader's system
+            setting.
 
     Raises:
-        TypeError: the record has no picture.
+        TypeError: if the record has no picture.
 
     Example:
         >>> svg(MeshRecord(axes=(), devices=()))[:4]
@@ -75,13 +76,13 @@ def plot(record: object, **options: Option) -> "Figure":
     """A matplotlib figure of a record, for papers.
 
     Args:
-        record: A `CostRecord` (its roofline), finished rounds (`run.history`), tables of `population.train` by name
-            (costs of learning), or a `ClientDataRecord` (labels of each client).
-        options: `ax`, matplotlib axes to draw in; `dark`; and options of the kind of figure: `dtype` of a roofline,
-            `metric` and `against` of costs, `kind` and `sort` of labels.
+        record: A `CostRecord` (draws its roofline), finished rounds (`run.history`), tables from `population.train` by
+            name (draws the cost of learning), or a `ClientDataRecord` (draws the labels of each client).
+        options: `ax`, the matplotlib axes to draw in; `dark`; and options specific to the kind of figure: `dtype` for a
+            roofline, `metric` and `against` for costs, `kind` and `sort` for labels.
 
     Raises:
-        TypeError: the record has no figure.
+        TypeError: if the record has no figure.
 
     Example:
         >>> record = wb.inspect(lambda x: x @ x, on="v5e")(jnp.ones((64, 64)))

@@ -19,14 +19,14 @@ def plot_costs(
     ax: "Axes | None" = None,
     dark: bool | None = None,
 ) -> "Figure":
-    """A metric of several schedules against their costs, one panel per cost.
+    """One metric of several schedules against their costs, with one panel per cost.
 
     Args:
-        frames: Tables by name, from `population.train` (or `Simulation.frame`, for a metric of the rounds).
+        frames: Tables by name, from `population.train` (or from `Simulation.frame`, for a metric of the rounds).
         metric: The column to draw; rows without a value are left out.
-        against: The columns of costs, from left to right.
+        against: The cost columns, from left to right.
         ax: The matplotlib axes to draw in; None creates a figure.
-        dark: Colours for a dark or a light page; None: ink that is readable on both.
+        dark: Colours for a dark or a light page; None uses ink that is readable on both.
 
     Returns:
         A matplotlib figure.

@@ -9,7 +9,7 @@ _TREE_LINES = 16
 
 
 def render_profile_text(profile: ProfileRecord) -> str:
-    """Devices, categories, the slowest operations, the call tree, and events not joined to HLO.
+    """Devices, categories, the slowest operations, the call tree, and events not matched to HLO.
 
     Example:
         >>> print(render_profile_text(ProfileRecord(name="run", files=())))

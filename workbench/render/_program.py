@@ -1,4 +1,4 @@
-"""The picture and the text of a program: data flowing between a server and its clients."""
+"""The picture and the text for a program: data flowing between a server and its clients."""
 
 from collections.abc import Sequence
 
@@ -35,13 +35,13 @@ def render_program_svg(
     """The stages of a program as one picture.
 
     Every stage is a group with `data-stage` and every drawn client a rectangle with `data-client`. A round mark with
-    `data-disclosed` shows where a client discloses a value; the legend below names the values.
+    `data-disclosed` shows where a client discloses a value; the legend below names these values.
 
     Args:
-        record: The program's record; the plan suffices. The mesh gives the devices of the clients.
+        record: The program's record; a plan is sufficient. The mesh determines on which devices the clients are.
         width: Pixels.
-        dark: Colours for a dark or a light page; `None` follows the reader's system.
-        live: Leaves the colours to the page that the picture is put into.
+        dark: Colours for a dark or a light page; `None` follows the reader's system setting.
+        live: Whether to leave the colours to the page that embeds the picture.
 
     Returns:
         One `<svg>` element.
@@ -55,7 +55,7 @@ def render_program_svg(
 
 
 def describe_program(record: ProgramRecord) -> str:
-    """Summarizes a program in one sentence: name, target, and cost or stages and communication."""
+    """Summarizes a program in one sentence: its name, its target, and its cost or its stages and communication."""
     if is_ordinary(record):
         return _describe_ordinary(record)
     stages = list(record.plan.walk())
@@ -86,12 +86,12 @@ def render_program_text(record: ProgramRecord) -> str:
 
 
 def is_ordinary(record: ProgramRecord) -> bool:
-    """Returns whether a program has no clients; it is then shown by functions and lines, not by stages."""
+    """Returns whether a program has no clients; such a program is shown by function and line, not by stage."""
     return not _has_clients(record) and record.call_tree is not None
 
 
 def _client_counts(record: ProgramRecord) -> str:
-    """`64 clients`; for placements inside each other `8 pods × 32 clients`."""
+    """`64 clients`; for nested placements `8 pods × 32 clients`."""
 
     def nested(stages: Sequence[StageRecord]) -> dict[str, int]:
         chains = [
@@ -154,7 +154,7 @@ def _predicted(cost: CostRecord, tree: CallTreeRecord | None, chip: str) -> str:
 
 
 def _unknown_loop(tree: CallTreeRecord) -> str:
-    """The line of the first loop of unknown length."""
+    """The source line of the first loop whose length is unknown."""
     loop = next((node for node in tree.nodes if node.kind == "loop" and node.trip_count is None), None)
     above = [] if loop is None else [each for each in tree.path(loop) if each.file and each.line is not None]
     return source_text(above[-1].file or "", above[-1].line or 0) if above else "at no known line"
@@ -217,7 +217,7 @@ def _stage_lines(stages: tuple[StageRecord, ...], record: ProgramRecord, depth: 
 
 
 def draw_layout(layout: ProgramLayout) -> Markup:
-    """Draws lanes, frames, wires, and boxes, in this order."""
+    """Draws lanes, frames, wires and boxes, in this order."""
     frames = [box for box in layout.boxes if box.form == "frame"]
     others = [box for box in layout.boxes if box.form != "frame"]
     backs = sorted([*((b.depth * 2 + 1, _draw_frame(b)) for b in frames)], key=lambda item: item[0])
@@ -289,7 +289,7 @@ def _draw_box(box: Box) -> Markup:
 
 
 def _whole_numbers(subtitle: str, width: float) -> str:
-    """The subtitle, without its work if space is missing, because a cut number would be misread."""
+    """The subtitle, without its amount of work if space is short, because a truncated number would be misread."""
     return subtitle if text_width(subtitle, 11) <= width else subtitle.partition(" · ")[0]
 
 

@@ -1,7 +1,7 @@
-"""Details of a stage: titled blocks of facts, tables and code, for HTML, text or a live view.
+"""Details of a stage as titled blocks of facts, tables and code, for HTML, text or a live view.
 
-A block is a JSON-able mapping with a `form`: `facts` (rows of term, value), `table` (columns, rows), `code` (lines of
-number, text, marked) or `note` (text).
+A block is a JSON-serializable mapping with a `form`: `facts` (rows of term, value), `table` (columns, rows), `code`
+(lines of number, text, marked) or `note` (text).
 """
 
 import re
@@ -24,10 +24,10 @@ def stage_details(record: ProgramRecord, read_source: ReadSource | None = None) 
 
     Args:
         record: The program.
-        read_source: Returns the numbered lines around a place in the user's code, as far as they can be read.
+        read_source: Returns the numbered lines around a place in the user's code, if they can be read.
 
     Returns:
-        One mapping per stage, also for stages inside loops and nested placements.
+        One mapping per stage, including stages inside loops and nested placements.
     """
     return {stage.path: _details(stage, record, read_source) for stage in record.plan.walk()}
 
@@ -83,14 +83,14 @@ def facts(rows: Sequence[tuple[str, str]], title: str = "") -> Block:
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Block | None:
-    """A small table; None without rows."""
+    """A small table; None if there are no rows."""
     if not rows:
         return None
     return {"form": "table", "title": title, "columns": list(columns), "rows": [list(row) for row in rows]}
 
 
 def code(title: str, text: str) -> Block | None:
-    """Lines of code, initially folded; None without text."""
+    """Lines of code, initially collapsed; None if there is no text."""
     if not text:
         return None
     shown = text if len(text) <= LONGEST_JAXPR else text[:LONGEST_JAXPR] + "\n… (cut)"
@@ -111,7 +111,7 @@ def _name(value: ValueRecord) -> str:
 
 
 def collectives_block(collectives: Sequence[CollectiveRecord]) -> Block:
-    """The collectives of a stage with their mesh axes, or the statement that there are none."""
+    """The collectives of a stage with their mesh axes, or a statement that there are none."""
     largest_first = sorted(collectives, key=lambda each: -(each.wire_bytes or 0) * (each.executions or 1))
     equal: dict[tuple[str, ...], list[CollectiveRecord]] = {}
     for each in largest_first:
@@ -139,7 +139,7 @@ def collectives_block(collectives: Sequence[CollectiveRecord]) -> Block:
 
 
 def _sent_text(members: Sequence[CollectiveRecord]) -> str:
-    """Bytes that one device sends for all collectives; a lower bound if executions are unknown."""
+    """Bytes that one device sends for all collectives; a lower bound if some number of executions is unknown."""
     least = "≥ " if any(each.executions is None for each in members) else ""
     return least + bytes_text(sum(sent_bytes(each) for each in members))
 

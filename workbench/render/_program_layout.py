@@ -1,8 +1,8 @@
 """Layout of the picture of a program.
 
 Time flows down. Every level of nesting has one lane for its server and one lane per placement. A stage is a card in its
-lane. A broadcast or reduction is a line between lanes. A loop, a branch or a nested placement is a frame with a smaller
-picture inside.
+lane. A broadcast or reduction is a line between lanes. A loop, a branch or a nested placement is a frame that contains
+a smaller picture.
 """
 
 import math
@@ -24,7 +24,7 @@ MOST_BLOCKS = 16
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A vertical band: the server's (`placement` None) or one placement's."""
+    """A vertical band that belongs to the server (`placement` None) or to one placement."""
 
     placement: str | None
     title: str
@@ -33,13 +33,13 @@ class Lane:
 
     @property
     def centre(self) -> float:
-        """Vertical centre, where lines run."""
+        """Vertical centre, where the lines run."""
         return (self.x0 + self.x1) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class ClientBlock:
-    """The clients `start` to `stop`, which share devices; `dots` are their positions, empty for many clients."""
+    """The clients `start` to `stop`, which share devices; `dots` are their positions, or empty if there are many."""
 
     x: float
     y: float
@@ -53,7 +53,7 @@ class ClientBlock:
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A box of the picture: a stage (`path`), or an input or output value (`path` empty)."""
+    """A box in the picture: a stage (`path`), or an input or output value (`path` is empty)."""
 
     form: str  # card, pill, frame, chip
     kind: str
@@ -82,7 +82,7 @@ class ProgramLayout:
 
 
 def lay_out(plan: PlanRecord, mesh: MeshRecord | None = None, width: float = 620.0) -> ProgramLayout:
-    """Lays out every stage of `plan`, also in loops and nested placements, `width` pixels wide."""
+    """Lays out every stage of `plan`, including loops and nested placements, at a width of `width` pixels."""
     layout = ProgramLayout(width=width)
     level = _Level(
         layout, plan.stages, 0.0, width, depth=0, mesh=mesh, placements={p.name: p.size for p in plan.placements}
@@ -92,7 +92,7 @@ def lay_out(plan: PlanRecord, mesh: MeshRecord | None = None, width: float = 620
 
 
 class _Level:
-    """One level of nesting: its lanes and the stages in them."""
+    """One level of nesting: its lanes and the stages in the lanes."""
 
     def __init__(
         self, layout: ProgramLayout, stages: Sequence[StageRecord], x0: float, x1: float, *, depth: int,
@@ -137,7 +137,7 @@ class _Level:
         return self.placements.get(placement, max(sizes, default=1))
 
     def lane_of(self, placement: str | None) -> int:
-        """Index of a placement's lane; the server's is 0."""
+        """Index of a placement's lane; the server's lane has index 0."""
         return next((i for i, lane in enumerate(self.lanes) if lane.placement == placement), 0)
 
     def output_lane(self, index: int) -> int | None:
@@ -150,7 +150,7 @@ class _Level:
         return self.lane_of(stage.placement) if stage.kind in ("broadcast", "clients") else None
 
     def input_lane(self, index: int) -> int | None:
-        """The lane from which a stage takes its inputs; None for a frame."""
+        """The lane from which a stage receives its inputs; None for a frame."""
         stage = self.stages[index]
         if stage.kind in ("server", "program"):
             return 0
@@ -289,7 +289,7 @@ class _Level:
 
 
 def _named(stage: StageRecord, side: Literal["inputs", "outputs"]) -> tuple[ValueRecord, ...]:
-    """Inputs or outputs of a body: values produced outside, or values that no stage inside consumes."""
+    """Inputs or outputs of a body: values produced outside it, or values that no stage inside it consumes."""
     body = stage.body
     if side == "inputs":
         made = [{value.name for index in each.consumes if index >= 0 for value in body[index].outputs} for each in body]
@@ -309,7 +309,7 @@ def _named(stage: StageRecord, side: Literal["inputs", "outputs"]) -> tuple[Valu
 def client_blocks(
     stage: StageRecord, mesh: MeshRecord | None, x: float, y: float, width: float
 ) -> tuple[tuple[ClientBlock, ...], str, float]:
-    """The clients of a stage by device: blocks, text about omitted clients, and height."""
+    """The clients of a stage by device: their blocks, a text about omitted clients, and the height."""
     groups = device_groups(mesh, stage.placement or "", stage.clients)
     if len(groups) > MOST_BLOCKS:
         block = ClientBlock(x, y, width, 64.0, 0, stage.clients, ())
@@ -339,7 +339,7 @@ def client_blocks(
 
 
 def device_groups(mesh: MeshRecord | None, placement: str, clients: int) -> list[tuple[int, int, tuple[int, ...]]]:
-    """(start, stop, devices) of every range of clients; a single range without devices if there is no mesh."""
+    """(start, stop, devices) for every range of clients; a single range without devices if there is no mesh."""
     ranges: dict[tuple[int, int], list[int]] = {}
     for held in _ranges(mesh, placement, clients):
         ranges.setdefault((held.start, min(held.stop, clients)), []).append(held.device_id)

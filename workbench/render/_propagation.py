@@ -1,4 +1,4 @@
-"""Sharding propagation as a picture: values in rows, axes arriving step by step."""
+"""Sharding propagation as a picture: values in rows, and axes that arrive step by step."""
 
 import bisect
 import dataclasses
@@ -19,7 +19,7 @@ _CHIP, _TAG = 18.0, 11.0
 
 @dataclasses.dataclass(frozen=True)
 class Playback:
-    """The sharded values, and the frame at which each axis reaches each value.
+    """The sharded values, and the frame in which each axis reaches each value.
 
     Frame 0 shows the shardings given in the program; frame `k` is step `steps[k - 1]` of the propagation.
     """
@@ -30,7 +30,7 @@ class Playback:
     steps: tuple[int, ...]
 
     def frame_of(self, arrival: AxisArrivalRecord) -> int:
-        """The frame at which an axis arrives."""
+        """The frame in which an axis arrives."""
         return 0 if arrival.step is None else bisect.bisect_left(self.steps, arrival.step) + 1
 
 
@@ -41,7 +41,7 @@ def play_back(
 
     Args:
         record: From `propagate_shardings`.
-        arrivals: From `trace_axes` of it.
+        arrivals: The result of `trace_axes` for the propagation.
         values_at_most: Maximum number of values, in program order: inputs come first.
 
     Example:
@@ -61,7 +61,7 @@ def play_back(
 
 
 def describe_propagation(playback: Playback) -> str:
-    """Summarizes a propagation in one sentence: numbers of values and steps, and axes.
+    """Summarizes a propagation in one sentence: how many values and steps there are, and the axes.
 
     Example:
         >>> describe_propagation(Playback(values=(), arrivals=(), axes=(), steps=()))
@@ -88,15 +88,15 @@ def render_propagation_svg(
 ) -> Markup:
     """Sharded values as rows with a box per dimension, and an arc for every propagated axis.
 
-    Boxes, tags and arcs carry `data-frame`, the frame at which they appear; every row is a group with `data-value`.
+    Boxes, tags and arcs carry `data-frame`, the frame in which they appear; every row is a group with `data-value`.
 
     Args:
         playback: From `play_back`.
         first: Index of the first value to draw.
         rows_at_most: Maximum number of values to draw.
         width: Pixels.
-        dark: Colours for a dark or a light page; `None` follows the reader's system.
-        live: Leaves the colours to the page that the picture is put into.
+        dark: Colours for a dark or a light page; `None` follows the reader's system setting.
+        live: Whether to leave the colours to the page that embeds the picture.
 
     Returns:
         One `<svg>`.
@@ -126,7 +126,7 @@ def render_propagation_svg(
 
 
 def render_propagation_steps(playback: Playback, *, arrivals_at_most: int = 40) -> str:
-    """The steps in words: axis, dimension and value, in the order of the decisions."""
+    """The steps in words: axis, dimension and value, in the order in which they were decided."""
     lines = [describe_propagation(playback) + "."]
     ordered = sorted(playback.arrivals, key=lambda arrival: -1 if arrival.step is None else arrival.step)
     for arrival in ordered[:arrivals_at_most]:
@@ -174,7 +174,7 @@ def _where(value: PlannedValueRecord) -> str:
 def _dimension(
     playback: Playback, size: int, axes: Sequence[tuple[str, int]], x: float, y: float
 ) -> tuple[Markup, float]:
-    """A box with the size of a dimension, and a coloured tag per axis that shards the dimension."""
+    """A box showing the size of a dimension, and a coloured tag per axis that shards the dimension."""
     number_width = max(_CHIP, text_width(str(size), 11) + 8)
     wide, tags = number_width, []
     for axis, frame in axes:
@@ -196,7 +196,7 @@ def _dimension(
 
 
 def _arc(playback: Playback, arrival: AxisArrivalRecord, places: dict[str, float]) -> Markup | None:
-    """An arc from the source of an axis to the value that it reached; None for axes given in the program."""
+    """An arc from an axis's source to the value that the axis reached; None for axes given in the program."""
     if arrival.from_value is None:
         return None
     index = playback.axes.index(arrival.axis)

@@ -1,4 +1,4 @@
-"""The rounds of a run: curves with bands over clients, as a picture and in words."""
+"""The rounds of a run as a picture and in words: curves with bands over clients."""
 
 import math
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ def curves(history: Sequence[RoundRecord]) -> dict[str, list[Point]]:
 
 
 def describe_rounds(history: Sequence[RoundRecord], rounds: int | None = None, *, unit: str = "round") -> str:
-    """The finished rounds and the last value of every metric.
+    """The number of finished rounds, and the last value of every metric.
 
     Example:
         >>> print(describe_rounds([RoundRecord(round=0, seconds=0.5, metrics={"loss": (3.0, 1.0)})], 4))
@@ -51,13 +51,13 @@ def describe_rounds(history: Sequence[RoundRecord], rounds: int | None = None, *
 def render_rounds_svg(
     history: Sequence[RoundRecord], *, width: float = 880, dark: bool | None = None, unit: str = "round"
 ) -> Markup:
-    """Curves of every metric over the rounds, with a minimum-to-maximum band over clients.
+    """Curves of every metric over the rounds, with a band from minimum to maximum over clients.
 
     Args:
         history: Finished rounds.
         width: Pixels.
-        dark: For a dark page; None follows the reader's system.
-        unit: The word for a round.
+        dark: Colours for a dark page; None follows the reader's system setting.
+        unit: The word used for a round.
 
     Example:
         >>> "No round" in render_rounds_svg([])
@@ -122,14 +122,14 @@ def _numbers(value: float | tuple) -> list[float]:
 def render_clients_svg(
     name: str, values: Sequence[float], *, unit: str = "count", width: float = 880, dark: bool | None = None
 ) -> Markup:
-    """One number per client as bars, or as a heat map for many clients.
+    """One number per client as bars, or as a heat map if there are many clients.
 
     Args:
         name: Name of the quantity.
         values: One value per client; values that are not finite are omitted.
         unit: "count", "flops", "bytes", "seconds" or "times".
         width: Pixels.
-        dark: For a dark page; None follows the reader's system.
+        dark: Colours for a dark page; None follows the reader's system setting.
 
     Example:
         >>> "client 1, the most" in render_clients_svg("examples", [3, 7])

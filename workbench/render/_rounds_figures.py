@@ -15,12 +15,12 @@ _MOST_CURVES = 9
 
 
 def plot_rounds(history: Sequence[RoundRecord], *, ax: "Axes | None" = None, dark: bool | None = None) -> "Figure":
-    """Every metric over the rounds: mean and minimum-to-maximum band over clients and steps.
+    """Every metric over the rounds: the mean, and a minimum-to-maximum band over clients and steps.
 
     Args:
         history: Finished rounds, such as `run.history`; at most nine metrics are drawn.
         ax: The matplotlib axes to draw in; None creates a figure.
-        dark: Colours for a dark or a light page; None: ink that is readable on both.
+        dark: Colours for a dark or a light page; None uses ink that is readable on both.
 
     Returns:
         A matplotlib figure.

@@ -14,7 +14,7 @@ Style = Literal["rules", "in_shardings", "nnx"]
 
 
 def render_search_text(search: SearchRecord) -> str:
-    """Writes the choices as a table, fastest fitting choice first, with its specs; or the smallest slices."""
+    """Formats the choices as a table with their specs, fastest fitting choice first; or the smallest slices."""
     if search.slices:
         return _slices_text(search)
     bar = f" ({search.error_bar})" if search.error_bar else ""
@@ -93,7 +93,7 @@ def _slices_text(search: SearchRecord) -> str:
 
 
 def _own(row: SliceRecord) -> str:
-    """Start of a reason that repeats the figures of the row's slice."""
+    """Start of a reason that repeats the figures of the slice in the same row."""
     return f"{row.target}: a device needs"
 
 
@@ -117,14 +117,14 @@ def sharding_code(
     arguments: Sequence[str] = (),
     function: str = "step",
 ) -> str:
-    """Code that gives a program the specs of a choice.
+    """Code that applies the specs of a choice to a program.
 
     Args:
-        choice: From a `SearchRecord`.
-        style: "rules" writes rules by path that place the arguments, for any way of compiling the function;
-            "in_shardings" passes the same rules to `jax.jit` and needs no arrays; "nnx" writes one
+        choice: A choice from a `SearchRecord`.
+        style: "rules" generates rules by path that place the arguments, for any way of compiling the function.
+            "in_shardings" passes the same rules to `jax.jit` and needs no arrays. "nnx" generates one
             `nnx.with_partitioning` per parameter.
-        arguments: The names of the arguments in order; by default all arguments with a spec.
+        arguments: The names of the arguments, in order; by default all arguments that have a spec.
         function: The name of the function.
 
     Returns:
@@ -166,14 +166,14 @@ def placement_code(
     imports: Sequence[str] = (),
     others_stay: bool = False,
 ) -> str:
-    """Code that places the arrays of arguments, for any way of compiling the function.
+    """Code that places the arrays in the arguments, for any way of compiling the function.
 
     Args:
-        specs: By path of an array, with `*` for the numbers of layers; optimizer states follow their parameter.
+        specs: Specs by array path, with `*` for layer numbers; optimizer states follow their parameter.
         mesh: The axes of the mesh.
-        arguments: The names of the arguments; by default all arguments with a spec.
-        imports: More lines of imports.
-        others_stay: Whether arrays without a spec keep their sharding; else they are replicated.
+        arguments: The names of the arguments; by default all arguments that have a spec.
+        imports: Additional import lines.
+        others_stay: Whether arrays without a spec keep their sharding; if not, they are replicated.
 
     Returns:
         Python source that runs unchanged if the arguments have these names.
@@ -202,7 +202,7 @@ def _rules(
     imports: Sequence[str],
     default: str = "P()",
 ) -> list[str]:
-    """The mesh, rules by path, and the function that looks up a rule."""
+    """The mesh, the rules by path, and the function that looks up a rule."""
     names, sizes = tuple(axis.name for axis in mesh), tuple(axis.size for axis in mesh)
     types = ", ".join(f"AxisType.{axis.type.capitalize()}" for axis in mesh)
     if len({axis.type for axis in mesh}) == 1:
@@ -245,10 +245,10 @@ def _entries(spec: Sequence[Sequence[str]]) -> tuple[str | tuple[str, ...] | Non
 
 
 def _rule(pattern: str) -> str:
-    """A pattern for a path without its argument: "*/layers/*/up" of `params['layers'][*]['up']`.
+    """A pattern that matches a path without its argument: "*/layers/*/up" for `params['layers'][*]['up']`.
 
-    For a training state, the pattern also omits `params`, to match the optimizer's state: "*/Dense_0/bias" of
-    `state.params['Dense_0']['bias']`.
+    For a training state, the pattern also omits `params`, so that it matches the optimizer's state: "*/Dense_0/bias"
+    for `state.params['Dense_0']['bias']`.
     """
     argument, *words = re.findall(r"[\w*]+", pattern)
     words = words[1:] if words[:1] == ["params"] and len(words) > 1 else words

@@ -1,4 +1,4 @@
-"""Shardings as pictures and text: the slice on every device, for arrays of any rank."""
+"""Shardings as pictures and text: the slice that every device holds, for arrays of any rank."""
 
 import dataclasses
 import math
@@ -26,7 +26,7 @@ _CELLS_AT_MOST = 12_000
 
 @dataclasses.dataclass(frozen=True)
 class _Slice:
-    """One piece of an array: where it starts and stops, and the devices that hold a copy."""
+    """A piece of an array: where it starts and stops, and which devices hold a copy."""
 
     start: tuple[int, ...]
     stop: tuple[int, ...]
@@ -43,15 +43,15 @@ def render_sharding_svg(
 ) -> Markup:
     """Every slice of every array as a box with the numbers of its devices.
 
-    The last two sharded dimensions span a panel; other sharded dimensions make small multiples; an unsharded dimension
-    is drawn as one cell.
+    The last two sharded dimensions span a panel; other sharded dimensions become small multiples; an unsharded
+    dimension is drawn as one cell.
 
     Args:
-        record: From `inspect_sharding`, or one leaf of it.
-        leaves_at_most: Maximum number of arrays to draw, largest first; other arrays are counted.
+        record: A record from `inspect_sharding`, or one of its leaves.
+        leaves_at_most: Maximum number of arrays to draw, largest first; the remaining arrays are only counted.
         width: Pixels.
-        dark: Colours for a dark or a light page; `None` follows the reader's system.
-        live: Leaves the colours to the page that the picture is put into.
+        dark: Colours for a dark or a light page; `None` follows the reader's system setting.
+        live: Whether to leave the colours to the page that embeds the picture.
 
     Returns:
         One `<svg>`; every slice is a rectangle with `data-devices` and a tooltip with its bounds.
@@ -87,7 +87,7 @@ def render_sharding_svg(
 
 
 def describe_sharding(record: ShardingRecord) -> str:
-    """Summarizes shardings in one sentence: number of arrays, bytes in all and on the fullest device.
+    """Summarizes shardings in one sentence: number of arrays, bytes in total and on the fullest device.
 
     Example:
         >>> describe_sharding(ShardingRecord(leaves=(), total_bytes=0))
@@ -112,7 +112,7 @@ def describe_leaf(leaf: LeafShardingRecord) -> str:
 
 
 def render_sharding_text(record: ShardingRecord | LeafShardingRecord, *, leaves_at_most: int = 40) -> str:
-    """One line per array; arrays with equal type and spec share a line.
+    """One line per array; arrays with the same type and spec share a line.
 
     Example:
         >>> print(render_sharding_text(wb.inspect({"w": jnp.ones((4, 2))})))
@@ -141,15 +141,15 @@ def render_sharding_text(record: ShardingRecord | LeafShardingRecord, *, leaves_
 
 
 def sharding_tree_lines(record: ShardingRecord, *, depth: int | None = None, most: int = 16) -> list[str]:
-    """Arrays by module path with sums, replicated and large arrays first; large unsharded arrays by name.
+    """Arrays summed by module path, replicated and large arrays first; large unsharded arrays by name.
 
     Args:
         record: The shardings of a pytree.
-        depth: Number of parts of the paths to distinguish.
+        depth: Number of path components to distinguish.
         most: Maximum number of groups.
 
     Returns:
-        Lines of text; empty for a few arrays, which need no groups.
+        Lines of text; empty if there are only a few arrays, which need no groups.
     """
     giants = record.unsharded(max(1 << 20, record.total_bytes // 50))
     lines = [
@@ -177,7 +177,7 @@ def sharding_tree_lines(record: ShardingRecord, *, depth: int | None = None, mos
 
 
 def render_propagation_text(record: PropagationRecord, *, values_at_most: int = 60) -> str:
-    """Inputs, outputs and operations with their shardings; then the planned collectives."""
+    """Inputs, outputs and operations with their shardings, followed by the planned collectives."""
     sharded = sum(any(value.spec) for value in record.values)
     lines = [
         f"Shardy ({record.engine}): values {count_text(len(record.values))}, sharded {count_text(sharded)}, planned "
@@ -214,13 +214,13 @@ def _as_record(record: ShardingRecord | LeafShardingRecord) -> ShardingRecord:
 
 
 def _largest(record: ShardingRecord, count: int) -> list[LeafShardingRecord]:
-    """The largest arrays, in the order of the tree."""
+    """The largest arrays, in tree order."""
     ranked = sorted(range(len(record.leaves)), key=lambda index: -record.leaves[index].size_bytes)[:count]
     return [record.leaves[index] for index in sorted(ranked)]
 
 
 def _arranged(leaf: LeafShardingRecord, width: float) -> tuple[CellGrid, list[_Slice]]:
-    """One cell per slice, in row-major order of the slices."""
+    """One cell per slice, in row-major order."""
     pieces = _slices(leaf)
     starts = [sorted({piece.start[dim] for piece in pieces}) for dim in range(len(leaf.shape))]
     if math.prod(len(found) for found in starts) != len(pieces):
@@ -236,7 +236,7 @@ def _dimension(leaf: LeafShardingRecord, dim: int) -> str:
 
 
 def _slices(leaf: LeafShardingRecord) -> list[_Slice]:
-    """The distinct slices; for a summarised leaf, derived from the shape of a shard."""
+    """The distinct slices; for a summarised leaf, they are derived from the shape of a shard."""
     if leaf.shards:
         held: dict[tuple[tuple[int, ...], tuple[int, ...]], list[int]] = {}
         for shard in leaf.shards:
@@ -298,7 +298,7 @@ def _shade(number: int, count: int, devices: Sequence[int]) -> str:
 
 
 def _holders(devices: Sequence[int], characters: float, lines: int) -> list[str]:
-    """Device numbers in a few short lines, with the number of omitted devices.
+    """Device numbers in a few short lines, with a count of omitted devices.
 
     Example:
         >>> _holders((0, 1, 2, 3, 4, 5), 4, 2)
@@ -319,7 +319,7 @@ def _holders(devices: Sequence[int], characters: float, lines: int) -> list[str]
 
 
 def _ranges(devices: Sequence[int]) -> str:
-    """Device numbers with runs shortened.
+    """Device numbers in which consecutive runs are shortened.
 
     Example:
         >>> _ranges((0, 1, 2, 5))

@@ -1,6 +1,6 @@
 """SVG and HTML as escaped text: elements, fitted text, numbers with units.
 
-Everything that goes into an element is escaped, except what is already `Markup`.
+Everything inserted into an element is escaped, except what is already `Markup`.
 """
 
 import base64
@@ -25,7 +25,7 @@ class Markup(str):
 
 
 def escape(text: object) -> Markup:
-    """`text` with `& < > " '` replaced, or unchanged if it is markup already.
+    """`text` with `& < > " '` replaced; unchanged if it is already markup.
 
     Example:
         >>> escape("a < b")
@@ -75,7 +75,7 @@ _HTML_CONTAINERS = frozenset(
 
 
 def svg(width: float, height: float, *children: object, label: str, style: str = "", **attributes: object) -> Markup:
-    """A whole SVG picture with a name for screen readers; `style` is trusted CSS (see `_theme.svg_style`).
+    """A complete SVG picture with a name for screen readers; `style` is trusted CSS (see `_theme.svg_style`).
 
     Example:
         >>> svg(10, 5, label="nothing")[:60]
@@ -115,7 +115,7 @@ def line(x1: float, y1: float, x2: float, y2: float, **attributes: object) -> Ma
 def text(
     x: float, y: float, content: object, *, fit: float | None = None, size: float = 12, **attributes: object
 ) -> Markup:
-    """A line of text with its baseline at `y`, cut to `fit` pixels with the full text as tooltip.
+    """A line of text with its baseline at `y`, truncated to `fit` pixels; a tooltip shows the full text.
 
     Example:
         >>> text(0, 10, "ab", size=11)
@@ -133,12 +133,12 @@ def path(commands: str, **attributes: object) -> Markup:
 
 
 def text_width(content: str, size: float = 12, *, mono: bool = False) -> float:
-    """Approximate width of `content` in pixels; rather too wide than too narrow."""
+    """Approximate width of `content` in pixels; an overestimate rather than an underestimate."""
     return len(content) * size * (_EM_PER_MONO_CHARACTER if mono else _EM_PER_CHARACTER)
 
 
 def fit_text(content: str, width: float, size: float = 12, *, mono: bool = False) -> str:
-    """`content`, or its start and an ellipsis if it exceeds `width` pixels; line numbers are kept.
+    """`content`, or its start and an ellipsis if it is wider than `width` pixels; line numbers are kept.
 
     Example:
         >>> fit_text("reduce_weighted_mean", 80), fit_text("federated_round.py:27", 80)

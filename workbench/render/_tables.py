@@ -1,4 +1,4 @@
-"""Records as pandas tables: one row per item, columns named like fields, with units."""
+"""Records as pandas tables: one row per item; columns are named like fields, with units."""
 
 import dataclasses
 import functools
@@ -31,10 +31,10 @@ def to_pandas(record: object) -> "pd.DataFrame":
         record: A record, or a sequence of records of one kind.
 
     Returns:
-        One row per item; numbers stay numbers, in the unit of the column name.
+        One row per item; numbers stay numbers, in the unit that the column name states.
 
     Raises:
-        TypeError: if it is neither a record nor a sequence of records.
+        TypeError: if `record` is neither a record nor a sequence of records.
 
     Example:
         >>> to_pandas(PlanRecord(name="f", placements=(), stages=())).shape[0]
@@ -60,7 +60,7 @@ def stages_table(plan: PlanRecord) -> "pd.DataFrame":
 
 @to_pandas.register(ProgramRecord)
 def program_table(record: ProgramRecord) -> "pd.DataFrame":
-    """The stages of a program, with their predicted cost per device where that is known."""
+    """The stages of a program, with their predicted cost per device if it is known."""
     table = stages_table(record.plan)
     if record.cost is None:
         return table
@@ -72,7 +72,7 @@ def program_table(record: ProgramRecord) -> "pd.DataFrame":
 
 @to_pandas.register(ModuleRecord)
 def instructions_table(module: ModuleRecord) -> "pd.DataFrame":
-    """Every compiled instruction; costs per device and per execution, with the executions per call."""
+    """Every compiled instruction; costs are per device and execution, and a column counts executions per call."""
     columns = "name opcode computation shape size_bytes executions flops elementwise_flops accessed_bytes stage source"
     return _frame(map(_fields, module.instructions), [*columns.split(), "op_name", "inferred"])
 
@@ -94,7 +94,7 @@ def shards_table(leaf: LeafShardingRecord) -> "pd.DataFrame":
 
 @to_pandas.register(MeshRecord)
 def devices_table(mesh: MeshRecord) -> "pd.DataFrame":
-    """Every device with its place along the mesh axes and the clients (start, stop, padding) it holds."""
+    """Every device with its position along the mesh axes and the clients (start, stop, padding) that it holds."""
     held: dict[int, dict[str, Any]] = {}
     for range_ in mesh.clients:
         row = held.setdefault(range_.device_id, {})
@@ -114,7 +114,7 @@ def devices_table(mesh: MeshRecord) -> "pd.DataFrame":
 
 @to_pandas.register(PropagationRecord)
 def propagation_table(record: PropagationRecord) -> "pd.DataFrame":
-    """Every value of the program with its propagated sharding and the sharding's origin."""
+    """Every value of the program with its propagated sharding and where this sharding comes from."""
     columns = "name operation type spec origins rule stage source op_name"
     return _frame(
         ({**_leaf_row(value), "type": shape_text(value.dtype, value.shape)} for value in record.values), columns.split()
@@ -123,7 +123,7 @@ def propagation_table(record: PropagationRecord) -> "pd.DataFrame":
 
 @to_pandas.register(CostRecord)
 def cost_table(cost: CostRecord) -> "pd.DataFrame":
-    """Every stage with its predicted cost on one device; a column `sent_bytes_<axes>` per group of mesh axes."""
+    """Every stage with its predicted cost on one device; one column `sent_bytes_<axes>` per group of mesh axes."""
     rows = [
         {
             **{key: value for key, value in _fields(stage).items() if key != "collective_bytes"},
@@ -147,7 +147,7 @@ def memory_table(memory: MemoryRecord) -> "pd.DataFrame":
 
 @to_pandas.register(ComparisonRecord)
 def comparison_table(comparison: ComparisonRecord) -> "pd.DataFrame":
-    """Every compared quantity, one column per program (numbered where names and targets repeat)."""
+    """Every compared quantity, one column per program (numbered if names and targets repeat)."""
     names: list[str] = []
     for name, target in zip(comparison.names, comparison.targets, strict=True):
         label = f"{name} ({target})"
@@ -179,7 +179,7 @@ def overlay_table(overlay: RunOverlayRecord) -> "pd.DataFrame":
 
 @to_pandas.register(RunRecord)
 def run_table(run: RunRecord) -> "pd.DataFrame":
-    """Every measured stage at every place; seconds per call."""
+    """Every measured stage at every place, in seconds per call."""
     columns = (
         "stage where compute_seconds collective_seconds copy_seconds wait_seconds calls flops_per_second "
         "elementwise_flops_per_second "
@@ -229,7 +229,7 @@ def _cell(value: object) -> object:
 
 
 def _frame(rows: Iterable[Mapping[str, Any]], columns: Iterable[str]) -> "pd.DataFrame":
-    """A table with exactly these columns; missing values are empty cells."""
+    """A table with exactly these columns; missing values become empty cells."""
     with needs_library("pandas", needed_for="`to_pandas`"):
         import pandas as pd
 

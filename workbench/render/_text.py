@@ -60,7 +60,7 @@ def _written(record: object, **options: Option) -> str:
 
 
 def render_plan_text(plan: PlanRecord) -> str:
-    """The stages of a plan that belongs to no target."""
+    """The stages of a plan that has no target."""
     return render_program_text(ProgramRecord(name=plan.name, target="", plan=plan))
 
 
@@ -127,7 +127,7 @@ for _kind, _writer in (
 
 
 def _lines(value: object, depth: int) -> list[str]:
-    """Fields of a record one below another; short values on one line, long lists truncated."""
+    """Fields of a record, one below the other; short values on one line, long lists truncated."""
     pad = "  " * depth
     if not isinstance(value, Record):
         return [pad + str(value)]
@@ -154,7 +154,7 @@ def _field_lines(name: str, held: object, depth: int) -> list[str]:
 
 
 def field_text(name: str, value: object) -> str:
-    """A value with the unit of its field name."""
+    """A value with the unit that its field name states."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         words = str(value)
         return words if len(words) <= 200 else words[:199] + "…"

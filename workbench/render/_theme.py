@@ -1,9 +1,9 @@
 """Colours for light and dark pages, as CSS for live views and self-contained pictures.
 
-Drawing code names colours by class (`wb-fill-clients`, `wb-stroke-line`, `wb-fill-muted`), never by value. A
-self-contained picture uses `svg_style()`, which contains values; a live page uses `css_variables()`, which follows the
-notebook's theme. Hues are Okabe and Ito's, distinct for all common kinds of colour vision; every hue also comes with a
-label or a pattern.
+Drawing code refers to colours by class (`wb-fill-clients`, `wb-stroke-line`, `wb-fill-muted`), never by value. A
+self-contained picture uses `svg_style()`, which contains the colour values; a live page uses `css_variables()`, which
+follows the notebook's theme. Hues are those of Okabe and Ito, distinct for all common kinds of colour vision; every hue
+is accompanied by a label or a pattern.
 """
 
 import functools
@@ -45,7 +45,7 @@ _CIVIDIS = (
 
 
 def mix(a: str, b: str, share: float) -> str:
-    """The colour at `share` of the way from `a` to `b`.
+    """The colour at the fraction `share` of the way from `a` to `b`.
 
     Example:
         >>> mix("#000000", "#ffffff", 0.5)
@@ -56,7 +56,7 @@ def mix(a: str, b: str, share: float) -> str:
 
 @functools.cache
 def palette(dark: bool = False) -> dict[str, str]:
-    """Every named colour of the light or the dark page.
+    """Every named colour for a light or a dark page.
 
     Base colours (`bg panel raised line fg muted`), one hue per kind of stage with a pale variant (`clients`,
     `clients-soft`), and `series-0` … `series-7`.
@@ -95,7 +95,7 @@ def ink_on(background: str) -> str:
 
 
 def contrast(a: str, b: str) -> float:
-    """The WCAG contrast of two colours, 1 to 21.
+    """The WCAG contrast between two colours, 1 to 21.
 
     Example:
         >>> contrast("#000000", "#ffffff")
@@ -106,12 +106,12 @@ def contrast(a: str, b: str) -> float:
 
 
 def series(index: int) -> str:
-    """The name of the `index`-th of eight categorical colours, which repeat: also use patterns and labels."""
+    """The name of categorical colour `index`; the eight colours repeat, so also use patterns and labels."""
     return f"series-{index % len(OKABE_ITO)}"
 
 
 def svg_style(dark: bool | None = None) -> Markup:
-    """CSS for a self-contained picture; `None` follows the reader's system: paint `wb-fill-bg` first."""
+    """CSS for a self-contained picture; `None` follows the reader's system setting: paint `wb-fill-bg` first."""
     if dark is not None:
         return Markup(_TYPE + _classes(palette(dark)))
     night = _classes(palette(True))

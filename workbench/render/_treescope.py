@@ -49,7 +49,7 @@ def treescope_record(node: Record, path: str | None, subtree_renderer: Callable)
 
 
 def render_tap_html(tap: TapRecord) -> str:
-    """The values of a client as a page: a foldable treescope tree, or text without treescope.
+    """A client's values as a page: a foldable treescope tree, or text if treescope is missing.
 
     Example:
         >>> "no values" in render_tap_html(TapRecord(name="round", client=(3,), stages={}, values=()))
@@ -64,7 +64,7 @@ def render_tap_html(tap: TapRecord) -> str:
 
 
 def render_tap_text(tap: TapRecord) -> str:
-    """The values of a client as lines: stage, round, step, name, type and range.
+    """A client's values as lines: stage, round, step, name, type and range.
 
     Example:
         >>> from workbench.records.live import TappedValueRecord

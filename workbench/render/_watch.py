@@ -1,4 +1,4 @@
-"""A watched training loop in words."""
+"""A watched training loop, described in words."""
 
 import math
 
@@ -33,7 +33,7 @@ def render_watch_text(record: WatchRecord) -> str:
 
 
 def watched_outputs(step: RoundRecord) -> dict[str, float]:
-    """The outputs of a step without the figures that `watch` measures; arrays as their mean."""
+    """A step's outputs, except the figures that `watch` itself measures; arrays are shown as their mean."""
     found = {}
     for name, value in step.metrics.items():
         if name.endswith(_MEASURED):

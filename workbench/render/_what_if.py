@@ -1,4 +1,4 @@
-"""A program under other shardings, in words."""
+"""A program with different shardings, described in words."""
 
 from collections.abc import Callable
 
@@ -41,7 +41,7 @@ def render_what_if_text(record: WhatIfRecord) -> str:
 
 
 def what_if_amounts(record: WhatIfRecord) -> list[tuple[str, str, str]]:
-    """Figures of one device before and after, if both are known."""
+    """Figures for one device before and after, if both are known."""
     held = (_argument_bytes(record.before), _argument_bytes(record.after))
     rows: list[tuple[str, float | None, float | None, Callable[[float], str]]] = [
         ("arguments per device", *held, bytes_text)
@@ -55,7 +55,7 @@ def what_if_amounts(record: WhatIfRecord) -> list[tuple[str, str, str]]:
 
 
 def change_sign(row: TrafficRecord) -> str:
-    """The sign for a collective's change, shown next to the word."""
+    """The sign for how a collective changes, shown next to the word."""
     return _SIGNS[row.change]
 
 

@@ -15,11 +15,11 @@ _MOST_PLACES = 3  # of a group, largest first
 
 
 def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
-    """The causes of many collectives, then the collectives by reason, then the replicated arrays.
+    """First the causes of many collectives, then the collectives by reason, then the replicated arrays.
 
     Args:
         record: From `why`.
-        details: Show every collective with the steps of every axis, also where there are many.
+        details: Whether to show every collective with the steps of every axis, even if there are many.
 
     Example:
         >>> print(render_why_text(WhyRecord(name="f", target="cpu x 1")))
@@ -130,7 +130,7 @@ def _sizes(sizes: Sequence[int]) -> str:
 
 
 def _without_indices(text: str) -> str:
-    """The text with `*` for the numbers in names, so that `layers[3].w` and `layers[4].w` are equal."""
+    """The text with `*` for the numbers in names, so that `layers[3].w` and `layers[4].w` become identical."""
     return re.sub(r"`[^`]*`", lambda name: _INDEX.sub("*", name[0]), text)
 
 

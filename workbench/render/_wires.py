@@ -1,4 +1,4 @@
-"""Lines between stages: straight down a lane, side by side, and around cards in the way."""
+"""Lines between stages: straight down a lane, side by side, and around cards that are in the way."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ STEP = 12.0
 
 @dataclass(frozen=True, slots=True)
 class Wire:
-    """A line through `points`, with an arrow at its end; `source` and `target` are stage paths ("" outside)."""
+    """A line through `points` with an arrow at its end; `source` and `target` are stage paths ("" outside)."""
 
     points: tuple[tuple[float, float], ...]
     kind: str  # hue: server, clients, broadcast, reduce
@@ -32,7 +32,7 @@ class _Lane(Protocol):
 
 
 class Level(Protocol):
-    """Properties of a level of the layout that `route` needs."""
+    """Properties of a layout level that `route` needs."""
 
     @property
     def stages(self) -> Sequence[StageRecord]: ...
@@ -45,7 +45,7 @@ class Level(Protocol):
     bottoms: dict[int, float]
 
     def input_lane(self, index: int) -> int | None:
-        """The lane from which a stage takes its inputs."""
+        """The lane from which a stage receives its inputs."""
         ...
 
     def output_lane(self, index: int) -> int | None:
@@ -66,7 +66,7 @@ class _Net:
 
 
 def route(level: Level, leaving: Mapping[int, Sequence[ValueRecord]]) -> list[Wire]:
-    """All wires of one level, crossings included."""
+    """All wires of one level, including crossings."""
     nets = list(_nets(level, leaving).values())
     _spread(level, nets)
     ends = [(net, end) for net in nets for end in net.ends]
@@ -118,7 +118,7 @@ def _makers(level: Level, values: Sequence[ValueRecord]) -> list[int]:
 
 
 def _captured(level: Level, nets: Sequence["_Net"]) -> list[Wire]:
-    """A short arrow into every stage that reads constants, which are values that the program closes over."""
+    """A short arrow into every stage that reads constants, that is, values that the program closes over."""
     fed = {(net.maker, consumer) for net in nets for consumer, _, _ in net.ends}
     wires = []
     for index, stage in enumerate(level.stages):
@@ -233,7 +233,7 @@ def _label(level: Level, maker: int, consumer: int) -> str:
 
 
 def rounded(points: Sequence[tuple[float, float]], radius: float = 6.0) -> str:
-    """SVG commands for a line through right-angled `points` with soft corners.
+    """SVG commands for a line through right-angled `points` with rounded corners.
 
     Example:
         >>> rounded([(0, 0), (0, 20), (20, 20)])

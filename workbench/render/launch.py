@@ -1,4 +1,4 @@
-"""A program of nodes in words, before launch and while it runs."""
+"""A program of nodes described in words, before launch and while it runs."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ _SHOWN = 8  # maximum listed nodes of a group; failed nodes are always listed
 
 
 def groups_of(graph: ProgramGraphRecord) -> dict[str, tuple[NodeRecord, ...]]:
-    """The nodes by group, in the order of their addition."""
+    """The nodes by group, in the order in which they were added."""
     found: dict[str, list[NodeRecord]] = {}
     for node in graph.nodes:
         found.setdefault(node.group, []).append(node)
@@ -35,7 +35,7 @@ def calls_between(graph: ProgramGraphRecord) -> Counter[tuple[str, str]]:
 
 
 def describe_graph(graph: ProgramGraphRecord) -> str:
-    """Describes the graph in one sentence per group, for screen readers and plain text.
+    """Describes the graph with one sentence per group, for screen readers and plain text.
 
     Example:
         >>> describe_graph(ProgramGraphRecord(name="p", nodes=()))
@@ -48,7 +48,7 @@ def describe_graph(graph: ProgramGraphRecord) -> str:
 
 
 def describe_launched(record: LaunchedRecord) -> str:
-    """A launched program in one sentence.
+    """Describes a launched program in one sentence.
 
     Example:
         >>> graph = ProgramGraphRecord(name="p", nodes=())
@@ -75,7 +75,7 @@ def _node_notes(node: NodeRecord, sharing: bool) -> str:
 
 
 def count_states(states: Iterable[NodeStateRecord]) -> str:
-    """Number of nodes in each state, with a sign per state; failures first.
+    """Number of nodes in each state, each with a sign; failures come first.
 
     Example:
         >>> count_states([NodeStateRecord(label="a/0", state="running", where="thread 1")])
@@ -87,15 +87,15 @@ def count_states(states: Iterable[NodeStateRecord]) -> str:
 
 
 def worst_hue(states: Sequence[NodeStateRecord]) -> str:
-    """The colour for several nodes: the colour of the worst state."""
+    """The colour that represents several nodes: the colour of the worst state."""
     order = ("bad", "reduce", "good", "accent", "muted")
     return min((STATE_HUES[state.state] for state in states), key=order.index, default="muted")
 
 
 def load_text(states: Sequence[NodeStateRecord]) -> str:
-    """Calls per second, waiting calls, processors and memory of several nodes; unknown values are omitted.
+    """Calls per second, waiting calls, processors and memory for several nodes; unknown values are omitted.
 
-    Memory of nodes that share a process is counted once.
+    Memory of nodes that share a process is counted only once.
     """
     rates = [state.calls_per_second for state in states if state.calls_per_second is not None]
     waiting = sum(state.queue_length for state in states)
@@ -114,7 +114,7 @@ def _rate_text(rate: float) -> str:
 
 
 def render_graph_text(graph: ProgramGraphRecord) -> str:
-    """A program before launch: one line per group.
+    """A program before launch, with one line per group.
 
     Example:
         >>> node = NodeRecord(label="main/0", group="main", kind="function", target="train")
@@ -184,5 +184,5 @@ def _node_lines(state: NodeStateRecord) -> list[str]:
 
 
 def state_map(states: Iterable[NodeStateRecord]) -> Mapping[str, NodeStateRecord]:
-    """The states by the label of their node."""
+    """The states, keyed by the label of the node."""
     return {state.label: state for state in states}

@@ -1,4 +1,4 @@
-"""A report: titled sections of text, pictures and tables as one self-contained HTML file."""
+"""A report: titled sections of text, pictures and tables in one self-contained HTML file."""
 
 import base64
 from collections.abc import Sequence
@@ -26,14 +26,14 @@ class ReportText:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportCode:
-    """Preformatted lines: a program, a jaxpr."""
+    """Preformatted lines, such as a program or a jaxpr."""
 
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportPicture:
-    """An SVG with a caption, which is also the text for screen readers."""
+    """An SVG with a caption, which also serves as the text for screen readers."""
 
     svg: str
     caption: str
@@ -41,7 +41,7 @@ class ReportPicture:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportImage:
-    """A PNG with a caption; `dark` is shown instead if the reader's system is dark."""
+    """A PNG with a caption; `dark` is shown instead if the reader's system uses dark mode."""
 
     png: bytes
     caption: str
@@ -50,7 +50,7 @@ class ReportImage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportTable:
-    """A table; columns of numbers (`12`, `3.4 MiB`) are right-aligned."""
+    """A table; number columns (`12`, `3.4 MiB`) are right-aligned."""
 
     caption: str
     header: tuple[str, ...]
@@ -69,17 +69,17 @@ class ReportSection:
 
 
 def render_report(title: str, lead: str, sections: Sequence[ReportSection]) -> Markup:
-    """The report as a whole page that follows the reader's light or dark system and fetches nothing.
+    """The report as a complete page that follows the reader's light or dark system setting and loads nothing.
 
-    Every text is escaped. Pictures are embedded as images, so that their styles and ids do not collide.
+    All text is escaped. Pictures are embedded as images, so that their styles and ids do not collide.
 
     Args:
         title: The page's title.
-        lead: The first paragraph, which introduces the report.
-        sections: The sections in order; links to them are listed under the lead.
+        lead: The opening paragraph, which introduces the report.
+        sections: The sections in order; links to the sections are listed under the lead.
 
     Returns:
-        The text of an HTML file.
+        The text of the HTML file.
 
     Example:
         >>> text = ReportText(text="1 < 2")

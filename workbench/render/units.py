@@ -8,7 +8,7 @@ from workbench.records.program import SourceLine
 
 
 def number(value: float, digits: int = 2) -> str:
-    """A coordinate without needless zeros.
+    """A coordinate without unnecessary zeros.
 
     Example:
         >>> number(10.0), number(1.005), number(-0.0001)
@@ -41,7 +41,7 @@ def flops_text(value: float | None) -> str:
 
 
 def metric_text(name: str, value: float) -> str:
-    """A metric with the unit that its name ends with; a plain number for other names.
+    """A metric with the unit given by the end of its name; a plain number for other names.
 
     Example:
         >>> metric_text("flops_per_second", 2e12), metric_text("bytes_per_second", 3e9), metric_text("x_seconds", 0.5)
@@ -73,7 +73,7 @@ METRIC_TITLES = {
 
 
 def work_text(flops: float | None, elementwise: float | None) -> str:
-    """FLOPs of matrix products and of elementwise operations, which are counted separately.
+    """FLOPs of matrix products and of elementwise operations, counted separately.
 
     Example:
         >>> work_text(2e6, 1500.0), work_text(2e6, 0.0), work_text(0.0, 1500.0), work_text(None, None)
@@ -116,7 +116,7 @@ def seconds_text(value: float | None) -> str:
 
 
 def shape_text(dtype: str, shape: Iterable[int]) -> str:
-    """An array's type as JAX writes it.
+    """The type of an array, as JAX writes it.
 
     Example:
         >>> shape_text("float32", (64, 8))
@@ -126,7 +126,7 @@ def shape_text(dtype: str, shape: Iterable[int]) -> str:
 
 
 def source_text(file: str, line: int) -> str:
-    """A place in the code: the file's name without its folders, and the line.
+    """A place in the code: the file name without its folders, and the line.
 
     Example:
         >>> source_text("lab/fedavg.py", 12), source_text("/tmp/ipykernel_7/123.py", 3)
@@ -141,7 +141,7 @@ def source_text(file: str, line: int) -> str:
 
 
 def line_text(line: SourceLine) -> str:
-    """A line for a terminal, with the whole path that terminals can open; notebook cells by number.
+    """A line for a terminal, with the full path, which terminals can open; notebook cells by number.
 
     Example:
         >>> line_text(SourceLine(file="lab/fedavg.py", line=12))
@@ -176,7 +176,7 @@ def _three_digits(value: float) -> str:
 
 
 def axes_text(axes: tuple[str, ...]) -> str:
-    """Mesh axes as words.
+    """Mesh axes in words.
 
     Example:
         >>> axes_text(("data", "model"))

@@ -145,7 +145,7 @@ class _Liveness:
         self.timeline: list[tuple[str, int]] = []
 
     def run(self) -> bool:
-        """Fills the timeline of one call, with one iteration per loop; False if that needs too many steps."""
+        """Fills the timeline of one call, with one iteration per loop; returns False if that takes too many steps."""
         try:
             self._walk(self._hlo.entry, {}, frozenset(), is_loop=False)
         except _TooManyStepsError:
