@@ -1,4 +1,4 @@
-"""Advice: ranked findings about a program, with evidence and, if possible, a verified gain."""
+"""Advice about a program: ranked findings with evidence and, if possible, a verified gain."""
 
 from workbench.advice._advise import advise_call as advise_call, advise_record as advise_record
 from workbench.advice._verify import Variants as Variants

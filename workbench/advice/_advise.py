@@ -1,4 +1,4 @@
-"""Runs every rule over one program and ranks the findings."""
+"""Runs every rule on one program and ranks the findings."""
 
 import math
 import re
@@ -100,32 +100,32 @@ def advise_record(
     until: float | None = None,
     compiling: float = 0.0,
 ) -> AdviceRecord:
-    """Ranked findings about an inspected program.
+    """Returns ranked findings about an inspected program.
 
     Args:
         record: The record of a compiled program, from `inspect`.
-        recompile: Compiles a variant of the program. With it, gains of changes that need no edit of the program
+        recompile: Compiles a variant of the program. With it, the gains of changes that need no edit to the program
             (donation, specs) are verified by compiling; without it, no gain is verified.
-        planner: Prices the program with other specs; required by the rules that try specs.
-        fn: The function, to determine its wrapper (`jax.jit`, `nnx.jit`) and its number of compilations in this
+        planner: Predicts the program's cost with other specs; required by the rules that try specs.
+        fn: The function, used to determine its wrapper (`jax.jit`, `nnx.jit`) and how often it was compiled in this
             process.
-        chunk_size: The chunk size of the compilation, as given by the user.
+        chunk_size: The chunk size used for compilation, as given by the user.
         at_most: Maximum number of findings.
-        trials: Runs the program before and after each verified change; needs `recompile`.
+        trials: Runs the program before and after each verified change; requires `recompile`.
         progress: Called with the current activity and the elapsed seconds.
-        cancel: Ends the rules and the verification once it is set. Unverified findings are kept as estimates. An
-            interrupt of the main thread has the same effect.
-        found: Called with the record so far after each rule with findings, and after each verified change.
-        until: Deadline of the last compilation, as a time of `time.monotonic()`; None: no limit.
-        compiling: Expected seconds of one compilation; later compilations are expected to take as long as the slowest
+        cancel: An event that stops the rules and the verification once it is set. Findings not yet verified are kept as
+            estimates. An interrupt of the main thread has the same effect.
+        found: Called with the record so far after each rule that has findings, and after each verified change.
+        until: Latest time to finish a compilation, on the clock of `time.monotonic()`; None: no limit.
+        compiling: Expected seconds for one compilation; later compilations are expected to take as long as the slowest
             so far.
 
     Returns:
-        The findings and the rules that were checked. Findings are ranked by predicted saved seconds, or by their share
-        of a figure without a prediction. Trade-offs that save no time come last. The findings may be empty.
+        The findings and the rules that were checked. Findings are ranked by predicted seconds saved or, without a
+        prediction, by their share of a figure. Trade-offs that do not save time come last. There may be no findings.
 
     Raises:
-        InspectionError: if the record is planned, not compiled.
+        InspectionError: if the record is only planned, not compiled.
 
     Example:
         >>> record = wb.inspect(jax.jit(lambda x: x * 2))(jnp.ones(4))
@@ -200,7 +200,7 @@ def advise_record(
 
 
 def _too_late(number: int, of: int, until: float | None, compiling: float) -> list[str]:
-    """A note if the remaining time is shorter than a compilation."""
+    """A note, if the remaining time is too short for one compilation."""
     left = math.inf if until is None else max(0.0, until - time.monotonic())
     if compiling <= left:
         return []
@@ -222,7 +222,7 @@ def advise_call(
     until: float | None = None,
     compiling: float = 0.0,
 ) -> AdviceRecord:
-    """Ranked findings about a traced call and its record; changes are compiled, and run with `measure`.
+    """Ranked findings about a traced call and its record; changes are compiled and, with `measure`, run.
 
     Raises:
         InspectionError: for `measure` without `verify`, or for a target without attached devices.
@@ -250,7 +250,7 @@ def advise_call(
 
 
 def _unknown_loops(program: Compiled) -> list[str]:
-    """A note on the figures of a program with a loop of unknown length."""
+    """A note about the figures of a program that has a loop of unknown length."""
     if all(each.executions is not None for each in program.module.instructions):
         return []
     return [
@@ -282,7 +282,7 @@ def _tried(
     report: Callable[[str], None],
     place: str,
 ) -> tuple[FindingRecord, str]:
-    """The finding with its change compiled, and run with `trials`; and the reason if the run failed."""
+    """The finding with its change compiled and, with `trials`, run; and the reason if the run failed."""
     report(f"compiling change {place}: {finding.rule}")
     if trials is None:
         return verified(finding, program, recompile), ""
@@ -292,7 +292,7 @@ def _tried(
 
 
 def _for_pmap(finding: FindingRecord, program: Compiled) -> FindingRecord:
-    """The finding adapted to `jax.pmap`, which takes no shardings."""
+    """The finding adapted to `jax.pmap`, which does not accept shardings."""
     if program.wrapper != "jax.pmap" or not finding.specs:
         return finding
     return finding.replace(
@@ -317,7 +317,7 @@ def _rank(finding: FindingRecord) -> tuple[bool, float]:
 
 
 def _without_effects(found: list[FindingRecord]) -> list[FindingRecord]:
-    """Drops effects of other findings: constraints whose gather could leave its loop."""
+    """Drops effects of other findings: constraints whose gather could be moved out of its loop."""
     loops = {(s.file, s.line) for each in found if each.rule == "loop-invariant collective" for s in each.sources}
     return [
         each
@@ -327,7 +327,7 @@ def _without_effects(found: list[FindingRecord]) -> list[FindingRecord]:
 
 
 def _once(found: list[FindingRecord]) -> list[FindingRecord]:
-    """Merges findings of one rule at one line, and adds their gains."""
+    """Merges findings that one rule has at one line, and adds up their gains."""
     groups: dict[object, list[FindingRecord]] = {}
     for number, each in enumerate(found):
         place = (each.rule, each.sources[0].file, each.sources[0].line) if each.sources else number

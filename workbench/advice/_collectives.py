@@ -19,7 +19,7 @@ _PARAMETER = re.compile(r" parameter\((\d+)\)")
 
 
 def gathered_for_one_use(program: Compiled) -> Iterator[FindingRecord]:
-    """An argument that is stored sharded, but gathered whole in every call and used once."""
+    """An argument that is stored sharded, but fully gathered in every call and used once."""
     inputs, outputs = program.record.inputs, program.record.outputs
     if inputs is None:
         return
@@ -91,7 +91,7 @@ def loop_invariant_gather(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def wide_collective(program: Compiled) -> Iterator[FindingRecord]:
-    """A float32 collective of values that are bfloat16 before or after it."""
+    """A float32 collective whose values are bfloat16 before or after it."""
     promoted = promoted_sums(program.module) if program.module.platform == "cpu" else set()
     for each in program.module.collectives:
         instruction = program.by_name.get(each.name)
@@ -121,7 +121,7 @@ def wide_collective(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def _sliced(program: Compiled, kind: CollectiveKind) -> Iterator[tuple[CollectiveRecord, list[str]]]:
-    """Collectives of a kind whose results are only sliced, with the names of the slices."""
+    """Collectives of one kind whose results are only sliced, with the names of the slices."""
     for each in program.module.collectives:
         users = program.real_users(each.name) if each.kind == kind else []
         if users and all(user.opcode == "dynamic-slice" or "dynamic-slice" in user.name for user in users):
@@ -129,7 +129,7 @@ def _sliced(program: Compiled, kind: CollectiveKind) -> Iterator[tuple[Collectiv
 
 
 def reduced_then_sliced(program: Compiled) -> Iterator[FindingRecord]:
-    """An all-reduce of which every device keeps only a slice: a reduce-scatter suffices."""
+    """An all-reduce of which every device keeps only a slice, so that a reduce-scatter suffices."""
     if program.module.platform == "cpu":
         return
     for each, slices in _sliced(program, "all-reduce"):
@@ -150,7 +150,7 @@ def reduced_then_sliced(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def gather_and_slice(program: Compiled) -> Iterator[FindingRecord]:
-    """An all-gather of which every device keeps a slice along another dimension: an all-to-all in disguise."""
+    """An all-gather of which every device keeps a slice along a different dimension: effectively an all-to-all."""
     for each, slices in _sliced(program, "all-gather"):
         if is_runtime_shift(program, each):  # the slice depends on an argument: no all-to-all
             continue
@@ -172,7 +172,7 @@ def gather_and_slice(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def is_runtime_shift(program: Compiled, each: CollectiveRecord) -> bool:
-    """Returns whether a collective serves a `jnp.roll` by an array, from its name or its users' names."""
+    """Returns whether a collective serves a `jnp.roll` by an array, judging by its own name or its users' names."""
     read_by = [program.lines.get(user.name, "") for user in program.real_users(each.name)]
     return any(_RUNTIME_SHIFT in name for name in (*each.op_names, *read_by))
 
@@ -193,7 +193,7 @@ def _converts_from_half(program: Compiled, name: str) -> bool:
 
 
 def _is_narrowed(program: Compiled, value: str) -> bool:
-    """Returns whether all users of a value, also inside fusions, first convert it to 16 bits."""
+    """Returns whether all users of a value, including users inside fusions, first convert it to 16 bits."""
     waiting, is_found = [value], False
     while waiting:
         name = waiting.pop()
@@ -213,7 +213,7 @@ def _is_narrowed(program: Compiled, value: str) -> bool:
 
 
 def _inside(program: Compiled, fusion: InstructionRecord, operand: str) -> list[str]:
-    """The parameters of a fusion that an operand is passed to."""
+    """The parameters of a fusion to which an operand is passed."""
     places = {f" parameter({at})" for at, name in enumerate(fusion.operands) if name == operand}
     inside = [i.name for i in program.module.instructions if i.computation in fusion.calls and i.opcode == "parameter"]
     return [name for name in inside if any(place in program.lines.get(name, "") for place in places)]
@@ -237,5 +237,5 @@ def evidence_of(each: CollectiveRecord) -> tuple[str, ...]:
 
 
 def share(program: Compiled, saved: float) -> float:
-    """The share of all bytes sent, 0..1."""
+    """The share of all bytes sent, from 0 to 1."""
     return min(1.0, saved / program.sent_bytes) if program.sent_bytes else 0.0

@@ -1,4 +1,4 @@
-"""Evidence of a finding: nodes of the call tree, bytes and seconds of its instructions."""
+"""Evidence for a finding: call-tree nodes, bytes and seconds of its instructions."""
 
 from workbench.advice._module import Compiled, sent
 from workbench.cost import seconds_of_collective
@@ -15,7 +15,7 @@ def with_evidence(finding: FindingRecord, program: Compiled) -> FindingRecord:
     """The finding with its call tree nodes, bytes and, if a chip is known, predicted seconds.
 
     Args:
-        finding: The finding of a rule; it names instructions, source lines, or neither.
+        finding: The finding of a rule; it may name instructions or source lines.
         program: The program.
     """
     names = set(finding.instructions)
@@ -44,7 +44,7 @@ def with_evidence(finding: FindingRecord, program: Compiled) -> FindingRecord:
 
 
 def _placement(finding: FindingRecord, record: ProgramRecord) -> str:
-    """Code that places the arguments by the advised specs; empty without advised specs."""
+    """Code that places the arguments according to the advised specs; empty if no specs are advised."""
     if not finding.specs or record.mesh is None:
         return ""
     by_pattern = {pattern_of(path): spec for path, spec in finding.specs.items()}
@@ -52,7 +52,7 @@ def _placement(finding: FindingRecord, record: ProgramRecord) -> str:
 
 
 def _nodes(finding: FindingRecord, program: Compiled) -> tuple[int, ...]:
-    """The nodes with the finding's instructions; without instructions, the nodes of its lines."""
+    """The nodes that contain the finding's instructions; without instructions, the nodes of its lines."""
     tree = program.record.call_tree
     if tree is None:
         return ()

@@ -10,7 +10,7 @@ _TARGETS = ("callback", "CallbackTo", "MoveToHost", "MoveToDevice")
 
 
 def host_in_loop(program: Compiled) -> Iterator[FindingRecord]:
-    """A callback or transfer to the host inside a loop."""
+    """A callback or a transfer to the host inside a loop."""
     for each in program.module.instructions:
         line = program.lines.get(each.name, "")
         talks = each.opcode in ("infeed", "outfeed", "send", "recv") or (
@@ -32,7 +32,7 @@ def host_in_loop(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def retraces(program: Compiled) -> Iterator[FindingRecord]:
-    """A function that was recompiled many times for other shapes or dtypes."""
+    """A function that was recompiled many times because shapes or dtypes changed."""
     if program.traces is None or program.traces < _MANY_TRACES:
         return
     yield FindingRecord(

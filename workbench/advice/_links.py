@@ -1,4 +1,4 @@
-"""Rules about network links: a busy axis on a slow network, groups far apart on the torus."""
+"""Rules about network links: a busy axis on a slow network, groups that are far apart on the torus."""
 
 from collections.abc import Iterator, Sequence
 
@@ -58,7 +58,7 @@ _CLEARLY = 1.1  # minimum ratio of distances to JAX's order
 
 
 def device_order(program: Compiled) -> Iterator[FindingRecord]:
-    """A device order whose groups are further apart on the torus than in the order of `jax.make_mesh`."""
+    """A device order whose groups are farther apart on the torus than in the order of `jax.make_mesh`."""
     mesh = program.record.mesh
     other = None if mesh is None else order_of_jax(mesh)
     here = None if mesh is None else link_distances(mesh)
@@ -102,14 +102,14 @@ def device_order(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def crossed_links(mesh: MeshRecord, collectives: Sequence[CollectiveRecord]) -> dict[tuple[str, ...], float] | None:
-    """Bytes that one device sends, times the links to the devices of its group, by mesh axes.
+    """Bytes that one device sends, multiplied by the links to the devices in its group, by mesh axes.
 
     Args:
-        mesh: The mesh with the places of its devices.
-        collectives: Collectives of a module that was compiled for the mesh.
+        mesh: The mesh with the torus positions of its devices.
+        collectives: Collectives of a module compiled for this mesh.
 
     Returns:
-        Byte-links of one device in one call; None if the places of the devices are unknown.
+        Byte-links for one device in one call; None if the positions of the devices are unknown.
     """
     distances = link_distances(mesh)
     if distances is None:
@@ -125,7 +125,7 @@ def crossed_links(mesh: MeshRecord, collectives: Sequence[CollectiveRecord]) -> 
 
 
 def _length(distances: np.ndarray, shape: Sequence[int], axes: Sequence[int], *, neighbours: bool) -> float:
-    """Mean links in a group: between neighbours for a permutation, else between all pairs."""
+    """Mean number of links within a group: between neighbours for a permutation, otherwise between all pairs."""
     places = np.moveaxis(np.arange(len(distances)).reshape(tuple(shape)), axes, range(-len(axes), 0))
     size = int(np.prod([shape[axis] for axis in axes]))
     if size < 2:

@@ -59,7 +59,7 @@ def small_loop_body(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def unrolled_layers(program: Compiled) -> Iterator[FindingRecord]:
-    """The same matrix product many times: equal layers that could be one scan."""
+    """The same matrix product repeated many times: identical layers that could be one scan."""
     # Copies of one layer share the whole call stack. Products of a library's attention on one user line do not, except
     # in the backward pass, where XLA knows only the line of the gradient.
     copies: dict[tuple[str, str, SourceLine, str], list[InstructionRecord]] = defaultdict(list)
@@ -90,7 +90,7 @@ def unrolled_layers(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def many_small_instructions(program: Compiled) -> Iterator[FindingRecord]:
-    """Hundreds of small instructions outside of loops: starting them can take longer than their work."""
+    """Hundreds of small instructions outside loops, which may take longer to start than to execute."""
     worked = [
         each
         for each in program.module.instructions

@@ -21,7 +21,7 @@ _WORTH_BYTES = 1 << 20  # ignore smaller buffers
 
 
 def missing_donation(program: Compiled) -> Iterator[FindingRecord]:
-    """Arguments whose memory could be reused by results of the same shape, dtype and sharding."""
+    """Arguments whose memory could be reused for results of the same shape, dtype and sharding."""
     memory, inputs, outputs = program.module.memory, program.record.inputs, program.record.outputs
     if inputs is None or outputs is None or not memory.peak_bytes:
         return
@@ -87,7 +87,7 @@ def one_buffer_peak(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def recomputation(program: Compiled) -> Iterator[FindingRecord]:
-    """A large share of rematerialised work, although memory is available."""
+    """A large share of recomputed (rematerialised) work, although memory is available."""
     tree = program.record.call_tree
     memory = program.module.memory
     if tree is None or not tree.nodes:
@@ -111,7 +111,7 @@ def recomputation(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def _donating(wrapper: str, name: str, positions: list[int]) -> str:
-    """The code that donates these arguments; Equinox donates all, or all but the first."""
+    """The code that donates these arguments; Equinox donates all arguments, or all but the first."""
     if wrapper == "eqx.filter_jit":
         return f'eqx.filter_jit({name}, donate="{"all" if not positions or 0 in positions else "all-except-first"}")'
     donated = tuple(positions) if len(positions) != 1 else positions[0]
@@ -119,9 +119,9 @@ def _donating(wrapper: str, name: str, positions: list[int]) -> str:
 
 
 def _updated(program: Compiled) -> Counter[tuple[int, ...]]:
-    """Shapes of parameters that are updated elementwise to a result of the same shape.
+    """Shapes of parameters that are updated elementwise, producing a result of the same shape.
 
-    The result of a product or a reduction replaces no argument, even if the shapes are equal.
+    The result of a product or a reduction does not replace an argument, even if their shapes are identical.
     """
     roots = [line for line in program.entry_lines if line.lstrip().startswith("ROOT ")]
     root = program.by_name.get(_ROOT.sub(r"\1", roots[0].strip())) if roots else None
@@ -134,7 +134,7 @@ def _updated(program: Compiled) -> Counter[tuple[int, ...]]:
 
 
 def _parameters_of(program: Compiled, result: str) -> dict[str, tuple[int, ...]]:
-    """The parameters that a result depends on through size-preserving operations."""
+    """The parameters on which a result depends through size-preserving operations."""
     found, seen, waiting = {}, set(), [result]
     size = math.prod(_dims(program, result))
     while waiting:
@@ -163,7 +163,7 @@ def _is_temporary(program: Compiled, name: str) -> bool:
 
 
 def _argument_positions(program: Compiled, inputs: ShardingRecord, paths: list[str]) -> set[int]:
-    """Positions of the arguments with at least half of their arrays in `paths`."""
+    """Positions of the arguments that have at least half of their arrays in `paths`."""
     wanted: set[str] = set(paths)
     matched: dict[int, list[bool]] = {}
     for leaf in inputs.leaves:
@@ -174,7 +174,7 @@ def _argument_positions(program: Compiled, inputs: ShardingRecord, paths: list[s
 
 
 def _position(path: str, parameters: Sequence[str]) -> int | None:
-    """Position of the argument that an array belongs to; None if its name has no argument.
+    """Position of the argument that an array belongs to; None if the array's name contains no argument.
 
     Example:
         >>> _position("state['w']", ["batch", "state"]), _position("args[3]['w']", [])

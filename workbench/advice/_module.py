@@ -1,4 +1,4 @@
-"""Queries of rules on a compiled module: users of a value, changes in a loop, origin of an instruction."""
+"""Queries that rules make on a compiled module: users of a value, loop invariance, origin of an instruction."""
 
 import functools
 import re
@@ -27,7 +27,7 @@ _INDEX = re.compile(r"\bindex=(\d+)")
 
 @dataclass(frozen=True)
 class Compiled:
-    """A program with its compiled module, indexed for rules."""
+    """A program and its compiled module, indexed for the rules."""
 
     record: ProgramRecord
     module: ModuleRecord
@@ -55,12 +55,12 @@ class Compiled:
 
     @functools.cached_property
     def why(self) -> WhyRecord:
-        """Reason of each collective."""
+        """The reason for each collective."""
         return explain_program(self.record)
 
     @functools.cached_property
     def lines(self) -> dict[str, str]:
-        """The line of HLO text of every instruction."""
+        """The line of HLO text for every instruction."""
         found = {}
         for line in self.module.text.splitlines():
             name, sign, _ = line.strip().removeprefix("ROOT ").partition(" = ")
@@ -81,12 +81,12 @@ class Compiled:
 
     @functools.cached_property
     def started(self) -> float | None:
-        """Instructions that one device starts per call, counting loop iterations; None if unknown."""
+        """Instructions that one device starts per call, including all loop iterations; None if unknown."""
         found = [i.executions for i in self.module.instructions if not i.fused and i.opcode not in WORKLESS]
         return None if any(each is None for each in found) else sum(each or 0.0 for each in found)
 
     def sources_of(self, value: str) -> Iterator[InstructionRecord]:
-        """The value and its sources, through rearrangements back to the first computation."""
+        """The value and its sources, followed back through rearrangements to the first computation."""
         seen, waiting = set(), [value]
         while waiting:
             name = waiting.pop()
@@ -99,7 +99,7 @@ class Compiled:
                 waiting += each.operands
 
     def real_users(self, value: str) -> list[InstructionRecord]:
-        """The instructions that compute with a value, also through rearrangements."""
+        """The instructions that compute with a value, directly or through rearrangements."""
         found, seen, waiting = [], set(), [value]
         while waiting:
             name = waiting.pop()
@@ -111,7 +111,7 @@ class Compiled:
         return found
 
     def is_loop_invariant(self, value: str) -> bool:
-        """Returns whether a value of a loop's body is the same in every iteration."""
+        """Returns whether a value in a loop's body is the same in every iteration."""
         start = self.by_name.get(value)
         if start is None:
             return False
@@ -135,7 +135,7 @@ class Compiled:
         return True
 
     def _kept(self, computation: str) -> set[int] | None:
-        """Loop-invariant positions of a loop body's carried tuple; None if not a loop body."""
+        """Loop-invariant positions in the carried tuple of a loop body; None if the computation is not a loop body."""
         inside = [each for each in self.module.instructions if each.computation == computation]
         parameters = [each for each in inside if each.opcode == "parameter"]
         roots = [each for each in inside if "ROOT " in self.lines.get(each.name, "") and each.opcode == "tuple"]
@@ -164,10 +164,10 @@ def sent(collective: CollectiveRecord) -> float:
 
 
 def estimated(quantity: Quantity, before: float, after: float, how: str) -> GainRecord:
-    """An estimated gain, not compiled."""
+    """An estimated gain that was not verified by compiling."""
     return GainRecord(quantity=quantity, before=before, after=after, verified=False, how=how)
 
 
 def dtype_of(shape: str) -> str:
-    """The element type of an HLO shape: "bf16" of "bf16[8,128]{1,0}"."""
+    """The element type of an HLO shape: "bf16" for "bf16[8,128]{1,0}"."""
     return shape.lstrip("(").partition("[")[0]

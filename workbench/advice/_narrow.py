@@ -1,4 +1,4 @@
-"""Rewrites a traced program to exchange 16-bit values, and convert them to float32 afterwards."""
+"""Rewrites a traced program so that it exchanges 16-bit values and converts them to float32 afterwards."""
 
 from collections.abc import Collection, Sequence
 
@@ -23,15 +23,15 @@ _HALVED = (jnp.bfloat16.dtype, jnp.float16.dtype)
 
 
 def narrowed(closed: ClosedJaxpr, lines: Collection[Line] = ()) -> tuple[ClosedJaxpr, int]:
-    """The program with casts to float32 moved behind collectives, and casts from float32 before them.
+    """The program with casts to float32 moved after the collectives, and casts from float32 moved before them.
 
     Args:
-        closed: The program. Sums and products are rewritten as well as `jax.lax` collectives, because sums over sharded
-            dimensions become collectives during partitioning.
-        lines: File and number of the lines whose operations are rewritten; empty for all lines.
+        closed: The program. Sums and products are rewritten in addition to `jax.lax` collectives, because sums over
+            sharded dimensions become collectives during partitioning.
+        lines: File and line number of the lines whose operations are rewritten; empty for all lines.
 
     Returns:
-        The program, which rounds its sums to 16 bits, and the number of rewritten operations.
+        The program, which now rounds its sums to 16 bits, and the number of rewritten operations.
 
     Example:
         >>> total = jax.make_jaxpr(lambda x: x.astype("float32").sum(0))(jnp.ones((4, 8), "bfloat16"))
@@ -75,7 +75,7 @@ class _Narrowing(AtLines):
     def _narrowed(
         self, equation: JaxprEqn, narrow: dict[Atom, Var], users: Sequence[Sequence[JaxprEqn]]
     ) -> list[JaxprEqn] | None:
-        """The equation on 16 bits and conversions of its results; None if neither side has 16 bits."""
+        """The equation computed in 16 bits, with its results converted; None if neither side is 16-bit."""
         wanted = _narrowed_after(users)
         product = equation.primitive.name == "dot_general"
         given = [_is_known(v, narrow) for v in equation.invars]
@@ -105,7 +105,7 @@ class _Narrowing(AtLines):
 
 
 def _converted(equation: JaxprEqn, narrow: dict[Atom, Var]) -> JaxprEqn:
-    """Records a conversion to float32; lets a conversion from float32 read the known 16-bit value."""
+    """Records a conversion to float32, and lets a conversion from float32 read the known 16-bit value."""
     [before], [after] = equation.invars, equation.outvars
     if _dtype(before) in _HALVED and _dtype(after) == jnp.float32 and not isinstance(before, Literal):
         narrow[after] = before
@@ -126,7 +126,7 @@ def _narrowed_after(users: Sequence[Sequence[JaxprEqn]]) -> np.dtype | None:
 def _with_dtype(
     equation: JaxprEqn, operands: Sequence[Atom], dtype: np.dtype | None = None
 ) -> tuple[JaxprEqn, dict[Atom, Var]]:
-    """The equation with other operands, and a mapping from old to new results."""
+    """The equation with different operands, and a mapping from old to new results."""
     dtype = dtype or _dtype(operands[0])
     variables: dict[Atom, Var] = {v: _jax_compat.new_variable(v, _retyped(v.aval, dtype)) for v in equation.outvars}
     return _jax_compat.new_equation(equation, invars=list(operands), outvars=list(variables.values())), variables

@@ -1,4 +1,4 @@
-"""Rules about operations that the partitioner handles badly: the program must be changed."""
+"""Rules about operations that the partitioner handles badly, so that the program must be changed."""
 
 import math
 from collections.abc import Iterator
@@ -16,12 +16,12 @@ _COUNTER_STEPS = ("iota", "slice", "split", "while", "concatenate")
 
 
 def _scope(op_name: str) -> str:
-    """The function that contains an operation."""
+    """The name of the function that contains an operation."""
     return op_name.rpartition("/")[0].rstrip("/")
 
 
 def unsplit_operation(program: Compiled) -> Iterator[FindingRecord]:
-    """An operation that the partitioner cannot split: every device gathers its operand and computes all of it."""
+    """An operation that the partitioner cannot split: every device gathers its operand and computes the full result."""
     for why, each in _explained(program):
         if why.reason != "unsplit operation" or not why.operation:
             continue  # the operand of a callback is not gathered
@@ -63,7 +63,7 @@ def lost_batch(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def exchanged_counters(program: Compiled) -> Iterator[FindingRecord]:
-    """Random numbers with counters over all rows, parts of which devices must exchange."""
+    """Random numbers whose counters span all rows, so that devices must exchange parts of the counters."""
     known = program.record.propagation
     if known is None:
         return
@@ -99,7 +99,7 @@ def exchanged_counters(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def runtime_shift(program: Compiled) -> Iterator[FindingRecord]:
-    """A roll by a runtime distance, for which every device must receive the whole array."""
+    """A roll by a distance known only at run time, for which every device must receive the whole array."""
     for each in program.module.collectives:
         if not is_runtime_shift(program, each):
             continue
@@ -120,7 +120,7 @@ def runtime_shift(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def axis_without_name(program: Compiled) -> Iterator[FindingRecord]:
-    """A `shard_map` under `vmap` that omits the mapped dimension's mesh axis, so values are gathered."""
+    """A `shard_map` under `vmap` that omits the mapped dimension's mesh axis, so that values are gathered."""
     known = program.record.propagation
     manual = [value for value in (known.values if known else ()) if value.operation == "manual_computation"]
     mapped = {value.op_name for value in manual if "vmap(" in value.op_name}
@@ -149,7 +149,7 @@ def axis_without_name(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def gather_outside_checkpoint(program: Compiled) -> Iterator[FindingRecord]:
-    """A gather before a checkpoint's barrier: its copy is kept instead of gathered again."""
+    """A gather that precedes a checkpoint's barrier, so that its copy is kept instead of being gathered again."""
     known, memory = program.record.propagation, program.module.memory
     if known is None or not memory.peak_bytes:
         return
@@ -198,7 +198,7 @@ def gather_outside_checkpoint(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def _explained(program: Compiled) -> Iterator[tuple[WhyCollectiveRecord, CollectiveRecord]]:
-    """The collectives of the module, each with its reason."""
+    """The module's collectives, each with its reason."""
     waiting = list(program.module.collectives)
     for why in program.why.collectives:
         alike = [c for c in waiting if (c.kind, c.payload_bytes, c.executions) == _figures(why)]
@@ -213,7 +213,7 @@ def _figures(why: WhyCollectiveRecord) -> tuple[str, int, float | None]:
 
 
 def _given(value: PlannedValueRecord, values: dict[str, PlannedValueRecord]) -> list[PlannedValueRecord]:
-    """Operand of a constraint, through the barrier of a checkpoint."""
+    """Operand of a constraint, followed through the barrier of a checkpoint."""
     found = [values[name] for name in value.operands if name in values]
     return [each for each in found if each.operation == "optimization_barrier"]
 

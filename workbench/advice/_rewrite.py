@@ -16,10 +16,10 @@ Spec = tuple[tuple[str, ...], ...]
 
 
 class AtLines(Rewriting):
-    """A pass over some lines of a program; `count` is the number of changed equations.
+    """A pass over selected lines of a program; `count` is the number of equations changed.
 
     Args:
-        lines: File and number of the lines to rewrite; empty for all lines.
+        lines: File and line number of the lines to rewrite; empty for all lines.
     """
 
     enters_shard_maps = True
@@ -30,17 +30,17 @@ class AtLines(Rewriting):
         self.count = 0
 
     def program(self, closed: ClosedJaxpr) -> tuple[ClosedJaxpr, int]:
-        """The changed program, and the number of changed equations."""
+        """The changed program, and how many equations were changed."""
         changed = self.closed(closed)
         return changed, self.count
 
     def inside(self, equation: JaxprEqn) -> JaxprEqn:
-        """The equation with its inner jaxprs changed."""
+        """The equation with its inner jaxprs rewritten."""
         is_outside = equation.primitive.name == "shard_map" and not self.enters_shard_maps
         return equation if is_outside else super().inside(equation)
 
     def is_at_lines(self, equation: JaxprEqn) -> bool:
-        """Returns whether an equation comes from one of the lines; JAX's own equations have no line."""
+        """Returns whether an equation comes from one of the lines; JAX's own equations do not have a line."""
         frames = _jax_compat.user_frames(equation.source_info)
         return not self.lines or not frames or any((file, line) in self.lines for file, line, *_ in frames)
 
@@ -56,7 +56,7 @@ class _Unconstrained(AtLines):
 
 
 def unconstrained(closed: ClosedJaxpr, lines: Collection[Line]) -> tuple[ClosedJaxpr, int]:
-    """The program without the sharding constraints of these lines, and their number."""
+    """The program without the sharding constraints on these lines, and how many were removed."""
     return _Unconstrained(lines).program(closed)
 
 
@@ -102,13 +102,13 @@ class _Constrained(AtLines):
 def with_constraints(
     closed: ClosedJaxpr, lines: Collection[Line], mesh: Mesh, specs: Mapping[tuple[int, ...], Spec]
 ) -> tuple[ClosedJaxpr, int]:
-    """The program with a sharding constraint on the values of these lines, but on no cotangent.
+    """The program with a sharding constraint on the values that these lines compute, excluding cotangents.
 
     Args:
         closed: The program.
         lines: The lines that compute the values.
-        mesh: The mesh of the program.
-        specs: The requested sharding, by shape of a value.
+        mesh: The program's mesh.
+        specs: The requested sharding for each shape of a value.
 
     Returns:
         The program, and the number of constrained values.
@@ -146,13 +146,13 @@ class _Mapped(AtLines):
 def with_own_shards(
     closed: ClosedJaxpr, lines: Collection[Line], mesh: Mesh, specs: Mapping[tuple[int, ...], Spec]
 ) -> tuple[ClosedJaxpr, int]:
-    """The program with batched transforms and factorisations inside `jax.shard_map`, without communication.
+    """The program with batched transforms and factorisations moved into `jax.shard_map`, without communication.
 
     Args:
         closed: The program.
         lines: The lines that call the operations.
-        mesh: The mesh of the program.
-        specs: The sharding, by shape of an operand or result; transformed dimensions must be whole.
+        mesh: The program's mesh.
+        specs: The sharding for each shape of an operand or result; transformed dimensions must be unsharded.
 
     Returns:
         The program, and the number of wrapped operations.
@@ -206,13 +206,13 @@ def _is_again(equation: JaxprEqn) -> bool:
 def with_written_gathers(
     closed: ClosedJaxpr, lines: Collection[Line], mesh: Mesh, specs: Mapping[tuple[int, ...], Spec]
 ) -> tuple[ClosedJaxpr, int]:
-    """The program whose recomputed constraints to replicated values are `jax.lax.all_gather` in `jax.shard_map`.
+    """The program in which recomputed constraints to replicated values become `jax.lax.all_gather` in `jax.shard_map`.
 
     Args:
-        closed: The program, a derivative.
-        lines: The lines of the constraints.
-        mesh: The mesh of the program.
-        specs: The sharding of the values before the constraint, by shape.
+        closed: The program, which is a derivative.
+        lines: The lines that contain the constraints.
+        mesh: The program's mesh.
+        specs: The sharding of the values before the constraint, for each shape.
 
     Returns:
         The program, and the number of replaced constraints.
@@ -221,7 +221,7 @@ def with_written_gathers(
 
 
 def converted(equation: JaxprEqn, before: Atom, after: Var) -> JaxprEqn:
-    """Creates an equation that converts a variable to another variable and dtype."""
+    """Creates an equation that converts a variable to another variable with another dtype."""
     return _jax_compat.new_equation(
         equation,
         primitive=jax.lax.convert_element_type_p,
@@ -239,7 +239,7 @@ def _in_place_of(
     in_specs: PartitionSpec | tuple[PartitionSpec, ...],
     out_specs: PartitionSpec | tuple[PartitionSpec, ...],
 ) -> JaxprEqn:
-    """Replaces the equation by a `jax.shard_map` of a function of its operands."""
+    """Replaces the equation with a `jax.shard_map` of a function of its operands."""
     assert not any(isinstance(v, Literal) for v in equation.invars)
     mapped = jax.shard_map(fn, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False)
     shapes = [jax.ShapeDtypeStruct(type_of(v).shape, type_of(v).dtype) for v in equation.invars]

@@ -19,7 +19,7 @@ _WASTE = 0.1  # of the entries
 
 
 def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
-    """A large replicated argument with a dimension that a mesh axis divides."""
+    """A large replicated argument that has a dimension divisible by a mesh axis."""
     record = program.record
     if record.inputs is None or record.mesh is None:
         return
@@ -57,7 +57,7 @@ def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def alike(record: ProgramRecord) -> list[list[LeafShardingRecord]]:
-    """Arguments grouped by spec, largest first: a parameter of all layers with its optimizer state."""
+    """Arguments grouped by spec, largest first: for example, one parameter in all layers and its optimizer state."""
     leaves = () if record.inputs is None else record.inputs.leaves
     arrays = [ArgumentLeaf(leaf.path, leaf.shape, leaf.dtype, 1) for leaf in leaves]
     found: dict[object, list[LeafShardingRecord]] = {}
@@ -68,7 +68,7 @@ def alike(record: ProgramRecord) -> list[list[LeafShardingRecord]]:
 
 
 def named(leaves: Sequence[LeafShardingRecord]) -> str:
-    """Arguments of one group as the subject of a sentence, with their total bytes."""
+    """The arguments of one group as the subject of a sentence, with their total bytes."""
     size = bytes_text(sum(each.size_bytes for each in leaves))
     if len(leaves) == 1:
         return f"`{leaves[0].path}` ({size}) is"
@@ -76,7 +76,7 @@ def named(leaves: Sequence[LeafShardingRecord]) -> str:
 
 
 def all_of(leaves: Sequence[LeafShardingRecord]) -> str:
-    """The arguments of one group, the first few by name."""
+    """The arguments of one group; only the first few are named."""
     shown = [f"`{each.path}`" for each in leaves[:3]]
     if len(leaves) > 3:
         return f"{', '.join(shown)} and {len(leaves) - 3} more"
@@ -84,7 +84,7 @@ def all_of(leaves: Sequence[LeafShardingRecord]) -> str:
 
 
 def unused_axis(program: Compiled) -> Iterator[FindingRecord]:
-    """A mesh axis that no argument, value or collective uses, so its devices repeat the work."""
+    """A mesh axis that no argument, value or collective uses, so that its devices repeat the same work."""
     record = program.record
     if record.mesh is None:
         return
@@ -108,7 +108,7 @@ def unused_axis(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def unbalanced_clients(program: Compiled) -> Iterator[FindingRecord]:
-    """Clients of different sizes: devices compute padding, or wait for the largest client."""
+    """Clients of different sizes, so that devices compute padding or wait for the largest client."""
     cost = program.record.cost
     if cost is None or cost.lockstep_waste is None:  # `examples_per_client` was not given
         return
@@ -148,7 +148,7 @@ def unbalanced_clients(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def empty_slots(program: Compiled) -> Iterator[FindingRecord]:
-    """A number of clients that the devices do not divide, so some devices compute empty slots."""
+    """A number of clients that is not divisible by the number of devices, so that some devices compute empty slots."""
     mesh = program.record.mesh
     if mesh is None:
         return
@@ -172,7 +172,7 @@ def empty_slots(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def uneven_shards(program: Compiled) -> Iterator[FindingRecord]:
-    """Values whose dimensions the mesh axes do not divide, so that shards are padded."""
+    """Values whose dimensions are not divisible by the mesh axes, so that shards are padded."""
     record = program.record
     if record.propagation is None or record.mesh is None:
         return

@@ -1,4 +1,4 @@
-"""Rules that try other shardings: specs on the wrong dimension, costly constraints."""
+"""Rules that try different shardings: specs on the wrong dimension, costly constraints."""
 
 import itertools
 from collections.abc import Iterator
@@ -63,7 +63,7 @@ def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def partly_sharded(program: Compiled) -> Iterator[FindingRecord]:
-    """A sharded argument that could be sharded over another axis at no communication cost."""
+    """A sharded argument that could be sharded over a further axis without additional communication."""
     planner, base = _base(program)
     if planner is None or base is None or program.record.inputs is None or program.record.mesh is None:
         return
@@ -105,7 +105,7 @@ def partly_sharded(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def costly_constraint(program: Compiled) -> Iterator[FindingRecord]:
-    """A sharding constraint that causes much communication."""
+    """A sharding constraint that causes a large amount of communication."""
     planner, base = _base(program)
     propagation = program.record.propagation
     if planner is None or base is None or propagation is None:
@@ -146,7 +146,7 @@ def costly_constraint(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def _state(program: Compiled, planner: SearchProgram) -> set[str]:
-    """The arguments that results of a training step replace; empty if below half of all bytes."""
+    """The arguments that the results of a training step replace; empty if they make up less than half of all bytes."""
     outputs = program.record.outputs
     results = set() if outputs is None else {(tuple(leaf.shape), leaf.dtype) for leaf in outputs.leaves}
     groups = [each for each in planner.groups if each.outputs or (tuple(each.shape), each.dtype) in results]
@@ -155,12 +155,12 @@ def _state(program: Compiled, planner: SearchProgram) -> set[str]:
 
 
 def _weight(before: float, after: float) -> float:
-    """A weight in the upper half of the scale: causes rank before their collectives."""
+    """A weight in the upper half of the scale, so that causes rank before the collectives they cause."""
     return 0.5 + 0.5 * (1 - after / before)
 
 
 def _base(program: Compiled) -> tuple[SearchProgram | None, Priced | None]:
-    """The program priced unchanged, with the specs of its arguments after compilation."""
+    """The planned cost of the unchanged program, with the specs its arguments have after compilation."""
     planner, inputs = program.planner, program.record.inputs
     if planner is None or inputs is None or len(inputs.leaves) != len(planner.leaves):
         return None, None
@@ -174,7 +174,7 @@ def _base(program: Compiled) -> tuple[SearchProgram | None, Priced | None]:
 
 
 def _planned_bytes(program: Compiled, before: float, after: float) -> str:
-    """Planned bytes before and after; only their ratio if a loop's length is unknown."""
+    """Planned bytes before and after; only their ratio if the length of a loop is unknown."""
     if all(each.executions is not None for each in program.module.collectives):
         return f"planned: one device sends {bytes_text(before)} per call, then {bytes_text(after)}"
     return f"planned: one device sends {1 - after / (before or 1):.0%} fewer bytes; the length of a loop is unknown"

@@ -1,4 +1,4 @@
-"""Applies a finding's change from outside, compiles the changed program, and reports the gain."""
+"""Applies a finding's change without editing the program, compiles the result, and reports the gain."""
 
 import ast
 import contextlib
@@ -57,7 +57,7 @@ _FREE = 1.01  # maximum factor on bytes sent for changes that are advised as fre
 
 
 def verified(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """The finding with a verified gain, or with the reason why it cannot be verified.
+    """The finding with a verified gain, or with the reason why the gain cannot be verified.
 
     Args:
         finding: A finding with or without an estimated gain.
@@ -87,7 +87,7 @@ def _donation(finding: FindingRecord, program: Compiled, recompile: Recompile) -
 
 
 def _specs(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """Shards replicated arguments: verified by the peak memory."""
+    """Shards replicated arguments; verified by the peak memory."""
     after = recompile(specs=finding.specs)
     rows = compared(program, after)
     sent = next((row for row in rows if row.quantity == "bytes sent"), None)
@@ -98,7 +98,7 @@ def _specs(finding: FindingRecord, program: Compiled, recompile: Recompile) -> F
 
 
 def _moved(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """Moves axes to another dimension: verified by the bytes that the compiled program sends."""
+    """Moves axes to another dimension; verified by the bytes that the compiled program sends."""
     return _with_bytes_sent(finding, program, recompile(specs=finding.specs), "compiled with this spec")
 
 
@@ -129,7 +129,7 @@ def _own_shards(finding: FindingRecord, program: Compiled, recompile: Recompile)
 
 
 def _written_gathers(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """Writes the gathers into the traced program and recompiles it; CPU compilers merge the gathers."""
+    """Writes the gathers into the traced program and recompiles it; CPU compilers merge such gathers."""
     if program.module.platform == "cpu" or finding.gain is None:
         how = "the CPU's compiler merges written gathers again: to verify it, compile for an accelerator (`on=`)"
         return finding if finding.gain is None else finding.replace(gain=finding.gain.replace(how=how))
@@ -146,7 +146,7 @@ def _written_gathers(finding: FindingRecord, program: Compiled, recompile: Recom
 
 
 def _static(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """Makes integer arguments static: their given values, or 1 for shapes."""
+    """Makes integer arguments static, using the values that were passed, or 1 for shapes."""
     return _with_bytes_sent(finding, program, recompile(static=True), "compiled with a shift that is static")
 
 
@@ -177,7 +177,7 @@ def _line_of(source: SourceLine | None) -> tuple[str, int] | None:
 
 
 def _with_bytes_sent(finding: FindingRecord, program: Compiled, after: ProgramRecord, how: str) -> FindingRecord:
-    """The finding with the bytes sent by the changed program."""
+    """The finding with the number of bytes that the changed program sends."""
     rows = compared(program, after)
     sent = next((row for row in rows if row.quantity == "bytes sent"), None)
     return finding if sent is None else finding.replace(gain=sent.replace(how=how), compared=rows)
@@ -218,7 +218,7 @@ _ALMOST = 0.9  # of the FLOPs saved without a checkpoint
 
 
 def _kept(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """Compiles other checkpoint policies: keep products if that saves nearly everything, else keep all."""
+    """Compiles other checkpoint policies: keeps products if that saves nearly everything, otherwise keeps all."""
     base = recompile(policy=AS_GIVEN)
     assert base.module is not None
     if not _same_work(program.module.flops, base.module.flops):
@@ -272,10 +272,10 @@ _CHECKS: dict[str, Check] = {
 
 
 class Trials:
-    """Compiles variants for one finding after another, and runs verified variants.
+    """Compiles variants for one finding after another, and runs the verified variants.
 
     Attributes:
-        problem: The reason why the last finding was not run; "" if it was run, or nothing was compiled for it.
+        problem: The reason why the last finding was not run; "" if it was run, or if nothing was compiled for it.
     """
 
     def __init__(self, variants: "Variants", cancel: threading.Event | None) -> None:
@@ -284,13 +284,13 @@ class Trials:
         self.problem: str = ""
 
     def recompile(self, **change: Any) -> ProgramRecord:
-        """Compiles a variant, and records its change."""
+        """Compiles a variant and records how its figures change."""
         record = self._variants.recompile(**change)
         self._made.append((record, change))
         return record
 
     def measured(self, finding: FindingRecord, program: Compiled) -> FindingRecord:
-        """The finding with the measured seconds of the program before and after its change."""
+        """The finding with the seconds measured for the program before and after the change."""
         made, self._made, self.problem = self._made, [], ""
         if not finding.is_verified or not made:
             return finding
@@ -364,7 +364,7 @@ def _same_work(before: float | None, after: float | None) -> bool:
 
 
 def wrapper_of(fn: Callable | None) -> str:
-    """Name of the user's jit wrapper; libraries donate in different ways."""
+    """Name of the user's jit wrapper; needed because each library has its own way to donate."""
     if is_pmapped(fn):
         return "jax.pmap"
     library = type(fn).__module__.partition(".")[0]
@@ -372,7 +372,7 @@ def wrapper_of(fn: Callable | None) -> str:
 
 
 def parameters_of(fn: Callable | None) -> tuple[str, ...]:
-    """The parameters of a function, in order; empty if its signature is unknown."""
+    """The parameters of a function, in order; empty if the signature is unknown."""
     try:
         return () if fn is None else tuple(inspect.signature(fn).parameters)
     except (TypeError, ValueError):
@@ -380,7 +380,7 @@ def parameters_of(fn: Callable | None) -> tuple[str, ...]:
 
 
 def count_traces(fn: Callable | None) -> int | None:
-    """Number of compiled versions in a function's cache; None without a cache."""
+    """Number of compiled versions in a function's cache; None if it has no cache."""
     return jit_cache_size(getattr(fn, "jitted_fn", fn))
 
 
@@ -397,7 +397,7 @@ def _donating(fn: Callable, donated: int | tuple[int, ...]) -> Callable:
 
 
 def _donating_arrays(call: TracedCall, donated: str) -> tuple[Callable, tuple[Argument, ...]]:
-    """The program as a function that donates all arrays, or all but the first argument's; and the arrays."""
+    """The program as a function that donates all arrays, or all but the first argument's; and those arrays."""
     first = re.split(r"[\[.]", call.names[0], maxsplit=1)[0]
     kept = [donated != "all" and re.match(rf"{re.escape(first)}\b", name) is not None for name in call.names]
     positions = tuple(at for at, each in enumerate(kept) if not each)
@@ -405,7 +405,7 @@ def _donating_arrays(call: TracedCall, donated: str) -> tuple[Callable, tuple[Ar
 
 
 def _written_again(fn: Callable) -> Callable:
-    """The function inside its `jit` as a new function, to force retracing."""
+    """The function inside its `jit`, wrapped as a new function to force retracing."""
     if wrapper_of(fn) == "nnx.jit":
         module: Foreign = fn
         return sys.modules["flax.nnx"].jit(lambda *args, **kwargs: module.fun(*args, **kwargs))
@@ -420,7 +420,7 @@ def _below_jit(fn: Callable) -> Callable:
 
 
 def _with_static_numbers(traced: "Variants") -> tuple[Callable, tuple[Argument, ...]]:
-    """The function with its integer arguments fixed, and its other arguments."""
+    """The function with its integer arguments fixed, and the remaining arguments."""
     numbers = {
         at: 1 if isinstance(each, jax.ShapeDtypeStruct) else int(each)
         for at, each in enumerate(traced.args)
@@ -440,12 +440,12 @@ def _with_static_numbers(traced: "Variants") -> tuple[Callable, tuple[Argument, 
 
 @dataclass(frozen=True, kw_only=True)
 class Variants:
-    """A traced call to compile with changes of donation, specs, chunks, generators or device order.
+    """A traced call that can be compiled with other donation, specs, chunks, generators or device order.
 
     Attributes:
         call: The traced call.
-        fn: The user's function, with its positional and keyword arguments.
-        options: Options of `inspect_call` that the program is inspected with.
+        fn: The user's function, which accepts the same positional and keyword arguments.
+        options: Options of `inspect_call` with which the program is inspected.
     """
 
     call: TracedCall | LoweredCall
@@ -456,13 +456,13 @@ class Variants:
 
     @property
     def chunk_size(self) -> ChunkSize:
-        """The chunk size that the call is compiled with: a number, "auto", a function, or None for all clients."""
+        """The chunk size with which the call is compiled: a number, "auto", a function, or None for all clients."""
         given = self.options.get("chunk_size")
         return getattr(self.call, "chunk_size", "auto") if given is None else given[0]
 
     @property
     def mesh(self) -> AnyMesh | None:
-        """The mesh of the call: given, current, of the trace, or read from the arrays."""
+        """The mesh of the call: given, current, from the trace, or read from the arrays."""
         call = self.traced
         return self.options.get("mesh") or current_mesh() or call.mesh or mesh_of_values(call.leaves)
 
@@ -479,7 +479,7 @@ class Variants:
         return self.call
 
     def planner(self) -> SearchProgram | None:
-        """Returns the planner that prices the call with other specs; None without a mesh of several devices."""
+        """Returns the planner that predicts costs with other specs; None without a mesh of several devices."""
         if not isinstance(self.call, TracedCall):
             return None
         mesh, target = self.mesh, self.options.get("target")
@@ -492,18 +492,18 @@ class Variants:
             return None
 
     def recompile(self, **change: Any) -> ProgramRecord:
-        """Inspects the call with one change, an option of `_changed`."""
+        """Inspects the call with one change, given as an option of `_changed`."""
         if change.get("specs") is not None:
             tried = WhatIf(self.traced, mesh=self.options.get("mesh"), target=self.options.get("target"))
             return tried.compile(tried.plan(change["specs"])).after
         return self._changed(self._inspect, **change)
 
     def runnable(self, **change: Any) -> Runnable:
-        """Compiles the call with one change, or unchanged, for the devices of this process.
+        """Compiles the call for the devices of this process, unchanged or with one change.
 
         Raises:
             ValueError: if only the lowered text of the call is available.
-            EngineError: for specs of a call with keyword arguments, or without devices.
+            EngineError: if specs are given for a call with keyword arguments, or if there are no devices.
         """
         if change.get("specs") is not None:
             mesh = self.mesh
@@ -525,7 +525,7 @@ class Variants:
         partitionable: bool = False,
         ordered: bool = False,
     ) -> Any:
-        """Makes one change and calls `finish` with the changed call, inside the contexts that it needs."""
+        """Makes one change and calls `finish` with the changed call, inside the contexts it needs."""
         if partitionable:
             with jax.threefry_partitionable(True):
                 return finish(self._trace(self.fn, self.args, self.kwargs))
@@ -577,7 +577,7 @@ class Variants:
         return Runnable(made.compiled, made.args, made.kwargs)
 
     def _in_order_of_jax(self, finish: Callable[..., Any]) -> Any:
-        """The call compiled for the same devices in the order of `jax.make_mesh`."""
+        """The call, compiled for the same devices in the order of `jax.make_mesh`."""
         if self.options.get("target") is not None:
             return finish(self.call, order="topology")
         mesh = self.options.get("mesh") or current_mesh() or self.traced.mesh

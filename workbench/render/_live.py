@@ -115,7 +115,7 @@ def render_run_text(run: RunRecord) -> str:
 def compare_with_prediction(run: RunRecord, cost: CostRecord) -> "pd.DataFrame":
     """Measured and predicted seconds of every stage in separately named columns.
 
-    Measured seconds are the mean over the devices, per call, without waiting for other devices; `ratio` is measured /
+    Measured seconds are averaged over the devices, per call, without waiting for other devices. `ratio` is measured /
     predicted; it is missing without a prediction.
 
     Example:
@@ -170,8 +170,8 @@ class Chart:
     Args:
         rows: Names of the rows.
         end: Time at the right edge, in seconds.
-        width: Width of the whole picture in pixels.
-        right: Free space at the right of every row, in pixels.
+        width: Width of the complete picture in pixels.
+        right: Free space to the right of every row, in pixels.
     """
 
     def __init__(self, rows: Sequence[str], end: float, width: float, *, right: float = 16.0) -> None:
@@ -183,11 +183,11 @@ class Chart:
         self.height = HEAD + ROW * max(len(rows), 2) + FOOT
 
     def x(self, seconds: float) -> float:
-        """Horizontal position of a time, in pixels."""
+        """Horizontal position that corresponds to a time, in pixels."""
         return self._left + seconds * self._scale
 
     def y(self, row: int) -> float:
-        """Baseline of the text in a row."""
+        """Baseline of a row's text."""
         return HEAD + row * ROW + ROW / 2 + 4
 
     def bars(self, row: int, intervals: Iterable[Interval], *, hue: str, pattern: int) -> Markup:
@@ -260,7 +260,7 @@ class Chart:
 
 
 def merge(intervals: Iterable[Interval], *, gap: float) -> list[Interval]:
-    """Sorted intervals; intervals closer than `gap` are joined.
+    """Sorted intervals; intervals less than `gap` apart are joined.
 
     Example:
         >>> merge([(5, 6), (0, 1), (1.2, 2)], gap=0.5)
@@ -289,7 +289,7 @@ def ticks(end: float, *, most: int) -> list[float]:
 
 
 def natural(name: str) -> tuple[tuple[int, float, str], ...]:
-    """Sorts numbers inside names by their value.
+    """Sorts names by the numeric value of the numbers in them.
 
     Example:
         >>> sorted(["cpu:10", "cpu:9"], key=natural)

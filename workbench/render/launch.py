@@ -131,7 +131,7 @@ def render_graph_text(graph: ProgramGraphRecord) -> str:
 
 
 def render_launched_text(record: LaunchedRecord) -> str:
-    """A launched program: states per group, then each node; long groups are cut, but not failures."""
+    """A launched program: states per group, then each node; long groups are truncated, but failures are kept."""
     states = {state.label: state for state in record.states}
     lines = [describe_launched(record)]
     for label, nodes in groups_of(record.graph).items():

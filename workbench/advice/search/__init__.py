@@ -1,4 +1,4 @@
-"""Searches shardings, meshes and machines: planned by Shardy, decided by compilers."""
+"""Searches shardings, meshes and machines: candidates are planned by Shardy and decided by compilers."""
 
 from workbench.advice.search._groups import (
     ArgumentLeaf as ArgumentLeaf,

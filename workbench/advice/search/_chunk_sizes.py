@@ -1,4 +1,4 @@
-"""Chunk sizes in a search: candidates, and their order for equal seconds."""
+"""Chunk sizes in a search: the candidates, and their order if their seconds are equal."""
 
 import copy
 import math
@@ -14,13 +14,13 @@ _EQUAL = 0.02  # of the seconds: the accuracy of the model
 
 
 def chunk_candidates(program: SearchProgram) -> list[int]:
-    """Candidate chunk sizes: the program's own, the choice of "auto", 1, all clients, and sizes between.
+    """Candidate chunk sizes: the program's own, the choice of "auto", 1, all clients, and sizes in between.
 
     Args:
         program: The program on its mesh.
 
     Returns:
-        Sizes in rising order, at most five; none for a program without clients.
+        At most five sizes in increasing order; none for a program without clients.
     """
     if not program.call.holds_clients:
         return []
@@ -36,10 +36,10 @@ def chunk_candidates(program: SearchProgram) -> list[int]:
 
 
 def chunk_penalty(chunk: int | None, usual: int | None) -> float:
-    """Factor on seconds for the ranking: the size nearest to the usual size wins ties.
+    """Factor that multiplies the seconds for ranking: the size nearest to the usual size wins ties.
 
-    The model of peaks and bandwidths ignores how well a small chunk fills a device. `jit` takes as many clients as fit
-    in a quarter of the memory; another choice must save 2 % of the seconds.
+    The model, which uses peaks and bandwidths, ignores how well a small chunk fills a device. `jit` uses as many
+    clients as fit in a quarter of the memory; a different choice must save 2 % of the seconds.
 
     Example:
         >>> chunk_penalty(4, 4), chunk_penalty(1, 1024)
@@ -51,7 +51,7 @@ def chunk_penalty(chunk: int | None, usual: int | None) -> float:
 
 
 def usual_chunk(program: SearchProgram) -> int | None:
-    """The chunk size that `jit` would take on the chip; None without clients."""
+    """The chunk size that `jit` would use on the chip; None without clients."""
     return _planned(program, "auto") if program.call.holds_clients else None
 
 

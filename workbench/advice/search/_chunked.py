@@ -1,4 +1,4 @@
-"""Joins searches that differ in mesh or chunk size: ranks all choices, compiles the best."""
+"""Combines searches that differ in mesh or chunk size: ranks all choices and compiles the best."""
 
 import math
 import threading
@@ -27,15 +27,15 @@ def with_chunk_sizes(
     notes: list[str],
     cancel: threading.Event | None,
 ) -> list[Search]:
-    """Adds searches for other chunk sizes, with the meshes and specs of the best choices.
+    """Adds searches for other chunk sizes, using the meshes and specs of the best choices.
 
     Args:
         searches: Finished searches, one per mesh.
-        best: Number of best choices whose chunk size is varied.
+        best: Number of best choices for which the chunk size is varied.
         until: Deadline on the monotonic clock.
         progress: Called with the current activity.
-        notes: Untried chunk sizes are appended.
-        cancel: Ends the search once it is set.
+        notes: Untried chunk sizes are appended here.
+        cancel: An event that stops the search once it is set.
     """
     made = list(searches)
     chosen: dict[int, list[tuple[Spec, ...]]] = {}
@@ -85,11 +85,11 @@ def compile_best(
     """Compiles the best choices of all searches, first for CPU devices if the chip's compiler is installed.
 
     Args:
-        searches: One per mesh and chunk size.
-        count: Choices to compile.
+        searches: One search per mesh and chunk size.
+        count: Number of choices to compile.
         until: Time on the monotonic clock after which no compilation starts; one choice is compiled in any case.
         progress: Called with the current activity.
-        cancel: Ends it once it is set.
+        cancel: An event that stops the compilations once it is set.
     """
     now = time.monotonic()
     rehearsed = now + 0.5 * (until - now) if searches[0].program.target is not None else until
@@ -108,7 +108,7 @@ def compile_best(
 
 
 def _is_over(until: float, cancel: threading.Event | None, number: int) -> bool:
-    """Returns whether to compile no more choices; one choice is compiled unless cancelled."""
+    """Returns whether to stop compiling; at least one choice is compiled unless the search is cancelled."""
     return (cancel is not None and cancel.is_set()) or (number > 0 and time.monotonic() > until)
 
 
@@ -124,19 +124,19 @@ def joined_record(
     whole: int,
     shown: int,
 ) -> SearchRecord:
-    """One record of all searches; choices are named by mesh if meshes differ.
+    """One record for all searches; choices are named by mesh if the meshes differ.
 
     Args:
         name: Name of the program.
-        target: Target of the compilation.
-        searches: The searches over meshes, then the searches with other chunk sizes.
+        target: Compilation target.
+        searches: First the searches over meshes, then the searches with other chunk sizes.
         seconds: Total time spent.
         ended: How the search ended.
-        notes: Notes on untried candidates.
-        by_mesh: Whether meshes differ.
+        notes: Notes about untried candidates.
+        by_mesh: Whether the meshes differ.
         whole: Number of searches that contribute `shown` choices; later searches contribute their best and compiled
             choices.
-        shown: Choices per search.
+        shown: Number of choices per search.
     """
     records = [search.record() for search in searches]
     choices: list[tuple[tuple[bool, int, float], ShardingChoiceRecord]] = []
@@ -164,7 +164,7 @@ def joined_record(
 
 
 def mesh_text(sizes: Sequence[int]) -> str:
-    """Sizes as text: "4 x 2"."""
+    """Sizes formatted as text: "4 x 2"."""
     return " x ".join(map(str, sizes))
 
 

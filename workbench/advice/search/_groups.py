@@ -1,4 +1,4 @@
-"""Groups of arguments with one spec: a parameter of all layers, and its optimizer state."""
+"""Groups of arguments that share one spec: a parameter in all layers, and its optimizer state."""
 
 import itertools
 import math
@@ -17,7 +17,7 @@ _SILENT = {"value", "raw_value"}
 
 @dataclass(frozen=True)
 class ArgumentLeaf:
-    """One array of the arguments."""
+    """One array in the arguments."""
 
     name: str
     shape: tuple[int, ...]
@@ -26,7 +26,7 @@ class ArgumentLeaf:
 
     @property
     def size_bytes(self) -> int:
-        """Of the whole array."""
+        """For the whole array."""
         return math.prod(self.shape) * self.item_bytes
 
 
@@ -49,7 +49,7 @@ class SpecGroup:
 
     @property
     def argument(self) -> str:
-        """The argument of its first leaf."""
+        """The argument that its first leaf belongs to."""
         return pattern_argument(self.pattern)
 
     def record(self, leaves: Sequence[ArgumentLeaf]) -> SpecGroupRecord:
@@ -65,12 +65,12 @@ class SpecGroup:
 
 
 def pattern_argument(name: str) -> str:
-    """The argument that a path begins with."""
+    """The argument with which a path begins."""
     return re.split(r"[\[.]", name, maxsplit=1)[0]
 
 
 def _patterns_of(names: Sequence[str]) -> tuple[str, ...]:
-    """Patterns of paths that differ only in numbers: `*` if all combinations of numbers occur.
+    """Patterns for paths that differ only in numbers: `*` if all combinations of numbers occur.
 
     Example:
         >>> _patterns_of(["p['Mlp_0']['Dense_1']", "p['Mlp_1']['Dense_1']"])
@@ -89,11 +89,11 @@ def _patterns_of(names: Sequence[str]) -> tuple[str, ...]:
 def group_leaves(
     leaves: Sequence[ArgumentLeaf], outputs: Sequence[tuple[str, tuple[int, ...], str]]
 ) -> list[SpecGroup]:
-    """Groups leaves by pattern and shape; optimizer states join their parameter, matched by path ending.
+    """Groups leaves by pattern and shape; optimizer states join their parameter, matched by the end of the path.
 
     Args:
-        leaves: The arrays of the arguments.
-        outputs: Path, shape and dtype of every result; a result replaces the leaf with the same path ending.
+        leaves: The arrays in the arguments.
+        outputs: Path, shape and dtype of every result; a result replaces the leaf whose path has the same ending.
     """
     tails: dict[tuple[tuple[str, ...], tuple[int, ...]], int] = {}
     tokens = [_tokens(leaf.name) for leaf in leaves]
@@ -137,7 +137,7 @@ def group_leaves(
 
 
 def candidates(shape: Sequence[int], axes: Mapping[str, int], at_most: int = 81) -> list[Spec]:
-    """All specs that shard a shape evenly, replication first: each axis on at most one dimension.
+    """All specs that shard a shape evenly, replication first; each axis is used on at most one dimension.
 
     Example:
         >>> candidates((8,), {"data": 4})
@@ -154,7 +154,7 @@ def candidates(shape: Sequence[int], axes: Mapping[str, int], at_most: int = 81)
 
 
 def fits(spec: Spec, shape: Sequence[int], axes: Mapping[str, int]) -> bool:
-    """Returns whether a spec names known axes, each once, that divide the dimensions."""
+    """Returns whether a spec names only known axes, each once, that divide the dimensions evenly."""
     used = [axis for each in spec for axis in each]
     if len(spec) != len(shape) or len(set(used)) != len(used) or not set(used) <= set(axes):
         return False
@@ -162,7 +162,7 @@ def fits(spec: Spec, shape: Sequence[int], axes: Mapping[str, int]) -> bool:
 
 
 def _tokens(path: str) -> tuple[str, ...]:
-    """The words of a path; numbers are `*`."""
+    """The words in a path, with `*` for numbers."""
     return tuple("*" if word.isdigit() else word for word in _TOKENS.findall(path) if word not in _SILENT)
 
 
@@ -172,7 +172,7 @@ def _owner(
     shape: tuple[int, ...],
     tails: Mapping[tuple[tuple[str, ...], tuple[int, ...]], int],
 ) -> int:
-    """The parameter leaf whose path (without argument or `params`) ends this leaf's path, or this leaf."""
+    """The parameter leaf whose path (without argument or `params`) ends this leaf's path, or the leaf itself."""
     for start in range(2, len(words)):
         found = tails.get((words[start:], shape))
         if found is not None and found != number:

@@ -1,4 +1,4 @@
-"""Searches meshes together with shardings, and the smallest slices that fit a program."""
+"""Searches meshes together with shardings, and the smallest slices on which a program fits."""
 
 import itertools
 import math
@@ -115,7 +115,7 @@ def search_slices(
     progress: Progress | None = None,
     cancel: threading.Event | None = None,
 ) -> SearchRecord:
-    """Searches the smallest slice of each family on which a program fits; see `Traced.search`."""
+    """Searches for the smallest slice of each family on which a program fits; see `Traced.search`."""
     rows: list[SliceRecord] = []
     records: list[SearchRecord] = []
     began = time.monotonic()
@@ -146,7 +146,7 @@ def search_slices(
 
 
 def mesh_shapes(devices: int, count: int) -> Iterator[tuple[int, ...]]:
-    """Every way to write a number of devices as `count` sizes, the first axis largest first.
+    """Every way to write a number of devices as a product of `count` sizes, in decreasing order of the first axis.
 
     Example:
         >>> list(mesh_shapes(8, 2))
@@ -167,7 +167,7 @@ def _smallest(
     progress: Progress | None,
     cancel: threading.Event | None,
 ) -> tuple[SliceRecord, SearchRecord | None]:
-    """The smallest slice of one family, with its search: starts from the plan, decided by compilers."""
+    """The smallest slice of one family, and its search: starts from the plan and is decided by compilers."""
     machines = _slices(target)
     tried: list[str] = []
     row: SliceRecord | None = None
@@ -235,13 +235,13 @@ def _smallest(
 
 
 def _too_small(machine: TargetRecord, whole: int) -> str:
-    """Returns the reason that a slice was not planned: its memory is smaller than the arguments."""
+    """Returns the reason why a slice was not planned: its memory is smaller than the arguments."""
     memory = bytes_text(machine.devices * machine.available_bytes)
     return f"{machine.name}: the arguments alone are {bytes_text(whole)}, and its devices have {memory} together"
 
 
 def _too_full(machine: TargetRecord, choice: ShardingChoiceRecord) -> str:
-    """Returns the reason that the best choice on a slice does not fit."""
+    """Returns the reason why the best choice on a slice does not fit."""
     needs = "more" if choice.peak_bytes is None else bytes_text(choice.peak_bytes)
     reason = f": {choice.note}" if choice.note and choice.peak_bytes is None else ""
     return f"{machine.name}: a device needs {needs} of {bytes_text(machine.available_bytes)}, {choice.how}{reason}"
@@ -252,7 +252,7 @@ def _silent(_phase: str) -> None:
 
 
 def _slices(target: str) -> list[TargetRecord]:
-    """The slices of a family by size, one per number of devices; up to a named slice."""
+    """The slices of a family by size, one for each number of devices, up to a named slice."""
     chip, _, _ = target.partition(":")
     known = next((each for each in list_targets() if each.chip == chip), None)
     if known is None:
@@ -269,7 +269,7 @@ def _slices(target: str) -> list[TargetRecord]:
 
 
 def _axes_of(call: TracedCall, axes: Sequence[str] | None) -> tuple[str, ...]:
-    """The axes to size: as given, of the mesh, or the client axis ("data" without clients) and "model"."""
+    """The axes to size: given axes, the mesh's axes, or the client axis ("data" without clients) and "model"."""
     if axes is not None:
         return tuple(axes)
     mesh = current_mesh() or call.mesh

@@ -1,4 +1,4 @@
-"""A program to price on a chip with any argument shardings: planned by Shardy, or compiled."""
+"""A program whose cost on a chip is found for any argument shardings, planned by Shardy or compiled."""
 
 import functools
 import threading
@@ -53,17 +53,17 @@ class Priced:
 
 
 class SearchProgram:
-    """A traced call on one mesh, to price with any specs of its arguments.
+    """A traced call on one mesh, whose cost can be predicted for any specs of its arguments.
 
     Args:
         call: The traced call.
         mesh: The mesh; its axes are treated as Auto, so that the compiler may reshard.
-        chip: The chip that seconds are predicted for.
-        compiler: "auto" compiles for the chip where its compiler is installed, else for CPU devices.
+        chip: The chip for which seconds are predicted.
+        compiler: "auto" compiles for the chip if its compiler is installed, otherwise for CPU devices.
         memory_bytes: Memory that one device may use; by default the memory of the chip.
         target: The machine; by default a machine of the chip with as many devices as the mesh.
-        chunk_size: Clients that a device computes together; by default the call's own setting, with "auto" choosing for
-            the chip, not for the devices of this process.
+        chunk_size: Clients that a device computes together; by default the call's own setting, where "auto" chooses for
+            the chip rather than for the devices of this process.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class SearchProgram:
         self.compiled_count: int = 0
 
     def with_chunk_size(self, chunk_size: int) -> "SearchProgram":
-        """The same program and mesh with another chunk size; locked specs stay."""
+        """The same program and mesh with another chunk size; locked specs stay locked."""
         other = SearchProgram(self.call, self.mesh, self._chip_name, chunk_size=chunk_size, **self._options)
         for mine, its in zip(self.groups, other.groups, strict=True):
             its.locked = mine.locked
@@ -144,7 +144,7 @@ class SearchProgram:
 
     @property
     def given(self) -> Assignment | None:
-        """The given specs of the arguments; None if no argument was sharded."""
+        """The specs given for the arguments; None if no argument was sharded."""
         specs = []
         for group in self.groups:
             found = self._given[group.leaves[0]]
@@ -158,7 +158,7 @@ class SearchProgram:
 
         Args:
             assignment: The specs.
-            without: Positions of sharding constraints of the program to omit.
+            without: Positions of the program's sharding constraints to omit.
 
         Raises:
             InspectionError: if jaxlib's Shardy rejects the program.
@@ -200,7 +200,7 @@ class SearchProgram:
         return priced
 
     def allows(self, spec: Spec, shape: Sequence[int]) -> bool:
-        """Returns whether a spec shards a shape evenly over axes of the mesh."""
+        """Returns whether a spec shards a shape evenly over the mesh axes."""
         return fits(spec, shape, self.axes)
 
     def compile(
@@ -211,7 +211,7 @@ class SearchProgram:
         cancel: threading.Event | None = None,
         timeout_seconds: float | None = None,
     ) -> Priced:
-        """Cost on the chip after compiling for the target, or for CPU devices without a target.
+        """Cost on the chip, after compiling for the target or, without a target, for CPU devices.
 
         Raises:
             EngineError: if the compiler dies or takes too long, or `cancel` is set.
@@ -241,11 +241,11 @@ class SearchProgram:
         cancel: threading.Event | None = None,
         timeout_seconds: float | None = None,
     ) -> Priced:
-        """Cost on the chip after compiling for CPU devices.
+        """Cost on the chip, after compiling for CPU devices.
 
         This takes about a second; the chip's own compiler takes about a minute. FLOPs and collectives come from the
-        compiled program. Its memory traffic counts only if it is below the plan's: the CPU compiler keeps 16-bit
-        operands as float32, and fuses less than compilers for accelerators.
+        compiled program. Its memory traffic is used only if it is below the plan's, because the CPU compiler keeps
+        16-bit operands as float32 and fuses less than compilers for accelerators.
 
         Raises:
             EngineError: if the compiler dies, fails or takes too long, or `cancel` is set.
@@ -275,7 +275,7 @@ class SearchProgram:
         )
 
     def _attributes(self, assignment: Assignment) -> tuple[dict[int, Spec | None], dict[int, Spec]]:
-        """Specs of arguments and of the results that replace them."""
+        """Specs for the arguments and for the results that replace them."""
         inputs: dict[int, Spec | None] = {}
         outputs: dict[int, Spec] = {}
         for group, spec in zip(self.groups, assignment, strict=True):
@@ -287,7 +287,7 @@ class SearchProgram:
         return inputs, outputs
 
     def _lowered(self) -> tuple[list[Spec | None], list[tuple[str, tuple[int, ...], str]], str]:
-        """Specs as given, results by path, and StableHLO with every argument kept."""
+        """Specs as given, results by path, and StableHLO in which every argument is kept."""
         call = self.call
         given = [_spec_of(leaf) for leaf in call.leaves]
         everywhere = NamedSharding(self.mesh, PartitionSpec())
@@ -324,7 +324,7 @@ def _chip(name: str) -> ChipRecord:
 
 
 def target_of(chip: str, devices: int) -> TargetRecord | None:
-    """The most cubic machine of a chip with this number of devices, if its compiler is installed."""
+    """The most cubic machine with this chip and number of devices, if its compiler is installed."""
     for known in list_targets():
         if known.chip == chip and known.installed:
             machines = [parse_target(f"{chip}:{topology}") for topology in known.topologies]
@@ -334,7 +334,7 @@ def target_of(chip: str, devices: int) -> TargetRecord | None:
 
 
 def _common(specs: Sequence[Spec], group: SpecGroup, axes: Mapping[str, int]) -> Spec:
-    """The most frequent given spec of a group; replicated if it does not divide the shape."""
+    """The spec most frequently given in a group; replicated if it does not divide the shape."""
     found = max(specs, key=specs.count)
     return found if fits(found, group.shape, axes) else ((),) * len(group.shape)
 
@@ -364,7 +364,7 @@ def _sent(cost: CostRecord) -> dict[str, float]:
 
 
 def _seconds(cost: CostRecord, traffic_seconds: float | None) -> float | None:
-    """Seconds of a compiled program, with memory traffic limited to `traffic_seconds`."""
+    """Seconds for a compiled program, with memory traffic limited to `traffic_seconds`."""
     traffic = sum(stage.memory_seconds or 0.0 for stage in cost.stages)
     if traffic_seconds is None or traffic <= traffic_seconds:
         return cost.seconds

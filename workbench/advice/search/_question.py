@@ -29,10 +29,10 @@ def search_call(
     found: Callable[[SearchRecord], None] | None = None,
     measure: bool = False,
 ) -> SearchRecord:
-    """Searches shardings on a mesh, meshes of a target, or slices of families; see `Traced.search`.
+    """Searches shardings on a mesh, meshes for a target, or slices of families; see `Traced.search`.
 
     Raises:
-        ProgramError: for options that the kind of search does not use.
+        ProgramError: for options that this kind of search does not use.
     """
     record = _search(
         call, on=on, axes=axes, lock=lock, seconds=seconds, compiled=compiled, compiler=compiler,
@@ -42,7 +42,7 @@ def search_call(
 
 
 def _error_bar(record: SearchRecord) -> str:
-    """Error of the predicted seconds of choices that were compiled for their chip."""
+    """Error of the predicted seconds for choices that were compiled for their chip."""
     rows = [(row.chip, row.how) for row in record.slices] or [(record.chip, record.best.how)]
     if all(how != "compiled" for _, how in rows) or record.target.startswith("cpu"):
         return f"{UNKNOWN}: not compiled for the chip"
@@ -95,7 +95,7 @@ def _search(
 
 
 def _refuse(kind: str, **given: bool) -> None:
-    """Raises for options that a kind of search does not use."""
+    """Raises an error for options that this kind of search does not use."""
     unused = [name for name, is_given in given.items() if is_given]
     if unused:
         message = (

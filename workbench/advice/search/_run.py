@@ -1,4 +1,4 @@
-"""Runs compiled programs interleaved, and computes intervals of medians."""
+"""Runs compiled programs in an interleaved order, and computes intervals for their medians."""
 
 import math
 import threading
@@ -21,7 +21,7 @@ _MISSED = 0.05  # probability that the interval misses the median
 
 
 class Runnable(NamedTuple):
-    """A compiled program with its arguments, which may be shapes."""
+    """A compiled program with its arguments, which may be given as shapes."""
 
     compiled: jax.stages.Compiled
     args: tuple[Argument, ...]
@@ -37,7 +37,7 @@ class Interval(NamedTuple):
 
 
 def median_interval(values: Sequence[float]) -> Interval:
-    """Computes the median and its distribution-free interval of 95 %; the whole range for fewer than 9 values.
+    """Computes the median and its distribution-free 95 % interval; the whole range for fewer than 9 values.
 
     Example:
         >>> median_interval([3.0, 1.0, 2.0])
@@ -55,11 +55,11 @@ def median_interval(values: Sequence[float]) -> Interval:
 
 
 def run_interleaved(programs: Sequence[Runnable], cancel: threading.Event | None = None) -> list[list[float]]:
-    """Runs programs in turn and returns the wall time of every call but the first, in seconds.
+    """Runs programs in turn and returns the wall time of every call except the first, in seconds.
 
     Args:
-        programs: Programs for the same devices. Shapes among their arguments become zeros.
-        cancel: Ends the runs once it is set.
+        programs: Programs for the same devices. Shapes among their arguments are replaced by zeros.
+        cancel: An event that stops the runs once it is set.
 
     Raises:
         EngineError: if the devices have too little free memory, or `cancel` is set before every program ran.
@@ -88,13 +88,13 @@ def with_specs(call: TracedCall, mesh: Mesh, specs: Mapping[str, Spec], chunk_si
     """Compiles a traced call with its arguments sharded on a mesh.
 
     Args:
-        call: A call without keyword arguments, because `jax.jit` takes no shardings of keyword arguments.
+        call: A call without keyword arguments, because `jax.jit` does not accept shardings for keyword arguments.
         mesh: The mesh whose devices run the program.
-        specs: Specs by name of the leaf; other leaves keep their sharding, or are replicated.
-        chunk_size: As for `jit`.
+        specs: Specs by leaf name; other leaves keep their sharding, or are replicated.
+        chunk_size: The chunk size, as in `jit`.
 
     Raises:
-        EngineError: for keyword arguments.
+        EngineError: if the call has keyword arguments.
     """
     if call.kwargs:
         message = (
@@ -134,10 +134,10 @@ def _caller(program: Runnable) -> Any:
 
 
 def _require_memory(programs: Sequence[Runnable]) -> None:
-    """Raises unless memory is free for the arguments of all programs and for running one program.
+    """Raises an error unless there is free memory for all programs' arguments and for running one program.
 
     Raises:
-        EngineError: if too little memory is free; states needed and free bytes.
+        EngineError: if too little memory is free; the message states the needed and the free bytes.
     """
     devices: set[Device] = set()
     arguments, running = 0, 0

@@ -1,4 +1,4 @@
-"""The search: expert seeds, steps chosen by an integer program, compilation of the best choices."""
+"""The search: expert choices as seeds, steps chosen by an integer program, compilation of the best choices."""
 
 import contextlib
 import itertools
@@ -30,20 +30,20 @@ _SHOWN = 12
 
 
 class _StopSearch(Exception):
-    """The time is over, or the search was cancelled."""
+    """Raised when time runs out or the search is cancelled."""
 
 
 UNCOMPARED = "no compiled peak was compared with planned ones, so their error is unknown"
 
 
 class Search:
-    """A search over one mesh, whose record is available at any time.
+    """A search over one mesh; its record is available at any time.
 
     Args:
         program: The program.
         seconds: Time for the whole search.
         progress: Called with the current activity and the elapsed seconds.
-        cancel: Ends the search once it is set; the choices found so far are returned.
+        cancel: An event that stops the search once it is set; the choices found so far are returned.
         found: Called with the record so far whenever a better choice is known.
     """
 
@@ -82,7 +82,7 @@ class Search:
         return self.record()
 
     def consider(self, choices: Mapping[tuple[Spec, ...], str]) -> None:
-        """Plans named choices of another search."""
+        """Plans named choices from another search."""
         for specs, name in choices.items():
             if self._is_cancelled():
                 break
@@ -90,11 +90,11 @@ class Search:
                 self._try(specs, name)
 
     def names_of(self, choices: Iterable[tuple[Spec, ...]]) -> dict[tuple[Spec, ...], str]:
-        """The choices with their names in the record."""
+        """The choices with the names they have in the record."""
         return {specs: self._names.get(specs) or "found" for specs in choices if specs in self._known}
 
     def record(self) -> SearchRecord:
-        """Record of the search so far."""
+        """Record of the search at this point."""
         program = self.program
         ranked = self._ranked()
         rest = sorted((s for s in self._known if s not in self._compiled), key=self._order_of)
@@ -126,7 +126,7 @@ class Search:
         )
 
     def _gain_notes(self, choices: Sequence[ShardingChoiceRecord]) -> list[str]:
-        """The note that a mesh gains nothing, if its best choice shards nothing."""
+        """The note that a mesh brings no gain, if its best choice shards nothing."""
         if self.program.mesh.size < 2 or not choices or any(map(any, choices[0].specs.values())):
             return []
         return [
@@ -139,7 +139,7 @@ class Search:
 
     @property
     def chosen(self) -> tuple[Spec, ...]:
-        """The specs of the first choice of the record."""
+        """The specs of the record's first choice."""
         return next(iter(self._ranked()), None) or min(self._known, key=self._order_of)
 
     def _choice(self, name: str, priced: Priced) -> ShardingChoiceRecord:
@@ -174,7 +174,7 @@ class Search:
         return [*notes, self._memory_note()]
 
     def _memory_note(self) -> str:
-        """The ratio of planned to compiled peaks of the same choices."""
+        """The ratio between planned and compiled peaks of the same choices."""
         compiled = {**self._on_cpu, **self._rehearsed, **self._compiled}
         ratios = sorted(
             planned / known.peak_bytes
@@ -190,7 +190,7 @@ class Search:
 
     @property
     def data_parallel(self) -> tuple[Spec, ...]:
-        """The baseline: everything replicated, and the data sharded over all axes."""
+        """The baselines: everything replicated, and the data sharded over all axes."""
         every = tuple(name for name, size in self.program.axes.items() if size > 1)
         priced = self.program.plan(self._sharded_data(self._data_groups(), every))
         return priced.specs
@@ -217,7 +217,7 @@ class Search:
         self._propagated_seeds(data, every)
 
     def _propagated_seeds(self, data: Sequence[SpecGroup], every: tuple[str, ...]) -> None:
-        """Model parallelism: one parameter is sharded, and all others follow by propagation."""
+        """Model parallelism: one parameter is sharded, and all other shardings follow by propagation."""
         groups = self.program.groups
         for axes in _subsets(every):
             rest = {name: self.program.axes[name] for name in every if name not in axes}
@@ -231,7 +231,7 @@ class Search:
                     self._try(_with(self._opened(base, keep=data if len(every) > 1 else []), at, spec), "")
 
     def _data_groups(self) -> list[SpecGroup]:
-        """The arguments that a program does not return (batches); all arguments if it returns none."""
+        """The arguments that a program does not return (batches); if it returns none, all but the largest."""
         groups = self.program.groups
         state = {group.argument for group in groups if group.outputs}
         data = [group for group in groups if group.argument not in state and group.shape]
@@ -249,7 +249,7 @@ class Search:
         )
 
     def _sharded_data(self, data: Sequence[SpecGroup], axes: Sequence[str]) -> Assignment:
-        """Everything replicated, and the first dimension of the data over `axes`."""
+        """Everything replicated except the first dimension of the data, which is sharded over `axes`."""
         made = list(self._replicated())
         for at, group in enumerate(self.program.groups):
             if group in data and group.locked is None and group.shape:
@@ -259,14 +259,14 @@ class Search:
         return tuple(made)
 
     def _opened(self, base: Assignment, keep: Sequence[SpecGroup]) -> Assignment:
-        """The assignment with all groups left to propagation, except kept and locked groups."""
+        """The assignment in which all groups except kept and locked groups are left to propagation."""
         return tuple(
             spec if group in keep or group.locked is not None else None
             for group, spec in zip(self.program.groups, base, strict=True)
         )
 
     def _fully_sharded(self, base: Assignment, data: Sequence[SpecGroup], axes: Sequence[str]) -> Assignment:
-        """The parameters also sharded over `axes`, on their largest divisible dimension."""
+        """The parameters additionally sharded over `axes`, on their largest divisible dimension."""
         made = list(base)
         size = math.prod(self.program.axes[axis] for axis in axes)
         for at, group in enumerate(self.program.groups):
@@ -315,23 +315,23 @@ class Search:
         return best if self._rank(self._known[best]) < self._rank(base) else None
 
     def best(self, count: int) -> list[tuple[Spec, ...]]:
-        """The best choices, as planned or as compiled for CPU devices."""
+        """The best choices, either as planned or as compiled for CPU devices."""
         return sorted(self._known, key=self.rank_of)[:count]
 
     def _difference(self, specs: tuple[Spec, ...], other: tuple[Spec, ...]) -> int:
-        """Bytes of the arguments that two choices shard in different ways."""
+        """Bytes of the arguments that two choices shard differently."""
         groups = self.program.groups
         return sum(group.size_bytes for group, a, b in zip(groups, specs, other, strict=True) if a != b)
 
     def _rank(self, priced: Priced) -> tuple[bool, float]:
-        """Rank of a choice: seconds; a program that does not fit comes after every program that fits."""
+        """Rank of a choice, by seconds; a program that does not fit comes after every program that fits."""
         over = max(0.0, (priced.peak_bytes or 0.0) / self.program.memory_bytes - 1)
         seconds = math.inf if priced.seconds is None else priced.seconds
         # For equal seconds, the smaller choice ranks first.
         return priced.fits is False, (over if over else seconds) * (1 + 1e-3 * _share(priced, self.program))
 
     def _try(self, assignment: Assignment, name: str) -> Priced | None:
-        """Plans an assignment; an assignment with open specs is planned again with its resolved specs."""
+        """Plans an assignment; an assignment with open specs is planned again with the specs that were resolved."""
         self._check(f"planned {self.program.planned_count} choices")
         try:
             priced = self.program.plan(assignment)
@@ -351,10 +351,10 @@ class Search:
         return self._known[specs]
 
     def _compile_best(self) -> None:
-        """Compiles the best planned choices: on CPU devices, then with the chip's compiler if installed.
+        """Compiles the best planned choices: on CPU devices, then with the chip's compiler if it is installed.
 
-        Compilers for accelerators take up to a minute per choice; the CPU compiler takes about a second. Both share the
-        partitioner, whose collectives the plan may predict wrongly.
+        Compilers for accelerators take up to a minute per choice; the CPU compiler takes about a second. Both use the
+        same partitioner, whose collectives the plan may predict wrongly.
         """
         deadline = self._began + self._budget
         if self.program.target is None:
@@ -384,10 +384,10 @@ class Search:
             )
 
     def _explore(self, until: float) -> None:
-        """Compiles choices for CPU devices, most promising first, until no other choice promises more.
+        """Compiles choices for CPU devices, most promising first, until no other choice looks better.
 
-        A plan is optimistic: it misses collectives of reshardings that the partitioner implements differently. The
-        best-looking choice is therefore compiled and ranked again, repeatedly, alternating with choices that the plan
+        A plan is optimistic: it misses collectives for reshardings that the partitioner implements differently. The
+        most promising choice is therefore compiled and ranked again, repeatedly, alternating with choices that the plan
         may underrate.
         """
         since, best = 0, (True, math.inf)
@@ -412,7 +412,7 @@ class Search:
                 self._found(self.record())
 
     def _promising(self, best: tuple[bool, float]) -> tuple[Spec, ...] | None:
-        """The next choice to compile: alternates best planned, best corrected, and most different."""
+        """The next choice to compile: in turn the best planned, the best corrected, and the most different."""
         left = [s for s in self.best(len(self._known)) if s not in self._tried]
         left = [specs for specs in left if self.rank_of(specs) < (best[0], _SLACK * best[1])]
         kind = len(self._tried) % 3
@@ -425,14 +425,14 @@ class Search:
         return max(near, key=lambda specs: min((self._difference(specs, other) for other in self._tried), default=0))
 
     def _corrected(self, specs: tuple[Spec, ...]) -> tuple[bool, float]:
-        """The planned rank, times the compiled-to-planned ratio of the most similar compiled choice."""
+        """The planned rank, multiplied by the compiled-to-planned ratio of the most similar compiled choice."""
         nearest = min(self._on_cpu, key=lambda other: self._difference(specs, other))
         found, planned = self._on_cpu[nearest].seconds, self._known[nearest].seconds
         over, seconds = self.rank_of(specs)
         return over, seconds * (found / planned if found and planned else 1.0)
 
     def _plan_around(self, specs: tuple[Spec, ...]) -> None:
-        """Plans all changes of one group of a good choice, without and with propagation to other groups."""
+        """Plans all changes to one group of a good choice, without and with propagation to other groups."""
         with contextlib.suppress(_StopSearch):
             self._step(specs)
             opened = [None if not any(spec) and g.locked is None else spec for g, spec in self._paired(specs)]
@@ -446,7 +446,7 @@ class Search:
         return zip(self.program.groups, specs, strict=True)
 
     def _next_for_chip(self) -> tuple[Spec, ...] | None:
-        """The next choice: best rehearsed, possibly fitting, best planned, then named choices."""
+        """The next choice: the best rehearsed, one that may fit, the best planned, then named choices."""
         left = [specs for specs in self._known if specs not in self._compiled and specs not in self._failed]
         if not left:
             return None
@@ -473,7 +473,7 @@ class Search:
         return priced.fits is False and arguments <= room and (priced.peak_bytes or 0.0) <= _OVERESTIMATED * room
 
     def _estimate(self, specs: tuple[Spec, ...]) -> Priced:
-        """Estimate of a choice before the chip's compiler has compiled it."""
+        """Estimate for a choice before it has been compiled with the chip's compiler."""
         return self._on_cpu.get(specs) or self._known[specs]
 
     @property
@@ -487,7 +487,7 @@ class Search:
         return {*self._on_cpu, *self._failed}
 
     def rehearse(self, specs: tuple[Spec, ...], *, timeout_seconds: float | None = None) -> None:
-        """Compiles one choice for CPU devices, the only compilation without a compiler for the chip."""
+        """Compiles one choice for CPU devices, which is the only compilation if the chip's compiler is missing."""
         try:
             self._on_cpu[specs] = self.program.rehearse(specs, cancel=self._cancel, timeout_seconds=timeout_seconds)
         except WorkbenchError as error:
@@ -495,7 +495,7 @@ class Search:
             self._notes.append(str(error).splitlines()[0][:300])
 
     def compile(self, specs: tuple[Spec, ...], *, timeout_seconds: float | None = None) -> None:
-        """Compiles one choice; a compiler that fails is noted."""
+        """Compiles one choice; a compiler failure is noted."""
         try:
             self._compiled[specs] = self.program.compile(specs, cancel=self._cancel, timeout_seconds=timeout_seconds)
         except WorkbenchError as error:
@@ -507,11 +507,11 @@ class Search:
         return not group.shape or group.size_bytes < _SMALL_SHARE * whole
 
     def rank_of(self, specs: tuple[Spec, ...]) -> tuple[bool, float]:
-        """Rank of a choice before the chip's compiler has compiled it: whether it fits, then seconds."""
+        """Rank of a choice before it has been compiled with the chip's compiler: whether it fits, then its seconds."""
         return self._rank(self._estimate(specs))
 
     def _order_of(self, specs: tuple[Spec, ...]) -> tuple[bool, tuple[bool, float]]:
-        """Sort key of choices not compiled for the chip: rehearsed choices come first."""
+        """Sort key for choices that are not compiled for the chip; rehearsed choices come first."""
         return bool(self._rehearsed) and specs not in self._rehearsed, self.rank_of(specs)
 
     def is_planned(self, specs: tuple[Spec, ...]) -> bool:
@@ -519,7 +519,7 @@ class Search:
         return specs in self._known
 
     def is_rehearsed(self, specs: tuple[Spec, ...]) -> bool:
-        """Returns whether a choice was compiled for CPU devices, or could not be."""
+        """Returns whether a choice was compiled for CPU devices, or failed to compile."""
         return specs in self._tried
 
     def is_compiled(self, specs: tuple[Spec, ...]) -> bool:
@@ -546,9 +546,10 @@ class Search:
 
 
 def _joined(base: Priced, options: Sequence[tuple[int, Spec, Priced]], memory_bytes: int) -> list[tuple[int, Spec]]:
-    """The changes with the largest summed savings within the memory, at most one per group.
+    """The changes with the largest total savings that fit in memory, at most one per group.
 
-    The program is 0-1: x[g, s] takes spec s for group g, at most one per group, and the sum of peaks stays in memory.
+    The program is 0-1: x[g, s] selects spec s for group g, at most one per group, and the sum of the peaks stays within
+    the memory.
     """
     useful = [each for each in options if each[2].seconds is not None and base.seconds is not None]
     if not useful:
@@ -589,7 +590,7 @@ def _with(assignment: Sequence[Spec | None], at: int, spec: Spec) -> Assignment:
 
 
 def _subsets(axes: Sequence[str]) -> Iterator[tuple[str, ...]]:
-    """All nonempty subsets of axes, largest first."""
+    """All nonempty subsets of the axes, largest first."""
     for count in range(len(axes), 0, -1):
         yield from itertools.combinations(axes, count)
 
@@ -599,9 +600,9 @@ def _share(priced: Priced, program: SearchProgram) -> float:
 
 
 def pareto(choices: Sequence[ShardingChoiceRecord]) -> set[int]:
-    """Positions of the choices that no other choice beats in both seconds and peak; the first of equal choices.
+    """Positions of the choices that no other choice beats in both seconds and peak; the first of identical choices.
 
-    If there are compiled choices, only these count.
+    If any choices are compiled, only those count.
     """
     compiled = [at for at, each in enumerate(choices) if each.how == "compiled"]
     points = {

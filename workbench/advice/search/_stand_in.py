@@ -1,7 +1,7 @@
-"""Adapts modules of the CPU compiler to be priced as accelerator modules.
+"""Adapts modules from the CPU compiler so that they can be priced as accelerator modules.
 
 Two properties of XLA's CPU compiler would distort the ranking of shardings. It keeps an all-reduce whose result is
-sliced on every device, where other compilers emit a reduce-scatter. And it adds 16-bit numbers as float32.
+sliced on every device, where other compilers emit a reduce-scatter. It also sums 16-bit numbers as float32.
 """
 
 import re
@@ -14,13 +14,13 @@ _PROMOTED = re.compile(r"%?([\w.\-]+) = .*\ball-reduce(?:-start)?\(.*to_apply=%?
 
 
 def as_accelerator(module: ModuleRecord) -> ModuleRecord:
-    """The module with its all-reduces replaced by the collectives of an accelerator's compiler.
+    """The module, with its all-reduces replaced by the collectives that an accelerator's compiler would emit.
 
     Args:
-        module: A module of the CPU compiler.
+        module: A module from the CPU compiler.
 
     Returns:
-        The module with other collectives; its text, memory and other fields are unchanged.
+        The module with different collectives; its text, memory and other fields are unchanged.
     """
     users: dict[str, list[InstructionRecord]] = defaultdict(list)
     for each in module.instructions:
@@ -32,7 +32,7 @@ def as_accelerator(module: ModuleRecord) -> ModuleRecord:
 
 
 def promoted_sums(module: ModuleRecord) -> set[str]:
-    """The all-reduces of 16-bit numbers that the CPU compiler changed to float32."""
+    """The all-reduces of 16-bit numbers that the CPU compiler has changed to float32."""
     return {found[1] for line in module.text.splitlines() if (found := _PROMOTED.search(line))}
 
 
@@ -49,7 +49,7 @@ def _changed(each: CollectiveRecord, users: dict[str, list[InstructionRecord]], 
 
 
 def _is_sliced(name: str, users: dict[str, list[InstructionRecord]]) -> bool:
-    """Returns whether all users of a value read only a slice."""
+    """Returns whether all users of a value read only a slice of it."""
     found, seen, waiting = [], set(), [name]
     while waiting:
         for user in users.get(waiting.pop(), ()):

@@ -83,7 +83,7 @@ def search_shardings(
 
 
 def _measured(record: SearchRecord, call: TracedCall, mesh: Mesh, cancel: threading.Event | None) -> SearchRecord:
-    """The record with measured seconds of its best choices, fastest first."""
+    """The record, with measured seconds for its best choices, fastest first."""
     best = [each for each in record.choices if each.fits is not False][:_BEST]
     try:
         programs = []
@@ -115,7 +115,7 @@ def _chunked(
     progress: Progress | None,
     cancel: threading.Event | None,
 ) -> SearchRecord:
-    """The search with other chunk sizes for its best specs; the best of these are also compiled."""
+    """The search, extended by other chunk sizes for its best specs; the best of these are also compiled."""
     began = time.monotonic()
     notes: list[str] = []
 
@@ -142,10 +142,10 @@ def _chunked(
 
 
 def lock_patterns(program: SearchProgram, lock: Mapping[str, Any]) -> None:
-    """Fixes the specs that the user gave by pattern, argument or leaf.
+    """Fixes the specs that the user gave for a pattern, an argument or a leaf.
 
     Raises:
-        MeshError: if patterns match nothing or specs do not fit; lists all of them.
+        MeshError: if patterns match nothing or specs do not fit; the message lists all of them.
     """
     wrong = []
     chosen = {}
@@ -173,7 +173,7 @@ def lock_patterns(program: SearchProgram, lock: Mapping[str, Any]) -> None:
 
 
 def _matches(pattern: str, group: SpecGroup, program: SearchProgram) -> bool:
-    """Returns whether a pattern, with wildcards, matches the group, its argument or one of its leaves."""
+    """Returns whether a pattern, which may contain wildcards, matches the group, its argument or one of its leaves."""
     if pattern in (group.pattern, group.argument):
         return True
     literal = pattern.replace("[*]", "[[]*]").replace("['", "[[]'") if "[" in pattern else pattern
