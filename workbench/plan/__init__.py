@@ -1,4 +1,4 @@
-"""A program's plan: stages, evaluation in chunks of clients, and description."""
+"""A program's plan: its stages, its evaluation in chunks of clients, and its description."""
 
 from workbench.mesh import bind_here as bind_here
 from workbench.plan._arguments import check_call as check_call, nesting_problem as nesting_problem

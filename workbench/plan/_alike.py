@@ -1,7 +1,7 @@
-"""Client-invariant rows that a client's function computes: they are computed once.
+"""Client-invariant rows that a client function computes; they are computed only once.
 
-A gradient keeps values for its second pass. In a network that all clients share (frozen layers next to adapters), these
-values are equal for all clients, and would be stored once per client.
+A gradient keeps values for its backward pass. In a network shared by all clients (frozen layers next to adapters),
+these values are the same for all clients, and would otherwise be stored once per client.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from workbench.plan._plan import Plan, Step
 
 @dataclasses.dataclass(frozen=True)
 class AlikeRow:
-    """A row equal for all clients: `jaxpr` computes it from `inputs`, server values or other such rows."""
+    """A row that is the same for all clients: `jaxpr` computes it from `inputs`, server values or other such rows."""
 
     step: Step
     jaxpr: ClosedJaxpr
@@ -25,7 +25,7 @@ class AlikeRow:
 
 
 class AlikeRows:
-    """Client-invariant rows of a plan."""
+    """The client-invariant rows of a plan."""
 
     def __init__(self, plan: Plan) -> None:
         self._made: dict[Var, AlikeRow | Any] = {}  # by variable of the rows; for a broadcast, the server value
@@ -37,7 +37,7 @@ class AlikeRows:
                 self._look_at(step, step.jaxpr)
 
     def find(self, v: Var) -> AlikeRow | None:
-        """The common row of `v`; None if clients differ, or the server has the value."""
+        """The common row for `v`; None if clients differ, or if the value is on the server."""
         if v not in self._made and v in self._places:
             self._made[v] = self._make(*self._places[v])
         found = self._made.get(v)

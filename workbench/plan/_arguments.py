@@ -1,4 +1,4 @@
-"""Checks the arguments of a call before JAX, which may raise obscure errors or abort."""
+"""Checks the arguments of a call before JAX sees them, because JAX may raise obscure errors or abort."""
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,18 +16,18 @@ _DEEPEST = 500
 def check_call(
     operation: str, fn: Callable, args: Sequence[Any], kwargs: Mapping[str, Any], *, symbolic: bool = False
 ) -> None:
-    """Refuses a call that cannot be traced.
+    """Rejects a call that cannot be traced.
 
     Args:
         operation: The operation that received the call, such as "`trace`".
         fn: The function.
         args: Its arguments.
-        kwargs: Its arguments by name.
-        symbolic: Accept dimensions of `jax.export.symbolic_shape`.
+        kwargs: The call's keyword arguments.
+        symbolic: Whether to accept dimensions from `jax.export.symbolic_shape`.
 
     Raises:
-        ProgramError: for the wrong number or names of arguments, containers that contain themselves or are nested more
-            than 500 deep, deleted arrays, and dimensions that are not numbers.
+        ProgramError: for arguments of the wrong number or with wrong names, containers that contain themselves or are
+            nested more than 500 deep, deleted arrays, and dimensions that are not numbers.
     """
     name = getattr(fn, "__name__", type(fn).__name__)
     given = [*((f"argument {i}", x) for i, x in enumerate(args)), *((f"argument {k!r}", x) for k, x in kwargs.items())]
@@ -87,7 +87,7 @@ def _check_signature(operation: str, fn: Callable, name: str, args: Sequence[Any
 
 
 def nesting_problem(x: object) -> str:
-    """Returns the reason that a pytree cannot be flattened; "" if it can."""
+    """Returns the reason why a pytree cannot be flattened; "" if it can."""
     waiting: list[tuple[Any, int, bool]] = [(x, 0, True)]
     above: list[int] = []
     while waiting:

@@ -1,4 +1,4 @@
-"""Callbacks of clients in padded slots: callbacks of an empty slot must not run."""
+"""Callbacks of clients in padded slots: the callbacks of an empty slot must not run."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -15,7 +15,7 @@ from workbench.primitives import CALLBACKS, calls_back
 
 
 def call_present(closed: ClosedJaxpr, present: Array, operands: Sequence[Any]) -> list[Any]:
-    """The outputs of a client's function, whose callbacks run only if the client is `present`, a bool."""
+    """The outputs of a client function whose callbacks run only if the client is `present`, a bool."""
     return _Present(present).run(closed, operands)
 
 

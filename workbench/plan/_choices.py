@@ -1,4 +1,4 @@
-"""Measured choices on disk, by program, shapes, devices and versions."""
+"""Measured choices stored on disk, keyed by program, shapes, devices and versions."""
 
 import functools
 import hashlib
@@ -22,11 +22,11 @@ _LIMIT_BYTES = 4 << 20
 
 
 def load_choice(plan: Plan, form: LoopForm) -> PlanChoiceRecord | None:
-    """Loads the choice that this user measured for a plan on these devices, in any process.
+    """Loads the choice that this user measured, in any process, for a plan on these devices.
 
     Args:
         plan: The plan.
-        form: The requested loop form; a choice fills in its free parameters.
+        form: The requested loop form; a choice fills in the parameters left free.
 
     Returns:
         The choice, whose `source` is "cache"; None if there is none.
@@ -50,14 +50,14 @@ def load_choice(plan: Plan, form: LoopForm) -> PlanChoiceRecord | None:
 
 
 def store_choice(plan: Plan, form: LoopForm, choice: PlanChoiceRecord) -> None:
-    """Stores a choice; if it cannot be stored, it is measured again next time."""
+    """Stores a choice; if storing fails, the choice is measured again next time."""
     cache = _cache()
     if cache is not None:
         cache.store(_key(plan, form), choice.to_dict())
 
 
 def loop_fields(chunk_size: object, form: LoopForm) -> dict[str, Any]:
-    """A loop over clients as fields of a record; a chunk size chosen by a function is "auto"."""
+    """A client loop as fields of a record; a chunk size chosen by a function becomes "auto"."""
     return {
         "chunk_size": "auto" if callable(chunk_size) else chunk_size,
         "spread": form.spread,
@@ -67,7 +67,7 @@ def loop_fields(chunk_size: object, form: LoopForm) -> dict[str, Any]:
 
 
 def choice_record(chunk_size: object, form: LoopForm, **fields: Option) -> PlanChoiceRecord:
-    """The record of a choice."""
+    """The record for a choice."""
     return PlanChoiceRecord(**loop_fields(chunk_size, form), **fields)
 
 
@@ -86,10 +86,10 @@ def _cache() -> DiskCache | None:
 
 
 def _key(plan: Plan, form: LoopForm) -> str:
-    """A hash of the program (without addresses of this process), its mesh, the devices and versions.
+    """A hash of the program (excluding addresses in this process), its mesh, the devices and versions.
 
-    A plan depends on the program's equations and on the mesh, not on the placement of arguments. Retracing with other
-    arguments of the same shapes therefore finds the same choice.
+    A plan depends on the program's equations and on the mesh, but not on where arguments are placed. Retracing with
+    other arguments of the same shapes therefore finds the same choice.
     """
     devices = usable_cores(), sorted(device.device_kind for device in jax.devices())
     parts = [str(plan.closed.jaxpr), devices, str(jax.sharding.get_abstract_mesh()), repr(form), _versions()]

@@ -40,12 +40,12 @@ def choose_chunk_size(
 ) -> int:
     """The number of clients that "auto" computes together.
 
-    On a CPU a chunk size of 1 is fastest, because a client's matrices stay in the caches, unless iterations of the
-    client's innermost loop are tiny. Larger chunks use the cores better if most work multiplies by weights that all
-    clients share (frozen layers, evaluation), or if a device has several cores and one client's products are too small
-    for them. Larger chunks are slow for convolutions with per-client kernels. They are also slow for scatters into
-    per-client tables (trained embeddings), unless the device has several cores and the tables fit in the caches. On an
-    accelerator the chunk is as large as fits in a quarter of its memory.
+    On a CPU, a chunk size of 1 is fastest because a client's matrices stay in the caches, unless iterations of the
+    client's innermost loop are tiny. Larger chunks use the cores better if most of the work multiplies by weights that
+    all clients share (frozen layers, evaluation), or if a device has several cores and one client's products are too
+    small for them. Larger chunks are slow for convolutions that have per-client kernels. They are also slow for
+    scatters into per-client tables (trained embeddings), unless the device has several cores and the tables fit in the
+    caches. On an accelerator, the chunk is as large as fits in a quarter of the device's memory.
     """
     if (platform or jax.default_backend()) == "cpu":
         return min(per_share, _together_on_cpu(phase, _cores_per_device(phase) if cores is None else cores))
@@ -88,7 +88,7 @@ def _flops(jaxpr: ClosedJaxpr) -> float:
 
 @_jax_compat.once_per_jaxpr
 def _iterations(jaxpr: Jaxpr) -> int:
-    """Counts the iterations of the innermost loops; a loop of unknown length counts once."""
+    """Counts the iterations of the innermost loops; a loop of unknown length counts as one iteration."""
     total = 0
     for equation in jaxpr.eqns:
         inside = sum(_iterations(getattr(inner, "jaxpr", inner)) for inner in _jax_compat.inner_jaxprs(equation))
@@ -97,10 +97,10 @@ def _iterations(jaxpr: Jaxpr) -> int:
 
 
 def _count_products(phase: Phase) -> dict[str, float]:
-    """FLOPs of matrix products: "all", and "shared" (with a factor that all clients share).
+    """FLOPs of matrix products: "all", and "shared" (products in which one factor is shared by all clients).
 
-    Also returns FLOPs of convolutions with per-client kernels ("own kernels"), scattered elements of per-client tables
-    ("own tables"), and the bytes of the "largest table".
+    Also returns the FLOPs of convolutions with per-client kernels ("own kernels"), the number of elements scattered
+    into per-client tables ("own tables"), and the bytes of the "largest table".
     """
     walk = _Products()
     differs: dict[Atom, bool] = {**dict.fromkeys(phase.rows, True), **dict.fromkeys(phase.shared, False)}

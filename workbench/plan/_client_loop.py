@@ -1,4 +1,4 @@
-"""The loop over the clients of a phase: chunks per device, running reductions, constant memory."""
+"""The loop over the clients in a phase: chunks per device, running reductions, constant memory."""
 
 import dataclasses
 import functools
@@ -31,19 +31,19 @@ class ClientLoop:
     form: LoopForm = LoopForm()
 
     def chunk_size_of(self, phase: Phase, per_shard: int) -> int:
-        """Number of clients that a device with `per_shard` clients computes together."""
+        """Number of clients computed together on a device that has `per_shard` clients."""
         raise NotImplementedError
 
     def scope_of(self, step: Step) -> str:
-        """The name scope of a step's stage."""
+        """The name scope for a step's stage."""
         raise NotImplementedError
 
     def run_client_program(self, step: Step, operands: Sequence[Any]) -> list[Any]:
-        """The outputs of a client's function that is itself a program."""
+        """The outputs of a client function that is itself a program."""
         raise NotImplementedError
 
     def run_phase(self, phase: Phase, rows: Sequence[jax.Array], shared: Sequence[jax.Array]) -> dict[Var, jax.Array]:
-        """Runs a phase; returns its kept rows and the results of its reductions, by variable."""
+        """Runs a phase; returns the rows it keeps and the results of its reductions, by variable."""
         layout = phase.layout
         way = choose_spread(phase, self.form.spread)
         if not phase.divisible and not (phase.one_per_device and way == "shard_map"):
@@ -74,9 +74,9 @@ class ClientLoop:
     def run_batch(
         self, phase: Phase, rows: Sequence[jax.Array], shared: Sequence[jax.Array], *, number: jax.Array, size: int
     ) -> tuple[list[jax.Array], list[jax.Array]]:
-        """Runs batch `number`, of `size` clients, of a larger divisible phase; `size` fills devices evenly.
+        """Runs batch `number`, of `size` clients, of a larger divisible phase; `size` fills all devices evenly.
 
-        Returns the kept rows and the totals of this batch, merged over the mesh but not finished.
+        Returns this batch's kept rows and totals, merged over the mesh but not finished.
         """
         layout, clients = phase.layout, phase.placement.size
         shards = 1 if layout is None else layout.size
@@ -93,7 +93,7 @@ class ClientLoop:
 
 @dataclasses.dataclass(frozen=True)
 class ClientShard:
-    """The clients of one device (or all clients): `per_shard` slots in chunks of `chunk_size`."""
+    """The clients on one device (or all clients): `per_shard` slots in chunks of `chunk_size`."""
 
     phase: Phase
     chunk_size: int
@@ -105,7 +105,7 @@ class ClientShard:
     def run(
         self, rows: Sequence[jax.Array], shared: Sequence[jax.Array], shard_index: jax.Array | None
     ) -> tuple[list[jax.Array], list[jax.Array]]:
-        """Kept rows and totals of this shard; totals are merged over the mesh by the caller."""
+        """This shard's kept rows and totals; the caller merges the totals over the mesh."""
         chunks, one = self.per_shard // self.chunk_size, self.chunk_size == 1
         starts = tuple(_start(step.equation, self.hidden) for step in self.phase.reductions)
         first_slot: jax.Array | int = 0
@@ -204,7 +204,7 @@ class ClientShard:
 
 
 def _start(equation: JaxprEqn, hidden: Sequence[str]) -> jax.Array:
-    """An empty accumulator with the explicit sharding of the result: a loop's carry keeps its type."""
+    """An empty accumulator with the result's explicit sharding, so that the loop's carry keeps its type."""
     start = REDUCTION_OF[equation.primitive].start(equation)
     sharding = sharding_here(type_of(equation.outvars[0]).sharding, hidden)
     if sharding.mesh.empty or not any(sharding.spec):
@@ -224,9 +224,9 @@ def _spread_by_shard_map(
     scope: str,
     *first: jax.Array,
 ) -> tuple[list[jax.Array], list[jax.Array]]:
-    """Runs each shard on its mesh position; totals are merged by one collective per reduction.
+    """Runs each shard at its mesh position; totals are merged by one collective per reduction.
 
-    `first` is the shard number of the first position, if not 0.
+    `first` is the shard number of the first position, if it is not 0.
     """
 
     def per_device(
@@ -259,9 +259,9 @@ def _spread_by_vmap(
     scope: str,
     *first: jax.Array,
 ) -> tuple[list[jax.Array], list[jax.Array]]:
-    """Like `_spread_by_shard_map`, but shards are rows of a `vmap`, and the compiler partitions all axes.
+    """Like `_spread_by_shard_map`, but the shards are rows of a `vmap`, and the compiler partitions all axes.
 
-    Each iteration computes one chunk of every shard, with a running total per shard that stays on its devices.
+    Each iteration computes one chunk of every shard; each shard has a running total that stays on its devices.
     """
     size = layout.size
     hidden = layout.axes if layout.explicit else ()
@@ -320,7 +320,7 @@ def _merged(shard: ClientShard, totals: Sequence[jax.Array], axes: AxisNames) ->
 
 
 def _pad(x: jax.Array, slots: int, layout: Layout | None) -> jax.Array:
-    """Fills empty slots with copies of the first clients, masked in results; zeros could cause NaNs."""
+    """Fills empty slots with copies of the first clients, masked in the results, because zeros could cause NaNs."""
     if slots != x.shape[0]:
         if layout is not None and layout.explicit:
             x = _replicate_leading(x, layout)
@@ -347,7 +347,7 @@ def _replicate_leading(x: object, layout: Layout) -> jax.Array:
 def _run_whole(
     phase: Phase, rows: Sequence[jax.Array], shared: Sequence[jax.Array], loop: ClientLoop
 ) -> dict[Var, jax.Array]:
-    """Runs all clients together if they communicate inside their function (named-axis collectives)."""
+    """Runs all clients together if they communicate inside their function (through named-axis collectives)."""
     values: dict[Var, jax.Array] = dict(zip(phase.rows, rows, strict=True))
     for v, x in zip(phase.shared, shared, strict=True):
         values[v] = jnp.broadcast_to(x[None], (phase.placement.size, *x.shape))

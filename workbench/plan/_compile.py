@@ -1,4 +1,4 @@
-"""`workbench.jit`: compiles a program by its plan."""
+"""`workbench.jit`: compiles a program according to its plan."""
 
 import functools
 from collections.abc import Callable
@@ -48,31 +48,33 @@ def jit(
     tune_seconds: float = 20.0,
     **options: Option,
 ) -> Jitted | Callable[[Callable], Jitted]:
-    """Compiles a program with memory that does not grow with the number of clients.
+    """Compiles a program so that its memory does not grow with the number of clients.
 
-    Clients that are only reduced are computed in chunks on every device, with running reductions; each reduction is one
-    collective. Also for gradient programs: `jit(jax.grad(program))`. Random numbers of the "rbg" generators depend on
-    `chunk_size`, since JAX's `vmap` uses one such key per batch; random numbers of "threefry2x32" do not.
+    Clients whose results are only reduced are computed in chunks on every device, with running reductions; each
+    reduction is one collective. This also applies to gradient programs: `jit(jax.grad(program))`. Random numbers from
+    the "rbg" generators depend on `chunk_size`, because JAX's `vmap` uses one such key per batch; random numbers from
+    "threefry2x32" do not.
 
     Args:
-        fn: A program, or any function that calls programs. Without it, `jit(chunk_size=8)` is a decorator.
+        fn: A program, or any function that calls programs. If it is omitted, `jit(chunk_size=8)` is a decorator.
         chunk_size: Clients that a device computes together. "auto" uses the stored result of "tune" for this program,
-            these shapes and devices, and otherwise a rule. "tune" measures short interleaved runs on the arguments of
-            the first call with new shapes; it chooses the chunk size, whether rows for a gradient's second pass are
-            kept, the chunks per iteration, and the spread. None: all of a device's clients.
-        spread: How clients are spread over a mesh. "shard_map": each device computes its own clients, isolated from
-            other devices' clients. "vmap": the compiler partitions one program with an axis of devices; this works for
-            operations that a partly manual program must not contain. "auto": "vmap" only if the mesh has further axes
-            and the client uses callbacks, kernels or Refs, or gathers over two further axes.
+            these shapes and these devices; if there is none, it applies a rule. "tune" takes short interleaved
+            measurements on the arguments of the first call with new shapes; it chooses the chunk size, whether rows for
+            a gradient's second pass are kept, the chunks per iteration, and the spread. None computes all of a device's
+            clients together.
+        spread: How clients are spread over a mesh. "shard_map": each device computes its own clients, isolated from the
+            clients on other devices. "vmap": the compiler partitions one program with a device axis; this works for
+            operations that a partly manual program must not contain. "auto": uses "vmap" only if the mesh has further
+            axes and the client uses callbacks, kernels or Refs, or gathers over two further axes.
         plan: The `plan_choice` of a tuned program, from this process or read from JSON. It replaces `chunk_size` and
-            `spread`, and gives the same plan on any machine.
-        tune_seconds: With "tune", no candidate starts after this many seconds, compilations included. The result is
-            stored on disk for this program, these shapes, devices and versions. `plan_choice` of the returned program
-            states the choice and its reason. After an interrupt, this process uses the best candidate so far.
-        **options: As for `jax.jit`: `static_argnums`, `donate_argnums`, `in_shardings`, …
+            `spread`, and results in the same plan on any machine.
+        tune_seconds: With "tune", no new candidate starts after this many seconds, compilation included. The result is
+            stored on disk for this program, these shapes, devices and versions. The returned program's `plan_choice`
+            states the choice and its reason. After an interrupt, this process uses the best candidate found so far.
+        **options: Options of `jax.jit`: `static_argnums`, `donate_argnums`, `in_shardings`, …
 
     Returns:
-        A callable like the result of `jax.jit`, with `lower` and `trace`; `jax.export.export` accepts it, too.
+        A callable like the result of `jax.jit`, with `lower` and `trace`; `jax.export.export` also accepts it.
 
     Raises:
         ProgramError: if `chunk_size` is neither "auto", "tune", None nor a positive int, `spread` is unknown, `plan` is

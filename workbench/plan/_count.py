@@ -1,4 +1,4 @@
-"""FLOPs and bytes of one call of a jaxpr before compilation, with exact loop counts."""
+"""FLOPs and bytes for one call of a jaxpr before compilation, with exact loop counts."""
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -40,12 +40,12 @@ _INLINED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JaxprCount:
-    """Cost of one call of a jaxpr.
+    """Cost of one call to a jaxpr.
 
-    `flops` counts only dot products and convolutions (2 FLOPs per multiply-add), as rooflines do; `None` if a loop of
-    unknown length contains some. `elementwise_flops` counts one FLOP per element of an arithmetic operation or
-    reduction. `accessed_bytes` assumes that elementwise operations fuse into their neighbours and that all other
-    operations read their operands from memory and write their results to it.
+    `flops` counts only dot products and convolutions (2 FLOPs per multiply-add), as rooflines do; it is `None` if a
+    loop of unknown length contains any of these. `elementwise_flops` counts one FLOP per element of an arithmetic
+    operation or reduction. `accessed_bytes` assumes that elementwise operations fuse into their neighbours and that all
+    other operations read their operands from memory and write their results to it.
     """
 
     flops: float | None
@@ -61,7 +61,7 @@ def count_jaxpr(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> tuple[float | None, int
         jaxpr: A `jax.extend.core.ClosedJaxpr` or `Jaxpr`.
 
     Returns:
-        `(flops, bytes)`; each is `None` if a `while` of unknown length contributes to it.
+        `(flops, bytes)`; each is `None` if a `while` loop of unknown length contributes to it.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -73,13 +73,13 @@ def count_jaxpr(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> tuple[float | None, int
 
 
 def count_jaxpr_work(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> JaxprCount:
-    """Like `count_jaxpr`, with elementwise FLOPs, and notes on uncounted operations.
+    """Like `count_jaxpr`, but adds elementwise FLOPs and notes about operations that are not counted.
 
     Args:
         jaxpr: A `jax.extend.core.ClosedJaxpr` or `Jaxpr`.
 
     Returns:
-        The counts of one call.
+        The counts for one call.
     """
     total = _count(jaxpr)
     return JaxprCount(
@@ -122,7 +122,7 @@ def _finite(amount: float) -> float | None:
 
 @dataclass(slots=True, eq=False)
 class _Value:
-    """A value of an inlined jaxpr. Two calls of one function share variables."""
+    """A value in an inlined jaxpr. Needed because two calls of one function share variables."""
 
     aval: Aval
 
@@ -132,7 +132,7 @@ _Scope = dict[Atom, _Value]
 
 @dataclass(slots=True, kw_only=True)
 class _Equation:
-    """An equation of an inlined jaxpr; its operands omit literals."""
+    """An equation in an inlined jaxpr; its operands omit literals."""
 
     name: str
     params: dict[str, Any]
@@ -166,7 +166,7 @@ def _count_open(jaxpr: core.Jaxpr) -> _Cost:
 
 
 class EquationWork(NamedTuple):
-    """The work of one equation in all its executions in one call of a jaxpr."""
+    """The work that all executions of one equation do in one call of a jaxpr."""
 
     chain: tuple[JaxprEqn, ...]  # enclosing equations, outermost first, and the equation itself
     flops: float
@@ -178,26 +178,26 @@ class EquationWork(NamedTuple):
 
 
 def walk_jaxpr_work(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> Iterator[EquationWork]:
-    """The work of a jaxpr, equation by equation, whose sum is `count_jaxpr_work`.
+    """Yields the work of a jaxpr equation by equation; the sum is `count_jaxpr_work`.
 
     Args:
         jaxpr: A `jax.extend.core.ClosedJaxpr` or `Jaxpr`.
 
     Yields:
-        Every equation whose results are read, with calls inlined. A value that fused operations read from memory counts
-        at the first reader. Of a `cond`, the most expensive branch counts.
+        Every equation whose results are read, with calls inlined. A value that fused operations read from memory is
+        counted at its first reader. For a `cond`, the most expensive branch is counted.
     """
     yield from _walk(jaxpr, (), 1.0, 1, at_least=False)
 
 
 def main_product(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> str | None:
-    """The kind of product with most FLOPs, as a key of `InstructionRecord.products`.
+    """The kind of product with the most FLOPs, as a key of `InstructionRecord.products`.
 
     Args:
         jaxpr: A `jax.extend.core.ClosedJaxpr` or `Jaxpr`.
 
     Returns:
-        "bfloat16", or "float32:highest" at a stated precision; None for a program without products.
+        "bfloat16", or "float32:highest" if a precision is stated; None for a program without products.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -253,7 +253,7 @@ def _walk(
 
 
 def _nested_work(equation: _Equation) -> tuple[list[core.Jaxpr | core.ClosedJaxpr] | None, float, bool]:
-    """The jaxprs that an equation runs, with their executions and whether these are known, or None."""
+    """The jaxprs that an equation runs, how often each is executed, and whether this number is known; or None."""
     name, params = equation.name, equation.params
     if name in _ARITHMETIC or name in _FUSED or name in _REDUCTIONS or _symbolic(equation):
         return None, 1.0, True
@@ -270,7 +270,7 @@ def _nested_work(equation: _Equation) -> tuple[list[core.Jaxpr | core.ClosedJaxp
 
 
 def _known(amount: float) -> float:
-    """An amount for comparisons; unknown amounts are 0."""
+    """An amount to compare by; unknown amounts are 0."""
     return 0.0 if math.isnan(amount) else amount
 
 
@@ -438,7 +438,7 @@ _DENSE: dict[str, Callable[[_Equation], float]] = {
 
 
 def _copies(equation: _Equation) -> int:
-    """Number of executions of an equation's jaxpr: clients of a placement, devices of a shard_map."""
+    """Number of executions of an equation's jaxpr: clients in a placement, devices in a shard_map."""
     params = equation.params
     size = getattr(params.get("placement"), "size", None)
     if size is not None:

@@ -1,4 +1,4 @@
-"""A plan as a record of its stages, for readers, views and cost models."""
+"""A plan as a record of its stages, used by readers, views and cost models."""
 
 import functools
 import math
@@ -29,8 +29,8 @@ _MOST_EQUATIONS = 100  # of a stage's text; printing 6,000 equations would take 
 class Chunks(NamedTuple):
     """Number of clients that a device computes together.
 
-    `limit` is the requested size, for any number of clients; `slots` are the slots per device by placement, if chunks
-    leave some slots empty.
+    `limit` is the requested size, for any number of clients; `slots` are the slots per device for each placement, if
+    chunks leave some slots empty.
     """
 
     size: int | None = None
@@ -46,13 +46,13 @@ def describe_plan(
     kept_bytes: float = math.inf,
     notes: Sequence[str] = (),
 ) -> PlanRecord:
-    """The record of a plan.
+    """Creates the record of a plan.
 
     Args:
         plan: The plan.
-        names: The names of its inputs.
-        chunks: Returns the number of clients that a device computes together; called on first access.
-        kept_bytes: Rows that a later level reads are recomputed there if all rows exceed this size.
+        names: The names of the plan's inputs.
+        chunks: Returns how many clients a device computes together; called on first access.
+        kept_bytes: Rows that a later level reads are recomputed there if all rows together exceed this size.
         notes: Further notes.
 
     Returns:
@@ -95,7 +95,7 @@ def _placement_record(placement: Placement, chunks: Callable[[], Chunks]) -> Pla
 
 
 def _computations(plan: Plan, kept_bytes: float) -> dict[int, int]:
-    """Executions of a step per client, by the id of its equation, if more than one."""
+    """Executions of a step per client, by the id of its equation, if there is more than one."""
     found: Counter[int] = Counter()
     levels = {} if math.isinf(kept_bytes) else find_phases(plan, kept_bytes=kept_bytes)
     for level in levels.values():
@@ -111,7 +111,7 @@ def _repeated_note(stage: StageRecord) -> str:
 
 
 class _Names:
-    """Names of variables: arguments by their name, other values by their stage."""
+    """Names of variables: arguments have their own names, other values the name of their stage."""
 
     def __init__(self, plan: Plan, names: Sequence[str], path: str = "") -> None:
         self.names: dict[Var, str] = {}
@@ -191,7 +191,7 @@ def _text(closed: ClosedJaxpr | None) -> str:
 
 
 def _arguments(stage: Stage) -> dict[Var, str]:
-    """Names of the inputs of one client's function."""
+    """Names for the inputs of one client's function."""
     step = stage.steps[0]
     if stage.kind != "clients" or len(stage.steps) != 1 or step.jaxpr is None:
         return {}
@@ -270,5 +270,5 @@ def _body(
 
 
 def abstract(tree: PyTree[Array]) -> PyTree[Array]:
-    """The arrays of a pytree as records of shape, dtype and sharding."""
+    """The arrays in a pytree as records of shape, dtype and sharding."""
     return jax.tree.map(_jax_compat.aval_of, tree)

@@ -1,4 +1,4 @@
-"""Values that differ between clients and values that all clients share, inferred from the equations."""
+"""Distinguishes values that differ between clients from values that all clients share, based on the equations."""
 
 from collections.abc import Sequence
 
@@ -8,11 +8,11 @@ from workbench.plan._interpreter import Cond, InnerCall, Interpreter, Scan, Whil
 
 
 class Differs(Interpreter[bool]):
-    """Evaluates a client's function on flags: whether each value differs between clients.
+    """Evaluates a client function on flags that state whether each value differs between clients.
 
     Attributes:
-        executions: Executions of the current equation per execution of the function.
-        tally: Counts of a subclass; a loop is interpreted until its flags are known, and counted once.
+        executions: Number of executions of the current equation per execution of the function.
+        tally: Counts made by a subclass; a loop is interpreted until its flags are known, and counted once.
     """
 
     def __init__(self) -> None:
@@ -20,11 +20,11 @@ class Differs(Interpreter[bool]):
         self.tally: dict[str, float] = {}
 
     def constant(self, value: object) -> bool:
-        """False: literals and constants are the same for all clients."""
+        """False, because literals and constants are the same for all clients."""
         return False
 
     def bind(self, equation: JaxprEqn, operands: Sequence[bool]) -> list[bool]:
-        """Marks results of a differing operand as differing."""
+        """Marks the results as differing if an operand differs."""
         return [any(operands)] * len(equation.outvars)
 
     def scan(self, flow: Scan[bool], operands: Sequence[bool]) -> list[bool]:
@@ -33,19 +33,19 @@ class Differs(Interpreter[bool]):
         return self._loop(flow.body, consts, carry, xs, max(1, flow.length))
 
     def while_loop(self, flow: While[bool], operands: Sequence[bool]) -> list[bool]:
-        """Evaluates a loop of unknown length; its results differ if the condition does."""
+        """Evaluates a loop of unknown length; its results differ if its condition differs."""
         for_condition, consts, carry = flow.split(operands)
         carry = self._loop(flow.body, consts, carry, [], 1)
         return [True] * len(carry) if any(self.run(flow.condition, [*for_condition, *carry])) else carry
 
     def cond(self, flow: Cond[bool], operands: Sequence[bool]) -> list[bool]:
-        """Evaluates a conditional; its results differ if the index does."""
+        """Evaluates a conditional; its results differ if its index differs."""
         index, inputs = flow.split(operands)
         branches = [self.run(branch, inputs) for branch in flow.bodies]
         return [index or any(made) for made in zip(*branches, strict=True)]
 
     def call(self, flow: InnerCall[bool], operands: Sequence[bool]) -> list[bool]:
-        """Evaluates a call without a scope, because no operations are created."""
+        """Evaluates a call without a name scope, because no operations are created."""
         return self.run(flow.body, operands)
 
     def _loop(

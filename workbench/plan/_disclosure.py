@@ -1,4 +1,4 @@
-"""Values that clients disclose, found backwards from the reads of the server and the caller."""
+"""Values that clients disclose, found by tracing back from what the server and the caller read."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -20,13 +20,13 @@ Records = dict[tuple[str, int, int], DisclosedRecord]
 def find_disclosed(
     plan: Plan, inputs: Sequence[ValueRecord]
 ) -> tuple[tuple[DisclosedRecord, ...], tuple[ValueRecord, ...]]:
-    """Lists the values that the server receives from a client, and inputs that it never receives.
+    """Lists the values that the server receives from a client, and the inputs that it never receives.
 
     Returns:
-        One record per disclosed value, in program order: a client's partial result of a reduction, or a row that the
-        server reads. `count` is 0, because nothing has run. Second, one client's part of the inputs that only clients
-        read. This omits inputs whose rows enter a reduction unchanged, such as the weights of a weighted mean, and
-        inputs that clients may exchange over a named axis.
+        First, one record per disclosed value, in program order: a client's partial result of a reduction, or a row that
+        the server reads. `count` is 0, because nothing has run. Second, one client's part of the inputs that only
+        clients read. This part omits inputs whose rows enter a reduction unchanged, such as the weights of a weighted
+        mean, and inputs that clients may exchange over a named axis.
     """
     records: Records = {}
     read = _follow(plan, "", set(range(len(plan.closed.jaxpr.outvars))), records)
@@ -53,7 +53,7 @@ def exchanges(plan: Plan) -> Iterator[Step]:
 
 
 def _exchanged(plan: Plan) -> set[int]:
-    """The inputs that reach a communicating step through client steps."""
+    """The inputs that reach a communicating step through steps that clients compute."""
     communicating = set(map(id, exchanges(plan)))
     reaching: set[Any] = set()
     for step in reversed(plan.steps):
@@ -69,9 +69,9 @@ def _of_one(value: ValueRecord, axis: int) -> ValueRecord:
 
 
 def _inputs_of_clients(plan: Plan, *, reduced: bool = False) -> dict[int, int]:
-    """The inputs that clients read, also inside loops, with the number of their client axis.
+    """The inputs that clients read, including inside loops, each with the number of its client axis.
 
-    With `reduced`, only inputs that enter a reduction unchanged or converted to another dtype.
+    With `reduced`, only inputs that enter a reduction unchanged or converted to a different dtype.
     """
     axes: dict[Any, int] = {}
     same: dict[Any, Any] = {}  # unchanged results of clients -> inputs
@@ -91,7 +91,7 @@ def _inputs_of_clients(plan: Plan, *, reduced: bool = False) -> dict[int, int]:
 
 
 def _unchanged(step: Step) -> Iterator[tuple[Any, Any]]:
-    """Results of a client that equal inputs up to dtype, with the input variables."""
+    """Results of a client function that are identical to inputs up to dtype, with the input variables."""
     if step.jaxpr is None:
         return
     jaxpr = step.jaxpr.jaxpr
@@ -125,7 +125,7 @@ def _place(key: tuple[str, int, int]) -> tuple[list[int], int, int]:
 
 
 def _follow(plan: Plan, path: str, results: set[int], records: Records) -> set[int]:
-    """Adds the records of a plan if the server reads these results; returns the inputs that it then reads."""
+    """Adds a plan's records, given that the server reads these results; returns the inputs that it then reads."""
     outputs, inputs = plan.closed.jaxpr.outvars, plan.closed.jaxpr.invars
     read: set[Any] = {outputs[i] for i in results if not isinstance(outputs[i], Literal)}
     of_clients: set[Any] = set()
@@ -161,7 +161,7 @@ def _of_clients(plan: Plan, position: int, path: str, read: set[Any], records: R
 
 
 def _through_loop(plan: Plan, step: Step, path: str, results: set[int], records: Records) -> set[int]:
-    """The operands of a loop that the server reads inside the loop, or after it through these results."""
+    """The operands of a loop that the server reads, either inside the loop or after it through these results."""
     flow = control_flow(step.equation)
     assert flow is not None
     bodies = [plan_jaxpr(closed, plan.name) for closed in flow.bodies]

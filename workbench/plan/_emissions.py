@@ -1,4 +1,4 @@
-"""Turns emitted values into outputs of the program, so that listening needs no device callbacks."""
+"""Turns emitted values into program outputs, so that listening needs no device callbacks."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ from workbench.primitives import emit_p, map_p
 
 @dataclasses.dataclass(frozen=True)
 class Emission:
-    """One `emit` of a program: its name, and its leading axes (placements, "step", "round")."""
+    """One `emit` in a program: its name and its leading axes (placements, "step", "round")."""
 
     name: str
     axes: tuple[str, ...]
@@ -26,7 +26,7 @@ Found = list[tuple[Emission, Any]]
 
 
 def with_emissions(closed: ClosedJaxpr, name: str) -> tuple[ClosedJaxpr, tuple[Emission, ...]]:
-    """The same program with all emitted values as further outputs."""
+    """The same program with all emitted values as additional outputs."""
     if not _jax_compat.emits(closed.jaxpr):
         return closed, ()
     collected, emissions, closed_over = _traced(closed, name, {})
@@ -106,7 +106,7 @@ class _Collector(Interpreter[Any]):
         return [*last, *stacked]
 
     def cond(self, flow: Cond, operands: Sequence[Any]) -> list[Any]:
-        """Every branch returns the emissions of all branches; NaN (or 0) for branches not taken."""
+        """Every branch returns the emissions of all branches; NaN (or 0) for branches that are not executed."""
         branches = [_traced(branch, "branch", {})[:2] for branch in flow.bodies]
         plain = len(flow.equation.outvars)
         slots = [
@@ -133,7 +133,7 @@ class _Collector(Interpreter[Any]):
 
 
 def _below_loop(axes: tuple[str, ...]) -> tuple[str, ...]:
-    """The axes of a value inside one more loop; loops are numbered from the outermost.
+    """The axes of a value inside one more loop; loops are numbered starting with the outermost.
 
     A loop around clients counts rounds; a loop inside a client counts steps.
     """

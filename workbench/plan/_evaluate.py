@@ -1,4 +1,4 @@
-"""Evaluates a plan: stages under their names, clients in chunks."""
+"""Evaluates a plan: stages run under their names, clients in chunks."""
 
 import dataclasses
 import math
@@ -34,9 +34,9 @@ def evaluate(
         plan: The plan to run.
         inputs: One value per input of the plan's jaxpr.
         chunk_size: Number of clients that each device computes together. "auto" uses the measured choice for this plan,
-            or else chooses by size and platform; None computes all of a device's clients at once.
+            or otherwise chooses by size and platform; None computes all clients of a device at once.
         path: Path of the stage whose body this plan is.
-        form: Further parameters of the loop over clients.
+        form: Further parameters of the client loop.
 
     Returns:
         One value per output of the plan's jaxpr.
@@ -53,18 +53,18 @@ def resolve_choice(plan: Plan, chunk_size: ChunkSize, form: LoopForm) -> tuple[C
 
 
 def form_of(choice: PlanChoiceRecord) -> LoopForm:
-    """The loop form of a recorded choice."""
+    """The loop form stored in a recorded choice."""
     kept_bytes = math.inf if choice.kept_bytes is None else choice.kept_bytes
     return LoopForm(choice.spread, kept_bytes, choice.unroll)
 
 
 def kept_bytes_of(chunk_size: ChunkSize, form: LoopForm) -> float:
-    """Memory budget of kept rows; without chunks all rows are kept."""
+    """Memory budget for kept rows; if clients are not chunked, all rows are kept."""
     return math.inf if chunk_size is None else form.kept_bytes
 
 
 def resolve_chunk_size(chunk_size: ChunkSize, phase: Phase, per_shard: int) -> int:
-    """The number of clients that a device with `per_shard` clients computes together."""
+    """The number of clients computed together on a device that has `per_shard` clients."""
     if chunk_size is None:
         return per_shard
     if isinstance(chunk_size, int):
@@ -115,7 +115,7 @@ class _Evaluation(ClientLoop, Interpreter[Any]):
             return jax.numpy.asarray(value, dtype=type_of(atom).dtype)
 
     def _alike(self, row: AlikeRow) -> jax.Array:
-        """A client-invariant row, computed once."""
+        """A client-invariant row, which is computed only once."""
         if id(row) not in self.alike:
             inputs = [self._alike(x) if isinstance(x, AlikeRow) else self._read(x) for x in row.inputs]
             jaxpr = rebase(row.jaxpr) if _jax_compat.has_manual_axes() else row.jaxpr
@@ -157,7 +157,7 @@ class _Evaluation(ClientLoop, Interpreter[Any]):
 
 @dataclasses.dataclass(frozen=True)
 class PlannedCall:
-    """A traced call: its plan, and the tree structures of inputs and results."""
+    """A traced call: its plan, and the tree structures of its inputs and results."""
 
     plan: Plan
     in_tree: PyTreeDef

@@ -21,8 +21,8 @@ ROWWISE = frozenset(
 def inline_calls(closed: ClosedJaxpr, name: str) -> ClosedJaxpr:
     """The same program, with all calls that contain MapReduce primitives inlined.
 
-    A call with only elementwise operations whose result has one row per client, such as `jnp.where`, is also inlined.
-    Like the single operations, it is work of the clients.
+    Also inlines a call that contains only elementwise operations and whose result has one row per client, such as
+    `jnp.where`. Like single operations, such a call is work done by the clients.
     """
     inline = _Inline(frozenset(_sizes(closed.jaxpr)))
     if not any(inline.enters(equation) for equation in closed.eqns):
@@ -46,7 +46,7 @@ def uses_primitives(equation: JaxprEqn) -> bool:
 
 
 def holds_clients(closed: ClosedJaxpr) -> bool:
-    """Returns whether a program has MapReduce primitives, at any depth."""
+    """Returns whether a program contains MapReduce primitives at any depth."""
     return _holds_primitives(closed.jaxpr)
 
 
@@ -56,7 +56,7 @@ def _holds_primitives(jaxpr: Jaxpr) -> bool:
 
 
 def bodies(equation: JaxprEqn) -> list[Jaxpr]:
-    """The jaxprs in the parameters of an equation."""
+    """The jaxprs among the parameters of an equation."""
     found = []
     for value in equation.params.values():
         for item in value if isinstance(value, tuple | list) else (value,):
@@ -68,7 +68,7 @@ def bodies(equation: JaxprEqn) -> list[Jaxpr]:
 
 
 def _sizes(jaxpr: Jaxpr) -> Iterator[int]:
-    """The numbers of clients that a program maps over outside of loops."""
+    """The numbers of clients over which a program maps outside loops."""
     for equation in jaxpr.eqns:
         if equation.primitive in MAPREDUCE_PRIMITIVES and "placement" in equation.params:
             yield equation.params["placement"].size

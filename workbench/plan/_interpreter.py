@@ -1,7 +1,7 @@
-"""The interpreter of jaxprs: only this module decomposes `scan`, `while`, `cond` and calls.
+"""The interpreter for jaxprs: only this module decomposes `scan`, `while`, `cond` and calls.
 
-Code that reads or runs a program equation by equation subclasses `Interpreter` and overrides the meaning of an
-equation, of a loop iteration, or of loops. Code that visits equations in another order (a plan's stages, backward
+Code that reads or runs a program equation by equation subclasses `Interpreter` and overrides how it handles an
+equation, a loop iteration, or a loop. Code that visits equations in a different order (a plan's stages, backward
 analyses) uses only `control_flow`.
 """
 
@@ -34,7 +34,7 @@ CALLS = {
 
 @dataclasses.dataclass(frozen=True)
 class Scan(Generic[Value]):
-    """A `scan`: operands are constants, carried values, and arrays that iterations slice."""
+    """A `scan`: its operands are constants, carried values, and arrays that are sliced for each iteration."""
 
     equation: JaxprEqn
 
@@ -45,7 +45,7 @@ class Scan(Generic[Value]):
 
     @property
     def bodies(self) -> tuple[ClosedJaxpr, ...]:
-        """The jaxprs that do the work."""
+        """The jaxprs of the equation."""
         return (self.body,)
 
     @property
@@ -65,12 +65,12 @@ class Scan(Generic[Value]):
 
     @property
     def reverse(self) -> bool:
-        """True if the last slice comes first."""
+        """True if the last slice is processed first."""
         return self.equation.params["reverse"]
 
     @property
     def iterations(self) -> range:
-        """The indices of the slices in the order of the iterations."""
+        """The indices of the slices in iteration order."""
         return range(self.length)[::-1] if self.reverse else range(self.length)
 
     @property
@@ -79,7 +79,7 @@ class Scan(Generic[Value]):
         return 0
 
     def split(self, operands: Sequence[Value]) -> tuple[list[Value], list[Value], list[Value]]:
-        """Constants, initial carry, and arrays to slice."""
+        """The constants, the initial carry, and the arrays to slice."""
         consts, carries = _jax_compat.scan_counts(self.equation.params)
         parts = list(operands)
         return parts[:consts], parts[consts : consts + carries], parts[consts + carries :]
@@ -87,7 +87,7 @@ class Scan(Generic[Value]):
 
 @dataclasses.dataclass(frozen=True)
 class While(Generic[Value]):
-    """A `while`: operands are constants of the condition, constants of the body, and carried values."""
+    """A `while`: its operands are constants of the condition, constants of the body, and carried values."""
 
     equation: JaxprEqn
 
@@ -108,7 +108,7 @@ class While(Generic[Value]):
 
     @property
     def consts(self) -> int:
-        """Number of constants of the body."""
+        """Number of the body's constants."""
         return self.equation.params["body_nconsts"]
 
     @property
@@ -118,18 +118,18 @@ class While(Generic[Value]):
 
     @property
     def offset(self) -> int:
-        """Number of leading operands that the body does not read: the constants of the condition."""
+        """Number of leading operands that the body does not read: the condition's constants."""
         return self.equation.params["cond_nconsts"]
 
     def split(self, operands: Sequence[Value]) -> tuple[list[Value], list[Value], list[Value]]:
-        """Constants of the condition, constants of the body, and initial carry."""
+        """The condition's constants, the body's constants, and the initial carry."""
         first, parts = self.offset, list(operands)
         return parts[:first], parts[first : first + self.consts], parts[first + self.consts :]
 
 
 @dataclasses.dataclass(frozen=True)
 class Cond(Generic[Value]):
-    """A `cond` or `switch`: the first operand is the index of the branch, the others are its inputs."""
+    """A `cond` or `switch`: the first operand is the index of the branch; the others are the inputs of the branch."""
 
     equation: JaxprEqn
 
@@ -140,15 +140,15 @@ class Cond(Generic[Value]):
 
     @property
     def offset(self) -> int:
-        """Number of leading operands that no branch reads: the index."""
+        """Number of leading operands that no branch reads: one, the index."""
         return 1
 
     def split(self, operands: Sequence[Value]) -> tuple[Value, list[Value]]:
-        """The index, and the inputs of the branch."""
+        """The index and the branch's inputs."""
         return operands[0], list(operands[1:])
 
     def taken(self, index: int) -> int:
-        """The branch that a concrete index selects; `lax.switch` clamps the index."""
+        """The branch selected by a concrete index; `lax.switch` clamps the index."""
         return min(max(int(index), 0), len(self.bodies) - 1)
 
 
@@ -179,7 +179,7 @@ ControlFlow = Scan[Any] | While[Any] | Cond[Any] | InnerCall[Any]
 
 
 def control_flow(equation: JaxprEqn) -> ControlFlow | None:
-    """An equation as a loop, branch or call; None for every other primitive."""
+    """An equation as a loop, branch or call; None for any other primitive."""
     name = equation.primitive.name
     if name == "scan":
         return Scan(equation)
@@ -193,13 +193,13 @@ def control_flow(equation: JaxprEqn) -> ControlFlow | None:
 
 
 class Interpreter(Generic[Value]):
-    """Evaluates a jaxpr equation by equation, with JAX's own loops; meant for subclassing.
+    """Evaluates a jaxpr equation by equation, using JAX's own loops; meant for subclassing.
 
-    `Value` is the type of values: a tracer, a numpy array, a flag of an analysis.
+    `Value` is the type of a value: a tracer, a numpy array, or a flag in an analysis.
     """
 
     def run(self, closed: ClosedJaxpr, inputs: Sequence[Value]) -> list[Value]:
-        """The outputs of a jaxpr for one value per input."""
+        """The outputs of a jaxpr, given one value per input."""
         jaxpr = closed.jaxpr
         values: dict[Any, Value] = dict(zip(jaxpr.constvars, map(self.constant, closed.consts), strict=True))
         values.update(zip(jaxpr.invars, inputs, strict=True))
@@ -213,7 +213,7 @@ class Interpreter(Generic[Value]):
         return [read(atom) for atom in jaxpr.outvars]
 
     def constant(self, value: Argument) -> Value:
-        """Value of a literal or a constant of the jaxpr."""
+        """Value for a literal or a constant of the jaxpr."""
         return value
 
     def equation(self, equation: JaxprEqn, operands: Sequence[Value]) -> list[Value]:
@@ -224,7 +224,7 @@ class Interpreter(Generic[Value]):
         return self.follow(flow, operands)
 
     def enters(self, equation: JaxprEqn) -> bool:
-        """Returns whether to decompose a loop, branch or call, or treat it as one operation."""
+        """Returns whether to decompose a loop, branch or call rather than treat it as one operation."""
         return True
 
     def follow(self, flow: ControlFlow, operands: Sequence[Value]) -> list[Value]:
@@ -291,10 +291,10 @@ class Interpreter(Generic[Value]):
 
 
 class PythonInterpreter(Interpreter[Any]):
-    """An interpreter of concrete values: loops are Python loops, and one branch is taken."""
+    """An interpreter for concrete values: loops are Python loops, and only the selected branch is evaluated."""
 
     def scan(self, flow: Scan[Any], operands: Sequence[Any]) -> list[Any]:
-        """One iteration after the other."""
+        """Evaluates one iteration after the other."""
         consts, carry, xs = flow.split(operands)
         carries, stacked = len(carry), []
         for number in flow.iterations:
@@ -315,17 +315,17 @@ class PythonInterpreter(Interpreter[Any]):
         return list(carry)
 
     def cond(self, flow: Cond[Any], operands: Sequence[Any]) -> list[Any]:
-        """The branch that is taken."""
+        """Evaluates only the selected branch."""
         index, inputs = flow.split(operands)
         number = flow.taken(index)
         return self.body(flow, flow.bodies[number], inputs, f"[{number}]")
 
     def iteration(self, flow: Scan[Any] | While[Any], number: int, operands: Sequence[Any]) -> list[Any]:
-        """Evaluates iteration `number` of a loop; for a scan, the index of its slice."""
+        """Evaluates iteration `number` of a loop; for a scan, `number` is the index of its slice."""
         return self.body(flow, flow.body, operands)
 
     def stack(self, values: list[Any], aval: Aval) -> jax.Array | np.ndarray:
-        """The results of all iterations as one array; `aval` is the type of one."""
+        """The results of all iterations as one array; `aval` is the type of one result."""
         if not values:
             return jax.numpy.zeros((0, *aval.shape), aval.dtype)
         return jax.numpy.stack(values)

@@ -1,4 +1,4 @@
-"""The result of `workbench.jit`, and its tracing, which `workbench.plan` shares."""
+"""The result of `workbench.jit`, and the tracing it shares with `workbench.plan`."""
 
 import functools
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from workbench.records.program import PlanChoiceRecord
 
 
 def trace(fn: Callable, *args: Argument, **kwargs: Argument) -> PlannedCall:
-    """Traces a call of `fn` (arrays, ShapeDtypeStructs or tracers) and makes its plan.
+    """Traces a call of `fn` (with arrays, ShapeDtypeStructs or tracers) and creates its plan.
 
     Example:
         >>> call = trace(lambda x: 2 * x, jnp.ones(3))
@@ -33,7 +33,7 @@ def trace(fn: Callable, *args: Argument, **kwargs: Argument) -> PlannedCall:
 
 
 def trace_listening(fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> PlannedCall:
-    """Like `trace`, with all emitted values as further outputs."""
+    """Like `trace`, but with all emitted values as additional outputs."""
     return _trace(fn, args, kwargs, listening=True)
 
 
@@ -76,12 +76,12 @@ def _trace(
 
 
 def flatten_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
-    """The arrays of a call, and its structure, with other leaves as static parts."""
+    """The arrays in a call, and the call's structure with other leaves as static parts."""
     return jax.tree.flatten(_hidden((args, kwargs)))
 
 
 def _hidden(tree: PyTree[Array]) -> PyTree[Array]:
-    """`tree` with leaves that are not arrays as static parts; unchanged without such leaves."""
+    """`tree` with leaves that are not arrays turned into static parts; unchanged if there are no such leaves."""
     if all(hasattr(x, "dtype") or is_array(x) for x in jax.tree.leaves(tree)):
         return tree
     return hide_static(tree)
@@ -102,7 +102,7 @@ def _argument_name(fn: Callable, path: KeyPath) -> str:
 
 
 def _refuse_readers(fn: Callable, arguments: object) -> None:
-    """Raises for clients that are read during the run, which compiled programs cannot do."""
+    """Raises an error for clients that are read during the run, which compiled programs cannot do."""
     found = next((x for x in jax.tree.leaves(arguments) if getattr(type(x), "read_by_engines", False)), None)
     if found is not None:
         name, kind = getattr(fn, "__name__", "the program"), type(found).__name__
@@ -118,7 +118,7 @@ class Jitted:
     """A compiled program; see `jit`. `fn` is the function as written; `chunk_size` and `form` are as given.
 
     Attributes:
-        plan_choice: The given `plan`, or for a tuned program the choice for the last call.
+        plan_choice: The `plan` that was passed or, for a tuned program, the choice for the last call.
     """
 
     def __init__(
@@ -180,14 +180,14 @@ class Jitted:
         return self._shown(results)
 
     def computes_as(self, chunk_size: ChunkSize, form: LoopForm, choice: PlanChoiceRecord) -> None:
-        """Adopts a choice, so that inspection shows the program that runs."""
+        """Adopts a choice, so that inspection shows the program that actually runs."""
         self.chunk_size, self.form, self.plan_choice = chunk_size, form, choice
 
     def _shown(self, results: object) -> Argument:
         return show_static(results) if self._returns_static else results
 
     def run_compiled(self, compiled: Callable, *args: Argument) -> Argument:
-        """Runs a result of `lower(...).compile()`; exceptions of its callbacks are raised, as in a call."""
+        """Runs a result of `lower(...).compile()`; exceptions in its callbacks are raised, as in a direct call."""
         return self._errors.call(compiled, args, {})
 
     def lower(self, *args: Argument, **kwargs: Argument) -> jax.stages.Lowered:
@@ -216,7 +216,7 @@ class Jitted:
 
 
 def without_static(fn: Callable, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Callable, Any, Any]:
-    """The call with its static arguments closed over, because a jit turns other arguments into tracers."""
+    """The call with its static arguments closed over, because a jit would turn them into tracers."""
     leaves, tree = jax.tree.flatten((args, kwargs))
     moves = [isinstance(leaf, Tracer) for leaf in leaves]
     if all(moves):
@@ -240,7 +240,7 @@ def call_staged(
     form: LoopForm | None = None,
     errors: CallbackErrors | None = None,
 ) -> Argument:
-    """Calls a program by its plan inside the current trace; `errors` collects exceptions of callbacks."""
+    """Calls a program according to its plan inside the current trace; `errors` collects callback exceptions."""
     traced = _trace(fn, args, kwargs, listening=False, errors=errors)
     leaves, _ = flatten_call(args, kwargs)
     return jax.tree.unflatten(traced.out_tree, evaluate(traced.plan, leaves, chunk_size=chunk_size, form=form))

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 @jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass(frozen=True)
 class Emitted:
-    """The values of one call, in the order of their emissions."""
+    """The values of one call, in the order in which they were emitted."""
 
     emissions: tuple[Emission, ...]
     values: tuple[Any, ...]
@@ -41,7 +41,7 @@ class Emitted:
 
 @dataclasses.dataclass(frozen=True)
 class CapturedValue:
-    """One emitted array: `axes` name its leading axes, `call` is the number of the call of `program`."""
+    """One emitted array: `axes` names its leading axes, `call` is the number of the call of `program`."""
 
     program: str
     call: int
@@ -51,7 +51,7 @@ class CapturedValue:
 
 
 class Captured:
-    """Values emitted while listening, newest last; beyond `keep` values the oldest is dropped."""
+    """Values emitted while listening, newest last; above `keep` values, the oldest is dropped."""
 
     def __init__(self, keep: int, client: int | None, on_value: Callable[[CapturedValue], None] | None) -> None:
         self._values: collections.deque[CapturedValue] = collections.deque(maxlen=keep)
@@ -67,14 +67,14 @@ class Captured:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Captured names, in order of appearance."""
+        """Captured names, in the order in which they first appeared."""
         return tuple(dict.fromkeys(captured.name for captured in self))
 
     def latest(self, name: str) -> np.ndarray:
-        """The newest value of that name.
+        """The newest value with this name.
 
         Raises:
-            InspectionError: if no value of that name was captured.
+            InspectionError: if no value with this name was captured.
         """
         for captured in reversed(tuple(self._values)):
             if captured.name == name:
@@ -86,7 +86,7 @@ class Captured:
         raise InspectionError(message)
 
     def series(self, name: str) -> np.ndarray:
-        """All values of that name, stacked by call: `[calls, *axes, *shape]`."""
+        """All values with this name, stacked by call: `[calls, *axes, *shape]`."""
         self.latest(name)
         rows = [read_here(captured.value) for captured in self if captured.name == name]
         return np.ma.stack(rows) if np.ma.isMaskedArray(rows[0]) else np.stack(rows)
@@ -157,13 +157,13 @@ def listen(
 ) -> Iterator[Captured]:
     """Receives values that compiled programs `emit` while the block runs, in all threads.
 
-    The first call inside the block recompiles, because the program has more outputs. Without a listener emitted values
-    cost nothing.
+    The first call inside the block recompiles the program, because it now has more outputs. Without a listener, emitted
+    values cost nothing.
 
     Args:
         keep: Number of arrays to keep; the oldest are dropped.
-        client: Keep the values of this client only.
-        on_value: Called with every value on arrival; its exceptions are collected in `errors`.
+        client: Keep only the values of this client.
+        on_value: Called with every value when it arrives; exceptions that it raises are collected in `errors`.
 
     Returns:
         The captured values, updated live: `latest(name)`, `series(name)`, `to_pandas()`.

@@ -1,4 +1,4 @@
-"""Form of the loop over a device's clients, apart from the number of clients computed together."""
+"""Form of the loop over a device's clients, apart from how many clients are computed together."""
 
 import dataclasses
 
@@ -10,13 +10,13 @@ KEPT_BYTES = 64 << 20
 
 @dataclasses.dataclass(frozen=True)
 class LoopForm:
-    """Free parameters of the loop over clients, which affect time and memory but not results.
+    """Free parameters of the client loop, which affect time and memory but not results.
 
     Attributes:
         spread: How clients are spread over a mesh; see `jit`.
-        kept_bytes: Limit for keeping rows of clients that a later pass reads, in bytes of all rows on all devices.
-            Above the limit rows are computed a second time, so that memory stays constant.
-        unroll: Number of chunks of clients that one iteration of the loop computes, one after another.
+        kept_bytes: Limit up to which client rows that a later pass reads are kept, in bytes of all rows on all devices.
+            Above the limit, rows are computed a second time, so that memory stays constant.
+        unroll: Number of client chunks that one iteration of the loop computes, one after another.
     """
 
     spread: Spread = "auto"

@@ -1,4 +1,4 @@
-"""Client phases: client and reduction steps of one level, executed in one pass over the clients."""
+"""Client phases: client and reduction steps on one level, executed in one pass over the clients."""
 
 import dataclasses
 import math
@@ -18,10 +18,10 @@ from workbench.primitives import HOLDS
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """One pass over the clients of `placement`.
+    """One pass over the clients in `placement`.
 
-    `rows` are read client by client. `shared` maps client-invariant rows to their common value, a server value or an
-    `AlikeRow`. `kept` are the rows that later steps read. Reductions produce server values.
+    `rows` are read client by client. `shared` maps client-invariant rows to their common value, which is a server value
+    or an `AlikeRow`. `kept` are the rows that later steps read. Reductions result in server values.
     """
 
     placement: Placement
@@ -38,7 +38,7 @@ class Phase:
 
     @property
     def divisible(self) -> bool:
-        """True if clients can be computed separately."""
+        """True if the clients can be computed separately."""
         return not any(
             step.jaxpr is not None
             and (_jax_compat.uses_named_axes(step.jaxpr) or _jax_compat.has_ordered_effects(step.jaxpr))
@@ -49,7 +49,7 @@ class Phase:
     def one_per_device(self) -> bool:
         """True if each client has its own mesh position, on an axis with the placement's name.
 
-        Its named-axis collectives are then collectives of that mesh axis, and compile as written.
+        Its named-axis collectives are then collectives over that mesh axis, and compile as written.
         """
         return (
             self.layout is not None
@@ -67,11 +67,11 @@ class Phase:
 
 
 def find_phases(plan: Plan, *, kept_bytes: float = KEPT_BYTES, alike: bool = True) -> dict[int, list[Phase]]:
-    """The phases of a plan by level.
+    """The phases of a plan, by level.
 
-    Rows that a later level reads are recomputed there if keeping them for all clients would take more than `kept_bytes`
-    (rematerialisation). Memory then does not grow with the number of clients; `math.inf` keeps all rows. With `alike`,
-    client-invariant rows are computed once and shared.
+    Rows that a later level reads are recomputed there (rematerialisation) if keeping them for all clients would take
+    more than `kept_bytes`. Memory then does not grow with the number of clients; `math.inf` keeps all rows. With
+    `alike`, client-invariant rows are computed once and shared.
     """
     if not any(step.kind in ("clients", "reduce") for step in plan.steps):
         return {}
@@ -89,7 +89,7 @@ def find_phases(plan: Plan, *, kept_bytes: float = KEPT_BYTES, alike: bool = Tru
 
 
 def waiting_bytes(plan: Plan) -> int:
-    """Bytes of all recomputable rows of clients that are kept for a later pass."""
+    """Bytes of all recomputable client rows that are kept for a later pass."""
     return _Flow(plan, math.inf, alike=True).waiting_bytes
 
 
@@ -127,7 +127,7 @@ class _Flow:
         self.kept = whole | crossing
 
     def _alone(self, step: Step) -> bool:
-        """Returns whether each device has at most one client, so that keeping its rows needs no more memory."""
+        """Returns whether each device has at most one client, so that keeping its rows needs no additional memory."""
         assert step.placement is not None
         layout = _layout_here(step.placement, (step,))
         return layout is not None and layout.size >= step.placement.size
@@ -166,13 +166,13 @@ def _phase(flow: _Flow, placement: Placement, steps: list[Step], level: int) -> 
 
 
 def _kept_before(flow: _Flow, v: Var, level: int) -> bool:
-    """Returns whether an earlier pass kept the rows, which are then read even if another output is recomputed."""
+    """Returns whether an earlier pass kept the rows; if so, they are read even if another output is recomputed."""
     made_by = flow.producer.get(v)
     return v in flow.kept and made_by is not None and made_by.kind == "clients" and made_by.level < level
 
 
 def _layout_here(placement: Placement, steps: tuple[Step, ...]) -> Layout | None:
-    """The layout on the current mesh; without one, on the mesh given to the primitives."""
+    """The layout on the current mesh or, without one, on the mesh that the primitives were given."""
     if not jax.sharding.get_abstract_mesh().empty:
         return find_layout(placement, uneven=True)
     layouts = [step.equation.params["layout"] for step in steps if not step.glue]
@@ -180,7 +180,7 @@ def _layout_here(placement: Placement, steps: tuple[Step, ...]) -> Layout | None
 
 
 def size_bytes(v: Atom) -> int:
-    """Bytes of a variable of a jaxpr."""
+    """Size of a jaxpr variable in bytes."""
     aval = type_of(v)
     itemsize = getattr(aval.dtype, "itemsize", 4)
     return math.prod(aval.shape) * itemsize if not isinstance(v, Literal) else 0

@@ -1,4 +1,4 @@
-"""A program as steps: the place of each equation (server or clients), and the dependencies."""
+"""A program as steps: where each equation runs (server or clients), and the dependencies."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,9 +21,9 @@ _LOOPS = {"scan": "loop", "while": "loop", "cond": "branch"}
 
 @dataclasses.dataclass(eq=False)
 class Step:
-    """One equation with its role. `level` counts the reductions and loops that must end before it starts.
+    """One equation with its role. `level` counts the reductions and loops that must finish before the step starts.
 
-    `inputs` are the variables that it reads, `outputs` the variables that it defines; `stage` is set after planning.
+    `inputs` are the variables it reads and `outputs` the variables it defines; `stage` is set after planning.
     """
 
     kind: str  # server, broadcast, clients, reduce, loop, branch
@@ -43,7 +43,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Stage:
-    """Steps shown as one stage: a broadcast of a pytree, the server's work between reductions."""
+    """Steps shown as one stage: a broadcast of a pytree, or the server's work between reductions."""
 
     index: int
     kind: str
@@ -54,7 +54,7 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """A traced program as stages; `workbench.plan.evaluate` runs it."""
+    """A traced program divided into stages; `workbench.plan.evaluate` runs it."""
 
     name: str
     closed: ClosedJaxpr
@@ -65,12 +65,12 @@ class Plan:
     def shown_kind(self, stage: Stage, path: str = "") -> str:
         """The displayed kind of a stage in the plan at `path`: a program without clients has no server.
 
-        The plan of a loop or branch (with nonempty path) may have no clients and still belong to the server.
+        The plan of a loop or branch (with a nonempty path) may have no clients and still belong to the server.
         """
         return stage.kind if path or self.placements else "program"
 
     def shown_name(self, stage: Stage, path: str = "") -> str:
-        """The displayed name of a stage; a program without clients is one stage with its function's name."""
+        """The displayed name of a stage; a program without clients is one stage, named after its function."""
         return self.name if self.shown_kind(stage, path) == "program" else stage.name
 
     def scope_of(self, step: Step, path: str = "") -> str:
@@ -120,7 +120,7 @@ def _inner_placements(step: Step) -> list[Placement]:
 
 
 class _Levels:
-    """Visits the equations once, and assigns kinds and levels."""
+    """Visits each equation once and assigns its kind and level."""
 
     def __init__(self, closed: ClosedJaxpr) -> None:
         self.closed = closed
@@ -168,7 +168,7 @@ class _Levels:
         return step
 
     def _after(self, equation: JaxprEqn, placement: Placement | None = None) -> int:
-        """The first level with all inputs available; rows of the same clients are available at their level."""
+        """The first level at which all inputs are available; rows of the same clients count at their own level."""
         levels = [0]
         for v in equation.invars:
             if isinstance(v, Literal):
@@ -199,7 +199,7 @@ class _Levels:
 
 
 def _is_rowwise(equation: JaxprEqn) -> bool:
-    """Returns whether each row of the result depends only on the same row of the operands."""
+    """Returns whether each row of the result depends only on the same row of each operand."""
     if equation.primitive.name not in ROWWISE:
         return False
     shape = type_of(equation.outvars[0]).shape
@@ -209,7 +209,7 @@ def _is_rowwise(equation: JaxprEqn) -> bool:
 
 
 def _rows_given(closed: ClosedJaxpr) -> dict[Var, Placement]:
-    """The arguments that clients read as rows, and elementwise values of these arguments."""
+    """The arguments that clients read as rows, and values computed elementwise from these arguments."""
     read: dict[Var, Placement] = {}  # by clients, directly or after elementwise operations
     for equation in reversed(closed.jaxpr.eqns):
         if equation.primitive is map_p or equation.primitive in REDUCTIONS:
@@ -228,7 +228,7 @@ def _rows_given(closed: ClosedJaxpr) -> dict[Var, Placement]:
 
 
 def _make_constants_late(steps: list[Step]) -> None:
-    """Moves constants to their first reader instead of the start of the program."""
+    """Moves constants from the start of the program to their first reader."""
     readers: dict[Var, list[int]] = {}
     for step in reversed(steps):
         if step.kind == "server" and not step.inputs:
@@ -260,7 +260,7 @@ _ORDER = {"server": 0, "loop": 1, "branch": 1, "broadcast": 2, "clients": 3, "re
 
 
 def _stages(steps: Sequence[Step]) -> list[Stage]:
-    """Groups steps into stages, ordered by level and data flow, and assigns stage numbers to the steps."""
+    """Groups steps into stages, ordered by level and data flow; sets each step's stage number."""
     groups: dict[tuple, list[Step]] = {}
     first: dict[tuple, int] = {}
     for position, step in enumerate(steps):
@@ -311,7 +311,7 @@ def _stage_source(steps: Sequence[Step]) -> SourceLine | None:
 
 
 def source_stack(equation: JaxprEqn) -> tuple[SourceLine, ...]:
-    """The calls that lead to an equation, outermost first, without frames of JAX, Python and this package."""
+    """The calls that lead to an equation, outermost first, without frames from JAX, Python and this package."""
     return tuple(
         SourceLine(file=file, line=line, column=column, end_line=end_line, end_column=end_column, function=function)
         for file, line, column, end_line, end_column, function in reversed(
@@ -322,7 +322,7 @@ def source_stack(equation: JaxprEqn) -> tuple[SourceLine, ...]:
 
 
 def source_line(equation: JaxprEqn) -> SourceLine | None:
-    """The innermost user line that created an equation; a library's line if there is no user line."""
+    """The innermost user line that created an equation, or a library's line if there is no user line."""
     of_library: SourceLine | None = None
     for file, line, column, end_line, end_column, function in _jax_compat.user_frames(equation.source_info):
         package = package_of(file)

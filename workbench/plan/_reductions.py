@@ -1,4 +1,4 @@
-"""Reductions as small functions (start, add, merge, finish), for loops, meshes and pipelines."""
+"""Reductions as small functions (start, add, merge, finish), used in loops, on meshes and in pipelines."""
 
 import dataclasses
 from collections.abc import Callable, Sequence
@@ -16,13 +16,13 @@ from workbench.primitives import by_key_p, group_rows, highest, lowest, max_p, m
 
 @dataclasses.dataclass(frozen=True)
 class Reduction:
-    """A reduction, one accumulator at a time.
+    """A reduction, computed with one accumulator at a time.
 
     `start(equation)` → accumulator · `add(equation, accumulator, rows, mask)` ·
     `add_one(equation, accumulator, row, present)` · `merge(a, b)` · `finish(equation, accumulator)` → result.
 
-    `rows` are the operands of the equation with a leading axis of some clients; `mask` marks participating clients
-    (None: all). `row` are the operands of a single client, without that axis, and `present` is one bool or None.
+    `rows` are the equation's operands, with a leading axis over some of the clients; `mask` marks participating clients
+    (None: all). `row` is the operands for a single client, without that axis; `present` is one bool or None.
     `across(accumulator, axes)` merges over mesh axes and is the only communication.
     """
 

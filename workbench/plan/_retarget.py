@@ -29,7 +29,7 @@ def retarget(closed: ClosedJaxpr, mesh: AbstractMesh) -> ClosedJaxpr:
 
 
 def mesh_of_program(closed: ClosedJaxpr) -> Mesh | AbstractMesh | None:
-    """The mesh of the first `shard_map` that a program enters, or None."""
+    """The mesh of the first `shard_map` that a program enters; None if there is none."""
     found: list[Mesh | AbstractMesh] = []
 
     def search(jaxpr: Jaxpr) -> None:
@@ -45,7 +45,7 @@ def mesh_of_program(closed: ClosedJaxpr) -> Mesh | AbstractMesh | None:
 
 
 class _OverOtherDevices(MeshRewriting):
-    """Rewrites a program for the same axes over other devices, or for an abstract mesh."""
+    """Rewrites a program for the same axes over different devices, or for an abstract mesh."""
 
     def params(self, equation: JaxprEqn) -> dict[str, Any]:
         params = super().params(equation)
@@ -61,7 +61,7 @@ class _OverOtherDevices(MeshRewriting):
 
 
 class _Elsewhere(MeshRewriting):
-    """Rewrites a program for another mesh, by the names of its axes."""
+    """Rewrites a program for another mesh, using the names of its axes."""
 
     def params(self, equation: JaxprEqn) -> dict[str, Any]:
         if equation.primitive.name == "shard_map" and equation.params["mesh"].shape == self.mesh.shape:

@@ -42,7 +42,7 @@ _LINEAR = _KEEPING | frozenset("neg reduce_precision".split())
 
 @dataclasses.dataclass(frozen=True)
 class _Values:
-    """The variables of a jaxpr with their defining equations; `outer` maps inputs to passed values."""
+    """A jaxpr's variables with the equations that define them; `outer` maps inputs to the passed values."""
 
     made: dict[Any, Any]
     constants: dict[Any, Any]
@@ -53,8 +53,8 @@ class _Values:
 def single_client(plan: Plan, step: Step) -> str:
     """Names the one client whose value a reduction returns: "client 3", "one client" if unknown, or "" for all.
 
-    Recognized masks are comparisons of the clients' numbers, or results of few operations on constants and one integer
-    of the server. They must multiply or select a value before `reduce_sum` or `reduce_mean`, inside or outside of
+    Recognized masks are comparisons of the clients' numbers, or results of a few operations on constants and one
+    integer on the server. They must multiply or select a value before `reduce_sum` or `reduce_mean`, inside or outside
     client functions.
     """
     if step.equation.primitive not in (sum_p, mean_p) or step.placement is None:
@@ -78,7 +78,7 @@ class _Search:
     clients: int
 
     def masked(self, v: Atom, values: _Values) -> str | None:
-        """Returns the only client with a nonzero value, or None if unknown."""
+        """Returns the only client whose value is nonzero, or None if unknown."""
         name, equation, v, values = self._maker(v, values)
         if equation is None:
             return None
@@ -98,14 +98,14 @@ class _Search:
         return None
 
     def mask(self, v: Atom, values: _Values, *, false: bool = False) -> str | None:
-        """Returns the only client that is nonzero in a mask (`false`: zero), or None if unknown."""
+        """Returns the one client whose mask entry is nonzero (zero if `false` is True); None if unknown."""
         found = self._written_mask(v, values, false=false)
         return self._computed_mask(v, values, false=false) if found is None else found
 
     def _computed_mask(self, v: Atom, values: _Values, *, false: bool) -> str | None:
-        """Like `mask`, for masks computed from constants and at most one integer of the server.
+        """Like `mask`, for masks computed from constants and at most one integer on the server.
 
-        The mask is computed for each value of that number, up to the number of clients: `eye(clients)[i]`,
+        The mask is computed for each value of that integer, up to the number of clients: `eye(clients)[i]`,
         `zeros(clients).at[i].set(1)`.
         """
         leaves: dict[int, tuple[Var, _Values]] = {}
@@ -126,7 +126,7 @@ class _Search:
         return _ONE_CLIENT if leaves else f"client {alone.pop()}"
 
     def _given(self, v: Atom, values: _Values, numbers: dict[int, int], *, false: bool) -> set[int]:
-        """The clients with a nonzero mask (`false`: zero)."""
+        """The clients whose mask entry is nonzero (zero if `false` is True)."""
 
         def holds(mask: Any) -> bool:
             return bool(np.any(np.asarray(mask) == 0 if false else np.asarray(mask) != 0))
@@ -139,7 +139,7 @@ class _Search:
         return {c for c in range(self.clients) if holds(mask[c])}
 
     def _find_leaves(self, v: Atom, values: _Values, leaves: dict[int, tuple[Var, _Values]], left: list[int]) -> bool:
-        """Returns whether few equations compute a value, and collects its unknown variables."""
+        """Returns whether a value is computed by only a few equations, and collects its unknown variables."""
         _, equation, v, values = self._maker(v, values)
         left[0] -= 1
         if left[0] < 0:
@@ -158,7 +158,7 @@ class _Search:
         return not aval.shape and not values.per_client and np.issubdtype(aval.dtype, np.integer)
 
     def _value(self, v: Atom, values: _Values, numbers: dict[int, int], client: int | None) -> Any:
-        """The computed value; for one client if `values` belong to one client."""
+        """The computed value; for one client, if `values` belong to one client."""
         if isinstance(v, Literal):
             return v.val
         within = values.per_client
@@ -216,7 +216,7 @@ class _Search:
         return None
 
     def _numbers(self, v: Atom, values: _Values) -> np.ndarray | None:
-        """Distinct numbers of the clients; None if not known to be distinct."""
+        """Distinct client numbers; None if they are not known to be distinct."""
         constant = self._rows(v, values)
         if constant is not None:
             flat = constant.reshape(-1)
@@ -245,7 +245,7 @@ class _Search:
         return not isinstance(v, Literal) and not _shape(v) and not values.per_client
 
     def _keeps_clients(self, equation: JaxprEqn, values: _Values) -> bool:
-        """Returns whether an equation only adds or removes axes of size 1 behind the client axis."""
+        """Returns whether an equation only adds or removes axes of size 1 after the client axis."""
         name, shape = equation.primitive.name, _shape(equation.invars[0]) if equation.invars else ()
         if name == "broadcast_in_dim":
             kept = equation.params["broadcast_dimensions"][:1] == (0,)
@@ -264,9 +264,9 @@ class _Search:
         return constant is not None and not np.any(constant)
 
     def _constant(self, v: Atom, values: _Values) -> tuple[np.ndarray | None, bool]:
-        """A literal or constant, perhaps converted or repeated, and whether it belongs to one client.
+        """A literal or constant, possibly converted or repeated, and whether it belongs to one client.
 
-        A constant of one client lacks the client axis, and is the same for all clients.
+        A constant inside one client's function lacks the client axis, and is the same for all clients.
         """
         name, equation, v, values = self._maker(v, values)
         if equation is None:

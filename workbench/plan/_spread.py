@@ -1,8 +1,8 @@
 """Lowering of a phase over a mesh: a `shard_map`, or a `vmap` that the compiler partitions.
 
-`shard_map` is preferred where it works: a client's data cannot reach other clients' devices. On a mesh with further
-axes the `shard_map` is only partly manual. Some operations then have no lowering (callbacks, kernels) or abort XLA (a
-gather over two more axes: `spmd_partitioner_util.cc`, jaxlib 0.10 to 0.12).
+`shard_map` is preferred where it works, because a client's data cannot reach other clients' devices. On a mesh with
+further axes, the `shard_map` is only partly manual. Some operations then have no lowering (callbacks, kernels) or make
+XLA abort (a gather over two more axes: `spmd_partitioner_util.cc`, jaxlib 0.10 to 0.12).
 """
 
 from jax.extend.core import Jaxpr
@@ -22,7 +22,7 @@ _OPAQUE = frozenset({*CALLBACKS, "pallas_call", "new_ref", "get", "swap", "addup
 
 
 def choose_spread(phase: Phase, wanted: Spread) -> Spread:
-    """The lowering of a phase: as requested, or else the lowering that works in XLA."""
+    """The lowering of a phase: as requested, or otherwise the lowering that works in XLA."""
     if wanted != "auto":
         return wanted
     if phase.layout is None:
@@ -37,7 +37,7 @@ def choose_spread(phase: Phase, wanted: Spread) -> Spread:
 
 
 def other_axes(layout: Layout) -> tuple[str, ...]:
-    """The further mesh axes that are larger than 1, not yet manual, and not client axes."""
+    """The further mesh axes: larger than 1, not yet manual, and not client axes."""
     mesh = layout.mesh
     kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
     return tuple(
@@ -46,9 +46,9 @@ def other_axes(layout: Layout) -> tuple[str, ...]:
 
 
 def manual_axes(phase: Phase) -> set[str]:
-    """The axes that the `shard_map` of a phase makes manual.
+    """The axes that a phase's `shard_map` makes manual.
 
-    These include axes of size 1 if the client has operations that JAX lowers only in fully manual programs.
+    They include axes of size 1 if the client uses operations that JAX lowers only in fully manual programs.
     """
     layout = phase.layout
     assert layout is not None

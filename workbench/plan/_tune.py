@@ -1,4 +1,4 @@
-"""Tuning of the client loop by short runs: `jit(fn, chunk_size="tune")`."""
+"""Tunes the client loop by short measured runs: `jit(fn, chunk_size="tune")`."""
 
 import dataclasses
 import math
@@ -40,7 +40,7 @@ _STATIC = ("static_argnums", "static_argnames")
 
 @dataclasses.dataclass(frozen=True)
 class Candidate:
-    """A configuration of a device's client loop."""
+    """One configuration of a device's client loop."""
 
     chunk_size: Size
     form: LoopForm
@@ -66,12 +66,12 @@ class TunedJitted(Jitted):
         return chosen(*args, **kwargs)
 
     def tune(self, *args: object, **kwargs: object) -> PlanChoiceRecord:
-        """Tunes before the first call, also on shapes only.
+        """Tunes before the first call; shapes are sufficient.
 
         Args:
-            *args: As for a call; a `jax.ShapeDtypeStruct` is replaced by random numbers with its sharding (integers: by
-                zeros, which are valid labels and indices).
-            **kwargs: The same by name.
+            *args: Arguments as for a call; a `jax.ShapeDtypeStruct` is replaced by random numbers with its sharding
+                (integers: by zeros, which are valid labels and indices).
+            **kwargs: Keyword arguments, treated in the same way.
 
         Returns:
             The choice; calls with these shapes and shardings use it.
@@ -83,15 +83,15 @@ class TunedJitted(Jitted):
         return self._tuned[key][0]
 
     def lower(self, *args: object, **kwargs: object) -> jax.stages.Lowered:
-        """Like `jax.jit(fn).lower`, with the choice for these shapes, or "auto" without a choice."""
+        """Like `jax.jit(fn).lower`, with the choice for these shapes, or with "auto" if there is none."""
         return self.chosen_for(args, kwargs).lower(*args, **kwargs)
 
     def trace(self, *args: object, **kwargs: object) -> jax.stages.Traced:
-        """Like `jax.jit(fn).trace`, with the choice for these shapes, or "auto" without a choice."""
+        """Like `jax.jit(fn).trace`, with the choice for these shapes, or with "auto" if there is none."""
         return self.chosen_for(args, kwargs).trace(*args, **kwargs)
 
     def clear_cache(self) -> None:
-        """Drops traces, compiled programs and choices of this process; choices on disk stay."""
+        """Drops this process's traces, compiled programs and choices; choices on disk are kept."""
         super().clear_cache()
         self._tuned.clear()
 
@@ -111,25 +111,25 @@ class TunedJitted(Jitted):
         self._tuned[key] = choice, made
 
     def chosen_for(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Jitted:
-        """The program with the choice for these shapes, or with "auto" without a choice."""
+        """The program with the choice for these shapes, or with "auto" if there is none."""
         found = self._tuned.get(_shapes(args, kwargs))
         return found[1] if found else Jitted(self.fn, "auto", self.options, self._asked)
 
 
 class Contest:
-    """Runs the candidates for one call interleaved; slow candidates drop out.
+    """Runs the candidates for one call in an interleaved order; slow candidates drop out.
 
-    Candidates are first chunk sizes. Then, with the best sizes, the other parameters vary: whether rows are kept for a
-    second pass, chunks per iteration, and the spread over a mesh. Each run is paired with a run of the rule's choice,
-    and the median of the ratios counts. Finally candidates near the best run again, and these last runs decide.
-    Arguments are never donated.
+    The first candidates are chunk sizes. Next, with the best sizes, the other parameters are varied: whether rows are
+    kept for a second pass, chunks per iteration, and the spread over a mesh. Each run is paired with a run of the
+    rule's choice, and candidates are compared by the median of the ratios. Finally, candidates close to the best run
+    again, and only these last runs decide. Arguments are never donated.
 
     Args:
         program: The result of `jit`.
-        form: The loop form with its free parameters.
-        args: The positional arguments of the call.
-        kwargs: Its keyword arguments.
-        seconds: No candidate starts after this time; at least two candidates are compared.
+        form: The loop form whose free parameters are tuned.
+        args: The call's positional arguments.
+        kwargs: The call's keyword arguments.
+        seconds: No candidate starts after this time, but at least two candidates are compared.
     """
 
     def __init__(
@@ -143,7 +143,7 @@ class Contest:
         self._timed: dict[Candidate, list[tuple[float, float]]] = {}  # seconds, and ratio to the paired run of the rule
 
     def choose(self) -> PlanChoiceRecord:
-        """The choice; by the rule for programs without clients, or programs that call back, print or write."""
+        """The choice; the rule decides for programs without clients and for programs that call back, print or write."""
         plan = self._plan()
         sizes = candidate_sizes(plan)
         if len(sizes) < 2:
@@ -173,7 +173,7 @@ class Contest:
         return choice_record("auto", self._form, program=self.name, source="rule", why=why)
 
     def _plan(self) -> Plan:
-        """The plan of the call, with its static arguments as values."""
+        """The plan for the call, with its static arguments as values."""
         static = {name: self._program.options[name] for name in _STATIC if name in self._program.options}
         if not static:
             return trace(self._program.fn, *self._args, **self._kwargs).plan
@@ -187,7 +187,7 @@ class Contest:
         return found[0]
 
     def _enter(self, candidates: Iterable[Candidate]) -> None:
-        """Compiles candidates and times each a few times; drops slow candidates after their first run."""
+        """Compiles candidates and times each one a few times; drops slow candidates after their first run."""
         for candidate in candidates:
             if len(self._timed) >= 2 and self._late(_SHARE_OF_FIRST):
                 return
@@ -208,7 +208,7 @@ class Contest:
                     self._pair(candidate)
 
     def _last_runs(self) -> None:
-        """Times candidates near the best again; only these runs count if there are enough."""
+        """Times candidates near the best again; only these runs count if there are enough of them."""
         last = [one for one in self._near(_NEAR) if one is not self._rule][:_FINALISTS]
         before = {one: len(self._timed[one]) for one in last}
         for number in range(_LAST):
@@ -220,7 +220,7 @@ class Contest:
             self._timed[one] = again if len(again) >= _FIRST else self._timed[one]
 
     def _pair(self, candidate: Candidate) -> None:
-        """Times a candidate next to the rule's choice: another process slows both, so the ratio is unaffected."""
+        """Times a candidate next to the rule's choice: other processes slow both, so their ratio is unaffected."""
         pair = (self._rule, candidate)
         taken = {one: self._run(one) for one in pair[:: 1 if len(self._timed.get(candidate, ())) % 2 else -1]}
         self._timed.setdefault(candidate, []).append((taken[candidate], taken[candidate] / taken[self._rule]))
@@ -244,7 +244,7 @@ class Contest:
         return time.monotonic() - self._began > share * self._seconds
 
     def _run(self, candidate: Candidate) -> float:
-        """Seconds of a call; short calls are repeated without pause, since the first after a pause is slower."""
+        """Seconds of a call; short calls are repeated without a pause, because the first after a pause is slower."""
         began, calls, taken = time.perf_counter(), 0, 0.0
         while taken < _LEAST_SECONDS:
             jax.block_until_ready(self._jitted[candidate](*self._args, **self._kwargs))
@@ -290,7 +290,7 @@ class Contest:
 
 
 def candidate_sizes(plan: Plan) -> list[Size]:
-    """The distinct chunk sizes for a plan, "auto" first; None (all at once) if memory allows."""
+    """The distinct chunk sizes to try for a plan, "auto" first; None (all at once) is included if memory allows."""
     phases = _phases(plan)
     per_shard = max((_per_shard(phase) for phase in phases), default=1)
     if per_shard == 1:
@@ -305,7 +305,7 @@ def candidate_sizes(plan: Plan) -> list[Size]:
 
 
 def _waiting_forms(plan: Plan, ranked: Sequence[Candidate]) -> list[Candidate]:
-    """The best three chunk sizes with the opposite choice of keeping or recomputing rows."""
+    """The best three chunk sizes, with the opposite decision about keeping or recomputing rows."""
     waiting = waiting_bytes(plan)
     form = ranked[0].form
     if not waiting or waiting > _LARGEST_BYTES or form.kept_bytes != KEPT_BYTES:
@@ -358,7 +358,7 @@ def _in_words(candidate: Candidate, asked: LoopForm) -> str:
 
 
 def _made_up(x: Argument) -> Argument:
-    """Random numbers or zeros for a shape; other values unchanged."""
+    """Replaces a shape with random numbers or zeros; returns other values unchanged."""
     if not isinstance(x, jax.ShapeDtypeStruct):
         return x
     if jnp.issubdtype(x.dtype, jax.dtypes.prng_key):

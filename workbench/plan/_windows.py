@@ -1,4 +1,4 @@
-"""Counts multiplications of a convolution's sliding window."""
+"""Counts multiplications in a convolution's sliding window."""
 
 import math
 
@@ -13,19 +13,19 @@ def valid_positions(
     base_dilation: int = 1,
     dilation: int = 1,
 ) -> int:
-    """Counts the (output position, window tap) pairs of a convolution's dimension that read an input element.
+    """Counts the pairs (output position, window tap) that read an input element, for one dimension of a convolution.
 
-    Padding and the holes of a dilated input are not counted. This makes the count exact for batched dot products that
-    the TPU compiler writes as convolutions.
+    Taps on padding or on the holes of a dilated input are not counted. The count is therefore exact for batched dot
+    products that the TPU compiler writes as convolutions.
 
     Args:
-        size: Elements of the input along the dimension.
-        window: Taps of the kernel.
+        size: Number of input elements along the dimension.
+        window: Number of kernel taps.
         out: Output positions.
         stride: Step of the window.
-        padding_low: Padding before the first element; negative values cut.
-        base_dilation: Distance of two input elements.
-        dilation: Distance of two taps.
+        padding_low: Padding before the first element; negative values crop.
+        base_dilation: Distance between two input elements.
+        dilation: Distance between two taps.
 
     Returns:
         The number of pairs.
