@@ -1,4 +1,4 @@
-"""The user's entry points: one trace of a program, and all questions about it."""
+"""The user's entry points: a program is traced once, and all questions are methods of the trace."""
 
 from workbench.api._compare import compare as compare
 from workbench.api._export import load as load

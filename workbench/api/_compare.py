@@ -1,4 +1,4 @@
-"""`compare`: functions, programs, profiles, runs and sweeps side by side."""
+"""`compare`: functions, programs, profiles, runs and sweeps, next to each other."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
@@ -29,39 +29,41 @@ def compare(*things: object) -> ComparisonRecord: ...
 def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
     """Compares functions, programs, profiles, or runs.
 
-    **Functions:** `compare(before, after)(*args)` inspects each with the same arguments and compares the programs.
-    Modules of NNX and Equinox are called like functions.
+    **Functions:** `compare(before, after)(*args)` inspects each function with the same arguments and compares the
+    programs. NNX and Equinox modules are called like functions.
 
-    **Programs:** before and after an edit, on two meshes, with and without annotations, with the gradient. Stages are
-    matched by kind and name, in order (the second `broadcast` with the second `broadcast`). Collectives are counted per
-    call by kind and mesh axes, including all iterations of loops. Planned collectives are never compared with compiled
-    ones. Lines are matched by function and code.
+    **Programs:** before and after an edit, on two meshes, with and without annotations, or with the gradient. Stages
+    are matched by kind and name, in order (the second `broadcast` in one program with the second `broadcast` in the
+    other). Collectives are counted per call by kind and mesh axes, including all iterations of loops. Planned
+    collectives are never compared with compiled ones. Lines are matched by function and code.
 
-    **Measured runs and watched loops:** figures of one call, per stage and line. Times count as equal if the ranges of
-    their calls overlap.
+    **Measured runs and watched loops:** figures per call, for each stage and line. Times are treated as equal if the
+    ranges of their calls overlap.
 
     **Profiles:** measured seconds per device by call path, category and program.
 
     **Runs:** means over seeds with intervals, paired tests, cost to a target, fairness, figures.
 
     Args:
-        *things: Two or more functions or modules; programs (a `ProgramRecord`, or what `inspect` makes a record of
+        *things: Two or more functions or modules; programs (a `ProgramRecord`, or anything that `inspect` accepts
             without arguments: `Traced`, `Lowered`, `Compiled`, exported programs, HLO and StableHLO text, files);
-            profiles, from `open_profile`; runs of `measure` or loops of `watch`; or runs: a sweep, a dictionary of
-            runs by name, or several of `Run`, `StoredRun`, `History` and lists of these, one per seed.
-        metric: With runs: the compared metric. Default: "loss" if available, else the first metric.
-        **options: With functions, the options of `inspect`. With runs, `minimize` (default: True), `last` rounds whose
+            profiles from `open_profile`; runs of `measure` or loops of `watch`; or runs: a sweep, a dictionary of runs
+            by name, or several objects such as `Run`, `StoredRun`, `History` and lists of these, with one entry per
+            seed.
+        metric: For runs: the metric to compare. Default: "loss" if available, otherwise the first metric.
+        **options: For functions, the options of `inspect`. For runs, `minimize` (default: True), `last` rounds whose
             mean is the final value (1), `confidence` of intervals (0.95), `resamples` (2000), `test` ("permutation",
             "t" or "wilcoxon") and `correction` ("holm" or "benjamini-hochberg").
 
     Returns:
-        For functions, a function of their arguments. For programs and profiles, a record with one row per quantity;
-        `differences` omits equal rows. For runs, a comparison with `table()`, `tests()`, `figure(kind)` and more.
+        For functions, a function that accepts their arguments. For programs and profiles, a record with one row per
+        quantity; `differences` omits rows whose values are identical. For runs, a comparison with `table()`, `tests()`,
+        `figure(kind)` and more.
 
     Raises:
         InspectionError: if fewer than two programs were given, or an argument is neither a program nor runs.
         DataError: if no run has the metric.
-        ProgramError: for options of runs that were given with programs.
+        ProgramError: if options for runs were given with programs.
 
     Example:
         >>> print(compare(lambda x: x @ x, lambda x: (x @ x) @ x)(jnp.ones((4, 4))).differences[1].name)
@@ -100,7 +102,7 @@ def compare(*things: object, metric: str | None = None, **options: Any) -> Any:
 
 
 def _function_of(x: object) -> Callable[..., Any] | None:
-    """The function to compare: a function, or the call of a module, which is a tree of arrays."""
+    """The function to compare: a function, or the call method of a module, which is a tree of arrays."""
     if is_program(x, "compare"):
         return x
     is_module = callable(x) and not jax.tree_util.all_leaves([x])

@@ -1,4 +1,4 @@
-"""`export` and `load`: a program as StableHLO, for serving or for another machine."""
+"""`export` and `load`: a program as StableHLO, to serve it or to run it on another machine."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -19,15 +19,15 @@ from workbench.records import folders_pattern, write_whole
 
 
 class ExportedProgram(bytes):
-    """A program as bytes: StableHLO, then a header with its origin, target and SHA-256.
+    """A program as bytes: StableHLO, followed by a header with its origin, target and SHA-256.
 
-    `jax.export.deserialize(bytearray(program))` reads them too, without the checks of the header.
-    The digest detects corruption, not tampering: load only files that you trust.
+    `jax.export.deserialize(bytearray(program))` also reads these bytes, without checking the header. The digest detects
+    corruption, not tampering: load only files that you trust.
     """
 
     @property
     def header(self) -> dict[str, Any]:
-        """Facts that need no run: name, JAX version, platforms, devices, inputs, outputs."""
+        """Facts that are available without a run: name, JAX version, platforms, devices, inputs, outputs."""
         return read_header(self)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -46,7 +46,7 @@ def export_program(
     chunk_size: tuple[ChunkSize] | None,
     derivatives: int,
 ) -> ExportedProgram:
-    """Writes a traced call as StableHLO; see `Traced.export`."""
+    """Serializes a traced call as StableHLO; see `Traced.export`."""
     version = call.under(current_mesh() or call.mesh)
     jitted = version.jitted(call.chunk_size if chunk_size is None else chunk_size[0])
     return write(call.name, jitted, (call.args, call.kwargs), platforms, derivatives)
@@ -59,7 +59,7 @@ def write(
     platforms: Sequence[str] | None,
     derivatives: int,
 ) -> ExportedProgram:
-    """Writes a result of `jax.jit` as StableHLO.
+    """Serializes a result of `jax.jit` as StableHLO.
 
     Raises:
         InspectionError: as `Traced.export`.
@@ -80,9 +80,9 @@ def write(
 
 
 class LoadedProgram:
-    """An exported program as a function, described by `header`.
+    """An exported program as a function; `header` describes it.
 
-    The function is differentiable up to the order chosen at export.
+    The function is differentiable up to the order chosen for the export.
     """
 
     def __init__(self, header: dict[str, Any], module: jax.export.Exported) -> None:
@@ -94,7 +94,7 @@ class LoadedProgram:
         """Runs it.
 
         Raises:
-            InspectionError: for a platform, number of devices or arguments that differ from the export.
+            InspectionError: if the platform, the number of devices or the arguments differ from the export.
         """
         if refused := _jax_compat.waits_forever(f"The loaded program `{self.__name__}`"):
             raise InspectionError(refused)
@@ -118,16 +118,16 @@ class LoadedProgram:
 
 
 def load(data: bytes | bytearray | str | os.PathLike[str]) -> LoadedProgram:
-    """Loads a program that `export` wrote.
+    """Loads a program written by `export`.
 
-    A program from another process is first read in a child process, which takes about two seconds, because a
-    maliciously damaged module can abort the reading process.
+    A program from another process is first read in a child process, because a maliciously damaged module can abort the
+    reading process; this takes about two seconds.
 
     Args:
         data: The bytes, or the path of a file with the bytes.
 
     Returns:
-        A function of the same arguments as the exported one.
+        A function with the same arguments as the exported function.
 
     Raises:
         InspectionError: if the bytes are damaged, are not an exported program, need another JAX version, or call back
@@ -141,7 +141,7 @@ def load(data: bytes | bytearray | str | os.PathLike[str]) -> LoadedProgram:
 
 
 def _read(path: object) -> bytes:
-    """The content of a regular file; a device or a pipe could be endless."""
+    """The content of a regular file; devices and pipes are rejected because they could be endless."""
     if isinstance(path, str | os.PathLike) and "\0" not in os.fspath(path):
         if not Path(path).exists() or Path(path).is_file():
             return Path(path).read_bytes()

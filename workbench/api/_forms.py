@@ -1,4 +1,4 @@
-"""Derives one-line forms from methods of `Traced`: options, types and documentation."""
+"""Derives one-line forms from the methods of `Traced`: options, types and documentation."""
 
 import difflib
 import functools
@@ -22,7 +22,7 @@ Method = Callable[Concatenate[Traced, P], R]
 
 
 class Question(Protocol[P, R_co]):
-    """A question about one call of a function, with the options of a method of `Traced`."""
+    """A question about one call of a function, with the same options as a method of `Traced`."""
 
     def __call__(self, fn: Callable, /, *args: P.args, **options: P.kwargs) -> Callable[..., R_co]: ...
 
@@ -37,16 +37,16 @@ class OpenQuestion(Protocol[P, R_co]):
 
 
 def question(method: Method[P, R]) -> Question[P, R]:
-    """The one-line form of a method: options first, then the arguments of the function."""
+    """The one-line form of a method: first the options, then the arguments of the function."""
     return cast("Question[P, R]", _form(method, "A function; or a traced call, `wb.trace(fn)(*args)`.", None))
 
 
 def open_question(answer: Callable[..., Any], takes: str) -> Callable[[Method[P, R]], OpenQuestion[P, R]]:
-    """The one-line form of a method, which also takes values that are not functions.
+    """The one-line form of a method that also accepts values that are not functions.
 
     Args:
         answer: Called with such a value and the options.
-        takes: Description of accepted values, for the documentation.
+        takes: Description of the accepted values, for the documentation.
     """
 
     def decorate(method: Method[P, R]) -> OpenQuestion[P, R]:

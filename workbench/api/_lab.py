@@ -1,4 +1,4 @@
-"""Requests of the labextension to the kernel: explorer code for a cell, and the device panel."""
+"""Requests of the labextension to the kernel: code that explores a cell, and the device panel."""
 
 import ast
 import sys
@@ -12,7 +12,7 @@ _panels: list[Any] = []
 
 
 class Answer(dict[str, Any]):
-    """An answer that the kernel sends as JSON, as a dictionary."""
+    """An answer that the kernel sends as JSON, in the form of a dictionary."""
 
     def _repr_json_(self) -> dict[str, Any]:
         return dict(self)
@@ -21,14 +21,15 @@ class Answer(dict[str, Any]):
 def explore_cell(source: str) -> Answer:
     """Code that opens the explorer for the function that a cell defines or calls.
 
-    The arguments come from the function's last call in the notebook: first in this cell, then in executed cells.
+    The arguments come from the function's last call in the notebook: in this cell if there is one, otherwise in the
+    executed cells.
 
     Args:
         source: The cell's text.
 
     Returns:
-        `code` to insert and whether to `run` it, or a `message` about missing parts. Code whose arguments call
-        functions is inserted but not run, since a call such as `next(batches)` may change state.
+        `code` to insert and whether to `run` it, or a `message` about what is missing. Code whose arguments call
+        functions is inserted but not run, because a call such as `next(batches)` may change state.
     """
     tree = _parse(source)
     if tree is None:
@@ -57,7 +58,7 @@ def _has_effects(arguments: str) -> bool:
 
 
 def device_panel() -> Answer:
-    """The widget that shows this kernel's devices; one monitor serves all panels."""
+    """The widget that shows this kernel's devices; all panels share one monitor."""
     import workbench_widgets
 
     if not _monitors:
@@ -69,7 +70,7 @@ def device_panel() -> Answer:
 
 
 def _cell(known: dict[str, Any], call: str) -> str:
-    """Code that works whether or not the notebook has imported this package under a name."""
+    """Code that works whether or not the notebook has imported this package, under any name."""
     workbench = sys.modules["workbench"]
     name = next((name for name, value in known.items() if value is workbench and not name.startswith("_")), None)
     return f"{name}.{call}" if name else f"import workbench as wb\n\nwb.{call}"
@@ -82,14 +83,14 @@ def _namespace() -> dict[str, Any]:
 
 
 def _history() -> Iterator[ast.Module]:
-    """The executed cells, last cell first."""
+    """The executed cells, most recent first."""
     for text in reversed(_namespace().get("In", [])):
         if (tree := _parse(text)) is not None:
             yield tree
 
 
 def _parse(source: str) -> ast.Module | None:
-    """The cell as Python, without IPython's own syntax."""
+    """The cell as Python, without IPython-specific syntax."""
     lines = ["" if line.lstrip().startswith(("%", "!")) else line for line in source.splitlines()]
     try:
         return ast.parse("\n".join(lines))
@@ -98,7 +99,7 @@ def _parse(source: str) -> ast.Module | None:
 
 
 def _calls(tree: ast.Module) -> list[tuple[str, ast.Call]]:
-    """Calls of plain names at the top level; calls inside a function may use local names."""
+    """Calls of plain names at the top level; calls inside a function are excluded because they may use local names."""
     found: list[tuple[str, ast.Call]] = []
 
     def visit(node: ast.AST) -> None:
@@ -126,6 +127,6 @@ def _last_call(name: str, cells: Iterable[ast.Module]) -> str | None:
 
 
 def _is_users(function: Callable[..., Any]) -> bool:
-    """Defined in the notebook, also under a transformation such as `jax.jit`."""
+    """Returns whether a name is defined in the notebook, also under a transformation such as `jax.jit`."""
     inner = getattr(function, "__wrapped__", function)
     return getattr(inner, "__module__", None) == "__main__"

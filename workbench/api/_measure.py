@@ -96,18 +96,18 @@ def _refuse_shapes(name: str, leaves: list[Any]) -> None:
 
 
 def client_paths(plan: PlanRecord) -> tuple[str, ...]:
-    """Paths of all client stages of a plan, including stages inside loops."""
+    """Paths of all client stages in a plan, including stages inside loops."""
     return tuple(stage.path for stage in plan.walk(into=("loop", "branch")) if stage.kind == "clients")
 
 
 def _guarded(call: TracedCall, errors: CallbackErrors) -> TracedCall:
-    """The call with callbacks guarded against aborting the process; unchanged without callbacks."""
+    """The call, with its callbacks guarded so that they cannot abort the process; unchanged without callbacks."""
     closed = errors.guarded(call.closed)
     return call if closed is call.closed else call.rewritten(closed)
 
 
 class _Bound:
-    """A compiled program with bound keyword arguments, and the collector of its callbacks' exceptions."""
+    """A compiled program with bound keyword arguments, and the object that collects its callbacks' exceptions."""
 
     def __init__(self, compiled: jax.stages.Compiled, kwargs: dict[str, Argument], errors: CallbackErrors) -> None:
         self._compiled, self._kwargs, self._errors = compiled, kwargs, errors

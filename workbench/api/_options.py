@@ -1,4 +1,4 @@
-"""Options of questions, with their types."""
+"""Options of the questions, with their types."""
 
 import threading
 from collections.abc import Callable
@@ -55,10 +55,10 @@ def inspect_options(
     cancel: threading.Event | None = None,
     timeout_seconds: float | None = None,
 ) -> dict[str, Any]:
-    """The options of `workbench.inspection.inspect_call` for those of `Traced.inspect`.
+    """Converts options of `Traced.inspect` to options of `workbench.inspection.inspect_call`.
 
     Raises:
-        ProgramError: for target options if `on=` names no target.
+        ProgramError: for target options if `on=` does not name a target.
         MeshError: if `on=` is not a machine.
     """
     machine = machine_of(on, question)

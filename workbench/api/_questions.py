@@ -1,4 +1,4 @@
-"""The one-line forms: `wb.measure(fn, rounds=5)(*args)` is `wb.trace(fn)(*args).measure(rounds=5)`."""
+"""The one-line forms: `wb.measure(fn, rounds=5)(*args)` means `wb.trace(fn)(*args).measure(rounds=5)`."""
 
 from workbench._open_types import Option
 from workbench.advice import advise_record

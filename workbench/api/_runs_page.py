@@ -11,18 +11,18 @@ from workbench.measurement import StoredRun, overlay_runs
 def write_runs_page(
     runs: Sequence[StoredRun[Any]], file: str | Path, *, metric: str | None = None, minimize: bool = True
 ) -> None:
-    """Writes a page that needs no kernel: one run with its clients, or several runs compared.
+    """Writes a page that needs no kernel: one run with its clients, or a comparison of several runs.
 
-    The code and the provenance of each run are folded below the title.
+    The code and the provenance of each run are collapsed below the title.
 
     Args:
-        runs: From `Run.load`; runs with equal names are seeds of one result.
+        runs: Runs from `Run.load`; runs with the same name are treated as different seeds of one result.
         file: The page.
-        metric: The metric that is shown first.
+        metric: The metric to show first.
         minimize: Whether smaller values are better.
 
     Raises:
-        DataError: if none of several runs has finished a round.
+        DataError: if there are several runs and none has finished a round.
     """
     import workbench_widgets
 
@@ -39,7 +39,7 @@ def write_runs_page(
 
 
 class _Ended:
-    """A stored run with the interface of a live run, without control and new rounds."""
+    """A stored run with the interface of a live run, but without controls and new rounds."""
 
     def __init__(self, stored: StoredRun) -> None:
         self.rounds, self.status, self.history = stored.about["rounds"], stored.status, stored.history
@@ -51,7 +51,7 @@ class _Ended:
     resume = stop = pause
 
     def subscribe(self, callback: object) -> Callable[[], None]:
-        """Does nothing: no rounds will arrive."""
+        """Does nothing, because no rounds will arrive."""
         return lambda: None
 
 

@@ -1,4 +1,4 @@
-"""Displays and views of programs and other values: pick the inspector, pick the view."""
+"""Displays and views of programs and other values: chooses the inspector and the view."""
 
 import contextvars
 import dataclasses
@@ -36,14 +36,14 @@ W = TypeVar("W", bound="WorkbenchWidget")
 
 
 class Waiting(TypedDict, total=False):
-    """Progress of a request, and the way to end it."""
+    """Progress of a request, and the means to stop it."""
 
     progress: Callable[[str, float], None]
     cancel: threading.Event
 
 
 class _Advising(Waiting, total=False):
-    """Options of a request for advice."""
+    """Options for an advice request."""
 
     found: Callable[[AdviceRecord], None]
 
@@ -79,7 +79,7 @@ def show_program(traced: TracedProgram, **options: Option) -> None:
 
 
 def _display_or_text(make: Callable[[], "WorkbenchWidget"], x: object) -> None:
-    """Displays a view, or the record as a card if the view fails: a display never ends the cell."""
+    """Displays a view, or the record as a card if the view fails, so that a display never stops the cell."""
     try:
         shown: object = make()
     except WorkbenchError:
@@ -144,7 +144,7 @@ _EXPLORER = ("gradient", "rounds", "monitor", "run", "timeline", "runs", "dock")
 
 
 def _refuse_views(question: str, view: str | None, given: Mapping[str, Any]) -> None:
-    """Raises for explorer options that are given with another view."""
+    """Raises an error if explorer options are given with another view."""
     unused = [name for name, value in given.items() if value is not None]
     if unused and view not in (None, "explorer"):
         message = (
@@ -155,10 +155,10 @@ def _refuse_views(question: str, view: str | None, given: Mapping[str, Any]) -> 
 
 
 def check_view(question: str, record: Record, view: str | None) -> None:
-    """Raises for a view that a record lacks.
+    """Raises an error for a view that a record lacks.
 
     Raises:
-        InspectionError: for an unknown view; lists the available views.
+        InspectionError: for an unknown view; the message lists the available views.
     """
     if view is not None:
         import workbench_widgets
@@ -178,7 +178,7 @@ def _check_name(question: str, view: str | None, views: Sequence[str]) -> None:
 
 
 def _inspected(traced: TracedProgram, options: dict[str, Any]) -> ProgramRecord:
-    """The record of a program; the cell shows the progress."""
+    """The record of a program; the cell shows the progress of the inspection."""
     target = machine_of(options.get("on"), "inspect").target
     if in_notebook() and target and options.get("progress") is None:
         options = {**options, "progress": lambda phase, _: say_phase(f"{phase} for {target}")}
@@ -187,7 +187,7 @@ def _inspected(traced: TracedProgram, options: dict[str, Any]) -> ProgramRecord:
 
 
 def _kernel_side(traced: TracedProgram, options: dict[str, Any], record: ProgramRecord) -> dict[str, Any]:
-    """Requests that views of a program can send to the kernel; the options are those of `inspect_call`."""
+    """Requests that views of a program can send to the kernel; accepts the options of `inspect_call`."""
     return {
         "compile_for": _elsewhere(traced, options),
         "what_if": _tries(traced, options, record),
@@ -199,7 +199,7 @@ def _kernel_side(traced: TracedProgram, options: dict[str, Any], record: Program
 
 
 def player_of(traced: TracedProgram, fn: Callable, args: tuple[PyTree[jax.Array], ...]) -> "PlayerView":
-    """The player of a traced program; see `Traced.play`."""
+    """The player for a traced program; see `Traced.play`."""
     import workbench_widgets
 
     played = play(fn, *args)
@@ -211,7 +211,7 @@ def player_of(traced: TracedProgram, fn: Callable, args: tuple[PyTree[jax.Array]
 
 
 def _live_view_of(x: object) -> "WorkbenchWidget | None":
-    """The view of a live object (a run, devices, launched nodes, several runs); else None."""
+    """The view of a live object (a run, devices, launched nodes, several runs); None for other objects."""
     import workbench_widgets
 
     if isinstance(x, Live):
@@ -252,16 +252,16 @@ def view_of_thing(
 
 
 def laid_out(widget: W, layout: Layout | None) -> W:
-    """The widget with the reader's layout, which ipywidgets takes as a `Layout` or as its fields."""
+    """The widget with the reader's layout, which ipywidgets accepts as a `Layout` or as its fields."""
     if layout is not None:
         widget.layout = layout
     return widget
 
 
 def _elsewhere(traced: TracedProgram, options: dict[str, Any]) -> Callable[..., ProgramRecord]:
-    """The program to compile for targets that a view requests, in any thread.
+    """The program to compile when a view requests a target; callable from any thread.
 
-    Stores the shapes of arguments, not the arrays, and the current mesh, which other threads lack.
+    Stores the arguments' shapes rather than the arrays, and the current mesh, which other threads lack.
     """
     shapes = traced.with_shapes()
     mesh = options["mesh"] or current_mesh()
@@ -276,7 +276,7 @@ def _elsewhere(traced: TracedProgram, options: dict[str, Any]) -> Callable[..., 
 
 
 def _adviser(traced: TracedProgram, options: dict[str, Any], record: ProgramRecord) -> Callable[..., AdviceRecord]:
-    """Returns a function that finds advice about the program, in any thread; see `_elsewhere`."""
+    """Returns a function that finds advice about the program; callable from any thread, see `_elsewhere`."""
     variants = traced.with_shapes()._variants({**options, "mesh": options["mesh"] or current_mesh()})
     variants = dataclasses.replace(variants, fn=traced.fn)
     context = contextvars.copy_context()
@@ -288,12 +288,12 @@ def _adviser(traced: TracedProgram, options: dict[str, Any], record: ProgramReco
 
 
 def _record_adviser(record: ProgramRecord) -> Callable[..., AdviceRecord]:
-    """Returns a function that finds advice from a record only: gains are estimates, nothing is compiled."""
+    """Returns a function that finds advice from a record alone: gains are estimates, nothing is compiled."""
     return lambda **waiting: advise_record(record, **waiting)
 
 
 def _searcher(traced: TracedProgram, options: dict[str, Any]) -> Callable[..., SearchRecord] | None:
-    """Returns a function that searches shardings, in any thread; None without a mesh of several devices."""
+    """Returns a function, callable from any thread, that searches shardings; None without a mesh of several devices."""
     mesh = options["mesh"] or current_mesh()
     if mesh is None and not isinstance(traced._call, LoweredCall):
         mesh = traced._call.mesh or mesh_of_values(traced._call.leaves)
@@ -310,7 +310,7 @@ def _searcher(traced: TracedProgram, options: dict[str, Any]) -> Callable[..., S
 
 
 def _opener(traced: TracedProgram) -> Callable[[int], TapRecord] | None:
-    """Returns a function that evaluates the program for one client; None for arguments without values."""
+    """Returns a function that evaluates the program for one client; None if the arguments have no values."""
     leaves = jax.tree.leaves((traced.args, traced.kwargs))
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in leaves):
         return None
@@ -318,7 +318,7 @@ def _opener(traced: TracedProgram) -> Callable[[int], TapRecord] | None:
 
 
 def _plays(traced: TracedProgram) -> Callable[[], PlayRecord] | None:
-    """Returns a function that evaluates the program for the player; None for arguments without values."""
+    """Returns a function that evaluates the program for the player; None if the arguments have no values."""
     return None if _opener(traced) is None else lambda: play(*_flat(traced._replayed("play")))
 
 
@@ -327,7 +327,7 @@ def _flat(call: tuple[Callable, tuple[Any, ...]]) -> tuple[Any, ...]:
 
 
 def _tries(traced: TracedProgram, options: dict[str, Any], record: ProgramRecord) -> WhatIf | None:
-    """The program to try with other shardings that a view requests; None without a mesh."""
+    """The program to try with the shardings that a view requests; None without a mesh."""
     given = {} if options["chunk_size"] is None else {"chunk_size": options["chunk_size"][0]}
     try:
         return WhatIf(traced._traced("show"), present=record, mesh=options["mesh"], target=options["target"], **given)

@@ -31,7 +31,7 @@ _STAGES = (jax.stages.Traced, jax.stages.Lowered, jax.stages.Compiled, jax.expor
 
 
 def is_program(x: object, question: str = "") -> TypeGuard[Callable]:
-    """Returns whether `x` is a function, and not an array, a record or a module of arrays."""
+    """Returns whether `x` is a function rather than an array, a record or a module of arrays."""
     if isinstance(x, Watch):  # `show` shows the loop; other questions inspect the function
         return question not in ("show", "explore", "compare")
     if not callable(x) or isinstance(x, (jax.Array, Record, Mesh, AbstractMesh, *_STAGES)) or hasattr(x, "record"):
@@ -44,7 +44,7 @@ def is_program(x: object, question: str = "") -> TypeGuard[Callable]:
 
 
 class Inspected(ABC):
-    """A traced call, with the same options as a function."""
+    """A traced call, which accepts the same options as a function."""
 
     @abstractmethod
     def inspect(self) -> Record:
@@ -56,8 +56,8 @@ def record_of_thing(x: object, question: str, **options: Option) -> Record:  # t
 
     Args:
         x: The value.
-        question: Name of the function that the user called, for errors.
-        **options: Options of `Traced.inspect`; options that the value does not use raise an error.
+        question: Name of the function that the user called, used in errors.
+        **options: Options of `Traced.inspect`; an option that does not apply to the value raises an error.
 
     Raises:
         InspectionError: if `x` has no record.
@@ -106,7 +106,7 @@ def _record_as_it_is(x: object) -> Record | None:
 
 
 def refuse_options(question: str, x: object, options: Mapping[str, Any]) -> None:
-    """Raises for options of programs that were given with a value that is not a program."""
+    """Raises an error if options for programs were given with a value that is not a program."""
     if options:
         message = (
             f"`{question}` was given {', '.join(f'`{name}=`' for name in options)} with a {type(x).__name__}, which "
@@ -117,7 +117,7 @@ def refuse_options(question: str, x: object, options: Mapping[str, Any]) -> None
 
 
 def _for_text(question: str, x: object, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a lowered or compiled program, or of its text: `on` only; all options of a traced program."""
+    """Options of a lowered or compiled program, or its text: `on` only; of a traced program: all options."""
     rest = dict(options)
     on: On = rest.pop("on", None)
     machine = machine_of(on, question)

@@ -1,4 +1,4 @@
-"""`trace` and the object that it returns: all questions about one call of a function."""
+"""`trace` and the object it returns: all questions about one call of a function."""
 
 import functools
 import threading
@@ -30,7 +30,8 @@ class Traced(TracedProgram):
     """One traced call of a function, with methods for all questions about it.
 
     Created by `trace`, which calls the function once; no method calls the function again. Options are arguments of the
-    methods. The function's own arguments are passed to `trace(fn)(...)`, so that their names cannot collide.
+    methods. The function's own arguments are passed to `trace(fn)(...)`, so that their names cannot collide with
+    options.
 
     Example:
         >>> @wb.program(clients=4)
@@ -71,25 +72,26 @@ class Traced(TracedProgram):
 
         Args:
             view: A single view, such as "hlo" or "cost"; an unknown name raises an error that lists the views. Default:
-                the explorer, which has all views.
-            gradient: A second program with the same arguments, shown next to the program: for example its
+                the explorer, which contains all views.
+            gradient: A second program with the same arguments, shown next to the program, for example its
                 `jax.grad(...)`.
-            rounds: A `Run`, live or finished: shows its curves, its clients by round, and buttons to pause and stop it.
-            monitor: The result of `watch_devices`, for a view of the devices.
-            run: The result of `measure`: shows measured seconds per client and a timeline per device.
-            timeline: A simulated round, to show stragglers.
-            runs: Several runs to compare: a sweep, a comparison of runs, a list of runs, runs by name.
+            rounds: A `Run`, live or finished; adds its curves, its clients by round, and buttons to pause and stop it.
+            monitor: The result of `watch_devices`; adds a view of the devices.
+            run: The result of `measure`; adds measured seconds per client and a timeline per device.
+            timeline: A simulated round, used to show stragglers.
+            runs: Several runs to compare: a sweep, a comparison of runs, a list of runs, or a dictionary of runs by
+                name.
             dock: "right" shows the widget next to the notebook (JupyterLab, with the extension of this package).
             layout: The widget's layout: an `ipywidgets.Layout`, or a mapping of its fields.
             **options: Options of `inspect`.
 
         Returns:
-            An ipywidget. The last line of a cell displays it, it can be placed in boxes and tabs, and its traits
-            `selection` and `settings` can be observed and linked.
+            An ipywidget. As the last line of a cell, the widget is displayed; it can also be placed in boxes and tabs,
+            and its traits `selection` and `settings` can be observed and linked.
 
         Raises:
             InspectionError: for an unknown view.
-            ProgramError: for explorer options that are given with another view.
+            ProgramError: if explorer options are given with another view.
 
         Example:
             >>> type(wb.explore(jnp.ones((4, 2)))).__name__
@@ -110,13 +112,13 @@ class Traced(TracedProgram):
         )
 
     def play(self) -> "PlayerView":
-        """Plays one call step by step with real values: messages, client steps and results.
+        """Plays one call step by step with actual values: messages, client steps and results.
 
         Costs one evaluation of the program in this process. Numbers that clients `emit` are shown as curves over local
-        steps. Under a mesh the program is also compiled, and its collectives can be played message by message.
+        steps. With a mesh, the program is also compiled, and its collectives can be played message by message.
 
         Returns:
-            The widget; the last line of a cell displays it. `.to_html("round.html")` saves it.
+            The widget; it is displayed as the last line of a cell. `.to_html("round.html")` saves it.
 
         Raises:
             InspectionError: if the program computes nothing.
@@ -159,31 +161,31 @@ class EngineCall:
         """Runs the call on the engine; the record's `results` are the program's results.
 
         Raises:
-            EngineError: if a stage fails; `stage` and `client` of the error name the place.
+            EngineError: if a stage fails; the error's `stage` and `client` say where.
         """
         fn, args = self.traced._replayed("engine")
         return self.on.run(fn, *args, progress=progress, cancel=cancel)
 
 
 def trace(fn: Callable, *, on: Mesh | AbstractMesh | None = None) -> Callable[..., Traced]:
-    """Traces one call of a function for questions about it, similar to `jax.jit(fn).trace`.
+    """Traces one call of a function so that questions can be asked about it, similar to `jax.jit(fn).trace`.
 
-    `fn` is called once, during tracing; questions about the traced call do not call it again. The exception is a
+    `fn` is called once, during tracing; questions about the traced call do not call it again. The only exception is a
     question about another mesh if the program itself names a mesh, for example in `shard_map`; a note then reports the
     second call.
 
     Args:
         fn: A program, a function that calls programs, or a derivative of these; a result of `jit`, `jax.jit`, `nnx.jit`
-            or `eqx.filter_jit`, with its options; partial calls, methods, callable objects.
-        on: Mesh to trace the function under. Default: the mesh of `jax.set_mesh`.
+            or `eqx.filter_jit`, whose options are respected; partial calls, methods, callable objects.
+        on: Mesh to trace the function under. Default: the mesh set by `jax.set_mesh`.
 
     Returns:
-        A function: `trace(fn)(*args, **kwargs)` is a `Traced`. Arguments are pytrees of arrays or
+        A function: `trace(fn)(*args, **kwargs)` returns a `Traced`. Arguments are pytrees of arrays or
         `jax.ShapeDtypeStruct`s; other leaves (strings, functions, settings) are kept constant.
 
     Raises:
         InspectionError: if `fn` is not a function.
-        ProgramError: raised by the call, for arguments that cannot be traced: too few or too many, deleted arrays,
+        ProgramError: raised by the call for arguments that cannot be traced: too few or too many, deleted arrays,
             containers that contain themselves.
 
     Example:
@@ -200,7 +202,7 @@ def trace(fn: Callable, *, on: Mesh | AbstractMesh | None = None) -> Callable[..
 
 
 def trace_for(question: str, fn: Callable, mesh: Mesh | AbstractMesh | None) -> Callable[..., Traced]:
-    """Traces a call for a question, whose name errors state."""
+    """Traces a call for a question; errors state the name of the question."""
     if not callable(fn):
         message = (
             f"`{question}` received a {type(fn).__name__}, which is not a function. It traces a call of a function: "

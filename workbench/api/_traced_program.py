@@ -1,4 +1,4 @@
-"""Questions about one traced call that open no view."""
+"""Questions about one traced call that do not open a view."""
 
 import functools
 import inspect as inspect_module
@@ -46,7 +46,7 @@ from workbench.records.sharding import WhyRecord
 
 
 class TracedProgram(Inspected):
-    """One call of a function, traced: the questions that open no view."""
+    """One traced call of a function, with the questions that do not open a view."""
 
     def __init__(
         self,
@@ -82,16 +82,16 @@ class TracedProgram(Inspected):
     def plan_choice(self) -> PlanChoiceRecord:
         """The client-loop configuration (chunk size, kept rows, spread), and the rule or measurement behind it.
 
-        The source is a measurement of `jit(fn, chunk_size="tune")` (in this process or earlier), the arguments of
+        The source is a measurement by `jit(fn, chunk_size="tune")` (in this process or earlier), the arguments of
         `jit`, or the rule.
         """
         return choice_of_plan(self._traced("plan_choice"))
 
     @functools.cached_property
     def call_tree(self) -> CallTreeRecord:
-        """FLOPs, traffic and collectives on the user's functions, modules and lines. Nothing is compiled.
+        """FLOPs, traffic and collectives, assigned to the user's functions, modules and lines. Nothing is compiled.
 
-        `inspect().call_tree` has the figures of the compiled program, with memory.
+        `inspect().call_tree` has the figures for the compiled program, including memory.
         """
         return trace_call_tree(self._traced("call_tree"))
 
@@ -109,29 +109,31 @@ class TracedProgram(Inspected):
     ) -> ProgramRecord:
         """Inspects the program without running it: stages, shardings, collectives, memory, cost.
 
-        Compiles the program for the devices of a mesh (default: the mesh of `jax.set_mesh`), or ahead of time for a
+        Compiles the program for the devices of a mesh (default: the mesh set by `jax.set_mesh`), or ahead of time for a
         target.
 
         Args:
             on: The machine: a mesh; a compilation target such as "v5e:16x16" or "h100:8" (see `list_targets`); a chip
-                whose rates price the program, such as "v5e"; or a tuple with one of each. For an `AbstractMesh` the
-                program is only planned. Without a target and a chip no seconds are estimated.
-            chunk_size: As for `jit`. Default: the chunk size of `fn` if `fn` is a result of `jit`, else "auto".
-            examples_per_client: The true number of examples of every client, to price padding and lockstep. If no
-                argument is a `mask`, also the number of examples per client in the arrays: `(counts, 64)`.
-            order: With a target: devices in the order of its topology, or in the compiler's order ("naive").
-            force: With a target: accept an untested topology.
+                whose rates determine the predicted times, such as "v5e"; or a tuple with one of each. For an
+                `AbstractMesh`, the program is only planned. Seconds are estimated only if a target or a chip is given.
+            chunk_size: The chunk size, as in `jit`. Default: the chunk size of `fn` if `fn` is a result of `jit`,
+                otherwise "auto".
+            examples_per_client: The true number of examples of every client, used to compute the cost of padding and
+                lockstep. If no argument is named `mask`, also pass the number of examples per client in the arrays:
+                `(counts, 64)`.
+            order: With a target: devices in the order of the target's topology, or in the compiler's order ("naive").
+            force: With a target: whether to accept an untested topology.
             progress: With a target: called with the phase and the elapsed seconds.
-            cancel: With a target: an event that ends the compilation once it is set.
-            timeout_seconds: With a target: ends the compilation after this time.
+            cancel: With a target: an event that stops the compilation once it is set.
+            timeout_seconds: With a target: stops the compilation after this time.
 
         Returns:
-            The record; `show` draws it. `notes` list missing parts.
+            The record; `show` draws it. `notes` list what is missing.
 
         Raises:
-            MeshError: for an unknown target, or a target that the mesh does not fit.
-            MissingDependencyError: if the compiler of the target is not installed.
-            EngineError: if the compiler of the target died, was cancelled or timed out.
+            MeshError: for an unknown target, or for a target whose devices do not match the mesh.
+            MissingDependencyError: if the target's compiler is not installed.
+            EngineError: if the target's compiler died, was cancelled or timed out.
 
         Example:
             >>> @program(clients=8)
@@ -159,13 +161,13 @@ class TracedProgram(Inspected):
         """Explains in words why the program communicates, and why large arrays are replicated.
 
         Args:
-            large_bytes: Minimum size of replicated arrays to explain. Default: 1 MiB, or a tenth of the largest value
-                if all values are smaller than 1 MiB.
+            large_bytes: Minimum size of a replicated array for it to be explained. Default: 1 MiB, or a tenth of the
+                largest value if all values are smaller than 1 MiB.
             **options: Options of `inspect`.
 
         Returns:
             For each collective, the line that needs it, the operands with their shardings, and the argument or
-            constraint that each mesh axis came from. For each large replicated array, the reason. `print` shows the
+            constraint from which each mesh axis came. For each large replicated array, the reason. `print` shows the
             explanations; `workbench.render.text(record, details=True)` adds every propagation step.
 
         Example:
@@ -185,21 +187,22 @@ class TracedProgram(Inspected):
         clients: Literal["together", "probe"] = "together",
         on: On = None,
     ) -> RunRecord:
-        """Runs the program on the devices of this machine and returns measured seconds of every stage and device.
+        """Runs the program on this machine's devices and returns measured seconds for every stage and device.
 
-        Costs `warmup + 2 * rounds` calls: each measured call has a twin without the profiler, which gives the overhead.
+        Costs `warmup + 2 * rounds` calls, because each measured call has a twin without the profiler, which determines
+        the overhead.
 
         Args:
-            rounds: Calls to measure.
-            warmup: Calls before the measured calls, not counted.
-            clients: "together" runs clients as in production; "probe" runs the clients of a device one after another,
+            rounds: Number of calls to measure.
+            warmup: Number of calls before the measured calls; they are not counted.
+            clients: "together" runs clients as in production. "probe" runs the clients on a device one after another,
                 to measure each client's time and number of steps.
-            on: Mesh to run the program on (default: the mesh of `jax.set_mesh`), a chip whose peaks are compared with
-                the achieved rates, or both.
+            on: Mesh to run the program on (default: the mesh set by `jax.set_mesh`), a chip whose peaks are compared
+                with the achieved rates, or both.
 
         Returns:
-            The run; its `results` are the program's results. On a CPU, waiting for other devices counts as waiting,
-            never as communication.
+            The run; its `results` are the program's results. On a CPU, time spent waiting for other devices counts as
+            waiting, never as communication.
 
         Raises:
             InspectionError: if `clients` is neither "together" nor "probe".
@@ -231,19 +234,19 @@ class TracedProgram(Inspected):
         most_bytes: int = 64 << 20,
         only: str | tuple[str, ...] | None = None,
     ) -> TapRecord:
-        """Runs the program once and returns all values that one client computes, with the user's names.
+        """Runs the program once and returns all values that one client computes, under the user's names.
 
         Args:
-            client: Number of the client; for nested placements, the numbers of the outer and the inner client: `(2,
-                0)`.
+            client: Number of the client; for nested placements, the number of the outer client and of the inner client:
+                `(2, 0)`.
             most_values: Maximum number of values; the first values are kept.
-            most_bytes: Maximum bytes of arrays; of later arrays only statistics are kept.
+            most_bytes: Maximum total bytes of arrays; for later arrays, only statistics are kept.
             only: Files whose values are kept: `"train.py"`, `("src/*.py", "model.py")`. Values from other files, such
-                as an optimizer library, are omitted; inputs and emitted values stay.
+                as an optimizer library, are omitted; inputs and emitted values are kept.
 
         Raises:
             InspectionError: if the program has no such client.
-            EngineError: if a stage fails; `stage` and `client` name where.
+            EngineError: if a stage fails; `stage` and `client` say where.
 
         Example:
             >>> @program(clients=4)
@@ -270,23 +273,24 @@ class TracedProgram(Inspected):
         progress: Progress | None = None,
         cancel: threading.Event | None = None,
     ) -> WhatIfRecord:
-        """Predicts shards, bytes and collectives under other PartitionSpecs of the arguments. Nothing runs.
+        """Predicts shards, bytes and collectives for other PartitionSpecs of the arguments. Nothing runs.
 
         Args:
-            specs: The new spec by leaf: `{"params['w']": P(None, "model")}`. A name above several leaves (`"params"`)
-                selects all of these leaves. A spec is a `PartitionSpec`, or a sequence of mesh axes per dimension.
-            on: The mesh (default: the mesh of `jax.set_mesh`; an abstract mesh needs no devices), a target such as
+            specs: The new spec for each leaf: `{"params['w']": P(None, "model")}`. A name that covers several leaves
+                (`"params"`) selects all of them. A spec is a `PartitionSpec`, or a sequence of mesh axes per dimension.
+            on: The mesh (default: the mesh set by `jax.set_mesh`; an abstract mesh needs no devices), a target such as
                 "v5e:4x4", or both.
-            compiled: Whether to compile; otherwise only Shardy's plan is available, in milliseconds.
-            chunk_size: As for `inspect`.
+            compiled: Whether to compile; otherwise only Shardy's plan is computed, which takes milliseconds.
+            chunk_size: The chunk size, as in `inspect`.
             progress: Called with the phase and the elapsed seconds.
-            cancel: Ends the compilation once it is set, from any thread (except for an accelerator of this machine).
+            cancel: An event, set from any thread, that stops the compilation (except for an accelerator in this
+                machine).
 
         Returns:
-            The program before and after, with the changes of its collectives by stage and mesh axis.
+            The program before and after, with the changes in its collectives by stage and mesh axis.
 
         Raises:
-            MeshError: if there is no mesh, or specs do not fit their arrays or the mesh; the error names all such
+            MeshError: if there is no mesh, or if specs do not fit their arrays or the mesh; the error names all such
                 specs.
             InspectionError: if JAX rejects the program with these shardings.
             EngineError: if the compiler dies or fails, or `cancel` is set.
@@ -318,16 +322,16 @@ class TracedProgram(Inspected):
     ) -> AdviceRecord:
         """Ranked findings: what to change, why, the evidence, and the gain.
 
-        Inspects the program once. With `verify` every change that needs no edit of the program (donation, shardings) is
-        compiled, and changes without a gain are dropped. Nothing runs, except with `measure`.
+        Inspects the program once. With `verify`, every change that needs no edit to the program (donation, shardings)
+        is compiled, and changes without a gain are dropped. Nothing runs, except with `measure`.
 
         Args:
             verify: Whether to compile the changes.
             measure: Whether to run the program before and after each compiled change, interleaved on the attached
-                devices, with zeros in place of shapes. Runs only programs that fit in free memory. `cancel` stops the
+                devices; shapes are replaced by zeros. Only programs that fit in free memory are run. `cancel` stops the
                 runs.
-            seconds: Total time; None: no limit. A change is not compiled if the remaining time is shorter than a
-                compilation of this program: its finding stays an estimate, and a note counts such changes.
+            seconds: Total time; None: no limit. If the remaining time is shorter than a compilation of this program, a
+                change is not compiled: its finding remains an estimate, and a note counts such changes.
             found: Called with the record so far, estimates first, and again after each compiled change.
             **options: Options of `inspect`. Once `cancel` is set, or after an interrupt, the findings so far are
                 returned.
@@ -377,43 +381,45 @@ class TracedProgram(Inspected):
         found: Callable[[SearchRecord], None] | None = None,
         measure: bool = False,
     ) -> SearchRecord:
-        """Searches the fastest shardings that fit, optionally with meshes or the smallest slice.
+        """Searches for the fastest shardings that fit, optionally also for meshes or the smallest slice.
 
         Nothing runs, except with `measure`.
 
         `on` decides what is searched:
 
-        * a mesh (default: that of `jax.set_mesh`), alone or with a chip, `(mesh, "v5p")`: PartitionSpecs on this mesh;
+        * a mesh (default: the mesh of `jax.set_mesh`), alone or with a chip, `(mesh, "v5p")`: PartitionSpecs on this
+          mesh;
         * a target, `"v5e:16x16"`: every way to divide its devices between the axes, with the specs on each mesh;
         * a chip, `"v5e"`, or a list of chips and targets, `["v5e", "h100:8"]`: the smallest slice of each family that
           fits the program over one axis; a target is the largest slice to try.
 
-        The same parameter of all layers has one spec, optimizer states follow their parameters, and results that
-        replace an argument have its spec. Shardy propagates every choice and a cost model prices it; the best choices
-        are compiled for the chip, or for CPU devices if the chip's compiler is not installed, and priced again. For a
-        program with clients the best specs are also tried with other chunk sizes; for equal seconds, the
-        `chunk_size="auto"` choice for the chip ranks first.
+        Each parameter has the same spec in all layers, optimizer states follow their parameters, and results that
+        replace an argument have the argument's spec. Shardy propagates every choice and a cost model predicts its cost;
+        the best choices are compiled for the chip, or for CPU devices if the chip's compiler is not installed, and
+        their cost is predicted again. For a program with clients, the best specs are also tried with other chunk sizes;
+        if seconds are equal, the `chunk_size="auto"` choice for the chip ranks first.
 
         Args:
             on: The mesh, target, chip, or list of chips and targets. An abstract mesh needs no devices.
-            axes: With a target, a chip or a list: names of the mesh's axes. Default: the axes of the current mesh, else
-                the axis of the program's clients (or "data") and "model". For slices the first axis has all devices.
-            lock: With a mesh or a target: fixed specs, by pattern: `{"batch": P("data"), "params['layers'][*]['up']":
-                P()}`.
-            seconds: Time of the whole search, after which the best known choices are returned. One compilation is
-                always done. Default: 60, and 120 for the meshes of a target; compilations for slices take additional
-                time.
+            axes: With a target, a chip or a list: names of the mesh axes. Default: the axes of the current mesh,
+                otherwise the axis of the program's clients (or "data") and "model". For slices, the first axis contains
+                all devices.
+            lock: With a mesh or a target: fixed specs, keyed by pattern: `{"batch": P("data"),
+                "params['layers'][*]['up']": P()}`.
+            seconds: Time for the whole search, after which the best choices found are returned. At least one
+                compilation is always done. Default: 60, or 120 for the meshes of a target; compilations for slices take
+                additional time.
             compiled: Whether to compile the best choices; otherwise all figures come from the cost model.
-            compiler: With a mesh or a target: "auto" compiles for the chip; "cpu" for CPU devices even if the chip's
-                compiler is installed.
-            memory_bytes: With a mesh or a target: bytes that one device may use, a hard limit. Default: the memory of
-                the chip.
+            compiler: With a mesh or a target: "auto" compiles for the chip; "cpu" compiles for CPU devices even if the
+                chip's compiler is installed.
+            memory_bytes: With a mesh or a target: bytes that one device may use, a hard limit. Default: the chip's
+                memory.
             progress: Called with the current activity and the elapsed seconds.
-            cancel: Ends the search once it is set, from any thread; the choices found so far are returned.
-            found: With a mesh: called with the record so far whenever a better choice is known.
+            cancel: An event, set from any thread, that stops the search; the choices found so far are returned.
+            found: With a mesh: called with the record so far whenever a better choice is found.
             measure: With a mesh of attached devices: whether to run the best three choices, interleaved, with the
-                arguments or with zeros of their shapes. Runs only programs that fit in free memory; `cancel` stops the
-                runs.
+                arguments or with zeros of the same shapes. Only programs that fit in free memory are run; `cancel`
+                stops the runs.
 
         Returns:
             The choices, fastest fitting choice first: `.best.specs`, `.best.mesh`, `.best.chunk_size`, `.code()`,
@@ -421,9 +427,9 @@ class TracedProgram(Inspected):
             other choice beats in both seconds and memory.
 
         Raises:
-            MeshError: for an unknown machine, without a mesh of several devices, or if a locked spec does not fit.
+            MeshError: for an unknown machine, if there is no mesh of several devices, or if a locked spec does not fit.
             InspectionError: if Shardy does not propagate the program in this process.
-            ProgramError: for options that the kind of search does not use.
+            ProgramError: for options that this kind of search does not use.
 
         Example:
             >>> predict = lambda w, batch: jnp.tanh(batch @ w)
@@ -463,14 +469,14 @@ class TracedProgram(Inspected):
     ) -> _export.ExportedProgram:
         """Exports the program, including its clients, as StableHLO for another process or machine.
 
-        Compiles nothing. The shardings of the arguments, and thus the number of devices, are kept. Dimensions of
+        Compiles nothing. The shardings of the arguments, and thus the number of devices, are preserved. Dimensions from
         `jax.export.symbolic_shape`, such as the clients or the batch, stay symbolic; all clients are then computed at
         once.
 
         Args:
-            platforms: Platforms for the program, such as ("cpu", "tpu"). Default: the platform of this process.
-            chunk_size: As for `jit`.
-            derivatives: Number of times that the loaded program can be differentiated in reverse mode.
+            platforms: Platforms to export the program for, such as ("cpu", "tpu"). Default: this process's platform.
+            chunk_size: The chunk size, as in `jit`.
+            derivatives: How many times the loaded program can be differentiated in reverse mode.
 
         Returns:
             The bytes; `load` turns them into a callable, and `jax.export.deserialize(bytearray(...))` reads them.
@@ -494,7 +500,7 @@ class TracedProgram(Inspected):
         )
 
     def of(self, fn: Callable) -> Self:
-        """A call of another function with the same arguments.
+        """A call to another function with the same arguments.
 
         Example:
             >>> squares = lambda x: (x**2).sum()
@@ -505,14 +511,14 @@ class TracedProgram(Inspected):
         return type(self)(fn, self.args, self.kwargs)
 
     def with_shapes(self) -> Self:
-        """The same call with shapes in place of arrays, so that it keeps no array alive."""
+        """The same call with shapes instead of arrays, so that it keeps no array alive."""
         if isinstance(self._call, LoweredCall):
             return self
         call = self._call.with_shapes()
         return type(self)(self.fn, call.args, call.kwargs, call=call)
 
     def _variants(self, options: dict[str, Any]) -> Variants:
-        """The call, for compilation with changes; the options are those of `inspect_call`."""
+        """The call prepared for compilation with changes; accepts the options of `inspect_call`."""
         return Variants(call=self._call, fn=self.fn, args=self.args, kwargs=self.kwargs, options=options)
 
     def _traced(self, question: str) -> TracedCall:

@@ -1,4 +1,4 @@
-"""Progress line under a notebook's cell: current activity and elapsed time."""
+"""Progress line under a notebook cell: current activity and elapsed time."""
 
 import contextlib
 import contextvars
@@ -24,7 +24,7 @@ _current: contextvars.ContextVar["_Line | None"] = contextvars.ContextVar("workb
 
 
 class _Line:
-    """A line of output that a thread updates, because the cell's own thread is busy."""
+    """A line of output updated by a thread, because the cell's own thread is busy."""
 
     def __init__(self, name: str, phase: str) -> None:
         self.name, self.phase = name, phase
@@ -73,7 +73,7 @@ class _Line:
 
 @contextlib.contextmanager
 def waiting(name: str, phase: str, *, shown: bool) -> Iterator[None]:
-    """Shows `name: phase, 3 s` under the cell until the block ends; a nested call only sets the phase.
+    """Shows `name: phase, 3 s` under the cell until the block exits; a nested call only sets the phase.
 
     Args:
         name: Name of the program.
@@ -96,14 +96,14 @@ def waiting(name: str, phase: str, *, shown: bool) -> Iterator[None]:
 
 
 def say_phase(phase: str) -> None:
-    """Sets the phase of the current progress line, if shown."""
+    """Sets the phase of the current progress line, if one is shown."""
     line = _current.get()
     if line is not None:
         line.phase = phase
 
 
 def in_notebook() -> bool:
-    """Returns whether this kernel has a front end that shows widgets."""
+    """Returns whether this kernel has a front end that can show widgets."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     kernel = getattr(shell, "kernel", None)
@@ -112,7 +112,7 @@ def in_notebook() -> bool:
 
 
 def is_watched() -> bool:
-    """Returns whether a person waits at a notebook; programs that execute notebooks need no progress."""
+    """Returns whether a person is waiting at a notebook; programs that execute notebooks need no progress line."""
     if not in_notebook():
         return False
     from workbench_widgets import runs_unseen

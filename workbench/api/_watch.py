@@ -18,32 +18,32 @@ def watch(
     name: str = "",
     show: bool | None = None,
 ) -> Watch:
-    """Records every call of a function in a training loop, without other edits: `step = wb.watch(step)`.
+    """Records every call of a function in a training loop without further edits: `step = wb.watch(step)`.
 
     The function may come from `jax.jit`, `nnx.jit`, `eqx.filter_jit`, `jax.pmap` or `wb.jit`, or be a Python function
-    that calls such functions. Arguments and results pass through untouched. Calls stay asynchronous: a thread waits for
-    the results. Of the arrays, only one small array per call and the chosen outputs are kept until they are read. A
-    Python function without `lower` has no known cost.
+    that calls such functions. Arguments and results pass through untouched. Calls stay asynchronous, because a separate
+    thread waits for the results. Only one small array per call and the chosen outputs are kept, until they are read.
+    The cost of a Python function without `lower` is unknown.
 
     Args:
-        fn: The function. If omitted, call the watch with the function later, or use `Watch.steps`.
+        fn: The function. If omitted, call the watch object with the function later, or use `Watch.steps`.
         outputs: Numbers to record: names of arrays in the results (`"loss"`, `"metrics.accuracy"`), a function of the
-            results, or a dictionary of these by name. Default: floating-point scalars of the results, at most 8; from a
-            training state only learning rates, losses, norms and accuracies.
-        log: Trackers and folders, as for `run_rounds`.
-        profile_every: Number of calls from one profile to the next. A profile is joined to lines in `record.call_tree`.
-            The profiled call is slower. Default: no profiles.
+            results, or a dictionary that maps names to either. Default: floating-point scalars in the results, at most
+            8; of a training state, only learning rates, losses, norms and accuracies.
+        log: Trackers and folders, as in `run_rounds`.
+        profile_every: Number of calls between one profile and the next. A profile is matched to source lines in
+            `record.call_tree`. The profiled call is slower. Default: no profiles.
         name: Name of the loop. Default: the name of the function.
-        show: Whether to show the loop while it runs: a view in a notebook, a line in a terminal. Default: if a notebook
-            or terminal is attached.
+        show: Whether to show the loop while it runs: a view in a notebook, a line in a terminal. Default: True if a
+            notebook or terminal is attached.
 
     Returns:
         The watched function. `record`, `to_pandas()`, `history` and `problems` hold the recorded data; `print` shows
-        them. If a function of the same name was watched before, `record.changes` has the differences.
+        them. If a function with the same name was watched before, `record.changes` lists the differences.
 
     Raises:
         MeasureError: if `fn` is not a function, or an option is out of range.
-        MissingDependencyError: at the first call, if the library of a tracker is not installed.
+        MissingDependencyError: at the first call, if a tracker's library is not installed.
 
     Example:
         >>> step = watch(jax.jit(lambda w: (w - 0.1, (w**2).sum())), outputs={"loss": "1"})
@@ -66,7 +66,7 @@ def _line(watched: Watch) -> None:
 
 
 def _display(watched: Watch) -> None:
-    """Shows the view under the cell of the loop, and again at its end, so that the notebook stores it."""
+    """Shows the view under the loop's cell, and again at the end of the loop, so that the notebook stores it."""
     import workbench_widgets
     from IPython.core.getipython import get_ipython
     from IPython.display import display
