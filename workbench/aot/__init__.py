@@ -1,6 +1,6 @@
 """Ahead-of-time compilation for hardware that is not attached: TPUs and GPUs, in a worker process.
 
-Names are imported on first use, so that the worker process starts without importing JAX through this package.
+Names are imported on first use, so that the worker process can start without importing JAX through this package.
 """
 
 import lazy_loader

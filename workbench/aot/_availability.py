@@ -1,4 +1,4 @@
-"""Availability of devices: sessions that repeat every day, always, or recorded sessions."""
+"""Lists of targets and compilers: which chips exist, and what is installed."""
 
 import importlib.metadata
 from collections.abc import Mapping
@@ -20,11 +20,11 @@ _TERMS = {
 def list_targets() -> tuple[TargetAvailability, ...]:
     """Lists all chips for ahead-of-time compilation, and what is missing to use them here.
 
-    Reads only the metadata of installed packages: loads no compiler and starts no process.
+    Reads only the metadata of installed packages; loads no compiler and starts no process.
 
     Returns:
-        One record per chip, with the tested topologies. `installed` states whether the compiler is installed; if not,
-        `install` is the command to install it, and `terms` names the licence terms.
+        One record per chip, with the tested topologies. `installed` states whether the compiler is installed; if it is
+        not, `install` is the command to install it, and `terms` names the licence terms.
 
     Example:
         >>> [chip.chip for chip in list_targets() if chip.platform == "tpu"]
@@ -47,7 +47,7 @@ def list_targets() -> tuple[TargetAvailability, ...]:
 
 
 def targets_for(axes: Mapping[str, int]) -> tuple[tuple[TargetAvailability, tuple[str, ...]], ...]:
-    """Machines by chip that a mesh with these axes can be grown or shrunk to.
+    """For every chip, the machines to which a mesh with these axes can grow or shrink.
 
     Example:
         >>> dict((chip.chip, names[:3]) for chip, names in targets_for({"clients": 4, "model": 8}))["v5e"]
@@ -68,7 +68,7 @@ def _fits(machine: TargetRecord, axes: Mapping[str, int]) -> bool:
 
 
 def installed_compiler(platform: str) -> str:
-    """Name and version of the installed compiler of `tpu` or `cuda`, such as `libtpu 0.0.42.1`; "" without one."""
+    """Name and version of the installed compiler of `tpu` or `cuda`, such as `libtpu 0.0.42.1`; "" if none."""
     for name in _DISTRIBUTIONS[platform]:
         try:
             return f"{name} {importlib.metadata.version(name)}"
@@ -81,7 +81,7 @@ def require_compiler(target: TargetRecord) -> str:
     """Name and version of the compiler for `target`.
 
     Raises:
-        MissingDependencyError: if it is not installed.
+        MissingDependencyError: if the compiler is not installed.
     """
     if compiler := installed_compiler(target.platform):
         return compiler

@@ -1,4 +1,4 @@
-"""The axes of a mesh on a target of another size; pure arithmetic, without JAX."""
+"""The axes of a mesh on a target of a different size; pure arithmetic, without JAX."""
 
 import math
 from collections.abc import Mapping
@@ -11,21 +11,21 @@ from workbench.records.compiled import TargetRecord
 def fit_axes(
     target: str | TargetRecord, axes: Mapping[str, int], clients: Mapping[str, int] | None = None
 ) -> dict[str, int]:
-    """The axes of a mesh grown or shrunk to a target: the first axis changes, other axes stay.
+    """The axes of a mesh grown or shrunk to fit a target: the first axis changes, the other axes stay the same.
 
-    A first axis of clients grows only to a size that divides the clients; the last axis takes the remaining factor if
-    possible.
+    A first axis that holds clients grows only to a size that divides the number of clients; the last axis takes the
+    remaining factor if possible.
 
     Args:
         target: `"v5e:16x16"`, or a `TargetRecord`.
-        axes: Sizes by name, in order.
-        clients: Number of clients spread over an axis, by its name.
+        axes: Axis sizes by name, in order.
+        clients: Number of clients spread over an axis, keyed by the name of the axis.
 
     Returns:
         The sizes; their product is the target's number of devices.
 
     Raises:
-        MeshError: if the other axes do not divide the target's devices.
+        MeshError: if the number of devices is not a multiple of the product of the other axes.
 
     Example:
         >>> fit_axes("v5e:16x16", {"clients": 4, "model": 2})

@@ -1,4 +1,4 @@
-"""Compilations on disk, addressed by a hash of their inputs."""
+"""Compilations stored on disk under a hash of their inputs."""
 
 import hashlib
 import json
@@ -14,8 +14,9 @@ class CompilationCache(DiskCache):
     """A directory of compilations with a size limit and least-recently-used eviction.
 
     Args:
-        directory: The directory; None: `targets` in `$WORKBENCH_CACHE`, else in the user's cache directory.
-        limit_bytes: Maximum compressed size; None: `$WORKBENCH_CACHE_BYTES`, else 512 MiB.
+        directory: The directory; None means `targets` in `$WORKBENCH_CACHE`, or otherwise in the user's cache
+            directory.
+        limit_bytes: Maximum compressed size; None means `$WORKBENCH_CACHE_BYTES`, or otherwise 512 MiB.
     """
 
     def __init__(self, directory: str | Path | None = None, *, limit_bytes: int | None = None) -> None:
@@ -23,7 +24,7 @@ class CompilationCache(DiskCache):
 
 
 def cache_key(request: dict[str, Any], *, compiler: str) -> str:
-    """The address of a compilation: a hash of all its inputs, including debug locations.
+    """The key of a compilation: a hash of all its inputs, including debug locations.
 
     Locations are included because source lines are part of the result.
     """

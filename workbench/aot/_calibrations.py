@@ -15,14 +15,14 @@ _LIMIT_BYTES = 16 * 2**20
 def calibration_of_devices() -> ChipRecord | None:
     """The calibration of the attached devices; None if `workbench calibrate` has not run for them.
 
-    A calibration belongs to a kind and number of devices, their driver, and a version of JAX. Starts the devices.
+    A calibration applies to one kind and number of devices, their driver, and one version of JAX. Starts the devices.
     """
     stored = _cache().load(_key())
     return None if stored is None else ChipRecord.from_dict(stored)
 
 
 def store_calibration(chip: ChipRecord) -> str:
-    """Stores the calibration of the attached devices; returns "" or the reason of a failure."""
+    """Stores the calibration of the attached devices; returns "" or the reason why this failed."""
     return _cache().store(_key(), chip.to_dict())
 
 

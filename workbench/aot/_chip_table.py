@@ -1,11 +1,11 @@
-"""The table of chips: published peaks with their source, and all names of each chip.
+"""The table of chips: published peaks with their source, and all names for each chip.
 
-Conventions: FLOP/s are dense (without sparsity). "float32" on a GPU is TF32, the default of float32 matrix products
-there. A TPU's link bandwidth is half of the published bidirectional bandwidth per chip, divided by the number of links.
-A GPU's link bandwidth is one way through its NVLink or Infinity Fabric port; it is 0 for cards with PCIe only, whose
-communication is not priced. float32 outside of matrix units (`vector`) is quoted from data sheets from memory; no page
-was opened for it. Names must match exactly: a chip that the table lacks is unknown, even if its name resembles another
-name.
+Conventions: FLOP/s values are dense (without sparsity). "float32" on a GPU means TF32, which is the default there for
+float32 matrix products. A TPU's link bandwidth is half the published bidirectional bandwidth per chip, divided by the
+number of links. A GPU's link bandwidth is one way through its NVLink or Infinity Fabric port; it is 0 for cards that
+have only PCIe, whose communication has no predicted seconds. float32 outside matrix units (`vector`) is quoted from
+memory of the data sheets; no page was opened for it. Names must match exactly: a chip that is not in the table is
+unknown, even if its name resembles a name in the table.
 """
 
 import difflib
@@ -34,7 +34,7 @@ def _peaks(
     float16: float | None = None,
     kinds: tuple[str, ...] = _FLOAT8,
 ) -> dict[str, float]:
-    """Tera-operations per second under the names of JAX's dtypes."""
+    """Tera-operations per second, under the names of JAX's dtypes."""
     named = {
         "bfloat16": bfloat16,
         "float16": 0.0 if float16 is None else float16,
@@ -62,7 +62,7 @@ def _tpu(
     dcn: float | None = None,
     devices: int = 1,
 ) -> ChipRecord:
-    """A TPU; `bandwidth` and `ici` in GB/s, with `ici` in both directions over all links, as on Cloud's pages."""
+    """A TPU; `bandwidth` and `ici` in GB/s, where `ici` is both directions over all links, as on Cloud's pages."""
     return ChipRecord(
         name=name,
         peak_flops_per_second=peaks,
@@ -91,7 +91,7 @@ def _gpu(
     devices: int = 1,
     vector: float = 0.0,
 ) -> ChipRecord:
-    """A GPU; `bandwidth` and `link` (one way) in GB/s, `vector` TFLOP/s of float32 outside of matrix units."""
+    """A GPU; `bandwidth` and `link` (one way) in GB/s, `vector` in TFLOP/s of float32 outside matrix units."""
     return ChipRecord(
         name=name,
         peak_flops_per_second=peaks,
@@ -261,20 +261,20 @@ _BY_CORES = {
 
 
 def known_chip(name: str) -> ChipRecord | None:
-    """The record of a chip by its name, or by a device kind.
+    """The record of a chip, looked up by its name or by a device kind.
 
     Args:
-        name: "v5e", "TPU v5 lite", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB MIG 1g.10gb", a target such as
-            "v5e:16x16", "here" for the attached devices as `calibrate` measured them, the path of a calibration
-            (`*.json`), or "cpu". A network between hosts follows after "@": "h100@8x400G", "a100@infiniband-hdr".
+        name: "v5e", "TPU v5 lite", "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB MIG 1g.10gb"; a target such as
+            "v5e:16x16"; "here" for the attached devices as measured by `calibrate`; the path of a calibration
+            (`*.json`); or "cpu". A network between hosts follows after "@": "h100@8x400G", "a100@infiniband-hdr".
 
     Returns:
-        The row of the table, or the calibration; for a MIG slice, its part of the GPU. For a TPU that the table lacks,
-        JAX's own figures, without links, so that collectives stay unpriced. None for a CPU, because CPU peaks are not
-        published.
+        The table row or the calibration; for a MIG slice, its part of the GPU. For a TPU that is not in the table,
+        JAX's own figures without links, so that the seconds of collectives stay unknown. None for a CPU, because CPU
+        peaks are not published.
 
     Raises:
-        MeshError: if neither the table nor JAX has the chip, or a calibration is missing or unreadable.
+        MeshError: if neither the table nor JAX contains the chip, or if a calibration is missing or unreadable.
 
     Example:
         >>> known_chip("v5e:16x16").peak_flops_per_second["bfloat16"]
@@ -299,11 +299,11 @@ def known_chip(name: str) -> ChipRecord | None:
 
 
 def chip_of_gpu(vendor: str, cores: int, memory_bytes: int) -> ChipRecord | None:
-    """The chip of a GPU in a profile, by vendor, cores and memory; None if no row matches.
+    """The chip that matches a GPU in a profile, by vendor, core count and memory; None if no row matches.
 
     Args:
         vendor: "Nvidia" or "AMD".
-        cores: Streaming multiprocessors or compute units.
+        cores: Number of streaming multiprocessors or compute units.
         memory_bytes: Memory of the device.
 
     Example:

@@ -1,7 +1,7 @@
 """The chips for ahead-of-time compilation, and their tested topologies.
 
-"Tested" means compiled with jax 0.10.2 and libtpu 0.0.42.1 (or the CUDA 12 plugin 0.10.2). Other topologies can abort
-the compiler with SIGFPE or SIGABRT, so they need `force=True`, and all compilations run in a worker process.
+"Tested" means compiled with jax 0.10.2 and libtpu 0.0.42.1 (or with the CUDA 12 plugin 0.10.2). Other topologies can
+make the compiler abort with SIGFPE or SIGABRT, so they need `force=True`, and all compilations run in a worker process.
 """
 
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ GIB = 2**30
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChipFamily:
-    """One kind of chip, under the compiler's name."""
+    """One kind of chip, under the name that the compiler uses."""
 
     name: str
     platform: Literal["tpu", "cuda"]
@@ -28,12 +28,12 @@ class ChipFamily:
 
     @property
     def chip(self) -> str:
-        """Its name in the chip table, which has the peaks and other names."""
+        """Name of this chip in the chip table, which contains the peaks and other names."""
         return self.name.upper() if self.platform == "cuda" else self.name
 
     @property
     def aliases(self) -> tuple[str, ...]:
-        """Other names of the chip, used by users and devices."""
+        """Other names for the chip, used by users and devices."""
         return NAMES.get(self.chip, ())
 
 
@@ -192,10 +192,10 @@ ALIASES: dict[str, str] = {alias: family.name for family in _FAMILIES for alias 
 
 
 def gpu_target_config(family: ChipFamily) -> str:
-    """The text of a GPU's `GpuTargetConfigProto` for XLA's compiler, from published numbers.
+    """The text of a GPU's `GpuTargetConfigProto` for XLA's compiler, based on published numbers.
 
     The compiler requires only the warp size, the shared memory per block and the block limits (it divides by them). The
-    other fields affect its choice of tiles and its scheduling.
+    other fields affect how the compiler chooses tiles and schedules instructions.
     """
     numbers = dict(family.gpu) | {"memory_bandwidth": int(CHIPS[family.chip].hbm_bytes_per_second)}
     major, minor = numbers.pop("major"), numbers.pop("minor")

@@ -39,33 +39,32 @@ def compile_for_target(
     cache: CompilationCache | None = None,
     worker: Worker | None = None,
 ) -> TargetCompilation:
-    """Compiles a program for a target: optimised HLO, memory, and the place of each device.
+    """Compiles a program for a target: returns the optimised HLO, the memory, and the position of each device.
 
-    Runs in a worker process (0.4 to 0.7 GB of memory), because the compiler dies on some topologies instead of raising.
-    A second call with the same arguments is read from disk.
+    Runs in a worker process (0.4 to 0.7 GB of memory), because on some topologies the compiler crashes instead of
+    raising an error. The result of a second call with the same arguments is read from disk.
 
     Args:
         stablehlo: The program, from `lower_for_target`: one module for all devices, sharded over `mesh_axes`.
         target: The machine: `"v5e:16x16"`, or a `TargetRecord` (`parse_target(name, force=True)` for an untested
             topology).
-        mesh_axes: Axes of the program's mesh in order; the product of the sizes is the target's number of devices.
-        order: `topology` makes neighbours in the mesh neighbours on the torus; `naive` uses the compiler's order of
-            devices.
-        options: XLA options of this compilation by name (`XLA_FLAGS` of this process are not passed on).
-        timeout_seconds: Ends the worker after this time; None: no limit.
+        mesh_axes: Axes of the program's mesh, in order; the product of their sizes is the target's number of devices.
+        order: `topology` makes mesh neighbours neighbours on the torus too; `naive` uses the compiler's device order.
+        options: XLA options for this compilation, by name (the `XLA_FLAGS` of this process are not passed on).
+        timeout_seconds: Terminates the worker after this time; None: no limit.
         progress: Called about ten times a second with the current activity and the elapsed seconds.
-        cancel: Ends the compilation once it is set, from any thread; Ctrl-C does the same.
+        cancel: An event, set from any thread, that stops the compilation; Ctrl-C has the same effect.
         cache: The cache of compilations; None: the user's cache directory.
-        worker: Another worker, to compile two programs at once; None: this kernel's worker.
+        worker: Another worker, to compile two programs at the same time; None: this kernel's worker.
 
     Returns:
-        The compilation. A program that does not fit also returns a record: `memory.fits` is False, and `needed_bytes`
-        and `memory.largest` give the amount and the largest buffers.
+        The compilation. A record is also returned for a program that does not fit: `memory.fits` is False, and
+        `needed_bytes` and `memory.largest` give the amount and the largest buffers.
 
     Raises:
-        MeshError: if the mesh has not the target's number of devices, or the target does not exist.
+        MeshError: if the mesh does not have the target's number of devices, or if the target does not exist.
         MissingDependencyError: if the target's compiler is not installed.
-        EngineError: if the compiler dies or fails, the time is over, or `cancel` is set.
+        EngineError: if the compiler crashes or fails, the time runs out, or `cancel` is set.
     """
     target = parse_target(target) if isinstance(target, str) else target
     axes = {name: int(size) for name, size in mesh_axes.items()}

@@ -1,4 +1,4 @@
-"""Compiles programs for any number of CPU devices, which need not exist, in a stoppable process."""
+"""Compiles programs for any number of CPU devices, which need not exist, in a process that can be stopped."""
 
 import threading
 from collections.abc import Callable
@@ -18,25 +18,25 @@ def compile_for_cpu(
     cancel: threading.Event | None = None,
     timeout_seconds: float | None = None,
 ) -> tuple[str, MemoryRecord]:
-    """The optimised HLO and the memory of one device, from jaxlib's CPU compiler.
+    """The optimised HLO and the memory of one device, as reported by jaxlib's CPU compiler.
 
-    All backends share the partitioner, so a program on an abstract mesh gets real collectives. Fusion and the size of
-    temporaries are specific to the CPU. Runs in a worker process, because a compilation can only be stopped by ending
-    its process.
+    All backends share the partitioner, so the compiled collectives are the real ones, even for an abstract mesh. Fusion
+    and the size of temporaries are specific to CPUs. Runs in a worker process, because a compilation can be stopped
+    only by terminating its process.
 
     Args:
         stablehlo: One module for all devices, lowered for `cpu`.
-        devices: Number of devices that the program is partitioned over; they need not exist.
-        what: Name of the request in errors.
-        progress: Called about ten times a second with what is being done and the seconds since the call.
-        cancel: Ends the compilation once it is set, from any thread.
-        timeout_seconds: Ends the compilation after this time; None: no limit.
+        devices: Number of devices that the program is partitioned for; they need not exist.
+        what: Name of the request, used in errors.
+        progress: Called about ten times a second with the current activity and the seconds since the call.
+        cancel: An event, set from any thread, that stops the compilation.
+        timeout_seconds: Stops the compilation after this time; None: no limit.
 
     Returns:
-        The text of the module, and the compiler's figures of memory.
+        The text of the module, and the compiler's memory figures.
 
     Raises:
-        EngineError: if the compiler dies or refuses, the time is over, or `cancel` is set.
+        EngineError: if the compiler crashes or rejects the program, the time runs out, or `cancel` is set.
 
     Example:
         >>> text = jax.jit(lambda x: x * 2).lower(jnp.ones(8)).as_text()

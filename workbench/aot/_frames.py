@@ -1,6 +1,6 @@
-"""Messages between kernel and worker: a length of 8 bytes, then JSON.
+"""Messages between kernel and worker: a length in 8 bytes, followed by JSON.
 
-Pickle is not used, so a broken worker can only send data.
+Pickle is not used, so a compromised worker can send nothing but data.
 """
 
 import json
@@ -19,7 +19,7 @@ def write_frame(stream: BinaryIO, message: dict[str, Any]) -> None:
     """Writes one message and flushes.
 
     Raises:
-        FrameError: if the message is larger than `LARGEST_FRAME_BYTES`, the limit of readers.
+        FrameError: if the message is larger than `LARGEST_FRAME_BYTES`, the limit that readers accept.
     """
     body = json.dumps(message).encode()
     if len(body) > LARGEST_FRAME_BYTES:
@@ -30,7 +30,7 @@ def write_frame(stream: BinaryIO, message: dict[str, Any]) -> None:
 
 
 def read_frame(stream: BinaryIO) -> dict[str, Any] | None:
-    """The next message; None at a clean end of the stream.
+    """The next message; None if the stream ended cleanly.
 
     Raises:
         FrameError: if the stream ends inside a frame, or a frame is not a JSON object of acceptable length.

@@ -1,4 +1,4 @@
-"""Distances between neighbours of a mesh on the torus of a target."""
+"""Distances between mesh neighbours on the torus of a target."""
 
 import math
 from collections.abc import Sequence
@@ -12,10 +12,10 @@ _CUBE = 4
 
 
 def torus_wraps(target: TargetRecord) -> tuple[bool, ...]:
-    """Returns the dimensions of a slice that have wraparound links.
+    """Returns which dimensions of a slice have wraparound links.
 
-    3-D tori consist of cubes of 4x4x4 chips: a slice of whole cubes has wraparound links in every dimension, a smaller
-    slice in none.
+    3-D tori consist of cubes of 4x4x4 chips. A slice made of whole cubes has wraparound links in every dimension; a
+    smaller slice has none.
 
     Example:
         >>> from workbench.aot import parse_target
@@ -29,9 +29,9 @@ def torus_wraps(target: TargetRecord) -> tuple[bool, ...]:
 
 
 def mesh_axes(target: TargetRecord, axes: dict[str, int], devices: Sequence[DeviceRecord]) -> tuple[AxisRecord, ...]:
-    """The axes with mean and largest hops between neighbours, closing hop included.
+    """The axes with the mean and the largest number of hops between neighbours, including the closing hop.
 
-    Hops are None if devices have no coordinates (GPUs) or if an axis crosses slices.
+    Hops are None if the devices have no coordinates (GPUs) or if an axis crosses slices.
     """
     sizes = tuple(axes.values())
     records = []

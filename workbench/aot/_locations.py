@@ -1,7 +1,7 @@
-"""Source locations in StableHLO text: keeps the program's frames, drops its callers' frames.
+"""Source locations in StableHLO text: keeps the frames of the program and drops the frames of its callers.
 
 A location contains the whole Python call stack. The caller of `lower_for_target` is not part of the program, and the
-file name of a cell contains the process id of its kernel. With either in the text, the cache would never match.
+file name of a cell contains the process id of its kernel. If either were in the text, the cache would never match.
 """
 
 import re
@@ -17,9 +17,10 @@ _NO_CELL = "ipykernel_0"
 
 
 def drop_callers(text: str) -> str:
-    """The text with every call stack cut where the program begins, and locations renumbered.
+    """The text with every call stack cut off where the program begins, and with locations renumbered.
 
-    The program begins below the frames of this package's lowering, and at the level of a module or notebook cell.
+    The program begins below the frames of this package's lowering, and at module level or at the top level of a
+    notebook cell.
     """
     definitions = dict(_DEFINITION.findall(text))
     if not definitions:
@@ -47,18 +48,18 @@ def hide_cells(text: str) -> tuple[str, str]:
 
 
 def show_cells(text: str, name: str) -> str:
-    """The opposite of `hide_cells`."""
+    """Reverses `hide_cells`."""
     return text.replace(_NO_CELL, name) if name else text
 
 
 def _innermost(definitions: dict[str, str], alias: str) -> str:
-    """The frame where a call stack begins."""
+    """The frame at which a call stack begins."""
     call = _CALL.fullmatch(definitions.get(alias, ""))
     return call[1] if call else alias
 
 
 def _frame(definitions: dict[str, str], alias: str) -> tuple[str, bool]:
-    """Name of a frame's function, and whether the frame is in this package."""
+    """Name of a frame's function, and whether the frame belongs to this package."""
     named = _NAMED.fullmatch(definitions.get(alias, ""))
     if named is None:
         return "", False
@@ -71,10 +72,10 @@ def _begins(definitions: dict[str, str], alias: str) -> bool:
 
 
 def _renumbered(text: str, definitions: dict[str, str]) -> str:
-    """The used locations, in the order of first use; each location follows its parts.
+    """The locations that are used, in order of first use; each location follows its parts.
 
-    All locations are at the top: MLIR accepts uses before the definition only at the end of an operation, not at an
-    argument or inside another definition.
+    All locations are placed at the top, because MLIR accepts a use before the definition only at the end of an
+    operation, not at an argument or inside another definition.
     """
     body = _DEFINITION.sub("", text)
     numbers: dict[str, str] = {}

@@ -25,7 +25,7 @@ class TargetMesh:
 
     @property
     def axes(self) -> dict[str, int]:
-        """Sizes of the axes by name, in order."""
+        """Axis sizes by name, in order."""
         return dict(zip(self.abstract.axis_names, self.abstract.axis_sizes, strict=True))
 
 
@@ -44,14 +44,13 @@ def target_mesh(
         axis_shapes: Sizes of the axes; their product is the target's number of devices.
         axis_names: One name per axis.
         order: Order of devices in the mesh: `topology` keeps neighbours adjacent, `naive` is the compiler's order.
-        axis_types: One per axis; None: all Auto.
+        axis_types: One type per axis; None: all Auto.
 
     Returns:
-        The mesh; `.abstract` goes into shardings and `lower_for_target`, `.axes` and `.order` into
-        `compile_for_target`.
+        The mesh; use `.abstract` in shardings and `lower_for_target`, and `.axes` and `.order` in `compile_for_target`.
 
     Raises:
-        MeshError: if the sizes do not multiply to the number of devices, or names and sizes differ in number.
+        MeshError: if the product of the sizes is not the number of devices, or if there are not as many names as sizes.
 
     Example:
         >>> target_mesh("v5e:4x4", (8, 2), ("clients", "model")).axes
@@ -80,14 +79,14 @@ def lower_for_target(
 ) -> str:
     """Lowers `fn(*args)` to StableHLO with source lines, for a platform that is not attached.
 
-    Nothing runs and no device of the platform is needed. `fn` is traced with `mesh` as the current mesh.
+    Nothing runs, and no device of that platform is needed. `fn` is traced with `mesh` as the current mesh.
 
     Args:
-        fn: A function of arrays; jitted or not.
+        fn: A function of arrays, jitted or not.
         args: Arrays or `jax.ShapeDtypeStruct`s, in any pytrees. Named shardings are moved to `mesh` by their axis
-            names; the compiler places leaves without a sharding.
-        mesh: From `target_mesh`, or an abstract mesh.
-        platform: `tpu` or `cuda`; None: the platform of the target.
+            names; the compiler places leaves that have no sharding.
+        mesh: A mesh from `target_mesh`, or an abstract mesh.
+        platform: `tpu` or `cuda`; None: the target's platform.
 
     Returns:
         The text of one module, for `compile_for_target`.
@@ -120,7 +119,7 @@ def lower_for_target(
 
 
 def _on_mesh(args: Sequence[Any], mesh: AbstractMesh) -> tuple[Any, ...]:
-    """Shapes of all leaves, their named shardings moved to `mesh`."""
+    """The shapes of all leaves, with their named shardings moved to `mesh`."""
     strange: dict[str, str] = {}
     uneven: dict[str, str] = {}
 

@@ -1,4 +1,4 @@
-"""Memory reports of the compiler: its out-of-memory error, and the buffers alive at the peak."""
+"""Memory reports from the compiler: its out-of-memory error, and the buffers alive at the peak."""
 
 import re
 from pathlib import Path
@@ -32,9 +32,10 @@ _PACKAGE = str(Path(__file__).parent.parent)
 
 
 def out_of_memory_bytes(message: str, usage: str = "") -> tuple[int | None, int | None]:
-    """Bytes needed and available per device from an out-of-memory error; None for missing figures.
+    """Bytes needed and available per device, from an out-of-memory error; None for figures that are missing.
 
-    The error rounds to 0.01 units; `usage`, the head of the compiler's memory report, gives the exact needed bytes.
+    The error rounds to 0.01 units; `usage`, the head of the compiler's memory report, states the exact number of needed
+    bytes.
 
     Example:
         >>> out_of_memory_bytes("Ran out of memory in memory space hbm. Used 24.00G of 15.75G hbm. Exceeded")
@@ -53,8 +54,8 @@ def out_of_memory_bytes(message: str, usage: str = "") -> tuple[int | None, int 
 def memory_record(reply: dict[str, Any], available_bytes: int) -> MemoryRecord:
     """The memory of one device from a worker's reply.
 
-    On TPU `fits` comes from the compiler, which raises otherwise. On GPU it compares the compiler's peak with
-    `available_bytes`, because the compiler only warns (see the compilation's notes).
+    On TPU, `fits` comes from the compiler, which raises an error if the program does not fit. On GPU, it results from
+    comparing the compiler's peak with `available_bytes`, because the compiler only warns (see the compilation's notes).
     """
     largest = largest_buffers(reply["peak"], reply["hlo"]) or _allocations(reply["error"])
     if reply["error"]:
@@ -74,10 +75,10 @@ def memory_record(reply: dict[str, Any], available_bytes: int) -> MemoryRecord:
 
 
 def largest_buffers(peak: str, hlo: str) -> tuple[BufferRecord, ...]:
-    """The largest buffers alive at the peak, largest first, with operation and user line.
+    """The largest buffers alive at the peak, largest first, each with its operation and user line.
 
-    The compiler lists values. Values that a loop carries in the memory of its initial values are one buffer, listed
-    once.
+    The compiler lists values rather than buffers. Values that a loop carries in the memory of its initial values form
+    one buffer, which is listed once.
     """
     live = [(int(match["size"]), match["name"], match["index"]) for match in _LIVE.finditer(peak)]
     live = _once_each(sorted(live, key=lambda item: -item[0]), hlo)[:_LARGEST]
@@ -96,7 +97,7 @@ def largest_buffers(peak: str, hlo: str) -> tuple[BufferRecord, ...]:
 
 
 def _once_each(live: list[tuple[int, str, str]], hlo: str) -> list[tuple[int, str, str]]:
-    """The first value of each buffer."""
+    """The first value stored in each buffer."""
     same = _SameBuffer(hlo)
     seen: set[tuple[int, tuple[str, str]]] = set()
     found = []
@@ -142,7 +143,7 @@ class _SameBuffer:
                         self._join((value, place), (start, place))
 
     def find(self, value: tuple[str, str]) -> tuple[str, str]:
-        """The representative of all values in the same place."""
+        """The representative of all values stored in the same place."""
         while (above := self._above.get(value)) is not None:
             self._above[value] = self._above.get(above, above)  # path halving
             value = above
@@ -164,7 +165,7 @@ class _SameBuffer:
 
 
 def _allocations(error: str) -> tuple[BufferRecord, ...]:
-    """The list of buffers inside some out-of-memory errors."""
+    """The list of buffers that some out-of-memory errors contain."""
     return tuple(
         BufferRecord(
             name=match["name"] or "",
@@ -232,7 +233,7 @@ class _Sources:
         self._frames = _numbers(_table(head, "StackFrames"))
 
     def of(self, frame: str) -> SourceLine | None:
-        """The innermost frame outside of this package."""
+        """The innermost frame outside this package."""
         seen: set[str] = set()
         while frame in self._frames and frame not in seen:
             seen.add(frame)

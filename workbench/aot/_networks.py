@@ -1,4 +1,4 @@
-"""Networks between hosts, stated by the user: "400G", "8x400G", "infiniband-ndr"."""
+"""Networks between hosts, as stated by the user: "400G", "8x400G", "infiniband-ndr"."""
 
 import difflib
 import re
@@ -21,18 +21,18 @@ _STATED = re.compile(r"(?:(\d+)x)?(\d+(?:\.\d+)?)g(?:b(?:it)?(?:ps|/s)?)?")
 
 
 def with_network(chip: ChipRecord, network: str) -> ChipRecord:
-    """The chip with a network between the groups that its links connect.
+    """The chip with a network added between the groups of chips that its links connect.
 
     Args:
-        chip: A row of the table.
+        chip: A row of the chip table.
         network: "400G": 400 Gbit/s per chip, one way. "8x400G": 8 adapters of 400 Gbit/s for the chips that one group
-            of fast links connects. Or a name of `NETWORKS`.
+            of fast links connects. Or a name from `NETWORKS`.
 
     Returns:
-        The chip, with which collectives over several groups have predicted seconds.
+        The chip, for which collectives over several groups now have predicted seconds.
 
     Raises:
-        MeshError: if the network is neither stated in this form nor known by name.
+        MeshError: if the network neither has this form nor is known by name.
 
     Example:
         >>> from workbench.aot import known_chip

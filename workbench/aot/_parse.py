@@ -1,4 +1,4 @@
-"""Parses names of targets: `v5e:16x16*4` to a `TargetRecord`."""
+"""Parses target names: `v5e:16x16*4` to a `TargetRecord`."""
 
 import difflib
 import math
@@ -24,11 +24,12 @@ def parse_target(target: str, *, force: bool = False) -> TargetRecord:
 
     Args:
         target: `chip:topology`, with `*slices` for several slices over the data-centre network. The topology of a TPU
-            is its torus in chips (`"v5e:16x16"`, `"v5p:8x8x16"`, `"v5e:16x16*4"`), of GPUs hosts x GPUs per host
-            (`"b200:4x8"`) or the GPUs of one host (`"h100:8"`). Google Cloud's names of slices are accepted as well:
-            `"v5e-16"` and `"v6e-16"` count chips, `"v4-16"` and `"v5p-16"` count cores, two in each chip.
-        force: Accept an untested topology. On some topologies the compiler dies instead of raising; the next
-            compilation starts a new compiler process.
+            is its torus in chips (`"v5e:16x16"`, `"v5p:8x8x16"`, `"v5e:16x16*4"`); the topology of GPUs is hosts x GPUs
+            per host (`"b200:4x8"`) or the number of GPUs in one host (`"h100:8"`). Google Cloud's slice names are also
+            accepted: `"v5e-16"` and `"v6e-16"` count chips, `"v4-16"` and `"v5p-16"` count cores, of which each chip
+            has two.
+        force: Whether to accept an untested topology. On some topologies the compiler crashes instead of raising an
+            error; the next compilation starts a new compiler process.
 
     Returns:
         The target, with its number of hosts, chips and JAX devices over all slices.
@@ -91,7 +92,7 @@ def _split(target: str) -> tuple[str, str, int]:
 
 
 def _named_slice(text: str) -> tuple[str, str, int] | None:
-    """A slice by Google Cloud's name (`v5litepod-16`, `v5p-16`), if exactly one topology has that number of chips."""
+    """The slice with a Google Cloud name (`v5litepod-16`, `v5p-16`), if only one topology has that many chips."""
     match = _SLICE.fullmatch(text) if len(text) <= _LONGEST else None
     family = None if match is None else FAMILIES.get(ALIASES.get(match["chip"], match["chip"]))
     if match is None or family is None or family.name not in _COUNTED_IN_CHIPS | _COUNTED_IN_CORES:
@@ -102,7 +103,7 @@ def _named_slice(text: str) -> tuple[str, str, int] | None:
 
 
 def _near_form(text: str) -> str:
-    """Examples of targets; for a name like a Google Cloud slice (`v5e-12`), of that chip first."""
+    """Example targets; for a name that resembles a Google Cloud slice (`v5e-12`), those of that chip come first."""
     examples = "'v5e:16x16', 'v5p:4x4x4', 'v5e:16x16*4' or 'h100:8'"
     chip, _, count = text.partition("-")
     family = FAMILIES.get(ALIASES.get(chip, chip))

@@ -1,4 +1,4 @@
-"""The kernel's side of a worker process: started on demand, one request at a time, always ended."""
+"""The kernel's side of a worker process: started on demand, one request at a time, always terminated."""
 
 import atexit
 import contextlib
@@ -47,14 +47,14 @@ _SIGNALS = {
 
 
 class Worker:
-    """A compiler process that serves one request at a time; started on request, and after it died.
+    """A compiler process that serves one request at a time; started on request, and restarted after it has died.
 
-    Any thread may send requests; concurrent requests wait. The process has its own process group, so that Ctrl-C
-    reaches only the kernel, and it ends when the kernel ends for any reason.
+    Requests can be sent from any thread; concurrent requests wait. The process has its own process group, so that
+    Ctrl-C reaches only the kernel, and it exits when the kernel exits for any reason.
 
     Args:
-        command: Command to start instead of the real worker; receives the worker's directory as its last argument.
-        compiler: Name and version of the compiler, part of the cache key; None: of the installed plugin.
+        command: Command to start instead of the actual worker; receives the worker's directory as its last argument.
+        compiler: Name and version of the compiler, used in the cache key; None: those of the installed plugin.
     """
 
     def __init__(self, command: Sequence[str] = _COMMAND, *, compiler: str | None = None) -> None:
@@ -67,17 +67,17 @@ class Worker:
 
     @property
     def pid(self) -> int | None:
-        """Process id of the running worker; None without a worker."""
+        """Process id of the running worker; None if no worker is running."""
         started = self._started
         return started.process.pid if started is not None and started.process.running else None
 
     @property
     def directory(self) -> Path | None:
-        """Output folder of the running worker; None without a worker. It is removed with the worker."""
+        """Output folder of the running worker; None if no worker is running. The folder is removed with the worker."""
         return self._started.directory if self._started is not None else None
 
     def close(self) -> None:
-        """Ends the process; the next request starts a new process."""
+        """Terminates the process; the next request starts a new process."""
         started, self._started = self._started, None
         if started is not None:
             started.process.end()
@@ -91,10 +91,10 @@ class Worker:
         progress: Progress | None = None,
         cancel: threading.Event | None = None,
     ) -> dict[str, Any]:
-        """Sends one request and waits for its result; `what` names it in errors.
+        """Sends one request and waits for its result; `what` names the request in errors.
 
         Raises:
-            EngineError: if the process dies, the time is over, `cancel` is set, or the compiler fails.
+            EngineError: if the process dies, the time runs out, `cancel` is set, or the compiler fails.
             MeshError: if the compiler does not know the topology.
         """
         watch = _Watch(what, timeout_seconds, progress, cancel)
@@ -177,7 +177,7 @@ class _IdleEndError(Exception):
 
 
 class _RefusedError(Exception):
-    """The worker is alive and answered with an error."""
+    """The worker is alive and has answered with an error."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(str(error))
@@ -214,7 +214,7 @@ class _Watch:
 
 
 class _Started:
-    """One running process with its reader thread and its directory."""
+    """A running process with its reader thread and its directory."""
 
     def __init__(self, command: Sequence[str]) -> None:
         self.directory = Path(tempfile.mkdtemp(prefix="workbench-targets-"))
@@ -228,7 +228,7 @@ class _Started:
         threading.Thread(target=_read_all, args=(self.process.stdout, self.frames), daemon=True).start()
 
     def last_words(self) -> str:
-        """The most informative line of standard error after the process died."""
+        """The most informative line that the process wrote to standard error, read after it died."""
         try:
             lines = self._stderr.read_text(errors="replace")[-20_000:].splitlines()
         except OSError:
@@ -272,10 +272,10 @@ def shared_worker(platform: str) -> Worker:
 
 
 def stop_workers() -> int:
-    """Ends all worker processes of this kernel and frees their memory (0.4 to 0.7 GB each).
+    """Terminates all worker processes of this kernel and frees their memory (0.4 to 0.7 GB each).
 
     Returns:
-        The number of ended workers. The next compilation starts a new worker.
+        The number of terminated workers. The next compilation starts a new worker.
 
     Example:
         >>> stop_workers() >= 0

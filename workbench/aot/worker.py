@@ -1,7 +1,8 @@
 """The worker process with libtpu or the CUDA plugin: `python -m workbench.aot.worker DIRECTORY`.
 
-It reads requests from its standard input and answers on its standard output, one at a time. It ends when its input ends
-(also if the kernel is killed), and after some idle time. DIRECTORY belongs to the worker and is removed at its end.
+The worker reads requests from its standard input and answers on its standard output, one at a time. It exits when its
+input ends (even if the kernel is killed), and after it has been idle for some time. DIRECTORY belongs to the worker and
+is removed when the worker exits.
 """
 
 import contextlib
@@ -27,13 +28,13 @@ _IDLE_SECONDS = 900.0
 
 
 def serve(compile_request: Compile, directory: Path, *, idle_seconds: float = _IDLE_SECONDS) -> NoReturn:
-    """Answers requests until the kernel ends or the idle time is over.
+    """Answers requests until the kernel exits or the worker has been idle for too long.
 
     Args:
         compile_request: Answers one request: `(request, report, scratch directory) -> reply`. Exceptions are sent to
-            the kernel as errors with the name of their class.
-        directory: Where the worker may write; removed at the end.
-        idle_seconds: The worker ends after this time without a request, to free its memory.
+            the kernel as errors that contain the name of their class.
+        directory: Where the worker may write; removed when the worker exits.
+        idle_seconds: The worker exits after this time without a request, to free its memory.
     """
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # compilers print on stdout
@@ -66,7 +67,7 @@ def _answer(compile_request: Compile, request: dict[str, Any], answers: BinaryIO
 
 
 def _read(requests: "queue.Queue[dict[str, Any]]", directory: Path) -> None:
-    """Ends the process when its input ends, because a running compilation cannot be interrupted."""
+    """Exits the process when its input ends, because a running compilation cannot be interrupted."""
     try:
         while (request := read_frame(sys.stdin.buffer)) is not None:
             requests.put(request)
@@ -76,16 +77,16 @@ def _read(requests: "queue.Queue[dict[str, Any]]", directory: Path) -> None:
 
 
 def _leave(directory: Path) -> NoReturn:
-    """Exits immediately: a normal exit of Python would abort because a thread still reads the input."""
+    """Exits immediately, because a normal Python exit would abort while a thread is still reading the input."""
     shutil.rmtree(directory, ignore_errors=True)
     os._exit(0)
 
 
 def compile_request(request: dict[str, Any], report: Report, scratch: Path) -> dict[str, Any]:
-    """Compiles one program with the real compiler, for `main`.
+    """Compiles one program with the actual compiler, for `main`.
 
     The compiler writes its buffer assignment into `scratch`. Its Python interface does not return the largest buffers,
-    and returns nothing if a program does not fit.
+    and returns nothing at all if a program does not fit.
     """
     from workbench._jax_compat import aot  # here, because this loads JAX with its plugins
 
@@ -125,10 +126,10 @@ def compile_request(request: dict[str, Any], report: Report, scratch: Path) -> d
 
 
 def memory_warning(log: Path, start: int) -> str:
-    """Warnings of the compiler about insufficient memory; "" if there are none.
+    """Compiler warnings about insufficient memory; "" if there are none.
 
-    XLA's GPU compiler raises nothing for a program that does not fit, but it warns when rematerialization cannot bring
-    it under the memory of the device. A TPU's raises.
+    XLA's GPU compiler raises no error for a program that does not fit, but it warns if rematerialization cannot reduce
+    the program's memory to what the device has. A TPU's raises.
     """
     if not log.exists():
         return ""
@@ -139,7 +140,7 @@ def memory_warning(log: Path, start: int) -> str:
 
 
 def _dumped(directory: str, ending: str) -> str:
-    """The newest of the compiler's files with this ending; "" if there is none."""
+    """The newest of the compiler's files that has this ending; "" if there is none."""
     found = sorted(Path(directory).glob(f"*{ending}"), key=lambda path: path.stat().st_mtime)
     return found[-1].read_text(errors="replace") if found else ""
 
@@ -158,7 +159,7 @@ def _device(device: Device) -> dict[str, Any]:
 
 
 def main() -> NoReturn:
-    """Serves the real compiler in the directory named on the command line."""
+    """Runs the worker with the actual compiler in the directory named on the command line."""
     serve(compile_request, Path(sys.argv[1]))
 
 

@@ -1,4 +1,4 @@
-"""Broadcast, map and reductions as JAX primitives, and the program decorator with their clients."""
+"""Broadcast, map and reductions as JAX primitives, and the program decorator that declares their clients."""
 
 from workbench.primitives import _checkify as _checkify, _jet as _jet
 from workbench.primitives._broadcast import broadcast as broadcast

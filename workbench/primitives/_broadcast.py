@@ -21,22 +21,22 @@ def broadcast(
 ) -> PyTree[Shaped[Array, " clients *shape"]]:
     """Sends a value from the server to every client.
 
-    Sends the bytes of `x` once to every client (under a mesh: once to every device that has clients).
+    Sends the bytes of `x` once to every client (with a mesh: once to every device that has clients).
 
     Args:
         x: Pytree of arrays `[*shape]`, at the server.
         to: Name of the placement that receives the value; needed only with several placements. A nested placement is
-            reached through its outer placements: with `{"pods": 4, "clients": 16}`, `to="clients"` gives `[4, 16,
+            reached through its outer placements: with `{"pods": 4, "clients": 16}`, `to="clients"` returns `[4, 16,
             *shape]`.
-        at: Name of an outer placement that already holds `x`: `broadcast(x, at="pods", to="clients")` sends the value
-            of each pod, `[4, *shape]`, to the clients of that pod.
-        mesh: Mesh to spread the clients over, instead of the one of `jax.set_mesh`.
+        at: Name of an outer placement that already holds `x`: `broadcast(x, at="pods", to="clients")` sends each pod's
+            value, `[4, *shape]`, to the clients of that pod.
+        mesh: Mesh to spread the clients over, instead of the mesh set by `jax.set_mesh`.
 
     Returns:
         The same pytree, each leaf `[clients, *shape]`.
 
     Raises:
-        PlacementError: outside of a program, or for an unknown or ambiguous placement.
+        PlacementError: outside a program, or for an unknown or ambiguous placement.
         ProgramError: if a leaf is not an array.
 
     Example:

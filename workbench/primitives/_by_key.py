@@ -1,4 +1,4 @@
-"""`reduce_by_key`: the shuffle of MapReduce. Values of all clients are summed in groups, by an integer key."""
+"""`reduce_by_key`: the shuffle of MapReduce. The values of all clients are summed in groups given by an integer key."""
 
 import functools
 from collections.abc import Sequence
@@ -38,24 +38,25 @@ def reduce_by_key(
     """Groups the values of all clients by an integer key, and sums or averages each group.
 
     Costs one all-reduce of `[num_keys, *shape]` per leaf if the clients are spread over a mesh; a mean needs one more
-    to count the group sizes. Concrete keys are read once, to check them.
+    to count the group sizes. Concrete keys are read once, in order to check them.
 
     Args:
         values: Pytree of arrays `[clients, *items, *shape]`.
-        keys: The group of each item, ints `[clients, *items]`, from 0 to `num_keys - 1`. With `[clients]`: each
+        keys: The group of each item, ints `[clients, *items]`, from 0 to `num_keys - 1`. With `[clients]`, each
             client's whole value goes to one group.
         num_keys: Number of groups.
         op: "sum" or "mean".
         over: Name of the placement; needed only with several placements.
-        accumulator: Dtype of the accumulator. Default: float32 for bfloat16 and float16, else the dtype of the result.
+        accumulator: Dtype of the accumulator. Default: float32 for bfloat16 and float16, otherwise the dtype of the
+            result.
 
     Returns:
-        The same pytree at the server, each leaf `[num_keys, *shape]`, dtypes as in `reduce_sum` and `reduce_mean`. The
-        sum or mean of an empty group is 0. Traced keys out of range belong to no group: their items and gradients are
-        dropped.
+        The same pytree at the server, each leaf `[num_keys, *shape]`, with dtypes as in `reduce_sum` and `reduce_mean`.
+        The sum or mean of an empty group is 0. Traced keys that are out of range belong to no group: their items and
+        gradients are dropped.
 
     Raises:
-        PlacementError: if `values` or `keys` does not have one row per client, if they do not fit each other, or if
+        PlacementError: if `values` or `keys` does not have one row per client, if their shapes do not match, or if
             concrete keys are out of range.
 
     Example:
@@ -158,7 +159,7 @@ def bind_by_key(
     accumulator: DTypeLike | None = None,
     batch_dims: int = 0,
 ) -> jax.Array:
-    """Binds the sums by key of one array; values and keys share `batch_dims` axes behind the clients."""
+    """Binds the sums by key of one array; values and keys share `batch_dims` axes after the client axis."""
     dtype = sum_dtype(values.dtype)
     values = values if values.dtype == dtype else values.astype(dtype)
     values, keys = typed(values, layout), typed(keys, layout)
@@ -179,7 +180,7 @@ def bind_by_key(
 def sum_by_key(
     values: jax.Array, keys: jax.Array, *, num_keys: int, accumulator: DTypeLike, batch_dims: int
 ) -> jax.Array:
-    """Sums by key of some clients' rows, in the dtype `accumulator`."""
+    """Sums the rows of some clients by key, in the dtype `accumulator`."""
 
     def grouped(rows: jax.Array, groups: jax.Array) -> jax.Array:
         flat = _group_numbers(groups, num_keys).reshape(groups.size)
@@ -193,7 +194,7 @@ def sum_by_key(
 
 
 def _group_numbers(keys: jax.Array, num_keys: int) -> jax.Array:
-    """Keys in a dtype that can represent `num_keys` itself, which means no group."""
+    """Keys in a dtype that can represent `num_keys` itself, the key that means no group."""
     wide = keys.astype(jnp.int32) if jnp.iinfo(keys.dtype).bits <= 32 else keys
     return jnp.where((wide < 0) | (wide >= num_keys), jnp.full_like(wide, num_keys), wide)
 
@@ -308,7 +309,7 @@ batching.primitive_batchers[by_key_p] = _batch
 
 
 def group_rows(keys: jax.Array, mask: jax.Array | None, num_keys: int) -> jax.Array:
-    """Keys of rows, where absent clients belong to no group."""
+    """Keys of the rows; absent clients get a key that belongs to no group."""
     if mask is None:
         return keys
     numbers = _group_numbers(keys, num_keys)

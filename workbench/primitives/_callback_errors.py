@@ -1,4 +1,4 @@
-"""Host callbacks that raise on a mesh, where XLA would abort as other devices wait."""
+"""Host callbacks that raise on a mesh, where XLA would otherwise abort because other devices wait."""
 
 import functools
 import inspect
@@ -32,11 +32,12 @@ def calls_back(jaxpr: ClosedJaxpr | Jaxpr) -> bool:
 
 
 class CallbackErrors:
-    """Collects exceptions of a compiled program's callbacks until all devices have finished.
+    """Collects the exceptions of a compiled program's callbacks until all devices have finished.
 
     A callback that raises on one device stops that device. The other devices wait for it in their collective, and XLA
     aborts the process after 40 seconds. During `call`, such a callback returns NaN (0 for integers) instead, and the
-    exception is raised after the call, so that no result contains these values. Outside of `call`, it raises as in JAX.
+    exception is raised after the call, so that no result contains these values. Outside `call`, the callback raises as
+    in JAX.
     """
 
     def __init__(self, name: str, stage: str | None = None) -> None:
@@ -72,14 +73,14 @@ class CallbackErrors:
         return results
 
     def guarded(self, closed: ClosedJaxpr) -> ClosedJaxpr:
-        """The same program with guarded callbacks; unchanged without callbacks."""
+        """The same program with its callbacks guarded; unchanged if it has none."""
         if not calls_back(closed):
             return closed
         self._found, self.none = True, False
         return _Guarding(self._callback).closed(closed)
 
     def guarding(self, fn: Callable) -> Callable:
-        """A function to compile instead of `fn`, with guarded callbacks."""
+        """A function to compile instead of `fn`, with its callbacks guarded."""
 
         @functools.wraps(fn)
         def guarded(*args: PyTree[Array]) -> PyTree[Array]:
@@ -146,12 +147,12 @@ def _batch(values: Sequence[ArrayLike], operands: Sequence[Aval]) -> tuple[int, 
 
 
 def _is_key(aval: Aval) -> bool:
-    """Returns whether values of a type have other shapes, such as random keys."""
+    """Returns whether values of a type are stored with a different shape, such as random keys."""
     return bool(jax.numpy.issubdtype(aval.dtype, jax.dtypes.extended))
 
 
 def _checked(answer: Sequence[ArrayLike], results: Sequence[Aval], batch: tuple[int, ...]) -> tuple[np.ndarray, ...]:
-    """Checks the results of a callback as JAX does, because an error in JAX would abort the process."""
+    """Checks the results of a callback as JAX does, because an error raised inside JAX would abort the process."""
     arrays = tuple(np.asarray(value) for value in answer)
     found, wanted = [(x.shape, x.dtype) for x in arrays], [(batch + x.shape, x.dtype) for x in results]
     if found != wanted:
@@ -162,7 +163,7 @@ def _checked(answer: Sequence[ArrayLike], results: Sequence[Aval], batch: tuple[
 
 
 def _written(callback: Callable) -> object:
-    """The user's function inside JAX's wrapper."""
+    """The user's function that JAX's wrapper contains."""
     inner = getattr(callback, "callback_func", None)
     if inner is not None:
         return inner

@@ -1,6 +1,7 @@
-"""Rules of `jax.experimental.checkify`: reports errors inside clients, and names the client.
+"""Rules for `jax.experimental.checkify`: reports errors inside clients, and names the client.
 
-The checks are again MapReduce: a map that returns every client's error, and reductions that select the first error.
+The checks are themselves MapReduce: a map that returns every client's error, and reductions that select the first
+error.
 """
 
 import functools
@@ -49,7 +50,7 @@ def _map_checked(
     name: str,
     arguments: Sequence[str] = (),
 ) -> tuple[Error, list[Array]]:
-    """Maps a function of one client that returns its error and its results."""
+    """Maps a one-client function that returns its error together with its results."""
     traced: list[tuple[Error, int]] = []
 
     def flat(*rows: Array) -> list[Array]:

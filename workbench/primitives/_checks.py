@@ -1,4 +1,4 @@
-"""Checks the user's arguments of primitives: arrays, and one row per client."""
+"""Checks the arguments that users pass to primitives: arrays, and one row per client."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ from workbench.primitives._static import hide_static, is_array, refuse_deleted, 
 
 
 class Structure:
-    """The structure of a pytree, including its leaves that are not arrays."""
+    """The structure of a pytree, including the leaves that are not arrays."""
 
     def __init__(self, treedef: PyTreeDef, *, static: bool) -> None:
         self.treedef, self._static = treedef, static
@@ -28,10 +28,11 @@ class Structure:
 
 
 def as_arrays(operation: str, argument: str, tree: PyTree[Array]) -> tuple[list[jax.Array], Structure]:
-    """The arrays of `tree`, and its structure with other leaves (functions, names) as static parts.
+    """The arrays in `tree`, and its structure with other leaves (functions, names) as static parts.
 
     Raises:
-        ProgramError: if leaves are neither arrays nor can be static, or are deleted arrays; names all of them.
+        ProgramError: if leaves are neither arrays nor possible static parts, or are deleted arrays; the message names
+            all of them.
     """
     leaves, treedef = jax.tree.flatten(tree)
     refuse_forked(operation)
@@ -64,7 +65,7 @@ def check_clients(operation: str, argument: str, tree: PyTree[Array], placement:
     """Checks that every leaf has one row per client.
 
     Raises:
-        PlacementError: if leaves do not; names all of them.
+        PlacementError: if some leaves do not; the message names all of them.
     """
     wrong = [
         (path, tuple(leaf.shape))

@@ -1,4 +1,4 @@
-"""`sample` draws a cohort, and `select` takes its rows: a round with some of the clients."""
+"""`sample` draws a cohort, and `select` takes its rows: a round with only some of the clients."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -31,20 +31,22 @@ def select(
     *,
     over: str | None = None,
 ) -> PyTree[Shaped[Array, " cohort *shape"]]:
-    """Selects the rows of some clients: a cohort.
+    """Selects the rows of some clients, which form a cohort.
 
-    Sends the selected rows to the devices that compute the cohort. Run the cohort's round in a program of the cohort's
-    size: `with program(clients=len(indices)): …`. Concrete indices are read once, to check them.
+    Sends the selected rows to the devices that compute the cohort. Run the cohort's round in a program that has the
+    cohort's
+    size: `with program(clients=len(indices)): …`. Concrete indices are read once, in order to check them.
 
     Args:
         tree: Pytree of arrays `[clients, *shape]`.
         indices: Numbers of the clients, ints `[cohort]`; clients may be repeated.
-        over: Name of the placement; needed only with several placements. Clients of an inner placement are selected in
-            each outer client, with the same `indices`, or with one row of `[outer, cohort]` each.
+        over: Name of the placement; needed only with several placements. Clients of an inner placement are selected
+            within each outer client, with the same `indices` everywhere, or with one row of `[outer, cohort]` per outer
+            client.
 
     Returns:
-        The same pytree, each leaf `[cohort, *shape]`. Its gradient has a row for every client, 0 for clients that are
-        not selected.
+        The same pytree, each leaf `[cohort, *shape]`. Its gradient has a row for every client, which is 0 for clients
+        that are not selected.
 
     Raises:
         PlacementError: if a leaf does not have one row per client, or if concrete indices are out of range. Traced
@@ -119,14 +121,14 @@ def sample(
         key: A PRNG key: `jax.random.key(seed)` or a raw key.
         size: Number of clients to draw, at most the number of clients.
         over: Name of the placement; needed only with several placements. Clients of an inner placement are drawn
-            separately in each outer client.
+            separately within each outer client.
         form: "index" for `select`, "mask" for the `where=` of a reduction.
-        weights: Relative probability of each client to be drawn next, `[clients]`, non-negative. Default: equal. A
-            client of weight 0 is drawn only if no other client is left.
+        weights: Relative probability that each client is drawn next, `[clients]`, non-negative. Default: equal. A
+            client with weight 0 is drawn only if no other client is left.
 
     Returns:
-        With "index" the clients' numbers, int32 `[size]`, in the order drawn; with "mask" bools `[clients]`, `size` of
-        them true. For an inner placement, one such row per outer client.
+        With "index", the clients' numbers, int32 `[size]`, in the order drawn; with "mask", bools `[clients]`, of which
+        `size` are true. For an inner placement, one such row per outer client.
 
     Raises:
         PlacementError: if `size` is not between 1 and the number of clients, if `form` is unknown, or if `weights` is

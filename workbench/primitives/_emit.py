@@ -1,4 +1,4 @@
-"""`emit`: sends a value out of a running program under any transformation; free without a listener."""
+"""`emit`: sends a value out of a running program under any transformation; free if nobody listens."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -21,16 +21,17 @@ emit_p.multiple_results = True
 
 
 def emit(name: str, value: Shaped[ArrayLike, " ..."]) -> None:
-    """Sends `value` to listeners of the program, with the numbers of its client, round and step.
+    """Sends `value` to the program's listeners, with the numbers of its client, round and step.
 
-    Costs nothing without a listener: the value is not computed. Works in `workbench.jit`, engines and `run_rounds`,
-    also under map_fn, scan, cond, grad, sharding and nested `jax.jit`. A function that is compiled only by `jax.jit`
-    delivers nothing, and `listen` warns about it. JAX drops values inside a `while_loop`, whose length is unknown, and
-    inside a `scan` that is differentiated as a whole. Values of a `value_and_grad` inside the loop are delivered.
+    Costs nothing without a listener: the value is not computed. Works in `workbench.jit`, engines and `run_rounds`, and
+    also under map_fn, scan, cond, grad, sharding and nested `jax.jit`. A function that is compiled only with `jax.jit`
+    delivers nothing, and `listen` warns about this. JAX drops values inside a `while_loop`, because its length is
+    unknown, and inside a `scan` that is differentiated as a whole. Values from a `value_and_grad` inside the loop are
+    delivered.
 
     Args:
         name: Name of the value: "loss", "update norm", …
-        value: An array or number, of any shape.
+        value: An array or number of any shape.
 
     Raises:
         ProgramError: if `name` is not a string or `value` not an array.
@@ -72,7 +73,7 @@ _dropped: set[str] = set()  # names in programs that plain JAX compiled
 
 
 def take_dropped_emissions() -> list[str]:
-    """Returns the names in programs that plain JAX compiled since the last call: no listener receives them."""
+    """Returns names in programs that plain JAX compiled since the last call; no listener receives their values."""
     names = sorted(_dropped)
     _dropped.clear()
     return names

@@ -1,4 +1,4 @@
-"""Maximum and minimum over clients as primitives, differentiated at the clients with the extreme."""
+"""Maximum and minimum over clients as primitives; their derivative goes to the clients with the extreme."""
 
 import functools
 from collections.abc import Callable
@@ -24,7 +24,7 @@ HOLDS = "holds"
 
 
 def lowest(dtype: DTypeLike) -> float | int | bool:
-    """Value of an absent client in a maximum.
+    """Value of an absent client when computing a maximum.
 
     Example:
         >>> lowest(jnp.float32), lowest(jnp.int8)
@@ -40,7 +40,7 @@ def lowest(dtype: DTypeLike) -> float | int | bool:
 
 
 def highest(dtype: DTypeLike) -> float | int | bool:
-    """Value of an absent client in a minimum.
+    """Value of an absent client when computing a minimum.
 
     Example:
         >>> highest(jnp.float32), highest(jnp.int8)
@@ -83,7 +83,7 @@ def _extreme_jvp(
 def mean_over_holders(
     primitive: Primitive, x: jax.Array, placement: Placement, layout: Layout | None
 ) -> tuple[jax.Array, Callable[[jax.Array], jax.Array]]:
-    """Returns the extreme, and a function that averages rows over the clients with the extreme."""
+    """Returns the extreme, and a function that averages rows over the clients that have it."""
     extreme = bind_reduction(primitive, x, placement, layout)
     at_clients = bind_broadcast(extreme, placement, layout)
     (holds,) = bind_map(

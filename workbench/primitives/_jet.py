@@ -1,4 +1,4 @@
-"""Rules of `jax.experimental.jet`: Taylor series of MapReduce programs are MapReduce programs."""
+"""Rules for `jax.experimental.jet`: Taylor series of MapReduce programs are MapReduce programs."""
 
 import functools
 from collections.abc import Sequence

@@ -33,14 +33,14 @@ def bind_broadcast(x: ArrayLike, placement: Placement, layout: Layout | None) ->
 
 
 def rows_of(aval: Aval, placement: Placement, layout: Layout | None) -> Aval:
-    """The type of one row per client, for values of type `aval`."""
+    """The type of an array with one row per client, for values of type `aval`."""
     if layout is None:
         return _jax_compat.add_leading_axis(aval, placement.size, None)
     return _jax_compat.add_leading_axis(aval, placement.size, layout.explicit_axes, layout.mesh)
 
 
 def typed(x: jax.Array, layout: Layout | None) -> jax.Array:
-    """`x` with the explicit type of its layout; unchanged under Auto axes or without a mesh."""
+    """`x` with the explicit type of its layout; unchanged with Auto axes or without a mesh."""
     if layout is None or not layout.explicit:
         return x
     spec = jax.typeof(x).sharding.spec
@@ -97,7 +97,7 @@ batching.primitive_batchers[broadcast_p] = _batch_broadcast
 def bind_sum(
     x: jax.Array, placement: Placement, layout: Layout | None, *, accumulator: DTypeLike | None = None
 ) -> jax.Array:
-    """Binds the sum of one array."""
+    """Binds the sum over one array."""
     dtype = sum_dtype(x.dtype)
     x = x if x.dtype == dtype else jnp.asarray(x).astype(dtype)
     return bind_reduction(sum_p, x, placement, layout, accumulator=accumulator_of(dtype, accumulator))
@@ -106,7 +106,7 @@ def bind_sum(
 def bind_mean(
     x: jax.Array, placement: Placement, layout: Layout | None, *, accumulator: DTypeLike | None = None
 ) -> jax.Array:
-    """Binds the mean of one array."""
+    """Binds the mean over one array."""
     if not jnp.issubdtype(x.dtype, jnp.inexact):
         x = jnp.asarray(x).astype(jnp.result_type(float))
     return bind_reduction(mean_p, x, placement, layout, accumulator=accumulator_of(x.dtype, accumulator))
@@ -138,7 +138,7 @@ def accumulator_of(dtype: DTypeLike, wanted: DTypeLike | None) -> np.dtype:
 
 
 def sum_rows(x: jax.Array, accumulator: DTypeLike, *, by_product: bool = False) -> jax.Array:
-    """Sum over the leading axis in the dtype `accumulator`; the result has the dtype of `x`."""
+    """Sums over the leading axis in the dtype `accumulator`; the result has the dtype of `x`."""
     known = by_product and not jax.export.is_symbolic_dim(x.size)
     if known and x.size >= _PRODUCT_FROM_ELEMENTS and jnp.issubdtype(x.dtype, jnp.floating):
         # XLA's CPU sum over the leading axis of a large array is 30-60 × slower than this product (JAX 0.10).
@@ -165,7 +165,7 @@ def _mean(
 
 
 def _compiled_once(rule: Callable) -> Callable:
-    """Evaluates eagerly in one compiled call instead of one call per operation; not under a mesh."""
+    """Evaluates eagerly in one compiled call instead of one call per operation; not used with a mesh."""
 
     @functools.lru_cache(maxsize=256)
     def compiled(**params: object) -> Callable:

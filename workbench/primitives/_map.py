@@ -1,4 +1,4 @@
-"""`map_fn`: one function, once per client; a primitive with the jaxpr of *one* client."""
+"""`map_fn`: one function, called once per client; a primitive that contains the jaxpr of *one* client."""
 
 import functools
 import inspect
@@ -43,16 +43,16 @@ def map_fn(fn: Callable, args: PyTree[Array], *, over: str | None = None, mesh: 
     Sends nothing between clients; values that `fn` closes over are broadcast to the clients.
 
     Args:
-        fn: Function of one client. Its arguments lack the leading clients axis.
+        fn: Function for one client. Its arguments lack the leading client axis.
         args: Pytree of arrays `[clients, ...]`. A tuple is unpacked: `fn(*args)`.
         over: Name of the placement; needed only with several placements.
-        mesh: Mesh to spread the clients over, instead of the one of `jax.set_mesh`.
+        mesh: Mesh to spread the clients over, instead of the mesh set by `jax.set_mesh`.
 
     Returns:
-        The results of `fn`, each leaf with a leading clients axis.
+        The results of `fn`, each leaf with a leading client axis.
 
     Raises:
-        PlacementError: outside of a program, or if an argument's leading axis is not the number of clients.
+        PlacementError: outside a program, or if an argument's leading axis does not equal the number of clients.
         ProgramError: if `fn` raises, or returns values that are not arrays.
 
     Example:
@@ -87,7 +87,7 @@ def map_fn(fn: Callable, args: PyTree[Array], *, over: str | None = None, mesh: 
 
 
 def _at_once(call: "_ClientCall", operands: Sequence[Array], placement: Placement) -> list[Array]:
-    """Evaluates all clients; if only some clients raise, such as in a check, the error names the first."""
+    """Evaluates all clients; if only some of them raise, for example in a check, the error names the first."""
     try:
         return jax.vmap(call, axis_name=placement.name, axis_size=placement.size)(*operands)
     except ProgramError:
@@ -111,7 +111,7 @@ def _at_once(call: "_ClientCall", operands: Sequence[Array], placement: Placemen
 def _one_by_one(
     call: "_ClientCall", operands: Sequence[Array], placement: Placement, layout: Layout | None
 ) -> list[Array]:
-    """Runs client by client under `jax.disable_jit`, so that `print` and breakpoints see values."""
+    """Runs client by client under `jax.disable_jit`, so that `print` and breakpoints see concrete values."""
     shared = [gather(x, layout) for x in operands]
     rows = []
     for client in range(placement.size):
@@ -135,7 +135,7 @@ def _tuple(args: PyTree[Array]) -> tuple:
 
 
 class _ClientCall:
-    """The user's function of one client on flat arrays, inside the scope of its placement."""
+    """The user's function for one client, on flat arrays and inside the scope of its placement."""
 
     def __init__(self, fn: Callable, structure: Structure, unpack: bool, placement: Placement) -> None:
         scope = current_scope()
@@ -200,7 +200,7 @@ class _ClientCall:
 
 
 def _parameters(fn: Callable) -> list[str]:
-    """The positional parameters of a function, including `*args` with its star."""
+    """The positional parameters of a function, including `*args` with the star."""
     try:
         found = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):  # a builtin without a signature
@@ -212,7 +212,7 @@ def _parameters(fn: Callable) -> list[str]:
 
 
 def _client_error(cause: Exception, message: str) -> ProgramError:
-    """A `ProgramError` that `except type(cause)` also catches, so that callers can handle their exceptions."""
+    """A `ProgramError` that `except type(cause)` also catches, so that callers can handle their own exceptions."""
     try:
         mixed = type("ProgramError", (ProgramError, type(cause)), dict(_MIXED))
         error = mixed.__new__(mixed)
@@ -239,7 +239,7 @@ def bind_map(
     source: Callable | None = None,
     arguments: Sequence[str] = (),
 ) -> list[Array]:
-    """Traces a flat function of one client and binds it; closed-over values become broadcasts."""
+    """Traces a flat function for one client and binds it; values it closes over become broadcasts."""
     operands = [typed(x, layout) for x in operands]
     avals = [_jax_compat.drop_leading_axis(_jax_compat.aval_of(x)) for x in operands]
     jaxpr, closed_over = _jax_compat.trace_to_jaxpr(
@@ -278,7 +278,7 @@ def _evaluate(
 
 
 def _has_inner_shard_map(jaxpr: ClosedJaxpr, layout: Layout) -> bool:
-    """Returns whether a client uses a `shard_map` without the axes of the clients."""
+    """Returns whether a client function uses a `shard_map` that does not include the clients' axes."""
     return any(not set(layout.axes) <= set(e.params["newly_manual_axes"]) for e in _shard_maps(jaxpr))
 
 
@@ -362,7 +362,7 @@ def _jvp_together(
     layout: Layout | None,
     name: str,
 ) -> tuple[list[Array], list[Array | ad.Zero]]:
-    """One map of outputs and tangents, for operations with forward derivatives only, such as Pallas kernels."""
+    """One map of outputs and tangents, for operations that have only forward derivatives, such as Pallas kernels."""
     moving = [not isinstance(t, ad.Zero) for t in tangents]
     moved = [t for t in tangents if not isinstance(t, ad.Zero)]
     outputs_move = [not _jax_compat.is_float0(aval.to_tangent_aval()) for aval in jaxpr.out_avals]
@@ -389,7 +389,7 @@ def _jvp_together(
 def _along(
     jaxpr: ClosedJaxpr, inputs: Sequence[Array], moving: Sequence[bool]
 ) -> tuple[Callable[..., list[Array]], tuple[Array, ...]]:
-    """The jaxpr as a function of its inputs with tangents only, and these inputs."""
+    """The jaxpr as a function of those inputs that have tangents, and these inputs."""
 
     def of_moving(*values: Array) -> list[Array]:
         supply = iter(values)
@@ -401,7 +401,8 @@ def _along(
 class _Linearization:
     """Splits one client's jaxpr into (outputs, residuals) and a linear jaxpr of (residuals, tangents).
 
-    Each residual is ("input", i), ("computed", i) or ("constant", array): an input is not passed on a second time.
+    Each residual is ("input", i), ("computed", i) or ("constant", array), so that an input is not passed on a second
+    time.
     """
 
     def __init__(self, jaxpr: ClosedJaxpr, moving: Sequence[bool], axis_sizes: dict[str, int]) -> None:

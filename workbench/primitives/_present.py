@@ -1,4 +1,4 @@
-"""Clients present at run time: inside `only_present`, reductions use only present clients."""
+"""Clients present at run time: inside `only_present`, reductions use only the clients that are present."""
 
 import contextlib
 from collections.abc import Iterator, Mapping
@@ -18,7 +18,7 @@ _PRESENT: ContextVar[Mapping[Placement, jax.Array] | None] = ContextVar("workben
 
 @contextlib.contextmanager
 def only_present(masks: Mapping[Placement, jax.Array]) -> Iterator[None]:
-    """Traces reductions over the clients that `masks`, bool `[clients]` by placement, mark as present."""
+    """Traces reductions over the clients that `masks` (bool `[clients]` for each placement) marks as present."""
     token = _PRESENT.set(masks)
     try:
         with _jax_compat.jit_keys().present(object()):  # programs traced with other masks must be traced again
@@ -28,15 +28,15 @@ def only_present(masks: Mapping[Placement, jax.Array]) -> Iterator[None]:
 
 
 def is_partial() -> bool:
-    """Returns whether reductions are traced inside `only_present`."""
+    """Returns whether reductions are currently traced inside `only_present`."""
     return bool(_PRESENT.get())
 
 
 def present_of(placement: Placement, rows: object) -> jax.Array | None:
-    """The mask of the present clients for reducing `rows`; None if all clients are present.
+    """The mask of present clients for reducing `rows`; None if all clients are present.
 
-    Each iteration of a loop has other present clients. Differentiation moves loop-invariant values out of a loop; the
-    dependence on the rows keeps the mask inside.
+    Different clients are present in each iteration of a loop. Differentiation moves loop-invariant values out of a
+    loop; making the mask depend on the rows keeps it inside.
     """
     present = (_PRESENT.get() or {}).get(placement)
     if present is None:
@@ -58,7 +58,7 @@ def also_present(where: object, placement: Placement, rows: object) -> object:
 
 
 def require_all(operation: str, reason: str) -> None:
-    """Raises if a round may continue without some clients.
+    """Raises an error if a round may continue without some clients.
 
     Raises:
         ProgramError: inside `only_present`.

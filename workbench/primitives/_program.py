@@ -1,4 +1,4 @@
-"""`program`: sets the clients of a function."""
+"""`program`: declares the clients of a function."""
 
 import functools
 import inspect
@@ -18,22 +18,23 @@ def program(
     placements: Mapping[str, int] | None = None,
     axes: Mapping[str, str | tuple[str, ...]] | None = None,
 ) -> "ProgramContext":
-    """Sets the clients of a function or a block.
+    """Declares the clients of a function or a block.
 
-    Costs nothing when traced and about a microsecond per eager call. Works on functions, generators and coroutines;
-    each thread, task and generator has its own active placements.
+    Costs nothing once traced, and about a microsecond per eager call. Works on functions, generators and coroutines;
+    every thread, task and generator has its own active placements.
 
     Args:
         clients: Number of clients of the placement named "clients".
-        placements: Sizes by name, outermost first: `{"pods": 4, "clients": 16}` is 4 pods of 16 clients each.
-        axes: Mesh axes that hold a placement, by its name. Default: the mesh axis of the same name, if there is one.
+        placements: Sizes by name, outermost first: `{"pods": 4, "clients": 16}` means 4 pods with 16 clients each.
+        axes: The mesh axes that hold a placement, keyed by the name of the placement. Default: the mesh axis with the
+            placement's name, if there is one.
 
     Returns:
-        A decorator that is also a context manager. The decorated function has the attribute `placements`.
+        A decorator that is also a context manager. The decorated function has an attribute `placements`.
 
     Raises:
-        PlacementError: if no placement is given, both `clients` and `placements` are given, or a size is not a positive
-            int.
+        PlacementError: if no placement is given, if both `clients` and `placements` are given, or if a size is not a
+            positive int.
 
     Example:
         >>> @program(clients=3)
@@ -115,7 +116,7 @@ def _wrap(fn: Callable, scope: ProgramScope) -> Callable:
 
 
 class _Steppable(Protocol):
-    """Interface of generators, coroutines and steps of asynchronous generators."""
+    """Interface shared by generators, coroutines and the steps of asynchronous generators."""
 
     def send(self, value: Argument, /) -> Argument: ...
 

@@ -1,4 +1,4 @@
-"""`scan_ragged`: a local training loop over padded batches, with a different number per client."""
+"""`scan_ragged`: a local training loop over padded batches, whose number differs between clients."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -22,19 +22,20 @@ def scan_ragged(
     batches: PyTree[Shaped[ArrayLike, " steps ..."]],
     mask: Bool[ArrayLike, " steps"] | int,
 ) -> tuple[State, Output]:
-    """Runs `step` over the batches that `mask` marks as real; padding batches do not change the state.
+    """Runs `step` over the batches that `mask` marks as actual data; padding batches do not change the state.
 
-    Clients with different numbers of batches are padded to the same number, to form one program. The `scan` has a
-    branch in each iteration: with a chunk size of 1, a padding batch costs nothing.
+    Clients with different numbers of batches are padded to the same number, so that they form one program. The `scan`
+    branches in each iteration, so that with a chunk size of 1 a padding batch costs nothing.
 
     Args:
-        step: `(state, batch) -> (state, output)`, as for `jax.lax.scan`.
-        state: Pytree that is carried through the batches, such as the parameters and the optimiser's state.
-        batches: Pytree of arrays `[steps, ...]`. Pad with copies of real batches: zeros can cause NaN gradients.
-        mask: Which batches are real: bool `[steps]`, or an int, the number of real leading batches.
+        step: `(state, batch) -> (state, output)`, as in `jax.lax.scan`.
+        state: Pytree carried through the batches, such as the parameters and the optimiser's state.
+        batches: Pytree of arrays `[steps, ...]`. Pad with copies of actual batches, because zeros can cause NaN
+            gradients.
+        mask: Which batches are actual data: bool `[steps]`, or an int, the number of leading batches that are.
 
     Returns:
-        The last state, and the outputs of all steps, `[steps, ...]`; 0 where a batch is padding.
+        The last state, and the outputs of all steps, `[steps, ...]`, which are 0 where a batch is padding.
 
     Raises:
         ProgramError: if `mask` does not have one entry per batch.

@@ -27,19 +27,20 @@ def reduce_sum(
 ) -> PyTree[Shaped[Array, " *shape"]]:
     """Sums one value per client.
 
-    Costs one all-reduce per leaf (or one combined) if the clients are spread over a mesh.
+    Costs one all-reduce per leaf (or one combined all-reduce) if the clients are spread over a mesh.
 
     Args:
         x: Pytree of arrays `[clients, *shape]`.
         over: Name of the placement; needed only with several placements.
-        where: Which clients take part, bool `[clients]`; values of other clients are ignored. Default: all.
-        accumulator: Dtype of the accumulator. Default: float32 for bfloat16 and float16, else the dtype of the result.
+        where: Which clients take part, bool `[clients]`; the values of all other clients are ignored. Default: all.
+        accumulator: Dtype of the accumulator. Default: float32 for bfloat16 and float16, otherwise the dtype of the
+            result.
 
     Returns:
-        The sum at the server, `[*shape]`, dtype of `x` (small integers and bools widen as in `jnp.sum`).
+        The sum at the server, `[*shape]`, with the dtype of `x` (small integers and bools widen as in `jnp.sum`).
 
     Raises:
-        PlacementError: outside of a program, or if `x` or `where` does not have one row per client.
+        PlacementError: outside a program, or if `x` or `where` does not have one row per client.
 
     Example:
         >>> with program(clients=3):
@@ -60,16 +61,16 @@ def reduce_max(
 ) -> PyTree[Shaped[Array, " *shape"]]:
     """The largest value over the clients, elementwise.
 
-    Its derivative goes to the clients with the maximum, in equal parts if there are several (as in `jnp.max`).
+    Its derivative goes to the clients that have the maximum, in equal parts if there are several (as in `jnp.max`).
 
     Args:
-        x: Pytree of arrays `[clients, *shape]`, real.
+        x: Pytree of real-valued arrays `[clients, *shape]`.
         over: Name of the placement; needed only with several placements.
-        where: Which clients take part, bool `[clients]`. Without any client the result is the lowest value of the dtype
-            (-inf).
+        where: Which clients take part, bool `[clients]`. If no client takes part, the result is the lowest value of the
+            dtype (-inf).
 
     Returns:
-        The maximum at the server, `[*shape]`, dtype of `x`.
+        The maximum at the server, `[*shape]`, with the dtype of `x`.
 
     Raises:
         PlacementError: outside of a program, or if `x` or `where` does not have one row per client.
@@ -93,16 +94,16 @@ def reduce_min(
 ) -> PyTree[Shaped[Array, " *shape"]]:
     """The smallest value over the clients, elementwise.
 
-    Its derivative goes to the clients with the minimum, in equal parts if there are several (as in `jnp.min`).
+    Its derivative goes to the clients that have the minimum, in equal parts if there are several (as in `jnp.min`).
 
     Args:
         x: Pytree of arrays `[clients, *shape]`, real.
         over: Name of the placement; needed only with several placements.
-        where: Which clients take part, bool `[clients]`. Without any client the result is the highest value of the
-            dtype (inf).
+        where: Which clients take part, bool `[clients]`. If no client takes part, the result is the highest value of
+            the dtype (inf).
 
     Returns:
-        The minimum at the server, `[*shape]`, dtype of `x`.
+        The minimum at the server, `[*shape]`, with the dtype of `x`.
 
     Raises:
         PlacementError: outside of a program, or if `x` or `where` does not have one row per client.
@@ -151,7 +152,7 @@ def reduce_leaves(
 
 
 def _is_eager(x: object, placement: Placement) -> bool:
-    """Returns whether a reduction runs eagerly on unsharded arrays of the right length, without checks."""
+    """Returns whether a reduction runs eagerly, without checks, on unsharded arrays of the right length."""
     if jax.config.jax_disable_jit or not _jax_compat.at_top_level() or find_layout(placement) is not None:  # pyright: ignore
         return False
     leaves = _jax_compat.live_arrays(x)
@@ -182,7 +183,7 @@ def _bind_leaf(
 def _reduce_present(
     leaves: list[jax.Array], mask: object, operation: str, placement: Placement, accumulator: DTypeLike | None
 ) -> list[jax.Array]:
-    """Reduces the clients in the mask: other clients get a neutral value."""
+    """Reduces the clients in the mask; all other clients get a neutral value."""
     absent = {"reduce_max": lowest, "reduce_min": highest}.get(operation, lambda _: 0)
 
     def fill(row: jax.Array, takes_part: jax.Array) -> jax.Array:

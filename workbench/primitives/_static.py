@@ -17,7 +17,7 @@ from workbench.errors import ProgramError
 @jax.tree_util.register_pytree_node_class
 @dataclasses.dataclass(frozen=True)
 class Static:
-    """A static leaf as a pytree without leaves: JAX compares it, and recompiles if it differs."""
+    """A static leaf as a pytree without leaves; JAX compares it, and recompiles if it has changed."""
 
     value: object
 
@@ -32,7 +32,7 @@ class Static:
 
 
 def is_array(leaf: object) -> bool:
-    """Returns whether a leaf can be an array of a program: not an array of objects or text.
+    """Returns whether a leaf can be an array in a program; arrays of objects or text cannot.
 
     Example:
         >>> is_array(np.ones(3)), is_array("text")
@@ -44,7 +44,7 @@ def is_array(leaf: object) -> bool:
 
 
 def is_opaque(leaf: object) -> bool:
-    """Returns whether a leaf may hide arrays (unregistered dataclasses) or be consumed by reading (iterators).
+    """Returns whether a leaf may hide arrays (unregistered dataclasses) or is consumed by reading (iterators).
 
     Example:
         >>> is_opaque(iter([1.0])), is_opaque("relu")
@@ -54,7 +54,7 @@ def is_opaque(leaf: object) -> bool:
 
 
 def is_static(leaf: object) -> bool:
-    """Returns whether a leaf can be a static part: a value without a dtype that JAX can compare."""
+    """Returns whether a leaf can be a static part, that is, a value without a dtype that JAX can compare."""
     if hasattr(leaf, "dtype") or is_opaque(leaf):
         return False
     try:
@@ -65,12 +65,12 @@ def is_static(leaf: object) -> bool:
 
 
 def hide_static(tree: PyTree[Array]) -> PyTree[Array]:
-    """The same pytree with leaves that are not arrays as static parts of its structure."""
+    """The same pytree, in which leaves that are not arrays are static parts of the structure."""
     return jax.tree.map(lambda leaf: Static(leaf) if not is_array(leaf) and is_static(leaf) else leaf, tree)
 
 
 def show_static(tree: PyTree[Array]) -> PyTree[Array]:
-    """The original pytree of `hide_static`, possibly with other arrays."""
+    """Restores the pytree that was passed to `hide_static`, possibly with other arrays."""
     return jax.tree.map(lambda x: x.value if isinstance(x, Static) else x, tree, is_leaf=_is_hidden)
 
 
@@ -83,7 +83,7 @@ def _is_deleted(x: object) -> bool:
 
 
 def refuse_forked(operation: str) -> None:
-    """Checks that JAX can run here, not in an `os.fork` child of a process that used JAX.
+    """Checks that JAX can run here, that is, not in an `os.fork` child of a process that used JAX.
 
     Raises:
         ProgramError: if JAX would deadlock.
@@ -97,7 +97,7 @@ def refuse_deleted(operation: str, tree: PyTree[Array]) -> None:
     """Checks that no array was deleted or donated.
 
     Raises:
-        ProgramError: if arrays were deleted or donated; names all of them.
+        ProgramError: if arrays were deleted or donated; the message names all of them.
     """
     if not any(map(_is_deleted, jax.tree.leaves(tree))):
         return

@@ -27,16 +27,18 @@ def reduce_mean(
 ) -> PyTree[Shaped[Array, " *shape"]]:
     """Averages one value per client, with equal weights.
 
-    Costs one all-reduce per leaf (or one combined) if the clients are spread over a mesh.
+    Costs one all-reduce per leaf (or one combined all-reduce) if the clients are spread over a mesh.
 
     Args:
         x: Pytree of arrays `[clients, *shape]`. Integers and bools become floats.
         over: Name of the placement; needed only with several placements.
-        where: Which clients take part, bool `[clients]`; absent clients do not count. Without any client the mean is 0.
-        accumulator: Dtype of the accumulator. Default: float32 for bfloat16 and float16, else the dtype of the result.
+        where: Which clients take part, bool `[clients]`; absent clients do not count. If no client takes part, the mean
+            is 0.
+        accumulator: Dtype of the accumulator. Default: float32 for bfloat16 and float16, otherwise the dtype of the
+            result.
 
     Returns:
-        The mean at the server, `[*shape]`, dtype of `x` (of integers: the default float dtype).
+        The mean at the server, `[*shape]`, with the dtype of `x` (for integers, the default float dtype).
 
     Raises:
         PlacementError: outside of a program, or if `x` or `where` does not have one row per client.
@@ -66,7 +68,7 @@ def reduce_weighted_mean(
 ) -> PyTree[Shaped[Array, " *shape"]]:
     """Averages one value per client, weighted by `weight`.
 
-    Costs two `reduce_sum`s: one of `weight * x`, one of `weight`.
+    Costs two calls of `reduce_sum`: one for `weight * x` and one for `weight`.
 
     Args:
         x: Pytree of arrays `[clients, *shape]`. Integers become floats.
@@ -76,8 +78,8 @@ def reduce_weighted_mean(
         accumulator: Dtype of the accumulator. Default: float32 for bfloat16 and float16, else the dtype of the result.
 
     Returns:
-        The mean at the server, `[*shape]`, dtype of `x`. If all weights are zero, the mean and its gradient are 0. A
-        client of weight zero is absent: its values, even NaN, are ignored.
+        The mean at the server, `[*shape]`, with the dtype of `x`. If all weights are zero, the mean and its gradient
+        are 0. A client with weight zero counts as absent: its values, even NaN, are ignored.
 
     Raises:
         PlacementError: if `x` and `weight` have different numbers of clients.
@@ -175,10 +177,10 @@ def reduce_logsumexp(x: object, *, over: str | None = None, where: object = None
     Args:
         x: Pytree of real floating arrays `[clients, *shape]`.
         over: Name of the placement; needed only with several placements.
-        where: Which clients take part, bool `[clients]`. Without any client the result is -inf.
+        where: Which clients take part, bool `[clients]`. If no client takes part, the result is -inf.
 
     Returns:
-        log Σ exp(x) at the server, `[*shape]`, dtype of `x`.
+        log Σ exp(x) at the server, `[*shape]`, with the dtype of `x`.
 
     Raises:
         PlacementError: outside of a program, or if `x` or `where` does not have one row per client.
