@@ -1,6 +1,6 @@
 """A Jupyter workbench for JAX: inspect functions on devices, and write differentiable MapReduce.
 
-The import prints nothing, starts no device and uses no network: names are imported on first use.
+Importing it prints nothing, starts no device and uses no network, because names are imported on first use.
 
 * What are the stages, and what goes between them? ``wb.trace(fn)(*args).plan``
 * What did the compiler do with it? ``wb.inspect(fn)(*args)``

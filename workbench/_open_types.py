@@ -1,4 +1,4 @@
-"""Aliases for objects that cannot be typed; without JAX, for layers that do not import it."""
+"""Aliases for objects that cannot be typed; independent of JAX, for layers that do not import it."""
 
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -21,7 +21,7 @@ Examples: TypeAlias = Sequence[int] | tuple[Sequence[int], int]
 
 
 class AsGiven(Enum):
-    """The default of an option for which None is a valid value: the traced program's own value."""
+    """The default of an option for which None is a valid value: use the traced program's own setting."""
 
     AS_GIVEN = "as given"
 

@@ -1,4 +1,4 @@
-"""The package that draws records, registered by the root package: records are a lower layer."""
+"""The package that draws records; registered by the root package, because records are a lower layer."""
 
 from collections.abc import Callable
 from types import ModuleType

@@ -1,6 +1,6 @@
 """Shared type aliases.
 
-`PyTree[Shaped[Array, " clients *shape"]]` is a tree of arrays with one row per client.
+Types of arrays and pytrees: `PyTree[Shaped[Array, " clients *shape"]]` is a tree of arrays with one row per client.
 """
 
 from collections.abc import Iterable, Sequence
@@ -40,7 +40,7 @@ Atom: TypeAlias = Var | Literal
 
 
 def type_of(atom: Atom) -> Aval:
-    """The array type of a variable or literal of a jaxpr."""
+    """The array type of a variable or literal in a jaxpr."""
     return atom.aval
 
 
@@ -67,7 +67,7 @@ Argument: TypeAlias = Any
 
 
 class ArrayLikeType(Protocol):
-    """An object with a shape and a dtype: an array, a tracer, a `jax.ShapeDtypeStruct`, a variable's type."""
+    """An object with a shape and a dtype: an array, a tracer, a `jax.ShapeDtypeStruct`, or a variable's type."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -76,7 +76,7 @@ class ArrayLikeType(Protocol):
 
 
 class Device(Protocol):
-    """The attributes of a `jax.Device` that the library reads; JAX does not export the type."""
+    """The attributes of a `jax.Device` that the library reads; needed because JAX does not export the type."""
 
     id: int
     platform: str
@@ -84,5 +84,5 @@ class Device(Protocol):
     process_index: int
 
     def memory_stats(self) -> dict[str, int] | None:
-        """The backend's own figures, or None."""
+        """The backend's own memory figures, or None."""
         ...

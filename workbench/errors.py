@@ -1,4 +1,4 @@
-"""The errors of the workbench, as a small tree.
+"""The errors of the workbench, organized as a small tree.
 
 WorkbenchError
 ├── PlacementError (ValueError)      clients, placements, weights, keys
@@ -49,7 +49,7 @@ class RecordError(WorkbenchError, ValueError):
 
 
 class MeasureError(WorkbenchError, ValueError):
-    """A measurement, monitor, run of rounds or simulation has impossible settings."""
+    """A measurement, monitor, run of rounds or simulation was given impossible settings."""
 
 
 class ProfileError(WorkbenchError, ValueError):
@@ -61,21 +61,21 @@ class DataError(WorkbenchError, ValueError):
 
 
 class CommandError(WorkbenchError, RuntimeError):
-    """The `workbench` command cannot do the requested work on this machine."""
+    """The `workbench` command cannot do what was requested on this machine."""
 
 
 class CourseError(WorkbenchError, ValueError):
-    """The course has no exercise of this id."""
+    """The course has no exercise with this id."""
 
 
 class WrongAnswerError(WorkbenchError, AssertionError):
-    """An answer to an exercise of the course is not right yet; the message gives a hint."""
+    """An answer to a course exercise is not right yet; the message gives a hint."""
 
 
 class EngineError(WorkbenchError, RuntimeError):
-    """A run failed; `stage` and `client` name the place, `__cause__` is the original exception.
+    """A run failed; `stage` and `client` say where, and `__cause__` is the original exception.
 
-    `run` is the record of the finished part, if an engine was running a plan; its `results` are the carried values
+    `run` is the record of the part that finished, if an engine was running a plan; its `results` are the carried values
     after the last finished round.
     """
 
@@ -89,7 +89,7 @@ class EngineError(WorkbenchError, RuntimeError):
 
 
 class CompilerDiedError(EngineError):
-    """The worker process with a compiler died during `stage`; this process is unharmed."""
+    """The worker process that runs a compiler died during `stage`; this process is unharmed."""
 
 
 class NodeError(EngineError):
@@ -97,11 +97,11 @@ class NodeError(EngineError):
 
 
 class NodeTimeoutError(NodeError, TimeoutError):
-    """A node did not answer within the time that the caller set."""
+    """A node did not answer within the caller's time limit."""
 
 
 class RoundError(EngineError):
-    """A round of a `Run` failed; `run.state` follows the last finished round, `__cause__` is the original error."""
+    """A round of a `Run` failed; `run.state` is the state before it, `__cause__` is the original error."""
 
     def __init__(self, message: str, *, round: int, run: object) -> None:
         super().__init__(message)
@@ -112,7 +112,7 @@ class RoundError(EngineError):
 class MissingDependencyError(WorkbenchError, ImportError):
     """An optional library is not installed; the message contains the install command.
 
-    For a program that is not a Python package, `fact` states the finding and `install` how to get the program.
+    For a program that is not a Python package, `fact` states what is missing and `install` how to get the program.
     """
 
     def __init__(
@@ -140,11 +140,11 @@ class MissingDependencyError(WorkbenchError, ImportError):
 
 @contextlib.contextmanager
 def needs_library(library: str, *, needed_for: str, extra: str | None = None) -> Iterator[None]:
-    """Wraps an import: reports a missing library with its install command.
+    """Guards an import: reports a missing library together with its install command.
 
     Args:
-        library: The name of the distribution for `pip install`.
-        needed_for: The feature that needs the library; the subject of the message.
+        library: The distribution name for `pip install`.
+        needed_for: The feature that needs the library; used as the subject of the message.
         extra: The optional extra that includes the library; None for a default dependency.
 
     Raises:

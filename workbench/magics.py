@@ -1,7 +1,7 @@
 """IPython magics: `%load_ext workbench`, then `%%explore`, `%%measure` and `%inspect`.
 
 The last line of a cell must be a call, `fn(x, y)`. The lines before it run unchanged, and the call is explored,
-measured or inspected. Options are keyword arguments, written with or without commas::
+measured or inspected. Options are written as keyword arguments, with or without commas::
 
     %%measure rounds=5, warmup=1
     step = jax.jit(train)
@@ -26,14 +26,14 @@ def load_ipython_extension(shell: "InteractiveShell") -> None:
 
 
 class _Magic:
-    """A magic: runs the code before the call, and passes the call to a function of `workbench`."""
+    """A magic that runs the code before the call, and passes the call to a function of `workbench`."""
 
     def __init__(self, shell: "InteractiveShell", name: str) -> None:
         self._shell, self._name = shell, name
         self.__doc__ = f"Passes the call in the last line to `workbench.{name}`; options are its keyword arguments."
 
     def __call__(self, line: str, cell: str | None = None) -> object:
-        """Runs the code and returns the result of `workbench` for its last call."""
+        """Runs the code and returns the result of the `workbench` function for the last call."""
         from workbench import api  # imported here, so that `%load_ext workbench` does not import JAX
 
         names = self._shell.user_ns
@@ -56,7 +56,7 @@ class _Magic:
 
 
 def _take_call(cell: str, name: str, shell: "InteractiveShell") -> ast.Call:
-    """Runs everything but the last line of a cell, and returns the call in it."""
+    """Runs everything except the last line of a cell, and returns the call on that line."""
     tree = ast.parse(cell)
     last = tree.body.pop() if tree.body else None
     if not isinstance(last, ast.Expr) or not isinstance(last.value, ast.Call):
@@ -67,7 +67,7 @@ def _take_call(cell: str, name: str, shell: "InteractiveShell") -> ast.Call:
 
 
 def _split_line(line: str, name: str) -> tuple[ast.Call, str]:
-    """The call at the beginning of a line, and the options after it."""
+    """The call at the beginning of a line, and the options that follow it."""
     for end in range(len(line), 0, -1):
         if line[end - 1] != ")":
             continue

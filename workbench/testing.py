@@ -1,8 +1,8 @@
 """Assertions about programs: collectives, memory, FLOPs, compilations, and record snapshots.
 
-Each assertion takes a traced call (`wb.trace(fn)(*args)`), a record from `inspect`, or another argument of `inspect`: a
-`jax.stages.Lowered` or `Compiled`, HLO text, a file. With `pytest_plugins = ["workbench.testing"]` in a `conftest.py`,
-tests have the fixture `record_snapshot`, and `pytest --workbench-update` rewrites the files.
+Each assertion accepts a traced call (`wb.trace(fn)(*args)`), a record from `inspect`, or anything else that `inspect`
+accepts: a `jax.stages.Lowered` or `Compiled`, HLO text, a file. With `pytest_plugins = ["workbench.testing"]` in a
+`conftest.py`, tests can use the fixture `record_snapshot`, and `pytest --workbench-update` rewrites the files.
 """
 
 import contextlib
@@ -37,13 +37,15 @@ def assert_collectives(program: object, expected: Mapping[str, Mapping[str, floa
 
     Args:
         program: A traced call, a record, or another argument of `inspect`.
-        expected: Executions per call by kind and mesh axes, axes of one collective joined by "+":
-            `{"all-reduce": {"clients": 1}, "all-gather": {"data+model": 12}}`. `{}` means no communication. A pair adds
-            the bytes that one device sends for these collectives per call: `{"all-reduce": {"clients": (1, "2 MiB")}}`.
+        expected: Executions per call by kind and mesh axes; several axes of one collective are joined by "+":
+            `{"all-reduce": {"clients": 1}, "all-gather": {"data+model": 12}}`. `{}` means no communication. A pair also
+            states the bytes that one device sends for these collectives per call: `{"all-reduce": {"clients": (1, "2
+            MiB")}}`.
 
     Raises:
-        AssertionError: if collectives differ; lists every difference, with the source lines of unexpected collectives.
-        InspectionError: if bytes are not a valid number of bytes.
+        AssertionError: if collectives differ; the message lists every difference, with the source lines of unexpected
+            collectives.
+        InspectionError: if bytes are not given as a valid number of bytes.
 
     Example:
         >>> import jax, workbench as wb
@@ -88,10 +90,10 @@ def assert_bytes_sent(program: object, at_most: int | str, *, axis: str | None =
     Args:
         program: A traced call, a record, or another argument of `inspect`.
         at_most: Bytes per device and call, as a number or as text: `"16 MiB"`.
-        axis: Count only collectives over this mesh axis, alone or with other axes. Default: all collectives.
+        axis: Count only collectives over this mesh axis, alone or combined with other axes. Default: all collectives.
 
     Raises:
-        AssertionError: if more bytes are sent; lists the bytes and the largest collectives.
+        AssertionError: if more bytes are sent; the message states the bytes and the largest collectives.
         InspectionError: if `at_most` is not a number of bytes.
 
     Example:
@@ -128,15 +130,15 @@ def _sent(collectives: Sequence[CollectiveRecord]) -> float | None:
 
 
 def assert_peak_memory(program: object, at_most: int | str) -> None:
-    """Fails if a program needs more memory per device than `at_most`, by the compiler's plan.
+    """Fails if a program needs more memory per device than `at_most`, according to the compiler's plan.
 
     Args:
         program: A traced call, a record, or another argument of `inspect`.
         at_most: Bytes per device, as a number or as text: `"16 GiB"`, `"80 GB"`.
 
     Raises:
-        AssertionError: if the peak is larger; lists the peak and its largest buffers.
-        InspectionError: if the memory is unknown, as for HLO text, or `at_most` is not a number of bytes.
+        AssertionError: if the peak is larger; the message states the peak and its largest buffers.
+        InspectionError: if the memory is unknown, as it is for HLO text, or if `at_most` is not a number of bytes.
     """
     limit, memory = _bytes(at_most, "assert_peak_memory"), _module(program, "assert_peak_memory").memory
     if memory.peak_bytes is None:
@@ -161,12 +163,12 @@ def assert_flops(
 
     Args:
         program: A traced call, a record, or another argument of `inspect`.
-        expected: FLOPs per device, including all iterations of loops. Default: only `at_most` counts.
-        at_most: The maximum FLOPs per device.
+        expected: FLOPs per device, including all iterations of loops. Default: only `at_most` is checked.
+        at_most: The maximum number of FLOPs per device.
         rtol: Tolerance relative to `expected`.
 
     Raises:
-        AssertionError: if the FLOPs differ; states both numbers.
+        AssertionError: if the FLOPs differ; the message states both numbers.
         InspectionError: if neither `expected` nor `at_most` was given.
     """
     if expected is None and at_most is None:
@@ -190,10 +192,11 @@ def assert_flops(
 
 @contextlib.contextmanager
 def assert_no_compilation() -> Iterator[None]:
-    """Fails if the block recompiles or retraces a function; make first calls before the block.
+    """Fails if the block recompiles or retraces a function; make each function's first call before the block.
 
     Raises:
-        AssertionError: for recompiled functions; lists each with the reason, the seconds and the line of the call.
+        AssertionError: if functions were recompiled; the message lists each with the reason, the seconds and the line
+            of the call.
 
     Example:
         >>> import jax, jax.numpy as jnp
@@ -219,7 +222,7 @@ def assert_no_compilation() -> Iterator[None]:
 
 
 def assert_snapshot(record: Record, path: str | os.PathLike[str], *, update: bool | None = None) -> None:
-    """Fails if a record differs from a file; writes the file if it is missing.
+    """Fails if a record differs from a file; writes the file if it does not exist.
 
     Texts of modules, single instructions and folders of source files are omitted. A snapshot thus contains stages,
     shardings, collectives, memory, figures and lines.
@@ -227,10 +230,10 @@ def assert_snapshot(record: Record, path: str | os.PathLike[str], *, update: boo
     Args:
         record: Any record.
         path: A JSON file, kept in version control.
-        update: Rewrite the file. Default: whether the environment sets `WORKBENCH_UPDATE_SNAPSHOTS`.
+        update: Whether to rewrite the file. Default: whether the environment sets `WORKBENCH_UPDATE_SNAPSHOTS`.
 
     Raises:
-        AssertionError: if the record differs; lists the differing figures of programs, and the differing lines.
+        AssertionError: if the record differs; the message lists the figures and the lines that differ.
     """
     path, short = Path(path), shortened(record)
     text = short.to_json(indent=1) + "\n"
@@ -259,11 +262,11 @@ def snapshot_differences(kept: str, now: str) -> tuple[list[tuple[str, str, str]
     """Differences between two snapshot texts: figures as in `compare`, and lines.
 
     Args:
-        kept: JSON of a record, from `assert_snapshot`.
-        now: JSON of the present record.
+        kept: JSON of the stored record, from `assert_snapshot`.
+        now: JSON of the current record.
 
     Returns:
-        Name, old and new value of each figure of programs; the lines of a unified difference.
+        Name, old and new value of each figure for programs; the lines of a unified diff.
     """
     lines = list(difflib.unified_diff(kept.splitlines(), now.splitlines(), "kept", "now", lineterm=""))
     try:
@@ -278,7 +281,7 @@ def snapshot_differences(kept: str, now: str) -> tuple[list[tuple[str, str, str]
 
 
 def shortened(record: Record) -> Record:
-    """A record without compiler-dependent parts: texts, single instructions, folders of files."""
+    """A record without its compiler-dependent parts: texts, single instructions, folders of files."""
     changes: dict[str, Any] = {}
     for entry in dataclasses.fields(record):
         value = getattr(record, entry.name)

@@ -1,7 +1,7 @@
-"""The only access to private JAX: all uses of `jax._src` and all version switches.
+"""The only module that uses private JAX: all uses of `jax._src` and all version switches.
 
-Written against JAX 0.10. Each function states its requirements, so that they can be checked one by one for the next
-JAX.
+Written against JAX 0.10. Each function states its requirements, so that they can be checked one by one for the next JAX
+version.
 """
 
 import contextlib
@@ -50,7 +50,7 @@ NEWEST_KNOWN = (0, 12)
 
 
 def warn_of_newer_jax(version: tuple[int, ...] = jax.__version_info__) -> None:
-    """Warns if this JAX is newer than the tested versions; all functions are tried anyway."""
+    """Warns if this JAX is newer than the tested versions; all functions are still tried."""
     if version[:2] > NEWEST_KNOWN:
         found, known = (".".join(map(str, numbers)) for numbers in (version, NEWEST_KNOWN))
         warnings.warn(
@@ -68,7 +68,7 @@ def compile_with_own_lines(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
     """Compiles a program without reusing stale source lines from JAX's persistent cache.
 
     That cache ignores source lines by default. Inside this call, and only in this thread, source lines are part of the
-    key, so an unchanged file still hits the cache. Needs the configuration's context managers (0.10 to 0.12).
+    key, so an unchanged file still hits the cache. Requires the context managers of the configuration (0.10 to 0.12).
     """
     with _config.compilation_cache_include_metadata_in_key(True):
         return lowered.compile()
@@ -77,7 +77,7 @@ def compile_with_own_lines(lowered: jax.stages.Lowered) -> jax.stages.Compiled:
 def lines_may_be_stale(program: jax.stages.Lowered | jax.stages.Compiled) -> bool:
     """Returns whether the user compiled this program with JAX's persistent cache, which ignores source lines.
 
-    Needs that a `Lowered` keeps its executable in `_lowering._executable` (0.10 to 0.12).
+    Requires that a `Lowered` keeps its executable in `_lowering._executable` (0.10 to 0.12).
     """
     if not _disk_cache_ignores_lines():
         return False
@@ -92,7 +92,7 @@ def _disk_cache_ignores_lines() -> bool:
 
 @contextlib.contextmanager
 def apart_from_disk_cache() -> Iterator[None]:
-    """Traces a function separately from the user's runs, whose source lines may be stale."""
+    """Traces a function separately from the user's runs, because the source lines of those may be stale."""
     if not _disk_cache_ignores_lines():
         yield
         return
@@ -107,10 +107,10 @@ _CHANGING = threading.RLock()  # held while a primitive of JAX is patched: one t
 def checkpoints_with(policy: Callable[..., Any]) -> Iterator[None]:
     """Overrides the policy of every `jax.checkpoint` that this thread traces inside the block.
 
-    Other threads are not affected; a second caller waits until the first has restored the primitive. The policy is
-    applied while a derivative is traced, so equations cannot be changed afterwards. Needs that `jax.checkpoint` binds
-    `ad_checkpoint.remat_p` with the parameter `policy` (0.10 to 0.12). Functions that an inner `jax.jit` has traced
-    before come from its cache, with their own policy.
+    Other threads are not affected; a second caller waits until the first caller has restored the primitive. The policy
+    is applied while a derivative is being traced, so equations cannot be changed afterwards. Requires that
+    `jax.checkpoint` binds `ad_checkpoint.remat_p` with the parameter `policy` (0.10 to 0.12). Functions that an inner
+    `jax.jit` has traced before come from its cache and keep their own policy.
     """
     primitive, thread = _ad_checkpoint.remat_p, threading.get_ident()
     with _CHANGING:
@@ -147,7 +147,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def waits_forever(operation: str) -> str | None:
-    """The error of an operation that runs programs in an `os.fork` child without JAX's threads, or None."""
+    """The error for an operation that runs programs in an `os.fork` child without JAX's threads, or None."""
     if not _forked:
         return None
     return (
@@ -158,7 +158,7 @@ def waits_forever(operation: str) -> str | None:
 
 
 def needs_compiler(operation: str) -> str | None:
-    """The error of an operation that compiles if `jax.disable_jit` is on or JAX cannot run, or None."""
+    """The error for an operation that compiles if `jax.disable_jit` is on or JAX cannot run, or None."""
     if waiting := waits_forever(operation):
         return waiting
     if not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
@@ -170,12 +170,12 @@ def needs_compiler(operation: str) -> str | None:
 
 
 def is_unbound_axis(error: BaseException | None, name: str) -> bool:
-    """Returns whether JAX raised `error` because of an unbound axis `name` (JAX 0.10 to 0.12)."""
+    """Returns whether JAX raised `error` because the axis `name` is unbound (JAX 0.10 to 0.12)."""
     return isinstance(error, NameError) and f"unbound axis name: {name}" in str(error)
 
 
 def jit_cache_size(fn: object) -> int | None:
-    """Returns the number of compiled versions of a `jax.jit` function, or None without such a cache."""
+    """Returns the number of compiled versions of a `jax.jit` function, or None if it has no such cache."""
     count: Callable[[], int] | None = getattr(fn, "_cache_size", None)
     return None if count is None else int(count())
 
@@ -188,7 +188,7 @@ def at_top_level() -> bool:
 def runs_operations_alone() -> bool:
     """Returns whether `jax.disable_jit` is on and no jaxpr is being traced, so that Python code sees values.
 
-    Under `jax.grad` and `jax.vmap` the code sees tracers around values.
+    Under `jax.grad` and `jax.vmap`, the code sees tracers that wrap values.
     """
     if not jax.config.jax_disable_jit:  # pyright: ignore[reportAttributeAccessIssue]
         return False
@@ -204,7 +204,7 @@ _is_deleted = _Array.is_deleted
 
 
 def live_arrays(tree: object) -> list[jax.Array] | None:
-    """The leaves, if all are concrete arrays: no tracers, deleted arrays, or values to be converted."""
+    """The leaves, if all are concrete arrays: no tracers, deleted arrays, or values that must be converted."""
     leaves: list[Any] = [tree] if type(tree) is _Array else jax.tree.leaves(tree)
     try:  # without a Python loop: every call of a compiled program runs this
         return leaves if leaves and not any(map(_is_deleted, leaves)) else None
@@ -213,7 +213,7 @@ def live_arrays(tree: object) -> list[jax.Array] | None:
 
 
 def backend_started() -> bool:
-    """Returns whether JAX has already initialized its devices, whose number is then fixed."""
+    """Returns whether JAX has already initialized its devices, so that their number is fixed."""
     return _xla_bridge.backends_are_initialized()
 
 
@@ -232,8 +232,8 @@ _made_keys: JitKeys | None = None
 def jit_keys() -> JitKeys:
     """Returns the contexts; the first call creates them.
 
-    After a context is created, JAX retraces and recompiles all functions that it had compiled before. All contexts are
-    therefore created together: on import if nothing can be compiled yet, else with the first program.
+    After a context is created, JAX retraces and recompiles all functions it has compiled before. All contexts are
+    therefore created together: on import if nothing can have been compiled yet, otherwise with the first program.
     """
     global _made_keys
     if _made_keys is None:
@@ -244,7 +244,7 @@ def jit_keys() -> JitKeys:
 
 
 def has_jit_keys() -> bool:
-    """Returns whether the contexts exist; creates them if no compilation is lost."""
+    """Returns whether the contexts exist; creates them if this does not discard a compilation."""
     if _made_keys is None and not backend_started():
         jit_keys()
     return _made_keys is not None
@@ -254,7 +254,7 @@ has_jit_keys()
 
 
 def mesh_of_old_context() -> jax.sharding.Mesh:
-    """The mesh of a `with mesh:` block (deprecated in JAX 0.10 for `jax.set_mesh`), or an empty mesh."""
+    """The mesh of a `with mesh:` block (deprecated in JAX 0.10 in favour of `jax.set_mesh`), or an empty mesh."""
     return _mesh.thread_resources.env.physical_mesh
 
 
@@ -290,11 +290,11 @@ def trace_to_jaxpr(
     source: Callable | None = None,
     arguments: Sequence[str] = (),
 ) -> tuple[ClosedJaxpr, list[Any]]:
-    """Traces a flat function to a jaxpr without constants and the list of its closed-over values.
+    """Traces a flat function to a jaxpr without constants, and lists its closed-over values.
 
-    The closed-over values become its leading arguments. `axis_sizes` are the named axes that `fn` may use
-    collectives over. JAX's errors state that `source`, with its file and line, was traced for `traced_for`, and use the
-    names in `arguments`, one per array.
+    The closed-over values become the leading arguments. `axis_sizes` lists the named axes over which `fn` may use
+    collectives. JAX's errors state that `source`, with its file and line, was traced for `traced_for`, and use the
+    names in `arguments`, one name per array.
     """
     described = (None if source is None else _api_util.fun_sourceinfo(source)) or name
     named = tuple(arguments) if len(arguments) == len(avals) else ("",) * len(avals)
@@ -314,7 +314,7 @@ def argument_names(closed: ClosedJaxpr) -> tuple[str, ...]:
 
 
 def drop_dead_code(jaxpr: ClosedJaxpr, used_outputs: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
-    """The jaxpr without parts that only unused outputs need, and the inputs that are still used."""
+    """The jaxpr without parts needed only by unused outputs, and the inputs that are still used."""
     pruned, used_inputs = _pe.dce_jaxpr(jaxpr.jaxpr, list(used_outputs))
     return ClosedJaxpr(pruned, jaxpr.consts), list(used_inputs)
 
@@ -326,7 +326,7 @@ def drop_dead_equations(jaxpr: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def drop_unused_outputs(jaxpr: ClosedJaxpr, used_outputs: Sequence[bool]) -> ClosedJaxpr:
-    """The jaxpr without some outputs and their exclusive equations; its inputs are unchanged."""
+    """The jaxpr without some outputs and the equations that only they need; its inputs are unchanged."""
     pruned, _ = _pe.dce_jaxpr(jaxpr.jaxpr, list(used_outputs), instantiate=True)
     return ClosedJaxpr(pruned, jaxpr.consts)
 
@@ -357,7 +357,7 @@ def without_refs(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def is_float0(aval: Aval) -> bool:
-    """Returns whether a tangent of this abstract value carries no information (tangents of integers)."""
+    """Returns whether a tangent with this abstract value carries no information (tangents of integers)."""
     return aval.dtype == jax.dtypes.float0
 
 
@@ -367,12 +367,12 @@ def new_equation(equation: JaxprEqn, **changes: Param) -> JaxprEqn:
 
 
 def new_variable(variable: Var, aval: Aval) -> Var:
-    """A variable of a jaxpr like another one, with another type."""
+    """A jaxpr variable like the given one, but with a different type."""
     return variable if isinstance(variable, _core.DropVar) and variable.aval is aval else type(variable)(aval)
 
 
 def renamed_effects(effects: Iterable[_core.Effect], variables: Mapping[Any, Any]) -> _core.Effects:
-    """The effects of a jaxpr or equation, with the variables of Ref effects replaced (JAX 0.10 to 0.12)."""
+    """The effects of a jaxpr or equation, with the variables of its Ref effects replaced (JAX 0.10 to 0.12)."""
 
     def renamed(effect: _core.Effect) -> _core.Effect:
         if isinstance(effect, _effects.JaxprInputEffect) and effect.input in variables:
@@ -384,7 +384,7 @@ def renamed_effects(effects: Iterable[_core.Effect], variables: Mapping[Any, Any
 
 
 def retyped_constant(value: Foreign, aval: Aval) -> object:
-    """A constant of a jaxpr with another type; types of traced constants keep the mesh of their trace."""
+    """A jaxpr constant with a different type; types of traced constants keep the mesh of their trace."""
     if type(value).__name__ != "TypedNdArray":  # JAX 0.10 and later
         return value
     try:
@@ -394,12 +394,12 @@ def retyped_constant(value: Foreign, aval: Aval) -> object:
 
 
 def retyped_literal(literal: _core.Literal, aval: Aval) -> _core.Literal:
-    """A literal of a jaxpr with another type."""
+    """A jaxpr literal with a different type."""
     return type(literal)(retyped_constant(literal.val, aval), aval)
 
 
 def context_under(context: JaxprEqnContext, mesh: jax.sharding.AbstractMesh) -> JaxprEqnContext:
-    """The context of an equation under another mesh."""
+    """The context of an equation, moved to another mesh."""
     none = jax.sharding.AbstractMesh((), ())  # intermediate step: JAX rejects a mesh of another size inside a mesh
     with context.manager, jax.sharding.use_abstract_mesh(none), jax.sharding.use_abstract_mesh(mesh):
         return JaxprEqnContext()
@@ -411,14 +411,14 @@ def zero_tangent(primal: object) -> ad.Zero:
 
 
 def zero_cotangent(aval: Aval) -> ad.Zero:
-    """A symbolic zero cotangent for a linear input of abstract value `aval`."""
+    """A symbolic zero cotangent for a linear input whose abstract value is `aval`."""
     return ad.Zero(aval.to_ct_aval())
 
 
 def transpose_jaxpr(closed: ClosedJaxpr, known: Sequence[Any], cotangents: Sequence[Any]) -> list[Any]:
-    """Pulls cotangents back through a jaxpr that is linear in the inputs with None in `known`.
+    """Pulls cotangents back through a jaxpr that is linear in the inputs that are None in `known`.
 
-    None means a zero cotangent, in `cotangents` and in the result, which has one entry per linear input.
+    None means a zero cotangent, both in `cotangents` and in the result, which has one entry per linear input.
     """
     linear = [x is None for x in known]
     primals = [
@@ -434,7 +434,7 @@ def transpose_jaxpr(closed: ClosedJaxpr, known: Sequence[Any], cotangents: Seque
 
 
 def changed_operation(value: object, change: Callable[[Any], Any]) -> object:
-    """An operation object (JAX 0.12: `jnp.nonzero`) with its attributes changed; other values unchanged.
+    """An operation object (JAX 0.12: `jnp.nonzero`) with its attributes changed; returns other values unchanged.
 
     Its plain attributes hold the types of operands and results, and the parameters.
     """
@@ -447,9 +447,9 @@ def changed_operation(value: object, change: Callable[[Any], Any]) -> object:
 
 
 def is_of_equinox(equation: JaxprEqn) -> bool:
-    """Returns whether an equation has a primitive of Equinox (Lineax, Optimistix), whose parameters hide array types.
+    """Returns whether an equation's primitive is Equinox's (Lineax, Optimistix), whose parameters hide array types.
 
-    Inside a `shard_map` these types differ from the operands' types, and Lineax rejects them.
+    Inside a `shard_map`, these types differ from the types of the operands, and Lineax rejects them.
     """
     params = dict(equation.params)
     params.update(params.get("params", ()) if "prim" in params else ())  # `vmap` of such a primitive
@@ -457,7 +457,7 @@ def is_of_equinox(equation: JaxprEqn) -> bool:
 
 
 def expanded(equation: JaxprEqn) -> JaxprEqn:
-    """The operations of an equation as a call of `jax.jit`, traced under the equation's own mesh."""
+    """The operations of an equation as a `jax.jit` call, traced under the equation's own mesh."""
     primitive, params = equation.primitive, equation.params
     none = jax.sharding.AbstractMesh((), ())  # intermediate step: JAX rejects a mesh of another size inside a mesh
     mesh = equation.ctx.cur_abstract_mesh
@@ -496,7 +496,7 @@ def _without_guards(closed: ClosedJaxpr) -> ClosedJaxpr:
 def user_frames(equation_source: _source_info.SourceInfo) -> tuple[tuple[str, int, int, int, int, str], ...]:
     """User frames of a source_info, innermost first: file, line, column, end line, end column, function.
 
-    JAX omits its own frames; the caller omits the frames of this package.
+    JAX omits its own frames; the caller must omit the frames of this package.
     """
     return _frames_of(equation_source.traceback)
 
@@ -511,7 +511,7 @@ def _frames_of(traceback: Foreign) -> tuple[tuple[str, int, int, int, int, str],
 
 @contextlib.contextmanager
 def source_of(equation: JaxprEqn, *, mesh: bool = True) -> Iterator[None]:
-    """Operations in the block get the source lines, name scope and mesh context of `equation`."""
+    """Gives operations in the block the source lines, name scope and mesh context of `equation`."""
     stack = _source_info.current_name_stack() + equation.source_info.name_stack
     with (
         _source_info.user_context(equation.source_info.traceback, name_stack=stack),
@@ -527,7 +527,7 @@ def bind_equation(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
 
 
 def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
-    """Numbers of constant and of carried operands of a `scan`; the remaining operands are sliced."""
+    """Numbers of constant and carried operands of a `scan`; the remaining operands are sliced."""
     if "ft_in" in params:  # JAX 0.11
         consts, carries, _ = (len(part) for part in params["ft_in"].unpack())
         return consts, carries
@@ -535,7 +535,7 @@ def scan_counts(params: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def inner_jaxprs(equation: JaxprEqn) -> list[Any]:
-    """The jaxprs in the parameters of an equation."""
+    """The jaxprs among the parameters of an equation."""
     return list(_core.jaxprs_in_params(equation.params))
 
 
@@ -547,7 +547,7 @@ def uses_named_axes(jaxpr: Jaxpr | ClosedJaxpr) -> bool:
 
 
 def once_per_jaxpr(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Caches the result of `fn` for an open jaxpr while the jaxpr is alive.
+    """Caches the result of `fn` for an open jaxpr as long as the jaxpr is alive.
 
     JAX's own `weakref_lru_cache` rejects a jaxpr permanently if Ctrl-C interrupted its first call.
     """
@@ -566,7 +566,7 @@ def once_per_jaxpr(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 @once_per_jaxpr
 def _named_axes(jaxpr: Jaxpr | ClosedJaxpr) -> set[str]:
-    """Axes of collectives, without those of an inner `shard_map`: JAX 0.10 gives `ppermute` no effect."""
+    """Axes of collectives, excluding those of an inner `shard_map`: JAX 0.10 gives `ppermute` no effect."""
     found: set[str] = set()
     for equation in jaxpr.eqns:
         names = equation.params.get("axis_name") or ()
@@ -577,7 +577,7 @@ def _named_axes(jaxpr: Jaxpr | ClosedJaxpr) -> set[str]:
 
 
 def compilation_key(lowered: jax.stages.Lowered) -> str | None:
-    """The part of a compilation's key besides the program's text; None for programs with callbacks."""
+    """The part of a compilation's cache key other than the program's text; None for programs with callbacks."""
     arguments = lowered._lowering.compile_args  # pyright: ignore[reportAttributeAccessIssue]
     tied = ("host_callbacks", "keepalive", "ordered_effects", "unordered_effects", "mut")
     if any(arguments.get(name) for name in tied):
@@ -595,12 +595,12 @@ def has_ordered_effects(jaxpr: Jaxpr | ClosedJaxpr) -> bool:
 
 
 def is_ready(array: Foreign) -> bool:
-    """Returns whether an array has been computed; does not wait."""
+    """Returns whether an array has been computed, without waiting."""
     return array.is_ready()
 
 
 def key_implementation(dtype: Foreign) -> str:
-    """The name of the generator that PRNG keys of this dtype belong to."""
+    """The name of the generator to which PRNG keys of this dtype belong."""
     return dtype._impl.name
 
 
@@ -616,7 +616,7 @@ def pretty_jaxpr(jaxpr: Jaxpr, *, source: bool = False, most: int | None = None)
     Args:
         jaxpr: An open jaxpr.
         source: Whether to include source lines.
-        most: Maximum number of equations, including inner equations; the first equation is always written. None: all.
+        most: Maximum number of equations, including inner equations; the first equation is always printed. None: all.
     """
     shown, left = len(jaxpr.eqns), most
     if left is not None:
@@ -631,7 +631,7 @@ def pretty_jaxpr(jaxpr: Jaxpr, *, source: bool = False, most: int | None = None)
 
 
 def _equations_inside(equation: JaxprEqn, most: int) -> int:
-    """Counts the equations in the jaxprs of an equation, up to `most`."""
+    """Counts the equations in the jaxprs that an equation contains, up to `most`."""
     count, pending = 0, list(_core.jaxprs_in_params(equation.params))
     while pending and count <= most:
         inner = pending.pop()
@@ -649,7 +649,7 @@ def close_over(closed: ClosedJaxpr, values: Sequence[Any]) -> ClosedJaxpr:
 
 
 def sub_jaxpr(equations: Sequence[Any], inputs: Sequence[Any], outputs: Sequence[Any], name: str) -> ClosedJaxpr:
-    """Some equations of a jaxpr as a separate jaxpr."""
+    """Some equations of a jaxpr, as a separate jaxpr."""
     debug_info = _core.DebugInfo("map_fn", name, ("",) * len(inputs), ("",) * len(outputs))
     effects = frozenset().union(*(equation.effects for equation in equations)) if equations else frozenset()
     effects = frozenset(e for e in effects if not isinstance(e, _effects.JaxprInputEffect) or e.input in inputs)
@@ -674,7 +674,7 @@ for _allowed in (
 
 
 def emits(jaxpr: Jaxpr | ClosedJaxpr) -> bool:
-    """Returns whether a jaxpr holds an `emit` anywhere inside."""
+    """Returns whether a jaxpr contains an `emit` at any depth."""
     return EMIT_EFFECT in jaxpr.effects
 
 
@@ -684,7 +684,7 @@ def is_jitted(fn: object) -> TypeGuard[jax.stages.Wrapped]:
 
 
 def static_arguments(jitted: Foreign, count: int) -> tuple[frozenset[int], frozenset[str]]:
-    """Positions (of `count` arguments) and names of the static arguments of a jitted function."""
+    """Positions (of `count` arguments) and names of a jitted function's static arguments."""
     info = jitted._jit_info
     positions = (position + count if position < 0 else position for position in info.static_argnums)
     return frozenset(positions), frozenset(info.static_argnames)
@@ -712,7 +712,7 @@ def pmapped(
 
 
 def jit_options(traced: jax.stages.Traced) -> dict[str, Any]:
-    """The options of the jit that traced a function, one entry per array; shardings that were not given are None."""
+    """The options of the jit that traced a function, one entry per array; unspecified shardings are None."""
     params = traced._params
 
     def known(shardings: Sequence[object]) -> list[Any]:
@@ -728,7 +728,7 @@ def jit_options(traced: jax.stages.Traced) -> dict[str, Any]:
 
 
 def context_mesh(traced: jax.stages.Traced) -> AnyMesh | None:
-    """The mesh of `jax.set_mesh` that a function was traced under; None without one."""
+    """The mesh from `jax.set_mesh` under which a function was traced; None if there was none."""
     mesh = traced._params["ctx_mesh"]
     return None if mesh.empty else mesh
 
@@ -739,7 +739,7 @@ def jaxlib_version() -> str:
 
 
 def hlo_of_proto(data: bytes) -> str | None:
-    """The text of a serialised HLO module (an `HloModuleProto`, or an `HloProto` around one); None for other bytes."""
+    """The text of a serialised HLO module (an `HloModuleProto`, or the `HloProto` around it); None for other bytes."""
     for read in (_hlo.HloModule.from_serialized_hlo_module_proto, _from_hlo_proto):
         try:
             text = read(data).to_string()
@@ -751,7 +751,7 @@ def hlo_of_proto(data: bytes) -> str | None:
 
 
 def _from_hlo_proto(data: bytes) -> _hlo.HloModule:
-    """An `HloProto` holds its `HloModuleProto` as field 1: what `xla_dump_hlo_as_proto` writes."""
+    """An `HloProto` stores its `HloModuleProto` as field 1, as written by `xla_dump_hlo_as_proto`."""
     if data[:1] != b"\x0a":
         message = "no HloProto"
         raise ValueError(message)
@@ -780,7 +780,7 @@ def stablehlo_of_bytecode(data: bytes) -> str | None:
 
 
 def named_sharding(sharding: jax.sharding.Sharding, mesh: AnyMesh | None) -> jax.sharding.Sharding:
-    """Converts a compiler's sharding without axis names to the axes of `mesh`, if possible."""
+    """Converts a compiler's sharding without axis names to a sharding over the axes of `mesh`, if possible."""
     hlo = getattr(sharding, "_hlo_sharding", None)
     if mesh is None or hlo is None:
         return sharding

@@ -1,8 +1,8 @@
 """Access to private JAX for ahead-of-time compilation; only the worker process uses it.
 
-Written against jaxlib 0.10: a compile-only client is reached through the devices of a topology, and takes StableHLO,
+Written against jaxlib 0.10: a compile-only client is reached through the devices of a topology, and accepts StableHLO,
 a device list and compile options. libtpu and the CUDA plugin can abort the process from here, so no other module may
-import it.
+import this module.
 """
 
 import importlib.metadata
@@ -19,7 +19,7 @@ from workbench._open_types import Foreign
 
 
 class NoSuchTopologyError(ValueError):
-    """The topology name is unknown to the compiler."""
+    """The compiler does not know the topology name."""
 
 
 class OutOfMemoryError(RuntimeError):
@@ -50,10 +50,10 @@ def absent_devices(platform: str, topology: str, arguments: dict[str, Any]) -> l
 
 
 def order_devices(devices: list[Any], sizes: list[int], slices: int, order: str) -> tuple[list[Any], str, list[str]]:
-    """Devices in row-major order of a mesh, the order used, and notes.
+    """Devices in row-major mesh order, the order that was used, and notes.
 
-    `topology` places mesh neighbours next to each other on the torus; the first axis that the number of slices divides
-    crosses the data-centre network. `naive` reshapes the compiler's list.
+    `topology` places mesh neighbours next to each other on the torus; the first axis whose size is divisible by the
+    number of slices crosses the data-centre network. `naive` reshapes the compiler's list.
     """
     if order == "naive":
         return devices, "naive", []
@@ -79,11 +79,12 @@ def compile_for_devices(
     """Compiles one StableHLO module for devices that are not attached, in mesh order.
 
     Returns:
-        The optimised HLO, the compiler's memory figures of one device, and its own cost analysis (empty: none).
+        The optimised HLO, the compiler's memory figures for one device, and its own cost analysis (empty if there is
+        none).
 
     Raises:
         OutOfMemoryError: with the compiler's own message.
-        CompilerError: for all other errors of the compiler.
+        CompilerError: for all other compiler errors.
     """
     try:
         with _mlir.make_ir_context():

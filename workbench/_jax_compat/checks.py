@@ -1,4 +1,4 @@
-"""Access to the rules of `jax.experimental.checkify`, with which a primitive reports errors.
+"""Access to the rules of `jax.experimental.checkify`, through which a primitive reports errors.
 
 Written against JAX 0.10 to 0.12, whose table of rules is not public.
 """
@@ -24,7 +24,7 @@ _CONTEXT = 1 if jax.__version_info__ >= (0, 12) else 0  # JAX 0.12 first passes 
 
 @dataclasses.dataclass(frozen=True)
 class Checking:
-    """The state of `checkify` at one equation: the error of earlier equations, and the kinds of errors to look for."""
+    """The state of `checkify` at one equation: the error so far, and the kinds of errors to check for."""
 
     context: tuple[Any, ...]
     error: Error
@@ -35,11 +35,11 @@ class Checking:
         return _checkify.checkify_jaxpr(*self.context, jaxpr, self.enabled, _checkify.init_error, *operands)
 
     def nan(self, primitive: Primitive, results: Foreign) -> Error:
-        """Returns the error so far, or NaNs in the results of `primitive`."""
+        """Returns the error so far or, if there is none, an error for NaNs in the results of `primitive`."""
         return _checkify.check_nans(primitive, *self.context, self.error, self.enabled, results)
 
     def out_of_range(self, name: str, indices: jax.Array, shape: tuple[int, ...], error: Error | None = None) -> Error:
-        """Returns the error so far, or an index that is outside the leading axis of an array of `shape`."""
+        """Returns the error so far or an error for an index outside the leading axis of an array of `shape`."""
         error = self.error if error is None else error
         if _checkify.OOBError not in self.enabled:
             return error
@@ -78,7 +78,7 @@ def metadata_at_client(error: Foreign, placement: str) -> dict[int, Any]:
 def add_at_client(
     error: Error, kind: Foreign, happened: jax.Array, code: jax.Array, payload: Sequence[Any], known: Mapping[int, Any]
 ) -> Error:
-    """Returns the error so far, or a client's error; the last array of `payload` is the client number, int32."""
+    """Returns the error so far or, if there is none, a client's error; `payload` ends with the client number, int32."""
     shapes = (*kind.shape_dtypes, jax.ShapeDtypeStruct((), np.int32))
     wider = dataclasses.replace(kind, shape_dtypes=shapes)
     return _checkify.update_error(error, happened, code, dict(known), list(payload), wider)

@@ -1,4 +1,4 @@
-"""Access to external calls of an exported module.
+"""Access to the external calls in an exported module.
 
 Written against JAX 0.10 to 0.12: the list of targets is private, and the checks that use it run only during export.
 """
@@ -16,13 +16,13 @@ _NEVER = frozenset({"xla_ffi_python_cpu_callback", "xla_ffi_python_gpu_callback"
 
 
 def unknown_custom_calls(module: jax.export.Exported) -> list[str]:
-    """The sorted custom calls of a module and its derivatives without a stability guarantee of JAX.
+    """The sorted custom calls of a module and its derivatives for which JAX does not guarantee stability.
 
     Args:
         module: A deserialized module.
 
     Returns:
-        Names of targets: host callbacks, which contain addresses of another process, and other custom calls.
+        Names of the targets: host callbacks, which contain addresses in another process, and other custom calls.
     """
     found: set[str] = set()
     while True:
@@ -45,5 +45,5 @@ def _targets(operation: _ir.Operation) -> Iterator[str]:
 
 
 def without_folders(pattern: str) -> AbstractContextManager[None]:
-    """Removes matches of `pattern` from source file names in programs lowered inside the block."""
+    """Removes matches of `pattern` from source file names in programs that are lowered inside the block."""
     return _config.hlo_source_file_canonicalization_regex(pattern)

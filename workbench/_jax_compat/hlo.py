@@ -1,4 +1,4 @@
-"""Access to jaxlib's HLO printer, for modules in protobuf form from profiles and dumps.
+"""Access to jaxlib's HLO printer, used for modules in protobuf form from profiles and dumps.
 
 Written against jaxlib 0.10 to 0.12, whose `_hlo` extension is not public.
 """
@@ -14,13 +14,13 @@ _MOST_BYTES = 64 * 2**20  # printing takes some 30 times as much memory
 
 
 def hlo_text_of_proto(serialized: bytes) -> str | None:
-    """The text of a serialized `HloModuleProto`, or of the `HloProto` around one.
+    """The text of a serialized `HloModuleProto`, or of the `HloProto` that contains one.
 
     Args:
         serialized: The message.
 
     Returns:
-        The text; None if this jaxlib has no such function, or the message is damaged or larger than 64 MiB.
+        The text; None if this jaxlib lacks the function, or if the message is damaged or larger than 64 MiB.
     """
     if not serialized or len(serialized) > _MOST_BYTES:
         return None
@@ -47,7 +47,7 @@ def buffer_assignment_of(compiled: Foreign, stats: Foreign) -> tuple[bytes, byte
 
     Returns:
         A serialized `BufferAssignmentProto` and the `HloModuleProto` that names its instructions; None if this backend
-        or jaxlib has none, or the module is larger than 64 MiB.
+        or jaxlib does not provide them, or if the module is larger than 64 MiB.
     """
     try:
         assignment = stats.serialized_buffer_assignment_proto
@@ -62,7 +62,7 @@ def compile_hlo(serialized: bytes) -> Callable[[Sequence[np.ndarray]], list[np.n
     """Compiles a serialized `HloModuleProto` for a CPU of this process.
 
     Args:
-        serialized: The message of a module from this process or another trusted process.
+        serialized: The message of a module from this process or from another trusted process.
 
     Returns:
         A function from operands to results.
@@ -82,7 +82,7 @@ def compile_hlo(serialized: bytes) -> Callable[[Sequence[np.ndarray]], list[np.n
 
 
 def _module_of(serialized: bytes) -> bytes:
-    """Returns whether bytes start like an `HloProto`: with a module, whose name has no line break."""
+    """Returns whether bytes start like an `HloProto`, that is, with a module whose name contains no line break."""
     if serialized[0] != 0x0A:
         return serialized
     length, shift, index = 0, 0, 1

@@ -1,4 +1,4 @@
-"""Access to private JAX for profiling: profiles captured in memory, and origins of live arrays.
+"""Access to private JAX for profiling: profiles captured in memory, and where live arrays were created.
 
 Written against JAX 0.10, whose public profiler only writes to a directory (jax-ml/jax#40258 asks for more).
 """
@@ -55,7 +55,7 @@ def profile_through_directory(fn: Callable[[], Any]) -> tuple[Any, list[bytes]]:
 
 
 def start_profile() -> Callable[[], list[bytes]]:
-    """Starts the profiler; returns a function that stops it, in any thread, and returns `XSpace`s."""
+    """Starts the profiler; returns a function that stops it, from any thread, and returns `XSpace`s."""
     session_type = getattr(_profiler, "ProfilerSession", None)
     if session_type is not None and hasattr(session_type, "stop"):
         try:
@@ -79,7 +79,7 @@ def start_profile() -> Callable[[], list[bytes]]:
 
 
 def user_frame_of(array: object, is_users: Callable[[str], bool]) -> tuple[str, int, str] | None:
-    """File, line and function of the user's code that created a live array; None if unknown to JAX.
+    """File, line and function in the user's code that created a live array; None if JAX does not know them.
 
     Args:
         array: A live array.

@@ -1,6 +1,6 @@
-"""Access to MLIR and Shardy in jaxlib: parses StableHLO, runs Shardy's passes, reads the results.
+"""Access to MLIR and Shardy in jaxlib: parses StableHLO, runs Shardy's passes and reads the results.
 
-jaxlib does not guarantee pass names and option names (written against 0.10.2): callers catch `ShardyError` and fall
+jaxlib does not guarantee pass names and option names (written against 0.10.2), so callers catch `ShardyError` and fall
 back to the compiler's own dump files, which this module reads with the same reader.
 """
 
@@ -32,11 +32,11 @@ _DUMP_OPTIONS = {"xla_dump_hlo_pass_re": ".*shardy.*"}
 
 
 class ShardyError(Exception):
-    """An error of jaxlib's MLIR or Shardy, with the original text."""
+    """An error from jaxlib's MLIR or Shardy, with the original text."""
 
 
 def stablehlo_text(program: Foreign) -> str:
-    """StableHLO with locations, of a `jax.stages.Lowered`, an MLIR module or text."""
+    """StableHLO with locations, from a `jax.stages.Lowered`, an MLIR module or text."""
     if isinstance(program, str):
         return program
     if isinstance(program, jax.stages.Lowered):
@@ -45,7 +45,7 @@ def stablehlo_text(program: Foreign) -> str:
 
 
 def run_shardy(text: str, passes: str, *, reasons: bool = True) -> ShardyProgram:
-    """Inlines the calls of a StableHLO module, runs `passes` on it and reads the result."""
+    """Inlines the calls of a StableHLO module, runs `passes` on the module and reads the result."""
     with _errors(), _mlir.make_ir_context():
         module = _ir.Module.parse(text)
         _inline_calls(module)
@@ -64,7 +64,7 @@ def read_dumped(text: str) -> ShardyProgram:
 
 
 def compile_with_dump(program: object, directory: Path) -> None:
-    """Compiles, for present devices, letting the compiler write its Shardy stages under `directory`."""
+    """Compiles for the attached devices, and makes the compiler write its Shardy stages to `directory`."""
     options: dict[str, Any] = {"xla_dump_to": str(directory), **_DUMP_OPTIONS}
     if not isinstance(program, jax.stages.Lowered):
         with _errors():
@@ -75,7 +75,7 @@ def compile_with_dump(program: object, directory: Path) -> None:
 
 
 def _compile_text(text: str, options: dict[str, Any]) -> None:
-    """Compiles StableHLO text for as many present devices as it has partitions."""
+    """Compiles StableHLO text for as many attached devices as it has partitions."""
     found = re.search(r"mhlo\.num_partitions = (\d+)", text)
     count = int(found[1]) if found else 1
     devices = jax.devices()
@@ -104,7 +104,7 @@ def _errors() -> Iterator[None]:
 
 
 def _inline_calls(module: _ir.Module) -> None:
-    """Inlines all called functions: jaxlib lacks MLIR's inliner for `func.call`."""
+    """Inlines all called functions, because jaxlib lacks MLIR's inliner for `func.call`."""
     functions = {_symbol(op): op for op in module.body.operations if op.operation.name == "func.func"}
     main = functions.get("main")
     if main is None:
@@ -138,7 +138,7 @@ def _calls(root: _ir.Operation) -> list[Any]:
 
 
 def _inline(module: _ir.Module, call: _ir.OpView, callee: _ir.OpView) -> list[Any]:
-    """Copies the callee's operations before the call; returns the calls among them."""
+    """Copies the callee's operations to before the call; returns the calls among them."""
     copy = callee.operation.clone(_ir.InsertionPoint(module.body))
     block = copy.regions[0].blocks[0]
     for argument, operand in zip(list(block.arguments), list(call.operands), strict=True):
@@ -163,7 +163,7 @@ def _inline(module: _ir.Module, call: _ir.OpView, callee: _ir.OpView) -> list[An
 
 
 def _prefixed(prefix: str, location: _ir.Location, caller: _ir.Location) -> _ir.Location:
-    """The location of an inlined operation: call scope and own scope; own lines or else the call's lines."""
+    """The location of an inlined operation: the scopes of the call and of the operation; its lines or the call's."""
     lines = caller.child_loc if isinstance(caller, _ir.NameLoc) else caller
     if not isinstance(location, _ir.NameLoc):
         return _ir.Location.name(prefix, childLoc=lines)

@@ -37,7 +37,7 @@ _ITEM_BITS = re.compile(r"^(?:complex<)?[a-z]*?(\d+)")
 
 @dataclasses.dataclass(frozen=True)
 class ShardyValue:
-    """A tensor of the program with its sharding."""
+    """A tensor in the program, with its sharding."""
 
     name: str
     operation: str
@@ -53,7 +53,7 @@ class ShardyValue:
 
 @dataclasses.dataclass(frozen=True)
 class ShardyCollective:
-    """A collective that Shardy inserted, or that the program contains inside a `shard_map`."""
+    """A collective that Shardy inserted, or that the program itself contains inside a `shard_map`."""
 
     kind: str
     axes: tuple[str, ...]
@@ -77,7 +77,7 @@ class ShardyProgram:
 
 
 def read_module(module: _ir.Module, *, reasons: bool = True) -> ShardyProgram:
-    """Values, edges and collectives of the function `main` of a module whose calls are inlined.
+    """Values, edges and collectives of a module's function `main`, whose calls have been inlined.
 
     Without `reasons`, only shardings and collectives are read; the values then lack names, lines, rules and origins.
     """
@@ -102,7 +102,7 @@ def read_module(module: _ir.Module, *, reasons: bool = True) -> ShardyProgram:
 
 
 def op_name(location: object) -> str:
-    """The name that JAX gave to an operation: its scopes joined by slashes."""
+    """The name that JAX gave to an operation: its scopes, joined by slashes."""
     if isinstance(location, _ir.NameLoc):
         return location.name_str
     if isinstance(location, _ir.FusedLoc) and location.locations:
@@ -221,7 +221,7 @@ class _Reader:
                 self._block(block, local=local)
 
     def _data_flow_edge(self, op: _ir.Operation) -> None:
-        """Shardy's proxy for a value that crosses a region: its facts belong to that value."""
+        """Shardy's proxy for a value that crosses a region; the proxy's facts apply to that value."""
         target = op.operands[0]
         name = self._names[op.results[0]] = self._name(target)
         attributes = _entries(op.attributes)
@@ -367,7 +367,7 @@ def _rule(attribute: _ir.Attribute | None) -> str:
 
 
 def _entries(attributes: Foreign) -> dict[str, Any]:
-    """Named attributes, without the values of constants: 0.10.2's bindings fail on complex ones."""
+    """Named attributes without the values of constants, because the bindings of 0.10.2 fail on complex constants."""
     names = (entry if isinstance(entry, str) else entry.name for entry in attributes)
     return {name: attributes[name] for name in names if name != "value"}
 
@@ -395,7 +395,7 @@ def _sources(target: _ir.BlockArgument | _ir.OpResult) -> list[Any]:
 
 
 def _moved_axes(before: Spec, after: Spec) -> tuple[str, ...]:
-    """The axes whose place differs between two shardings; parts of a listed whole axis are omitted."""
+    """The axes whose position differs between two shardings; parts of an axis that is listed as a whole are omitted."""
     places = [{(dim, axis) for dim, axes in enumerate(spec) for axis in axes} for spec in (before, after)]
     names = dict.fromkeys(axis for _, axis in sorted(places[0] ^ places[1]))
     return tuple(name for name in names if "[" not in name or name.partition("[")[0] not in names)

@@ -1,7 +1,7 @@
-"""Tries many argument shardings on one lowered program: Shardy propagates, operations give the cost.
+"""Tries many argument shardings on one lowered program: Shardy propagates them, operations determine the cost.
 
-Part of the access to private JAX. It edits MLIR attributes of the function `main` instead of lowering again, and reads
-the per-device operations.
+Part of the access to private JAX. The module edits MLIR attributes of the function `main` instead of lowering again,
+and reads the per-device operations.
 """
 
 import dataclasses
@@ -57,7 +57,7 @@ class TrialCollective:
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """Cost of the program on one device under one choice of shardings."""
+    """Cost of the program on one device for one choice of shardings."""
 
     inputs: tuple[Spec, ...]  # of every argument, after propagation
     flops: float
@@ -68,10 +68,10 @@ class Trial:
 
 
 class ShardyTrials:
-    """A program lowered once, with a sharding over `mesh` on every argument, to try other shardings.
+    """A program lowered once, with a sharding over `mesh` on every argument, for trying other shardings.
 
     Args:
-        text: StableHLO of the program, lowered with `keep_unused=True` and a named sharding on every argument.
+        text: The program's StableHLO, lowered with `keep_unused=True` and a named sharding on every argument.
     """
 
     def __init__(self, text: str) -> None:
@@ -90,12 +90,12 @@ class ShardyTrials:
     def plan(
         self, inputs: Mapping[int, Spec | None], outputs: Mapping[int, Spec], *, without: Sequence[int] = ()
     ) -> Trial:
-        """Propagates shardings and sums costs; a spec of None leaves an argument to Shardy.
+        """Propagates shardings and sums costs; a spec of None leaves the argument's sharding to Shardy.
 
         Args:
-            inputs: Specs by the position of the argument.
-            outputs: Specs by the position of the result.
-            without: Positions of sharding constraints to omit, among all constraints of the program.
+            inputs: Specs by argument position.
+            outputs: Specs by result position.
+            without: Positions of the sharding constraints to omit, counted among all constraints in the program.
         """
         with self._lock, _errors(), self._context, _ir.Location.unknown():
             module = self._inlined.operation.clone()
@@ -110,7 +110,7 @@ class ShardyTrials:
                 module.erase()
 
     def text(self, inputs: Mapping[int, Spec | None], outputs: Mapping[int, Spec]) -> str:
-        """The program text with these shardings, for a compiler."""
+        """The program text with these shardings, for use by a compiler."""
         with self._lock, _errors(), self._context, _ir.Location.unknown():
             module = self._whole.operation.clone()
             try:
@@ -188,7 +188,7 @@ def _attributes(function: Foreign, key: str, count: int) -> list[dict[str, Any]]
 
 
 class _Walk:
-    """Sums the work of one device; collectives are combined by kind, axes and loop, as in compilers."""
+    """Sums the work of one device; collectives are combined by kind, axes and loop, as compilers do."""
 
     def __init__(self, sizes: Mapping[str, int]) -> None:
         self._sizes = sizes
@@ -227,7 +227,7 @@ class _Walk:
         )
 
     def _block(self, block: _ir.Block, times: float, loop: int, *, local: bool) -> float:
-        """Sums a block; returns the peak bytes of live values created in the block."""
+        """Sums the costs in a block; returns the peak bytes of the live values created in the block."""
         operations = [op.operation for op in block.operations]
         ends: dict[Any, int] = {}
         for at, op in enumerate(operations):
@@ -246,7 +246,7 @@ class _Walk:
         return peak
 
     def _operation(self, op: _ir.Operation, times: float, loop: int, *, local: bool) -> float:
-        """Sums one operation; returns the live bytes inside its regions."""
+        """Sums the cost of one operation; returns the live bytes inside its regions."""
         specs = self._result_specs(op)
         for value, spec in zip(op.results, specs, strict=True):
             self._of[value] = spec
@@ -305,7 +305,7 @@ class _Walk:
             self._sent[key] = self._sent.get(key, 0.0) + self._held(operand, local=local)
 
     def _moved(self, op: _ir.Operation, operand: _ir.Value, result: _ir.Value) -> tuple[str, ...]:
-        """The axes of a Shardy collective, from its attributes or from the change of shardings."""
+        """The axes of a Shardy collective, from its attributes or from how the sharding changes."""
         written = " ".join(str(op.attributes[k]) for k in ("reduction_axes", "gathering_axes", "reduce_scatter_axes",
                                                            "params") if k in op.attributes)  # fmt: skip
         named = tuple(axis for axis in self._sizes if f'"{axis}"' in written)
@@ -383,7 +383,7 @@ def _only_sliced(value: _ir.Value) -> bool:
 
 
 def _trip_count(op: _ir.Operation) -> float:
-    """Iterations of a loop that counts up to a constant; 1 if unknown."""
+    """Iterations of a loop that counts up to a constant; 1 if the number is unknown."""
     block = op.regions[0].blocks[0]
     operations = [each.operation for each in block.operations]
     for each in operations:

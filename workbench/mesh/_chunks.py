@@ -1,4 +1,4 @@
-"""Chunks of the clients of one device: one rule for execution, display and costs."""
+"""Chunks of the clients on one device: one rule for execution, display and costs."""
 
 import math
 
@@ -7,13 +7,13 @@ def chunk_shard(per_shard: int, chunk_size: int) -> tuple[int, int]:
     """The effective chunk size on a device, and the number of slots in its chunks.
 
     Args:
-        per_shard: Clients of the fullest device.
+        per_shard: Number of clients on the fullest device.
         chunk_size: Requested number of clients computed together.
 
     Returns:
         The largest divisor of `per_shard` between half of `chunk_size` and `chunk_size`, which needs no padding, or
-        else `chunk_size`; and the number of slots, a multiple of the chunk size. Slots beyond `per_shard` are computed
-        and masked.
+        `chunk_size` if there is none; and the number of slots, which is a multiple of the chunk size. Slots beyond
+        `per_shard` are computed, but masked.
 
     Example:
         >>> chunk_shard(9, 5), chunk_shard(5, 4)

@@ -1,4 +1,4 @@
-"""Reads arrays that are spread over several hosts, as far as this process can."""
+"""Reads arrays spread over several hosts, as far as this process can."""
 
 import jax
 import numpy as np
@@ -7,14 +7,14 @@ from workbench._types import Device
 
 
 def read_here(x: object) -> np.ndarray:
-    """The host copy of an array, as far as this process addresses its shards.
+    """Copies an array to the host, as far as this process can address the array's shards.
 
     Args:
-        x: Any array. An array over the devices of several hosts is read shard by shard.
+        x: Any array. An array on the devices of several hosts is read shard by shard.
 
     Returns:
-        The values. If other hosts hold shards, the result is a `np.ma.MaskedArray` that masks these shards (their
-        data are NaN, or 0 for dtypes without NaN).
+        The values. If other hosts hold shards, the result is a `np.ma.MaskedArray` in which these shards are masked
+        (their data are NaN, or 0 for dtypes without NaN).
     """
     if not isinstance(x, jax.Array) or x.is_fully_addressable:
         return np.asarray(x)

@@ -23,7 +23,7 @@ _PLANNED: ContextVar[bool] = ContextVar("workbench_planned", default=False)
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """Mesh axes of a placement's clients; `explicit` axes are part of an array's type."""
+    """Mesh axes of a placement's clients; `explicit` axes are part of the array's type."""
 
     mesh: AnyMesh
     axes: tuple[str, ...]
@@ -31,7 +31,7 @@ class Layout:
 
     @property
     def size(self) -> int:
-        """Number of mesh positions that the clients are spread over."""
+        """Number of mesh positions over which the clients are spread."""
         return math.prod(self.mesh.shape[axis] for axis in self.axes)
 
     @property
@@ -41,7 +41,7 @@ class Layout:
 
     @property
     def explicit_axes(self) -> str | tuple[str, ...] | None:
-        """Mesh axes of an explicitly sharded leading axis; None under Auto meshes."""
+        """Mesh axes of an explicitly sharded leading axis; None for Auto meshes."""
         return self.entry if self.explicit else None
 
 
@@ -49,8 +49,8 @@ def find_layout(placement: Placement, mesh: AnyMesh | None = None, *, uneven: bo
     """The layout of `placement` on `mesh` or the mesh of `jax.set_mesh`; None if clients are not spread.
 
     Clients are not spread if there is no mesh, if the mesh has none of the placement's axes, or if these axes are
-    manual (inside `shard_map`). They are also not spread if an Explicit axis does not divide their number, because its
-    types require equal shards, unless `uneven` states that the caller pads the clients.
+    manual (inside `shard_map`). They are also not spread if the number of clients is not divisible by an Explicit axis,
+    whose types require equal shards, unless `uneven` states that the caller pads the clients.
 
     Raises:
         MeshError: if the axes of one placement have different types.
@@ -81,7 +81,7 @@ def find_layout(placement: Placement, mesh: AnyMesh | None = None, *, uneven: bo
 
 @functools.lru_cache(maxsize=64)  # once per placement and mesh
 def _warn_of_typo(placement: Placement, names: tuple[str, ...], explicit: tuple[bool, ...]) -> None:
-    """On Explicit axes a mistyped name would silently replicate all clients on every device."""
+    """Warns of mistyped axis names; on Explicit axes they would silently replicate all clients on every device."""
     candidates = [name for name, is_explicit in zip(names, explicit, strict=True) if is_explicit]
     for axis in placement.mesh_axes:
         meant = difflib.get_close_matches(axis, candidates, n=1, cutoff=0.75)
@@ -102,7 +102,7 @@ def _current_mesh() -> AnyMesh:
 def spread(x: jax.Array, layout: Layout | None) -> jax.Array:
     """Constrains the leading axis of `x` to the layout; other axes are unchanged.
 
-    Under Auto axes this is a constraint that leaves other dimensions open; under Explicit axes it changes the type.
+    With Auto axes, this is a constraint that leaves other dimensions open; with Explicit axes, it changes the type.
     """
     if layout is None:
         return x
@@ -122,7 +122,7 @@ def spread(x: jax.Array, layout: Layout | None) -> jax.Array:
 
 @contextlib.contextmanager
 def planned() -> Iterator[None]:
-    """Marks a trace for a plan: a plan contains the mesh itself, so the trace adds no constraints."""
+    """Marks a trace made for a plan: the plan itself contains the mesh, so the trace adds no constraints."""
     token = _PLANNED.set(True)
     try:
         yield
@@ -131,9 +131,9 @@ def planned() -> Iterator[None]:
 
 
 def reveal(x: jax.Array, layout: Layout | None) -> jax.Array:
-    """Shows `jax.jit` a mesh other than that of `jax.set_mesh`, by a sharding that it can see.
+    """Shows `jax.jit` a mesh other than the mesh of `jax.set_mesh`, through a sharding that it can see.
 
-    `jax.jit` chooses devices by visible shardings, and sees none inside a primitive. Without this, a program with
+    `jax.jit` chooses devices from the shardings it sees, and sees none inside a primitive. Without this, a program with
     `mesh=` would run on one device.
     """
     if layout is None or layout.explicit or not jax.sharding.get_abstract_mesh().empty:
@@ -151,7 +151,7 @@ def gather(x: jax.Array, layout: Layout | None) -> jax.Array:
 
 
 def align(x: jax.Array, like: jax.Array, axes: range) -> jax.Array:
-    """`x` with unsharded `axes` explicitly sharded like those of `like`: vmap requires equal types."""
+    """`x` with unsharded `axes` explicitly sharded like those of `like`, because vmap requires equal types."""
     given, wanted = jax.typeof(x).sharding, jax.typeof(like).sharding
     if wanted.mesh.empty or not any(wanted.spec[axis] for axis in axes if axis < len(wanted.spec)):
         return x

@@ -24,7 +24,7 @@ class Placement:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProgramScope:
-    """The placements of the innermost program, outermost first; `entered` counts the enclosing maps."""
+    """The placements of the innermost program, outermost first; `entered` is the number of enclosing maps."""
 
     placements: tuple[Placement, ...]
     entered: int = 0
@@ -36,7 +36,7 @@ _SCOPE: ContextVar[ProgramScope | None] = ContextVar("workbench_scope", default=
 def make_placements(
     placements: Mapping[str, int] | None, clients: int | None, axes: Mapping[str, str | tuple[str, ...]] | None
 ) -> tuple[Placement, ...]:
-    """Checks the user's arguments of `program`, and creates the placements."""
+    """Checks the arguments that the user passed to `program`, and creates the placements."""
     if clients is not None and placements is not None:
         message = (
             f"`program` was given both `clients={clients}` and `placements={dict(placements)}`. `clients=n` is short "
@@ -76,8 +76,8 @@ def check_axis_names(operation: str, names: Iterable[str]) -> None:
     """Checks that XLA can read the names of mesh axes and placements.
 
     Raises:
-        MeshError: if names would abort the process; lists all of them. XLA prints names unescaped and parses them
-            again.
+        MeshError: if names would abort the process; the message lists all of them. XLA prints names unescaped and
+            parses them again.
     """
     wrong = [name for name in names if not (name.isascii() and name.isprintable() and "\\" not in name and name)]
     if wrong:
@@ -107,7 +107,7 @@ def _as_axes(axes: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 class active:
-    """Makes `scope` active in this thread, task or generator step; a class for speed: every call enters it."""
+    """Makes `scope` active in this thread, task or generator step; a class for speed, because every call enters it."""
 
     __slots__ = ("_key", "_scope", "_token")
 
@@ -137,7 +137,8 @@ def resolve(operation: str, name: str | None) -> tuple[Placement, tuple[Placemen
     """The placement that a primitive acts on, and the outer placements around it (outermost first).
 
     Raises:
-        PlacementError: outside of a program, for an unknown name, or without a name if there are several placements.
+        PlacementError: outside a program, for an unknown name, or if the name is omitted although there are several
+            placements.
     """
     scope = current_scope()
     if scope is None:

@@ -1,8 +1,8 @@
-"""Rewrites a jaxpr for a context whose mesh differs from the mesh of its trace.
+"""Rewrites a jaxpr for a context whose mesh differs from the mesh it was traced under.
 
-Every equation and type of a jaxpr stores the mesh of its trace. Inside a `shard_map` over the clients' axes these axes
-are Manual, and inside `auto_axes` they are Auto; JAX 0.10 rejects equations with another mesh. Rewriting the meshes
-costs a fraction of tracing the functions again.
+Every equation and type in a jaxpr stores the mesh it was traced under. Inside a `shard_map` over the clients' axes,
+these axes are Manual, and inside `auto_axes` they are Auto; JAX 0.10 rejects equations with a different mesh. Rewriting
+the meshes costs a fraction of tracing the functions again.
 """
 
 import copy
@@ -23,7 +23,7 @@ from workbench.mesh._rewriting import Rewriting
 
 
 def rebase(closed: ClosedJaxpr, hidden: Sequence[str] = ()) -> ClosedJaxpr:
-    """The same program under the current mesh, with types that do not mention the axes `hidden`."""
+    """The same program under the current mesh, with types that do not mention the `hidden` axes."""
     place = MeshRewriting(jax.sharding.get_abstract_mesh(), hidden)
     return ClosedJaxpr(place.jaxpr(closed.jaxpr), closed.consts)
 
@@ -39,7 +39,7 @@ def bind_rebased(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
 
 
 def bind_here(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
-    """Runs one equation under the mesh of its trace or, inside a `shard_map`, under the current mesh."""
+    """Runs one equation under the mesh it was traced with or, inside a `shard_map`, under the current mesh."""
     if _jax_compat.has_manual_axes():
         return bind_rebased(equation, operands)
     with _jax_compat.source_of(equation):
@@ -47,7 +47,7 @@ def bind_here(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
 
 
 def sharding_here(sharding: NamedSharding, hidden: Sequence[str] = ()) -> NamedSharding:
-    """A sharding of the traced mesh on the current mesh, without Manual or hidden axes."""
+    """Converts a sharding on the traced mesh to the current mesh, without Manual or hidden axes."""
     return MeshRewriting(jax.sharding.get_abstract_mesh(), hidden).sharding(sharding)
 
 
@@ -131,7 +131,7 @@ class MeshRewriting(Rewriting):
         return self._contexts[context]
 
     def param(self, value: object) -> object:
-        """Like `Rewriting.param`, also for types, meshes and shardings, and inside JAX's dataclasses (`pallas`)."""
+        """Like `Rewriting.param`, but also for types, meshes and shardings, and inside JAX's dataclasses (`pallas`)."""
         if isinstance(value, NamedSharding):
             return self.sharding(value)
         if isinstance(value, AbstractMesh):
@@ -149,7 +149,7 @@ class MeshRewriting(Rewriting):
         return NamedSharding(mesh, P(*(_without(entry, self.hidden) for entry in sharding.spec)))
 
     def changed(self, mesh: AbstractMesh) -> AbstractMesh:
-        """The current mesh; inside an inner `shard_map` its axes are Manual as well."""
+        """The current mesh; inside an inner `shard_map`, its axes are also Manual."""
         if mesh.empty or self.mesh.empty:
             return self.mesh
         inner = {name for name, kind in zip(mesh.axis_names, mesh.axis_types, strict=True) if kind is AxisType.Manual}
@@ -157,7 +157,7 @@ class MeshRewriting(Rewriting):
 
 
 def _as_operations(equation: JaxprEqn) -> JaxprEqn:
-    """The equation, or its operations if its parameters hide types of the traced mesh (Equinox, Lineax)."""
+    """The equation, or its operations if its parameters hide types with the traced mesh (Equinox, Lineax)."""
     return _jax_compat.expanded(equation) if _jax_compat.is_of_equinox(equation) else equation
 
 

@@ -1,4 +1,4 @@
-"""Changes equations of a traced program, also inside loops, branches and called functions."""
+"""Changes equations of a traced program, including those in loops, branches and called functions."""
 
 from collections.abc import Sequence
 
@@ -8,7 +8,7 @@ from workbench import _jax_compat
 
 
 class Rewriting:
-    """A pass over a program; subclasses define the replacement of equations or of their parameters."""
+    """A pass over a program; subclasses define how equations or their parameters are replaced."""
 
     def __init__(self) -> None:
         self._jaxprs: dict[Jaxpr, Jaxpr] = {}
@@ -22,29 +22,29 @@ class Rewriting:
         return closed.consts
 
     def jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
-        """A changed part of the program; changed once for all callers, because JAX's caches use it as a key."""
+        """A changed part of the program; it is changed once for all callers, because JAX's caches use it as a key."""
         if jaxpr not in self._jaxprs:
             self._jaxprs[jaxpr] = self.rewritten(jaxpr)
         return self._jaxprs[jaxpr]
 
     def rewritten(self, jaxpr: Jaxpr) -> Jaxpr:
-        """The equations of one part in order."""
+        """The equations of one part, in order."""
         return jaxpr.replace(eqns=[self.equation(self.inside(each)) for each in jaxpr.eqns])
 
     def equation(self, equation: JaxprEqn) -> JaxprEqn:
-        """Returns the replacement of an equation whose jaxprs were rewritten."""
+        """Returns the replacement for an equation whose jaxprs have been rewritten."""
         return equation
 
     def inside(self, equation: JaxprEqn) -> JaxprEqn:
-        """The equation with its inner jaxprs changed."""
+        """The equation with its inner jaxprs rewritten."""
         return _jax_compat.new_equation(equation, params=self.params(equation))
 
     def params(self, equation: JaxprEqn) -> dict[str, object]:
-        """The parameters of an equation, with their jaxprs changed."""
+        """The parameters of an equation, with their jaxprs rewritten."""
         return {name: self.param(value) for name, value in equation.params.items()}
 
     def param(self, value: object) -> object:
-        """A parameter or a part of one: jaxprs also inside tuples, named tuples and dicts."""
+        """A parameter or a part of it: jaxprs are also found inside tuples, named tuples and dicts."""
         if isinstance(value, ClosedJaxpr):
             return self.closed(value)
         if isinstance(value, Jaxpr):

@@ -1,4 +1,4 @@
-"""Simulated devices: several CPU devices, without starving XLA's rendezvous."""
+"""Simulated devices: several CPU devices that do not starve XLA's rendezvous."""
 
 import os
 import warnings
@@ -17,15 +17,16 @@ _THREADS_PER_DEVICE = 4  # fewer threads starved XLA's rendezvous, which aborts 
 
 
 def simulate_devices(count: int) -> None:
-    """Makes JAX show `count` CPU devices; call it before any use of a device.
+    """Makes JAX show `count` CPU devices; must be called before any device is used.
 
-    Costs threads, not memory. Calling it again with the same count does nothing.
+    Costs threads, but no memory. Calling it again with the same count does nothing.
 
     Args:
         count: Number of CPU devices, at least 1.
 
     Raises:
-        MeshError: if `count` is not a positive int, or if JAX has already started with another number of CPU devices.
+        MeshError: if `count` is not a positive int, or if JAX has already started with a different number of CPU
+            devices.
 
     Example:
         >>> simulate_devices(8)
@@ -71,17 +72,17 @@ def make_mesh(
     """Creates a mesh from axis names and sizes, in the device order that suits the hardware.
 
     Args:
-        shape: Axis sizes by name, in order; or give them as keywords.
-        devices: Devices to use; by default the first as many of `jax.devices()` as the axes need.
+        shape: Axis sizes by name, in order; alternatively, pass them as keywords.
+        devices: Devices to use; by default the first of `jax.devices()`, as many as the axes need.
         axis_types: One `jax.sharding.AxisType` for all axes, or one per axis. Default: Auto.
         **axes: Axis sizes by name.
 
     Returns:
-        A `jax.sharding.Mesh`, for `with jax.set_mesh(mesh):`.
+        A `jax.sharding.Mesh`, for use as `with jax.set_mesh(mesh):`.
 
     Raises:
-        MeshError: if an axis size is not a positive int, if XLA cannot read the name of an axis, or if there are
-            fewer devices than the mesh needs.
+        MeshError: if an axis size is not a positive int, if XLA cannot parse an axis name, or if there are fewer
+            devices than the mesh needs.
 
     Example:
         >>> make_mesh(clients=4, model=2).shape["clients"]
