@@ -21,7 +21,7 @@ import lazy_loader
 
 from workbench import _renderer
 
-# `__init__.pyi` lists the names, for type checkers and for this line. Packages are imported like all names.
+# `__init__.pyi` lists the names, for type checkers and for this line. Packages are imported lazily, like all names.
 __getattr__, _, _names = lazy_loader.attach_stub(__name__, __file__)
 _unlisted = (
     "advice aot api cli cost course distributed errors inspection launch measurement mesh plan primitives records "
@@ -35,7 +35,7 @@ def __dir__() -> list[str]:
 
 
 if sys.modules.get("jax") is not None:
-    # Creates the keys of JAX's trace caches before any compilation: later, everything would be recompiled.
+    # Creates the keys of JAX's trace caches before any compilation; doing so later would recompile everything.
     from workbench import _jax_compat as _jax_compat
 
 logging.getLogger(__name__).addHandler(logging.NullHandler())  # silent unless the user installs a handler
@@ -49,7 +49,7 @@ def _load_render() -> ModuleType:
     return render
 
 
-_renderer.load = _load_render  # records are in a lower layer than `render`, and find it here
+_renderer.load = _load_render  # records are in a lower layer than `render`, and find the package here
 
 
 def load_ipython_extension(shell: object) -> None:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # jaxtyping creates its PyTree type at run time, so type chec
 
         def unflatten(self, leaves: Iterable[object], /) -> "Argument": ...
 
-    Aval: TypeAlias = Any  # JAX types a variable's aval as `AbstractValue`, which has no shape
+    Aval: TypeAlias = Any  # JAX types a variable's aval as `AbstractValue`, which has no `shape` attribute
 else:
     from jax.tree_util import PyTreeDef as PyTreeDef
     from jaxtyping import PyTree as PyTree

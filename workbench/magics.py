@@ -61,7 +61,7 @@ def _take_call(cell: str, name: str, shell: "InteractiveShell") -> ast.Call:
     last = tree.body.pop() if tree.body else None
     if not isinstance(last, ast.Expr) or not isinstance(last.value, ast.Call):
         raise _no_call("%%" + name, cell)
-    # The cell's own file name, so that views find the lines of functions defined in the cell.
+    # The cell's own file name, so that views can find the lines of functions defined in the cell.
     exec(compile(tree, shell.compile.cache(cell), "exec"), shell.user_ns)
     return last.value
 

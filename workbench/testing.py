@@ -28,7 +28,7 @@ from workbench.render.units import amount_text
 UPDATE = "WORKBENCH_UPDATE_SNAPSHOTS"
 _MOST_LINES = 60
 _MOST_FIGURES = 20
-# Fields that change with every XLA release without new information; omitted from snapshots.
+# Fields that change with every XLA release but carry no new information; omitted from snapshots.
 _LEFT_OUT = {"text": "", "stablehlo": "", "jaxpr": "", "instructions": (), "edges": (), "values": (), "timeline": ()}
 
 
@@ -271,7 +271,7 @@ def snapshot_differences(kept: str, now: str) -> tuple[list[tuple[str, str, str]
     lines = list(difflib.unified_diff(kept.splitlines(), now.splitlines(), "kept", "now", lineterm=""))
     try:
         differences = _compare(ProgramRecord.from_json(kept), ProgramRecord.from_json(now)).differences
-    except (ValueError, InspectionError):  # another record or version: compare only lines
+    except (ValueError, InspectionError):  # a different record or version, so compare only lines
         return [], lines
     rows = [
         (f"{row.group}: {row.name}", amount_text(row.values[0], row.unit), amount_text(row.values[-1], row.unit))
@@ -285,7 +285,7 @@ def shortened(record: Record) -> Record:
     changes: dict[str, Any] = {}
     for entry in dataclasses.fields(record):
         value = getattr(record, entry.name)
-        if entry.name in ("call_tree", "traced_call_tree"):  # its figures are the module's, by line
+        if entry.name in ("call_tree", "traced_call_tree"):  # its figures are the module's figures, by line
             changes[entry.name] = None
         elif entry.name in _LEFT_OUT and isinstance(value, type(_LEFT_OUT[entry.name])):
             changes[entry.name] = _LEFT_OUT[entry.name]

@@ -233,7 +233,7 @@ class Job:
     def _run(self) -> None:
         try:
             made = self._work(self)
-        except BaseException as error:  # show all exceptions of the thread: they would be lost otherwise
+        except BaseException as error:  # show every exception of the thread; it would be lost otherwise
             self.report("stopped" if self.cancel.is_set() else "failed", error=error)
             return
         if (view := self._view()) is not None:

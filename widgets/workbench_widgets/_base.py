@@ -65,13 +65,13 @@ class WorkbenchWidget(_Widget):
         problem: The last error raised in a callback, shown in the view.
     """
 
-    view_name: ClassVar[str] = ""  # of the bundle's views
+    view_name: ClassVar[str] = ""  # one of the views in the bundle
     dock: Literal["right"] | None = None  # next to the notebook instead of below its cell, in JupyterLab
     _outbox: Outbox | None = None
-    _unsubscribe: Callable[[], object] | None = None  # ends the view's subscriptions
+    _unsubscribe: Callable[[], object] | None = None  # functions that cancel the view's subscriptions
     _asked_of_all: ClassVar[dict[str, str]] = {"name_in_notebook": "name_in_notebook"}
-    requests: ClassVar[dict[str, str]] = {}  # requests of the browser, and the methods that answer
-    background: ClassVar[frozenset[str]] = frozenset()  # slow requests, which run in a separate thread
+    requests: ClassVar[dict[str, str]] = {}  # requests from the browser, and the methods that answer them
+    background: ClassVar[frozenset[str]] = frozenset()  # slow requests, which run in separate threads
 
     data: "traitlets.Dict[str, Any]" = traitlets.Dict().tag(sync=True)
     arrays: "traitlets.Dict[str, Any]" = traitlets.Dict().tag(sync=True)
@@ -88,7 +88,7 @@ class WorkbenchWidget(_Widget):
         super().__init_subclass__(**kwargs)
 
     def __init__(self, **values: object) -> None:
-        self._open_views: int | None = None  # None: perhaps shown, but no page has reported yet
+        self._open_views: int | None = None  # None: possibly shown, but no page has reported yet
         me = weakref.ref(self)  # a pending timer must not keep a closed view alive
 
         def send(values: Mapping[str, Any]) -> None:
@@ -192,14 +192,14 @@ class WorkbenchWidget(_Widget):
 
     def close(self) -> None:
         """Closes the view and cancels its subscriptions, so that it can be garbage-collected."""
-        end, self._unsubscribe = self._unsubscribe, None  # ipywidgets closes again during garbage collection
+        end, self._unsubscribe = self._unsubscribe, None  # ipywidgets calls `close` again during garbage collection
         if end is not None:
             end()
-        if self._outbox is not None:  # absent if __init__ failed: ipywidgets also closes such objects
+        if self._outbox is not None:  # absent if __init__ failed, because ipywidgets also closes such objects
             self._outbox.close()
         layout = getattr(self, "_made_layout", None) if self.comm is not None else None
         super().close()
-        if layout is not None:  # a separate widget, which ipywidgets would never release
+        if layout is not None:  # a separate widget, because ipywidgets would never release it
             layout.close()
 
     def _repr_mimebundle_(self, **kwargs: object) -> tuple[dict[str, Any], dict[str, Any]] | None:

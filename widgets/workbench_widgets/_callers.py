@@ -62,7 +62,7 @@ def _calls(path: Iterable[CallNodeRecord], raw: Mapping[str, str]) -> list[Call]
             function = node.name
         elif node.kind in ("call", "line") and not node.hidden and node.file and node.line:
             call = Call(function, SourceLine(file=raw.get(node.file, node.file), line=node.line))
-            calls += [call] * (call not in calls[-1:])  # a line that calls a library occurs twice
+            calls += [call] * (call not in calls[-1:])  # a line that calls a library occurs twice in the tree
     return calls
 
 

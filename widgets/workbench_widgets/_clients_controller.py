@@ -13,7 +13,7 @@ from workbench.render import render_tap_html
 from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import floats
 
-MOST_ROUNDS = 200  # whose per-client values are kept
+MOST_ROUNDS = 200  # rounds whose per-client values are stored
 MOST_STEPS = 500
 LONGEST_TEXT = 200_000
 

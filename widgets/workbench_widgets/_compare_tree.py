@@ -41,7 +41,7 @@ def compare_tree_state(trees: Sequence[CallTreeRecord]) -> tuple[dict[str, Any],
             key = _key(node)
             occurrence = seen[at, key] = seen.get((at, key), -1) + 1
             merged = below.get((at, key, occurrence))
-            if merged is None and side and node.kind == "function":  # the only function of a level may be renamed
+            if merged is None and side and node.kind == "function":  # the only function on a level may be renamed
                 here = _functions_below(shown, parents, at)
                 alone = len(here) == len(_functions_below(nodes, above, parent)) == 1
                 merged = here[0] if alone and found[here[0]][1] is None else None
@@ -50,7 +50,7 @@ def compare_tree_state(trees: Sequence[CallTreeRecord]) -> tuple[dict[str, Any],
                 parents.append(at)
                 shown.append(node)
                 found.append([None, None])
-            shown[merged] = node  # the name in the last program, if present
+            shown[merged] = node  # the name in the last program, if it is there
             found[merged][side] = node.total
             number.append(merged)
     columns: list[dict[str, str]] = []

@@ -156,7 +156,7 @@ class _Job:
 
         try:
             record = self._compile_for(self.target, order=self._order, progress=progress, cancel=self.cancel)
-        except BaseException as error:  # show all exceptions of the thread: they would be lost otherwise
+        except BaseException as error:  # show every exception of the thread; it would be lost otherwise
             self._report("stopped" if self.cancel.is_set() else "failed", error=problem(error))
             return
         if (view := self._view()) is not None:

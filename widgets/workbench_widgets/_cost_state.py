@@ -38,7 +38,7 @@ def _other_size(record: ProgramRecord) -> str:
         target = record.cost.chip.name
     where = f"on={json.dumps(target)}"  # valid Python even for records from elsewhere
     name = record.name if record.name.isidentifier() else "fn"
-    # A record contains arrays, not the call: static arguments and names of the reader's variables are unknown.
+    # A record contains arrays, not the call, so static arguments and the names of the reader's variables are unknown.
     return (
         "import jax\nimport workbench as wb\n\n\n"
         f"def arguments(size):\n"
@@ -51,7 +51,7 @@ def _other_size(record: ProgramRecord) -> str:
 
 def target_state(record: ProgramRecord, cost: CostRecord) -> dict[str, Any]:
     """One program on one target."""
-    picture = render.svg(cost, width=400, live=True)  # width of the narrowest column, so that it never shrinks
+    picture = render.svg(cost, width=400, live=True)  # width of the narrowest column, which must never shrink
     memory = record.module.memory if record.module is not None else None
     return {
         "target": record.target,

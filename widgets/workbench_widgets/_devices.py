@@ -125,7 +125,7 @@ def devices_state(history: Sequence[SampleRecord]) -> dict[str, Any]:
     }
 
 
-_COURSES = {  # figure drawn over time -> its path in a sample
+_COURSES = {  # figure drawn over time -> path of the figure in a sample
     "bytes_in_use": "bytes_in_use",
     "utilisation": "utilisation_percent",
     "power": "power_watts",

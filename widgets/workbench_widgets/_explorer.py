@@ -316,7 +316,7 @@ def _parts(
         add("mesh", mesh_state(record.mesh, record.cost, record.inputs, names=names, collectives=sent))
     # A single device needs no sharding view.
     if record.inputs is not None and (several or any(len(leaf.shards) > 1 for leaf in record.inputs.leaves)):
-        # Arrays that are not yet placed have no mesh, but the program has.
+        # Arrays that are not yet placed have no mesh, but the program has one.
         known = record.inputs if record.inputs.mesh is not None else record.inputs.replace(mesh=record.mesh)
         add("sharding", sharding_state(known, record.propagation, names=[v.name for v in record.plan.inputs]))
     if record.module is not None or record.stablehlo:

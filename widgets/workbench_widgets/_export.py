@@ -15,7 +15,7 @@ from workbench.render import icon_link, mark
 from workbench_widgets._bundle import BUILT, CHUNKS, chunk, stylesheet
 
 SHARED = ("data", "arrays", "live", "label", "selection", "settings")
-_LICENSES = BUILT.parent / "third-party-licenses.txt"  # licence notices of code in the bundles, required in every copy
+_LICENSES = BUILT.parent / "third-party-licenses.txt"  # licence notices for code in the bundles, required in every copy
 _PAGE = """<!doctype html>
 <html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>{title}</title>
 {icon}
@@ -33,11 +33,11 @@ class SavedView(NamedTuple):
     """A view outside its kernel."""
 
     script: object  # the code that draws the view
-    name: str  # of the bundle's views
+    name: str  # one of the views in the bundle
     model_id: str
     title: str
-    code: Mapping[str, str]  # the user's code, by cell or file
-    state: dict[str, Any]  # JSON: bytes in base64, file names without folders of this machine
+    code: Mapping[str, str]  # the user's code, keyed by cell or file
+    state: dict[str, Any]  # JSON with bytes in base64 and file names without this machine's folders
 
 
 def page(views: Sequence[SavedView], *, title: str, author: str | None) -> str:
@@ -71,7 +71,7 @@ def page(views: Sequence[SavedView], *, title: str, author: str | None) -> str:
 def _user() -> str:
     try:
         return getpass.getuser()
-    except (KeyError, OSError):  # a user without a name, as in some containers
+    except (KeyError, OSError):  # a user who has no name, as in some containers
         return ""
 
 

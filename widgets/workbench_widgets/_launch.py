@@ -16,7 +16,7 @@ from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import floats
 
 LOOK_SECONDS = 0.5
-MOST_SAMPLES = 240  # samples of a node's history: two minutes
+MOST_SAMPLES = 240  # number of samples in a node's history: two minutes
 MOST_LINES = 200  # of a log
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from workbench.records.call_tree import CallNodeRecord
 
 FEWEST = 3  # minimum number of folded siblings
-_NUMBER = re.compile(r"\d+(?!.*\d)")  # the last number of a name
+_NUMBER = re.compile(r"\d+(?!.*\d)")  # the last number in a name
 
 
 @dataclass(frozen=True, slots=True)

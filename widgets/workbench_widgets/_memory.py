@@ -9,7 +9,7 @@ from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._memory_tree import buffer_tree
 from workbench_widgets.states import MemoryState
 
-SAME = 0.005  # peaks closer than this share count as equal
+SAME = 0.005  # peaks that differ by less than this share count as equal
 
 
 class MemoryView(WorkbenchWidget):

@@ -15,7 +15,7 @@ from workbench_widgets._base import WorkbenchWidget
 from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._mesh_layout import FEW, arrangements
 
-MOST_COLLECTIVES = 40  # whose links can be drawn, largest first
+MOST_COLLECTIVES = 40  # number of collectives whose links can be drawn, largest first
 MOST_CORNERS = 1_000_000  # maximum number of shard indices
 
 

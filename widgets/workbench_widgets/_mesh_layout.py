@@ -10,10 +10,10 @@ from workbench.records.hardware import DeviceRecord, MeshRecord
 from workbench.render import arrange_devices
 
 FEW = 128  # maximum number of devices drawn as cards with text
-WIDEST = 160  # cells in one row
-CARDS = 12  # cards in one row, including panels and gaps
+WIDEST = 160  # maximum number of cells in one row
+CARDS = 12  # maximum number of cards in one row, including panels and gaps
 TITLE_ROWS, MOST_TITLES = 4, 40
-LONG = 24  # rows; more are folded into bands side by side
+LONG = 24  # maximum number of rows; more rows are folded into bands side by side
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ def _arrange(key: str, label: str, axes: Sequence[tuple[str, int]], order: Seque
     position = np.indices(sizes).reshape(len(sizes), -1)
     across = position[column] if column is not None else np.zeros(len(order), dtype=int)
     down = position[row] if row is not None else np.zeros(len(order), dtype=int)
-    if wide > WIDEST or (row is None and wide > 16):  # long rows wrap like text, with blank lines between
+    if wide > WIDEST or (row is None and wide > 16):  # long rows wrap like text, with blank lines in between
         line = 16 if wide <= FEW else min(128, 2 ** math.ceil(math.log2(math.sqrt(wide)) + 0.5))
         lines = -(-wide // line)
         across, down, wide, tall = across % line, down * (lines + 1) + across // line, line, tall * (lines + 1) - 1

@@ -158,7 +158,7 @@ def _shown(tree: CallTreeRecord) -> tuple[list[CallNodeRecord], list[int], list[
     parents = [_visible_parent(tree, node, number) for node in kept]
     places: list[CallNodeRecord] = []
     for node, parent in zip(kept, parents, strict=True):
-        # Library work is shown below the calling line, and has that line.
+        # Library work is shown below the line that calls it, under that line's number.
         around = tree.nodes[node.parent] if node.parent is not None else node
         folded = node.kind == "operation" and around.hidden and around.file == node.file and parent >= 0
         places.append(places[parent] if folded else called_at.get(node.id, node))

@@ -10,7 +10,7 @@ from workbench.render import GLOSSARY
 from workbench.render.units import bytes_text, source_text
 from workbench_widgets._base import WorkbenchWidget
 
-MOST_COLLECTIVES = 24  # of the menu, largest first
+MOST_COLLECTIVES = 24  # maximum number of collectives in the menu, largest first
 MOST_DEVICES = 16  # maximum size of a group whose messages are drawn
 
 

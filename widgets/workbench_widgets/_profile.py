@@ -31,7 +31,7 @@ TITLES: dict[str, tuple[str, str, Place]] = {
 }
 PARTS = ("compute", "collective", "copy", "other", "wait", "idle")
 MOST_OPERATIONS = 20_000
-MOST_POINTS = 30  # of the static picture
+MOST_POINTS = 30  # maximum number of operations in the static picture
 
 
 class ProfileView(WorkbenchWidget):

@@ -7,7 +7,7 @@ from workbench.records.compiled import InstructionRecord, ModuleRecord
 from workbench.records.hardware import ChipRecord
 from workbench.render.units import source_text
 
-ASSUMED = "v5e"  # if a program has no chip
+ASSUMED = "v5e"  # chip to use if a program has none
 MOST_LINES = 200
 
 
@@ -36,7 +36,7 @@ def roofline_state(module: ModuleRecord | None, chip: ChipRecord | None) -> dict
         return None
     whole = sum(line["seconds"] for line in made)
     roofs = chip_roofs(on)
-    peaks = {dot["dtype"]: product_peak(dot["dtype"], on) or 0.0 for dot in dots}  # dtype of most products
+    peaks = {dot["dtype"]: product_peak(dot["dtype"], on) or 0.0 for dot in dots}  # dtype of most of the products
     return {
         "chip": roofs | {"peaks": peaks},
         "assumed": chip is None,
@@ -75,6 +75,6 @@ def _add(line: dict[str, Any], each: InstructionRecord, times: dict[str, Instruc
     line["flops"] += executions * each.flops
     line["bytes"] += executions * each.accessed_bytes
     line["seconds"] += seconds
-    if each.flops and seconds >= line["most"]:  # the instruction that a click selects, and whose peak applies
+    if each.flops and seconds >= line["most"]:  # the instruction that a click selects and whose peak applies
         product = max(each.products, key=lambda key: each.products[key], default="") or "bfloat16"
         line.update(most=seconds, instruction=each.name, dtype=product)

@@ -16,9 +16,9 @@ from workbench_widgets._devices import Monitor
 from workbench_widgets._picture import for_both_widths
 from workbench_widgets._run_controller import RunController, RunLike
 
-MOST_COLUMNS, MOST_ROWS = 400, 256  # rows of the map of clients over rounds
+MOST_COLUMNS, MOST_ROWS = 400, 256  # maximum number of rows in the map of clients over rounds
 MOST_POINTS = 1000  # of one curve
-_OF_CALLS = ("dispatch_seconds", "idle_seconds")  # metrics that a compilation dominates
+_OF_CALLS = ("dispatch_seconds", "idle_seconds")  # metrics that are dominated by compilation
 PERCENTILES = (10, 25, 50, 75, 90)
 
 
@@ -232,10 +232,10 @@ class MergedMap:
     """
 
     def __init__(self, most: int) -> None:
-        self.most, self.each = most, 1  # `each`: rounds of one column
+        self.most, self.each = most, 1  # `each`: number of rounds per column
         self.columns: list[np.ndarray] = []
         self.first = self.last = 0
-        self._open: list[np.ndarray] = []  # rounds of the incomplete column
+        self._open: list[np.ndarray] = []  # rounds in the column that is still incomplete
 
     def add(self, round: int, column: np.ndarray) -> None:
         """The clients' values in the next round."""

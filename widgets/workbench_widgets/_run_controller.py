@@ -96,7 +96,7 @@ class RunController(WorkbenchWidget):
 
     def close(self) -> None:
         """Closes the view; the run continues."""
-        leave, self._leave = self._leave, None  # ipywidgets closes again during garbage collection
+        leave, self._leave = self._leave, None  # ipywidgets calls `close` again during garbage collection
         if leave is not None:
             leave()
         super().close()

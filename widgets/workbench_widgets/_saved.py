@@ -11,8 +11,8 @@ from workbench_widgets._bundle import BUILT, CHUNKS, chunk
 from workbench_widgets._export import SavedView, pack
 
 SAVED = "application/vnd.workbench.view+json"
-MOST_BYTES = 3 * 2**20  # of one output in the notebook's file; larger states are omitted
-_PYTHON_SESSION = re.compile(r"[0-9a-f]{8}-[0-9a-f]{24}(_|$)")  # names of sessions of jupyter_client
+MOST_BYTES = 3 * 2**20  # bytes of one output in the notebook's file; larger states are omitted
+_PYTHON_SESSION = re.compile(r"[0-9a-f]{8}-[0-9a-f]{24}(_|$)")  # session names of jupyter_client
 _HOSTS = ("VSCODE_PID", "COLAB_RELEASE_TAG", "JPY_SESSION_NAME")
 
 

@@ -19,7 +19,7 @@ Scope = tuple[str, ...]  # titles, outermost first
 
 _STAGE = re.compile(r"wb:([\d.]+):(\w+)$")
 _STAGE_KIND = re.compile(r"wb:[\d.]+:(\w+)")
-_SILENT = frozenset({"closed_call", "body", "shard_map", "jvp()", ""})  # uninformative parts of a scope
+_SILENT = frozenset({"closed_call", "body", "shard_map", "jvp()", ""})  # parts of a scope that carry no information
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,7 +145,7 @@ def _grow(found: Sequence[InstructionRecord], groups: list[ScopeBox], unfused_ho
     """Adds the operations inside fusions to the groups given by `unfused_home`."""
     owner = {called: i for i, each in enumerate(found) for called in each.calls}
     place: dict[int, int] = {}  # a fusion -> its group
-    # Unfused instructions first, so that stages are in execution order.
+    # Unfused instructions come first, so that stages are in execution order.
     order = sorted(range(len(found)), key=lambda i: (found[i].fused, _stage_order(found[i].stage)))
     homes = [LEFT_OUT] * len(found)
 
@@ -153,7 +153,7 @@ def _grow(found: Sequence[InstructionRecord], groups: list[ScopeBox], unfused_ho
         missing: dict[int, None] = {}  # fusions without a group, innermost first
         caller = owner.get(found[index].computation)
         while caller is not None and caller not in place:
-            if found[caller].opcode != "fusion" or caller in missing:  # a self-containing fusion has no group
+            if found[caller].opcode != "fusion" or caller in missing:  # a fusion that contains itself has no group
                 return LEFT_OUT
             missing[caller] = None
             if not found[caller].fused:

@@ -12,7 +12,7 @@ from workbench_widgets._clients_state import Arrays, floats
 from workbench_widgets._propagation import propagation_page, propagation_state
 from workbench_widgets._trial_controller import TrialController, TriesSpecs, tried_propagation
 
-MOST_SHARDS = 65_536  # maximum shards per leaf sent to the browser
+MOST_SHARDS = 65_536  # maximum number of shards per leaf that are sent to the browser
 
 
 class ShardingController(TrialController):

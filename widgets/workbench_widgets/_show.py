@@ -35,7 +35,7 @@ from workbench_widgets._sharding import ShardingView
 from workbench_widgets._timeline import TimelineView
 from workbench_widgets._trial_controller import TriesSpecs, trial_state
 
-_TABS = ("operations", "advice")  # shown in the explorer, as the open tab
+_TABS = ("operations", "advice")  # shown in the explorer with this tab open
 
 _PROGRAM: dict[str, Callable[..., WorkbenchWidget]] = {
     "explorer": Explorer,
@@ -63,7 +63,7 @@ def views_of(record: Record) -> tuple[str, ...]:
     return (default, *(name for name in views if name != default))
 
 
-# Functions of the kernel that a view of a program can call.
+# Kernel functions that a view of a program can call.
 _ASKING = {
     **dict.fromkeys(("explorer", *_TABS), ("compile_for", "what_if", "tap", "play", "advise", "search")),
     "clients": ("tap",),

@@ -15,7 +15,7 @@ from workbench.render import GLOSSARY, Markup
 from workbench_widgets._base import WorkbenchWidget
 
 KINDS = ("compute", "collective", "wait", "other", "copy")
-NOTHING = 0xFFFF_FFFF  # missing index in a column
+NOTHING = 0xFFFF_FFFF  # marks a missing index in a column
 _KIND_BITS = 3
 
 Arrays = dict[str, bytes]

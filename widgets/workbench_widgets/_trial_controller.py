@@ -111,7 +111,7 @@ class _Trial:
             if self._compiled and not self.cancel.is_set():
                 self._report(status="compiling", phase="waiting for the compiler", seconds=0.0, **trial_state(tried))
                 tried = self._what_if.compile(tried, progress=self._progress, cancel=self.cancel)
-        except BaseException as error:  # show all exceptions of the thread: they would be lost otherwise
+        except BaseException as error:  # show every exception of the thread; it would be lost otherwise
             self._report(status="stopped" if self.cancel.is_set() else "failed", error=problem(error))
             return
         if self.cancel.is_set():
@@ -127,7 +127,7 @@ class _Trial:
 
     def _report(self, **news: object) -> None:
         view = self._view()
-        if view is None or view._trial is not self:  # a newer trial is shown
+        if view is None or view._trial is not self:  # a newer trial is already shown
             return
         kept = {name: value for name, value in self._state.items() if name != "error"}
         self._state = {**kept, **news}

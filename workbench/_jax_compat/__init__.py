@@ -100,7 +100,7 @@ def apart_from_disk_cache() -> Iterator[None]:
         yield
 
 
-_CHANGING = threading.RLock()  # held while a primitive of JAX is patched: one thread at a time, reentrant
+_CHANGING = threading.RLock()  # held while a JAX primitive is patched, by one thread at a time; reentrant
 
 
 @contextlib.contextmanager
@@ -122,7 +122,7 @@ def checkpoints_with(policy: Callable[..., Any]) -> Iterator[None]:
             return bind(*args, **({**params, "policy": policy} if mine else params))
 
         changed.of_jax = bind  # pyright: ignore[reportFunctionMemberAccess]
-        # A frame inside JAX, so that equations of other threads keep their user lines.
+        # A frame inside JAX, so that equations from other threads keep their user lines.
         changed.__code__ = changed.__code__.replace(co_filename=_ad_checkpoint.__file__)
         primitive.bind = changed
         try:
@@ -134,7 +134,7 @@ def checkpoints_with(policy: Callable[..., Any]) -> Iterator[None]:
                 primitive.bind = kept
 
 
-_forked: list[bool] = []  # of this process, if it is an `os.fork` child of a process that had started JAX's devices
+_forked: list[bool] = []  # not empty in an `os.fork` child of a process that had started JAX's devices
 
 
 def _note_fork() -> None:
@@ -206,7 +206,7 @@ _is_deleted = _Array.is_deleted
 def live_arrays(tree: object) -> list[jax.Array] | None:
     """The leaves, if all are concrete arrays: no tracers, deleted arrays, or values that must be converted."""
     leaves: list[Any] = [tree] if type(tree) is _Array else jax.tree.leaves(tree)
-    try:  # without a Python loop: every call of a compiled program runs this
+    try:  # without a Python loop, because every call of a compiled program runs this
         return leaves if leaves and not any(map(_is_deleted, leaves)) else None
     except TypeError:  # not an array
         return None
@@ -222,7 +222,7 @@ class JitKeys(NamedTuple):
 
     program: Any  # the placements of the program
     present: Any  # the masks of the clients that are present
-    inspected: Any  # whether a function is traced separately from the user's runs
+    inspected: Any  # whether a function is being traced separately from the user's runs
 
 
 _MAKING = threading.Lock()
@@ -379,7 +379,7 @@ def renamed_effects(effects: Iterable[_core.Effect], variables: Mapping[Any, Any
             return effect.replace(input=variables[effect.input])
         return effect
 
-    kind: Foreign = type(effects)  # a set, or JAX's ordered one
+    kind: Foreign = type(effects)  # a set, or JAX's own ordered set
     return kind(renamed(effect) for effect in effects)
 
 
@@ -452,7 +452,7 @@ def is_of_equinox(equation: JaxprEqn) -> bool:
     Inside a `shard_map`, these types differ from the types of the operands, and Lineax rejects them.
     """
     params = dict(equation.params)
-    params.update(params.get("params", ()) if "prim" in params else ())  # `vmap` of such a primitive
+    params.update(params.get("params", ()) if "prim" in params else ())  # `vmap` over such a primitive
     return {"treedef", "static", "flatten"} <= params.keys()
 
 
@@ -501,7 +501,7 @@ def user_frames(equation_source: _source_info.SourceInfo) -> tuple[tuple[str, in
     return _frames_of(equation_source.traceback)
 
 
-@functools.lru_cache(maxsize=1024)  # cached, because operations of one line are queried one after another
+@functools.lru_cache(maxsize=1024)  # cached, because operations on one line are queried one after another
 def _frames_of(traceback: Foreign) -> tuple[tuple[str, int, int, int, int, str], ...]:
     return tuple(
         (f.file_name, f.start_line, f.start_column, f.end_line, f.end_column, f.function_name)
@@ -643,7 +643,7 @@ def _equations_inside(equation: JaxprEqn, most: int) -> int:
 def close_over(closed: ClosedJaxpr, values: Sequence[Any]) -> ClosedJaxpr:
     """Fixes the leading inputs of a jaxpr to `values`."""
     attach = getattr(closed, "with_consts", None)
-    if attach is not None:  # JAX 0.11: constants are values of the first inputs
+    if attach is not None:  # JAX 0.11 passes constants as values of the first inputs
         return attach(list(values))
     return ClosedJaxpr(_pe.convert_invars_to_constvars(closed.jaxpr, len(values)), list(values))
 
@@ -743,7 +743,7 @@ def hlo_of_proto(data: bytes) -> str | None:
     for read in (_hlo.HloModule.from_serialized_hlo_module_proto, _from_hlo_proto):
         try:
             text = read(data).to_string()
-        except Exception:  # XLA raises its own types
+        except Exception:  # XLA raises its own exception types
             continue
         if text.startswith("HloModule") and "ENTRY" in text:
             return text
@@ -774,7 +774,7 @@ def stablehlo_of_bytecode(data: bytes) -> str | None:
             with _mlir.make_ir_context():
                 text = data if read is None else read(data)
                 return str(_ir.Module.parse(text).operation.get_asm(enable_debug_info=True))
-        except Exception:  # MLIR raises its own types, which differ between versions
+        except Exception:  # MLIR raises its own exception types, which differ between versions
             continue
     return None
 

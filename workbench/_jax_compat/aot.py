@@ -41,7 +41,7 @@ def absent_devices(platform: str, topology: str, arguments: dict[str, Any]) -> l
     Raises:
         NoSuchTopologyError: if the compiler does not know the topology.
     """
-    if platform == "cpu":  # a separate client with any number of devices, for compilation only
+    if platform == "cpu":  # a separate client with any number of devices, used only for compilation
         return list(_xla.make_cpu_client(num_devices=arguments["devices"]).devices())
     try:
         return list(topologies.get_topology_desc(topology, platform, **arguments).devices)
@@ -90,7 +90,7 @@ def compile_for_devices(
         with _mlir.make_ir_context():
             module = ir.Module.parse(stablehlo)
             client = devices[0].client
-            # jaxlib 0.10 registers no compiler for "cpu": only a client can compile for CPUs.
+            # jaxlib 0.10 registers no compiler for "cpu", so only a client can compile for CPUs.
             make = client.compile_and_load if devices[0].platform == "cpu" else client.compile
             executable = make(module, _jax.DeviceList(tuple(devices)), _compile_options(devices, options))
     except (_jax.JaxRuntimeError, ir.MLIRError, RuntimeError, ValueError) as error:
@@ -133,6 +133,6 @@ def _memory(executable: Foreign) -> dict[str, int]:
 def _cost(executable: Foreign) -> dict[str, float]:
     try:
         found = executable.cost_analysis()
-    except _jax.JaxRuntimeError:  # the CUDA plugin has none
+    except _jax.JaxRuntimeError:  # the CUDA plugin does not have one
         return {}
     return {key: float(value) for key, value in found.items() if "{" not in key and not key.startswith("utilization")}

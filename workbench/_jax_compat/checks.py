@@ -16,10 +16,10 @@ from jax.extend.core import ClosedJaxpr, Primitive
 
 from workbench._open_types import Foreign
 
-_checkify: Foreign = checkify  # its functions take other arguments in JAX 0.12
+_checkify: Foreign = checkify  # its functions take different arguments in JAX 0.12
 Error = checkify.Error
 
-_CONTEXT = 1 if jax.__version_info__ >= (0, 12) else 0  # JAX 0.12 first passes a counter of error codes
+_CONTEXT = 1 if jax.__version_info__ >= (0, 12) else 0  # JAX 0.12 passes a counter of error codes first
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,7 +10,7 @@ import numpy as np
 
 from workbench._open_types import Foreign
 
-_MOST_BYTES = 64 * 2**20  # printing takes some 30 times as much memory
+_MOST_BYTES = 64 * 2**20  # printing takes about 30 times as much memory
 
 
 def hlo_text_of_proto(serialized: bytes) -> str | None:

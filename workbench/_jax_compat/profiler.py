@@ -98,7 +98,7 @@ def _stop_trace() -> None:
     try:
         jax.profiler.stop_trace()
     except RuntimeError as error:
-        _profiler_state.reset()  # otherwise JAX 0.10 would assume that this trace still runs
+        _profiler_state.reset()  # otherwise JAX 0.10 would assume that this trace is still running
         if "ALREADY_EXISTS" in str(error):
             raise ProfilerBusyError(str(error)) from error
         raise
@@ -107,7 +107,7 @@ def _stop_trace() -> None:
 def _stop(session: Foreign) -> bytes:
     try:
         return session.stop()
-    except RuntimeError as error:  # a second session starts silently and fails only at its end
+    except RuntimeError as error:  # a second session starts silently and fails only when it stops
         if "ALREADY_EXISTS" in str(error):
             raise ProfilerBusyError(str(error)) from error
         raise

@@ -50,7 +50,7 @@ def run_shardy(text: str, passes: str, *, reasons: bool = True) -> ShardyProgram
         module = _ir.Module.parse(text)
         _inline_calls(module)
         manager = _passmanager.PassManager.parse(f"builtin.module({passes})")
-        manager.enable_verifier(False)  # jaxlib 0.10.2's verifier rejects Shardy's own debug edges on loops
+        manager.enable_verifier(False)  # the verifier in jaxlib 0.10.2 rejects Shardy's own debug edges on loops
         manager.run(module.operation)
         return read_module(module, reasons=reasons)
 
@@ -98,7 +98,7 @@ def _errors() -> Iterator[None]:
         yield
     except ShardyError:
         raise
-    except Exception as error:  # MLIR raises its own types, which differ between versions
+    except Exception as error:  # MLIR raises its own exception types, which differ between versions
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise ShardyError(first[0] if len(first) == 1 else f"{first[0]} {first[1]}"[:600]) from error
 

@@ -63,7 +63,7 @@ class ShardyCollective:
     device_bytes: int  # one device's operand
     op_name: str
     frames: tuple[Frame, ...]
-    groups: tuple[tuple[int, ...], ...] = ()  # if the program names devices instead of axes
+    groups: tuple[tuple[int, ...], ...] = ()  # set if the program names devices instead of axes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,9 +130,9 @@ class _Reader:
     def __init__(self, sizes: dict[str, int], reasons: bool) -> None:
         self._sizes = sizes
         self._reasons = reasons
-        self._specs: dict[Any, Spec] = {}  # cached by attribute: programs repeat a few attributes
+        self._specs: dict[Any, Spec] = {}  # cached by attribute, because programs repeat a few attributes
         self._names: dict[Any, str] = {}
-        self._twins: dict[str, list[str]] = {}  # a loop's result -> its arguments in condition and body
+        self._twins: dict[str, list[str]] = {}  # a loop's result -> the corresponding arguments of condition and body
         self._count = 0
         self.values: dict[str, ShardyValue] = {}
         self.edges: list[tuple[int, str, str, str]] = []

@@ -33,7 +33,7 @@ _COLLECTIVES = {
     "stablehlo.all_to_all": "all-to-all",
     "stablehlo.collective_permute": "collective-permute",
 }
-# Rearrangements, and values that a compiler computes at their readers.
+# Rearrangements, and values that a compiler recomputes where they are read.
 _FREE = frozenset(
     f"stablehlo.{name}"
     for name in (
@@ -59,12 +59,12 @@ class TrialCollective:
 class Trial:
     """Cost of the program on one device for one choice of shardings."""
 
-    inputs: tuple[Spec, ...]  # of every argument, after propagation
+    inputs: tuple[Spec, ...]  # shardings of every argument, after propagation
     flops: float
     traffic_bytes: float
     collectives: tuple[TrialCollective, ...]
     argument_bytes: float
-    peak_bytes: float  # arguments, results without a donated argument, and the largest sum of live values
+    peak_bytes: float  # arguments, results that reuse no donated argument, and the largest sum of live values
 
 
 class ShardyTrials:
@@ -285,7 +285,7 @@ class _Walk:
             contracted = math.prod(kernel) / max(kernel[-1] if kernel else 1, 1)
         else:
             contracted = math.prod(self._shape(lhs, local=local)[dim] for dim in _contracting(op))
-        # Shardy keeps the result's sharding; partial sums of a sharded contraction follow from the operand.
+        # Shardy keeps the result's sharding; the partial sums of a sharded contraction follow from the operand.
         self.flops += times * 2.0 * result * contracted
         self.traffic += times * sum(self._held(value, local=local) for value in (*op.operands, *op.results))
 

@@ -48,8 +48,8 @@ from workbench.records.advice import AdviceRecord, FindingRecord
 from workbench.records.compiled import ProgramRecord
 
 Rule = Callable[[Compiled], Iterator[FindingRecord]]
-_LEAST_SAVED = 0.02  # minimum saving of a compiled change, as a share of its figure
-# Rules that need the reasons of collectives come last: reasons take seconds, and findings are reported immediately.
+_LEAST_SAVED = 0.02  # minimum saving by a compiled change, as a share of its figure
+# Rules that need the reasons for collectives come last: finding reasons takes seconds, and findings are shown at once.
 RULES: tuple[Rule, ...] = (
     loop_invariant_gather,
     wide_collective,
@@ -260,7 +260,7 @@ def _unknown_loops(program: Compiled) -> list[str]:
 
 def _advice(program: Compiled, findings: list[FindingRecord], checked: list[Rule], notes: list[str]) -> AdviceRecord:
     """The record of the findings so far, ranked."""
-    # A compiled change without a gain is dropped.
+    # A compiled change that brings no gain is dropped.
     kept = [f for f in findings if f.gain is None or not f.gain.verified or f.gain.saved_share > _LEAST_SAVED]
     kept = [f for f in kept if not _is_too_large(f, program)]
     record = program.record
@@ -331,7 +331,7 @@ def _once(found: list[FindingRecord]) -> list[FindingRecord]:
     groups: dict[object, list[FindingRecord]] = {}
     for number, each in enumerate(found):
         place = (each.rule, each.sources[0].file, each.sources[0].line) if each.sources else number
-        if each.leaves and each.specs:  # equal layers: the same change for leaves that differ in an index
+        if each.leaves and each.specs:  # identical layers: the same change for leaves that differ only in an index
             layers = tuple(sorted(re.sub(r"\d+", "*", leaf) for leaf in each.leaves))
             place = (each.rule, layers, tuple(sorted(each.specs.values())))
         elif each.leaves or not each.instructions:

@@ -10,7 +10,7 @@ from workbench.records.compiled import ProgramRecord
 from workbench.render.units import bytes_text
 
 _WORTH = 0.2  # of the peak
-_FEWER = 0.5  # of the started instructions: larger chunks must save at least this share
+_FEWER = 0.5  # larger chunks must save at least this share of the started instructions
 
 
 def chunk_size(program: Compiled) -> Iterator[FindingRecord]:
@@ -19,7 +19,7 @@ def chunk_size(program: Compiled) -> Iterator[FindingRecord]:
     clients = [stage for stage in plan.walk() if stage.kind == "clients"]
     if program.recompile is None or not clients or not memory.peak_bytes:
         return
-    # "auto" balances memory against the cost of starting operations; try less only if the program does not fit
+    # "auto" balances memory against the cost of starting operations; try smaller sizes only if the program does not fit
     tried = [] if program.chunk_size == "auto" or callable(program.chunk_size) else ["auto"]
     tried += [1] if memory.fits is False else []
     best: tuple[int, ProgramRecord] | None = None

@@ -14,7 +14,7 @@ from workbench.render.units import bytes_text
 _HALVED = {"bf16", "f16"}
 _REARRANGED = {"bitcast", "copy", "reshape", "transpose"}
 _SMALL_BYTES = 1 << 12
-_RUNTIME_SHIFT = "_roll_dynamic"  # JAX's name of `jnp.roll` with an array as shift
+_RUNTIME_SHIFT = "_roll_dynamic"  # JAX's name for `jnp.roll` with an array as the shift
 _PARAMETER = re.compile(r" parameter\((\d+)\)")
 
 
@@ -23,10 +23,10 @@ def gathered_for_one_use(program: Compiled) -> Iterator[FindingRecord]:
     inputs, outputs = program.record.inputs, program.record.outputs
     if inputs is None:
         return
-    # not the state of a training step: gathering it in every step is intended to save memory between steps
+    # not the state of a training step, because gathering it in every step is intended to save memory between steps
     state = set() if outputs is None else {(leaf.shape, leaf.dtype) for leaf in outputs.leaves}
     arguments = sum(_PARAMETER.search(line) is not None for line in program.entry_lines)
-    if arguments != len(inputs.leaves):  # unused arguments were removed: no mapping
+    if arguments != len(inputs.leaves):  # unused arguments were removed, so there is no mapping
         return
     for each in program.module.collectives:
         instruction = program.by_name.get(each.name)
@@ -152,7 +152,7 @@ def reduced_then_sliced(program: Compiled) -> Iterator[FindingRecord]:
 def gather_and_slice(program: Compiled) -> Iterator[FindingRecord]:
     """An all-gather of which every device keeps a slice along a different dimension: effectively an all-to-all."""
     for each, slices in _sliced(program, "all-gather"):
-        if is_runtime_shift(program, each):  # the slice depends on an argument: no all-to-all
+        if is_runtime_shift(program, each):  # the slice depends on an argument, so this is not an all-to-all
             continue
         before = sent(each)
         after = before / max(each.group_size, 1)

@@ -54,7 +54,7 @@ def slow_axis(program: Compiled) -> Iterator[FindingRecord]:
     )
 
 
-_CLEARLY = 1.1  # minimum ratio of distances to JAX's order
+_CLEARLY = 1.1  # minimum ratio between the distances and those in JAX's order
 
 
 def device_order(program: Compiled) -> Iterator[FindingRecord]:

@@ -10,7 +10,7 @@ from workbench.records.compiled import InstructionRecord
 from workbench.records.program import SourceLine
 from workbench.render.units import bytes_text, flops_text
 
-_SMALL_BYTES = 1 << 15  # read and written by one instruction, or by one iteration
+_SMALL_BYTES = 1 << 15  # bytes read and written by one instruction, or by one iteration
 _SMALL_FLOPS = 1e6
 _MANY_ITERATIONS = 64
 _MANY_INSTRUCTIONS = 500
@@ -24,7 +24,7 @@ def small_loop_body(program: Compiled) -> Iterator[FindingRecord]:
     for each in program.module.instructions:
         if not each.fused and each.opcode not in WORKLESS:
             bodies[each.computation].append(each)
-    # the figures of a computation exclude its callees
+    # the figures for a computation exclude its callees
     nested = {each.computation for each in program.module.instructions if each.opcode in CALLING}
     all_executions = sum(each.executions or 0.0 for inside in bodies.values() for each in inside)
     for loop in program.module.instructions:
@@ -61,7 +61,7 @@ def small_loop_body(program: Compiled) -> Iterator[FindingRecord]:
 def unrolled_layers(program: Compiled) -> Iterator[FindingRecord]:
     """The same matrix product repeated many times: identical layers that could be one scan."""
     # Copies of one layer share the whole call stack. Products of a library's attention on one user line do not, except
-    # in the backward pass, where XLA knows only the line of the gradient.
+    # in the backward pass, where XLA records only the line of the gradient.
     copies: dict[tuple[str, str, SourceLine, str], list[InstructionRecord]] = defaultdict(list)
     products = [each for each in program.module.instructions if each.opcode in ("dot", "convolution")]
     for each in products:
@@ -83,7 +83,7 @@ def unrolled_layers(program: Compiled) -> Iterator[FindingRecord]:
             f"{len(same)} instructions {opcode} of shape {shape.partition('{')[0]}",
             f"{len(program.module.instructions):,} instructions in the module",
         ),
-        weight=min(0.1, 0.1 * len(same) / max(len(products), 1)),  # concerns compilation only, so ranks low
+        weight=min(0.1, 0.1 * len(same) / max(len(products), 1)),  # concerns only compilation, so it ranks low
         instructions=tuple(each.name for each in same[:8]),
         sources=(source,),
     )

@@ -14,9 +14,9 @@ from workbench.render.units import bytes_text
 _ROOT = re.compile(r"ROOT %?([^ ]+) = .*")
 _CARRYING = frozenset(("tuple", "get-tuple-element", "while", "conditional", "call"))
 _REDUCING = frozenset(("dot", "convolution", "reduce", "custom-call", "all-reduce", "gather", "sort"))
-_SMALL = 0.05  # of the peak: ignore smaller shares
+_SMALL = 0.05  # smaller shares of the peak are ignored
 
-_SMALL_BYTES = 1 << 10  # ignore arguments that are smaller together
+_SMALL_BYTES = 1 << 10  # arguments are ignored if they are smaller than this in total
 _WORTH_BYTES = 1 << 20  # ignore smaller buffers
 
 
@@ -25,7 +25,7 @@ def missing_donation(program: Compiled) -> Iterator[FindingRecord]:
     memory, inputs, outputs = program.module.memory, program.record.inputs, program.record.outputs
     if inputs is None or outputs is None or not memory.peak_bytes:
         return
-    if program.is_gradient:  # its arguments are needed afterwards: the update reads them
+    if program.is_gradient:  # its arguments are still needed afterwards, because the update reads them
         return
     updated = _updated(program)
     room = Counter((leaf.shape, leaf.dtype, leaf.shard_shape) for leaf in outputs.leaves)

@@ -31,13 +31,13 @@ class Compiled:
 
     record: ProgramRecord
     module: ModuleRecord
-    planner: "SearchProgram | None" = None  # prices the program with other specs, if possible
-    traces: int | None = None  # compilations of the function in this process, if counted
-    chunk_size: ChunkSize = "auto"  # as given by the user; None for all clients of a device together
+    planner: "SearchProgram | None" = None  # predicts the cost of the program with other specs, if possible
+    traces: int | None = None  # number of compilations of the function in this process, if counted
+    chunk_size: ChunkSize = "auto"  # as given by the user; None computes all clients on a device together
     recompile: Callable[..., ProgramRecord] | None = None  # compiles a variant of the program
-    wrapper: str = "jax.jit"  # wrapper that compiles the user's function: "jax.jit", "nnx.jit"
-    parameters: tuple[str, ...] = ()  # of the user's function, in order
-    is_gradient: bool = False  # whether the function is itself a derivative from `jax.grad`
+    wrapper: str = "jax.jit"  # name of the wrapper that compiles the user's function: "jax.jit", "nnx.jit"
+    parameters: tuple[str, ...] = ()  # parameters of the user's function, in order
+    is_gradient: bool = False  # whether the function itself is a derivative from `jax.grad`
 
     @functools.cached_property
     def by_name(self) -> dict[str, InstructionRecord]:

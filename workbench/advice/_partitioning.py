@@ -11,7 +11,7 @@ from workbench.records.compiled import CollectiveRecord
 from workbench.records.sharding import PlannedValueRecord, WhyCollectiveRecord
 from workbench.render.units import bytes_text
 
-# Steps of JAX's older generator: number all rows, split the list into halves, mix them and join the results.
+# Steps of JAX's older generator: number all rows, split the list into halves, mix the halves and join the results.
 _COUNTER_STEPS = ("iota", "slice", "split", "while", "concatenate")
 
 
@@ -69,7 +69,7 @@ def exchanged_counters(program: Compiled) -> Iterator[FindingRecord]:
         return
     counters = {_scope(v.op_name) for v in known.values if v.operation == "iota" and v.dtype == "ui32"}
     rounds = {_scope(v.op_name) for v in known.values if v.operation == "while" and v.dtype == "ui32"}
-    rounds |= {_scope(scope) for scope in rounds}  # the names of the rounds have an extra part: empty, or the caller
+    rounds |= {_scope(scope) for scope in rounds}  # the names of the rounds contain an extra part: empty, or the caller
     found = [
         collective
         for collective in program.module.collectives

@@ -60,7 +60,7 @@ def unconstrained(closed: ClosedJaxpr, lines: Collection[Line]) -> tuple[ClosedJ
     return _Unconstrained(lines).program(closed)
 
 
-_WHOLE: Mapping[str, Callable[[JaxprEqn], int]] = {  # number of last dimensions that must be whole
+_WHOLE: Mapping[str, Callable[[JaxprEqn], int]] = {  # number of last dimensions that must be unsharded
     "fft": lambda equation: len(equation.params["fft_lengths"]),
     "cholesky": lambda equation: 2,
     "eigh": lambda equation: 2,
@@ -85,7 +85,7 @@ class _Constrained(AtLines):
         if not is_value or any(isinstance(v, Literal) for v in equation.invars) or not self.is_at_lines(equation):
             return equation
         if any(isinstance(value, ClosedJaxpr | Jaxpr) for value in equation.params.values()) or equation.effects:
-            return equation  # inner jaxprs are changed already
+            return equation  # inner jaxprs have already been changed
         if primitive.multiple_results or "transpose(" in str(equation.source_info.name_stack):
             return equation
         sharding = NamedSharding(self.mesh, PartitionSpec(*(tuple(axes) or None for axes in spec or ())))
@@ -168,7 +168,7 @@ class _Gathered(AtLines):
         self.mesh, self.specs, self._again = mesh, specs, False
 
     def jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
-        return self.rewritten(jaxpr)  # not cached: only the recomputed use of a jaxpr changes
+        return self.rewritten(jaxpr)  # not cached, because only the recomputed use of a jaxpr changes
 
     def inside(self, equation: JaxprEqn) -> JaxprEqn:
         before = self._again

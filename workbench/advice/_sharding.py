@@ -12,9 +12,9 @@ from workbench.render import spec_code
 from workbench.render.units import bytes_text
 
 _LARGE = 0.1  # of the arguments of one device
-_LARGE_BYTES = 1 << 16  # smaller arrays are not worth a collective
-_LARGE_VALUES = 1 << 12  # entries; padding of smaller arrays is ignored
-_PADDED, _WAITED = 0.2, 0.3  # share of padding in client work; share above the mean time
+_LARGE_BYTES = 1 << 16  # for smaller arrays, a collective is not worthwhile
+_LARGE_VALUES = 1 << 12  # number of entries; padding of smaller arrays is ignored
+_PADDED, _WAITED = 0.2, 0.3  # share of padding in client work; excess over the mean time
 _WASTE = 0.1  # of the entries
 
 
@@ -33,7 +33,7 @@ def large_replicated(program: Compiled) -> Iterator[FindingRecord]:
         if leaf.replication <= 1 or choice is None or held_bytes < max(_LARGE * total, _LARGE_BYTES):
             continue
         is_whole = leaf.bytes_per_device >= leaf.size_bytes
-        if not is_whole and not is_tight:  # a batch over `data` is replicated over `model` on purpose
+        if not is_whole and not is_tight:  # a batch over `data` is intentionally replicated over `model`
             continue
         axis, spec = choice
         held = "whole" if is_whole else f"in equal parts of {bytes_text(leaf.bytes_per_device)}"

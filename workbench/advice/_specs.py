@@ -13,11 +13,11 @@ from workbench.records.program import SourceLine
 from workbench.render import spec_code
 from workbench.render.units import bytes_text
 
-_LESS = 0.9  # of the bytes sent: a change must reach this share or less
+_LESS = 0.9  # a change must reduce the bytes sent to this share or less
 _SMALL_BYTES = 1 << 12
-_SAME_WORK = 1.05  # of the FLOPs of one device
+_SAME_WORK = 1.05  # share of the FLOPs of one device
 _TRIED = 12  # maximum number of arguments, largest first
-_LARGE, _LARGE_BYTES = 0.1, 1 << 16  # of the arguments of one device: smaller arguments are ignored
+_LARGE, _LARGE_BYTES = 0.1, 1 << 16  # share of the arguments on one device; smaller arguments are ignored
 
 
 def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
@@ -29,13 +29,13 @@ def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
     state = _state(program, planner)
     for at, group in enumerate(planner.groups[:_TRIED]):
         spec = base.specs[at]
-        # in a training step, batches are sharded over examples; only the spec of the state may be wrong
+        # in a training step, batches are sharded over examples, so only the spec of the state may be wrong
         if not any(spec) or before < _SMALL_BYTES or (state and group.pattern not in state):
             continue
         permuted = {each for each in itertools.permutations(spec) if each != spec}
         others = sorted(each for each in permuted if _divides(each, group.shape, planner))
         tried = [(each, _planned(planner, (*base.specs[:at], each, *base.specs[at + 1 :]))) for each in others]
-        # a spec under which devices repeat work is not better, even if it sends less
+        # a spec with which devices repeat work is not better, even if it sends fewer bytes
         better = [
             (sum(priced.sent.values()), other)
             for other, priced in tried
@@ -111,7 +111,7 @@ def costly_constraint(program: Compiled) -> Iterator[FindingRecord]:
     if planner is None or base is None or propagation is None:
         return
     values = [value for value in propagation.values if value.operation == "sharding_constraint"]
-    constraints: dict[Any, list[int]] = {}  # a derivative repeats the constraints of its function, at the same line
+    constraints: dict[Any, list[int]] = {}  # a derivative repeats the constraints of its function on the same line
     for number, value in enumerate(values):
         constraints.setdefault(number if value.source is None else (value.source.file, value.source.line), []).append(
             number
@@ -183,7 +183,7 @@ def _planned_bytes(program: Compiled, before: float, after: float) -> str:
 def _planned(planner: SearchProgram, specs: tuple, *, without: tuple[int, ...] = ()) -> Priced | None:
     try:
         return planner.plan(specs, without=without)
-    except WorkbenchError:  # jaxlib's Shardy rejects some programs: no result
+    except WorkbenchError:  # jaxlib's Shardy rejects some programs, which then have no result
         return None
 
 

@@ -53,7 +53,7 @@ from workbench.render.units import bytes_text
 
 Recompile = Callable[..., ProgramRecord]
 Check = Callable[[FindingRecord, Compiled, Recompile], FindingRecord]
-_FREE = 1.01  # maximum factor on bytes sent for changes that are advised as free
+_FREE = 1.01  # maximum factor by which a change that is advised as free may increase the bytes sent
 
 
 def verified(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
@@ -93,7 +93,7 @@ def _specs(finding: FindingRecord, program: Compiled, recompile: Recompile) -> F
     sent = next((row for row in rows if row.quantity == "bytes sent"), None)
     gain = _gain(program, after, "compiled with this spec")
     if finding.rule == "partly sharded array" and sent is not None and sent.after > _FREE * sent.before:
-        gain = gain.replace(after=gain.before)  # it was advised as free, but costs bytes when compiled
+        gain = gain.replace(after=gain.before)  # the change was advised as free, but costs bytes when compiled
     return finding.replace(gain=gain, compared=rows)
 
 
@@ -188,7 +188,7 @@ def _narrowed(finding: FindingRecord, program: Compiled, recompile: Recompile) -
     after = recompile(rewrite=lambda closed, _: narrowed(closed, _lines(finding)))
     if after.module is None or not _same_work(program.module.flops, after.module.flops):
         return finding
-    # CPU compilers always add 16-bit numbers as float32, so both versions are counted as on accelerators.
+    # CPU compilers always sum 16-bit numbers as float32, so both versions are counted as on accelerators.
     before, now = (as_accelerator(m) if m.platform == "cpu" else m for m in (program.module, after.module))
     return _with_bytes_sent(
         finding, Compiled(program.record, before), after.replace(module=now), "compiled with the conversion moved"
@@ -213,8 +213,8 @@ def _ordered(finding: FindingRecord, program: Compiled, recompile: Recompile) ->
     return finding.replace(gain=gain, compared=compared(program, after))
 
 
-_POLICIES = ("dots_saveable", "everything_saveable")  # of `jax.checkpoint_policies`: keep products, or keep everything
-_ALMOST = 0.9  # of the FLOPs saved without a checkpoint
+_POLICIES = ("dots_saveable", "everything_saveable")  # keep products, or keep everything
+_ALMOST = 0.9  # share of the FLOPs that would be saved without a checkpoint
 
 
 def _kept(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
@@ -222,7 +222,7 @@ def _kept(finding: FindingRecord, program: Compiled, recompile: Recompile) -> Fi
     base = recompile(policy=AS_GIVEN)
     assert base.module is not None
     if not _same_work(program.module.flops, base.module.flops):
-        return finding  # retracing gave another program: an inner `jax.jit` has its own cache
+        return finding  # retracing produced a different program, because an inner `jax.jit` has its own cache
     before, found, is_too_large = base.module.flops or 0.0, [], False
     for policy in _POLICIES:
         after = recompile(policy=getattr(jax.checkpoint_policies, policy))
@@ -230,7 +230,7 @@ def _kept(finding: FindingRecord, program: Compiled, recompile: Recompile) -> Fi
         if after.module is not None and after.module.memory.fits is not False:
             found.append((policy, after, before - (after.module.flops or before)))
     most = max((saved for _, _, saved in found), default=0.0)
-    if most <= 0:  # for example, XLA's CPU compiler computes equal products of unrolled layers once
+    if most <= 0:  # for example, XLA's CPU compiler computes identical products in unrolled layers only once
         same = GainRecord(quantity="FLOPs", before=before, after=before, verified=True, how="compiled with policies")
         return finding.replace(gain=same) if found or is_too_large else finding  # no policy fits in the memory
     policy, after, _ = next(each for each in found if each[2] >= _ALMOST * most)
@@ -296,7 +296,7 @@ class Trials:
             return finding
         alike = [change for record, change in made if compared(program, record) == finding.compared]
         change = alike[-1] if alike else made[-1][1]
-        # Policies are compiled from a retraced function, so the baseline is retraced, too.
+        # Policies are compiled from a retraced function, so the baseline is also retraced.
         base = {"policy": AS_GIVEN} if "policy" in change else {}
         try:
             both = [self._variants.runnable(**base), self._variants.runnable(**change)]
@@ -346,7 +346,7 @@ def _seconds(record: ProgramRecord) -> float | None:
 def _peak(program: Compiled, after: ProgramRecord, how: str) -> GainRecord:
     assert after.module is not None
     if not _same_work(program.module.flops, after.module.flops):
-        # Another `jax.jit` around a function that mutates its modules (`nnx.jit`) would lose its updates.
+        # Another `jax.jit` around a function that mutates its modules (`nnx.jit`) would lose the updates.
         peak = float(program.module.memory.peak_bytes or 0)
         how = "could not be verified: applied from outside, the change gives a different program"
         return GainRecord(quantity="peak bytes", before=peak, after=peak, verified=False, how=how)
@@ -415,7 +415,7 @@ def _written_again(fn: Callable) -> Callable:
 
 def _below_jit(fn: Callable) -> Callable:
     while isinstance(fn, jax.stages.Wrapped) and (below := getattr(fn, "__wrapped__", None)) is not None:
-        fn = below  # only through jits: `grad` has a `__wrapped__`, too
+        fn = below  # only through jits, because `grad` also sets `__wrapped__`
     return fn
 
 
@@ -488,7 +488,7 @@ class Variants:
         chip = self.options.get("chip") or (target or "v5e").partition(":")[0]
         try:
             return SearchProgram(self.call, mesh, chip, compiler="cpu")
-        except Exception:  # other rules work even if JAX or Shardy fails
+        except Exception:  # the other rules work even if JAX or Shardy fails
             return None
 
     def recompile(self, **change: Any) -> ProgramRecord:
@@ -555,7 +555,7 @@ class Variants:
             (fn, args), kwargs = _donating_arrays(self.traced, donate), {}
         else:
             fn = _donating(fn, donate)
-        with UNUSED_DONATIONS_ARE_FINE:  # the compiled module's memory shows failed donations
+        with UNUSED_DONATIONS_ARE_FINE:  # failed donations are visible in the compiled module's memory
             return finish(self._trace(fn, args, kwargs))
 
     def _trace(self, fn: Callable, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> TracedCall | LoweredCall:

@@ -59,7 +59,7 @@ def _cache() -> DiskCache:
 
 
 def _key() -> str:
-    import jax  # the chip table is read without JAX
+    import jax  # the chip table can be read without JAX
 
     devices = jax.devices()
     about = [

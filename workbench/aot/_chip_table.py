@@ -201,7 +201,7 @@ _ROWS = (
 
 CHIPS: dict[str, ChipRecord] = {chip.name: chip for chip in _ROWS}
 
-# Other names, normalized: without case, spaces, punctuation and vendor prefix.
+# Other names, normalized: lower case, without spaces, punctuation and vendor prefix.
 NAMES: dict[str, tuple[str, ...]] = {
     "v4": ("v4megacore",),
     "v5e": ("v5litepod", "v5lite"),
@@ -245,7 +245,7 @@ _BY_NAME = {
 }
 _VENDOR = re.compile(r"^(?:nvidia|tesla|amd|instinct|radeon|google|cloud|dgx|hgx)+(?=\w)")
 _MIG = re.compile(r"^(.*?)[ -]*\bMIG\b[ -]*(\d+)g\.(\d+)gb", re.IGNORECASE)
-_MIG_SLICES = 7  # of compute, on every GPU with MIG
+_MIG_SLICES = 7  # number of compute slices on every GPU with MIG
 _CPU = ("cpu", "host", "thiscpu")
 
 # Description of a GPU in a profile, instead of a name: vendor, cores, and memory in GB to the nearest ten.
@@ -335,7 +335,7 @@ def _mig_slice(whole: ChipRecord, compute: int, gigabytes: int) -> ChipRecord:
 
 
 def _from_jax(name: str, plain: str) -> ChipRecord:
-    from jax.experimental.pallas import tpu  # takes a second, and is needed for unlisted chips only
+    from jax.experimental.pallas import tpu  # takes a second, and is needed only for unlisted chips
 
     versions = {str(version.value): version for version in tpu.ChipVersion}
     plain = {"v4lite": "v4i"}.get(plain, plain)

@@ -19,7 +19,7 @@ class ChipFamily:
     name: str
     platform: Literal["tpu", "cuda"]
     description: str
-    available_bytes: int  # per device, available to a program (TPU: from the out-of-memory error)
+    available_bytes: int  # bytes per device that are available to a program (TPU: from the out-of-memory error)
     topologies: tuple[str, ...]
     dimensions: int = 2
     devices_per_chip: int = 1
@@ -43,7 +43,7 @@ _TORUS_3D = (
 )  # fmt: skip
 _GPU_HOSTS = ("1x1", "1x2", "1x4", "1x8", "2x8", "4x8", "8x8", "16x8", "32x8", "64x8", "128x8")
 
-# Limits of all NVIDIA data-centre GPUs since Ampere (CUDA C++ Programming Guide, compute capabilities).
+# Limits that apply to all NVIDIA data-centre GPUs since Ampere (CUDA C++ Programming Guide, compute capabilities).
 _CUDA = {
     "threads_per_block_limit": 1024,
     "threads_per_warp": 32,

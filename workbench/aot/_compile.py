@@ -78,7 +78,7 @@ def compile_for_target(
     stored = None if dumps else cache.load(key)
     _LOG.debug("cache %s for %s: key %.12s", "miss" if stored is None else "hit", target.name, key)
     if stored is not None:
-        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):  # written in another format
+        with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):  # written in a different format
             return _compilation(stored, cell, target, axes, compiler).replace(cached=True)
     reply = (worker or shared_worker(target.platform)).ask(
         request,

@@ -84,7 +84,7 @@ def _renumbered(text: str, definitions: dict[str, str]) -> str:
         while stack:
             now = stack[-1]
             parts = _ALIAS.findall(definitions.get(now, ""))
-            waiting = set(stack)  # a location that contains itself also gets a number
+            waiting = set(stack)  # a location that contains itself is also given a number
             open_parts = (part for part in parts if part in definitions and part not in numbers and part not in waiting)
             missing = next(open_parts, None)
             if missing is not None and now not in numbers:

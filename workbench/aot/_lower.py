@@ -113,7 +113,7 @@ def lower_for_target(
         platform = mesh.target.platform
     moved = _on_mesh(args, abstract)
     trace = getattr(fn, "trace", None) or jax.jit(fn).trace
-    with jax.set_mesh(None), jax.sharding.use_abstract_mesh(abstract):  # independent of the current mesh's size
+    with jax.set_mesh(None), jax.sharding.use_abstract_mesh(abstract):  # does not depend on the current mesh's size
         lowered = trace(*moved).lower(lowering_platforms=(platform,))
     return drop_callers(lowered.as_text(debug_info=True))
 

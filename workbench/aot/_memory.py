@@ -243,7 +243,7 @@ class _Sources:
             if file and not file.startswith(_PACKAGE):
                 function = self._functions.get(place.get("function_name_id", ""), "")
                 return SourceLine(file=file, line=int(place.get("line", 0)), function=function)
-            frame = str(int(numbers.get("parent_frame_id", "1")) - 1)  # printed with an offset of 1; 1: none
+            frame = str(int(numbers.get("parent_frame_id", "1")) - 1)  # printed with an offset of 1, so 1 means none
         return None
 
 

@@ -6,7 +6,7 @@ import re
 from workbench.errors import MeshError
 from workbench.records.hardware import ChipRecord
 
-# Gbit/s per chip, one way, as published by vendors and clouds. From memory: no page was opened.
+# Gbit/s per chip, one way, as published by vendors and clouds. Quoted from memory; no page was opened.
 NETWORKS: dict[str, float] = {
     "infiniband-hdr": 200,
     "infiniband-ndr": 400,

@@ -27,14 +27,14 @@ _COMMAND = (sys.executable, "-P", "-m", "workbench.aot.worker")
 # unknown flags. Options are passed per compilation.
 _DROPPED = ("XLA_FLAGS", "LIBTPU_INIT_ARGS", "JAX_PLATFORM_NAME", "PYTHONSTARTUP")
 _SET = {
-    "JAX_PLATFORMS": "cpu",  # else the CUDA plugin is skipped where no GPU is visible
+    "JAX_PLATFORMS": "cpu",  # otherwise the CUDA plugin is skipped if no GPU is visible
     "CUDA_VISIBLE_DEVICES": "",
-    "TPU_ACCELERATOR_TYPE": "v5litepod-8",  # no effect on a named topology; avoids a warning of libtpu
-    "TPU_SKIP_MDS_QUERY": "1",  # else libtpu asks a metadata server over the network
+    "TPU_ACCELERATOR_TYPE": "v5litepod-8",  # no effect on a named topology; avoids a libtpu warning
+    "TPU_SKIP_MDS_QUERY": "1",  # otherwise libtpu queries a metadata server over the network
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_STDERR_LOG_LEVEL": "3",
     "TF_CPP_MIN_LOG_LEVEL": "1",  # warnings: the GPU compiler's only sign that a program does not fit
-    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # else the second notebook fails on libtpu's lock file
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # otherwise the second notebook fails on libtpu's lock file
 }
 _NOISE = re.compile(r"^\s*(@|PC:|\*\*\*|WARNING|[IW]\d{4} )|process_state|cudart_stub|Stack trace|0x[0-9a-f]{6}")
 _LOG = logging.getLogger("workbench.aot")
@@ -103,11 +103,11 @@ class Worker:
                 try:
                     return self._ask(message, watch, last=last)
                 except _IdleEndError:
-                    continue  # it ended after its idle time, just before the request
+                    continue  # the worker exited because it was idle, just before the request
                 except _RefusedError as refused:
                     raise refused.error from None
                 except BaseException:
-                    self.close()  # also on KeyboardInterrupt: ending the process is the only way to stop a compilation
+                    self.close()  # also on KeyboardInterrupt: only terminating the process stops a compilation
                     raise
         raise AssertionError  # the last attempt returns or raises
 

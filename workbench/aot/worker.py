@@ -37,10 +37,10 @@ def serve(compile_request: Compile, directory: Path, *, idle_seconds: float = _I
         idle_seconds: The worker exits after this time without a request, to free its memory.
     """
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # compilers print on stdout
+    os.dup2(2, 1)  # compilers print to stdout
     requests: queue.Queue[dict[str, Any]] = queue.Queue()
     threading.Thread(target=_read, args=(requests, directory), daemon=True).start()
-    with contextlib.suppress(BrokenPipeError):  # the kernel has ended
+    with contextlib.suppress(BrokenPipeError):  # the kernel has exited
         while True:
             try:
                 request = requests.get(timeout=idle_seconds)
@@ -88,7 +88,7 @@ def compile_request(request: dict[str, Any], report: Report, scratch: Path) -> d
     The compiler writes its buffer assignment into `scratch`. Its Python interface does not return the largest buffers,
     and returns nothing at all if a program does not fit.
     """
-    from workbench._jax_compat import aot  # here, because this loads JAX with its plugins
+    from workbench._jax_compat import aot  # imported here, because this import loads JAX with its plugins
 
     report("describing the devices")
     devices = aot.absent_devices(request["platform"], request["topology_name"], request["arguments"])

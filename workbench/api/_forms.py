@@ -92,7 +92,7 @@ def _form(method: Callable[..., Any], takes: str, answer: Callable[..., Any] | N
     return ask
 
 
-# Slow questions, with the activity to display after tracing.
+# Slow questions, each with the activity to display after tracing.
 _LONG: dict[str, str] = {
     "show": "compiling and reading the compiled program",
     "explore": "compiling and reading the compiled program",

@@ -140,7 +140,7 @@ def view_of_program(
     return laid_out(workbench_widgets.Explorer(record, gradient=gradient, **asked, **views), layout)
 
 
-_EXPLORER = ("gradient", "rounds", "monitor", "run", "timeline", "runs", "dock")  # options of the explorer only
+_EXPLORER = ("gradient", "rounds", "monitor", "run", "timeline", "runs", "dock")  # options that only the explorer has
 
 
 def _refuse_views(question: str, view: str | None, given: Mapping[str, Any]) -> None:

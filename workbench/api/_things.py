@@ -32,7 +32,7 @@ _STAGES = (jax.stages.Traced, jax.stages.Lowered, jax.stages.Compiled, jax.expor
 
 def is_program(x: object, question: str = "") -> TypeGuard[Callable]:
     """Returns whether `x` is a function rather than an array, a record or a module of arrays."""
-    if isinstance(x, Watch):  # `show` shows the loop; other questions inspect the function
+    if isinstance(x, Watch):  # `show` displays the loop; other questions inspect the function
         return question not in ("show", "explore", "compare")
     if not callable(x) or isinstance(x, (jax.Array, Record, Mesh, AbstractMesh, *_STAGES)) or hasattr(x, "record"):
         return False
@@ -40,7 +40,7 @@ def is_program(x: object, question: str = "") -> TypeGuard[Callable]:
         return False
     if _lowers(x) or isinstance(x, functools.partial | jax.tree_util.Partial | type) or hasattr(x, "__func__"):
         return True
-    return _arrays_in(x) is None  # an NNX or Equinox module is a pytree: show its arrays; its call is `model.__call__`
+    return _arrays_in(x) is None  # an NNX or Equinox module: show its arrays; to call it, use `model.__call__`
 
 
 class Inspected(ABC):
@@ -152,7 +152,7 @@ def _arrays_in(x: object) -> dict[str, Any] | Any:
     """The pytree without leaves that are not arrays; unchanged if all leaves are arrays."""
     try:
         found, structure = jax.tree_util.tree_flatten_with_path(x)
-    except (TypeError, ValueError):  # not flattenable: no arrays to show
+    except (TypeError, ValueError):  # cannot be flattened, so there are no arrays to show
         return None
     if not any(_is_array(leaf) for _, leaf in found):
         return None
@@ -161,7 +161,7 @@ def _arrays_in(x: object) -> dict[str, Any] | Any:
     kept = [leaf if _is_array(leaf) else None for _, leaf in found]
     try:
         return jax.tree.unflatten(structure, kept)
-    except Exception:  # classes that check their fields: use paths
+    except Exception:  # classes that check their fields, so use paths
         return {jax.tree_util.keystr(path): leaf for path, leaf in found if _is_array(leaf)}
 
 

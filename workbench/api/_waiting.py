@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from IPython.display import DisplayHandle
 
-FIRST_SECONDS = 0.2  # faster work shows no line
+FIRST_SECONDS = 0.2  # faster work does not show a line
 EVERY_SECONDS = 1.0
 
-# JupyterLab's and Notebook's command, which reaches a busy kernel; other hosts do not show the button.
+# The command of JupyterLab and Notebook, which reaches a busy kernel; other hosts do not show the button.
 STOP = """<style>.wb-waiting .widget-label, .wb-waiting .widget-html { width: auto }
 .wb-stop { display: none } .jp-NotebookPanel .wb-stop { display: inline-block }</style>
 <button type="button" class="wb-stop jp-mod-styled jp-mod-warn" data-commandlinker-command="notebook:interrupt-kernel"
@@ -45,10 +45,10 @@ class _Line:
         self._over.set()
         self._thread.join()
         if self._handle is not None:
-            with contextlib.suppress(Exception):  # a display that fails must not end the cell
+            with contextlib.suppress(Exception):  # a display that fails must not stop the cell
                 for part in (*self._shown.children, self._shown):
                     part.close()
-                self._handle.update({"text/plain": "", "text/html": ""}, raw=True)  # for the notebook's file
+                self._handle.update({"text/plain": "", "text/html": ""}, raw=True)  # needed for the notebook's file
 
     def _tick(self) -> None:
         wait = FIRST_SECONDS
@@ -107,7 +107,7 @@ def in_notebook() -> bool:
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     kernel = getattr(shell, "kernel", None)
-    # ipyparallel engines are kernels, too, but their front end belongs to another kernel: they print.
+    # ipyparallel engines are also kernels, but their front end belongs to another kernel, so they print.
     return kernel is not None and not type(kernel).__module__.startswith("ipyparallel")
 
 

@@ -79,7 +79,7 @@ def _display(watched: Watch) -> None:
 
     def renew(*_: object) -> None:
         events.unregister("post_run_cell", renew)
-        record = watched.record  # waits for the last results
+        record = watched.record  # waits for the last results to arrive
         del record
         view.renew()
         handle.update(view)

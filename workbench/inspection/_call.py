@@ -42,7 +42,7 @@ from workbench.plan import (
 )
 from workbench.records.program import PlanChoiceRecord
 
-Stage: TypeAlias = Any  # `jax.stages.Traced`, which is generic in types that JAX does not export
+Stage: TypeAlias = Any  # `jax.stages.Traced`, which is generic over types that JAX does not export
 _NO_MESH = AbstractMesh((), ())
 
 
@@ -88,17 +88,17 @@ class TracedCall:
         self.chunk_size: ChunkSize = chunk_size
         self.form: LoopForm = form or LoopForm()
         self.mesh = mesh
-        self.choice: PlanChoiceRecord | None = None  # of a tuned program
+        self.choice: PlanChoiceRecord | None = None  # set for a tuned program
         self.notes: tuple[str, ...] = ()
         self.closed: ClosedJaxpr = stage.jaxpr
         self.out_tree: PyTreeDef = stage.out_tree
         self.finish: Callable[[Argument], Argument] = finish or (
             lambda results: results
-        )  # compiled program's result -> result of the user's function
+        )  # the compiled program's result -> the result of the user's function
         self.holds_clients: bool = holds_clients(self.closed)
-        self._wrapped = wrapped or fn  # the function whose parameters the arguments bind to
-        self._again, self._given = again, given  # traces the function again, and its arguments
-        self.result_name: Callable[[str], str] = "result{}".format  # path of a result -> the user's name of the result
+        self._wrapped = wrapped or fn  # the function to whose parameters the arguments bind
+        self._again, self._given = again, given  # traces the function again, and the arguments to do so with
+        self.result_name: Callable[[str], str] = "result{}".format  # path of a result -> the user's name for the result
         self._versions: dict[Any, Version] = {}
         self._is_rewritten = False
 
@@ -160,7 +160,7 @@ class TracedCall:
             return Version(other, other.closed, mesh, other.stage, notes=(note,))
 
     def _own_mesh(self, own: AnyMesh, there: AbstractMesh) -> str:
-        kinds = own.shape == there.shape  # the same axes, but another mesh
+        kinds = own.shape == there.shape  # the same axes, but a different mesh
         fixed, choice = ("its axis types", "a mesh of the same") if kinds else ("its devices", f"{own.size} devices")
         types = [f" with axes {', '.join(kind.name for kind in mesh.axis_types)}" * kinds for mesh in (there, own)]
         return (
@@ -233,7 +233,7 @@ class Version:
         self.mesh: AnyMesh | None = mesh
         self.stage: Stage | None = stage
         self.notes: tuple[str, ...] = notes
-        self.known: dict[Any, Any] = {}  # compiled programs, by chunk size
+        self.known: dict[Any, Any] = {}  # compiled programs, keyed by chunk size
 
     @functools.cached_property
     def plan(self) -> Plan:
@@ -341,7 +341,7 @@ def trace_call(
 def _trace_on(
     fn: Callable[..., Argument], args: tuple[Argument, ...], kwargs: Mapping[str, Argument], mesh: AnyMesh | None
 ) -> TracedCall | LoweredCall:
-    if mesh is not None:  # an array of another mesh cannot enter a trace under this mesh; its shape can
+    if mesh is not None:  # an array on another mesh cannot enter a trace under this mesh, but its shape can
         args, kwargs = jax.tree.map(lambda x: _moved(x, mesh), (args, dict(kwargs)))
     with on_mesh(mesh):
         current = mesh if mesh is not None else current_mesh()
@@ -410,7 +410,7 @@ def _trace_plain(
     named = {name: _Fixed(arg) if name in fixed[1] else arg for name, arg in kwargs.items()}
     leaves, tree = jax.tree.flatten((given, named))
     moves = [is_value(leaf) for leaf in leaves]
-    static = [None if moved else leaf for leaf, moved in zip(leaves, moves, strict=True)]  # keeps no arrays alive
+    static = [None if moved else leaf for leaf, moved in zip(leaves, moves, strict=True)]  # keeps no array alive
     left: list[Any] = []
 
     @functools.wraps(fn)
@@ -469,7 +469,7 @@ def _trace_jitted(
     shown_args = tuple(None if i in positions else arg for i, arg in enumerate(args))
     shown_kwargs = {name: None if name in names else arg for name, arg in kwargs.items()}
     if len(jax.tree.leaves((shown_args, shown_kwargs))) != len(stage.jaxpr.in_avals):
-        made = call_of_traced(stage)  # the static arguments are unknown: shapes are enough
+        made = call_of_traced(stage)  # the static arguments are unknown, but shapes are sufficient
         shown_args, shown_kwargs = made.args, made.kwargs
     return TracedCall(
         fn,
@@ -541,7 +541,7 @@ def _trace_wrapper(
     except _FoundError as found:
         made = found.made
     else:
-        lowered = fn.lower(*args, **kwargs)  # the wrapper made no call of its jit
+        lowered = fn.lower(*args, **kwargs)  # the wrapper did not call its jit
         return LoweredCall(function_name(fn), getattr(lowered, "lowered", lowered), args, kwargs)
     finally:
         object.__setattr__(fn, inner[0], jitted)
@@ -690,7 +690,7 @@ def current_mesh() -> AnyMesh | None:
     """The mesh set by `jax.set_mesh`, or the abstract mesh set by `use_abstract_mesh`; None if neither is set."""
     abstract = jax.sharding.get_abstract_mesh()
     check_axis_names("jax.set_mesh", abstract.axis_names)
-    if not _jax_compat.at_top_level():  # JAX reports the devices only outside of a trace
+    if not _jax_compat.at_top_level():  # JAX reports the devices only outside a trace
         return None if abstract.empty else abstract
     concrete = jax.sharding.get_mesh()
     if not concrete.empty and concrete.abstract_mesh == abstract:

@@ -9,9 +9,9 @@ from workbench.records import read_source_line
 from workbench.records.advice import ComparedRecord, Group, Status, Unit
 from workbench.records.call_tree import CallFiguresRecord, CallNodeRecord, CallTreeRecord
 
-Codes = Mapping[tuple[str, int], str]  # file and line -> the code there
+Codes = Mapping[tuple[str, int], str]  # file and line -> the code on that line
 _MOST_LINES = 100  # of one figure
-_LONGEST = 60  # characters of a line's code
+_LONGEST = 60  # maximum number of characters of a line's code
 _TIME_TOLERANCE = 0.03  # relative; two runs of one program differ by about as much
 _FIGURES: tuple[tuple[Group, Unit, Callable[[CallFiguresRecord], float | None]], ...] = (
     ("seconds per line", "seconds", lambda f: statistics.fmean(f.measured_seconds.values() or (0.0,))),

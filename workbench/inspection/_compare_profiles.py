@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from workbench.records.advice import ComparedRecord, ComparisonRecord
 from workbench.records.profile import ProfileRecord
 
-_ALIKE = 0.01  # of a quantity; two runs of one program differ by about as much
+_ALIKE = 0.01  # relative to the quantity; two runs of one program differ by about as much
 _MOST_PATHS = 200
 
 

@@ -43,7 +43,7 @@ def check_survivable(stablehlo: str, name: str) -> None:
         )
         raise InspectionError(message) from died
     except EngineError:
-        return  # XLA will refuse it here too, or it is for another platform
+        return  # XLA will also reject it here, or it is for another platform
 
 
 def _partly_manual(stablehlo: str) -> tuple[list[str], list[str]] | None:

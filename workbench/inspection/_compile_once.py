@@ -10,7 +10,7 @@ from workbench.errors import InspectionError
 from workbench.inspection._compile_apart import check_survivable
 
 _MOST_PROGRAMS = 8
-_MOST_CHARACTERS = 16 << 20  # of StableHLO, all programs together; an executable is of the same order
+_MOST_CHARACTERS = 16 << 20  # bytes of StableHLO for all programs together; executables are about as large
 
 _LATEST: collections.OrderedDict[tuple[str, str], Compiled] = collections.OrderedDict()
 _LOCK = threading.Lock()

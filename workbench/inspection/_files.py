@@ -151,7 +151,7 @@ def _inspect_bytes(data: bytes, what: str, options: dict[str, Any]) -> Record:
         return _inspect_stablehlo(text, options)
     try:
         return _inspect_exported(jax.export.deserialize(bytearray(data)), options)
-    except Exception:  # flatbuffers raise various errors on bytes of another format
+    except Exception:  # flatbuffers raise various errors for bytes in another format
         pass
     message = (
         f"`inspect` received {what} of {len(data)} bytes, starting with {data[:12]!r}, which are not text, an HLO "
@@ -186,7 +186,7 @@ def _clean(text: str, start: int) -> str:
     indent = len(kept) - len(kept.lstrip(" \t"))
     if not indent:
         return kept
-    # Lines inside a computation have two more spaces, so only the first line shows the common indent.
+    # Lines inside a computation have two more spaces, so only the first line shows the common indentation.
     pad = kept[:indent]
     return "\n".join(line.removeprefix(pad) for line in kept.splitlines())
 

@@ -17,7 +17,7 @@ _PARAMETER = re.compile(r"param(?:eter)?[_.](\d+)")
 _DIMENSIONS = re.compile(r"\[([^\]]*)\]")
 _MOST_CONSUMERS = 8
 
-Origins = tuple[frozenset[str], int]  # the arguments that a value depends on, and how many matrix products
+Origins = tuple[frozenset[str], int]  # the arguments that a value depends on, and the number of matrix products
 
 
 class CompiledFlow:

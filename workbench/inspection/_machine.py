@@ -65,7 +65,7 @@ def machine_of(on: On, question: str, *, reads: Sequence[str] = ("mesh", "target
         elif isinstance(part, str):
             name, stated, network = part.partition("@")
             field = "target" if is_target(name) else "chip"
-            if stated and field == "target":  # the network belongs to the rates
+            if stated and field == "target":  # the network is part of the rates
                 machine = dataclasses.replace(machine, chip=f"{name.partition(':')[0]}@{network}")
                 part = name
         else:
@@ -88,7 +88,7 @@ def machine_of(on: On, question: str, *, reads: Sequence[str] = ("mesh", "target
             raise MeshError(message)
         machine = dataclasses.replace(machine, **{field: part})
     if machine.chip is not None:
-        known_chip(machine.chip)  # raises for unknown chips, with the names of the table
+        known_chip(machine.chip)  # raises an error for unknown chips that lists the names in the table
     return machine
 
 
@@ -101,7 +101,7 @@ def parts_of(on: On) -> tuple[Mesh | AbstractMesh | str, ...]:
 
 def is_target(name: str) -> bool:
     """Returns whether a name has a topology ("v5e:4x4") or names a Google Cloud slice ("v5e-16")."""
-    if name.endswith(".json"):  # the rates of a calibration; a path may have a colon
+    if name.endswith(".json"):  # the rates from a calibration; its path may contain a colon
         return False
     if ":" in name:
         return True

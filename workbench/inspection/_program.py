@@ -180,7 +180,7 @@ def _described(version: Version, chunk_size: ChunkSize) -> PlanRecord:
         )
 
 
-_ANY_SHARE = 2**30  # more clients than any device has
+_ANY_SHARE = 2**30  # more clients than any device computes
 
 
 def _chunks(version: Version, chunk_size: ChunkSize, kept_bytes: float) -> Chunks:
@@ -239,7 +239,7 @@ class Compilation:
     module: ModuleRecord | None
     platform: str
     devices: Mesh | None
-    args: tuple[Any, ...]  # in the form that the compiled program takes
+    args: tuple[Any, ...]  # in the form that the compiled program accepts
     kwargs: dict[str, Any]
 
 
@@ -286,7 +286,7 @@ class Inspection:
         mesh, call = version.mesh, version.of
         platform = jax.default_backend() if not isinstance(mesh, Mesh) else mesh.devices.flat[0].platform
         if version.stage is not None and not call.holds_clients and not options:
-            # The record shows the program that runs: the user's own jit, lowered unchanged.
+            # The record shows the program that runs, which is the user's own jit, lowered unchanged.
             lowered = version.stage.lower(lowering_platforms=(platform,) if isinstance(mesh, AbstractMesh) else None)
             return lowered, platform, *call.stage_args
         jitted = version.jitted(self.chunk_size, **options)

@@ -24,12 +24,12 @@ from workbench.records.sharding import (
 from workbench.render import explain_axis
 
 Spec = tuple[tuple[str, ...], ...]
-_LARGE_BYTES = 1 << 20  # smaller arrays are not explained, unless the program has no larger ones
+_LARGE_BYTES = 1 << 20  # smaller arrays are not explained, unless the program has no larger arrays
 _MOST_ARRAYS = 12
 _INPUT = re.compile(r"input: (\d+)")
 _CARRY = re.compile(r"%(\d+)\.\d+#(\d+)")
-_INDEX = re.compile(r"(?<=[\[._])\d+(?=[\]._'`])")  # of a layer: `layers[3].w`, `params['Dense_1']`, and not `w1`
-_PART = re.compile(r"(.+)\[\d+ of \d+\]$")  # a part of an axis: "clients[4 of 8]"
+_INDEX = re.compile(r"(?<=[\[._])\d+(?=[\]._'`])")  # a layer's number: `layers[3].w`, `params['Dense_1']`, not `w1`
+_PART = re.compile(r"(.+)\[\d+ of \d+\]$")  # part of an axis: "clients[4 of 8]"
 _RULE = re.compile(r"\((?P<inputs>.*?)\)->\((?P<outputs>.*?)\)")
 _FACTOR = re.compile(r"[a-z](?:_\d+)?")
 _DIMENSIONS = re.compile(r"\[([^\]]*)\]")
@@ -87,7 +87,7 @@ class _Rule:
     inputs: tuple[tuple[str, ...], ...]
     outputs: tuple[tuple[str, ...], ...]
     summed: frozenset[str]
-    whole: frozenset[str]  # factors that the operation cannot shard
+    whole: frozenset[str]  # factors that the operation is not able to shard
 
 
 def _read_rule(text: str) -> _Rule | None:
@@ -196,7 +196,7 @@ class _Reader:
             over = _over(axes or found.axes)
             sentence = f"The program or the compiler exchanges values over {over}{place}; no reason was found."
             causes = [_Cause(None, "unknown", sentence, "")]
-        # Of several causes, the cause at the line that `inspect` names comes first.
+        # If there are several causes, the cause on the line that `inspect` names comes first.
         lines = [(source.file, source.line) for source in found.sources]
         cause, *others = sorted(_distinct(causes), key=lambda each: _line_of(each.value) not in lines)
         sentence = cause.sentence
@@ -257,7 +257,7 @@ class _Reader:
                 score += likeness(before, self._origins_of[value.name]) / 2
             fits.append((score, _Cause(value, reason, sentence, advice)))
         best = _best(fits, lambda cause: self._device_bytes(cause.value) if cause.value else 0)
-        if combined and len(best) > len(parts) > 1:  # other operands have as many bytes
+        if combined and len(best) > len(parts) > 1:  # other operands have the same number of bytes
             shapes = [self._flow.instructions[name].shape for name in self._operand_names(found)]
             return [c for c in best if c.value and any(self._has_shape(c.value, shape) for shape in shapes)] or best
         return best
@@ -279,7 +279,7 @@ class _Reader:
 
     def _moves(self, found: CollectiveRecord, axes: Sequence[str]) -> list["_Cause"]:
         """The operands that must be resharded over the collective's axes."""
-        # An exchanged value without a name that is returned serves the results only.
+        # An exchanged value that has no name and is returned serves only the results.
         is_last = not found.op_names and self._flow.is_result(found.name)
         makers, at = self._flow.makers(found.name), [] if is_last else self._named_so(found)
         made = [(each.op_name, None if each.opcode == "parameter" else each.source) for each in makers]
@@ -297,7 +297,7 @@ class _Reader:
             if value.operation == "while" and is_called and value.op_name not in found.op_names:
                 continue  # a loop that starts elsewhere
             if value.operation not in _CONTAINERS and value.name.partition("#")[2] not in ("", "0"):
-                continue  # a further result of the same operation
+                continue  # another result of the same operation
             is_consumer = any(each.op_name == value.op_name and each.source == value.source for each in consumers)
             for number, operand in enumerate(self._operands(value)):
                 cause = self._move(value, number, operand, axes, found.kind) or self._kept(value, number, found)
@@ -443,7 +443,7 @@ class _Reader:
             return _Cause(value, "disagreement", sentence, "It stays while both are sharded over the same mesh axis.")
         alike = [other for other in operands if other is not operand and other.spec == value.spec]
         like = f", as {self.named(alike[0])} is" if alike and operand.spec != value.spec else ""
-        if operand.spec == value.spec:  # other dimensions, as in a transpose
+        if operand.spec == value.spec:  # the dimensions differ, as in a transpose
             like = f", and the operation moves dimension {dim}"
         sentence = (
             f"At `{_called(value)}`{at}, {name} is {_spec_text(operand.spec)}, and the result is "
@@ -525,7 +525,7 @@ class _Reader:
         causes: list[_Cause] = []
         lines = [(source.file, source.line) for source in found.sources]
         if any(value.op_name in found.op_names and _line_of(value) in lines for value in self.propagation.values):
-            return []  # the planned operation with the collective's name does not need it
+            return []  # the planned operation with the collective's name does not need the collective
         for value in self.propagation.values:
             if found.kind in _SUMS:
                 reason, sentence, advice = self._reason(value, axes)
@@ -716,7 +716,7 @@ class _Reader:
                 for operand, dims in zip(operands, rule.inputs, strict=True)
                 for dim, f in enumerate(dims)
                 if f == factor and wanted & set(_axes_of(operand.spec, dim))
-                if value.operation != "scatter" or operand.name != value.operands[1]  # its indices are not summed
+                if value.operation != "scatter" or operand.name != value.operands[1]  # its indices are not summed over
             ]
             if not summed:
                 continue
@@ -908,7 +908,7 @@ class _Reader:
             if copies < 2 or _bytes(value) < limit or value.operation in ("constant", "broadcast_in_dim", "iota"):
                 continue
             if value.operation != "input" and not self._flow.has_array(math.prod(value.shape) // max(shards, 1)):
-                continue  # the compiler fused it, or computes it in parts
+                continue  # the compiler fused the value, or computes it in parts
             key = (value.source, value.shape, value.op_name if value.operation == "input" else "")
             found.setdefault(
                 key,
@@ -997,13 +997,13 @@ _DOES = {
     "collective-permute": "sends parts of",
     "collective-broadcast": "broadcasts",
 }
-# Sharding rules state what these operations need: if no rule needs the exchange, another operation does.
+# Sharding rules state what these operations need, so if no rule needs the exchange, another operation does.
 _PLAIN = frozenset(("dot_general", "broadcast_in_dim", "reshape", "transpose", "reduce", "add", "multiply"))
 _CONTAINERS = frozenset(("while", "case", "if", "manual_computation", "named_computation", "optimization_barrier"))
-# The partitioner cannot split these, regardless of Shardy's plan.
+# Operations that the partitioner cannot split, regardless of Shardy's plan.
 _UNSPLIT = frozenset("fft custom_call cholesky triangular_solve rng_bit_generator chlo.top_k".split())
 _MATRIX_OPERATIONS = frozenset("cholesky triangular_solve eigh eig svd lu qr geqrf householder_product schur".split())
-# Collectives that a program writes itself, as StableHLO calls them.
+# Collectives that a program itself contains, under their StableHLO names.
 _WRITTEN = frozenset("all_reduce all_gather reduce_scatter all_to_all collective_permute collective_broadcast".split())
 
 

@@ -8,7 +8,7 @@ from workbench.inspection.call_tree import shown_file
 from workbench.records import read_source_line
 from workbench.records.sharding import PlannedValueRecord, WhyCauseRecord, WhyCollectiveRecord
 
-_LEAST_COLLECTIVES = 2  # fewer collectives are reported one by one
+_LEAST_COLLECTIVES = 2  # if there are fewer collectives, they are reported one by one
 
 
 def find_causes(
@@ -61,7 +61,7 @@ def _lost(
         (operand, axis)
         for operand, dims in zip(operands, inputs, strict=True)
         if dims and dims[0] == result[0] and operand.spec
-        # An argument of floats may be a weight, whose columns the compiler rightly leaves whole.
+        # A float argument may be a weight, whose columns the compiler correctly leaves unsharded.
         if operand.operation != "input" or operand.dtype[0] != "f"
         for axis in operand.spec[0]
         if axis not in value.spec[0] and any(axis in entry for entry in value.spec[1:])

@@ -79,7 +79,7 @@ def find_layout(placement: Placement, mesh: AnyMesh | None = None, *, uneven: bo
     return layout
 
 
-@functools.lru_cache(maxsize=64)  # once per placement and mesh
+@functools.lru_cache(maxsize=64)  # only once per placement and mesh
 def _warn_of_typo(placement: Placement, names: tuple[str, ...], explicit: tuple[bool, ...]) -> None:
     """Warns of mistyped axis names; on Explicit axes they would silently replicate all clients on every device."""
     candidates = [name for name, is_explicit in zip(names, explicit, strict=True) if is_explicit]

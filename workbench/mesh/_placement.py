@@ -116,7 +116,7 @@ class active:
 
     def __enter__(self) -> None:
         self._token = _SCOPE.set(self._scope)
-        # A function under `jax.jit` that is called in two programs is traced for each program.
+        # A function under `jax.jit` that is called in two programs is traced once for each program.
         is_default = self._scope is None and not _jax_compat.has_jit_keys()
         self._key = None if is_default else _jax_compat.jit_keys().program(self._scope)
         if self._key is not None:

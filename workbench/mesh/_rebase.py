@@ -32,7 +32,7 @@ def bind_rebased(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
     """The results of one equation under the current mesh."""
     place, equation = MeshRewriting(jax.sharding.get_abstract_mesh()), _as_operations(equation)
     params = place.params(equation)
-    if "layout" in params and "placement" in params:  # in a sharding constraint, `layout` means something else
+    if "layout" in params and "placement" in params:  # in a sharding constraint, `layout` has another meaning
         params["layout"] = find_layout(params["placement"])
     with _jax_compat.source_of(equation, mesh=False):
         return _jax_compat.bind_equation(_jax_compat.new_equation(equation, params=params), operands)
@@ -104,7 +104,7 @@ class MeshRewriting(Rewriting):
     def params(self, equation: JaxprEqn) -> dict[str, Any]:  # of any primitive
         params: dict[str, Any] = super().params(equation)
         if equation.primitive.name == "shard_map":
-            # Axes that are already Manual do not matter in an inner shard_map: its function has one device's part.
+            # Axes that are already Manual do not matter in an inner shard_map: its function receives one device's part.
             for name in ("newly_manual_axes", "manual_axes"):
                 if name in params:
                     params[name] = frozenset(params[name]) - self.manual
@@ -164,7 +164,7 @@ def _as_operations(equation: JaxprEqn) -> JaxprEqn:
 def _same(new: object, old: object) -> bool:
     try:
         return bool(new == old) and not isinstance(new, Jaxpr | ClosedJaxpr)
-    except Exception:  # incomparable values are replaced
+    except Exception:  # values that cannot be compared are replaced
         return False
 
 

@@ -48,7 +48,7 @@ def check_call(
             "`trace(fn)(...).export()` takes symbolic shapes."
         )
         raise ProgramError(message)
-    if not hasattr(fn, "lower"):  # a jit may take static arguments, and rejects others itself
+    if not hasattr(fn, "lower"):  # a jit may accept static arguments, and rejects others itself
         _refuse_opaque(operation, name, given)
 
 

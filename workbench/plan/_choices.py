@@ -31,10 +31,10 @@ def load_choice(plan: Plan, form: LoopForm) -> PlanChoiceRecord | None:
     Returns:
         The choice, whose `source` is "cache"; None if there is none.
     """
-    if jax.process_count() > 1:  # disks may differ, but all processes must run one program
+    if jax.process_count() > 1:  # disks may differ, but all processes must run the same program
         return None
     cache = _cache()
-    # Most programs were never measured. If no choice has such arguments, printing and hashing are skipped.
+    # Most programs have never been measured. If no choice has such arguments, printing and hashing are skipped.
     if cache is None or not (names := _names(cache.directory)):
         return None
     like_these = _shapes(plan)
@@ -44,7 +44,7 @@ def load_choice(plan: Plan, form: LoopForm) -> PlanChoiceRecord | None:
         return None
     try:
         found = PlanChoiceRecord.from_dict(kept)
-    except RecordError:  # from another version: measure again
+    except RecordError:  # from another version, so measure again
         return None
     return found.replace(source="cache", why=f"Measured before by this user on the same devices: {found.why}")
 
@@ -81,7 +81,7 @@ def _names(directory: Path) -> list[str]:
 def _cache() -> DiskCache | None:
     try:
         return DiskCache(cache_directory("plans"), limit_bytes=_LIMIT_BYTES)
-    except MissingDependencyError:  # without the package: measure once per process
+    except MissingDependencyError:  # without the package, so measure once per process
         return None
 
 

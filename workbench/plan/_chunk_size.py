@@ -13,7 +13,7 @@ from workbench.plan._count import count_jaxpr_work
 from workbench.plan._differs import Differs
 from workbench.plan._phases import Phase
 
-# Minimum work for a separate loop iteration on a CPU (about 100 µs of arithmetic).
+# Minimum amount of work that justifies a separate loop iteration on a CPU (about 100 µs of arithmetic).
 _CPU_FLOPS_PER_ITERATION = 4e6
 # Work per iteration that saturates two cores. Below it, computing 8 clients together is faster if their matrix products
 # share a factor (which gives one larger product) or if a device has a second core; 32 if both are true.

@@ -100,7 +100,7 @@ class ClientShard:
     per_shard: int
     clients: int | None  # set when some slots are padding
     loop: ClientLoop
-    hidden: tuple[str, ...] = ()  # axes of the traced mesh that types do not mention here
+    hidden: tuple[str, ...] = ()  # axes of the traced mesh that types here do not mention
 
     def run(
         self, rows: Sequence[jax.Array], shared: Sequence[jax.Array], shard_index: jax.Array | None
@@ -125,7 +125,7 @@ class ClientShard:
                 totals, chunk_rows, shared, first_slot if index is None else first_slot + index * self.chunk_size
             )
 
-        # A single row has no axis of clients: with the axis, XLA's CPU copies all rows into another layout (JAX 0.10).
+        # A single row has no client axis: with it, XLA's CPU compiler copies all rows to another layout (JAX 0.10).
         stacked = rows if one else [x.reshape(chunks, self.chunk_size, *x.shape[1:]) for x in rows]
         numbers = None if self.clients is None else jnp.arange(chunks, dtype=jnp.int32)
         unroll = min(self.loop.form.unroll, chunks)
@@ -181,7 +181,7 @@ class ClientShard:
         if not any(batched) and (self.chunk_size == 1 or not step.jaxpr.effects):
             return [(y, False) for y in call(*(x for x, _ in given))]
         axes = tuple(0 if is_batched else None for is_batched in batched)
-        # Client-invariant values, such as shared weights for a second pass, are computed once.
+        # Client-invariant values, such as shared weights for a second pass, are computed only once.
         differs = [True] * len(step.outputs) if step.jaxpr.effects else Differs().run(step.jaxpr, batched)
         out_axes = [0 if own else None for own in differs]
         ys = jax.vmap(call, in_axes=axes, out_axes=out_axes, axis_size=self.chunk_size)(*(x for x, _ in given))

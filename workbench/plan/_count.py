@@ -153,7 +153,7 @@ def _count_open(jaxpr: core.Jaxpr) -> _Cost:
     outputs = {scope[var] for var in jaxpr.outvars if not _is_literal(var)}
     equations = _live(equations, outputs)
     fused = {value for e in equations if _fuses(e.name) for value in e.results}
-    written = outputs & fused  # fused results that are needed in memory
+    written = outputs & fused  # fused results that must be written to memory
     read_by_fusions: set[_Value] = set()
     total = _Cost()
     for equation in equations:
@@ -168,12 +168,12 @@ def _count_open(jaxpr: core.Jaxpr) -> _Cost:
 class EquationWork(NamedTuple):
     """The work that all executions of one equation do in one call of a jaxpr."""
 
-    chain: tuple[JaxprEqn, ...]  # enclosing equations, outermost first, and the equation itself
+    chain: tuple[JaxprEqn, ...]  # enclosing equations, outermost first, followed by the equation itself
     flops: float
     elementwise_flops: float
     accessed_bytes: float
     executions: float  # on all devices and for all clients together
-    copies: int  # number of devices of the `shard_map` that runs it
+    copies: int  # number of devices of the enclosing `shard_map`
     at_least: bool  # inside a loop of unknown length, which counts as one iteration
 
 
@@ -344,9 +344,9 @@ def _equation_cost(equation: _Equation) -> _Cost:
 
 def _traffic(equation: _Equation) -> float:
     operands, results = equation.operands, equation.results
-    if equation.name in ("dynamic_slice", "gather"):  # reads only the taken elements
+    if equation.name in ("dynamic_slice", "gather"):  # reads only the selected elements
         return 2 * _sizes(results) + _sizes(operands[1:])
-    if equation.name == "dynamic_update_slice":  # in place: the update is read and written
+    if equation.name == "dynamic_update_slice":  # in place: only the update is read and written
         return 2 * _sizes(operands[1:2]) + _sizes(operands[2:])
     if equation.name.startswith("scatter"):
         return 3 * _sizes(operands[2:3]) + _sizes(operands[1:2])
@@ -377,7 +377,7 @@ def _most(amounts: Sequence[float]) -> float:
 
 
 def _linear_solve(equation: _Equation) -> _Cost:
-    return _count(equation.params["jaxprs"].solve)  # the other three only serve differentiation
+    return _count(equation.params["jaxprs"].solve)  # the other three are used only for differentiation
 
 
 def _dot(equation: _Equation) -> float:
@@ -421,7 +421,7 @@ def _convolution(equation: _Equation) -> float:
     batch = lhs[lhs_spec[0]] // params["batch_group_count"]
     return (
         2.0 * _real_products(equation) * batch * rhs[rhs_spec[0]] * rhs[rhs_spec[1]] * positions
-    )  # rhs[1] is already one group's features
+    )  # rhs[1] already counts only one group's features
 
 
 _CONTROL: dict[str, Callable[[_Equation], _Cost]] = {

@@ -23,7 +23,7 @@ from workbench.plan._plan import Plan, Stage, loop_bodies, operation_name, plan_
 from workbench.records import deferred
 from workbench.records.program import PlacementRecord, PlanRecord, SourceLine, StageRecord, ValueRecord
 
-_MOST_EQUATIONS = 100  # of a stage's text; printing 6,000 equations would take as long as reading their module
+_MOST_EQUATIONS = 100  # in a stage's text; printing 6,000 would take as long as reading their module
 
 
 class Chunks(NamedTuple):

@@ -95,7 +95,7 @@ def _unchanged(step: Step) -> Iterator[tuple[Any, Any]]:
     if step.jaxpr is None:
         return
     jaxpr = step.jaxpr.jaxpr
-    operands = step.inputs if step.glue else step.equation.invars  # a row operation has its literals inside
+    operands = step.inputs if step.glue else step.equation.invars  # a row operation contains its literals
     got = dict(zip(jaxpr.invars, operands, strict=True))
     for equation in jaxpr.eqns:
         v = equation.invars[0] if equation.primitive.name == "convert_element_type" else None
@@ -176,7 +176,7 @@ def _through_loop(plan: Plan, step: Step, path: str, results: set[int], records:
         condition = _follow(plan_jaxpr(flow.condition, plan.name), f"{inner}?.", {0}, records)
         passed |= {i - before for i in condition if i >= before}
         read |= {i if i < before else i + consts for i in condition}
-    while True:  # the carry that an iteration reads is the result of the previous iteration
+    while True:  # the carry read by an iteration is the result of the previous iteration
         found = _follow(body, f"{inner}.", passed, records)
         more = passed | {i - consts for i in found if consts <= i < consts + carries}
         if more == passed:

@@ -82,7 +82,7 @@ class _Evaluation(ClientLoop, Interpreter[Any]):
         self.broadcasts = {step.outputs[0]: step for step in plan.steps if step.kind == "broadcast"}
         self.stage_of = {id(step.equation): step.stage for step in plan.steps}
         self.values: dict[Var, Any] = {}
-        self.alike: dict[int, jax.Array] = {}  # by the identity of the `AlikeRow`
+        self.alike: dict[int, jax.Array] = {}  # keyed by the identity of the `AlikeRow`
 
     def run_plan(self, inputs: Sequence[Any]) -> list[Any]:
         closed = self.plan.closed
@@ -101,7 +101,7 @@ class _Evaluation(ClientLoop, Interpreter[Any]):
     def _read(self, atom: Atom) -> jax.Array:
         if isinstance(atom, Literal):
             return atom.val
-        if atom not in self.values:  # broadcast rows that are read outside of clients
+        if atom not in self.values:  # broadcast rows that are read outside clients
             self._run_step(self.broadcasts[atom])
         return self.values[atom]
 
@@ -163,4 +163,4 @@ class PlannedCall:
     in_tree: PyTreeDef
     out_tree: PyTreeDef
     in_names: tuple[str, ...]
-    emissions: tuple[Emission, ...] = ()  # emissions that the last outputs of the plan hold
+    emissions: tuple[Emission, ...] = ()  # emissions stored in the last outputs of the plan

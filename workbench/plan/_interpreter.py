@@ -18,7 +18,7 @@ from workbench._types import Argument, Aval
 
 Value = TypeVar("Value")
 
-# Primitives that only call one jaxpr, with the name of its parameter.
+# Primitives that only call one jaxpr, each with the name of the parameter that contains it.
 CALLS = {
     "jit": "jaxpr",
     "pjit": "jaxpr",

@@ -151,7 +151,7 @@ class Jitted:
             traced = _trace(moving, args, kwargs, listening=True, errors=self._errors)
             values = evaluate(traced.plan, jax.tree.leaves((args, kwargs)), chunk_size=chunk_size, form=form)
             count = traced.out_tree.num_leaves
-            # The descriptions are keys of a returned pytree, so that a cached call has them, too.
+            # The descriptions are keys of a returned pytree, so that a cached call has them as well.
             emitted = Emitted(traced.emissions, tuple(values[count:]))
             return jax.tree.unflatten(traced.out_tree, values[:count]), emitted
 
@@ -165,12 +165,12 @@ class Jitted:
             return self.fn(*args, **kwargs)
         if _jax_compat.at_top_level() and not listeners() and _jax_compat.live_arrays((args, kwargs)):
             if self._errors.none:
-                return self._shown(self._staged(*args, **kwargs))  # nearly every call: no leaves to check
+                return self._shown(self._staged(*args, **kwargs))  # nearly every call has no leaves to check
             return self._shown(self._errors.call(self._staged, args, kwargs))
         refuse_deleted("jit", (args, kwargs))
         _refuse_readers(self.fn, (args, kwargs))
         args, kwargs = _hidden((args, kwargs))
-        # Under another transformation the primitives must stay visible: the outermost compilation makes the plan.
+        # Under another transformation, the primitives must stay visible: the outermost compilation makes the plan.
         if not _jax_compat.at_top_level():
             return self._shown(self._plain(*args, **kwargs))
         if not listeners():

@@ -101,7 +101,7 @@ class Captured:
             value = read_here(captured.value)
             elsewhere = np.ma.getmaskarray(value)
             for index in np.ndindex(*value.shape):
-                if elsewhere[index]:  # client of another host
+                if elsewhere[index]:  # the client is on another host
                     continue
                 axes = dict(zip(captured.axes, index, strict=False))
                 rows.append(
@@ -132,7 +132,7 @@ class Captured:
             if self._on_value is not None:
                 try:
                     self._on_value(captured)
-                except Exception as error:  # a listener never ends training
+                except Exception as error:  # a listener must never stop training
                     self.errors.append(f"{captured.name}: {type(error).__name__}: {error}")
 
 

@@ -101,7 +101,7 @@ class _Flow:
         readers = [step for step in plan.steps if step.kind in ("clients", "reduce")]
         whole = {v for v in plan.closed.jaxpr.outvars if isinstance(v, Var)}
         crossing: set[Var] = set()
-        # Recomputed rows could differ in the last bit from the extreme that was taken of them.
+        # Recomputed rows could differ in the last bit from the extreme computed from them.
         compared: set[Var] = set()
         for step in plan.steps:
             if step.equation.params.get("name") == HOLDS:

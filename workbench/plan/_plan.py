@@ -31,7 +31,7 @@ class Step:
     level: int
     stage: int = -1
     placement: Placement | None = None
-    jaxpr: ClosedJaxpr | None = None  # of one client; for elementwise operations on rows, created here
+    jaxpr: ClosedJaxpr | None = None  # jaxpr of one client; for elementwise operations on rows, created here
     glue: bool = False
     inputs: list[Var] = dataclasses.field(init=False)
     outputs: list[Var] = dataclasses.field(init=False)
@@ -210,7 +210,7 @@ def _is_rowwise(equation: JaxprEqn) -> bool:
 
 def _rows_given(closed: ClosedJaxpr) -> dict[Var, Placement]:
     """The arguments that clients read as rows, and values computed elementwise from these arguments."""
-    read: dict[Var, Placement] = {}  # by clients, directly or after elementwise operations
+    read: dict[Var, Placement] = {}  # by clients, directly or through elementwise operations
     for equation in reversed(closed.jaxpr.eqns):
         if equation.primitive is map_p or equation.primitive in REDUCTIONS:
             placement = equation.params["placement"]

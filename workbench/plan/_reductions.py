@@ -52,14 +52,14 @@ def _add_sum(equation: JaxprEqn, total: jax.Array, rows: Sequence[jax.Array], ma
 def _add_one_to_sum(
     equation: JaxprEqn, total: jax.Array, row: Sequence[jax.Array], present: jax.Array | None
 ) -> jax.Array:
-    # A loop's body is traced and lowered operation by operation, so `lax` is cheaper than `jnp`.
+    # A loop's body is traced and lowered operation by operation, so `lax` is faster than `jnp`.
     return jax.lax.add(total, jax.lax.convert_element_type(_masked(row[0], present, 0), total.dtype))
 
 
 def _partial_sum(x: jax.Array, accumulator: DTypeLike) -> jax.Array:
     if x.shape[0] == 1:
         return x[0].astype(accumulator)
-    # The primitive lowers to the fastest sum of each platform.
+    # The primitive lowers to the fastest sum on each platform.
     some = Placement("clients at once", x.shape[0], ())
     return sum_p.bind(x.astype(accumulator), placement=some, layout=None, accumulator=accumulator)
 

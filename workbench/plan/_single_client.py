@@ -16,11 +16,11 @@ from workbench.plan._plan import Plan, Step
 from workbench.primitives import broadcast_p, map_p, mean_p, sum_p
 
 _ONE_CLIENT = "one client"
-_MOST_CLIENTS = 1_000_000  # whose numbers can be compared
-_MOST_COMPUTED, _MOST_EQUATIONS = 64, 200  # clients and operations of masks that are computed
+_MOST_CLIENTS = 1_000_000  # maximum number of clients whose numbers are compared
+_MOST_COMPUTED, _MOST_EQUATIONS = 64, 200  # maximum number of clients, and of operations, for masks that are computed
 # Elementwise operations that preserve masks and masked values.
 _KEEPING = frozenset("convert_element_type stop_gradient copy copy_p optimization_barrier reshard".split())
-# Operations on constants are evaluated, such as `arange(clients) >= clients - 1`.
+# Operations on constants, such as `arange(clients) >= clients - 1`, are evaluated.
 _COMPUTED: dict[str, Callable[..., Any]] = {
     "iota": np.arange,
     "eq": np.equal,
@@ -47,7 +47,7 @@ class _Values:
     made: dict[Any, Any]
     constants: dict[Any, Any]
     outer: Callable[[Var], "tuple[Atom, _Values] | None"]
-    per_client: bool  # of one client: arrays lack the axis of clients
+    per_client: bool  # values of one client, whose arrays lack the client axis
 
 
 def single_client(plan: Plan, step: Step) -> str:
@@ -118,7 +118,7 @@ class _Search:
             try:
                 with jax.ensure_compile_time_eval():
                     given = self._given(v, values, {leaf: number for leaf in leaves}, false=false)
-            except Exception:  # an operation may need state that is missing during planning
+            except Exception:  # an operation may need state that does not exist during planning
                 return None
             if len(given) != 1:
                 return None

@@ -14,7 +14,7 @@ from workbench.plan._loop_form import Spread
 from workbench.plan._phases import Phase
 from workbench.primitives import CALLBACKS
 
-# With two more axes, XLA miscomputes device groups of these operations in a partly manual program, and aborts.
+# With two more axes, XLA miscomputes the device groups of these operations in a partly manual program, and aborts.
 _GATHERS = frozenset({"gather", "scatter", "scatter_add", "scatter_mul", "scatter_min", "scatter_max", "scatter_sub"})
 _GATHER_NAMES = frozenset({*_GATHERS, *(name.replace("_", "-") for name in _GATHERS)})
 # JAX cannot lower these in a partly manual program.

@@ -25,15 +25,15 @@ from workbench.records.program import PlanCandidateRecord, PlanChoiceRecord
 
 Size: TypeAlias = int | Literal["auto"] | None
 
-_CHUNK_SIZES = (1, 8, 4, 16, 2, 32, 64)  # coarse sizes first: time may run out
+_CHUNK_SIZES = (1, 8, 4, 16, 2, 32, 64)  # coarse sizes come first, because time may run out
 _UNROLLS = (2, 4)
-_FIRST, _LAST, _FINALISTS = 3, 6, 4  # runs of each candidate at first, of finalists, and number of finalists
-_LEAST_SECONDS = 0.02  # of one run: shorter calls are repeated
-_SHARE_OF_FIRST = 0.7  # of the time, for compiling and first runs
-_HOPELESS = 2.0  # a candidate this much slower than the best in its first run is dropped
-_NEAR = 1.15  # candidates this near to the best take part in the last runs
-_MARGINS = ((5, 0.97), (3, 0.93), (1, 0.8))  # runs, and maximum ratio to the rule's time for replacing the rule
-_LARGEST_BYTES = 2 << 30  # maximum size of rows that a candidate may keep on all devices
+_FIRST, _LAST, _FINALISTS = 3, 6, 4  # number of first runs per candidate, of runs per finalist, and of finalists
+_LEAST_SECONDS = 0.02  # seconds per run; shorter calls are repeated
+_SHARE_OF_FIRST = 0.7  # share of the time, for compilation and first runs
+_HOPELESS = 2.0  # a candidate whose first run is this much slower than the best is dropped
+_NEAR = 1.15  # candidates this close to the best take part in the last runs
+_MARGINS = ((5, 0.97), (3, 0.93), (1, 0.8))  # number of runs, and maximum ratio to the rule's time to replace the rule
+_LARGEST_BYTES = 2 << 30  # maximum size of the rows that a candidate may keep on all devices together
 _DONATES = ("donate_argnums", "donate_argnames")
 _STATIC = ("static_argnums", "static_argnames")
 
@@ -56,7 +56,7 @@ class TunedJitted(Jitted):
         self._tuned: dict[Any, tuple[PlanChoiceRecord, Jitted]] = {}
 
     def __call__(self, *args: object, **kwargs: object) -> Argument:
-        # Under another transformation nothing can be timed, and listeners must receive every round once.
+        # Under another transformation, nothing can be timed, and listeners must receive every round only once.
         if not _jax_compat.at_top_level() or listeners():
             return super().__call__(*args, **kwargs)
         if (key := _shapes(args, kwargs)) not in self._tuned:
@@ -198,7 +198,7 @@ class Contest:
                     self._pair(candidate)
                 else:
                     self._timed[candidate] = [(self._run(candidate), 1.0)]
-            except Exception:  # out of memory, or unsupported for this program: drop the candidate
+            except Exception:  # out of memory, or unsupported for this program, so drop the candidate
                 if not self._timed:
                     raise
                 self._timed.pop(candidate, None)
@@ -253,7 +253,7 @@ class Contest:
 
     def _winner(self) -> PlanChoiceRecord:
         records = {one: self._record(one) for one in self._timed}
-        # Fewer runs need a larger margin.
+        # With fewer runs, a larger margin is needed.
         sure = [one for one, r in records.items() if r.ratio < next(m for runs, m in _MARGINS if r.runs >= runs)]
         best = min(sure, key=lambda one: records[one].ratio, default=self._rule)
         took = f"{1e3 * records[best].median_seconds:.3g} ms, median of {records[best].runs} runs"

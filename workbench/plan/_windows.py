@@ -39,7 +39,7 @@ def valid_positions(
     if base_dilation == 1 and padding_low == 0 and (out - 1) * stride + (window - 1) * dilation < size:
         return window * out
     last = (size - 1) * base_dilation
-    # Every tap meets an arithmetic progression of positions: loop over the shorter side and count the other side.
+    # The taps visit positions in arithmetic progression, so loop over the shorter side and count the other side.
     short, long, short_step, long_step = window, out, dilation, stride
     if out < window:
         short, long, short_step, long_step = out, window, stride, dilation
@@ -56,6 +56,6 @@ def _hits(first: int, step: int, count: int, last: int, modulus: int) -> int:
     if first % common:
         return 0
     period = modulus // common
-    match = -(first // common) * pow(step // common, -1, period) % period  # the smallest i ≥ 0 on a multiple
+    match = -(first // common) * pow(step // common, -1, period) % period  # the smallest i ≥ 0 that gives a multiple
     match += -(-max(0, start - match) // period) * period
     return max(0, (stop - match) // period + 1)

@@ -213,7 +213,7 @@ def _evaluate(
     values, keys = spread(values, layout), spread(keys, layout)
     if layout is None or placement.size % layout.size:
         return some(values, keys).astype(values.dtype)
-    # A scatter over all devices would first gather all rows, so each device sums its own clients.
+    # A scatter over all devices would gather all rows first, so each device sums its own clients.
     total = jax.shard_map(
         lambda rows, groups: jax.lax.psum(some(rows, groups), layout.axes),
         mesh=layout.mesh if jax.sharding.get_abstract_mesh().empty else None,
@@ -257,7 +257,7 @@ def _bind(values: jax.Array, keys: jax.Array, params: dict[str, Any]) -> jax.Arr
 ad.primitive_jvps[by_key_p] = _jvp
 
 
-# The transpose of summing groups: every item gets the cotangent of its group, or 0 without a group.
+# The transpose of summing groups: every item receives its group's cotangent, or 0 if it has no group.
 def _transpose(
     cotangent: jax.Array,
     values: jax.Array,
@@ -291,7 +291,7 @@ def _batch(operands: PyTree[Array], axes: Sequence[int | None], *, batch_dims: i
     values, keys = operands
     values_axis, keys_axis = axes
     size = keys.shape[keys_axis] if values_axis is None else values.shape[values_axis]
-    if keys_axis is None:  # the groups are equal: the batch is one more axis of the values
+    if keys_axis is None:  # the groups are the same, so the batch becomes one more axis of the values
         end = keys.ndim
         total = bind_by_key(jnp.moveaxis(values, values_axis or 0, end), keys, batch_dims=batch_dims, **params)
         return total, batch_dims + 1

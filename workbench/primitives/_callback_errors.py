@@ -43,7 +43,7 @@ class CallbackErrors:
     def __init__(self, name: str, stage: str | None = None) -> None:
         self.name: str = name
         self.stage: str = name if stage is None else stage
-        self.none: bool = False  # the program has no callbacks, as far as it was traced
+        self.none: bool = False  # the program has no callbacks, as far as tracing showed
         self._found = False
         self._running: list[None] = []
         self._raised: list[tuple[str, BaseException]] = []
@@ -96,7 +96,7 @@ class CallbackErrors:
         has_keys = any(map(_is_key, results))
 
         def guarded(*values: Array) -> Sequence[ArrayLike]:
-            if not (self._running and self._raised) or has_keys:  # otherwise the results are already discarded
+            if not (self._running and self._raised) or has_keys:  # otherwise the results have already been discarded
                 try:
                     answer = callback(*values)
                     return answer if not results or has_keys else _checked(answer, results, _batch(values, operands))

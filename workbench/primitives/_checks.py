@@ -48,7 +48,7 @@ def _hidden_leaves(operation: str, argument: str, tree: PyTree[Array]) -> tuple[
     hidden = hide_static(tree)
     paths, treedef = jax.tree_util.tree_flatten_with_path(hidden)
     wrong = [(path, leaf) for path, leaf in paths if not is_array(leaf)]
-    if not paths:  # a tree without arrays has nothing to place
+    if not paths:  # a tree without arrays contains nothing to place
         wrong = jax.tree_util.tree_flatten_with_path(tree)[0]
     if wrong:
         listed = "; ".join(f"{argument}{jax.tree_util.keystr(path)} = {_short(leaf)}" for path, leaf in wrong[:5])

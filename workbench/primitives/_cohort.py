@@ -271,7 +271,7 @@ def _batch(
     **params: Param,
 ) -> tuple[jax.Array, int]:
     (x, indices), (x_axis, indices_axis) = operands, axes
-    if indices_axis is None:  # equal indices: the batch is one more axis of the rows
+    if indices_axis is None:  # the indices are the same, so the batch becomes one more axis of the rows
         assert x_axis is not None
         position = 1 + batch_dims
         return _bind(primitive, jnp.moveaxis(x, x_axis, position), indices, batch_dims=batch_dims, **params), position

@@ -53,7 +53,7 @@ def _of_clients(
 def _linear(
     primitive: Primitive, primals: Sequence[Array], series: Terms, **params: Param
 ) -> tuple[Array, list[Array]]:
-    x, *rest = primals  # keys and client numbers have no terms
+    x, *rest = primals  # keys and client numbers have no higher-order terms
     return primitive.bind(x, *rest, **params), [primitive.bind(term, *rest, **params) for term in series[0]]
 
 

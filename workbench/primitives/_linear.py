@@ -22,7 +22,7 @@ broadcast_p: Primitive = Primitive("broadcast")
 sum_p: Primitive = Primitive("reduce_sum")
 mean_p: Primitive = Primitive("reduce_mean")
 
-# Below this size a plain sum is as fast as the product with ones, which is faster for larger arrays on CPUs.
+# Below this size, a plain sum is as fast as the product with ones; for larger arrays on CPUs, the product is faster.
 _PRODUCT_FROM_ELEMENTS = 1 << 14
 
 
@@ -141,7 +141,7 @@ def sum_rows(x: jax.Array, accumulator: DTypeLike, *, by_product: bool = False) 
     """Sums over the leading axis in the dtype `accumulator`; the result has the dtype of `x`."""
     known = by_product and not jax.export.is_symbolic_dim(x.size)
     if known and x.size >= _PRODUCT_FROM_ELEMENTS and jnp.issubdtype(x.dtype, jnp.floating):
-        # XLA's CPU sum over the leading axis of a large array is 30-60 × slower than this product (JAX 0.10).
+        # XLA's CPU sum over the leading axis of a large array is 30 to 60 times slower than this product (JAX 0.10).
         ones = jnp.ones(x.shape[:1], x.dtype)
         total = jax.lax.dot_general(
             ones, x, (((0,), (0,)), ((), ())), precision="highest", preferred_element_type=accumulator

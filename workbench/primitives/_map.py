@@ -34,7 +34,7 @@ from workbench.primitives._static import hide_static, is_array, show_static
 map_p: Primitive = Primitive("map_fn")
 map_p.multiple_results = True
 
-_MOST_ASKED, _MOST_FAILURES = 1024, 8  # maximum number of clients that are called alone to find failing clients
+_MOST_ASKED, _MOST_FAILURES = 1024, 8  # maximum number of clients that are called one by one to find failing clients
 
 
 def map_fn(fn: Callable, args: PyTree[Array], *, over: str | None = None, mesh: AnyMesh | None = None) -> PyTree[Array]:
@@ -98,7 +98,7 @@ def _at_once(call: "_ClientCall", operands: Sequence[Array], placement: Placemen
                 call(*(x[client] for x in operands))
             except ProgramError as error:
                 failures[client] = error
-            except Exception:  # a single client failed for another reason, such as a collective: keep the first error
+            except Exception:  # a client failed for another reason, such as a collective: keep the first error
                 break
             if failures and len(failures) <= client:  # a client succeeded
                 first = failures[min(failures)]
@@ -121,7 +121,7 @@ def _one_by_one(
         except ProgramError as error:
             if not _jax_compat.is_unbound_axis(error.__cause__, placement.name):
                 raise
-            call.client = None  # clients communicate: they must run together
+            call.client = None  # clients communicate, so they must run together
             return jax.vmap(call, axis_name=placement.name, axis_size=placement.size)(*shared)
     return [spread(jax.numpy.stack(values), layout) for values in zip(*rows, strict=True)]
 
@@ -216,7 +216,7 @@ def _client_error(cause: Exception, message: str) -> ProgramError:
     try:
         mixed = type("ProgramError", (ProgramError, type(cause)), dict(_MIXED))
         error = mixed.__new__(mixed)
-    except TypeError:  # classes with another instance layout cannot be mixed in
+    except TypeError:  # classes with a different instance layout cannot be mixed in
         return ProgramError(message)
     error.args = (message,)
     return error
@@ -225,7 +225,7 @@ def _client_error(cause: Exception, message: str) -> ProgramError:
 _MIXED = {
     "__module__": ProgramError.__module__,
     "__str__": lambda error: error.args[0],
-    "__reduce__": lambda error: (ProgramError, error.args),  # the mixed class is unknown in other processes
+    "__reduce__": lambda error: (ProgramError, error.args),  # the mixed class does not exist in other processes
 }
 
 
@@ -257,7 +257,7 @@ def bind_map_jaxpr(
         return map_p.bind(*operands, jaxpr=jaxpr, placement=placement, layout=layout, name=name)
 
 
-# Evaluate: all clients of a device at once. The plan has a better lowering: see workbench/plan.
+# Evaluate: all clients of a device at once. The plan has a better lowering; see workbench/plan.
 def _evaluate(
     *operands: Array, jaxpr: ClosedJaxpr, placement: Placement, layout: Layout | None, name: str
 ) -> list[Array]:
@@ -266,7 +266,7 @@ def _evaluate(
     together = layout is not None and layout.explicit and _jax_compat.uses_named_axes(jaxpr)
     operands = tuple(gather(x, layout) if together else spread(x, layout) for x in operands)
     if layout is not None and layout.explicit and not jax.sharding.get_abstract_mesh().empty:
-        # Closed-over constants from numpy arrays have types without a mesh.
+        # Constants that were closed over as numpy arrays have types without a mesh.
         jaxpr = rebase(jaxpr)
     call = jax.vmap(
         jaxpr_as_fun(jaxpr),
@@ -297,7 +297,7 @@ def _evaluate_now(*operands: Array, **params: Param) -> list[Array]:
         run = jax.jit(functools.partial(_evaluate, **{**params, "jaxpr": errors.guarded(params["jaxpr"])}))
         return errors.call(run, operands, {})
     if params["layout"] is not None and any(_shard_maps(params["jaxpr"])):
-        # JAX 0.10 compares the specs of an eager shard_map before the clients' axis is added to them.
+        # JAX 0.10 compares the specs of an eager shard_map before it adds the clients' axis to them.
         return jax.jit(functools.partial(_evaluate, **params))(*operands)
     return _evaluate(*operands, **params)
 
@@ -423,7 +423,7 @@ class _Linearization:
         self.outputs_move = [not _jax_compat.is_float0(aval) for aval in linear.out_avals]
         linear, used = _jax_compat.drop_dead_code(linear, self.outputs_move)
         self.linear = linear
-        # Pruning also drops unused tangent inputs; the linear map takes every nonzero tangent, so add them again.
+        # Pruning also drops unused tangent inputs; the linear map takes every nonzero tangent, so add these again.
         found_used, tangents_used = used[: len(found)], used[len(found) :]
         self.linear = _with_all_inputs(linear, tangents_used, moved, sum(found_used))
         positions = {id(x): i for i, x in enumerate(inputs)}
@@ -469,7 +469,7 @@ def _residual(
 ad.primitive_jvps[map_p] = _jvp
 
 
-# Transpose: the client's linear function, transposed, once per client (DrJAX, section 4).
+# Transpose: the client's linear function, transposed, is called once per client (DrJAX, section 4).
 def _transpose(
     cotangents: Sequence[Array | ad.Zero],
     *operands: Array | ad.UndefinedPrimal,
@@ -481,7 +481,7 @@ def _transpose(
     linear = [isinstance(x, ad.UndefinedPrimal) for x in operands]
     pushed = [not isinstance(ct, ad.Zero) for ct in cotangents]
     known = [x for x in operands if not isinstance(x, ad.UndefinedPrimal)]
-    pulled: list[bool] = []  # set while the client is traced: linear inputs that get a cotangent
+    pulled: list[bool] = []  # set while the client is traced: the linear inputs that receive a cotangent
 
     def transposed(*values: Array) -> list[Array]:
         given = iter(values)
@@ -502,7 +502,7 @@ def _transpose(
 ad.primitive_transposes[map_p] = _transpose
 
 
-# Batch: a map of the vmapped client function; the batch axis goes behind the clients.
+# Batch: a map of the vmapped client function; the batch axis comes after the client axis.
 def _batch(
     operands: Sequence[Array],
     axes: Sequence[int | None],
@@ -525,7 +525,7 @@ def _behind(x: Array, axis: int | None) -> Array:
 batching.primitive_batchers[map_p] = _batch
 
 
-# Prune: unread outputs, and inputs that only these need.
+# Prune: removes outputs that are not read, and the inputs that only these need.
 def _prune(used_outputs: list[bool], equation: JaxprEqn) -> tuple[list[bool], JaxprEqn | None]:
     if not any(used_outputs) and not equation.effects:
         return [False] * len(equation.invars), None

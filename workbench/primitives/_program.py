@@ -80,7 +80,7 @@ def _wrap(fn: Callable, scope: ProgramScope) -> Callable:
 
         @functools.wraps(fn)
         def steps(*args: object, **kwargs: object) -> Generator[Argument, Argument, Argument]:
-            # A generator runs in its caller's context: the placement is active only while a step of it runs.
+            # A generator runs in its caller's context, so the placement is active only while one of its steps runs.
             return _generate(fn(*args, **kwargs), scope)
 
         return steps

@@ -51,7 +51,7 @@ def amount_writer(quantity: str) -> Callable[[float], str]:
 def gain_text(gain: GainRecord) -> str:
     """A gain in words, including whether it was verified."""
     write = amount_writer(gain.quantity)
-    if not gain.verified and write(gain.before) == write(gain.after):  # unknown, or less than a digit
+    if not gain.verified and write(gain.before) == write(gain.after):  # unknown, or less than one digit
         return gain.how
     word = "verified" if gain.verified else "estimated"
     return f"{gain.quantity} {write(gain.before)} -> {write(gain.after)} ({word}: {gain.how})"

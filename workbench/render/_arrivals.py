@@ -90,7 +90,7 @@ class _Arrivals:
     def of(self, value: PlannedValueRecord, axis: str) -> AxisArrivalRecord:
         edge = self._first.get((value.name, axis))
         before = None if edge is None else self._first.get((edge.from_value, axis))
-        # Only earlier decisions can be reasons: a later edge back would close a circle.
+        # Only earlier decisions can be reasons, because a later edge back would close a cycle.
         if edge is not None and (edge.from_value not in self._values or (before and before.step >= edge.step)):
             edge = None
         if edge is None:

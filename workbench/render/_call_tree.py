@@ -16,7 +16,7 @@ _MEASURES: dict[str, tuple[str, Callable[[CallFiguresRecord], float], Callable[[
     "seconds": ("predicted", lambda f: f.predicted_seconds or 0.0, seconds_text),
     "measured": ("measured", lambda f: max(f.measured_seconds.values(), default=0.0), seconds_text),
 }
-_WORTH = 0.005  # share of the root's figures, below which a node is omitted from the text
+_WORTH = 0.005  # share of the root's figures below which a node is omitted from the text
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +130,7 @@ def _rows(tree: CallTreeRecord, shown: list[str]) -> Iterator[_Row]:
         node, depth = pending.pop()
         labels = [node_label(node)]
         while len(inner := [child for child in below[node.id] if _weight(child, reads, wholes) > 0]) == 1:
-            if not node.own.is_zero:  # its own work would be hidden in the row of the callee
+            if not node.own.is_zero:  # its own work would be hidden in the callee's row
                 break
             node = inner[0]
             if not (node.kind == "function" and node.name == labels[-1]):

@@ -21,7 +21,7 @@ from workbench.render._text import field_text, text as words_of
 from workbench.render._treescope import picture_of
 from workbench.render.units import amount_text, count_text, shape_text, spec_text
 
-TEXT_LINES = 40  # of a text in a cell, about one screen
+TEXT_LINES = 40  # maximum number of lines of a text in a cell, about one screen
 CARD_LINES = 24
 TABLE_ROWS = 10
 

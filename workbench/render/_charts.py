@@ -184,7 +184,7 @@ def _roof(scale: _Scale, peak: float, bandwidth: float, chip: ChipRecord) -> Mar
     outline = [(start, start * bandwidth), (ridge, peak), (high, peak)]
     drawn = "M" + "L".join(f"{number(scale.x(x))} {number(scale.y(y))}" for x, y in outline)
     words = f"{chip.name}: {flops_text(peak)}/s ({_dtype(chip)}), {bandwidth / 1e9:,.0f} GB/s"
-    # Above the slope, where no stage can be.
+    # Above the slope, where no stage can lie.
     label = text(LEFT + 8, TOP + 14, words, size=11.5, class_="wb-fill-muted")
     return group(path(drawn, class_="wb-stroke-accent", fill="none", stroke_width=2), label)
 
@@ -202,7 +202,7 @@ def _point(
     x, true_y = place
     y = true_y
     while any(abs(x - other) < 90 and abs(y - level) < 17 for other, level in taken):
-        y += 17  # labels of stages at the same place are stacked, each joined to its point
+        y += 17  # labels of stages at the same place are stacked, each connected to its point
     taken.append((x, y))
     near_right = x > LEFT + scale.width * 0.6
     label = text(x + (-10 if near_right else 10), y + 4, stage.name, size=11,

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-_LARGEST_NAMED = 24  # maximum number of clients named on an axis; more are numbered
+_LARGEST_NAMED = 24  # maximum number of clients named on an axis; if there are more, they are numbered
 _HATCHES = ("", "//", "\\\\", "..", "xx", "--", "++", "oo")
 
 
@@ -80,7 +80,7 @@ def _draw_bars(axes: "Axes", counts: np.ndarray, classes: tuple[str, ...], colou
             bottom=floor,
             width=0.86,
             color=colours[f"series-{index % 8}"],
-            # From the ninth class on hues repeat, with another pattern.
+            # From the ninth class on, hues repeat with a different pattern.
             hatch=_HATCHES[index // 8 % len(_HATCHES)] * 2,
             edgecolor=colours["bg"],
             linewidth=0.4,
@@ -107,7 +107,7 @@ def _draw_heatmap(
     # The darkest blues would be invisible on a dark page.
     low = 0.25 if colours == palette(True) else 0.0
     cividis = LinearSegmentedColormap.from_list("wb", [sequential(low + (1 - low) * i / 32) for i in range(33)])
-    # Cells without examples show the page, to distinguish 0 from few examples.
+    # Cells without examples show the page background, to distinguish 0 from a few examples.
     shown = np.ma.masked_equal(counts.T, 0)
     image = axes.pcolormesh(
         shown, cmap=cividis, vmin=0, vmax=max(1, counts.max()), edgecolors=colours["bg"], linewidth=0.3

@@ -10,7 +10,7 @@ from workbench.render._svg import Markup, element, group, line, path, text, text
 from workbench.render.units import bytes_text, count_text, number, shape_text
 
 ROW, TITLE, RADIUS = 22.0, 24.0, 7.5
-_SOONER = 4  # types named in one line
+_SOONER = 4  # maximum number of types named in one line
 
 
 def describe_disclosed(plan: PlanRecord) -> str:

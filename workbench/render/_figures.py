@@ -11,7 +11,7 @@ with needs_library("matplotlib", needed_for="A figure"):
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure, SubFigure
 
-_BETWEEN = "#767676"  # 4.5:1 on white and 4.6:1 on black: ink that is readable on both
+_BETWEEN = "#767676"  # contrast of 4.5:1 on white and 4.6:1 on black: ink that is readable on both
 
 
 class NotebookFigure(Figure):
@@ -65,7 +65,7 @@ def new_figure(width: float, height: float, *, dark: bool | None, ax: Axes | Non
     if ax is not None:
         ground = ax.figure.get_facecolor()
         style(ax, dark)
-        ax.figure.set_facecolor(ground)  # also behind the figure's other panels
+        ax.figure.set_facecolor(ground)  # also behind the other panels of the figure
         return _root(ax), ax
     figure = NotebookFigure(figsize=(width, height), layout="constrained")
     axes = figure.subplots()

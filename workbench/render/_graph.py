@@ -41,9 +41,9 @@ _GLYPHS = {  # in a square from 0 to 12
 class _Card:
     label: str
     nodes: tuple[NodeRecord, ...]
-    words: tuple[str, ...]  # methods and resources of its nodes
+    words: tuple[str, ...]  # methods and resources of the group's nodes
     states: tuple[NodeStateRecord, ...]
-    reported: bool  # whether it shows the states of its nodes
+    reported: bool  # whether the picture shows the states of its nodes
     x: float = 0.0
     y: float = 0.0
 
@@ -230,7 +230,7 @@ def _wire(source: _Card, target: _Card, count: int, cards: Sequence[_Card]) -> M
 def _course(source: _Card, target: _Card, cards: Sequence[_Card]) -> tuple[str, tuple[float, float], str]:
     """The path of a wire, the position of its label, and its arrowhead."""
     y0, y1 = source.y + source.height / 2, target.y + target.height / 2
-    if source.label == target.label or target.x <= source.x:  # backwards, or within the group: route below the cards
+    if source.label == target.label or target.x <= source.x:  # backwards, or within the group, so route below the cards
         low = max(source.y + source.height, target.y + target.height) + 14
         x0, x1 = source.x + _WIDTH * 0.6, target.x + _WIDTH * 0.4
         ends = (source.y + source.height, target.y + target.height + 7)

@@ -9,7 +9,7 @@ from workbench.render._theme import series, svg_style
 from workbench.render.units import count_text
 
 _LEFT, _TOP, _HIGH, _ROW = 62, 30, 230, 18
-_SHOWN = 8  # results in the picture
+_SHOWN = 8  # maximum number of results in the picture
 
 
 def ranked(overlay: RunOverlayRecord, metric: str | None = None) -> list[OverlaidResultRecord]:

@@ -364,6 +364,6 @@ def _draw_wire_label(wire: Wire) -> Markup | None:
     (x, y0), (_, y1) = wire.points[0], wire.points[1]
     if abs(y1 - y0) < 16:
         return None
-    # Lines around a card are on the outer side, so numbers are on the inner side.
+    # Lines around a card run on the outer side, so numbers are on the inner side.
     inner, side = (x - 7, " wb-end") if wire.kind == "clients" else (x + 7, "")
     return text(inner, (y0 + y1) / 2 + 3, wire.label, size=11, class_="wb-fill-muted" + side)

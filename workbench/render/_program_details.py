@@ -16,7 +16,7 @@ from workbench.render.units import axes_text, bytes_text, count_text, flops_text
 
 Block = dict[str, Any]
 ReadSource = Callable[[SourceLine], Sequence[tuple[int, str]]]
-LONGEST_JAXPR = 20_000  # characters, as much as fits in a side panel
+LONGEST_JAXPR = 20_000  # number of characters that fit in a side panel
 
 
 def stage_details(record: ProgramRecord, read_source: ReadSource | None = None) -> dict[str, Block]:
@@ -94,7 +94,7 @@ def code(title: str, text: str) -> Block | None:
     if not text:
         return None
     shown = text if len(text) <= LONGEST_JAXPR else text[:LONGEST_JAXPR] + "\n… (cut)"
-    # JAX writes source places far to the right, beyond the width of a panel.
+    # JAX prints source places far to the right, beyond the width of a panel.
     lines = [[None, re.sub(r"\s+# .*$", "", line), False] for line in shown.splitlines()]
     return {"form": "code", "title": title, "lines": lines, "folded": True}
 

@@ -102,7 +102,7 @@ class _Level:
         self.outer = outer
         self.x0, self.x1 = x0, x1
         self.lanes = self._lanes()
-        self.start: dict[tuple[int, int], float] = {}  # (stage, lane) -> vertical start of its value
+        self.start: dict[tuple[int, int], float] = {}  # (stage, lane) -> vertical position where its value starts
         self.end: dict[int, float] = {}  # stage -> vertical position where a value arrives
         self.tops: dict[int, float] = {}
         self.bottoms: dict[int, float] = {}
@@ -129,7 +129,7 @@ class _Level:
         return lanes
 
     def _level(self) -> list[StageRecord]:
-        # A loop shares the lanes of its level: a loop with clients needs a lane for clients outside, too.
+        # A loop shares the lanes of its level: a loop with clients also needs a lane for clients outside.
         return [found for stage in self.stages for found in stage.walk(into=("loop", "branch"))]
 
     def _size(self, placement: str) -> int:
@@ -272,7 +272,7 @@ class _Level:
         x0, x1 = self.x0 + PAD + 4, self.x1 - PAD - 4
         inner = _Level(self.layout, stage.body, x0 + 2, x1 - 2, depth=self.depth + 1, mesh=self.mesh,
                        placements=self.placements, outer=stage)  # fmt: skip
-        # Inputs and outputs of a group of clients are named; those of a loop are named at its own level.
+        # Inputs and outputs of a group of clients are named; those of a loop are named at the loop's own level.
         nested = stage.kind == "clients"
         bottom = inner.place(y + HEADER, *((_named(stage, "inputs"), _named(stage, "outputs")) if nested else ()))
         iterations = f" × {count_text(stage.trip_count)}" if stage.trip_count is not None else ""

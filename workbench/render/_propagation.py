@@ -212,7 +212,7 @@ def _arc(playback: Playback, arrival: AxisArrivalRecord, places: dict[str, float
         )
     head = f"M{edge:g} {to:g}L{edge - 7:g} {to - 4:g}L{edge - 7:g} {to + 4:g}Z"
     hue = f"series-{index % 7}"
-    dashes = None if index == 0 else f"{2 + 2 * index} 3"  # axes also differ without colour
+    dashes = None if index == 0 else f"{2 + 2 * index} 3"  # axes can also be distinguished without colour
     return group(
         path(commands, fill="none", class_=f"wb-stroke-{hue}", stroke_width=1.5, stroke_dasharray=dashes),
         path(head, class_=f"wb-fill-{hue}"),

@@ -11,7 +11,7 @@ from workbench.render.units import METRIC_TITLES, bytes_text, count_text, flops_
 Point = tuple[int, float, float, float]  # round, mean, minimum and maximum over clients and steps
 _WIDE, _HIGH, _LEFT, _FOOT, _HEAD = 280.0, 170.0, 78.0, 24.0, 30.0
 _MOST_POINTS = 400
-_SHOWN = 9  # curves in a picture
+_SHOWN = 9  # maximum number of curves in a picture
 
 
 def curves(history: Sequence[RoundRecord]) -> dict[str, list[Point]]:

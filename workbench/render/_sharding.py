@@ -161,7 +161,7 @@ def sharding_tree_lines(record: ShardingRecord, *, depth: int | None = None, mos
     if len(groups) < 2:
         return lines
     alike: dict[ShardingGroupRecord, int] = {}
-    for each in groups:  # equal layers share one line
+    for each in groups:  # identical layers share one line
         key = each.replace(path=pattern_of(each.path), unsharded=())
         alike[key] = alike.get(key, 0) + 1
     for each, count in list(alike.items())[:most]:
@@ -224,7 +224,7 @@ def _arranged(leaf: LeafShardingRecord, width: float) -> tuple[CellGrid, list[_S
     pieces = _slices(leaf)
     starts = [sorted({piece.start[dim] for piece in pieces}) for dim in range(len(leaf.shape))]
     if math.prod(len(found) for found in starts) != len(pieces):
-        axes = [("slices", len(pieces))]  # not a product of splits: listed one after another
+        axes = [("slices", len(pieces))]  # not a product of splits, so listed one after another
     else:
         axes = [(_dimension(leaf, dim), len(found)) for dim, found in enumerate(starts)]
     return lay_out_grid(axes, width=width, height=480.0), pieces

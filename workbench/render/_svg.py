@@ -14,7 +14,7 @@ from workbench.render.units import number
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9:-]*")
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f]")
 _VOID = frozenset({"br", "hr", "img", "input", "meta", "link"})
-_EM_PER_CHARACTER = 0.58  # of a sans-serif face; the widest common fallback (DejaVu Sans) is near 0.6
+_EM_PER_CHARACTER = 0.58  # width for a sans-serif typeface; the widest common fallback (DejaVu Sans) is near 0.6
 _EM_PER_MONO_CHARACTER = 0.61
 
 
@@ -179,5 +179,5 @@ def _attribute_name(name: str) -> str:
 
 
 def _printable(content: str) -> str:
-    # XML forbids most control characters; one in a name would make the whole picture unreadable.
+    # XML forbids most control characters; a single one in a name would make the whole picture unreadable.
     return content if content.isprintable() else _CONTROL.sub("�", content)

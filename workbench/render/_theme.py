@@ -33,9 +33,9 @@ _GROUND = {  # name: (light, dark, the notebook's own variable)
     "raised": ("#ECEEF1", "#2A3038", ""),
     "line": ("#D3D8DE", "#424B56", "--jp-border-color2"),
     "fg": ("#1B1F24", "#E8EBEF", "--jp-content-font-color1"),
-    "muted": ("#57606A", "#A3ADB8", ""),  # Lab's own secondary text is below 4.5:1 on its darkest panels
+    "muted": ("#57606A", "#A3ADB8", ""),  # Lab's own secondary text has a contrast below 4.5:1 on its darkest panels
 }
-# JupyterLab Light has the same white for page and panels, so panels would have no edge. A live page therefore mixes
+# JupyterLab Light uses the same white for page and panels, so panels would have no edge. A live page therefore mixes
 # panel colours from the page's background and text, in these shares of text.
 _SHADES = {"panel": (4, 6), "raised": (8, 11)}
 _CIVIDIS = (

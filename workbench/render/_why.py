@@ -10,8 +10,8 @@ from workbench.render.units import axes_text, bytes_text, count_text, line_text,
 _INDEX = re.compile(r"(?<=[\[._])\d+(?=[\]._'`])")  # a layer's number: `layers[3].w`, `params['Dense_1']`, not `w1`
 
 
-_FEW = 8  # reasons listed one by one; more are grouped
-_MOST_PLACES = 3  # of a group, largest first
+_FEW = 8  # maximum number of reasons listed one by one; more are grouped
+_MOST_PLACES = 3  # places of a group, largest first
 
 
 def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
@@ -32,7 +32,7 @@ def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
     for cause in record.causes:
         lines += [f"Cause: {cause.sentence}", f"   {cause.advice}"]
     groups: dict[tuple[object, ...], list[WhyCollectiveRecord]] = {}
-    for found in record.collectives:  # equal layers share a reason
+    for found in record.collectives:  # identical layers share a reason
         groups.setdefault((_headline(found), _without_indices(found.sentence)), []).append(found)
     is_long = len(groups) > _FEW and not details
     if is_long:
@@ -44,7 +44,7 @@ def render_why_text(record: WhyRecord, *, details: bool = False) -> str:
     if record.arrays:
         lines.append("Replicated and large")
     arrays: dict[tuple[object, ...], list[WhyArrayRecord]] = {}
-    for array in record.arrays:  # equal layers are merged
+    for array in record.arrays:  # identical layers are merged
         key = (_without_indices(array.name), array.size_bytes, array.copies, _without_indices(array.sentence))
         arrays.setdefault(key, []).append(array)
     shown = list(arrays.values())[:_MOST_PLACES] if is_long else list(arrays.values())

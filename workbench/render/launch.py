@@ -16,7 +16,7 @@ STATE_SIGNS = {
 }  # fmt: skip
 NODE_KINDS = {"function": "function", "class": "run loop", "service": "service"}
 _FAILED = ("raised", "killed", "hung")
-_SHOWN = 8  # maximum listed nodes of a group; failed nodes are always listed
+_SHOWN = 8  # maximum number of nodes listed per group; failed nodes are always listed
 
 
 def groups_of(graph: ProgramGraphRecord) -> dict[str, tuple[NodeRecord, ...]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from workbench.render._html import figure, page, section
 from workbench.render._svg import Markup, element, join
 
-# A browser that opens the file must not fetch anything, even if a picture or a name in the file requests it.
+# A browser that opens the file must not load anything, even if a picture or a name in the file requests it.
 _POLICY = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
 _STYLE = (
     ".wb-scroll{overflow-x:auto}td.wb-number,th.wb-number{text-align:right;font-variant-numeric:tabular-nums}nav "

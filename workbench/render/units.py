@@ -69,7 +69,7 @@ METRIC_TITLES = {
     "compile_seconds": "compilation",
     "peak_flops_share": "model FLOP utilization (MFU)",
     "peak_bandwidth_share": "share of the peak memory bandwidth",
-}  # of the metrics that a watched loop adds; the views have the same headings
+}  # names of the metrics that a watched loop adds; the views have the same headings
 
 
 def work_text(flops: float | None, elementwise: float | None) -> str:
@@ -110,7 +110,7 @@ def seconds_text(value: float | None) -> str:
     if value == 0:
         return "0 s"
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs")):
-        if abs(value) >= 0.9995 * scale:  # else 999.6 µs would be written as 1000 µs
+        if abs(value) >= 0.9995 * scale:  # otherwise 999.6 µs would be written as 1000 µs
             return f"{_three_digits(value / scale)} {unit}"
     return f"{_three_digits(value / 1e-9)} ns"
 
@@ -132,8 +132,8 @@ def source_text(file: str, line: int) -> str:
         >>> source_text("lab/fedavg.py", 12), source_text("/tmp/ipykernel_7/123.py", 3)
         ('fedavg.py:12', 'notebook cell:3')
     """
-    # A notebook cell's file name is a temporary path with a hash, which means nothing to its author.
-    if file.startswith("In ["):  # call trees contain the number of the cell
+    # A notebook cell's file name is a temporary path with a hash, which means nothing to the author.
+    if file.startswith("In ["):  # call trees contain the cell number
         return f"{file}:{line}"
     if "ipykernel_" in file or file.startswith("<ipython-input"):
         return f"{cell_name(file) or 'notebook cell'}:{line}"
@@ -165,7 +165,7 @@ def _scaled(value: float | None, base: float, units: tuple[str, ...]) -> str:
     if value is None:
         return "unknown"
     power = 0
-    while abs(value) >= base - 0.5 and power < len(units) - 1:  # else 999.6 would be written as 1000
+    while abs(value) >= base - 0.5 and power < len(units) - 1:  # otherwise 999.6 would be written as 1000
         value /= base
         power += 1
     return f"{_three_digits(value)} {units[power]}"

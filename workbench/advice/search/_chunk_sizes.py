@@ -10,7 +10,7 @@ from workbench.plan import ChunkSize
 
 _MOST = 5
 _WHOLE_RANGE = 10.0  # powers of two
-_EQUAL = 0.02  # of the seconds: the accuracy of the model
+_EQUAL = 0.02  # share of the seconds: the accuracy of the model
 
 
 def chunk_candidates(program: SearchProgram) -> list[int]:
@@ -30,7 +30,7 @@ def chunk_candidates(program: SearchProgram) -> list[int]:
     named = {1, everything, program.chunk_size or everything, _planned(program, "auto") or everything}
     between = [chunk_shard(everything, 2**power)[0] for power in range(1, max(everything.bit_length(), 2))]
     while len(named) < _MOST and (left := [each for each in between if each not in named]):
-        # the size with the largest factor to all others
+        # the size whose ratio to all others is largest
         named.add(max(left, key=lambda size: min(abs(math.log(size / other)) for other in named)))
     return sorted(named)
 

@@ -100,7 +100,7 @@ def group_leaves(
     for number, (leaf, words) in enumerate(zip(leaves, tokens, strict=True)):
         if len(words) > 1:
             tails.setdefault((words[1:], leaf.shape), number)
-        if len(words) > 2 and words[1] == "params":  # of a training state that includes the optimizer state
+        if len(words) > 2 and words[1] == "params":  # parts of a training state that includes the optimizer state
             tails.setdefault((words[2:], leaf.shape), number)
     owner = [
         _owner(number, words, leaf.shape, tails)
@@ -117,9 +117,9 @@ def group_leaves(
         found[key].leaves.append(number)
         found[key].size_bytes += leaf.size_bytes
     shared = Counter(pattern for pattern, _ in found)
-    general: set[str] = set()  # patterns of one group, whose other matches are listed by name
+    general: set[str] = set()  # patterns of one group; other leaves that they match are listed by name
     for key, group in found.items():
-        if shared[key[0]] > 1:  # layers of different widths: a pattern must match one group
+        if shared[key[0]] > 1:  # layers have different widths, but a pattern must match one group
             own = [leaves[i].name for i in group.leaves if pattern_of(leaves[i].name) == key[0]]
             group.patterns, group.is_exception = _patterns_of(own), True
             if general.intersection(group.patterns):

@@ -20,10 +20,10 @@ from workbench.records.advice import SearchRecord, ShardingChoiceRecord, SliceRe
 from workbench.records.compiled import TargetRecord
 from workbench.render.units import bytes_text
 
-_COMPILED = 3  # compiled choices over all meshes and chunk sizes
-_FOR_SPECS = 0.7  # of the planning time, if chunk sizes are searched as well
-_SHOWN = 4  # choices per mesh and chunk size
-_MOST_COMPILED_SIZES = 4  # compiled slices per family
+_COMPILED = 3  # number of compiled choices over all meshes and chunk sizes
+_FOR_SPECS = 0.7  # share of the planning time, if chunk sizes are searched as well
+_SHOWN = 4  # number of choices per mesh and chunk size
+_MOST_COMPILED_SIZES = 4  # number of compiled slices per family
 
 
 def search_meshes(
@@ -43,7 +43,7 @@ def search_meshes(
     machine = parse_target(target)
     names = _axes_of(call, axes)
     began = time.monotonic()
-    share = (0.5 if compiled else 1.0) * (_FOR_SPECS if call.holds_clients else 1.0)  # share of the time for specs
+    share = (0.5 if compiled else 1.0) * (_FOR_SPECS if call.holds_clients else 1.0)  # share of the time spent on specs
     meshes = list(mesh_shapes(machine.devices, len(names)))
     searches: list[Search] = []
     notes: list[str] = []
@@ -256,7 +256,7 @@ def _slices(target: str) -> list[TargetRecord]:
     chip, _, _ = target.partition(":")
     known = next((each for each in list_targets() if each.chip == chip), None)
     if known is None:
-        parse_target(target if ":" in target else f"{target}:1x1")  # raises with the known names
+        parse_target(target if ":" in target else f"{target}:1x1")  # raises an error that lists the known names
         message = f"`search` was given on={target!r}, whose slices are unknown. Name a family such as 'v5e'."
         raise MeshError(message)
     limit = parse_target(target).devices if ":" in target else None

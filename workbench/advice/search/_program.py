@@ -32,7 +32,7 @@ from workbench.plan import ChunkSize, choose_chunk_size, main_product
 from workbench.records.compiled import CostRecord, MemoryRecord, TargetRecord
 from workbench.records.hardware import ChipRecord
 
-Assignment = tuple[Spec | None, ...]  # one spec per group; None leaves it to propagation
+Assignment = tuple[Spec | None, ...]  # one spec per group; None leaves the group to propagation
 
 
 @dataclass(frozen=True)
@@ -47,9 +47,9 @@ class Priced:
     fits: bool | None = None
     how: Literal["planned", "rehearsed", "compiled"] = "planned"
     note: str = ""
-    flops: float | None = None  # of one device; None if compiled
-    traffic_seconds: float | None = None  # of its memory traffic; None if compiled
-    counts_plan: bool = False  # uses the plan's memory traffic, because the CPU compiler's is larger
+    flops: float | None = None  # bytes on one device; None if compiled
+    traffic_seconds: float | None = None  # seconds of its memory traffic; None if compiled
+    counts_plan: bool = False  # uses the plan's memory traffic, because the CPU compiler's traffic is larger
 
 
 class SearchProgram:
@@ -300,7 +300,7 @@ class SearchProgram:
             (call.args, call.kwargs),
         )
         platform = self.target.platform if self.target else "cpu"
-        with on_mesh(self.mesh), UNUSED_DONATIONS_ARE_FINE:  # usable donations depend on the tried specs
+        with on_mesh(self.mesh), UNUSED_DONATIONS_ARE_FINE:  # which donations are usable depends on the tried specs
             jitted = call.under(self.mesh).jitted(call.chunk_size, shardings=False, keep_unused=True)
             lowered = jitted.trace(*args, **kwargs).lower(lowering_platforms=(platform,))
         results = jax.tree_util.tree_flatten_with_path(lowered.out_info)[0]

@@ -15,8 +15,8 @@ from workbench.inspection import TracedCall, inspect_module
 from workbench.measurement import caller_of, free_bytes
 from workbench.plan import ChunkSize
 
-_FEWEST, _MOST = 8, 40  # calls of each program
-_SECONDS = 2.0  # of all calls, after the minimum number of calls
+_FEWEST, _MOST = 8, 40  # minimum number of calls of each program
+_SECONDS = 2.0  # seconds for all calls, after the minimum number of calls
 _MISSED = 0.05  # probability that the interval misses the median
 
 

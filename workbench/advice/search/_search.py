@@ -17,15 +17,15 @@ from workbench.errors import WorkbenchError
 from workbench.records.advice import SearchRecord, ShardingChoiceRecord
 
 Found = Callable[[SearchRecord], None]
-_SMALL_SHARE = 0.002  # groups below this share of all bytes follow by propagation
+_SMALL_SHARE = 0.002  # groups below this share of all bytes get their spec by propagation
 _PLANNING_SHARE = 0.45  # of the time
-_REHEARSING_SHARE = 0.5  # of the time after planning, if the chip's own compiler follows
+_REHEARSING_SHARE = 0.5  # share of the time after planning, if the chip's own compiler is used afterwards
 _REHEARSED = 48  # choices at most
-_PATIENCE = 12  # consecutive choices without an improvement
+_PATIENCE = 12  # number of consecutive choices without an improvement
 _COMPILED = 5  # maximum number of choices for the chip's own compiler
-_SLACK = 1.25  # factor by which planned seconds may exceed compiled ones: compilers fuse memory traffic away
-_OVERESTIMATED = 2.0  # times a device's memory: an estimated peak below this may still fit when compiled
-_NEAR = 2.0  # times the best planned seconds: candidates for the most different choice
+_SLACK = 1.25  # factor by which planned seconds may exceed compiled seconds, because compilers fuse memory traffic away
+_OVERESTIMATED = 2.0  # a program may fit if its estimated peak is below this multiple of a device's memory
+_NEAR = 2.0  # multiple of the best planned seconds up to which the most different choice is sought
 _SHOWN = 12
 
 
@@ -195,7 +195,7 @@ class Search:
         priced = self.program.plan(self._sharded_data(self._data_groups(), every))
         return priced.specs
 
-    # Seeds: starting points of experts.
+    # Seeds: starting points that an expert would choose.
 
     def _seed(self) -> None:
         program = self.program
@@ -211,7 +211,7 @@ class Search:
             self._try(self._opened(base, keep=data), "")
             self._try(self._fully_sharded(base, data, axes), "")
             self._try(self._fully_sharded(base, data, every), "")
-        for group in data:  # one argument at a time: the batch argument is unknown
+        for group in data:  # one argument at a time, because it is unknown which one is the batch
             for axes in _subsets(every):
                 self._try(self._opened(self._sharded_data([group], axes), keep=[group]), "")
         self._propagated_seeds(data, every)
@@ -278,7 +278,7 @@ class Search:
                 made[at] = tuple(tuple(axes) if dim == chosen else () for dim in range(len(group.shape)))
         return tuple(made)
 
-    # Descent: every change of one group is priced; an integer program combines the useful changes.
+    # Descent: the cost of every change to one group is predicted; an integer program combines the useful changes.
 
     def _descend(self) -> None:
         starts = self.best(3)
@@ -327,7 +327,7 @@ class Search:
         """Rank of a choice, by seconds; a program that does not fit comes after every program that fits."""
         over = max(0.0, (priced.peak_bytes or 0.0) / self.program.memory_bytes - 1)
         seconds = math.inf if priced.seconds is None else priced.seconds
-        # For equal seconds, the smaller choice ranks first.
+        # If seconds are equal, the smaller choice ranks first.
         return priced.fits is False, (over if over else seconds) * (1 + 1e-3 * _share(priced, self.program))
 
     def _try(self, assignment: Assignment, name: str) -> Priced | None:
@@ -568,7 +568,7 @@ def _joined(base: Priced, options: Sequence[tuple[int, Spec, Priced]], memory_by
     smallest = float(
         sum(min((b for b, o in zip(bytes_more, useful, strict=True) if o[0] == g), default=0.0) for g in groups)
     )
-    limit = max(room, smallest) / scale  # programs that cannot fit get as small as possible
+    limit = max(room, smallest) / scale  # programs that cannot fit are made as small as possible
     unit = max(float(np.abs(saved).max()), 1e-12)
     solved = milp(
         saved / unit + 1e-6 * bytes_more / scale,

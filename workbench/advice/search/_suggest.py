@@ -20,8 +20,8 @@ from workbench.records.advice import SearchRecord
 from workbench.records.compiled import TargetRecord
 
 DEFAULT_CHIP = "v5e"
-_FOR_SPECS = 0.6  # of the time, if chunk sizes are searched as well
-_BEST = 3  # choices to compile and to try with other chunk sizes
+_FOR_SPECS = 0.6  # share of the time, if chunk sizes are searched as well
+_BEST = 3  # number of choices to compile and to try with other chunk sizes
 
 
 def search_shardings(

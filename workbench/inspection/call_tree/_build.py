@@ -35,7 +35,7 @@ class _Node:
         return found
 
 
-# Nodes below a line, by scopes, pass and identity of the library's frames, which the items keep alive.
+# Nodes below a line, keyed by scopes, pass and identity of the library's frames, which the items keep alive.
 _Known: TypeAlias = dict[tuple[_Node, tuple[Scope, ...], CallPass, int], _Node]
 
 
@@ -66,7 +66,7 @@ def build_tree(
         (placed if item.frames else lost).append(item)
     _fill(root, placed, 0, known)
     named = [item for item in lost if item.scopes or item.inside]
-    if named:  # a module without stack frames, or with library frames only: only scopes are known
+    if named:  # a module without stack frames, or with library frames only, so only scopes are known
         for item in named:
             _leaf(root, item, known)
     rest = [item for item in lost if not item.scopes and not item.inside]
@@ -163,7 +163,7 @@ def _scopes_first(items: list[Item], depth: int) -> bool:
     before that function; a scope on only some of its lines was opened inside the function.
     """
     if any(s.depth is not None and s.depth <= depth for item in items for s in item.scopes[item.taken :]):
-        return True  # a loop at this depth: the scopes around the loop are already open
+        return True  # a loop at this depth, so the scopes around the loop are already open
     following = [_next(item, depth) for item in items]
     if any(scope is None for scope in following):
         return False
@@ -203,7 +203,7 @@ def _below(node: _Node, item: Item) -> _Node:
 
 
 def _layer_node(node: _Node, layer: str, pass_name: CallPass) -> _Node:
-    if node.scope.endswith(layer):  # Equinox itself opens a scope of that name
+    if node.scope.endswith(layer):  # Equinox itself opens a scope with that name
         return node
     path = f"{node.scope}/{layer}".strip("/")
     return node.child(
@@ -263,7 +263,7 @@ def _record(
         split, at_least = node.split, node.at_least
         if node.kind in ("line", "scope", "loop") and len(node.below) == 1:
             ((key, only),) = node.below.items()
-            if isinstance(key, tuple) and key[0] == "pass":  # work of a single pass needs no separate node
+            if isinstance(key, tuple) and key[0] == "pass":  # work of a single pass does not need a separate node
                 node.below, node.pass_name = only.below, only.pass_name
         for child in node.below.values():
             below, kinds, is_split, is_least = write(child, number)

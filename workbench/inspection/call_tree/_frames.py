@@ -9,7 +9,7 @@ from workbench.records import cell_name, package_of
 
 _CELL = re.compile(r"/ipykernel_\d+/|^<ipython-input-\d+-")
 _MODULE = re.compile(r"^([A-Z]\w*)\.__call__$")
-# Layer libraries that open no name scopes: a frame of a layer is shown as the layer.
+# Layer libraries that open no name scopes; a frame of a layer is shown as the layer.
 _LAYERS = (("/flax/nnx/nn/", "nnx"), ("/penzai/", "pz"))
 
 
@@ -41,7 +41,7 @@ def shown_file(file: str) -> str:
     """
     if _CELL.search(file) is None:
         return file
-    return cell_name(file) or "In [ ]"  # a module from another kernel has no number
+    return cell_name(file) or "In [ ]"  # a module from another kernel has no cell number
 
 
 def trim(
@@ -73,7 +73,7 @@ def trim(
         start = next((i for i, frame in enumerate(segment) if is_named(frame, name)), None)
         if start is None and not merged:
             start = next((i for i, f in enumerate(segment) if not _is_outer(f, outer)), len(segment))
-        elif start is None and _is_outer(segment[0], outer):  # a stack of another program
+        elif start is None and _is_outer(segment[0], outer):  # a stack from another program
             start = next((i for i, frame in enumerate(segment) if frame.function.rsplit(".", 1)[-1] in called), None)
             start = len(segment) if start is None else start
         segment = segment[start or 0 :]
@@ -135,7 +135,7 @@ def _without_repetition(stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
 
 def _segments(stack: tuple[Frame, ...], name: str, outer: frozenset[tuple[str, str]]) -> list[tuple[Frame, ...]]:
     """A stack split into parts, each beginning where the stack starts again."""
-    starts, entered, above = [0], False, True  # above: still among the outer frames of this beginning
+    starts, entered, above = [0], False, True  # above, so it is still among the outer frames of this beginning
     for index, frame in enumerate(stack):
         named, is_outer = is_named(frame, name), _is_outer(frame, outer)
         again = frame[:2] == stack[0][:2] or is_outer or (named and entered)

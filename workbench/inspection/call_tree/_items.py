@@ -41,7 +41,7 @@ class Amounts:
         self.constant_bytes += other.constant_bytes
         if other.predicted_seconds is not None:
             self.predicted_seconds = (self.predicted_seconds or 0.0) + other.predicted_seconds
-        if other.collectives or other.sent_bytes or other.measured_seconds:  # most operations have none
+        if other.collectives or other.sent_bytes or other.measured_seconds:  # most operations have no collectives
             self._add_tables(other)
 
     def _add_tables(self, other: "Amounts") -> None:
@@ -73,17 +73,17 @@ class Amounts:
 class Item:
     """Work that one operation does at one place."""
 
-    frames: tuple[Frame, ...]  # the user's, outermost first
-    inside: tuple[Frame, ...]  # of libraries, below the user's innermost
+    frames: tuple[Frame, ...]  # frames of the user, outermost first
+    inside: tuple[Frame, ...]  # frames of libraries, below the user's innermost frame
     scopes: tuple[Scope, ...]
     pass_name: CallPass
     operation: str
     amounts: Amounts
     instruction: str = ""
-    share: float = 1.0  # of the instruction's work; 0 for memory that it holds
+    share: float = 1.0  # share of the instruction's work; 0 for memory that the instruction holds
     at_least: bool = False
-    inferred: bool = False  # the place is that of the value's reader or producer
-    taken: int = 0  # number of scopes that are nodes already
+    inferred: bool = False  # the place belongs to the value's reader or producer
+    taken: int = 0  # number of scopes that are already nodes
 
 
 def figures(amounts: Amounts) -> CallFiguresRecord:

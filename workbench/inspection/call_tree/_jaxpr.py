@@ -36,7 +36,7 @@ class _Site(NamedTuple):
     stack: tuple[Frame, ...]
     scopes: tuple[Scope, ...]
     name_stack: str
-    sizes: dict[str, int]  # of the mesh axes of the `shard_map`s around it
+    sizes: dict[str, int]  # sizes of the mesh axes of the enclosing `shard_map`s
 
 
 def read_jaxpr_tree(jaxpr: Jaxpr | ClosedJaxpr, *, name: str) -> CallTreeRecord:

@@ -9,7 +9,7 @@ from workbench.records.call_tree import CallPass
 _TRANSFORM = re.compile(r"^(jvp|transpose|vmap|vjp|linearize|pmap|checkpoint|remat|mask|shmap)\((.*)\)$")
 _CALL = re.compile(r"^(p?jit(\(.*\))?|xla_call|core_call|(core_)?closed_call|checkpoint|remat2?|body|cond)$")
 _BRANCH = re.compile(r"^branch_\d+_fun$")
-_STAGE = re.compile(r"^wb[:.]")  # scopes that the workbench's own primitives leave
+_STAGE = re.compile(r"^wb[:.]")  # scopes opened by the workbench's own primitives
 _CALLED = re.compile(r"^(custom_jvp_call|custom_vjp_call|custom_lin|custom_vmap_call|while_loop|named_call)$")
 _JITTED = re.compile(r"jit\(([\w<>]+)\)")
 _LOOPS = frozenset(("while", "scan", "cond"))
@@ -19,7 +19,7 @@ _MARKED = frozenset(("shard_map", "pallas_call", "custom_vjp_call", "run_state",
 class NameStack(NamedTuple):
     """The parts of an `op_name`."""
 
-    scopes: tuple[str, ...]  # of the user, outermost first; "while" and "cond" where a loop or a branch is
+    scopes: tuple[str, ...]  # scopes of the user, outermost first; "while" and "cond" mark a loop or a branch
     operation: str  # "dot_general"
     pass_name: CallPass
 
@@ -112,7 +112,7 @@ def _split(name: str) -> list[str]:
             start = index + 1
     parts.append(name[start:])
     nested = []
-    for part in parts:  # `transpose(jvp(Net/layers_0))`: the transformation was opened above two scopes
+    for part in parts:  # `transpose(jvp(Net/layers_0))`: the transformation was opened around two scopes
         bare = _bare(part)
         nested += _split(bare) if bare != part and "/" in bare else [part]
     return nested

@@ -14,7 +14,7 @@ from workbench.inspection.hlo._memory import Buffer
 from workbench.inspection.hlo._text import Hlo, Instruction
 
 RESERVED = "reserved by the compiler"
-_ALIGNMENT = 64  # bytes: the gap between two buffers of an arena belongs to the first
+_ALIGNMENT = 64  # in bytes: the gap between two buffers in an arena counts as part of the first
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
@@ -37,7 +37,7 @@ class Allocation(NamedTuple):
     """Memory that the compiler reserves."""
 
     size: int
-    parameter: int | None  # number of the argument
+    parameter: int | None  # number of the argument, if any
     placed: tuple[Placed, ...]
 
 
@@ -84,7 +84,7 @@ def _allocations(compiled: object, stats: object | None) -> list[Allocation]:
     plan = buffer_assignment_of(compiled, stats)
     try:
         return [] if plan is None else list(read_allocations(*plan))
-    except (ValueError, TypeError):  # messages of another XLA version: fall back to the schedule
+    except (ValueError, TypeError):  # messages from another XLA version, so fall back to the schedule
         return []
 
 
@@ -96,7 +96,7 @@ def read_allocations(assignment: bytes, module: bytes) -> Iterator[Allocation]:
     Raises:
         ValueError: if a message is truncated.
     """
-    values: dict[int, tuple[int, int]] = {}  # id of a value -> id of its instruction, size
+    values: dict[int, tuple[int, int]] = {}  # id of a value -> id of its instruction, and its size
     allocations: list[dict[int, list[Any]]] = []
     for number, value in fields(assignment):
         if number == 1:

@@ -108,7 +108,7 @@ class StageFinder:
             if not any(_STAGE.search(instruction.op_name) for instruction in self._own):
                 self._give_to_server()
             self._infer()
-        self._only = only  # in a program of one stage: the stage of all instructions that name no other
+        self._only = only  # in a program with one stage: the stage of all instructions that name no other stage
 
     def stage(self, instruction: Instruction) -> NamedStage | None:
         """The stage of an instruction; None outside all stages."""
@@ -175,7 +175,7 @@ class StageFinder:
 
     def _spread(self) -> None:
         neighbours = Neighbours(self._hlo, self._runs)
-        for instruction in reversed(list(self._hlo.instructions())):  # users decide for their operands
+        for instruction in reversed(list(self._hlo.instructions())):  # users decide the stage of their operands
             if _COLLECTIVE.match(instruction.opcode) and self._open(instruction):
                 self._look_ahead(instruction, neighbours)
         pending = [i for i in self._hlo.instructions() if self._open(i) and i.computation not in self._runs.regions]

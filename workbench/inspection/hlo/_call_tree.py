@@ -37,7 +37,7 @@ from workbench.records.call_tree import CallTreeRecord
 from workbench.records.compiled import CollectiveRecord
 from workbench.records.program import PlanRecord, StageRecord
 
-UNNAMED = "unnamed"  # the name in `workbench.cost` for bytes over a group that is not a product of mesh axes
+UNNAMED = "unnamed"  # the name that `workbench.cost` uses for bytes over a group that is not a product of mesh axes
 _NAME = re.compile(r"^p?jit_(.*)$")
 _SILENT = frozenset(("parameter", "tuple", "get-tuple-element", "bitcast", "after-all"))
 
@@ -71,7 +71,7 @@ class CallTreeReader:
         if plan is not None and not _names(stacks, self._name) and _names(stacks, plan.name):
             self._name = plan.name  # `jax.pmap` compiles its own function around the user's function
         self._arguments = [] if plan is None else [value.name for value in plan.inputs]
-        if len(self._arguments) != len(hlo.entry.parameters):  # unread arguments are not parameters
+        if len(self._arguments) != len(hlo.entry.parameters):  # arguments that are not read are not parameters
             self._arguments = []
         self._home = home_of(stacks, self._name)
         self._stage_calls = {} if plan is None else self._calls_of(plan)
@@ -142,7 +142,7 @@ class CallTreeReader:
         for inner, size in self._traffic.parts(fusion):
             if size:
                 part(inner).traffic_bytes += size * times
-        # Seconds are shared by matrix products where a fusion has any, else by traffic.
+        # Seconds are divided by matrix products if a fusion contains any, otherwise by traffic.
         figure = "flops_matmul" if any(amounts.flops_matmul for _, amounts in parts.values()) else "traffic_bytes"
         weights = [getattr(amounts, figure) for _, amounts in parts.values()]
         whole = sum(weights)
@@ -199,7 +199,7 @@ class CallTreeReader:
             known = self._arguments[number] if self._arguments else _plain(instruction.op_name)
             return self._item(instruction, amounts, operation=f"argument {known}".rstrip())
         known = self._collectives.get(instruction.name)
-        share = 0.0 if instruction.name in working else 1.0  # seconds are divided over work only
+        share = 0.0 if instruction.name in working else 1.0  # seconds are divided among work only
         return self._item(instruction, amounts, operation="" if known is None else known.kind, share=share)
 
     def _item(
@@ -249,7 +249,7 @@ class CallTreeReader:
             known = self._split_places[id(place)] = (
                 place,
                 self._find_split(place),
-            )  # kept alive, so that the identity is not reused
+            )  # kept alive, so that its identity is not reused
         return known[1]
 
     def _find_split(self, place: Place) -> tuple[tuple[Frame, ...], tuple[Frame, ...]]:

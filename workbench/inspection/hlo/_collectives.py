@@ -20,7 +20,7 @@ _KINDS: tuple[CollectiveKind, ...] = (
     "collective-broadcast", "send", "recv",
 )  # fmt: skip
 _OPCODES: Mapping[str, CollectiveKind] = {opcode: kind for kind in _KINDS for opcode in (str(kind), f"{kind}-start")}
-# Patterns of whole values, because groups of the mesh syntax contain braces, spaces and commas.
+# Patterns that match whole values, because groups in mesh syntax contain braces, spaces and commas.
 _REPLICA_GROUPS = re.compile(
     r"replica_groups=(mesh\[[^\]]*\](?:, device_ids=\([^)]*(?:\([^)]*\))?\))? \{[^}]*\}"
     r"|\[[\d,]+\]<=\[[\d,]+\](?:T\([\d,]+\))?|\{\}|\{\{.*?\}\})"
@@ -31,8 +31,8 @@ _EMITTER = re.compile(r'"emitter":"([^"]+)"')
 _MOST_PAIRS = 256  # of a permute, kept in its record
 _COLORS = re.compile(r"colors:(\d+) phases:(\d+)")
 _KERNEL = re.compile(r'"kernel_strategy":"([^"]+)"')
-_SYNCHRONOUS = re.compile(r'"is_sync":\s*true')  # GPU: start and done without other work between
-_MEGASCALE = "_xla_megascale_transfer_type"  # TPU: an exchange with the corresponding devices of the other slices
+_SYNCHRONOUS = re.compile(r'"is_sync":\s*true')  # GPU: start and done with no other work in between
+_MEGASCALE = "_xla_megascale_transfer_type"  # TPU: an exchange with the corresponding devices in the other slices
 _OFFLOAD = re.compile(r'"phase_rings":\[')
 
 
@@ -43,9 +43,9 @@ class MeshAxes:
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     order: tuple[int, ...] | None = None
-    slices: tuple[int, ...] | None = None  # slice of every position, if there are several
-    coords: tuple[tuple[int, ...], ...] | None = None  # of every position on the torus
-    wraps: tuple[bool, ...] = ()  # dimensions of the torus whose ends are wired together
+    slices: tuple[int, ...] | None = None  # slice of every position, if there are several slices
+    coords: tuple[tuple[int, ...], ...] | None = None  # coordinates of every position on the torus
+    wraps: tuple[bool, ...] = ()  # dimensions of the torus that wrap around
 
     @property
     def devices(self) -> int:
@@ -76,7 +76,7 @@ class MeshAxes:
         ranges = [{place[axis] for place in places} for axis in range(len(self.coords[0]))]
         extents = [max(values) - min(values) + 1 for values in ranges]
         if any(len(values) != extent for values, extent in zip(ranges, extents, strict=True)):
-            return ()  # with gaps between its chips
+            return ()  # with gaps between the chips of the group
         whole = [
             max(c[axis] for c in self.coords) - min(c[axis] for c in self.coords) + 1 for axis in range(len(extents))
         ]
@@ -113,7 +113,7 @@ class CollectiveReader:
         operands = [computation.by_name[operand].shape for operand in instruction.operands]
         payload = sum(shape.size_bytes for shape in operands if not shape.is_tuple)
         groups, axes, placed = self._groups(instruction)
-        unknown = not groups  # before pairs of a device with itself are removed
+        unknown = not groups  # computed before pairs of a device with itself are removed
         size = max((len(group) for group in groups), default=0)
         notes = [axes.note] if axes.note else []
         if kind == "all-reduce" and _is_scattered(computation, instruction, size):
@@ -203,7 +203,7 @@ class CollectiveReader:
         """Bytes of a combined payload by stage: each element of the result has a stage."""
         sizes: dict[str, int] = {}
         named = combined_stages(around[0].op_name)
-        if len(around) == 1 and len(named) == len(operands):  # the parts are the module's results
+        if len(around) == 1 and len(named) == len(operands):  # the parts are separate results in the module
             for stage, operand in zip(named, operands, strict=True):
                 if stage is None:
                     return {}
@@ -220,7 +220,7 @@ class CollectiveReader:
     ) -> tuple[SourceLine, ...]:
         """The lines that request a collective; for a combined collective, the lines with the most bytes come first."""
         lines = [self._frames.source(i) for i in (*around, *self._stages.witnesses(instruction))]
-        if not any(i.op_name for i in around):  # without a name, the line is that of the whole program
+        if not any(i.op_name for i in around):  # without a name, the line is the line of the whole program
             makers = [computation.by_name[operand] for operand in instruction.operands]
             made = [self._frames.source(maker) for maker in makers if maker.op_name and maker.opcode != "parameter"]
             lines = [line for line in made if line is not None] or lines

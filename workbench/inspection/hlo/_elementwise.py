@@ -3,7 +3,7 @@
 from workbench.inspection.hlo._shapes import Shape
 from workbench.inspection.hlo._text import Hlo, Instruction
 
-# HLO names of the operations that `workbench.plan` counts in a jaxpr; moves and comparisons are free.
+# HLO names of the operations that `workbench.plan` counts in a jaxpr; moves and comparisons count 0.
 _ARITHMETIC = frozenset(
     "abs acos acosh add asin asinh atan2 atanh cbrt ceil cosh cosine divide erf exponential exponential-minus-one "
     "floor is-finite log log-plus-one logistic maximum minimum multiply negate power remainder round-nearest-afz "
@@ -41,5 +41,5 @@ class ElementwiseCounter:
     def _operands(self, instruction: Instruction) -> list[Shape]:
         by_name = self._hlo.computations[instruction.computation].by_name
         shapes = [by_name[operand].shape for operand in instruction.operands]
-        # The second half of a reduction's operands are initial values.
+        # The second half of a reduction's operands contains the initial values.
         return shapes[: max(1, len(shapes) // 2)] if instruction.opcode in _REDUCTIONS else shapes

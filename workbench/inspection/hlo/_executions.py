@@ -9,7 +9,7 @@ from typing import NamedTuple
 from workbench.inspection.hlo._text import Computation, Hlo, Instruction
 
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"?(\d+)"?\}')
-# Opcodes whose callees run per element: regions of reductions, comparators of sorts. These cost no separate call.
+# Opcodes whose callees run once per element: regions of reductions, comparators of sorts. They add no separate call.
 _REGIONS = frozenset(
     "reduce reduce-window scatter sort map select-and-scatter all-reduce all-reduce-start reduce-scatter "
     "reduce-scatter-start".split()
@@ -20,9 +20,9 @@ class Runs(NamedTuple):
     """Executions of the computations; `executions` is NaN inside a loop of unknown length."""
 
     executions: dict[str, float]
-    fused: frozenset[str]  # computations inside fusions: their values never reach memory
+    fused: frozenset[str]  # computations inside fusions, whose values never reach memory
     regions: frozenset[str]  # applied per element
-    callers: dict[str, Instruction]  # one caller of each computation
+    callers: dict[str, Instruction]  # one of the callers of each computation
     notes: tuple[str, ...]
 
 
@@ -43,7 +43,7 @@ def count_runs(hlo: Hlo, weigh: Callable[[str], float]) -> Runs:
     callers: dict[str, Instruction] = {}
     for instruction in hlo.instructions():
         callers.update(dict.fromkeys(instruction.calls(), instruction))
-    for computation in reversed(hlo.computations.values()):  # callers follow their callees
+    for computation in reversed(hlo.computations.values()):  # callers come after their callees
         inside_fusion = computation.name in fused
         for instruction in computation.instructions:
             if not instruction.called:
@@ -115,7 +115,7 @@ class _Linear(NamedTuple):
     offset: float
 
 
-Scope = Mapping[int, tuple[Computation, str, "Scope"]]  # operands of the fusion around a computation
+Scope = Mapping[int, tuple[Computation, str, "Scope"]]  # operands of the fusion that contains a computation
 
 
 class _Patience:

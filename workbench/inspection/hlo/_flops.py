@@ -17,7 +17,7 @@ _LABELS = re.compile(r"(\w*)_(\w*)->(\w*)")
 _DECLARED = re.compile(r'"cost_estimate":\{"flops":"?(\d+)')
 _PRECISIONS = re.compile(r"operand_precision\"?[=:][{\[]\"?(\w+)\"?,\"?(\w+)", re.IGNORECASE)
 _ALGORITHM = re.compile(r"algorithm\"?[=:]\"?(?:ALG_)?(\w+)", re.IGNORECASE)
-# The dtype that a stated algorithm multiplies, and the number of passes.
+# The dtype that a stated algorithm multiplies in, and the number of passes.
 _ALGORITHMS = {
     "dot_bf16_bf16_f32": "bfloat16", "dot_bf16_bf16_bf16": "bfloat16", "dot_bf16_bf16_f32_x3": "bfloat16*3",
     "dot_bf16_bf16_f32_x6": "bfloat16*6", "dot_bf16_bf16_f32_x9": "bfloat16*9", "dot_f16_f16_f16": "float16",
@@ -152,7 +152,7 @@ class FlopCounter:
     def _cudnn(self, instruction: Instruction, target: str) -> float:
         first, second = (self._operand(instruction, i).dimensions for i in (0, 1))
         result = instruction.shape.dimensions
-        if "BackwardInput" in target:  # dim_labels describe the forward convolution, whose input is the result
+        if "BackwardInput" in target:  # dim_labels describe the forward convolution, whose input is the result here
             return convolution_flops(instruction, result, second, first)
         if "BackwardFilter" in target:
             return convolution_flops(instruction, first, result, second)
@@ -197,7 +197,7 @@ def convolution_flops(
         )
     batch = lhs[lhs_labels.index("b")] // int(instruction.attribute("batch_group_count") or 1)
     features_in, features_out = rhs[rhs_labels.index("i")], rhs[rhs_labels.index("o")]
-    return 2.0 * batch * features_in * features_out * positions  # the kernel's "i" is already one group's
+    return 2.0 * batch * features_in * features_out * positions  # the kernel's "i" already refers to one group
 
 
 def _real_products(shape: Shape) -> float:

@@ -75,7 +75,7 @@ class Frames:
                         function=self._functions.get(location.get("function_name_id", 0), ""),
                     )
                 )
-            frame = self._frames[frame].get("parent_frame_id", 1) - 1  # printed plus one; 1 is "none"
+            frame = self._frames[frame].get("parent_frame_id", 1) - 1  # printed plus one, so 1 means "none"
         return lines
 
 

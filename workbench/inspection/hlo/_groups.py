@@ -14,7 +14,7 @@ _MESH_AXIS = re.compile(r"'([^']*)'=(\d+)")
 _MESH_REF = re.compile(r"'([^':]*)(?:':\((\d+)\)(\d+)|:\((\d+)\)(\d+)'|')")
 _LIST = re.compile(r"\{([\d,\s]*)\}")
 
-_MOST_POSITIONS = 65_536  # more devices than any system has; a short text can specify 10^12
+_MOST_POSITIONS = 65_536  # more devices than any system has, because a short text can specify 10^12
 
 Groups = tuple[tuple[int, ...], ...]
 
@@ -97,7 +97,7 @@ def group_axes(groups: Groups, names: Sequence[str], sizes: Sequence[int]) -> Ax
         width = widths.pop()
         reach *= width
         found.append(names[axis] if width == size else f"{names[axis]}[{width} of {size}]")
-    # If a group has as many devices as there are combinations of coordinates, it is their product.
+    # If a group has as many devices as there are combinations of coordinates, it is the product of those.
     if reach != len(groups[0]):
         return Axes((), "not a product of axes")
     return Axes(tuple(found))
@@ -154,7 +154,7 @@ def _sweeps(values: set[frozenset[int]], factors: tuple[int, ...]) -> bool:
     if math.prod(factors[i] for i in varying) != len(one):
         return False
     fixed = [i for i in range(len(factors)) if i not in varying]
-    # There is one set per combination of the fixed digits, and each set is within one combination.
+    # There is one set per combination of the fixed digits, and each set lies within one combination.
     return all(len({tuple(digits.value(v, i) for i in fixed) for v in value}) == 1 for value in values)
 
 
@@ -197,7 +197,7 @@ def _mesh_groups(text: str) -> Groups | None:
         place = [digits.value(index, i) for i in range(len(split))]
         group = groups.setdefault(tuple(place[i] for i in rest), {})
         group[tuple(place[i] for i in grouped)] = device
-    # Devices within a group are ordered as the axes are named.
+    # Devices within a group are ordered in the order in which the axes are named.
     return tuple(tuple(group[place] for place in sorted(group)) for group in groups.values())
 
 

@@ -8,7 +8,7 @@ from workbench.inspection.hlo._text import Computation, Hlo, Instruction
 from workbench.records.compiled import BufferRecord, MemoryRecord
 from workbench.records.program import SourceLine
 
-_LISTED = 4096  # buffers: more than any real program has at its peak
+_LISTED = 4096  # number of buffers: more than any actual program has at its peak
 _SAME_PEAK = 0.1
 _ALIASES = frozenset("bitcast opt-barrier add-dependency domain".split())
 _SILENT = frozenset(("parameter", "constant", "tuple", "get-tuple-element", "bitcast"))
@@ -16,7 +16,7 @@ _ELEMENTWISE = frozenset(
     "add subtract multiply divide maximum minimum select compare tanh exponential log negate convert power rsqrt sqrt "
     "and or not xor sine cosine logistic clamp abs".split()
 )
-_ON_DEVICE = (0, 1, 3)  # HBM, and on TPU VMEM and CMEM: the spaces in the compilers' own peak
+_ON_DEVICE = (0, 1, 3)  # HBM, and on TPU also VMEM and CMEM: the spaces that count in the compilers' own peak
 _UPDATES = frozenset(("dynamic-update-slice", "scatter"))
 
 RECONSTRUCTED = (
@@ -25,7 +25,7 @@ RECONSTRUCTED = (
 )
 
 
-# A compiler's program is visited about once; hand-made text can need unbounded time.
+# A compiler's program is visited about once; hand-made text could take unbounded time.
 _STEPS_MIN, _STEPS_PER_INSTRUCTION = 100_000, 40
 
 
@@ -165,7 +165,7 @@ class _Liveness:
                 raise _TooManyStepsError
             values[instruction.name] = self._value(instruction, computation, values, given)
         result = values[computation.root.name] if computation.root else []
-        # A loop's body leaves its results in the buffers of its parameters. Where that is impossible, the schedule
+        # A loop's body leaves its results in the buffers of its parameters. If that is impossible, the schedule
         # already contains copy instructions.
         free = outside.union(result) if is_loop else outside
         starting, ending = self._lives(computation, values, result)
@@ -218,7 +218,7 @@ class _Liveness:
 
     def _enter(self, instruction: Instruction, values: dict[str, list[Buffer]], outside: frozenset[Buffer]) -> None:
         given = {index: values[operand] for index, operand in enumerate(instruction.operands)}
-        if instruction.opcode == "conditional":  # operands: the branch index, then an argument per branch
+        if instruction.opcode == "conditional":  # operands: the branch index, then one argument per branch
             branches = instruction.calls()
             for branch, operand in zip(branches, instruction.operands[1:], strict=False):
                 self._walk(self._hlo.computations[branch], {0: values[operand]}, outside, is_loop=False)

@@ -28,7 +28,7 @@ from workbench.records.compiled import CollectiveRecord, InstructionRecord, Modu
 from workbench.records.hardware import MeshRecord
 from workbench.records.program import PlanRecord
 
-# These only name or pass on values and do no work, so they need no stage.
+# These only name or pass on values and do no work, so they do not need a stage.
 _STRUCTURE = frozenset(("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "after-all"))
 _PLATFORMS = (
     ("tpu", re.compile(r'"flag_configs":|:T\(\d|"scoped_memory_configs"')),
@@ -275,7 +275,7 @@ class _Inspection:
         for instruction in self._hlo.computations[computation].instructions:
             weight += self._flops.instruction(instruction) * 1e6 + self._traffic.instruction(instruction)
             if instruction.opcode == "while":
-                # A loop of unknown length weighs as one iteration; a note states that.
+                # A loop of unknown length is weighted as one iteration; a note says so.
                 iterations = trip_count(self._hlo, instruction, self._callers)
                 weight += (1.0 if iterations is None else iterations) * sum(map(self._weight, instruction.calls()))
             elif instruction.opcode == "conditional":

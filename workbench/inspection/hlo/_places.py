@@ -31,7 +31,7 @@ class Places:
         self, hlo: Hlo, runs: Runs, frames: Frames, names_a_line: Callable[["Place"], bool] = lambda place: True
     ) -> None:
         self._hlo, self._runs = hlo, runs
-        vague: dict[Instruction, Place] = {}  # places of the whole program: a neighbour's place is more precise
+        vague: dict[Instruction, Place] = {}  # places of the whole program, so a neighbour's place is more precise
         self._places: dict[Instruction, Place] = {}
         self._own: set[Instruction] = set()
         self._known: dict[tuple[int, str], Place] = {}
@@ -60,7 +60,7 @@ class Places:
         if stack:
             place = Place(stack, instruction.op_name)
             return self._known.setdefault(key, place) if instruction.frame else place
-        if not frames.known and "/" in instruction.op_name:  # such a module has scopes only
+        if not frames.known and "/" in instruction.op_name:  # such a module has only scopes
             return Place((), instruction.op_name)
         return None
 

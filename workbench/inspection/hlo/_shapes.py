@@ -25,7 +25,7 @@ class ArrayShape:
     dimensions: tuple[int, ...]
     elements: int
     size_bytes: int  # without padding
-    padded_bytes: int  # with the padding of the layout's first tile
+    padded_bytes: int  # including the padding of the layout's first tile
     space: int  # 0: main memory (HBM); on TPU 1 is VMEM, 3 CMEM, 5 the host
 
 

@@ -53,7 +53,7 @@ class _Joiner:
 
     def add(self, number: int, line: str) -> None:
         """Appends one physical line."""
-        if not self.is_open and _is_plain(line):  # nearly every compiler-printed line
+        if not self.is_open and _is_plain(line):  # applies to nearly every line printed by a compiler
             text = line
         else:
             text = self._scan(line)
@@ -130,7 +130,7 @@ def statements(text: str) -> Iterator[Statement]:
         else:
             line = physical
         joiner.add(number, line)
-        if joiner.braces < 0 or joiner.parentheses < 0:  # a brace closes the computation: the statement is cut off
+        if joiner.braces < 0 or joiner.parentheses < 0:  # a brace closes the computation, so the statement is truncated
             yield Statement("unknown", joiner.number or number, joiner.take() or line.strip())
             return
         if inside or not joiner.first:

@@ -17,7 +17,7 @@ _NAMES = re.compile(r"%([^\s,()]+)")
 _SEPARATORS = re.compile(r"[,()\[\]{}]")
 _OP_NAME = re.compile(r'op_name="((?:[^"\\]|\\.)*)"')
 _FRAME = re.compile(r"stack_frame_id=(\d+)")
-# The metadata that compilers write for JAX; other fields are never read.
+# The metadata fields that compilers write for JAX; other fields are never read.
 _METADATA = re.compile(r', metadata=\{op_name="([^"\\]*(?:\\.[^"\\]*)*)"(?: stack_frame_id=(\d+))?\}')
 _CALLING = re.compile(r"(?:calls|to_apply|condition|body|_computations?)=")
 _CALLED = re.compile(
@@ -40,7 +40,7 @@ class Instruction:
     computation: str
     shape_text: str
     operands: tuple[str, ...]
-    arguments: str  # the number of a parameter or value of a constant; "" with operands
+    arguments: str  # the number of a parameter or the value of a constant; "" if there are operands
     attributes: str
     root: bool
     op_name: str
@@ -161,7 +161,7 @@ def _computation(statement: Statement) -> Computation:
 def _add(computation: Computation, statement: Statement, shared: dict[str, str]) -> None:
     line = statement.text
     simple = _SIMPLE.match(line)
-    if simple is not None:  # nearly every compiler-printed statement
+    if simple is not None:  # applies to nearly every statement printed by a compiler
         root, name, shape, kind, arguments = simple.groups()
         attributes = line[simple.end() :]
     else:
@@ -234,7 +234,7 @@ def _closing(line: str, start: int) -> int:
 def _operands(arguments: str) -> list[str]:
     if "%" in arguments:
         return _NAMES.findall(arguments)
-    return [part.split()[-1] for part in _split(arguments) if part.strip()]  # HLO printed without "%"
+    return [part.split()[-1] for part in _split(arguments) if part.strip()]  # for HLO printed without "%"
 
 
 def _split(arguments: str) -> Iterator[str]:

@@ -46,9 +46,9 @@ class Traffic:
         if opcode in ("copy-start", "slice-start", "dynamic-slice-start"):
             return _asynchronous_copy(opcode, operands[0], result)
         if opcode.endswith("-start") and result.is_tuple:
-            return result.main_bytes  # the tuple contains operands and results
+            return result.main_bytes  # the tuple contains both operands and results
         size = sum(operand.main_bytes for operand in operands) + result.main_bytes
-        if opcode == "custom-call" and result.is_tuple and result.leaves:  # `()` is the result of a printing call
+        if opcode == "custom-call" and result.is_tuple and result.leaves:  # `()` is the result of a call that prints
             target = instruction.attribute("custom_call_target") or ""
             last = result.leaves[-1]
             if target.startswith(_WITH_WORKSPACE) and last.dtype in ("s8", "u8") and len(last.dimensions) == 1:
@@ -121,7 +121,7 @@ class Traffic:
         if node.opcode == "dynamic-update-slice":
             return min(leaf.padded_bytes, body.by_name[node.operands[1]].shape.size_bytes)
         if node.opcode == "scatter" and len(node.operands) == 3 and self._is_given(body, node.operands[0]):
-            # In place: the operation reads and writes the elements that it changes.
+            # In place: the operation reads and writes only the elements that it changes.
             return min(leaf.padded_bytes, 2 * body.by_name[node.operands[2]].shape.size_bytes)
         return leaf.padded_bytes
 

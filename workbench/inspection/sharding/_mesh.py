@@ -249,7 +249,7 @@ def _hops(devices: Sequence[DeviceRecord], shape: tuple[int, ...]) -> list[tuple
             found.append((0.0, 0))
             continue
         if (slices != slices.take([0], axis=axis)).any():
-            found.append((None, None))  # data-centre network between slices: no hops to count
+            found.append((None, None))  # data-centre network between slices, so there are no hops to count
             continue
         away = np.abs(coords - np.roll(coords, -1, axis=axis))
         away = np.where(wraps, np.minimum(away, extent - away), away).sum(axis=-1)

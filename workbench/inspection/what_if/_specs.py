@@ -29,7 +29,7 @@ class Leaves:
         self, fn: Callable, args: tuple[Any, ...], mesh: Mesh | AbstractMesh, names: Sequence[str] = ()
     ) -> None:
         found, self._structure = jax.tree_util.tree_flatten_with_path(args)
-        self.values = [shape_of(leaf, mesh) for _, leaf in found]  # shapes, so that no arrays are kept alive
+        self.values = [shape_of(leaf, mesh) for _, leaf in found]  # shapes, so that arrays are not kept alive
         self.paths = [jax.tree_util.keystr(path) for path, _ in found]
         named = _argument_names(fn, len(args))
         raw = [named[path[0].idx] + jax.tree_util.keystr(path[1:]) for path, _ in found]
@@ -82,7 +82,7 @@ class Leaves:
 
     def sharded(self, found: Sequence[Spec | None], mesh: Mesh | AbstractMesh) -> tuple[Any, ...]:
         """The arguments as shapes with the shardings in `found`; arguments that have none there are unchanged."""
-        # In the compiled program random keys have extra trailing dimensions.
+        # In the compiled program, random keys have additional trailing dimensions.
         known = {
             index: spec[: len(jax.numpy.shape(leaf))]
             for index, (spec, leaf) in enumerate(zip(found, self.values, strict=True))

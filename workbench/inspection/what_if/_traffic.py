@@ -19,7 +19,7 @@ class _Sum:
 
     def add(self, runs: float | None, each_bytes: float, source: SourceLine | None) -> None:
         if runs is None or self.runs is None or self.size_bytes is None:
-            self.runs = self.size_bytes = None  # a loop of unknown length: the sum is unknown
+            self.runs = self.size_bytes = None  # a loop of unknown length, so the sum is unknown
         else:
             self.runs += runs
             self.size_bytes += runs * each_bytes

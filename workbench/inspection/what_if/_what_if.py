@@ -61,7 +61,7 @@ class WhatIf:
         self._there: TargetMesh | None = None
         found = mesh if mesh is not None else current_mesh() or call.mesh or mesh_of_values(call.leaves)
         self._mesh = self._find_mesh(found)
-        # JAX places keyword arguments that are on one device, such as a random key.
+        # JAX itself places keyword arguments that are on one device, such as a random key.
         self._kwargs = jax.tree.map(lambda leaf: shape_of(leaf, self._mesh), self._call.kwargs)
         self._leaves = Leaves(self._call.parameters, self._call.args, self._mesh, self._call.names)
         self._args = self._leaves.replaced({}, self._mesh)
@@ -125,7 +125,7 @@ class WhatIf:
                 self._known[key] = self._plan_version(chosen)
             except WorkbenchError:
                 raise
-            except Exception as error:  # JAX's sharding errors have no common class
+            except Exception as error:  # JAX's sharding errors have no common base class
                 raise InspectionError(self._refusal(chosen, error)) from error
         return self._known[key]
 
@@ -167,7 +167,7 @@ class WhatIf:
         """The program lowered for its platform; unused arguments are kept, so that inputs correspond to leaves."""
         version, chunk_size = self._call.under(self._mesh), self._chunk_size
         if self._there is None:
-            # The tried shardings replace the shardings of the user's jit.
+            # The tried shardings replace the shardings given to the user's jit.
             jitted = version.jitted(chunk_size, shardings=False, keep_unused=True)
             lowered = jitted.trace(*args, **self._kwargs).lower(lowering_platforms=(self._platform(),))
             return lowered, lowered.as_text(debug_info=True)
@@ -206,7 +206,7 @@ class WhatIf:
         elif self._platform() == "cpu":
             hlo, memory = compile_for_cpu(text, self._mesh.size, what=what, **waiting)
             module = inspect_module(hlo, mesh=mesh, platform="cpu")
-        else:  # the devices belong to this process; no other process could compile for them
+        else:  # the devices belong to this process, so no other process could compile for them
             return inspect_module(compile_now(version.lowered, text, version.record.name), mesh=mesh)
         reported = {name: getattr(memory, name) for name in _MEMORY if getattr(memory, name) is not None}
         return module.replace(memory=module.memory.replace(**reported), devices=self._mesh.size)
