@@ -143,7 +143,7 @@ def assert_peak_memory(program: object, at_most: int | str) -> None:
     limit, memory = _bytes(at_most, "assert_peak_memory"), _module(program, "assert_peak_memory").memory
     if memory.peak_bytes is None:
         message = (
-            "`assert_peak_memory` received a program whose peak of memory is not known: its compiler did not report "
+            "`assert_peak_memory` received a program whose peak memory is not known: its compiler did not report "
             "it. Only a compiled program has a peak: pass a traced call, or `jax.jit(fn).lower(*args).compile()`."
         )
         raise InspectionError(message)
@@ -173,7 +173,7 @@ def assert_flops(
     """
     if expected is None and at_most is None:
         message = (
-            "`assert_flops` was given only a program. It compares FLOPs with a number: pass `expected` or `at_most`."
+            "`assert_flops` was given only a program. It compares FLOPs with a number, so pass `expected` or `at_most`."
         )
         raise InspectionError(message)
     flops = _module(program, "assert_flops").flops
@@ -326,7 +326,7 @@ def _module(program: Argument, asked: str) -> ModuleRecord:
         )
         raise InspectionError(message)
     message = (
-        f"`{asked}` received a {type(program).__name__}, which is not a program. It reads a traced call, "
+        f"`{asked}` received a {type(program).__name__}, which is not a program. It accepts a traced call, "
         "`wb.trace(fn)(*args)`, a record from `inspect`, a `Lowered` or `Compiled`, HLO text, or a file: pass one of "
         "these."
     )

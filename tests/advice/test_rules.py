@@ -218,7 +218,7 @@ def test_padding_of_clients_is_reported_with_its_share():
 
 def test_a_planned_record_is_refused():
     record = wb.inspect(jax.jit(jnp.tanh), on=jax.sharding.AbstractMesh((4,), ("data",)))(jnp.ones(8))
-    with pytest.raises(wb.errors.InspectionError, match="planned and not compiled"):
+    with pytest.raises(wb.errors.InspectionError, match="only planned, not compiled"):
         wb.advice.advise_record(record)
 
 
@@ -732,7 +732,7 @@ def test_advice_for_pmap_names_no_shardings_of_jit_alone():
     findings = wb.advise(step)(jnp.ones((512, 512)), jnp.ones((8, 4, 512))).findings
     for each in findings:
         assert "jax.jit(" not in each.code
-        assert not each.specs or "`jax.pmap` keeps such an argument whole" in each.change
+        assert not each.specs or "`jax.pmap` keeps such an argument unsharded" in each.change
 
 
 def test_equal_layers_are_one_finding():

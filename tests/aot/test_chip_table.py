@@ -39,7 +39,7 @@ def test_name_of_a_device_finds_its_own_row(name):
 
 @pytest.mark.parametrize("name", ["NVIDIA H100 XYZ", "NVIDIA GeForce RTX 99990", "MI999", "v99", "B2000", "xh100", ""])
 def test_unknown_chip_is_unknown(name):
-    with pytest.raises(MeshError, match="is not a chip of the table"):
+    with pytest.raises(MeshError, match="is not in the chip table"):
         known_chip(name)
 
 

@@ -20,8 +20,8 @@ def test_frames_come_back_as_they_were_sent():
     [
         (b"\0\0\0", "3 of 8 bytes"),
         ((5).to_bytes(8, "big") + b"{}", "ended after 2 of a frame's 5 bytes"),
-        ((LARGEST_FRAME_BYTES + 1).to_bytes(8, "big"), "other data than frames"),
-        (b"Hello, world, this is a compiler", "other data than frames"),
+        ((LARGEST_FRAME_BYTES + 1).to_bytes(8, "big"), "something other than frames"),
+        (b"Hello, world, this is a compiler", "something other than frames"),
         ((3).to_bytes(8, "big") + b"abc", "holds no JSON"),
         ((2).to_bytes(8, "big") + b"[]", "a JSON list, not an object"),
     ],
@@ -35,6 +35,6 @@ def test_bytes_that_are_no_frame_are_an_error(data, words):
 def test_frame_that_no_reader_accepts_is_not_written(monkeypatch):
     monkeypatch.setattr(_frames, "LARGEST_FRAME_BYTES", 10)
     stream = io.BytesIO()
-    with pytest.raises(FrameError, match="exceeds the limit of a frame"):
+    with pytest.raises(FrameError, match="exceeds the frame size limit"):
         write_frame(stream, {"text": "longer than ten bytes"})
     assert stream.getvalue() == b""

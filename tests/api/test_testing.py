@@ -72,7 +72,7 @@ def test_peak_memory_is_compared_in_the_unit_that_is_written(summed):
 
 def test_unknown_peak_is_reported_as_unknown():
     text = jax.jit(lambda x: x * 2).lower(jnp.ones(3)).compile().as_text()
-    with pytest.raises(InspectionError, match="peak of memory is not known"):
+    with pytest.raises(InspectionError, match="peak memory is not known"):
         assert_peak_memory(text, "1 GiB")
 
 

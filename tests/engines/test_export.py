@@ -262,7 +262,7 @@ def test_callbacks_cannot_be_exported():
         jax.debug.print("{}", x)
         return x
 
-    with pytest.raises(InspectionError, match=r"`export` could not write `loud`.*holds no Python"):
+    with pytest.raises(InspectionError, match=r"`export` could not write `loud`.*contains no Python"):
         wb.trace(loud)(jnp.ones(3)).export()
 
 

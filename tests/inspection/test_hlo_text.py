@@ -39,7 +39,7 @@ def test_whole_text_is_read():
         pytest.param("calls=%scaled", "calls=%lost", r"reads computation %lost", id="callee"),
         pytest.param("fusion(%x, %y)", "fusion(%x)", "passes 1 values to `scaled`, which takes 2", id="arity"),
         pytest.param("%q = f32[8,2]", "%p = f32[8,2]", "defines an instruction twice", id="twice"),
-        pytest.param("ENTRY %main", "ENTRY %scaled", "`scaled` is there twice", id="computation twice"),
+        pytest.param("ENTRY %main", "ENTRY %scaled", "`scaled` is defined twice", id="computation twice"),
         pytest.param(" lhs_contracting_dims={1},", "", "`product` has no `lhs_contracting_dims`", id="dot"),
         pytest.param("f32[4,8]{1,0} parameter(0)", "f32[4,x]{1,0} parameter(0)", "ValueError", id="shape"),
         pytest.param("add(%fused, %fused)", "add(%fused, %fused", "not a line of HLO", id="parenthesis"),
@@ -69,7 +69,7 @@ def test_operands_printed_with_their_shapes_are_read():
 def test_unknown_backend_gives_a_partial_record_that_says_so():
     module = inspect_module(TEXT)
     assert module.platform == "unknown"
-    assert any("backend of this module is not known" in note for note in module.notes)
+    assert any("backend of this module is unknown" in note for note in module.notes)
     assert any("no stack frames" in note for note in module.notes)
 
 

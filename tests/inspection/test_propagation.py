@@ -131,7 +131,7 @@ def test_explanation_follows_reasons_backwards_from_an_output():
     lowered = jax.jit(jnp.sin, out_shardings=out).trace(struct(ABSTRACT, (8,))).lower(lowering_platforms=("cpu",))
     record = propagate_shardings(lowered)
     (sine,) = of_operation(record, "sine")
-    assert explain_axis(record, sine.name, "model")[-1] == "The sharding asked for output 0 put it there."
+    assert explain_axis(record, sine.name, "model")[-1] == "The sharding requested for output 0 introduced it."
 
 
 def test_explanation_of_an_axis_that_is_not_there_says_what_is():
@@ -143,7 +143,7 @@ def test_explanation_of_an_axis_that_is_not_there_says_what_is():
 
 def test_explanation_of_an_unknown_value_names_near_ones():
     record = propagate_shardings(lower(mlp, *mlp_args(ABSTRACT)))
-    said = r"value `params\['upp'\]`.*it has `params\['up'\]`.*take a `name`"
+    said = r"value `params\['upp'\]`.*it has `params\['up'\]`.*use a `name`"
     with pytest.raises(errors.InspectionError, match=said):
         explain_axis(record, "params['upp']", "model")
 
@@ -245,7 +245,7 @@ def test_renamed_passes_fall_back_to_the_dump_files(monkeypatch):
     monkeypatch.setattr(_jax_compat_shardy, "WHY_PASSES", "sdy-pass-of-another-version")
     record = propagate_shardings(jax.jit(mlp).lower(*mlp_args(present())))
     assert record.engine == "dump"
-    assert "refused in-process" in record.notes[0]
+    assert "failed in-process" in record.notes[0]
     assert [value.spec for value in of_operation(record, "input")][1] == ((), ("model",))
 
 

@@ -41,7 +41,7 @@ def test_notebook_runs_and_keeps_its_promises(path: Path):
         if cell.cell_type == "code"
         for output in cell.outputs
         if output.output_type == "stream"
-        and ((output.name == "stderr" and "Warning" in output.text) or "view could not be made" in output.text)
+        and ((output.name == "stderr" and "Warning" in output.text) or "view could not be created" in output.text)
     ]
     assert said == []
 

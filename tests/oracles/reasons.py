@@ -392,24 +392,29 @@ PARTS = {
     "permutation of rows": Part(permuted, (((64, 16), P("a")),), "sum", ("looks up",), scans=False, backward=("sum",)),
     "reshape that merges": Part(merged, (((16, 64), P(None, "a")),), "disagreement", ("`reshape`",), scans=False),
     "psum of a shard_map": Part(
-        written, (((64, 16), P("a")),), "program", ("asks for it itself",), scans=False, explicit=True
+        written, (((64, 16), P("a")),), "program", ("itself requests this exchange",), scans=False, explicit=True
     ),
     "all_gather of a shard_map": Part(
         written_gather,
         (((64, 16), P("a")),),
         "program",
-        ("asks for it itself",),
+        ("itself requests this exchange",),
         scans=False,
         explicit=True,
     ),
     "ppermute of a shard_map": Part(
-        written_ring, (((64, 16), P("a")),), "program", ("asks for it itself",), backward=("program",), explicit=True
+        written_ring,
+        (((64, 16), P("a")),),
+        "program",
+        ("itself requests this exchange",),
+        backward=("program",),
+        explicit=True,
     ),
     "all_to_all of a shard_map": Part(
         written_exchange,
         (((64, 16), P("a")),),
         "program",
-        ("asks for it itself",),
+        ("itself requests this exchange",),
         scans=False,
         explicit=True,
     ),
@@ -434,7 +439,7 @@ PARTS = {
         backward=("disagreement",),
     ),
     "place of the maximum": Part(
-        largest_at, (((64, 16), P("a")),), "sum", ("the result of its part", "gathers these"), scans=False
+        largest_at, (((64, 16), P("a")),), "sum", ("the result for its part", "gathers these"), scans=False
     ),
     "softmax over rows": Part(shares, (((64, 16), P("a")),), "sum", ("dimension 0",), backward=("sum",)),
     "running maximum": Part(running_maximum, (((64, 16), P("a")),), "whole dimension", ("dimension 0",)),
@@ -449,7 +454,7 @@ PARTS = {
         asked_of_an_argument, (((64, 16), P("a")),), "constraint", ("asks for P(-, -)", "arrives as P(a, -)"), False
     ),
     "sharding asked of a result": Part(
-        returned, (((64, 16), P("a")),), "output", ("is asked for", "as P(-, -)"), scans=False, result=P()
+        returned, (((64, 16), P("a")),), "output", ("must return", "as P(-, -)"), scans=False, result=P()
     ),
     "carry of a loop": Part(
         carried,

@@ -81,7 +81,7 @@ def test_ambiguous_placement_asks_which_one() -> None:
 def test_primitive_outside_of_a_program_says_how_to_get_clients() -> None:
     text = _text(PlacementError, lambda: wb.reduce_mean(jnp.ones(3)))
     assert text == (
-        "`reduce_mean` was called outside of a program, so there are no clients. Primitives need a placement: "
+        "`reduce_mean` was called outside a program, so there are no clients. Primitives need a placement: "
         "decorate the "
         "function that calls it with `@workbench.program(clients=64)`, or open `with workbench.program(clients=64):` "
         "around "
@@ -99,7 +99,7 @@ def test_broadcast_from_an_inner_placement_to_an_outer_one() -> None:
     two = wb.program(placements={"pods": 2, "clients": 3})
     text = _text(PlacementError, lambda: two(lambda x: wb.broadcast(x, at="clients", to="pods"))(jnp.ones(3)))
     assert text.startswith(
-        '`broadcast` was given at="clients" and to="pods", but "clients" is not outside of "pods" here.'
+        '`broadcast` was given at="clients" and to="pods", but "clients" is not outside "pods" here.'
     )
     assert "omit `at`" in text
 

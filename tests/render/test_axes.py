@@ -37,5 +37,5 @@ def test_a_figure_is_drawn_in_the_place_of_a_panel(plot):
 
 def test_several_panels_need_a_grid():
     free = Figure().add_axes((0.1, 0.1, 0.8, 0.8))
-    with pytest.raises(ValueError, match="stands free"):
+    with pytest.raises(ValueError, match="not part of a grid"):
         PLOTS["rounds"](ax=free)

@@ -44,7 +44,7 @@ def test_a_record_of_a_launched_program_is_shown_without_anything_to_stop():
     assert isinstance(view, workbench_widgets.LaunchView)
     assert view.live["status"] == "running"
     assert view.log("store/0") == ["first", "last"]
-    with pytest.raises(ValueError, match="shown as a record: nothing can be stopped here"):
+    with pytest.raises(ValueError, match="shown as a record, so it cannot be stopped here"):
         view.stop()
 
 

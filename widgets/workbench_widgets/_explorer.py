@@ -91,11 +91,11 @@ def _views(record: ProgramRecord, parts: Mapping[str, Any]) -> list[TabState]:
 
 
 _NOT_COMPILED = (
-    "Advice needs a compiled program. This program was planned and not compiled, because the devices of its mesh "
+    "Advice needs a compiled program. This program was only planned, not compiled, because the devices of its mesh "
     'are not attached. Compile it for a target: wb.show(fn, on="v5e:16x16")(*args).'
 )
 _NO_PROGRAM = (
-    "This explorer shows a record without its program, so it cannot find advice. Open the program itself, "
+    "This explorer shows a record without its program, so it cannot offer advice. Open the program itself, "
     "wb.show(fn)(*args), or its record, wb.show(record)."
 )
 
@@ -269,8 +269,8 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
         """The stages of one evaluation and their values, for the player."""
         if self._play is None:
             message = (
-                "`play_round` was called on an explorer without its program, for example of a saved record. Open it "
-                "from the program: `workbench.explore(fn)(*args)`."
+                "`play_round` was called on an explorer without its program, for example an explorer of a saved "
+                "record. Open it from the program: `workbench.explore(fn)(*args)`."
             )
             raise RuntimeError(message)
         report("Evaluating the program")

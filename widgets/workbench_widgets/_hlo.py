@@ -100,7 +100,7 @@ def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
         "graph": graph,
         "sentence": _sentence(record),
         "facts": work_per_device(record),
-        "missing": "This record holds neither a compiled module nor StableHLO: inspect the program to compile it.",
+        "missing": "This record contains neither a compiled module nor StableHLO. Inspect the program to compile it.",
     }
     return state, arrays | graph_arrays
 

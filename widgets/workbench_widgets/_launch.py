@@ -79,7 +79,7 @@ class LaunchView(WorkbenchWidget):
     def stop(self) -> str:
         """Stops the program without waiting for it to exit."""
         if self.launched is None:
-            message = f"program {self.graph.name!r} is shown as a record: nothing can be stopped here"
+            message = f"program {self.graph.name!r} is shown as a record, so it cannot be stopped here"
             raise ValueError(message)
         threading.Thread(target=self.guarded(self.launched.stop), name=f"stop {self.graph.name}", daemon=True).start()
         return "stopping"

@@ -15,7 +15,7 @@ MOST_KEPT = 8  # maximum number of earlier runs in the comparison
 _FIELDS: tuple[tuple[str, str, str, dict[str, Any]], ...] = (
     ("algorithm", "algorithm", "Local training and server update.", {"choices": "ALGORITHMS"}),
     ("clients", "clients", "How many hold data.", {"low": 4, "high": 256, "factor": 2}),
-    ("alpha", "label skew (α)", "Dirichlet α: 0.05 is one or two digits per client, the right end is IID.",
+    ("alpha", "label skew (α)", "Dirichlet α: 0.05 gives each client one or two digits; the right end is IID.",
      {"low": 0.05, "high": 12.8, "factor": 2, "last": "none"}),
     ("participation", "participation", "Probability that a client is selected in a round.",
      {"low": 0.05, "high": 1.0, "step": 0.05}),
@@ -86,7 +86,7 @@ class Playground(RunController):
             "run": run_state(None),
             "glossary": GLOSSARY,
         }
-        super().__init__(data=data, label="A playground of federated learning on handwritten digits")
+        super().__init__(data=data, label="A playground for federated learning on handwritten digits")
 
     def start(self, **chosen: object) -> None:
         """Starts an experiment in the background.

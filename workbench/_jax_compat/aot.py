@@ -63,7 +63,7 @@ def order_devices(devices: list[Any], sizes: list[int], slices: int, order: str)
             return list(mesh.flat), "topology", []
         outer = next((axis for axis, size in enumerate(sizes) if size % slices == 0), None)
         if outer is None:
-            note = f"naive device order: no axis of a mesh of {sizes} is divided by {slices} slices"
+            note = f"naive device order: no axis of a mesh of {sizes} is divisible by {slices} slices"
             return devices, "naive", [note]
         across = [slices if axis == outer else 1 for axis in range(len(sizes))]
         within = [size // part for size, part in zip(sizes, across, strict=True)]

@@ -134,7 +134,7 @@ def advise_record(
     """
     if record.module is None:
         message = (
-            f"`advise` received the record of {record.name}, which was planned and not compiled. Findings rest on "
+            f"`advise` received the record of {record.name}, which was only planned, not compiled. Findings are "
             'compiled instructions: inspect it on a mesh of devices, or for a target such as `on="v5e:4x4"`.'
         )
         raise InspectionError(message)
@@ -296,8 +296,8 @@ def _for_pmap(finding: FindingRecord, program: Compiled) -> FindingRecord:
     if program.wrapper != "jax.pmap" or not finding.specs:
         return finding
     return finding.replace(
-        change=f"`jax.pmap` keeps such an argument whole on every device. Move the step to `jax.jit` on a mesh of the "
-        f"same axis, and there: {finding.change}",
+        change="`jax.pmap` keeps such an argument unsharded on every device. Move the step to `jax.jit` on a mesh "
+        f"with the same axis; there: {finding.change}",
         code="",
     )
 
@@ -350,7 +350,7 @@ def _merged(group: list[FindingRecord]) -> FindingRecord:
         gain = gain.replace(before=sum(g.before for g in gains), after=sum(g.after for g in gains))
     sizes, seconds = [each.size_bytes for each in group], [each.seconds for each in group]
     return first.replace(
-        what=f"{first.what} The same holds for {len(group) - 1} more "
+        what=f"{first.what} The same applies to {len(group) - 1} more "
         + ("of equal layers." if first.leaves else "at this line."),
         leaves=tuple(dict.fromkeys(leaf for each in group for leaf in each.leaves)),
         specs={path: spec for each in group for path, spec in each.specs.items()},

@@ -45,13 +45,13 @@ def chunk_size(program: Compiled) -> Iterator[FindingRecord]:
         rule="chunk size",
         what=f"With {now} computed together the program takes {bytes_text(gain.before)}; with {chunk} it takes "
         f"{bytes_text(gain.after)}.",
-        why="Values kept for a client's gradient are in memory once for each client of the chunk.",
+        why="Values kept for a client's gradient are stored once for each client in the chunk.",
         change=f"Compile with `wb.jit({program.record.name}, chunk_size={chunk})`"
         + (', or leave `chunk_size="auto"`, which chooses the same.' if tried[0] == "auto" else "."),
         code=f"{program.record.name} = wb.jit({program.record.name}, chunk_size={chunk})",
         evidence=(
             f"{max(stage.clients for stage in clients)} clients in {len(clients)} stages",
-            f"peak of memory {bytes_text(gain.before)} before, {bytes_text(gain.after)} after",
+            f"peak memory {bytes_text(gain.before)} before, {bytes_text(gain.after)} after",
         ),
         weight=gain.saved_share,
         gain=GainRecord(
@@ -82,13 +82,13 @@ def small_chunks(program: Compiled) -> Iterator[FindingRecord]:
         rule="small chunks",
         what=f"In chunks of {plan.chunk_size} clients a device starts {before:,.0f} instructions per call; in chunks "
         f"of {chunk} it starts {now:,.0f}.",
-        why="Every chunk starts the client's instructions again, and a client this small does not fill a device.",
+        why="Every chunk starts the client's instructions again, and such a small client does not fill a device.",
         change=f'Compile with `wb.jit({program.record.name}, chunk_size={chunk})`, or leave `chunk_size="auto"`, '
         "which chooses the same.",
         code=f"{program.record.name} = wb.jit({program.record.name}, chunk_size={chunk})",
         evidence=(
             f"{max(stage.clients for stage in clients)} clients in {len(clients)} stages",
-            f"peak of memory {bytes_text(peak)} before, {bytes_text(then)} after",
+            f"peak memory {bytes_text(peak)} before, {bytes_text(then)} after",
         ),
         weight=0.5 * (1 - now / before),
         gain=GainRecord(

@@ -44,11 +44,11 @@ def gathered_for_one_use(program: Compiled) -> Iterator[FindingRecord]:
         more = bytes_text(leaf.bytes_per_device * (count - 1))
         yield FindingRecord(
             rule="argument gathered for one use",
-            what=f"`{leaf.path}` is kept in {count} shards, gathered whole in every call "
+            what=f"`{leaf.path}` is stored in {count} shards, fully gathered in every call "
             f"({bytes_text(leaf.bytes_per_device * count)}), and used once.",
-            why=f"It is sharded over {' and '.join(each.axes)}, and so is the other operand, on another dimension: one "
-            "of them must be gathered.",
-            change=f"Keep it whole along this dimension, as `{spec_code(kept)}`: nothing is gathered, and each device "
+            why=f"It is sharded over {' and '.join(each.axes)}, and so is the other operand, along a different "
+            "dimension, so one of them must be gathered.",
+            change=f"Keep this dimension unsharded, as `{spec_code(kept)}`: nothing is gathered, and each device "
             f"holds {more} more. Or shard it over an axis that the other operand does not use.",
             specs={leaf.path: kept},
             evidence=evidence_of(each),
@@ -73,10 +73,10 @@ def loop_invariant_gather(program: Compiled) -> Iterator[FindingRecord]:
         yield FindingRecord(
             rule="loop-invariant collective",
             what=f"{_name(each)} runs {times:,.0f} times in a loop, on a value that the loop never changes.",
-            why="The value is sharded outside of the loop and needed whole inside, so the partitioner gathers it where "
-            "it is used, in every iteration.",
-            change="Gather it once, before the loop: `jax.lax.with_sharding_constraint(value, P())` outside of the "
-            "scan. This keeps the gathered copy in memory while the loop runs.",
+            why="The value is sharded outside the loop but needed unsharded inside it, so the partitioner gathers it "
+            "where it is used, in every iteration.",
+            change="Gather it once, before the loop: `jax.lax.with_sharding_constraint(value, P())` outside the scan. "
+            "This keeps the gathered copy in memory while the loop runs.",
             evidence=evidence_of(each),
             weight=0.5 + 0.5 * share(program, before * (1 - 1 / times)),  # the cause ranks before its effects
             instructions=(each.name,),
@@ -85,7 +85,7 @@ def loop_invariant_gather(program: Compiled) -> Iterator[FindingRecord]:
                 "bytes sent",
                 before,
                 before / times,
-                "the loop is inside the program, so the change could not be applied from outside",
+                "the loop is inside the program, so the change cannot be applied automatically",
             ),
         )
 
@@ -111,7 +111,7 @@ def wide_collective(program: Compiled) -> Iterator[FindingRecord]:
             + ("before it." if widened else "right after it."),
             why="The conversion to float32 happens before the exchange instead of after it.",
             change="Exchange 16-bit values where their precision is enough: convert with `.astype(jnp.float32)` after "
-            "the collective. For products, leave `preferred_element_type=jnp.float32` out.",
+            "the collective. For products, omit `preferred_element_type=jnp.float32`.",
             evidence=evidence_of(each),
             weight=share(program, before / 2),
             instructions=(each.name, *(o.name for o in widened)),
@@ -136,9 +136,9 @@ def reduced_then_sliced(program: Compiled) -> Iterator[FindingRecord]:
         before = sent(each)
         yield FindingRecord(
             rule="all-reduce and slice",
-            what=f"{_name(each)} gives every device the whole sum, and each keeps only its slice.",
-            why="The result is sharded, but the sum is computed replicated first. A reduce-scatter sends half the "
-            "bytes.",
+            what=f"{_name(each)} returns the whole sum to every device, but each device keeps only its slice.",
+            why="The result is sharded, but the sum is first computed fully replicated. A reduce-scatter would send "
+            "half the bytes.",
             change="Constrain the result to its final sharding: `jax.lax.with_sharding_constraint(result, spec)`. In "
             "`jax.shard_map`, write `jax.lax.psum_scatter`.",
             evidence=evidence_of(each),

@@ -41,6 +41,6 @@ def retraces(program: Compiled) -> Iterator[FindingRecord]:
         why="Every new shape, dtype, weak type or static argument compiles the function again.",
         change="Pad to a few fixed shapes, and pass numbers as arrays of one dtype. `with wb.watch_compilations():` "
         "around a few calls reports which argument changed.",
-        evidence=(f"{program.traces} entries in the cache of the compiled function",),
+        evidence=(f"the cache of the compiled function has {program.traces} entries",),
         weight=min(0.5, 0.05 * program.traces),
     )

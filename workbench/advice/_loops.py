@@ -46,11 +46,11 @@ def small_loop_body(program: Compiled) -> Iterator[FindingRecord]:
             what=f"Each of the {iterations:,.0f} iterations of the loop{place} moves only {bytes_text(moved)}.",
             why=f"An iteration is {len(body)} instruction{'s' * (len(body) != 1)}, started one after the other, and "
             "the next iteration waits for the last.",
-            change="Do several steps per iteration: `jax.lax.scan(..., unroll=8)`. Where iterations do not depend on "
-            "each other, use `jax.vmap` or `jax.lax.map(..., batch_size=…)` instead of the loop.",
+            change="Do several steps per iteration: `jax.lax.scan(..., unroll=8)`. If iterations do not depend on each "
+            "other, use `jax.vmap` or `jax.lax.map(..., batch_size=…)` instead of the loop.",
             evidence=(
                 f"{loop.name}: {iterations:,.0f} iterations, {len(body)} instructions each",
-                f"one iteration: {bytes_text(moved)} moved, {flops_text(flops)} of matrix products",
+                f"one iteration moves {bytes_text(moved)} and computes {flops_text(flops)} of matrix products",
             ),
             weight=0.5 * sum(each.executions or 0.0 for each in body) / max(all_executions, 1.0),
             instructions=(loop.name,),
@@ -106,8 +106,8 @@ def many_small_instructions(program: Compiled) -> Iterator[FindingRecord]:
         rule="many small instructions",
         what=f"{len(small):,} of {len(worked):,} instructions move at most {bytes_text(_SMALL_BYTES)} each.",
         why="Each is started on its own (on a GPU, as a kernel); work this small does not fill a device.",
-        change="Stack equal arrays and treat them together (`jax.vmap` over a stacked tree; `optax.flatten` around "
-        "an optimizer), or make the batch larger.",
+        change="Stack arrays of the same shape and process them together (`jax.vmap` over a stacked tree; "
+        "`optax.flatten` around an optimizer), or make the batch larger.",
         evidence=(
             f"together they move {bytes_text(moved)} of {bytes_text(everything)}",
             *(f"{count} at {source.file}:{source.line}" for source, count in lines.most_common(3)),

@@ -45,9 +45,9 @@ def missing_donation(program: Compiled) -> Iterator[FindingRecord]:
     donating = _donating(program.wrapper, name, positions)
     yield FindingRecord(
         rule="missing donation",
-        what=f"The results could reuse the memory of {bytes_text(missing)} of arguments, but both are kept.",
+        what=f"The results could reuse {bytes_text(missing)} of argument memory, but both are kept.",
         why="Results have the shapes and shardings of arguments (a training state, usually), but the arguments are not "
-        "donated, so old and new values are in memory together.",
+        "donated, so old and new values are in memory at the same time.",
         change=f"Donate them: `{donating}`. The caller must not read the old values afterwards."
         if donating
         else "Donate the arguments that the results replace: `jax.jit(fn, donate_argnums=…)`.",
@@ -74,7 +74,7 @@ def one_buffer_peak(program: Compiled) -> Iterator[FindingRecord]:
     yield FindingRecord(
         rule="one buffer makes the peak",
         what=f"One temporary value of {bytes_text(largest.size_bytes)} is "
-        f"{largest.size_bytes / memory.peak_bytes:.0%} of the peak of memory.",
+        f"{largest.size_bytes / memory.peak_bytes:.0%} of the peak memory.",
         why="A value occupies memory from its computation to its last use.",
         change="Compute it in chunks (`jax.lax.map(..., batch_size=…)`, a scan over rows), recompute it "
         "(`jax.checkpoint`), or shard its largest dimension.",
@@ -102,8 +102,8 @@ def recomputation(program: Compiled) -> Iterator[FindingRecord]:
         what=f"{again / total:.0%} of all FLOPs recompute values of the forward pass."
         + (" Half of the memory is free." if room else ""),
         why="`jax.checkpoint` (remat) drops values and computes them again for the gradient.",
-        change="Keep what is expensive: `jax.checkpoint(f, policy=jax.checkpoint_policies.dots_saveable)`, or drop the "
-        "checkpoint where memory allows.",
+        change="Keep what is expensive: `jax.checkpoint(f, policy=jax.checkpoint_policies.dots_saveable)`, or remove "
+        "the checkpoint if memory allows.",
         evidence=(f"{again:,.0f} of {total:,.0f} FLOPs compute values again",),
         weight=min(1.0, again / total) * (1.0 if room else 0.5),
         gain=estimated("FLOPs", total, total - again, "the checkpoint is inside the program; memory grows without it"),

@@ -27,7 +27,8 @@ def unsplit_operation(program: Compiled) -> Iterator[FindingRecord]:
             continue  # the operand of a callback is not gathered
         yield FindingRecord(
             rule="operation that is not split",
-            what=f"Every device gathers the operand of `{why.operation.removeprefix('chlo.')}` and computes all of it.",
+            what=f"Every device gathers the operand of `{why.operation.removeprefix('chlo.')}` and computes the full "
+            "result.",
             why=why.sentence,
             change=why.advice,
             evidence=evidence_of(each),
@@ -86,9 +87,9 @@ def exchanged_counters(program: Compiled) -> Iterator[FindingRecord]:
         rule="random numbers that are exchanged",
         what=f"Devices exchange {bytes_text(total)} to draw random numbers: {len(found)} collectives ({kinds}).",
         why="JAX's older generator numbers all rows in one list, splits this list into halves and joins two results, "
-        "while the rows are on different devices.",
-        change="Take the generator whose bits depend on their position alone. It is JAX's default since 0.5; it draws "
-        "other numbers from the same key.",
+        "although the rows are on different devices.",
+        change="Use the generator whose bits depend only on their position. It has been JAX's default since 0.5, but "
+        "draws different numbers from the same key.",
         code='jax.config.update("jax_threefry_partitionable", True)',
         evidence=tuple(evidence_of(each)[0] for each in found[:4]),
         weight=share(program, total),
@@ -106,11 +107,12 @@ def runtime_shift(program: Compiled) -> Iterator[FindingRecord]:
         yield FindingRecord(
             rule="shift known only when it runs",
             what=f"`jnp.roll` moves a sharded dimension by a distance that is an array: the {each.kind} of "
-            f"{bytes_text(each.payload_bytes)} gives every device the whole dimension.",
+            f"{bytes_text(each.payload_bytes)} sends the whole dimension to every device.",
             why="The compiled program must handle any distance. With a static distance, each device sends its "
             "neighbour only the rows that cross (a collective-permute).",
-            change="Make the shift static: a Python number, or an argument named in `static_argnums`, compiled again "
-            "for every new distance. For distances that change, write `jax.lax.ppermute` inside `jax.shard_map`.",
+            change="Make the shift static: a Python number, or an argument listed in `static_argnums`, which compiles "
+            "the program again for every new distance. For distances that change, write `jax.lax.ppermute` inside "
+            "`jax.shard_map`.",
             code="roll = jax.jit(jnp.roll, static_argnums=1)",
             evidence=evidence_of(each),
             weight=share(program, sent(each)),
@@ -135,7 +137,7 @@ def axis_without_name(program: Compiled) -> Iterator[FindingRecord]:
         rule="mapped axis that is not named",
         what=f"A `shard_map` inside `jax.vmap` does not name {shown}: its inputs are gathered along {shown}.",
         why=f"The mapped dimension is sharded over {shown}. A `shard_map` whose specs leave an axis out receives "
-        "values that are whole along it, on every device.",
+        "values that are unsharded along that axis, on every device.",
         change=f"Name the axis of the mapped dimension, `jax.vmap(fn, spmd_axis_name={name})`, and give the "
         "`shard_map` every mapped value as an argument: a value that its function captures cannot be named.",
         code=f"jax.vmap(fn, spmd_axis_name={name})",

@@ -97,7 +97,7 @@ def unused_axis(program: Compiled) -> Iterator[FindingRecord]:
         if axis.size > 1 and axis.name not in used:
             yield FindingRecord(
                 rule="unused mesh axis",
-                what=f"Nothing uses the mesh axis `{axis.name}`: {axis.size} devices at a time do the same work.",
+                what=f"Nothing uses the mesh axis `{axis.name}`: groups of {axis.size} devices do the same work.",
                 why="No argument is sharded over it, and no operation of the program uses it.",
                 change=f'Shard the batch or the parameters over `{axis.name}`, as `P("{axis.name}")`, or leave the '
                 "axis out of the mesh.",
@@ -129,14 +129,14 @@ def unbalanced_clients(program: Compiled) -> Iterator[FindingRecord]:
         "Cap a round's examples (`wb.data.pad_clients(..., examples=…)`), or group clients by size, so that few are "
         "padded to the size of the largest.",
         "Order clients by size before placing them, so that clients of similar size run together.",
-        "Assign clients by size, largest first, always to the device with the least work, so that devices finish "
-        "together.",
+        "Assign clients by size, largest first, each to the device that has the least work, so that devices finish at "
+        "the same time.",
     ]
     yield FindingRecord(
         rule="unbalanced clients",
         what=f"{costs[worst]}, since clients differ in size{listed}.",
-        why="Arrays hold as many examples for every client as for the largest. Clients of one device and chunk run in "
-        "lockstep, and all devices wait for the slowest before they reduce.",
+        why="Arrays store as many examples for every client as for the largest client. Clients in the same chunk of a "
+        "device run in lockstep, and all devices wait for the slowest device before they reduce.",
         change=changes[worst],
         evidence=(
             f"{count} clients",
@@ -194,7 +194,7 @@ def uneven_shards(program: Compiled) -> Iterator[FindingRecord]:
         up, down = -(-n // count) * count, n // count * count
         yield FindingRecord(
             rule="uneven shards",
-            what=f"Dimension {dim} of a value of shape {list(value.shape)} has {n} entries, which {count} devices "
+            what=f"Dimension {dim} of a value with shape {list(value.shape)} has {n} entries, which {count} devices "
             f"cannot share evenly: {waste:.0%} of their entries is padding.",
             why=f"Every device holds {-(-n // count)} entries, including padding.",
             change=f"Make the dimension {up}" + (f" or {down}" if down else "") + f", a multiple of {count}, or shard "

@@ -89,8 +89,8 @@ def partly_sharded(program: Compiled) -> Iterator[FindingRecord]:
             rule="partly sharded array",
             what=f"{named(leaves)} held by {leaf.replication} devices in equal parts of "
             f"{bytes_text(leaf.bytes_per_device)}.",
-            why=f"The spec `{spec_code(leaf.spec)}` omits `{axis}`. By the plan, adding it sends no more bytes than "
-            "now.",
+            why=f"The spec `{spec_code(leaf.spec)}` omits `{axis}`. According to the plan, adding it does not increase "
+            "the bytes sent.",
             change=f"Shard {all_of(leaves)} over `{axis}` as well, as `{spec_code(spec)}`.",
             evidence=(
                 f"{held_bytes / total:.0%} of the arguments of one device",
@@ -129,9 +129,10 @@ def costly_constraint(program: Compiled) -> Iterator[FindingRecord]:
         sources: tuple[SourceLine, ...] = () if value.source is None else (value.source,)
         yield FindingRecord(
             rule="costly constraint",
-            what=f"The constraint `{spec_code(value.spec)}` on a value of shape {list(value.shape)} makes the program "
-            f"send {bytes_text(before)} instead of {bytes_text(after)}.",
-            why="The value is computed in one sharding and the constraint requests another, so the value is exchanged.",
+            what=f"The constraint `{spec_code(value.spec)}` on a value with shape {list(value.shape)} makes the "
+            f"program send {bytes_text(before)} instead of {bytes_text(after)}.",
+            why="The value is computed in one sharding, but the constraint requests another, so devices exchange the "
+            "value.",
             change="Remove the constraint, or request the sharding in which the value is computed.",
             evidence=(
                 f"planned without it: one device sends {bytes_text(after)} per call",

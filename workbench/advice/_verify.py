@@ -131,7 +131,7 @@ def _own_shards(finding: FindingRecord, program: Compiled, recompile: Recompile)
 def _written_gathers(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
     """Writes the gathers into the traced program and recompiles it; CPU compilers merge such gathers."""
     if program.module.platform == "cpu" or finding.gain is None:
-        how = "the CPU's compiler merges written gathers again: to verify it, compile for an accelerator (`on=`)"
+        how = "the CPU compiler merges explicit gathers again: to verify the change, compile for an accelerator (`on=`)"
         return finding if finding.gain is None else finding.replace(gain=finding.gain.replace(how=how))
     assert program.record.propagation is not None
     lines, values = _lines(finding), program.record.propagation.values
@@ -141,13 +141,13 @@ def _written_gathers(finding: FindingRecord, program: Compiled, recompile: Recom
     specs = {v.shape: v.spec for v in given if any(v.spec)}
     after = recompile(rewrite=lambda closed, mesh: with_written_gathers(closed, lines, mesh, specs))
     return finding.replace(
-        gain=_gain(program, after, "compiled with the gathers written"), compared=compared(program, after)
+        gain=_gain(program, after, "compiled with explicit gathers"), compared=compared(program, after)
     )
 
 
 def _static(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
     """Makes integer arguments static, using the values that were passed, or 1 for shapes."""
-    return _with_bytes_sent(finding, program, recompile(static=True), "compiled with a shift that is static")
+    return _with_bytes_sent(finding, program, recompile(static=True), "compiled with a static shift")
 
 
 def _used(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
@@ -348,7 +348,7 @@ def _peak(program: Compiled, after: ProgramRecord, how: str) -> GainRecord:
     if not _same_work(program.module.flops, after.module.flops):
         # Another `jax.jit` around a function that mutates its modules (`nnx.jit`) would lose the updates.
         peak = float(program.module.memory.peak_bytes or 0)
-        how = "could not be verified: applied from outside, the change gives a different program"
+        how = "could not be verified: applied automatically, the change results in a different program"
         return GainRecord(quantity="peak bytes", before=peak, after=peak, verified=False, how=how)
     return _gain(program, after, how)
 
@@ -572,7 +572,7 @@ class Variants:
         chunk_size = options.get("chunk_size")
         made = Inspection(call, call.chunk_size if chunk_size is None else chunk_size[0]).compile(options.get("mesh"))
         if made.compiled is None:
-            message = "The program is planned on an abstract mesh: a measured gain needs attached devices."
+            message = "The program is planned on an abstract mesh, but a measured gain needs attached devices."
             raise EngineError(message)
         return Runnable(made.compiled, made.args, made.kwargs)
 

@@ -343,7 +343,7 @@ def _from_jax(name: str, plain: str) -> ChipRecord:
         known = [*CHIPS, *versions]
         near = difflib.get_close_matches(name.split(":")[0], known, n=1, cutoff=0.6)
         message = (
-            f"`known_chip` was given {name!r}, which is not a chip of the table"
+            f"`known_chip` was given {name!r}, which is not in the chip table"
             f"{f' (did you mean {near[0]!r}?)' if near else ''}. Costs in seconds need a chip's published peaks: use "
             f"one of {', '.join(CHIPS)}, or of JAX's own {', '.join(versions)}, or pass a `ChipRecord`."
         )

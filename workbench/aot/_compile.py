@@ -189,10 +189,10 @@ def _devices(devices: list[dict[str, Any]], sizes: tuple[int, ...]) -> tuple[Dev
 def _notes(reply: dict[str, Any], target: TargetRecord) -> tuple[str, ...]:
     found = [*target.notes, *reply["notes"]]
     if reply["error"] and reply["hlo"]:
-        found.append("the program does not fit: the HLO is the compiler's last state")
+        found.append("the program does not fit, so the HLO is the last state that the compiler reached")
     if reply.get("said"):
         found.append(f"compiler message about memory: {reply['said']}")
     if target.platform == "cuda":
         found.append("compiled without a GPU and without autotuning: kernels and tiles may differ from a real run")
-        found.append("the fit compares the compiler's peak with the GPU's memory; CUDA and NCCL need some of it too")
+        found.append("`fits` compares the compiler's peak with the GPU's memory; CUDA and NCCL also need some of it")
     return tuple(found)

@@ -23,7 +23,7 @@ def write_frame(stream: BinaryIO, message: dict[str, Any]) -> None:
     """
     body = json.dumps(message).encode()
     if len(body) > LARGEST_FRAME_BYTES:
-        text = f"a message of {len(body)} bytes exceeds the limit of a frame ({LARGEST_FRAME_BYTES} bytes)"
+        text = f"a message of {len(body)} bytes exceeds the frame size limit ({LARGEST_FRAME_BYTES} bytes)"
         raise FrameError(text)
     stream.write(_LENGTH.pack(len(body)) + body)
     stream.flush()
@@ -43,7 +43,7 @@ def read_frame(stream: BinaryIO) -> dict[str, Any] | None:
         raise FrameError(text)
     (length,) = _LENGTH.unpack(head)
     if length > LARGEST_FRAME_BYTES:
-        text = f"a frame of {length} bytes was announced; other data than frames was written to this stream"
+        text = f"a frame of {length} bytes was announced, so something other than frames was written to this stream"
         raise FrameError(text)
     body = stream.read(length)
     if len(body) < length:

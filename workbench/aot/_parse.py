@@ -72,7 +72,7 @@ def parse_target(target: str, *, force: bool = False) -> TargetRecord:
         devices=devices,
         available_bytes=family.available_bytes,
         seen=seen,
-        notes=() if seen else ("this topology was not seen working: its compiler may die instead of raising an error",),
+        notes=() if seen else ("this topology was never tested: the compiler may crash instead of raising an error",),
     )
 
 
@@ -177,7 +177,7 @@ def _not_seen(family: ChipFamily, sizes: tuple[int, ...], slices: int, target: s
     nearest = sorted(family.topologies, key=lambda shape: abs(math.prod(map(int, shape.split("x"))) - chips))[:3]
     several = f" in up to {_SLICES_SEEN} slices and {_DEVICES_SEEN} devices"
     return (
-        f"`parse_target` was given {target!r}, an untested topology; on some of these the compiler dies without an "
+        f"`parse_target` was given {target!r}, an untested topology; on some of these, the compiler crashes without an "
         f"error. Tested for {family.name}{several if slices > 1 else ''}: {', '.join(family.topologies)}. Take one of "
         f"them (nearest: {', '.join(f'{family.name}:{shape}' for shape in nearest)}), or pass `force=True` to try: a "
         "worker process that dies is replaced by the next request."

@@ -41,7 +41,7 @@ _LOG = logging.getLogger("workbench.aot")
 _SIGNALS = {
     "SIGFPE": "the compiler divided by zero",
     "SIGABRT": "an internal check of the compiler failed",
-    "SIGSEGV": "the compiler read memory that is not its own",
+    "SIGSEGV": "the compiler accessed invalid memory",
     "SIGKILL": "it was killed from outside: by `stop_workers`, or because memory ran out",
 }
 
@@ -205,8 +205,8 @@ class _Watch:
         if self._timeout is not None and seconds > self._timeout:
             message = (
                 f"{self.what} took longer than `timeout_seconds={self._timeout:g}` while {self.phase}. Compile time "
-                "grows with the program, not with the number of chips, so the worker was ended: pass more seconds "
-                "(None: no limit), or a smaller program (fewer layers, a scan over equal layers)."
+                "grows with the program, not with the number of chips, so the worker was terminated: pass a larger "
+                "number of seconds (None: no limit), or a smaller program (fewer layers, a scan over identical layers)."
             )
             raise EngineError(message, stage=self.phase)
         if self._progress is not None:

@@ -72,7 +72,7 @@ def write(
     except (ValueError, NotImplementedError, TypeError) as error:
         message = (
             f"`export` could not write `{name}` for {platforms or 'this platform'}: {type(error).__name__}: "
-            f"{str(error)[:500]}. An exported program holds no Python: leave callbacks (`jax.debug.print`, "
+            f"{str(error)[:500]}. An exported program contains no Python: leave callbacks (`jax.debug.print`, "
             "`pure_callback`) out, use platforms that JAX knows, and register pytree classes with "
             "`jax.export.register_pytree_node_serialization`."
         )

@@ -29,7 +29,7 @@ def measure_program(
     """Runs a traced call and times it; see `Traced.measure`."""
     if clients not in ("together", "probe"):
         message = (
-            f"`measure` was given clients={clients!r}. The clients of a device run either together, as in production, "
+            f"`measure` was given clients={clients!r}. The clients on a device run either together, as in production, "
             "or one by one: "
             'pass "together" or "probe".'
         )

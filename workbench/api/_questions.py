@@ -37,7 +37,8 @@ def _program_of(x: object, name: str, **options: Option) -> ProgramRecord:
 
 _PROGRAMS = (
     "a stage of `jax.jit` (`Traced`, `Lowered`, `Compiled`); a `jax.export.Exported`; the text of an HLO or "
-    "StableHLO module, an HLO proto, the path of a file of these or of a directory that `xla_dump_to` filled"
+    "StableHLO module, an HLO proto, the path of a file that contains one of these, or of a directory that "
+    "`xla_dump_to` filled"
 )
 _SHOWN = (
     "A function; or a mesh, an array, a pytree of arrays, any record, a `Run`, several runs (a sweep, a comparison, a "
@@ -46,8 +47,8 @@ _SHOWN = (
 
 inspect = open_question(
     lambda x, **options: record_of_thing(x, "inspect", **options),
-    f"A function; or a mesh; an array, a pytree with arrays (a module, an optimizer state); {_PROGRAMS}. A mesh gives "
-    "a `MeshRecord`, arrays a `ShardingRecord`, all others a `ProgramRecord`.",
+    f"A function; or a mesh; an array, a pytree with arrays (a module, an optimizer state); {_PROGRAMS}. A mesh "
+    "returns a `MeshRecord`, arrays a `ShardingRecord`, everything else a `ProgramRecord`.",
 )(Traced.inspect)
 show = open_question(_show.show_thing, _SHOWN)(Traced.show)
 explore = open_question(lambda x, **options: _show.view_of_thing("explore", x, **options), _SHOWN)(Traced.explore)

@@ -92,7 +92,7 @@ def _display_or_text(make: Callable[[], "WorkbenchWidget"], x: object) -> None:
             display({"text/html": render.render_tap_html(shown), "text/plain": render.text(shown)}, raw=True)
             return
     except Exception as error:
-        print(f"The live view could not be made ({type(error).__name__}: {error}).")
+        print(f"The live view could not be created ({type(error).__name__}: {error}).")
         shown = x if not isinstance(x, Inspected) else x.inspect()
     _display(shown)
 

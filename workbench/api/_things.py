@@ -110,8 +110,8 @@ def refuse_options(question: str, x: object, options: Mapping[str, Any]) -> None
     if options:
         message = (
             f"`{question}` was given {', '.join(f'`{name}=`' for name in options)} with a {type(x).__name__}, which "
-            "has nothing to compile or to price. These are options of programs: leave them out, or pass the function, "
-            f"`{question}(fn, …)(*args)`."
+            "has nothing to compile or to predict a cost for. These are options of programs: leave them out, or pass "
+            f"the function, `{question}(fn, …)(*args)`."
         )
         raise ProgramError(message)
 

@@ -164,9 +164,9 @@ class TracedCall:
         fixed, choice = ("its axis types", "a mesh of the same") if kinds else ("its devices", f"{own.size} devices")
         types = [f" with axes {', '.join(kind.name for kind in mesh.axis_types)}" * kinds for mesh in (there, own)]
         return (
-            f"`{self.name}` was to be inspected on the mesh {_shape(there)}{types[0]}, and it enters a `jax.shard_map` "
+            f"`{self.name}` cannot be inspected on the mesh {_shape(there)}{types[0]}, and it enters a `jax.shard_map` "
             f"over the mesh {_shape(own)}{types[1]}. A mesh that is given to `shard_map` fixes {fixed}. "
-            f"Choose {choice}, or leave out `mesh=` in `shard_map`, so that it takes the mesh of `jax.set_mesh`."
+            f"Choose {choice}, or leave out `mesh=` in `shard_map`, so that it uses the mesh of `jax.set_mesh`."
         )
 
     def _other_mesh(self, error: Exception) -> str:

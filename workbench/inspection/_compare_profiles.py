@@ -41,7 +41,7 @@ def compare_profiles(profiles: Sequence[ProfileRecord]) -> ComparisonRecord:
         ),
         rows=tuple(rows),
         notes=(
-            "measured seconds per device; the profiles may hold different numbers of calls of the program",
+            "measured seconds per device; the profiles may contain different numbers of calls to the program",
             *dict.fromkeys(note for profile in profiles for note in profile.notes),
         ),
     )

@@ -37,9 +37,9 @@ def check_survivable(stablehlo: str, name: str) -> None:
             f"`{name}` was not compiled here, because XLA aborts on it (tried in a child process). It "
             f"enters a `shard_map` over {_listed(manual)} and leaves {_listed(others)} to the compiler, whose "
             "partitioner fails on gathers and scatters (indexing, sorting, cross-entropy) over "
-            "two or more such axes. `jax.jit` of it would end this kernel: make the `shard_map` manual over every axis "
-            "of its mesh (leave out `axis_names`), or let `wb.map_fn` spread the clients, which takes another lowering "
-            "there."
+            "two or more such axes. `jax.jit` of it would crash this kernel: make the `shard_map` manual over every "
+            "axis of its mesh (leave out `axis_names`), or let `wb.map_fn` spread the clients, which uses a different "
+            "lowering in this case."
         )
         raise InspectionError(message) from died
     except EngineError:

@@ -29,10 +29,10 @@ _HLO = re.compile(r"^[>\s]*HloModule ", re.MULTILINE)
 _STABLEHLO = re.compile(r"^\s*(?:#loc|module\b.*\{|builtin\.module|(?:func\.)?func .*@)", re.MULTILINE)
 _PARTITIONS = re.compile(r"mhlo\.num_partitions = (\d+)")
 _FROM_TEXT = (
-    "read from the text of a compiled module: the stages of the function, its arguments' shardings and how they spread "
-    "are not in it"
+    "read from the text of a compiled module, which does not contain the function's stages, its arguments' shardings "
+    "and how these shardings propagate"
 )
-_FROM_STABLEHLO = "read from StableHLO: the stages of the function are not in it; give the function to see them"
+_FROM_STABLEHLO = "read from StableHLO, which does not contain the function's stages; pass the function to see them"
 
 
 def is_program_text(x: object) -> bool:
@@ -133,7 +133,7 @@ def _inspect_directory(path: Path, options: dict[str, Any]) -> Record:
     largest = max(found, key=lambda file: (file.stat().st_size, str(file)))
     made = _inspect_bytes(largest.read_bytes(), str(largest), options)
     if len(found) > 1 and isinstance(made, ProgramRecord):
-        note = f"{path} holds {len(found)} modules; this is the largest, {largest.name}: pass a file to see another"
+        note = f"{path} holds {len(found)} modules; this is the largest, {largest.name}. Pass a file to see another"
         made = made.replace(notes=(*made.notes, note))
     return made
 

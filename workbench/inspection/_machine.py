@@ -77,7 +77,7 @@ def machine_of(on: On, question: str, *, reads: Sequence[str] = ("mesh", "target
         if field not in reads:
             message = (
                 f"`{question}` was given the {field} {part!r}. It reads {' and '.join(f'a {name}' for name in reads)} "
-                f"alone: leave the {field} out, or pass it to `inspect`."
+                f"only: leave the {field} out, or pass it to `inspect`."
             )
             raise MeshError(message)
         if getattr(machine, field) is not None:

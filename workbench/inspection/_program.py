@@ -149,7 +149,7 @@ def inspect_lowered(
     shapes = jax.tree.map(lambda info: jax.ShapeDtypeStruct(info.shape, info.dtype), infos)
     inputs = shapes[0] if not shapes[1] else (*shapes[0], shapes[1])
     if lowered is None:
-        notes.append("how shardings spread is missing: a compiled program shows no StableHLO")
+        notes.append("how shardings propagate is unknown, because a compiled program does not contain its StableHLO")
     plan = PlanRecord(name=call.name, placements=(), stages=(), notes=(_NO_JAXPR,))
     chosen = known_chip(chip) if chip else None
     return ProgramRecord(
@@ -213,12 +213,12 @@ def _chunks_of_phases(plan: Plan, chunk_size: ChunkSize, kept_bytes: float) -> I
 
 
 _NO_JAXPR = (
-    "the stages are missing: a compiled or lowered program and HLO text do not hold the traced function; give "
-    "the function and its arguments to see them"
+    "the stages are missing, because a compiled or lowered program and HLO text do not contain the traced function; "
+    "pass the function and its arguments to see them"
 )
 _OF_ANOTHER_VERSION = (
-    "source lines may be those of an earlier version of the file: JAX's persistent compilation cache is on and ignores "
-    "lines. Give the function, or set `jax_compilation_cache_include_metadata_in_key`"
+    "source lines may come from an earlier version of the file, because JAX's persistent compilation cache is on and "
+    "ignores lines. Pass the function, or set `jax_compilation_cache_include_metadata_in_key`"
 )
 _PROPAGATED = "not placed by the program: this sharding is inferred by Shardy"
 _ONLY_PLANNED = (
@@ -505,8 +505,8 @@ def _rewritten_products(module: ModuleRecord, described: PlanRecord) -> Iterator
         if found == 0.0 or (module.devices == 1 and found < planned * (1 - 1e-9)):
             yield (
                 f"of {planned:,.0f} FLOP in products of stage {stage.path} (`{stage.name}`) the compiler computes "
-                f"{found:,.0f} as products; the others, which count 0 here, it rewrote to elementwise operations "
-                "(products with a vector) or computes once where the program has them twice"
+                f"{found:,.0f} as products; the rest counts 0 here, because the compiler rewrote it as elementwise "
+                "operations (products with a vector) or computes repeated products only once"
             )
 
 

@@ -51,7 +51,7 @@ def explain_program(record: ProgramRecord, *, large_bytes: int | None = None) ->
     known = record.propagation
     if known is None or not known.values:
         notes.append(
-            "the propagation of shardings is unknown for this program, so collectives have no reason: pass the "
+            "how shardings propagate is unknown for this program, so no reasons for collectives can be given: pass the "
             "function, with a mesh or with arguments on a mesh"
         )
         known = PropagationRecord()
@@ -327,8 +327,8 @@ class _Reader:
             if value.operation != "output":
                 return _Cause(value, *self._reason(value, axes))
             sentence = (
-                f"The program is asked for {_result_name(value)} as {_spec_text(value.spec)}, and "
-                f"{self.named(operand)} is {_spec_text(operand.spec)}: the compiler {does} it at the end."
+                f"The program must return {_result_name(value)} as {_spec_text(value.spec)}, but {self.named(operand)} "
+                f"is {_spec_text(operand.spec)}: the compiler {does} it at the end."
             )
             return _Cause(operand, "output", sentence, "Request the sharding that the value has, or no sharding.")
         if value.operation == "while" and number == int(value.name.partition("#")[2] or 0):
@@ -397,7 +397,7 @@ class _Reader:
                     f"moves elements along dimension {dim} of {name}, which is sharded over {over}: some are on other "
                     "devices."
                 )
-            advice = f"Shard another dimension than {dim} of it."
+            advice = f"Shard a dimension of it other than {dim}."
             return _Cause(value, "whole dimension", f"`{_called(value)}`{at} {need}", advice)
         others = [
             (other, there, f)
@@ -467,7 +467,7 @@ class _Reader:
             dim = next(i for i, factor in enumerate(rule.inputs[0]) if factor in rule.summed)
             sentence = (
                 f"`reduce`{_at(value)} reduces dimension {dim} of {self.named(operands[0])}, which is sharded over "
-                f"{_listed(axes)}: every device has the result of its part, and the compiler "
+                f"{_listed(axes)}: every device holds the result for its part, and the compiler "
                 f"{_DOES.get(found.kind, 'exchanges')} these to reduce them."
             )
             advice = f"The exchange stays while the reduced dimension is sharded over {_listed(axes)}."
@@ -562,17 +562,17 @@ class _Reader:
         )
         if found.kind in _SUMS and called is not None:
             where = f" at {_place(called.source)}" if called.source else ""
-            sentence = f"`{_last(called.op_name)}`{where} runs on one device, which sends its result to the others."
+            sentence = f"`{_last(called.op_name)}`{where} runs on one device, which sends the result to the others."
             return [_Cause(None, "unsplit operation", sentence, "Inside `jax.shard_map`, every device runs its own.")]
         if found.kind in _SUMS:
-            sentence = f"Each device along {over} has a part of {name}, and the exchange adds the parts."
+            sentence = f"Each device along {over} holds a part of {name}, and the exchange adds the parts."
             return [_Cause(None, "compiler", f"{sentence} {_DEPARTED}", "")]
         does = _DOES.get(found.kind, "exchanges parts of")
         spread = next((m for m in makers if m.op_name in found.op_names and m.source in found.sources), None)
         if spread is not None:
             sentence = (
                 f"The compiler splits the work of `{_last(spread.op_name)}` at {_place(found.sources[0])} over {over}, "
-                f"although no operand asks for it, and {does} the result."
+                f"although no operand requires this, and {does} the result."
             )
             return [_Cause(None, "compiler", sentence, _CONSTRAIN)]
         user = _last(consumers[0].op_name if consumers else next(iter(found.op_names), ""))
@@ -689,16 +689,16 @@ class _Reader:
             asked, given = _spec_text(value.spec), _spec_text(operands[0].spec)
             name = self.named(operands[0])
             sentence = f"{_constraint_name(value).capitalize()} asks for {asked}, and {name} arrives as {given}."
-            return "constraint", sentence, f"Ask for {given} there, or give the value this sharding from the start."
+            return "constraint", sentence, f"Request {given} there, or create the value with this sharding."
         if value.operation in _WRITTEN:
             name = _last(value.op_name).removesuffix("_invariant") or value.operation
             if name == "psum" and "_invariant" in value.op_name and "transpose(" in value.op_name:
                 sentence = (
-                    f"Differentiation inside `shard_map` adds it{_at(value)}: the gradients of a value that is the "
-                    f"same along {_listed(axes)} are added."
+                    f"Differentiation inside `shard_map` adds this exchange{_at(value)}, because it sums the gradients "
+                    f"of a value that is replicated along {_listed(axes)}."
                 )
                 return "program", sentence, ""
-            return "program", f"The program asks for it itself: `{name}`{_at(value)}.", ""
+            return "program", f"The program itself requests this exchange: `{name}`{_at(value)}.", ""
         if rule is None or len(rule.inputs) != len(operands):
             return self._without_rule(value, operands, wanted)
         kept = {axis for entry in value.spec for axis in map(_whole_axis, entry)}  # cannot also shard the sum
@@ -749,7 +749,7 @@ class _Reader:
                         f"`{_called(value)}`{_at(value)} needs dimension {dim} of {self.named(operand)} whole, which "
                         f"is sharded over {_listed(here)}."
                     )
-                    return "whole dimension", sentence, f"Shard another dimension than {dim} of it."
+                    return "whole dimension", sentence, f"Shard a dimension of it other than {dim}."
                 others = [
                     f"{self.named(other)} has it by {_by(_axes_of(other.spec, place))}"
                     for other, known in zip(operands, rule.inputs, strict=True)
@@ -779,10 +779,10 @@ class _Reader:
         alike = [o for o in sharded if o.spec == value.spec]
         if alike and len(alike) == len(sharded) and (value.rule or value.operation in _CONTAINERS):
             if value.operation not in _UNSPLIT:
-                place = "inside it" if value.operation in _CONTAINERS else "and moved or merged it"
+                place = "inside the operation" if value.operation in _CONTAINERS else "there, and moved or merged it"
                 sentence = (
                     f"The exchange has the name of `{_called(value)}`{_at(value)}, whose operands and result have "
-                    f"the same sharding: the compiler put it there, {place}; no reason was found."
+                    f"the same sharding: the compiler inserted the exchange {place}; no reason was found."
                 )
                 return "unknown", sentence, ""
         needed = _needed_dims(value, sharded[0]) if sharded else ()
@@ -792,11 +792,12 @@ class _Reader:
                 f"sharded over {_listed(wanted)}."
             )
             others = " and ".join(map(str, needed))
-            return "whole dimension", sentence, f"Shard other dimensions than {others}, inside `jax.shard_map`."
+            return "whole dimension", sentence, f"Shard dimensions other than {others}, inside `jax.shard_map`."
         if sharded and (value.operation in _UNSPLIT or len(alike) == len(sharded)):
             sentence = (
-                f"`{_called(value)}`{_at(value)} is not split by the compiler's partitioner: every device computes all "
-                f"of it, and {' and '.join(map(self.named, sharded))} {'is' if len(sharded) == 1 else 'are'} sharded "
+                f"`{_called(value)}`{_at(value)} is not split by the compiler's partitioner, so every device computes "
+                f"the full operation, and {' and '.join(map(self.named, sharded))} "
+                f"{'is' if len(sharded) == 1 else 'are'} sharded "
                 f"over {_listed(wanted)}."
             )
             advice = "Call it inside `jax.shard_map`, where every device computes its own part."
@@ -804,14 +805,15 @@ class _Reader:
         if sharded:
             given = " and ".join(f"{self.named(o)} as {_spec_text(o.spec)}" for o in sharded)
             sentence = (
-                f"`{_called(value)}`{_at(value)} receives {given}, and makes a result of {_spec_text(value.spec)}: it "
+                f"`{_called(value)}`{_at(value)} receives {given}, and returns a result sharded as "
+                f"{_spec_text(value.spec)}: it "
                 "needs elements from other devices."
             )
             return "whole dimension", sentence, "Shard a dimension along which the operation moves no data."
         if wanted & result and not value.operation.endswith(("carry", "input")):
             sentence = (
-                f"The result of `{_called(value)}`{_at(value)} is wanted as {_spec_text(value.spec)}, and no "
-                "operand has this sharding."
+                f"The result of `{_called(value)}`{_at(value)} must have the sharding {_spec_text(value.spec)}, but no "
+                "operand has it."
             )
             return "output", sentence, "Shard the operands in the same way."
         return "unknown", f"`{_called(value)}`{_at(value)}: no reason was found in how shardings spread.", ""
@@ -850,7 +852,7 @@ class _Reader:
         if origin.startswith("constraint"):
             return self._constraint(origin, axis)
         if origin.startswith("output"):
-            return "the sharding asked for the results"
+            return "the sharding requested for the results"
         if origin.startswith("mc_"):
             return "a `shard_map` of the program"
         return "the program itself"
@@ -952,8 +954,8 @@ class _Reader:
         if value.operation == "input":
             given = f"is given as {_spec_text(value.spec)}" if used else "is given whole"
             return (
-                f"It {given}, and no operation spread {free} to it: {copies} devices hold the same. Pass it with a "
-                f"`NamedSharding` that names {free} to shard it."
+                f"It {given}, and no operation propagated {free} to it, so {copies} devices hold the same values. Pass "
+                f"it with a `NamedSharding` that names {free} to shard it."
             )
         operands, rule = self._operands(value), _read_rule(value.rule)
         if value.operation == "sharding_constraint":
@@ -966,14 +968,14 @@ class _Reader:
                     if there and factor in rule.summed:
                         lost.append(f"{_listed(there)} of {self.named(operand)} shards the summed dimension {dim}")
                     elif there:
-                        lost.append(f"{_listed(there)} of {self.named(operand)} is on dimension {dim} and given up")
+                        lost.append(f"{_listed(there)} of {self.named(operand)} shards dimension {dim} and is given up")
         if lost:
             return f"{'; '.join(lost)}. No operand is sharded over {free} on a dimension that the result keeps."
         return f"No operand is sharded over {free}, so the result is not divided: constrain it, or shard an operand."
 
 
 _CARRIED = ", carried by a loop)"
-_DEPARTED = "The propagated shardings alone do not ask for this exchange: the compiler chose other shardings there."
+_DEPARTED = "The propagated shardings alone do not require this exchange: the compiler chose different shardings there."
 _CONSTRAIN = "Constrain the value there to the sharding that you want (`jax.lax.with_sharding_constraint`)."
 _ONE_SHARDING = "Keep one sharding for the value: constrain it where the loop starts and where its body ends."
 _LOOKUPS = ("gather", "dynamic_slice")

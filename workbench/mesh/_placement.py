@@ -143,7 +143,7 @@ def resolve(operation: str, name: str | None) -> tuple[Placement, tuple[Placemen
     scope = current_scope()
     if scope is None:
         message = (
-            f"`{operation}` was called outside of a program, so there are no clients. Primitives need a placement: "
+            f"`{operation}` was called outside a program, so there are no clients. Primitives need a placement: "
             "decorate the function that calls it with `@workbench.program(clients=64)`, or open `with "
             "workbench.program(clients=64):` around the call."
         )
@@ -153,9 +153,8 @@ def resolve(operation: str, name: str | None) -> tuple[Placement, tuple[Placemen
         inside = scope.placements[scope.entered - 1].name
         message = (
             f'`{operation}` was called inside a function of one client of "{inside}", which has no placement inside '
-            "it. "
-            "A client cannot communicate with other clients from there: return the value from `map_fn` and reduce it "
-            "outside, "
+            "it. A client cannot communicate with other clients from there: return the value from `map_fn` and reduce "
+            "it outside, "
             f'or add an inner placement after "{inside}" to the program\'s `placements`.'
         )
         raise PlacementError(message)

@@ -73,7 +73,7 @@ class _Elsewhere(MeshRewriting):
         if "placement" in params and "layout" in params:
             params["layout"] = find_layout(params["placement"], self.mesh)
             if _explicit(equation.params["layout"]) != _explicit(params["layout"]):
-                message = "its clients are on Explicit axes of one of the meshes."
+                message = "its clients are on Explicit axes in one of the meshes."
                 raise RebaseError(message)
         return params
 
@@ -81,7 +81,7 @@ class _Elsewhere(MeshRewriting):
         sharding = getattr(aval, "sharding", None)
         known = sharding.mesh if isinstance(sharding, NamedSharding) else None
         if known is not None and (_explicit_axes(known) != _explicit_axes(self.mesh)):
-            message = "its values have types of other Explicit axes."
+            message = "its values have types with different Explicit axes."
             raise RebaseError(message)
         return super().type(aval)
 

@@ -147,7 +147,7 @@ class Contest:
         plan = self._plan()
         sizes = candidate_sizes(plan)
         if len(sizes) < 2:
-            return self._by_rule("There is only one way to compute its clients on these devices.")
+            return self._by_rule("There is only one way to compute the clients on these devices.")
         if plan.closed.jaxpr.effects:
             return self._by_rule("The program calls back, prints or writes, which tuning runs would repeat.")
         if jax.process_count() > 1:
@@ -260,7 +260,7 @@ class Contest:
         if best is self._rule:
             why = (
                 f"The rule's choice took {took}; none of {len(records) - 1} other candidates was faster by more than "
-                "the noise."
+                "the measurement noise."
             )
         else:
             why = (
@@ -351,7 +351,7 @@ def _in_words(candidate: Candidate, asked: LoopForm) -> str:
     if form.kept_bytes != asked.kept_bytes:
         words.append("rows for the second pass kept" if form.kept_bytes else "rows for the second pass recomputed")
     if form.unroll != asked.unroll:
-        words.append(f"{form.unroll} chunks in an iteration")
+        words.append(f"{form.unroll} chunks per iteration")
     if form.spread != asked.spread:
         words.append(f'spread by "{form.spread}"')
     return ", ".join(words)

@@ -72,7 +72,7 @@ def reduce_by_key(
     if op not in ("sum", "mean"):
         message = (
             f'`reduce_by_key` was given op={op!r}. A group is summed or averaged: pass op="sum" or op="mean"; '
-            "for other reductions `map_fn` the clients first."
+            "for other reductions, use `map_fn` on the clients first."
         )
         raise PlacementError(message)
     if outer:

@@ -82,7 +82,7 @@ def check_clients(operation: str, argument: str, tree: PyTree[Array], placement:
     ) + "pad and mask the clients that are missing, or `broadcast` a value that all clients share"
     message = (
         f'`{operation}` was given {listed}{more}, but the placement "{placement.name}" has {placement.size} clients. '
-        f"A value at the clients has one row per client: its leading axis is {placement.size}. Either {remedy}."
+        f"A client-placed value has one row per client, so its leading axis must be {placement.size}. Either {remedy}."
     )
     raise PlacementError(message)
 

@@ -86,7 +86,7 @@ def _checked_indices(indices: object, placement: Placement, outer: int) -> jax.A
             f"`select` was given `indices` of shape {indices.shape} and dtype {indices.dtype}. A cohort is a list of "
             "one or "
             f'more client numbers of "{placement.name}", ints of shape (cohort,): draw one with `sample(key, size)`, '
-            "or make numbers of a mask with `jnp.flatnonzero(mask, size=…)`."
+            "or convert a mask to numbers with `jnp.flatnonzero(mask, size=…)`."
         )
         raise PlacementError(message)
     if isinstance(indices, Tracer) or not getattr(indices, "is_fully_addressable", True):
@@ -98,8 +98,8 @@ def _checked_indices(indices: object, placement: Placement, outer: int) -> jax.A
         more = f" and {len(outside) - 5} more" if len(outside) > 5 else ""
         message = (
             f'`select` was given {listed}{more}, but the placement "{placement.name}" has {placement.size} clients. '
-            f"They are numbered from 0 to {placement.size - 1}: correct these indices, or draw them with `sample(key, "
-            "size)`."
+            f"Clients are numbered from 0 to {placement.size - 1}: correct these indices, or draw them with "
+            "`sample(key, size)`."
         )
         raise PlacementError(message)
     return indices

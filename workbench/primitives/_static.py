@@ -104,8 +104,8 @@ def refuse_deleted(operation: str, tree: PyTree[Array]) -> None:
     paths = jax.tree_util.tree_flatten_with_path(tree)[0]
     gone = [f"{jax.tree_util.keystr(path) or 'the argument'} of shape {x.shape}" for path, x in paths if _is_deleted(x)]
     message = (
-        f"`{operation}` received {len(gone)} array(s) whose memory is gone: {', '.join(gone[:8])}. A donated or "
-        "deleted array has no values, and JAX may abort the process when it is read. Pass the result of the call that "
-        "it was donated to, keep a copy (`jnp.copy(x)`) before that call, or leave out `donate_argnums`."
+        f"`{operation}` received {len(gone)} array(s) whose memory has been freed: {', '.join(gone[:8])}. A donated or "
+        "deleted array has no values, and reading it may make JAX abort the process. Pass the result of the call to "
+        "which it was donated, keep a copy (`jnp.copy(x)`) before that call, or leave out `donate_argnums`."
     )
     raise ProgramError(message)

@@ -30,7 +30,7 @@ def render_advice_text(advice: AdviceRecord) -> str:
                 lines.append(f"   Measured: {before} -> {after} ({finding.run_gain.how})")
             lines += [f"   Other figures: {others}"] if (others := _other_figures(finding)) else []
         else:
-            lines.append("   Gain: could not be verified, because the change must be made in the program")
+            lines.append("   Gain: could not be verified, because the change requires editing the program")
         lines += [f"   Evidence: {'; '.join(finding.evidence)}", *_lines(finding)]
     lines += ["", *(f"Note: {note}" for note in advice.notes)] if advice.notes else []
     return "\n".join(lines)

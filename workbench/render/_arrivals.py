@@ -115,8 +115,8 @@ def _unknown_message(record: PropagationRecord, value: str) -> str:
     near = difflib.get_close_matches(value, names, n=3) or names[:3]
     listed = ", ".join(f"`{name}`" for name in near) if near else "no values at all"
     return (
-        f"`explain_axis` was asked about value `{value}`, but the record has no value of this name or label (it has "
-        f"{listed}). A reason can be given for the {len(record.values)} values of the program only: take a `name` from "
+        f"`explain_axis` was asked about value `{value}`, but the record has no value with this name or label (it has "
+        f"{listed}). Reasons exist only for the {len(record.values)} values of the program: use a `name` from "
         "`record.values`."
     )
 
@@ -138,9 +138,9 @@ def _instead(value: PlannedValueRecord) -> str:
 def _beginning(value: PlannedValueRecord, origin: str, record: PropagationRecord) -> str:
     kind, _, number = origin.partition(": ")
     if kind == "constraint":
-        return f"Constraint {number} (a sharding constraint in the program) put it there."
+        return f"Constraint {number} (a sharding constraint in the program) introduced it."
     if kind == "output":
-        return f"The sharding asked for output {number} put it there."
+        return f"The sharding requested for output {number} introduced it."
     if kind == "input":
         label = next((v.op_name for v in record.values if v.name == f"%arg{number}"), "") if number else ""
         named = f" (input {number}, `{label}`)" if label and value.name != f"%arg{number}" else ""
@@ -148,7 +148,7 @@ def _beginning(value: PlannedValueRecord, origin: str, record: PropagationRecord
     if value.operation == "input":
         return "Given in the program."
     if part := _MANUAL.match(origin):  # the boundary of a `shard_map`; Shardy numbers its inputs and outputs separately
-        return f"A `shard_map` in the program asks for it on its {part['what']} {part['number']}."
+        return f"A `shard_map` in the program requests it for its {part['what']} {part['number']}."
     if not record.edges:
-        return f"This record holds no reasons (engine {record.engine!r})."
+        return f"This record contains no reasons (engine {record.engine!r})."
     return f"Given in the program, at this {value.operation}."

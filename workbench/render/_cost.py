@@ -35,7 +35,7 @@ def plot_roofline(
     chip = cost.chip
     points = [(stage, place) for stage in cost.stages if (place := _roofline_point(stage)) is not None]
     if chip is None or not points:
-        say_nothing(axes, dark, "a roofline needs a chip: none was chosen" if chip is None else "no stage has FLOPs")
+        say_nothing(axes, dark, "a roofline needs a chip; none was chosen" if chip is None else "no stage has FLOPs")
         return figure
     named = dtype if dtype in chip.peak_flops_per_second else next(iter(chip.peak_flops_per_second))
     peak = chip.peak_flops_per_second[named] / chip.devices_per_chip

@@ -52,8 +52,8 @@ def disclosed_blocks(plan: PlanRecord) -> list[dict[str, Any]]:
     if not plan.disclosed:
         return []
     note = (
-        "An engine with one machine per client sends nothing else to the server. A machine shared by several "
-        "clients has the data of all of them."
+        "An engine with one machine per client sends nothing else to the server. A machine shared by several clients "
+        "holds the data of all of them."
     )
     columns = ["what", "type", "bytes"]
     leaves = {"form": "table", "title": "Disclosed to the server by each client", "columns": columns, "note": note}

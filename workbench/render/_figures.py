@@ -44,8 +44,8 @@ def canvas(width: float, height: float, ax: Axes | None) -> tuple[Figure, Figure
     place, holder = ax.get_subplotspec(), ax.get_figure()
     if place is None or holder is None:
         message = (
-            "`ax` received a panel that stands free in its figure. Several panels are drawn in its place: that takes a "
-            "grid. Pass a panel of `plt.subplots(...)`."
+            "`ax` received a panel that is not part of a grid. Several panels are drawn in its place, which requires a "
+            "grid. Pass a panel from `plt.subplots(...)`."
         )
         raise ValueError(message)
     root = _root(ax)

@@ -88,7 +88,7 @@ def render_samples_svg(
     courses = _courses(samples)
     said = describe_samples(samples)
     if not courses:
-        nothing = text(width / 2, height / 2, "No samples of memory yet.", size=12, class_="wb-fill-muted wb-middle")
+        nothing = text(width / 2, height / 2, "No memory samples yet.", size=12, class_="wb-fill-muted wb-middle")
         ground = rect(0, 0, width, height, class_="wb-fill-bg")
         return svg(width, height, ground, nothing, label=said, style=svg_style(dark))
     start = samples[0].time_seconds

@@ -90,8 +90,8 @@ def plot(record: object, **options: Option) -> "Figure":
         'arithmetic intensity (FLOP per byte of HBM traffic)'
     """
     message = (
-        f"`plot` received a {type(record).__name__}. It draws costs, finished rounds, tables of costs and clients' "
-        "data: pass one of these, or use `svg(record)` for a picture and `to_pandas(record)` for the numbers."
+        f"`plot` received a {type(record).__name__}. It draws costs, finished rounds, tables of costs and client data: "
+        "pass one of these, or use `svg(record)` for a picture and `to_pandas(record)` for the numbers."
     )
     raise TypeError(message)
 

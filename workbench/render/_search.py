@@ -21,7 +21,7 @@ def render_search_text(search: SearchRecord) -> str:
     head = (
         f"Shardings of {search.name}, seconds on {search.chip}{bar}: {search.planned_count} planned, "
         f"{search.compiled_count} compiled for {search.target}"
-        + {"complete": ".", "time": "; the time was over.", "stopped": "; stopped."}[search.ended]
+        + {"complete": ".", "time": "; the time ran out.", "stopped": "; stopped."}[search.ended]
     )
     chunked = any(each.chunk_size for each in search.choices)
     ran = any(each.measured_seconds is not None for each in search.choices)

@@ -35,7 +35,10 @@ def render_what_if_text(record: WhatIfRecord) -> str:
     lines += [f"  {name}: {before} -> {after}" for name, before, after in what_if_amounts(record)]
     lines += [f"  {_traffic_line(row)}" for row in record.traffic] or ["  no collectives, before or after"]
     if record.compiled is None:
-        lines.append("Planned by Shardy: sites in the program, loops count once. The compiler may combine them.")
+        lines.append(
+            "Planned by Shardy. Counts are sites in the program (a site in a loop counts once); the compiler may "
+            "combine some."
+        )
     lines += [f"Note: {note}" for note in record.notes]
     return "\n".join(lines)
 

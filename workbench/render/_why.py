@@ -105,13 +105,13 @@ def _by_reason(collectives: Sequence[WhyCollectiveRecord]) -> list[str]:
 
 _TITLES = {
     "sum": "Parts of sums over {over} are added",
-    "disagreement": "Operands are sharded otherwise over {over}",
+    "disagreement": "Operands are sharded differently over {over}",
     "constraint": "A constraint changes the sharding over {over}",
     "whole dimension": "An operation needs a dimension that {over} shards",
     "unsplit operation": "An operation is not split over {over}",
-    "output": "Results are requested in another sharding over {over}",
-    "program": "The program writes exchanges over {over}",
-    "compiler": "The compiler chose other shardings over {over}",
+    "output": "Results are requested in a different sharding over {over}",
+    "program": "The program itself requests exchanges over {over}",
+    "compiler": "The compiler chose different shardings over {over}",
     "unknown": "No reason was found over {over}",
 }
 

@@ -98,7 +98,7 @@ def with_specs(call: TracedCall, mesh: Mesh, specs: Mapping[str, Spec], chunk_si
     """
     if call.kwargs:
         message = (
-            f"`{call.name}` has keyword arguments, whose shardings `jax.jit` does not take: pass them by position."
+            f"`{call.name}` has keyword arguments, whose shardings `jax.jit` does not accept: pass them by position."
         )
         raise EngineError(message)
 

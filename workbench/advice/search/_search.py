@@ -33,7 +33,7 @@ class _StopSearch(Exception):
     """Raised when time runs out or the search is cancelled."""
 
 
-UNCOMPARED = "no compiled peak was compared with planned ones, so their error is unknown"
+UNCOMPARED = "no compiled peak was compared with planned peaks, so their error is unknown"
 
 
 class Search:
@@ -130,8 +130,8 @@ class Search:
         if self.program.mesh.size < 2 or not choices or any(map(any, choices[0].specs.values())):
             return []
         return [
-            "the mesh gains nothing: no choice that shards an argument is faster than all arguments whole on every "
-            "device, where each device computes the same"
+            "the mesh brings no gain: no choice that shards an argument is faster than replicating all arguments, in "
+            "which case each device computes the same"
         ]
 
     def _ranked(self) -> list[tuple[Spec, ...]]:
@@ -379,8 +379,8 @@ class Search:
                 self._found(self.record())
         if not self._compiled and self._known:
             self._notes.append(
-                f"the compiler for {self.program.where} did not finish in time: pass more `seconds=`, or use the "
-                "figures of the compiler for CPU devices"
+                f"the compiler for {self.program.where} did not finish in time: pass a larger `seconds=`, or use the "
+                "CPU compiler's figures"
             )
 
     def _explore(self, until: float) -> None:

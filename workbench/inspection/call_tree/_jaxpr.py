@@ -26,7 +26,7 @@ _COLLECTIVES: dict[str, CollectiveKind] = {
 }  # fmt: skip
 _NOTES = (
     "figures come from the jaxpr, for all devices together, before XLA optimizes, partitions and fuses it",
-    "peak memory is known for compiled modules only",
+    "peak memory is known only for compiled modules",
 )
 
 

@@ -51,7 +51,7 @@ def predict_seconds(tree: CallTreeRecord, module: ModuleRecord, chip: ChipRecord
 def _with_unattributed(tree: CallTreeRecord, figures: CallFiguresRecord) -> CallTreeRecord:
     """The tree with an extra node below the root for the time of instructions that belong to no other node."""
     node = CallNodeRecord(
-        id=len(tree.nodes), parent=0, kind="unattributed", name="time of no known operation", own=figures, total=figures
+        id=len(tree.nodes), parent=0, kind="unattributed", name="time of unknown operations", own=figures, total=figures
     )
     return tree.replace(nodes=(*tree.nodes, node))
 

@@ -61,14 +61,12 @@ def divide_peak(
     alive = [HeldAtPeak(buffer.instruction, buffer.leaf.padded_bytes) for buffer in at_peak if buffer.leaf.padded_bytes]
     reached = sum(held.size_bytes for held in alive)
     if not peak_bytes:
-        return tuple(alive), (
-            "peak bytes are those of the values that are alive at the peak of the reconstructed schedule"
-        )
+        return tuple(alive), ("peak bytes are the sum of the values alive at the peak of the reconstructed schedule")
     allocations = _allocations(compiled, stats)
     if allocations and sum(allocation.size for allocation in allocations) == peak_bytes:
         return tuple(_planned(hlo, allocations, at_peak)), (
-            "peak bytes are the compiler's: reserved memory counts for the value that it holds at the peak of the "
-            "schedule, or else for the largest value that it ever holds"
+            "peak bytes come from the compiler: reserved memory is assigned to the value stored in it at the peak of "
+            "the schedule, or otherwise to the largest value ever stored in it"
         )
     note = f"memory per line follows the schedule's peak of {reached:,} bytes; the compiler reports {peak_bytes:,}"
     if reached <= peak_bytes:

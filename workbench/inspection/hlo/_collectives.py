@@ -118,7 +118,7 @@ class CollectiveReader:
         notes = [axes.note] if axes.note else []
         if kind == "all-reduce" and _is_scattered(computation, instruction, size):
             kind = "reduce-scatter"
-            notes.append("an all-reduce of which every device keeps its part, in one fusion")
+            notes.append("an all-reduce fused with a slice, so that every device keeps only its part")
         executions = self._runs.executions[instruction.computation]
         if kind in ("collective-permute", "send", "recv"):
             groups = tuple(pair for pair in groups if len(set(pair)) > 1)
@@ -174,7 +174,7 @@ class CollectiveReader:
         if groups is None:
             return (), Axes((), f"groups in an unknown syntax: {text[:60]}"), ()
         if self._mesh is None:
-            return groups, Axes((), "no mesh was given to name the groups by"), ()
+            return groups, Axes((), "no mesh was given from which the groups could be named"), ()
         if self._both:
             note = "the module has replicas and partitions: its ids do not map to positions of the mesh"
             return groups, Axes((), note), ()

@@ -72,7 +72,8 @@ def _callees(
         trips = trip_count(hlo, instruction, callers)
         if trips is None:
             note = (
-                f"the length of loop `{instruction.name}` is unknown before the run, and so are the figures of its body"
+                f"the length of loop `{instruction.name}` is unknown before the run, so the figures of its body are "
+                "unknown too"
             )
             notes.append((instruction.computation, note))
             return dict.fromkeys(instruction.calls(), math.nan)

@@ -78,11 +78,11 @@ def group_axes(groups: Groups, names: Sequence[str], sizes: Sequence[int]) -> Ax
     total = math.prod(sizes)
     members = sorted(itertools.chain.from_iterable(groups))
     if members != list(range(total)):
-        return Axes((), f"the groups hold {len(members)} positions and the mesh {total}: not groups of this mesh")
+        return Axes((), f"the groups contain {len(members)} positions, but the mesh has {total}")
     if len({len(group) for group in groups}) > 1:
         return Axes((), "groups of different sizes: not a product of axes")
     if len(groups[0]) == 1:
-        return Axes((), "every device is alone in its group: nothing is sent")
+        return Axes((), "every device is alone in its group, so nothing is sent")
     digits = _Digits(sizes)
     found: list[str] = []
     rest = groups
@@ -124,7 +124,7 @@ def pair_axes(pairs: Groups, names: Sequence[str], sizes: Sequence[int]) -> Axes
         if digits.value(source, axis) != digits.value(target, axis)
     }
     if not moved:
-        return Axes((), "every device sends to itself: nothing is sent")
+        return Axes((), "every device sends only to itself, so nothing is sent")
     return Axes(tuple(names[axis] for axis in sorted(moved)))
 
 

@@ -295,11 +295,11 @@ class _Inspection:
                 "without a bound: their bytes and FLOPs count 0, and those of the module are unknown"
             )
         if platform == "unknown":
-            notes.append("the backend of this module is not known: algorithms and custom calls may be unread")
+            notes.append("the backend of this module is unknown, so algorithms and custom calls may not be recognized")
         if not self._frames.known:
-            notes.append("the module holds no stack frames: source lines are missing")
+            notes.append("the module contains no stack frames, so source lines are missing")
         if not any(i.op_name for i in self._hlo.instructions()):
-            notes.append("no instruction holds an op_name: nothing can be attributed to a stage")
+            notes.append("no instruction has an op_name, so nothing can be attributed to a stage")
         return notes
 
 

@@ -132,7 +132,7 @@ def parse_hlo(text: str) -> Hlo:
         elif statement.kind == "computation":
             current = _computation(statement)
             if current.name in computations:
-                raise InspectionError(_cut_off(f"computation `{current.name}` is there twice", len(computations)))
+                raise InspectionError(_cut_off(f"computation `{current.name}` is defined twice", len(computations)))
             computations[current.name] = current
         elif statement.kind == "module":
             header = statement.text

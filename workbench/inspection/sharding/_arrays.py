@@ -223,7 +223,7 @@ def _named(sharding: NamedSharding, shape: tuple[int, ...], device_ids: tuple[in
     shard_shape = tuple(-(-size // count) for size, count in zip(shape, counts, strict=True))
     uneven = [str(dim) for dim, (size, count) in enumerate(zip(shape, counts, strict=True)) if size % count]
     if uneven:
-        notes.append(f"dimension {', '.join(uneven)} does not divide evenly: the last shards are padded")
+        notes.append(f"dimension {', '.join(uneven)} is not evenly divisible, so the last shards are padded")
     kinds = {kind.name.lower() for kind in mesh.axis_types}
     manual = tuple(mesh.manual_axes)
     used = math.prod(counts) * math.prod(mesh.shape[name] for name in manual)

@@ -44,7 +44,7 @@ def inspect_mesh(mesh: Mesh | AbstractMesh) -> MeshRecord:
     if not isinstance(mesh, Mesh | AbstractMesh):
         message = (
             f"`inspect_mesh` was given {_described(mesh)}. Only a mesh has axes and devices: pass a "
-            "`jax.sharding.Mesh` (`wb.make_mesh(clients=4)`) or a `jax.sharding.AbstractMesh`; arrays are read by "
+            "`jax.sharding.Mesh` (`wb.make_mesh(clients=4)`) or a `jax.sharding.AbstractMesh`; for an array, use "
             "`inspect_sharding`."
         )
         raise InspectionError(message)

@@ -57,12 +57,12 @@ def propagate_shardings(
         try:
             return _in_process(text)
         except _shardy.ShardyError as error:
-            notes.append(f"Shardy's passes refused in-process: {error}")
+            notes.append(f"Shardy's passes failed in-process: {error}")
     if engine != "in-process":
         try:
             return _from_dump(program, notes)
         except _shardy.ShardyError as error:
-            notes.append(f"no dump files of the compiler either: {error}")
+            notes.append(f"the compiler wrote no dump files either: {error}")
     return PropagationRecord(engine="none", notes=tuple(notes))
 
 
@@ -88,7 +88,7 @@ def _from_dump(program: object, notes: list[str]) -> PropagationRecord:
             message = "the compiler wrote no file after propagation (it may have used GSPMD for this program)"
             raise _shardy.ShardyError(message)
         read = _shardy.read_dumped(found[0].read_text())
-    missing = "read from dump files: origins, edges, planned collectives, stages and lines are not in them"
+    missing = "read from dump files, which do not contain origins, edges, planned collectives, stages and lines"
     return _record(read, (), "dump", [*notes, missing])
 
 

@@ -197,8 +197,8 @@ class WhatIf:
             made = compile_for_target(text, target, mesh_axes=self._there.axes, **waiting)
             if not made.hlo:
                 message = (
-                    f"{what} for {target.name} gave no program: {made.error} Nothing can be compared with a program "
-                    "that does not fit: take a larger target, or other specs."
+                    f"{what} for {target.name} resulted in no program: {made.error} Nothing can be compared with a "
+                    "program that does not fit: take a larger target, or other specs."
                 )
                 raise EngineError(message)
             hlo, memory = made.hlo, made.memory
