@@ -382,4 +382,4 @@ def test_equal_arrays_of_layers_are_told_once() -> None:
     text = render.text(found)
     assert len([each for each in found.arrays if "argument" in each.name]) == 6
     assert "  argument `params['layers'][*]` (f32[1024,1024]): 6 of 4 MiB (together 24 MiB), 4 copies." in text
-    assert text.count("no operation spread `data` to it") == 1
+    assert text.count("no operation propagated `data` to it") == 1

@@ -91,7 +91,7 @@ def test_uneven_shape_is_padded_at_the_end_and_says_so():
     # ceil(7 / 4) = 2 rows each: 0-2, 2-4, 4-6, 6-7; one row of three float32 is padding.
     assert (leaf.shard_shape, leaf.padding_bytes, leaf.bytes_per_device) == ((2, 3), 12, 24)
     assert [slices(leaf)[number] for number in (0, 6)] == [((0, 0), (2, 3)), ((6, 0), (7, 3))]
-    assert "dimension 0 does not divide" in leaf.notes[0]
+    assert "dimension 0 is not evenly divisible" in leaf.notes[0]
 
 
 @given(size=st.integers(0, 40), spec=st.sampled_from([P(), P("clients"), P(("model", "clients"))]))

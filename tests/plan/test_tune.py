@@ -136,7 +136,7 @@ def test_forms_of_a_gradient_are_tried_and_a_saved_choice_makes_the_same_plan(mo
     np.testing.assert_allclose(tuned(w, x), jax.jit(gradient)(w, x), rtol=1e-4)
     choice = tuned.plan_choice
     assert (choice.chunk_size, choice.kept_bytes, choice.unroll, choice.spread) == (4, 0, 2, "auto")
-    assert "rows for the second pass recomputed, 2 chunks in an iteration" in choice.why
+    assert "rows for the second pass recomputed, 2 chunks per iteration" in choice.why
     saved = wb.jit(gradient, plan=PlanChoiceRecord.from_json(choice.to_json()))
     assert saved.lower(w, x).as_text() == tuned.lower(w, x).as_text()
     assert wb.trace(saved)(w, x).plan_choice == choice

@@ -59,7 +59,7 @@ def test_async_generator_has_its_clients_only_while_it_runs() -> None:
     async def consume() -> list[float]:
         found = []
         async for value in rounds():
-            with pytest.raises(PlacementError, match="outside of a program"):
+            with pytest.raises(PlacementError, match="outside a program"):
                 _total(3)
             found.append(value)
         return found
@@ -84,7 +84,7 @@ def test_generator_has_its_clients_only_while_it_runs() -> None:
         assert _total(5) == 5
         assert steps.send(10) == 13
         assert _total(5) == 5
-    with pytest.raises(PlacementError, match="outside of a program"):
+    with pytest.raises(PlacementError, match="outside a program"):
         _total(3)
     steps.close()
     assert closed == [3]
@@ -123,5 +123,5 @@ def test_program_keeps_what_the_function_is() -> None:
 def test_scope_ends_with_an_exception() -> None:
     with pytest.raises(ZeroDivisionError), wb.program(clients=3):
         _ = 1 / 0
-    with pytest.raises(PlacementError, match="outside of a program"):
+    with pytest.raises(PlacementError, match="outside a program"):
         _total(3)

@@ -91,7 +91,7 @@ def test_equinox_modules_are_arguments_of_programs() -> None:
 def test_deleted_array_is_refused_before_jax_reads_it(call: Callable[[Any], Any]) -> None:
     gone = jnp.ones(3)
     gone.delete()
-    with pytest.raises(ProgramError, match=r"received 1 array\(s\) whose memory is gone.*of shape \(3,\)"):
+    with pytest.raises(ProgramError, match=r"received 1 array\(s\) whose memory has been freed.*of shape \(3,\)"):
         call(gone)
 
 
