@@ -164,8 +164,8 @@ class TracedCall:
         fixed, choice = ("its axis types", "a mesh of the same") if kinds else ("its devices", f"{own.size} devices")
         types = [f" with axes {', '.join(kind.name for kind in mesh.axis_types)}" * kinds for mesh in (there, own)]
         return (
-            f"`{self.name}` cannot be inspected on the mesh {_shape(there)}{types[0]}, and it enters a `jax.shard_map` "
-            f"over the mesh {_shape(own)}{types[1]}. A mesh that is given to `shard_map` fixes {fixed}. "
+            f"`{self.name}` cannot be inspected on the mesh {_shape(there)}{types[0]}, because it enters a "
+            f"`jax.shard_map` over the mesh {_shape(own)}{types[1]}. A mesh passed to `shard_map` fixes {fixed}. "
             f"Choose {choice}, or leave out `mesh=` in `shard_map`, so that it uses the mesh of `jax.set_mesh`."
         )
 

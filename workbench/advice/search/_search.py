@@ -164,7 +164,7 @@ class Search:
     def _how_notes(self) -> list[str]:
         chip, notes = self.program.chip.name, []
         if self._rehearsed:
-            said = f"compiled for CPU devices, which takes less time, and priced on {chip} as those compiled"
+            said = f"compiled for CPU devices to save time, with the cost on {chip} predicted from that program"
             notes.append(f"rehearsed: {said}")
         if any(priced.counts_plan for priced in self._on_cpu.values()):
             notes.append(
