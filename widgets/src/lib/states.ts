@@ -8,13 +8,13 @@ export interface TabState {
   place: "where" | "when" | "what-if" | "learn";
 }
 
-/** Items that a figure of the headline selects. */
+/** Items that a figure in the headline selects. */
 export interface FigureSelection {
   line?: string | null;
   instruction?: string;
 }
 
-/** A figure of the headline, with the view that explains the figure. */
+/** A figure in the headline, with the view that explains the figure. */
 export interface HeadlineFigure {
   text: string;
   help: string;
@@ -23,7 +23,7 @@ export interface HeadlineFigure {
   select: FigureSelection | null;
 }
 
-/** A buffer alive at the peak, or (with a count of buffers) a level of the tree. */
+/** A buffer alive at the peak, or (if the row counts buffers) a level of the tree. */
 export interface MemoryRow {
   name: string;
   parent: number;
@@ -51,7 +51,7 @@ export interface MemoryState {
   sentence: string;
 }
 
-/** A figure of the call tree. */
+/** A figure shown in the call tree. */
 export interface FigureColumn {
   key: string;
   title: string;
