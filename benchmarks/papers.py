@@ -254,7 +254,7 @@ def scaffold() -> dict:
 
 
 def fedopt() -> dict:
-    """Adaptive server optimisers."""
+    """Adaptive server optimizers."""
 
     def problem_of(seed: int) -> Problem:
         return _digits(seed, clients=16, alpha=0.1, epochs=1, rounds=15, batch=16, longest=480, present=8)
@@ -273,7 +273,7 @@ def fedopt() -> dict:
     return {
         "paper": "Reddi et al., ICLR 2021, table 1",
         "link": "https://arxiv.org/abs/2003.00295",
-        "claim": "An adaptive optimiser at the server reaches a higher accuracy than FedAvg in the same rounds.",
+        "claim": "An adaptive optimizer at the server reaches a higher accuracy than FedAvg in the same rounds.",
         "settings": (
             "8 × 8 digits, 16 clients, Dirichlet 0.1, 8 participate, one epoch, 15 rounds, logistic regression; for "
             "each method the best of four client rates times four server rates; τ = 10⁻³. Test accuracy, mean of "

@@ -102,7 +102,7 @@ TERMS: dict[str, tuple[str, str]] = {
     "KV cache": ("Keys and values of earlier tokens, kept during inference.", C + "29-inference"),
     "LiRA": ("Membership attack by likelihood ratios of shadow models.", C + "24-attacks-and-privacy"),
     "local differential privacy": ("Every client adds enough noise to its own message.", C + "24-attacks-and-privacy"),
-    "local steps": ("Optimiser steps of a client within a round.", C + "08-fedavg-on-real-data"),
+    "local steps": ("Optimizer steps of a client within a round.", C + "08-fedavg-on-real-data"),
     "LoRA": ("Low-rank adapters of a frozen model.", C + "31-adapters"),
     "MAML": ("Training initial parameters that adapt well in a few steps.", C + "25-personalisation"),
     "membership inference": ("Guessing whether an example was used in training.", C + "24-attacks-and-privacy"),
@@ -118,7 +118,7 @@ TERMS: dict[str, tuple[str, str]] = {
     "personalisation": ("A model, or a part of it, for each client.", C + "25-personalisation"),
     "pipeline parallelism": ("Each device stores some layers; micro-batches flow through.", C + "23-one-transformer"),
     "privacy accountant": ("Computes the total ε over rounds.", "how-to/differential-privacy"),
-    "pseudo-gradient": ("The mean update, which the server's optimiser uses as a gradient.", C + "01-start-here"),
+    "pseudo-gradient": ("The mean update, which the server's optimizer uses as a gradient.", C + "01-start-here"),
     "quantisation": ("Rounding numbers to a few bits.", C + "12-robustness-privacy-compression"),
     "rematerialisation": (
         "Recomputing activations in the backward pass instead of storing them.",
@@ -167,5 +167,5 @@ TERMS: dict[str, tuple[str, str]] = {
         "Parameters before local training minus parameters after it; some papers use the opposite sign.",
         C + "01-start-here",
     ),
-    "ZeRO": ("Optimiser state, gradients or weights are sharded over data-parallel devices.", C + "23-one-transformer"),
+    "ZeRO": ("Optimizer state, gradients or weights are sharded over data-parallel devices.", C + "23-one-transformer"),
 }

@@ -41,7 +41,7 @@ class Agent(Generic[State, Params]):
         name: Of the agent.
         actor: `actor(seed)` makes one actor with an environment of its own.
         learn: `learn(state, items, probabilities)` returns the learner's next state, and new priorities or None.
-        state: The learner's first state: parameters, the optimiser's state, target parameters.
+        state: The learner's first state: parameters, the optimizer's state, target parameters.
         params_of: `params_of(state)` is what actors act with.
         evaluate: `evaluate(params)` is a number that learning raises, such as the mean return of some episodes.
 

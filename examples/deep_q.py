@@ -22,7 +22,7 @@ Support = tuple[float, float, int]  # the lowest and the highest return, and the
 
 
 class QState(NamedTuple):
-    """The learner's parameters, the slowly following target's, and the optimiser's state."""
+    """The learner's parameters, the slowly following target's, and the optimizer's state."""
 
     params: Params
     target: Params

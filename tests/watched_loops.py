@@ -155,7 +155,7 @@ def haiku_mnist(watch):
         opt_state: Any
 
     network = hk.without_apply_rng(hk.transform(lambda x: hk.Sequential([hk.Flatten(), hk.nets.MLP([8, 4])])(x)))
-    optimiser = optax.adam(1e-2)
+    optimizer = optax.adam(1e-2)
     x, y = images()
 
     def loss(params):
@@ -168,13 +168,13 @@ def haiku_mnist(watch):
     @jax.jit
     def update(state, x, y):
         value, grads = jax.value_and_grad(loss)(state.params)
-        updates, opt_state = optimiser.update(grads, state.opt_state)
+        updates, opt_state = optimizer.update(grads, state.opt_state)
         params = optax.apply_updates(state.params, updates)
         return TrainingState(params, optax.incremental_update(params, state.avg_params, 0.1), opt_state), value
 
     update = watch(update)
     params = network.init(jax.random.key(0), x)
-    state, losses = TrainingState(params, params, optimiser.init(params)), []
+    state, losses = TrainingState(params, params, optimizer.init(params)), []
     for _ in range(STEPS):
         state, value = update(state, x, y)
         evaluate(state.avg_params)

@@ -1,4 +1,4 @@
-"""HLO of programs that ran on real devices is read, and agrees with itself before and after optimisation."""
+"""HLO of programs that ran on real devices is read, and agrees with itself before and after optimization."""
 
 import lzma
 import re
@@ -24,11 +24,11 @@ def flops_of_step(when):
     return inspect_module(serialized).flops
 
 
-def test_h100_step_before_optimisation_counts_the_whole_program():
+def test_h100_step_before_optimization_counts_the_whole_program():
     assert flops_of_step("before") == 4 * ONE_DEVICE_OF_FOUR
 
 
-def test_h100_step_after_optimisation_counts_one_device_of_four():
+def test_h100_step_after_optimization_counts_one_device_of_four():
     assert flops_of_step("after") == ONE_DEVICE_OF_FOUR
 
 

@@ -1,6 +1,6 @@
 """Client functions of every kind, in several ways of running them, against plain `vmap`.
 
-Every function runs in one way, and the ways alternate down the table; some run in all. Optimisers whose primitives
+Every function runs in one way, and the ways alternate down the table; some run in all. Optimizers whose primitives
 another one has are left out. All functions in all ways, two thousand compilations, are run by
 `python benchmarks/client_functions.py`.
 """
@@ -15,7 +15,7 @@ import workbench as wb
 
 # One for each kind of thing that a lowering meets.
 IN_ALL_WAYS = ("tanh_grad", "embedding_gradient", "scan_of_cond", "while_on_row", "custom_vjp", "complex", "local_sgd")
-# Together these use every primitive that any optimiser of the table uses.
+# Together these use every primitive that any optimizer of the table uses.
 OPTIMIZERS = """
     adafactor adam apply_if_finite clipped contrib_cocob contrib_momo contrib_muon contrib_prodigy contrib_sophia
     inject_hyperparams masked momentum multi_steps noisy_sgd radam rprop sign_sgd sm3

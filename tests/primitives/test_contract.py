@@ -26,7 +26,7 @@ STREAMED_SETTINGS = [
     (3, "Explicit", 8),
     (1, "Auto", 8),
 ]
-# Numbers do not depend on how hard XLA optimises; the tests of collectives compile as users do.
+# Numbers do not depend on how hard XLA optimizes; the tests of collectives compile as users do.
 FAST = {"xla_backend_optimization_level": 0, "xla_llvm_disable_expensive_passes": True}
 
 

@@ -79,7 +79,7 @@ def compile_for_devices(
     """Compiles one StableHLO module for devices that are not attached, in mesh order.
 
     Returns:
-        The optimised HLO, the compiler's memory figures for one device, and its own cost analysis (empty if there is
+        The optimized HLO, the compiler's memory figures for one device, and its own cost analysis (empty if there is
         none).
 
     Raises:

@@ -39,7 +39,7 @@ def compile_for_target(
     cache: CompilationCache | None = None,
     worker: Worker | None = None,
 ) -> TargetCompilation:
-    """Compiles a program for a target: returns the optimised HLO, the memory, and the position of each device.
+    """Compiles a program for a target: returns the optimized HLO, the memory, and the position of each device.
 
     Runs in a worker process (0.4 to 0.7 GB of memory), because on some topologies the compiler crashes instead of
     raising an error. The result of a second call with the same arguments is read from disk.

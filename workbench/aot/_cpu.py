@@ -18,7 +18,7 @@ def compile_for_cpu(
     cancel: threading.Event | None = None,
     timeout_seconds: float | None = None,
 ) -> tuple[str, MemoryRecord]:
-    """The optimised HLO and the memory of one device, as reported by jaxlib's CPU compiler.
+    """The optimized HLO and the memory of one device, as reported by jaxlib's CPU compiler.
 
     All backends share the partitioner, so the compiled collectives are the real ones, even for an abstract mesh. Fusion
     and the size of temporaries are specific to CPUs. Runs in a worker process, because a compilation can be stopped

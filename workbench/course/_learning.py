@@ -108,14 +108,14 @@ def outer_step(answer: object) -> str:
         updates, state = optimizer.update(gradient, state)
         expected = optax.apply_updates(expected, updates)
     expect_values(params, expected, "m ← 0.9 m + g; Nesterov steps along g + 0.9 m with rate 0.7.")
-    return "the outer optimiser of DiLoCo."
+    return "the outer optimizer of DiLoCo."
 
 
 @exercise("10.2", "how far an absent data centre's AdamW moved")
 def absent_replica(answer: float | jax.Array) -> str:
     if abs(float(answer)) > 1e-9:
         wrong("compare the inner state of the absent replica before and after the round: weight 0 does not change it.")
-    return "an absent replica does not change its optimiser state."
+    return "an absent replica does not change its optimizer state."
 
 
 @exercise("10.3", "a mean of updates for half of the bytes")
@@ -141,7 +141,7 @@ def bounded_momentum(answer: Callable) -> str:
         wrong(f"for z from −8 to 8 the momentum is between {found.min():.3g} and {found.max():.3g}.")
     if not (np.diff(found) > 0).all() or not float(jax.grad(lambda v: answer(v))(jnp.float32(0))) > 0:
         wrong("the function should increase everywhere, so that gradients can move the momentum.")
-    return "it stays in range whatever the optimiser does to z."
+    return "it stays in range whatever the optimizer does to z."
 
 
 @exercise("11.2", "the best client rates for one round and for five")

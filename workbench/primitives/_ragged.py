@@ -29,7 +29,7 @@ def scan_ragged(
 
     Args:
         step: `(state, batch) -> (state, output)`, as in `jax.lax.scan`.
-        state: Pytree carried through the batches, such as the parameters and the optimiser's state.
+        state: Pytree carried through the batches, such as the parameters and the optimizer's state.
         batches: Pytree of arrays `[steps, ...]`. Pad with copies of actual batches, because zeros can cause NaN
             gradients.
         mask: Which batches are actual data: bool `[steps]`, or an int, the number of leading batches that are.

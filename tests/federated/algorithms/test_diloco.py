@@ -83,7 +83,7 @@ def test_diloco_is_the_listing_of_its_paper() -> None:
         np.testing.assert_allclose(found[name], server.x, rtol=1e-4, atol=1e-5)
 
 
-def test_absent_replicas_keep_their_optimiser_and_do_not_move_the_server() -> None:
+def test_absent_replicas_keep_their_optimizer_and_do_not_move_the_server() -> None:
     algorithm = algorithms.diloco(loss_of, clients=REPLICAS, inner_optimizer=optax.adamw(0.1))
     state = algorithm.init(start())
     alone, _ = algorithm.round(state, {**batches_of(), "weight": jnp.array([1.0, 0.0, 0.0])})

@@ -92,7 +92,7 @@ def test_fedprox_without_a_pull_is_fedavg_and_more_pull_means_less_drift() -> No
 
 
 @pytest.mark.parametrize("name", ["adam", "yogi", "adagrad"])
-def test_fedopt_with_one_full_step_is_the_optimiser_on_the_pooled_gradient(name: str) -> None:
+def test_fedopt_with_one_full_step_is_the_optimizer_on_the_pooled_gradient(name: str) -> None:
     server = getattr(optax, name)(0.1)
     run = rounds_of(
         algorithms.fedopt(quadratic, clients=3, client_optimizer=optax.sgd(1.0), server_optimizer=server),

@@ -143,7 +143,7 @@ def test_a_sweep_trains_an_equinox_model() -> None:
     assert jax.tree.structure(result.params(1, 0)) == jax.tree.structure(params)
 
 
-def test_clients_keep_their_own_optimisers_between_rounds() -> None:
+def test_clients_keep_their_own_optimizers_between_rounds() -> None:
     algorithm = algorithms.diloco(lambda w, x: (w - x) ** 2, clients=2, inner_optimizer=optax.sgd(0.1, momentum=0.9))
     batches = jnp.array([[1.0], [3.0]])
     state, _ = algorithm.round(algorithm.init(jnp.float32(0)), batches)

@@ -43,7 +43,7 @@ class Algorithm:
 
 
 class ServerState(NamedTuple):
-    """Server state: parameters, optimiser state and aggregator state."""
+    """Server state: parameters, optimizer state and aggregator state."""
 
     params: Params
     optimizer: PyTree[Array]
@@ -53,7 +53,7 @@ class ServerState(NamedTuple):
 def with_server_optimizer(
     optimizer: optax.GradientTransformation, aggregator: Aggregator, clients: int
 ) -> Callable[[Params], ServerState]:
-    """Makes `init` for algorithms whose server has parameters and an optimiser."""
+    """Makes `init` for algorithms whose server has parameters and an optimizer."""
 
     @program(clients=clients)
     def init(params: Params) -> ServerState:
@@ -65,10 +65,10 @@ def with_server_optimizer(
 def server_step(
     optimizer: optax.GradientTransformation, state: ServerState, update: Params, aggregation: PyTree[Array]
 ) -> ServerState:
-    """Applies the server's optimiser to the clients' mean update.
+    """Applies the server's optimizer to the clients' mean update.
 
     Args:
-        optimizer: The server's optimiser; `optax.sgd(1.0)` adds the update unchanged.
+        optimizer: The server's optimizer; `optax.sgd(1.0)` adds the update unchanged.
         state: Before.
         update: Mean over the clients of their parameters after local training minus those before it.
         aggregation: The aggregator's new state.
@@ -83,7 +83,7 @@ def server_step(
 def optimizer_step(
     optimizer: optax.GradientTransformation, gradient: Params, optimizer_state: PyTree[Array], params: Params
 ) -> tuple[Params, Any]:
-    """Returns the parameters and the optimiser state after one step."""
+    """Returns the parameters and the optimizer state after one step."""
     # Optax 0.2 raises a float to the power of an int32 count, which JAX's strict promotion rejects.
     with jax.numpy_dtype_promotion("standard"):
         updates, optimizer_state = optimizer.update(gradient, optimizer_state, params)

@@ -44,7 +44,7 @@ def buffered_fedavg(
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of results in the buffer.
-        client_optimizer: The clients' optimiser.
+        client_optimizer: The clients' optimizer.
         server_optimizer: Takes the mean update as a pseudo-gradient. Default: `optax.sgd(1.0)`.
         versions: Number of versions that the server keeps. Clients with an older version count as if they had started
             from the oldest version kept.

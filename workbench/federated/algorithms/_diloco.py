@@ -28,10 +28,10 @@ class DilocoState(NamedTuple):
 
 
 def outer_nesterov() -> optax.GradientTransformation:
-    """The outer optimiser from the DiLoCo papers: Nesterov momentum 0.9 with learning rate 0.7.
+    """The outer optimizer from the DiLoCo papers: Nesterov momentum 0.9 with learning rate 0.7.
 
     Returns:
-        The optimiser; its first update is -0.7 * (1 + 0.9) times the gradient.
+        The optimizer; its first update is -0.7 * (1 + 0.9) times the gradient.
 
     Example:
         >>> optimizer = outer_nesterov()
@@ -50,16 +50,16 @@ def diloco(
     outer_optimizer: optax.GradientTransformation | None = None,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
-    """Trains replicas with persistent optimiser state, and Nesterov momentum on the mean update.
+    """Trains replicas with persistent optimizer state, and Nesterov momentum on the mean update.
 
     A round of H steps moves the parameters once each way. Data-parallel training moves a gradient in every step and
     therefore H times as many bytes.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
-        clients: Number of replicas. Replicas with weight 0 are absent from a round and keep their optimiser state.
-        inner_optimizer: The replicas' optimiser; `optax.adamw` in the paper.
-        outer_optimizer: The server's optimiser. Default: `outer_nesterov()`.
+        clients: Number of replicas. Replicas with weight 0 are absent from a round and keep their optimizer state.
+        inner_optimizer: The replicas' optimizer; `optax.adamw` in the paper.
+        outer_optimizer: The server's optimizer. Default: `outer_nesterov()`.
         aggregator: As in `fedavg`.
 
     Returns:
@@ -69,7 +69,7 @@ def diloco(
         >>> algorithm = diloco(lambda w, x: (w - x) ** 2, clients=2, inner_optimizer=optax.sgd(0.5),
         ...                    outer_optimizer=optax.sgd(1.0))
         >>> state, _ = algorithm.round(algorithm.init(jnp.float32(0)), jnp.array([[1.0], [3.0]]))
-        >>> float(state.params)  # with these optimisers, federated averaging
+        >>> float(state.params)  # with these optimizers, federated averaging
         2.0
 
     References:

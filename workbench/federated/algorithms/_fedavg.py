@@ -28,7 +28,7 @@ def fedavg(
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients in a round.
-        client_optimizer: The clients' optimiser; `optax.sgd` in the paper. Its state is reset in every round. A
+        client_optimizer: The clients' optimizer; `optax.sgd` in the paper. Its state is reset in every round. A
             learning-rate schedule is reset too, with a warning.
         server_optimizer: Takes the mean update as a pseudo-gradient. Default: `optax.sgd(1.0)`, plain averaging.
         proximal: Strength μ of the pull towards the server's parameters; see `fedprox`.
@@ -93,7 +93,7 @@ def fedprox(
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients in a round.
-        client_optimizer: The clients' optimiser.
+        client_optimizer: The clients' optimizer.
         proximal: Strength μ of the pull, at least 0; with 0 this is `fedavg`.
         server_optimizer: As in `fedavg`.
         aggregator: As in `fedavg`.
@@ -129,14 +129,14 @@ def fedopt(
     server_optimizer: optax.GradientTransformation,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
-    """FedAvg with an adaptive optimiser at the server: FedAdam, FedYogi, FedAdagrad.
+    """FedAvg with an adaptive optimizer at the server: FedAdam, FedYogi, FedAdagrad.
 
     Moves the same bytes as `fedavg`. Unlike Algorithm 2 of the paper, Optax's Adam and Yogi apply bias correction.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients in a round.
-        client_optimizer: The clients' optimiser; `optax.sgd` in the paper.
+        client_optimizer: The clients' optimizer; `optax.sgd` in the paper.
         server_optimizer: `optax.adam(lr, eps=1e-3)`, `optax.yogi(lr)`, `optax.adagrad(lr)`, …; its `eps` is the
             paper's degree of adaptivity τ.
         aggregator: As in `fedavg`.

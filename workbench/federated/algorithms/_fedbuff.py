@@ -47,7 +47,7 @@ def fedbuff(
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients.
-        client_optimizer: The clients' optimiser.
+        client_optimizer: The clients' optimizer.
         server_optimizer: Takes the mean of the scaled updates as a pseudo-gradient. Default: `optax.sgd(1.0)`.
         aggregator: As in `fedavg`; combines the scaled updates.
 

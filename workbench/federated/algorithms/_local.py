@@ -20,7 +20,7 @@ from workbench.primitives import emit
 class Trained(NamedTuple):
     """A client's result: its update, its mean loss, and its number of steps without padding.
 
-    `optimizer` is the new optimiser state if `optimizer_state` was passed.
+    `optimizer` is the new optimizer state if `optimizer_state` was passed.
     """
 
     update: Params
@@ -44,7 +44,7 @@ def train_locally(
     *,
     optimizer_state: PyTree[Array] = None,
 ) -> Trained:
-    """Takes one optimiser step per batch, starting at the server's parameters.
+    """Takes one optimizer step per batch, starting at the server's parameters.
 
     Emits "client loss" at every step and "client drift" (a distance) at the end.
 
@@ -54,7 +54,7 @@ def train_locally(
         params: The server's parameters.
         batches: Pytree `[steps, ...]`. If there is an entry `mask` `[steps, batch]`, padded steps without examples
             change nothing and are not counted.
-        adjust: `adjust(params, gradient)` returns the direction that is passed to the optimiser.
+        adjust: `adjust(params, gradient)` returns the direction that is passed to the optimizer.
         optimizer_state: State to continue from. Default: a new state, which is not returned.
 
     Returns:

@@ -100,7 +100,7 @@ def fedlora(
         loss: `loss(params, batch)`, a scalar; the loss of the whole model.
         frozen: Parameters of the model, which every client already has; constants of the program.
         clients: Number of clients in a round.
-        client_optimizer: The clients' optimiser.
+        client_optimizer: The clients' optimizer.
         scale: Factor for `a @ b` (α / r in the paper).
         freeze_a: Whether `a` keeps its initial value (FFA-LoRA).
         server_optimizer: As in `fedavg`.

@@ -38,7 +38,7 @@ def reptile(
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients in a round.
-        client_optimizer: The clients' optimiser in training and fine-tuning.
+        client_optimizer: The clients' optimizer in training and fine-tuning.
         server_learning_rate: ε, the factor by which the server multiplies the mean update.
         aggregator: As in `fedavg`.
 
@@ -84,7 +84,7 @@ def maml(
     Args:
         loss: `loss(params, batch)`, a scalar; twice differentiable unless `first_order`.
         clients: Number of clients in a round.
-        inner_optimizer: Optimiser for the clients' local steps.
+        inner_optimizer: Optimizer for the clients' local steps.
         server_optimizer: Takes the mean meta-gradient.
         first_order: Whether to ignore the derivative of the inner steps and take the gradient after them (FO-MAML).
         aggregator: As in `fedavg`; combines the negative meta-gradients.

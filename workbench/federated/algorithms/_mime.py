@@ -1,4 +1,4 @@
-"""MimeLite: clients use the server's optimiser state without changing it."""
+"""MimeLite: clients use the server's optimizer state without changing it."""
 
 import jax
 import optax
@@ -28,14 +28,14 @@ def mime_lite(
 ) -> Algorithm:
     """Trains clients with the server's momentum (or Adam moments), fixed during a round.
 
-    Every client applies the server's optimiser statistics unchanged in each local step. The server updates the
+    Every client applies the server's optimizer statistics unchanged in each local step. The server updates the
     statistics with the clients' mean gradient at the server's parameters. In a round, every client receives parameters
     and statistics and sends an update and a gradient. Clients compute every gradient twice.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients in a round.
-        optimizer: The base optimiser, with its learning rate: `optax.sgd(lr, momentum=0.9)`, `optax.adam(lr)`.
+        optimizer: The base optimizer, with its learning rate: `optax.sgd(lr, momentum=0.9)`, `optax.adam(lr)`.
         server_learning_rate: Factor for the mean update; 1 in the paper.
         aggregator: As in `fedavg`, for the updates; gradients are averaged by weight.
 

@@ -31,7 +31,7 @@ def fednova(
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients in a round.
-        client_optimizer: The clients' optimiser. The normalisation is the one that the paper derives for plain SGD
+        client_optimizer: The clients' optimizer. The normalisation is the one that the paper derives for plain SGD
             (‖aᵢ‖₁ is the number of steps).
         server_optimizer: As in `fedavg`.
         aggregator: As in `fedavg`; combines the normalised updates.

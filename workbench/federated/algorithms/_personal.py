@@ -50,9 +50,9 @@ def ditto(
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients. Clients with weight 0 are absent from a round and keep their personal model.
-        client_optimizer: Optimiser for the shared model's local steps.
+        client_optimizer: Optimizer for the shared model's local steps.
         strength: λ; with 0, each client trains alone; with a large value, all clients use the shared model.
-        personal_optimizer: Optimiser for the personal models. Default: `client_optimizer`.
+        personal_optimizer: Optimizer for the personal models. Default: `client_optimizer`.
         server_optimizer: As in `fedavg`.
         aggregator: As in `fedavg`.
 
@@ -120,8 +120,8 @@ def fedrep(
         loss: `loss(params, batch)`, a scalar; `params` are all parameters together.
         clients: Number of clients. Clients with weight 0 are absent from a round and keep their head.
         is_personal: Whether the parameter at a path, such as "head.kernel", belongs to the head.
-        client_optimizer: Optimiser for the representation's local steps.
-        head_optimizer: Optimiser for the head. Default: `client_optimizer`.
+        client_optimizer: Optimizer for the representation's local steps.
+        head_optimizer: Optimizer for the head. Default: `client_optimizer`.
         server_optimizer: As in `fedavg`.
         aggregator: As in `fedavg`.
 

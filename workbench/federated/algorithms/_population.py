@@ -16,7 +16,7 @@ from workbench.primitives import broadcast, map_fn, program, reduce_mean, reduce
 
 
 class PopulationState(NamedTuple):
-    """A model and its optimiser at every client (leaves `[clients, ...]`)."""
+    """A model and its optimizer at every client (leaves `[clients, ...]`)."""
 
     members: PyTree[Array]
     optimizer: PyTree[Array]
@@ -30,7 +30,7 @@ def branch_train_merge(loss: Loss, *, clients: int, optimizer: optax.GradientTra
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of experts, each with its own domain.
-        optimizer: The experts' optimiser; its state is kept between rounds.
+        optimizer: The experts' optimizer; its state is kept between rounds.
 
     Returns:
         The algorithm. `init(params)` branches, a round trains every expert on its own batches (metric `loss`),
@@ -57,7 +57,7 @@ def papa(loss: Loss, *, clients: int, optimizer: optax.GradientTransformation, k
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of networks. Networks with weight 0 do not train in a round.
-        optimizer: The networks' optimiser; its state is kept between rounds.
+        optimizer: The networks' optimizer; its state is kept between rounds.
         keep: α, the weight of a network's own parameters; 0.99 with 10 steps per round in the paper. 0 is PAPA-all.
 
     Returns:

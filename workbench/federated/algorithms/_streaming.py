@@ -19,7 +19,7 @@ from workbench.primitives import broadcast, map_fn, program, reduce_weighted_mea
 
 
 class StreamingState(NamedTuple):
-    """Server state for each fragment, and each replica's parameters and inner optimiser state."""
+    """Server state for each fragment, and each replica's parameters and inner optimizer state."""
 
     fragments: tuple[ServerState, ...]
     local: Params
@@ -53,8 +53,8 @@ def streaming_diloco(
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of replicas; all take part in every round.
-        inner_optimizer: The replicas' optimiser; `optax.adamw` in the paper.
-        outer_optimizer: The server's optimiser, with one state per fragment. Default: `outer_nesterov()`.
+        inner_optimizer: The replicas' optimizer; `optax.adamw` in the paper.
+        outer_optimizer: The server's optimizer, with one state per fragment. Default: `outer_nesterov()`.
         fragments: Number of fragments. Parameter arrays are assigned to fragments in rotation (the paper's strided
             pattern).
         delay: τ, the number of steps between sending a fragment and receiving it.
