@@ -879,8 +879,8 @@ NOTES = {  # what a reader of the notebooks would ask
     ),
     "diloco": (
         "**Compared with {doc}`notebook 10 <../course/10-diloco>`.** The notebook has a network of four layers and "
-        "eight data centres. Every chosen rate is inside its grid, and the outer rate is tuned too. DiLoCo is 0.002 "
-        "± 0.006 behind data parallelism after 360 steps, and 0.040 ± 0.017 after 60."
+        "eight data centres. No chosen rate is at an edge of its grid, and the outer rate is tuned too. DiLoCo is "
+        "0.002 ± 0.006 behind data parallelism after 360 steps, and 0.040 ± 0.017 after 60."
     ),
 }
 BORDER = (

@@ -418,8 +418,8 @@ def sentences(ratios: list[float], losses: list[float]) -> list[str]:
     error = statistics.median(abs(ratio - 1) for ratio in ratios)
     right = sum(loss <= NEAR for loss in losses)
     return [
-        f"The middle half of a program's calls spans {statistics.median(spreads):.0%} of its median (median of "
-        f"all rows). The target of a median error of 25 % is {'met' if error <= 0.25 else 'missed'}.",
+        f"The interquartile range of a program's call times is {statistics.median(spreads):.0%} of their median "
+        f"(median over all rows). The target of a median error of 25 % is {'met' if error <= 0.25 else 'missed'}.",
         f"{sum(ratio > 1 for ratio in ratios)} of {len(ratios)} programs are predicted too slow. The **order** of "
         f"variants, on which advice and search depend, is right in {right} of {len(losses)} groups.",
     ]

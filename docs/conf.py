@@ -236,7 +236,7 @@ def describe_figures(app: object, doctree: nodes.document) -> None:
         after = image.next_node(nodes.paragraph, ascend=True, siblings=True, descend=True)
         title = next(doctree.findall(nodes.title), None)
         said = after.astext() if after is not None else ""
-        seen = said.removeprefix("What to see.").strip() if said.startswith("What to see.") else ""
+        seen = said.removeprefix("What to look for.").strip() if said.startswith("What to look for.") else ""
         image["alt"] = seen[:300] or f"A figure of: {title.astext() if title else 'this page'}"
 
 

@@ -139,7 +139,7 @@ def largest_share(answer: object) -> str:
             "the values are right, but the server divides. Send the sum to the clients, so that each divides its own."
         )
     expect_disclosed(plan, 8)
-    return "a value at the server reaches the clients by a broadcast."
+    return "a value at the server reaches the clients through a broadcast."
 
 
 @exercise("03.1", "a program that trains for the worst-off client")

@@ -54,7 +54,9 @@ def hold_out(answer: object) -> str:
     for labels in (y, np.sort(y)):
         (_, (_, test)) = several(called(answer, x, labels), 2, "(x, y) to train, (x, y) to test")
         if len(set(np.ravel(test))) <= 2:
-            wrong(f"all test images have the labels {sorted(set(map(int, np.ravel(test))))}: choose rows at random.")
+            wrong(
+                f"the test images have only the labels {sorted(set(map(int, np.ravel(test))))}: choose rows at random."
+            )
     return "no image is in both splits, and the splits do not depend on the labels."
 
 

@@ -123,7 +123,7 @@ def concept_map(notebooks: Sequence[Path], links: Mapping[str, str]) -> str:
 
 
 def titles_of(notebooks: Sequence[Path]) -> dict[str, Title]:
-    """Reads the first cells of notebooks, by number.
+    """Reads the first cell of each notebook, by the notebook's number.
 
     Args:
         notebooks: The `.ipynb` files.

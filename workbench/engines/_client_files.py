@@ -59,7 +59,7 @@ class ArrayReader(ClientReader):
         )
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        """Yields the number of each client and its rows."""
+        """Yields each client's index and its rows."""
         for names, leaves in self.read_batches(256, ""):
             for slot, name in enumerate(names):
                 yield name, jax.tree.unflatten(self.structure, [leaf[slot] for leaf in leaves])
@@ -135,7 +135,7 @@ class ParquetReader(ClientReader):
         self.avals: tuple[Any, ...] = as_avals(leaves, rows=True)
 
     def __iter__(self) -> Iterator[tuple[Any, Any]]:
-        """Yields the number of each client and its columns."""
+        """Yields each client's index and its columns."""
         for names, leaves in self.read_batches(256, ""):
             for slot, name in enumerate(names):
                 yield name, jax.tree.unflatten(self.structure, [leaf[slot] for leaf in leaves])

@@ -112,7 +112,7 @@ class TracedCall:
 
     @property
     def parameters(self) -> Callable[..., Argument]:
-        """The function to whose parameters `args` bind."""
+        """The function whose parameters `args` are bound to."""
         return self._wrapped
 
     @property

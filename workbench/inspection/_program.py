@@ -557,7 +557,7 @@ def _module_named_by(call: TracedCall, module: ModuleRecord) -> ModuleRecord:
 
 
 def _as_propagated(tree: object, propagation: PropagationRecord, mesh: AnyMesh | None) -> ShardingRecord | None:
-    """Inputs without a sharding, placed as Shardy infers; None if Shardy has no matching inputs."""
+    """Inputs without a sharding, with the one that Shardy infers; None if Shardy has no matching inputs."""
     leaves, structure = jax.tree.flatten(tree)
     planned = [value for value in propagation.values if value.operation == "input"]
     shapes = [tuple(jax.numpy.shape(leaf)) for leaf in leaves]

@@ -1,4 +1,4 @@
-"""Sums the events in profile files in one pass, using memory only per distinct operation."""
+"""Sums the events in profile files in one pass; memory grows only with the number of distinct operations."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -143,7 +143,7 @@ class Contest:
         self._timed: dict[Candidate, list[tuple[float, float]]] = {}  # seconds, and ratio to the paired run of the rule
 
     def choose(self) -> PlanChoiceRecord:
-        """The choice; the rule decides for programs without clients and for programs that call back, print or write."""
+        """The choice. Programs without clients, and programs that call back, print or write, get the rule's choice."""
         plan = self._plan()
         sizes = candidate_sizes(plan)
         if len(sizes) < 2:

@@ -268,5 +268,5 @@ class ClientDataRecord(Record):
 
     @property
     def total_examples(self) -> int:
-        """Total examples of all clients."""
+        """Total number of examples over all clients."""
         return sum(self.examples)

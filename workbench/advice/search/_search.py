@@ -432,7 +432,7 @@ class Search:
         return over, seconds * (found / planned if found and planned else 1.0)
 
     def _plan_around(self, specs: tuple[Spec, ...]) -> None:
-        """Plans all changes to one group of a good choice, without and with propagation to other groups."""
+        """Plans every change of one group in a good choice, with and without propagation to other groups."""
         with contextlib.suppress(_StopSearch):
             self._step(specs)
             opened = [None if not any(spec) and g.locked is None else spec for g, spec in self._paired(specs)]

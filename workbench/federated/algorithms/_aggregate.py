@@ -63,6 +63,6 @@ def gather_rows(rows: PyTree[Array], clients: int) -> PyTree[Array]:
 
 
 def at_every_client(value: object, clients: int) -> PyTree[Array]:
-    """Repeats a value for every client, also outside a program."""
+    """Repeats a value for every client, inside or outside a program."""
     with program(clients=clients):
         return broadcast(value)

@@ -148,7 +148,7 @@ def statements(text: str) -> Iterator[Statement]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """The lines of a text, split piece by piece, because a list of all lines would be as large as the text."""
+    """The lines of a text, split incrementally, because a list of all lines would be as large as the text."""
     start = 0
     while start < len(text):
         end = text.find("\n", start + _PIECE)
