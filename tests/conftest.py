@@ -1,7 +1,6 @@
 """Makes JAX strict and gives it eight CPU devices before anything imports it."""
 
 import collections
-import gc
 import os
 import shutil
 import signal
@@ -65,13 +64,6 @@ def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest
     """No doctests of `test_*.py`: their plugin is silent about a file that cannot be imported, and pytest after it."""
     found = yield
     return [each for each in found if not (isinstance(each, DoctestModule) and each.path.name.startswith("test_"))]
-
-
-def pytest_collection_finish() -> None:
-    """Takes modules and tests out of garbage collection: traversing them again and again takes a tenth of the suite."""
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 20, 20)
 
 
 # Rough seconds of a test, so that `--dist loadfile --no-loadscope-reorder` begins with the longest files.

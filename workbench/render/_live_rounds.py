@@ -82,7 +82,7 @@ def render_samples_svg(
         dark: Colours for a dark page; None follows the reader's system setting.
 
     Example:
-        >>> "No samples" in render_samples_svg([])
+        >>> "No memory samples" in render_samples_svg([])
         True
     """
     courses = _courses(samples)

@@ -49,7 +49,7 @@ def memory_parts(memory: MemoryRecord) -> list[str]:
     parts = [f"{name} {bytes_text(getattr(memory, key))}" for key, name in _PARTS if getattr(memory, key) is not None]
     if memory.alias_bytes:
         parts.append(f"shared by inputs and outputs {bytes_text(memory.alias_bytes)}")
-    why = [f"  {note}" for note in memory.notes if note.startswith("temporaries are more than the peak")]
+    why = [f"  {note}" for note in memory.notes if note.startswith("temporaries exceed the peak")]
     return [f"  {', '.join(parts)}", *why] if parts else []
 
 

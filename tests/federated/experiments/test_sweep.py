@@ -295,7 +295,7 @@ def test_a_grid_refuses_a_distribution() -> None:
 
 def test_a_folder_of_a_sweep_with_other_data_is_refused(tmp_path: Path) -> None:
     small(directory=tmp_path, rounds=1)
-    with pytest.raises(MeasureError, match="other data"):
+    with pytest.raises(MeasureError, match="different data"):
         small(directory=tmp_path, rounds=1, data=BATCHES + 1)
 
 

@@ -78,7 +78,7 @@ def group_axes(groups: Groups, names: Sequence[str], sizes: Sequence[int]) -> Ax
     total = math.prod(sizes)
     members = sorted(itertools.chain.from_iterable(groups))
     if members != list(range(total)):
-        return Axes((), f"the groups contain {len(members)} positions, but the mesh has {total}")
+        return Axes((), f"groups not of this mesh: they must contain each of its {total} positions once")
     if len({len(group) for group in groups}) > 1:
         return Axes((), "groups of different sizes: not a product of axes")
     if len(groups[0]) == 1:
