@@ -25,9 +25,9 @@ NOTEBOOKS = PAGE.parents[1] / "notebooks"
 WIDTH = 560
 OPENING = """# The course
 
-Each notebook asks one question, builds the idea before it calls the library, explains what to look for in each figure, and
-ends with exercises that check themselves: `wb.course.check("09.2", answer)` grades values, and also a program's plan
-and bytes. `workbench lab` opens the course in JupyterLab. For teaching with it, see [For lecturers](teaching/index.md);
+Each notebook asks one question, builds the idea before it calls the library, explains what to look for in each figure,
+and ends with self-checking exercises: `wb.course.check("09.2", answer)` grades values, and a program's plan and bytes.
+`workbench lab` opens the course in JupyterLab. For teaching with it, see [For lecturers](teaching/index.md);
 for claims of papers, the [gallery](gallery/index.md).
 
 {count} notebooks, {exercises} exercises, {hours:.0f} hours. The map shows what each notebook builds on; click a box to
