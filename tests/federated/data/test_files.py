@@ -304,7 +304,7 @@ def test_parquet_nested_lists_and_categories_become_arrays(tmp_path):
 
 PARQUET = {
     "no client column": ({"x": [1]}, r"lacks the column\(s\) 'who'; its columns are 'x'"),
-    "no field": ({"who": ["a"]}, "has no column beside 'who'"),
+    "no field": ({"who": ["a"]}, "has no column except 'who'"),
     "no rows": ({"who": [], "x": []}, "it has no rows"),
     "null id": ({"who": ["a", None], "x": [1, 2]}, "row 1 has the client id None"),
     "null value": (
