@@ -3,7 +3,7 @@
 import { badge, onReport } from "../lib/badges";
 import { type Block, showDetails } from "../lib/details";
 import { button, h, menu, type Option, replace, s, setTabIndex } from "../lib/dom";
-import { formatAs, formatBytes, formatCount } from "../lib/format";
+import { formatAs, formatBytes, formatCount, plural } from "../lib/format";
 import { consume } from "../lib/keyboard";
 import { cellAt } from "../lib/pixels";
 import { position, range } from "../lib/scale";
@@ -210,7 +210,9 @@ class MeshPane {
     const { fill, grouped } = this.colours();
     const [low, high] = range(this.values);
     const unit = this.choice?.unit ?? "count";
-    const groups = `${formatCount(high + 1)} group${high ? "s" : ""}${high >= SERIES ? "; colours repeat" : ""}`;
+    const { axis } = this.context.selection;
+    const noun = axis ? "group" : "colour"; // groups of a chosen axis; else places, hosts or slices
+    const groups = `${plural(high + 1, noun)}${high >= SERIES ? "; colours repeat" : ""}`;
     const same = !this.choice && !grouped;
     replace(
       this.legendBox,
@@ -296,7 +298,7 @@ class MeshPane {
     const cell = (x: number, y: number) => this.grid[y * layout.columns + x] >= 0;
     const columns = Array.from({ length: layout.columns }, (_, x) =>
       Array.from({ length: layout.rows }, (_y, y) => cell(x, y)).some(Boolean)
-        ? `minmax(${tight ? 52 : 64}px, 1fr)`
+        ? `minmax(${tight ? 49 : 64}px, 1fr)`
         : "10px",
     );
     box.style.gridTemplateColumns = columns.join(" ");
