@@ -50,7 +50,8 @@ def lost_batch(program: Compiled) -> Iterator[FindingRecord]:
         place = f"line {cause.source.line} of `{cause.source.function}`"
         yield FindingRecord(
             rule="activations without the batch axis",
-            what=f"The batch loses `{cause.axis}` at {place}: {cause.collectives} collectives over it follow.",
+            what=f"The batch loses `{cause.axis}` at {place}; {cause.collectives} collectives over the axis "
+            "use the result.",
             why=cause.sentence,
             change=cause.advice,
             code=cause.advice.partition("`")[2].rpartition("`")[0],

@@ -18,7 +18,7 @@ def find_causes(
     named: Callable[[PlannedValueRecord], str],
     origin: Callable[[PlannedValueRecord, str], str],
 ) -> tuple[WhyCauseRecord, ...]:
-    """The first value at which the batch loses each axis, and the number of collectives caused by the loss.
+    """The first value at which the batch loses each axis, and the number of collectives that depend on that value.
 
     Args:
         values: Values of the propagation, in program order.
@@ -41,7 +41,7 @@ def find_causes(
             following = [
                 each
                 for each in collectives
-                if axis in each.axes and (not each.operands or any(o.value in after for o in each.operands))
+                if axis in each.axes and any(operand.value in after for operand in each.operands)
             ]
             if len(following) >= _LEAST_COLLECTIVES:
                 found[axis] = _cause(value, operand, axis, (operands, known[0], known[1]), following, named, origin)
@@ -107,7 +107,8 @@ def _cause(
         axis=axis,
         sentence=(
             f"The batch loses `{axis}`{where}: `{axis}` shards dimension 0 of {batch}, but dimension {dim} of the "
-            f"result of `{value.operation}`{like}. {len(following)} collectives over `{axis}` follow."
+            f"result of `{value.operation}`{like}. {len(following)} collectives over `{axis}` use this result, or "
+            "values computed from it."
         ),
         advice=_advice(value, f"P({entries})"),
         source=value.source,
