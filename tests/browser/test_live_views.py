@@ -236,3 +236,14 @@ def test_a_run_is_a_tab_of_the_explorer(harness: Harness):
     expect(view.locator(".wb-runhead .wb-big")).to_have_text("running · 1 of 4 rounds")
     view.get_by_role("button", name="Pause", exact=True).click()
     assert run.reported == ["pause"]
+
+
+def test_labels_of_a_chart_are_not_cut_at_its_left_edge(harness: Harness):
+    run = FakeRun(rounds=8)
+    view = harness.mount(workbench_widgets.RunView(run))
+    for number in range(8):
+        run.finish(flops_per_second=(1 + number % 4) * 1.23e11)
+    tile = view.locator(".wb-tile", has_text="FLOPs per second")
+    expect(tile).to_contain_text("492 GFLOP/s")
+    ink = "n => n.getContext('2d').getImageData(0, 0, 2, n.height).data.some((v, i) => i % 4 === 3 && v > 0)"
+    assert not tile.locator("canvas").evaluate(ink)

@@ -273,6 +273,42 @@ def test_devices_are_laid_out_by_mesh_axis_on_the_torus_or_by_host(harness: Harn
     assert view.locator('[data-device="5"]').evaluate(area) == "2 2"
 
 
+# The devices whose cards are nearest to the two ends of each arrow.
+ENDS = """paths => paths.map(path => {
+  const ends = [0, path.getTotalLength()].map(at => path.getPointAtLength(at).matrixTransform(path.getScreenCTM()));
+  const cards = [...document.querySelectorAll("[data-device]")];
+  const distance = (card, { x, y }) => {
+    const box = card.getBoundingClientRect();
+    return Math.hypot(Math.max(box.left - x, 0, x - box.right), Math.max(box.top - y, 0, y - box.bottom));
+  };
+  return ends.map(end => Number(cards.sort((a, b) => distance(a, end) - distance(b, end))[0].dataset.device));
+})"""
+
+
+def test_a_permute_is_drawn_from_each_sender_to_its_receiver(harness: Harness):
+    harness.page.set_viewport_size({"width": 900, "height": 900})
+    record = parts.mesh_record(axes=(("clients", 8),))
+    pairs = ((0, 1), (3, 2), (6, 7))
+    permute = parts.round_collectives()[0].replace(
+        name="permute", kind="collective-permute", axes=("clients",), group_size=2, groups=3, pairs=pairs
+    )
+    view = harness.mount(workbench_widgets.MeshView(record, collectives=[permute]))
+    links = view.locator(".wb-link-busy")
+    expect(links).to_have_count(3)
+    assert [tuple(ends) for ends in links.evaluate_all(ENDS)] == list(pairs)
+    expect(view.get_by_text("3 devices send")).to_be_visible()
+    right = view.locator('[data-device="7"]').evaluate("card => card.getBoundingClientRect().right")
+    assert right <= view.locator(".wb-meshframe").evaluate("node => node.parentElement.getBoundingClientRect().right")
+
+
+def test_a_permute_of_unknown_pairs_is_no_exchange_within_a_group(harness: Harness):
+    record = parts.mesh_record(axes=(("clients", 8),))
+    permute = parts.round_collectives()[0].replace(name="permute", kind="collective-permute", axes=("clients",))
+    view = harness.mount(workbench_widgets.MeshView(record, collectives=[permute]))
+    expect(view.locator(".wb-link-busy")).to_have_count(0)
+    expect(view.get_by_text("to at most one other device over clients")).to_be_visible()
+
+
 def test_a_collective_is_drawn_on_the_links_that_carry_it(harness: Harness):
     record = torus(parts.mesh_record(axes=(("clients", 4), ("model", 2))), (2, 4)).replace(wraps=(False, True))
     made = workbench_widgets.MeshView(record, collectives=parts.round_collectives())

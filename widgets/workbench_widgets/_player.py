@@ -1,6 +1,6 @@
 """The player: a round of a program with its actual values, and its collectives step by step."""
 
-from collections.abc import Sequence
+import functools
 from typing import Any, ClassVar
 
 from workbench.records.compiled import CollectiveRecord, ProgramRecord
@@ -131,14 +131,19 @@ def _members(collective: CollectiveRecord) -> list[int]:
     return next(iter(_chains(collective.pairs)), [])
 
 
-def _chains(pairs: Sequence[tuple[int, int]]) -> list[list[int]]:
+@functools.lru_cache(maxsize=256)
+def _chains(pairs: tuple[tuple[int, int], ...]) -> list[list[int]]:
     """Rings and chains of messages: positions in the order in which the messages connect them."""
-    receivers, senders = dict(pairs), {receiver for _, receiver in pairs}
+    receivers, starts = dict(pairs), dict.fromkeys(sender for sender, _ in pairs)
+    for _, receiver in pairs:
+        starts.pop(receiver, None)
     chains: list[list[int]] = []
-    for start in (*(sender for sender in receivers if sender not in senders), *receivers):  # ends of chains first
+    known: set[int] = set()
+    for start in (*starts, *receivers):  # the ends of chains first, then rings
         chain: list[int] = []
         here: int | None = start
-        while here is not None and here not in chain and not any(here in other for other in chains):
+        while here is not None and here not in known:
+            known.add(here)
             chain.append(here)
             here = receivers.get(here)
         chains += [chain] if chain else []

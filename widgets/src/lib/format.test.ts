@@ -1,6 +1,16 @@
 import { describe, expect, it } from "vitest";
-import { fixed, formatAs, formatBandwidth, formatMetric, formatShare, formatWithin, plural } from "./format";
+import {
+  fixed,
+  formatAs,
+  formatBandwidth,
+  formatMetric,
+  formatShare,
+  formatWithin,
+  metricTitle,
+  plural,
+} from "./format";
 import cases from "./format-cases.json";
+import metrics from "./metric-cases.json";
 
 describe("numbers are written as Python writes them", () => {
   for (const [unit, table] of Object.entries(cases))
@@ -34,12 +44,11 @@ it("numbers close to each other have the digits that tell them apart", () => {
   expect(formatWithin([null, 5])(5)).toBe("5");
 });
 
-describe("metrics", () => {
-  it("are written in the unit of their names", () => {
-    const cases = { dispatch_seconds: "2 ms", seconds: "2 ms", peak_bytes: "0 B", bytes_per_second: "0 B/s" };
-    for (const [name, text] of Object.entries(cases))
-      expect(formatMetric(name)?.(text.endsWith("ms") ? 0.002 : 0)).toBe(text);
-    expect(formatMetric("flops_per_second")?.(2e6)).toBe("2 MFLOP/s");
-    expect(formatMetric("loss")).toBeUndefined();
+describe("metrics have the headings and units that Python gives them", () => {
+  it.each(metrics as [string, string, number, string][])("%s", (name, title, value, text) => {
+    expect(metricTitle(name)).toBe(title);
+    expect(formatMetric(name)?.(value)).toBe(text);
   });
+
+  it("other names have no unit", () => expect(formatMetric("loss")).toBeUndefined());
 });

@@ -49,9 +49,10 @@ export function linksOf(mesh: Mesh, sending: Sending | null, torus: Torus | null
   const axes = sending.axes.join(" and ");
   if (sending.pairs?.length) return { ...pairLinks(sending, sending.pairs, torus), idle };
   if (!isRing(sending.kind)) {
+    const to = sending.kind.startsWith("collective-permute") ? "at most one other device" : "the others of its group";
     const words =
-      `${sending.name} (${sending.kind}) is not a ring: every device sends ` +
-      `${formatBytes(sending.sent)} to the others of its group over ${axes}.`;
+      `${sending.name} (${sending.kind}) is not drawn as a ring: every device sends ` +
+      `${formatBytes(sending.sent)} to ${to} over ${axes}.`;
     return { links: [], idle, words };
   }
   const over = sending.axes.map((name) => mesh.axes.findIndex((axis) => axis.name === name));

@@ -28,7 +28,7 @@ _REPLICA_GROUPS = re.compile(
 _PAIRS = re.compile(r'source_target_pairs="?\{(\{.*?\})?\}')
 _STRATEGY = re.compile(r'"strategy":"([^"]+)"')
 _EMITTER = re.compile(r'"emitter":"([^"]+)"')
-_MOST_PAIRS = 256  # of a permute, kept in its record
+_MOST_PAIRS = 256  # maximum number of messages in the record of a permute
 _COLORS = re.compile(r"colors:(\d+) phases:(\d+)")
 _KERNEL = re.compile(r'"kernel_strategy":"([^"]+)"')
 _SYNCHRONOUS = re.compile(r'"is_sync":\s*true')  # GPU: start and done with no other work in between
