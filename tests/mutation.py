@@ -28,6 +28,8 @@ OPERATORS = ("Binary", "Comparison", "NumberReplacer", "ReplaceTrue", "ReplaceFa
 NOTICED = 0.9
 MOST_TESTS = 60  # of a mutant, fastest first
 
+PYTEST = (sys.executable, "-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider")
+
 RECORDER = """
 import json, os, time
 import coverage, pytest
@@ -85,7 +87,12 @@ def tests_by_line(folder: Path, sources: str, tests: Sequence[str]) -> tuple[dic
     for file in data.measured_files():
         for line, contexts in data.contexts_by_lineno(file).items():
             lines[os.path.relpath(file, folder), line] = {context for context in contexts if context}
-    return lines, json.loads(recorded.read_text())
+    seconds = json.loads(recorded.read_text())
+    (folder / "mutation_tests.txt").write_text("\n".join(seconds))
+    # A name that is not found must not count as a failing test.
+    named = [*PYTEST, "--collect-only", "@mutation_tests.txt"]
+    subprocess.run(named, cwd=folder, env=environment(folder), check=True, stdout=subprocess.DEVNULL)
+    return lines, seconds
 
 
 def plain(source: str) -> str:
@@ -136,13 +143,16 @@ def is_noticed(folder: Path, mutant: Mutant, tests: Sequence[str], seconds: floa
     path = folder / mutant.file
     original = path.read_text()
     path.write_text(mutant.source)
-    command = [sys.executable, "-m", "pytest", "-q", "-x", "-n0", "-p", "no:cacheprovider", *tests]
+    (folder / "mutation_tests.txt").write_text("\n".join(tests))
+    command = [*PYTEST, "-x", "@mutation_tests.txt"]
     try:
         ended = subprocess.run(command, cwd=folder, env=environment(folder), timeout=seconds, capture_output=True)
     except subprocess.TimeoutExpired:
         return True
     finally:
         path.write_text(original)
+    if ended.returncode > 4:  # nothing was run
+        raise SystemExit(ended.stdout.decode() + ended.stderr.decode())
     return ended.returncode != 0
 
 
