@@ -66,12 +66,15 @@ def tree_lines(tree: CallTreeRecord, *, most: int = 24) -> list[str]:
     kept = sorted((row.weight for row in rows), reverse=True)[:most]
     least = max(kept[-1] if kept else 0.0, _WORTH)
     chosen = [row for row in rows if row.weight >= least][:most]
-    lines = ["  " + "".join(f"{_MEASURES[key][0]:>13}" for key in shown)] if shown else []
+    widths = {key: max(len(_MEASURES[key][0]), len("100.0 %")) + 2 for key in shown}
+    lines = ["".join(f"{_MEASURES[key][0]:>{widths[key]}}" for key in shown)] if shown else []
     for row in chosen:
-        shares = "".join(f"{_share(_MEASURES[key][1](row.figures), _MEASURES[key][1](total)):>13}" for key in shown)
-        lines.append(f"  {shares}  {'  ' * row.depth}{row.label}")
+        shares = "".join(
+            f"{_share(_MEASURES[key][1](row.figures), _MEASURES[key][1](total)):>{widths[key]}}" for key in shown
+        )
+        lines.append(f"{shares}  {'  ' * row.depth}{row.label}")
     left = len(rows) - len(chosen)
-    lines += [f"  … and {count_text(left)} smaller nodes"] if left > 0 else []
+    lines += [f"  … and {count_text(left)} smaller node{'s' * (left != 1)}"] if left > 0 else []
     return lines
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from workbench.records.live import RoundRecord
 from workbench.render._svg import Markup, group, join, line, path, rect, svg, text
 from workbench.render._theme import sequential, svg_style
-from workbench.render.units import METRIC_TITLES, bytes_text, count_text, flops_text, metric_text, seconds_text
+from workbench.render.units import FORMATS, METRIC_TITLES, count_text, metric_text, seconds_text
 
 Point = tuple[int, float, float, float]  # round, mean, minimum and maximum over clients and steps
 _WIDE, _HIGH, _LEFT, _FOOT, _HEAD = 280.0, 170.0, 78.0, 24.0, 30.0
@@ -163,4 +163,4 @@ def render_clients_svg(
 
 
 _MOST_BARS = 160
-_UNITS = {"flops": flops_text, "bytes": bytes_text, "seconds": seconds_text, "times": lambda x: f"{x:.2f} ×"}
+_UNITS = {**FORMATS, "times": lambda x: f"{x:.2f} ×"}

@@ -40,38 +40,6 @@ def flops_text(value: float | None) -> str:
     return _scaled(value, 1000.0, ("FLOP", "kFLOP", "MFLOP", "GFLOP", "TFLOP", "PFLOP", "EFLOP"))
 
 
-def metric_text(name: str, value: float) -> str:
-    """A metric with the unit given by the end of its name; a plain number for other names.
-
-    Example:
-        >>> metric_text("flops_per_second", 2e12), metric_text("bytes_per_second", 3e9), metric_text("x_seconds", 0.5)
-        ('2 TFLOP/s', '3 GB/s', '500 ms')
-        >>> metric_text("peak_flops_share", 0.42), metric_text("loss", 0.25)
-        ('42 %', '0.25')
-    """
-    if name == "flops_per_second":
-        return f"{flops_text(value)}/s"
-    if name == "bytes_per_second":
-        return _scaled(value, 1000.0, ("B/s", "kB/s", "MB/s", "GB/s", "TB/s", "PB/s"))
-    write = {
-        "seconds": seconds_text,
-        "bytes": bytes_text,
-        "flops": flops_text,
-        "share": lambda share: f"{100 * share:.3g} %",
-    }
-    return write.get(name.rsplit("_", 1)[-1], count_text)(value)
-
-
-METRIC_TITLES = {
-    "flops_per_second": "FLOPs per second",
-    "bytes_per_second": "memory traffic per second",
-    "between_seconds": "time between steps",
-    "compile_seconds": "compilation",
-    "peak_flops_share": "model FLOP utilization (MFU)",
-    "peak_bandwidth_share": "share of the peak memory bandwidth",
-}  # names of the metrics that a watched loop adds; the views have the same headings
-
-
 def work_text(flops: float | None, elementwise: float | None) -> str:
     """FLOPs of matrix products and of elementwise operations, counted separately.
 
@@ -206,5 +174,52 @@ def amount_text(value: float | str | None, unit: str) -> str:
         return "–"
     if isinstance(value, str):
         return value
-    write = {"bytes": bytes_text, "flops": flops_text, "seconds": seconds_text}.get(unit, count_text)
-    return write(value)
+    return FORMATS.get(unit, count_text)(value)
+
+
+# Headings of the metrics that a watched loop adds; the views have the same.
+METRIC_TITLES = {
+    "flops_per_second": "FLOPs per second",
+    "bytes_per_second": "memory traffic per second",
+    "between_seconds": "time between steps",
+    "compile_seconds": "compilation",
+    "peak_flops_share": "model FLOP utilization (MFU)",
+    "peak_bandwidth_share": "share of the peak memory bandwidth",
+}
+
+
+def metric_text(name: str, value: float) -> str:
+    """A metric with the unit that its name ends with; a plain number for other names.
+
+    Example:
+        >>> metric_text("flops_per_second", 2e12), metric_text("step_seconds", 0.5), metric_text("loss", 0.25)
+        ('2 TFLOP/s', '500 ms', '0.25')
+    """
+    if name == "flops_per_second":
+        return f"{flops_text(value)}/s"
+    if name == "bytes_per_second":
+        return bandwidth_text(value)
+    return FORMATS.get(name.rsplit("_", 1)[-1], count_text)(value)
+
+
+def share_text(value: float | None) -> str:
+    """A share in percent; "unknown" for None.
+
+    Example:
+        >>> share_text(0.421), share_text(None)
+        ('42.1 %', 'unknown')
+    """
+    return "unknown" if value is None else f"{100 * value:.1f} %"
+
+
+def bandwidth_text(value: float | None) -> str:
+    """Bytes per second with the decimal units of data sheets.
+
+    Example:
+        >>> bandwidth_text(819e9)
+        '819 GB/s'
+    """
+    return _scaled(value, 1000.0, ("B/s", "kB/s", "MB/s", "GB/s", "TB/s", "PB/s"))
+
+
+FORMATS = {"bytes": bytes_text, "flops": flops_text, "seconds": seconds_text, "share": share_text}
