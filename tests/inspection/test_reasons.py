@@ -335,13 +335,18 @@ def test_many_collectives_are_told_by_reason_and_all_of_them_with_details() -> N
     assert "argument `weights[*]`" in text
 
 
-def test_lines_of_a_library_elsewhere_are_not_the_users(tmp_path, monkeypatch) -> None:
-    """As on systems whose `dist-packages` are no part of Python's own folders."""
-    library = tmp_path / "dist-packages" / "other_layers.py"
+@pytest.mark.parametrize("folder", ["dist-packages", "libraries"])
+def test_lines_of_a_library_elsewhere_are_not_the_users(tmp_path, monkeypatch, folder) -> None:
+    """As on systems whose `dist-packages` are no part of Python's own folders, and after `pip install --target`."""
+    module = f"other_layers_{folder[:4]}"
+    library = tmp_path / folder / f"{module}.py"
     library.parent.mkdir()
     library.write_text("def dense(x, w):\n    return x @ w\n")
+    if folder == "libraries":
+        (library.parent / "other-1.0.dist-info").mkdir()
+        (library.parent / "other-1.0.dist-info" / "RECORD").write_text(f"{module}.py,sha256=abc,40\n")
     monkeypatch.syspath_prepend(library.parent)
-    dense = importlib.import_module("other_layers").dense
+    dense = importlib.import_module(module).dense
     mesh = mesh_with(data=4, model=2)
     shape = sharded(mesh)
 

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import records_examples as examples
+from workbench_widgets._cost_state import cost_state
 from workbench_widgets._headline import group_collectives, headline
 from workbench_widgets._hlo import hlo_state
 from workbench_widgets._operations import operations_state, with_measured
@@ -228,3 +229,6 @@ def test_work_in_a_loop_of_unknown_length_is_a_lower_bound_everywhere():
     state, _ = hlo_state(unknown)
     assert state["facts"] in state["sentence"]
     assert state["facts"].startswith("at least 200 MFLOP")
+    (target,) = cost_state(unknown.replace(cost=record.cost))["targets"]
+    assert target["total"] == "at least 200 MFLOP per device"
+    assert target["work"].startswith("at least 200 MFLOP")

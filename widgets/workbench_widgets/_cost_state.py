@@ -9,7 +9,7 @@ from workbench import render
 from workbench.aot import targets_for
 from workbench.records.compiled import CostRecord, MemoryRecord, ProgramRecord
 from workbench.render.units import bytes_text, seconds_text, source_text
-from workbench_widgets._headline import work_per_device
+from workbench_widgets._headline import sum_per_device, work_per_device
 from workbench_widgets._roofline_state import roofline_state
 from workbench_widgets._scaling_state import scaling_choices
 
@@ -61,6 +61,7 @@ def target_state(record: ProgramRecord, cost: CostRecord) -> dict[str, Any]:
         "lines": roofline_state(record.module, cost.chip),
         "assumptions": list(cost.assumptions),
         "notes": list(record.notes),
+        "total": sum_per_device(record) or "unknown",
         "work": work_per_device(record),
         "at_least": record.call_tree is not None and record.call_tree.root.at_least,
         "flops": None if record.module is None else record.module.flops,

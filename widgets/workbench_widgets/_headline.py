@@ -153,15 +153,20 @@ def _work(record: ProgramRecord) -> list[HeadlineFigure]:
             )
         ]
     text = work_per_device(record)
-    if not text:
-        return []
-    module, least = record.module, text.startswith("at least")
-    if least or module is None or module.flops is None or module.elementwise_flops is None:
-        tree = record.call_tree
-        short = f"at least {flops_text(tree.root.total.flops)} per device" if least and tree is not None else text
-        return [_figure(short, f"One call, counted in the module: {text}.", "operations")]
-    total = f"{flops_text(module.flops + module.elementwise_flops)} per device"
-    return [_figure(total, f"One call, counted in the module: {text}.", "operations")]
+    return [_figure(sum_per_device(record), f"One call, counted in the module: {text}.", "operations")] if text else []
+
+
+def sum_per_device(record: ProgramRecord) -> str:
+    """FLOPs of one device in one call, matrix products and elementwise operations added up.
+
+    A loop of unknown length makes the sum a lower bound; if one kind of FLOPs is unknown, the kinds are listed apart.
+    """
+    text, module, tree = work_per_device(record), record.module, record.call_tree
+    if text.startswith("at least") and tree is not None:
+        return f"at least {flops_text(tree.root.total.flops)} per device"
+    if module is None or module.flops is None or module.elementwise_flops is None:
+        return text
+    return f"{flops_text(module.flops + module.elementwise_flops)} per device"
 
 
 def work_per_device(record: ProgramRecord) -> str:

@@ -254,4 +254,18 @@ def package_of(file: str) -> str | None:
         return "workbench"
     if file.startswith(_STANDARD) or file.startswith("<frozen "):
         return "python"
+    for folder in sys.path:  # as filled by `pip install --target`
+        name = file.removeprefix(folder.rstrip("/") + "/").partition("/")[0] if folder else ""
+        if name and file.startswith(folder) and name in _installed_in(folder):
+            return name.removesuffix(".py")
     return None
+
+
+@functools.lru_cache(maxsize=256)
+def _installed_in(folder: str) -> frozenset[str]:
+    """Top-level packages and modules that installers recorded in a folder."""
+    names = set()
+    for record in Path(folder).glob("*.dist-info/RECORD"):
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            names.update(re.findall(r"^([^/,]+)(?:/|,)", record.read_text(encoding="utf-8"), re.MULTILINE))
+    return frozenset(names)

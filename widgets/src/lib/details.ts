@@ -1,5 +1,6 @@
 // What is known about the chosen thing, as the kernel describes it in blocks.
 import { type Child, h, replace } from "./dom";
+import { asSentence } from "./format";
 import { term } from "./glossary";
 import type { ViewContext } from "./view";
 
@@ -81,7 +82,7 @@ export function blockOf(context: Words, block: Block): Child {
   const title = block.title ? h("h3", {}, term(context, block.title)) : null;
   if (block.form === "facts") return [title, facts(context, block.rows)];
   if (block.form === "table") return [title, tableBlock(context, block)];
-  return [title, h("p", { class: "wb-note" }, block.text)];
+  return [title, h("p", { class: "wb-note" }, asSentence(block.text))];
 }
 
 /** Text in which `code` stands between backticks. */

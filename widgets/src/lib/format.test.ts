@@ -1,5 +1,6 @@
 import { describe, expect, it } from "vitest";
 import {
+  asSentence,
   fixed,
   formatAs,
   formatBandwidth,
@@ -51,4 +52,10 @@ describe("metrics have the headings and units that Python gives them", () => {
   });
 
   it("other names have no unit", () => expect(formatMetric("loss")).toBeUndefined());
+});
+
+it("a note is a sentence; names keep their letters", () => {
+  expect(asSentence("peak bytes come from the compiler")).toBe("Peak bytes come from the compiler.");
+  expect(asSentence("copy-done waits.")).toBe("copy-done waits.");
+  expect(asSentence("reduce_mean adds; nothing else")).toBe("reduce_mean adds; nothing else.");
 });

@@ -121,3 +121,9 @@ const METRIC_TITLES: Partial<Record<string, string>> = {
 export const metricTitle = (name: string): string => METRIC_TITLES[name] ?? name;
 
 export const plural = (count: number, noun: string): string => `${formatCount(count)} ${noun}${count === 1 ? "" : "s"}`;
+
+/** A note as a sentence: a capital letter, unless it begins with the name of something, and a full stop. */
+export function asSentence(note: string): string {
+  const text = /^[a-z]+[ ,]/.test(note) ? note.charAt(0).toUpperCase() + note.slice(1) : note;
+  return /[.!?:]$/.test(text) ? text : `${text}.`;
+}

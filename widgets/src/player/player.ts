@@ -1,7 +1,7 @@
 // The player: a round of the program in front of the reader, from its real values; and its collectives, step by step.
 import { type Block, showDetails } from "../lib/details";
 import { button, h, keepKeys, menu, replace } from "../lib/dom";
-import { formatBytes, formatCount } from "../lib/format";
+import { asSentence, formatBytes, formatCount } from "../lib/format";
 import { consume } from "../lib/keyboard";
 import { save } from "../lib/save";
 import { split } from "../lib/split";
@@ -247,7 +247,7 @@ class Player {
     this.collectives = context.state<SentCollective[] | undefined>("collectives") ?? [];
     this.piece = played ? new RoundPiece(context, played) : this.collectiveOf(0);
     const notes = context.state<string[] | undefined>("notes") ?? [];
-    const foot = notes.length ? h("p", { class: "wb-note wb-playnotes" }, notes.join(" ")) : null;
+    const foot = notes.length ? h("p", { class: "wb-note wb-playnotes" }, notes.map(asSentence).join(" ")) : null;
     main.append(this.tools(played), this.chapters, this.stageBox, this.said, foot ?? "");
     host.append(node);
     keepKeys(host);

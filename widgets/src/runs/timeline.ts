@@ -1,6 +1,6 @@
 // The timeline of a measured run: zoom, walk through spans, select an area.
 import { button, h, keepKeys, menu, replace } from "../lib/dom";
-import { formatCount, formatSeconds, plural } from "../lib/format";
+import { asSentence, formatCount, formatSeconds, plural } from "../lib/format";
 import { clamp, consume } from "../lib/keyboard";
 import { save } from "../lib/save";
 import { split } from "../lib/split";
@@ -168,7 +168,7 @@ class Timeline {
             h(
               "ul",
               { class: "wb-note wb-tl-notes", "aria-label": "Notes on the measurement" },
-              notes.map((note) => h("li", {}, note)),
+              notes.map((note) => h("li", {}, asSentence(note))),
             ),
           )
         : null,

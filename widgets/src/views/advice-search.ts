@@ -1,6 +1,7 @@
 // Shardings that a search found: which specs, what they cost, and a lock for those that shall stay.
 import { codeWords } from "../lib/details";
 import { button, type Child, h, replace } from "../lib/dom";
+import { asSentence } from "../lib/format";
 import { rove } from "../lib/keyboard";
 import { split } from "../lib/split";
 import { takeAlong } from "../lib/take-along";
@@ -145,7 +146,7 @@ export class ShardingSearch {
         h("tbody", {}, rows),
       ),
       h("p", { class: "wb-note" }, "★ no other choice is both faster and smaller"),
-      found.notes.map((note) => h("p", { class: "wb-note" }, note)),
+      found.notes.map((note) => h("p", { class: "wb-note" }, asSentence(note))),
     );
     rove<HTMLElement>(this.table, { items: () => this.rows(), choose: (row) => this.choose(Number(row.dataset.row)) });
     this.mark();

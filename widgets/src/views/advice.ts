@@ -2,6 +2,7 @@
 import { type Finding, type Gain, onReport, type Report, reportOf } from "../lib/badges";
 import { type Block, blockOf, codeWords } from "../lib/details";
 import { button, type Child, h, replace } from "../lib/dom";
+import { asSentence } from "../lib/format";
 import { rove } from "../lib/keyboard";
 import { split } from "../lib/split";
 import { takeAlong } from "../lib/take-along";
@@ -204,7 +205,7 @@ class Advice {
       {},
       h("summary", {}, `${report.checked.length} rules were checked`),
       h("p", { class: "wb-note" }, report.checked.join(" · ")),
-      report.notes.map((note) => h("p", { class: "wb-note" }, note)),
+      report.notes.map((note) => h("p", { class: "wb-note" }, asSentence(note))),
     );
   }
 }

@@ -1,5 +1,4 @@
 // What a program costs on one target, as Python sends it.
-import { formatFlops } from "../lib/format";
 import type { Chip } from "../lib/roofline";
 
 export interface StageCost {
@@ -54,7 +53,8 @@ export interface LinesRoofline {
 export interface Target {
   lines: LinesRoofline | null;
   target: string;
-  /** FLOPs of one device in words. */
+  /** FLOPs of one device in words: their sum, and by kind. */
+  total: string;
   work: string;
   /** A loop of unknown length is inside: figures are lower bounds. */
   at_least: boolean;
@@ -95,20 +95,4 @@ export function timeParts(stage: StageCost): [string, number][] {
   const [compute, memory] = [stage.compute ?? 0, stage.memory ?? 0];
   const long: [string, number] = compute >= memory ? ["compute", compute] : ["memory", memory];
   return [long, ...Object.entries(stage.wire_seconds)];
-}
-
-/** FLOPs of one call in words: a loop whose turns nobody knows makes them a lower bound, or unknown. */
-export function totalFlops(stages: readonly Pick<StageCost, "flops">[]): string {
-  return totalOf(stages.map(({ flops }) => flops));
-}
-
-/** The same of elementwise operations. */
-export function totalElementwise(stages: readonly Pick<StageCost, "elementwise">[]): string {
-  return totalOf(stages.map(({ elementwise }) => elementwise));
-}
-
-function totalOf(amounts: readonly (number | null)[]): string {
-  const known = amounts.reduce<number>((sum, amount) => sum + (amount ?? 0), 0);
-  if (amounts.every((amount) => amount !== null)) return formatFlops(known);
-  return known > 0 ? `at least ${formatFlops(known)}` : "unknown";
 }

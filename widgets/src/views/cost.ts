@@ -1,20 +1,12 @@
 // Predicted cost: the roofline, seconds per stage and mesh axis; other sizes; targets side by side, here and elsewhere.
 import { button, type Child, h, pictureFrom, replace } from "../lib/dom";
-import { formatBytes, formatFlops, formatSeconds, plural } from "../lib/format";
+import { asSentence, formatBytes, formatFlops, formatSeconds, plural } from "../lib/format";
 import { term } from "../lib/glossary";
 import { rove } from "../lib/keyboard";
 import { takeAlong } from "../lib/take-along";
 import type { RenderView, ViewContext } from "../lib/view";
 import { compilePanel, sideBySide } from "./cost-compile";
-import {
-  axesOf,
-  costsSomething,
-  type StageCost,
-  type Target,
-  timeParts,
-  totalElementwise,
-  totalFlops,
-} from "./cost-data";
+import { axesOf, costsSomething, type StageCost, type Target, timeParts } from "./cost-data";
 import { lineRoofline } from "./cost-roofline";
 import { whatIf } from "./cost-scaling";
 
@@ -116,7 +108,7 @@ class Cost {
           h(
             "ul",
             { class: "wb-note" },
-            assumed.map((each) => h("li", {}, each)),
+            assumed.map((each) => h("li", {}, asSentence(each))),
           ),
         )
       : null;
@@ -159,7 +151,6 @@ class Cost {
 
   private total(target: Target): HTMLElement {
     const time = target.seconds === null ? "" : formatSeconds(target.seconds);
-    const work = totalFlops(target.stages);
     const { lines } = target;
     const least = target.at_least ? "at least " : "";
     const assumed = time || !lines ? "" : `${least}${formatSeconds(lines.seconds)}`;
@@ -167,12 +158,12 @@ class Cost {
       ? `on ${target.chip}`
       : assumed
         ? `on ${lines?.chip.name}, which is assumed: the program names no chip. Communication is not counted. ${target.work}.`
-        : `in matrix products; ${totalElementwise(target.stages)} elementwise. ${this.whyNoSeconds(target)}`;
+        : [target.work && `${target.work}.`, this.whyNoSeconds(target)].filter(Boolean).join(" ");
     return h(
       "div",
       { class: "wb-tile" },
-      h("h3", {}, time || assumed ? "one call, " : "one call on a device, ", term(this.context, "predicted")),
-      h("div", { class: "wb-big" }, time || assumed || work),
+      h("h3", {}, "one call, ", term(this.context, "predicted")),
+      h("div", { class: "wb-big" }, time || assumed || target.total),
       h("div", { class: "wb-note" }, note),
     );
   }

@@ -2,6 +2,7 @@
 
 import { type Block, showDetails } from "../lib/details";
 import { button, type Child, h, menu, type Option, pictureFrom, replace } from "../lib/dom";
+import { asSentence } from "../lib/format";
 import { clamp, consume, rove } from "../lib/keyboard";
 import { wordsOf } from "../lib/matches";
 import { wantsStill } from "../lib/theme";
@@ -220,7 +221,7 @@ class Player {
     this.controls.hidden = !values.length;
     this.keys.hidden = !values.length;
     if (values.length) return this.draw(svg);
-    replace(this.score, h("p", { class: "wb-note" }, `${sentence}. ${notes.join(" ")}`));
+    replace(this.score, h("p", { class: "wb-note" }, `${sentence}. ${notes.map(asSentence).join(" ")}`));
     this.follow();
   }
 
@@ -385,7 +386,7 @@ class Player {
       return showDetails(this.context, this.panel, { title: value.title, kind: "broadcast", subtitle, blocks, extra });
     }
     const blocks: Block[] = [{ form: "note", title: "How to read this", text: HOW }];
-    if (notes.length) blocks.push({ form: "note", title: "Notes", text: notes.join(" ") });
+    if (notes.length) blocks.push({ form: "note", title: "Notes", text: notes.map(asSentence).join(" ") });
     const title = "Why is it sharded?";
     showDetails(this.context, this.panel, { title, kind: "broadcast", subtitle: sentence, blocks });
   }

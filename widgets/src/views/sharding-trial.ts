@@ -2,7 +2,7 @@
 
 import { facts } from "../lib/details";
 import { button, type Child, h, menu, type Option, replace } from "../lib/dom";
-import { formatBytes, formatCount, formatSeconds, plural } from "../lib/format";
+import { asSentence, formatBytes, formatCount, formatSeconds, plural } from "../lib/format";
 import { term } from "../lib/glossary";
 import { takeAlong } from "../lib/take-along";
 import type { ViewContext } from "../lib/view";
@@ -352,7 +352,7 @@ export class Trial {
       state.rows ? h("p", { class: "wb-note" }, `Collectives of one call, ${how}.`) : null,
       state.rows ? this.table(state.rows) : null,
       pairs?.length ? h("dl", { class: "wb-facts wb-amounts" }, pairs) : null,
-      state.notes?.length ? h("p", { class: "wb-note" }, state.notes.join(" ")) : null,
+      state.notes?.length ? h("p", { class: "wb-note" }, state.notes.map(asSentence).join(" ")) : null,
     ];
   }
 

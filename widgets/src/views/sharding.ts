@@ -3,7 +3,7 @@
 import { badge, onReport } from "../lib/badges";
 import { type Block, showDetails } from "../lib/details";
 import { button, h, menu, type Option, replace, s } from "../lib/dom";
-import { formatBytes, formatCount, plural } from "../lib/format";
+import { asSentence, formatBytes, formatCount, plural } from "../lib/format";
 import { wordsOf } from "../lib/matches";
 import { split } from "../lib/split";
 import { type TreeTable, treeTable } from "../lib/tree-table";
@@ -281,7 +281,7 @@ class Sharding {
     this.trial.show(leaf);
     const notes = [...leaf.notes, ...(leaf.left_out ? [`${leaf.left_out} shards are not drawn.`] : [])];
     const blocks: Block[] = [{ form: "facts", title: "", rows: leaf.rows }];
-    if (notes.length) blocks.push({ form: "note", title: "Notes", text: notes.join(" ") });
+    if (notes.length) blocks.push({ form: "note", title: "Notes", text: notes.map(asSentence).join(" ") });
     showDetails(this.context, this.facts, { title: leaf.path, kind: "clients", subtitle: leaf.type, blocks });
     this.table.select(this.tree.leaf.indexOf(index));
   }
