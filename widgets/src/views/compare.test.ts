@@ -1,5 +1,5 @@
 import { expect, it } from "vitest";
-import { type ComparedRow, changeText, groupRows, ratioOf, sizeOf, weightOf } from "./compare";
+import { type ComparedRow, changeText, groupRows, groupSize, ratioOf, sizeOf, weightOf } from "./compare";
 
 const row = (values: ComparedRow["values"], status: ComparedRow["status"] = "changed"): ComparedRow => ({
   group: "program",
@@ -45,4 +45,13 @@ it("the largest change is first, in whichever direction, and what is the same is
     "added",
     "same",
   ]);
+});
+
+it("totals come before their parts by line", () => {
+  const rows = [
+    { ...row([1, 9]), group: "FLOPs per line" },
+    { ...row([1, 2]), group: "per device" },
+  ];
+  const [parts, totals] = ["FLOPs per line", "per device"].map((name) => groupSize(name, rows));
+  expect(totals).toBeGreaterThan(parts);
 });

@@ -18,6 +18,7 @@ export interface ComparedRow {
   status: Status;
 }
 
+const TOTALS_FIRST = 1e6; // more than any logarithm of a ratio
 const SIGNS: Record<Status, string> = { same: "=", changed: "≠", added: "+", removed: "−", unknown: "?" };
 
 /** The last value as a multiple of the first; null where that means nothing. */
@@ -42,6 +43,12 @@ export function sizeOf(row: ComparedRow): number {
   const ratio = ratioOf(row);
   if (row.status === "same") return -1;
   return ratio === null || ratio <= 0 ? 0 : Math.abs(Math.log(ratio));
+}
+
+/** What groups are sorted by: totals come before their parts by line, then the largest change of a row counts. */
+export function groupSize(name: string, rows: readonly ComparedRow[]): number {
+  const largest = Math.max(...rows.filter(({ group }) => group === name).map(sizeOf));
+  return name.endsWith(" per line") ? largest : largest + TOTALS_FIRST;
 }
 
 /** How much more or less, in words that are read at a glance. */
@@ -132,9 +139,8 @@ class Comparison {
       title: "change",
       tip: "The last program against the first.",
       value: (node) => {
-        const inside = this.rows.filter(({ group }) => group === this.groups[node]);
         const row = this.rowOf(node);
-        return row ? sizeOf(row) : Math.max(...inside.map(sizeOf));
+        return row ? sizeOf(row) : groupSize(this.groups[node], this.rows);
       },
       cell: (node) => {
         const row = this.rowOf(node);
