@@ -122,7 +122,7 @@ def check_foreign() -> Check | None:
     """Finds another distribution that installs packages with our names; None if there is none.
 
     On the package index, `workbench` is another project. The distribution that is installed later overwrites files of
-    the earlier one, and uninstalling either deletes them.
+    the earlier one, and uninstalling either one deletes those files.
     """
     owners = importlib.metadata.packages_distributions()
     found = sorted({owner for name in PACKAGES for owner in owners.get(name, ()) if owner != _metadata.DISTRIBUTION})
@@ -137,7 +137,7 @@ def check_foreign() -> Check | None:
 
 
 def check_folder(folder: Path) -> Check | None:
-    """Finds modules with our names in a folder, which its notebooks would import; else None."""
+    """Finds modules with our names that a folder's notebooks would import by mistake; None if there are none."""
     found = [f"{name}.py" for name in PACKAGES if (folder / f"{name}.py").exists()]
     if not found:
         return None

@@ -57,7 +57,7 @@ def number(answer: Argument, what: str) -> float:
 
 
 def expect_number(answer: object, expected: float, hint: str, *, what: str = "your answer", rtol: float = 1e-3) -> None:
-    """Compares one number, within a relative tolerance."""
+    """Compares one number with the expected number, within a relative tolerance."""
     found = number(answer, what)
     if not math.isclose(found, expected, rel_tol=rtol, abs_tol=1e-9):
         wrong(f"{what} is {found:g}. {hint}")

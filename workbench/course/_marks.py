@@ -46,7 +46,7 @@ def grade_folder(
     Args:
         folder: `STUDENT/NAME.ipynb` for each student, or notebooks without subfolders.
         seconds: The time limit for one cell in seconds; a cell that takes longer counts as wrong.
-        report: Receives one line before each notebook.
+        report: Called with one line of text before each notebook runs.
 
     Returns:
         One submission for each notebook, sorted by student and name.

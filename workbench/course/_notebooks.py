@@ -102,8 +102,7 @@ def write_students(notebooks: Iterable[Path], folder: Path, *, grader: Grader | 
     Args:
         notebooks: The `.ipynb` files.
         folder: The folder to write to; files of the same name are replaced.
-        grader: Grader for which to write source notebooks, in which each check is a one-point test; None: plain
-            notebooks.
+        grader: Grader whose source notebooks to write; each check becomes a one-point test. None: plain notebooks.
 
     Returns: The files that were written.
 
@@ -147,8 +146,8 @@ def _graded(cell: Any, grader: Grader) -> list[Any]:
     test.metadata.tags = ["check"]
     if grader == "otter":
         place = name.replace("-", "_")
-        # Otter runs all tests after the last cell, so each answer needs a unique name. From a solution it keeps the
-        # unmarked lines, and `answer = ...` of the marked lines.
+        # Otter runs all tests after the last cell, so each answer needs a unique name. From a solution, Otter keeps the
+        # unmarked lines and replaces each marked line with `answer = ...`.
         marked = re.sub(r"^answer = \.\.\.( *#.*)?$", r"\1\nanswer = ...  # SOLUTION", cell.source, flags=re.M)
         cell.source = re.sub(r"\banswer\b", f"answer_{place}", marked).strip()
         test.source = re.sub(r"\banswer\b", f"answer_{place}", test.source)

@@ -134,7 +134,7 @@ def write_slides(
         folder: The folder for `NAME.slides.html` and `reveal.js`. Executed notebooks are cached in its subfolder
             `.executed`.
         execute: Whether slides have outputs; notebooks whose source is unchanged are not run again.
-        report: Receives one line before each execution.
+        report: Called with one line of text before each execution.
 
     Returns:
         The pages written.
@@ -185,7 +185,7 @@ def write_site(
         notebooks: The `.ipynb` files.
         folder: The folder for the site. Executed notebooks are cached in its subfolder `.executed`.
         execute: Whether pages have outputs; notebooks whose source is unchanged are not run again.
-        report: Receives one line before each execution.
+        report: Called with one line of text before each execution.
 
     Returns:
         The index, `index.html`.

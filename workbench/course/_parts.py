@@ -66,7 +66,7 @@ def concept_map(notebooks: Sequence[Path], links: Mapping[str, str]) -> str:
 
     Args:
         notebooks: The `.ipynb` files.
-        links: Each notebook's page, by number.
+        links: The page of each notebook, keyed by notebook number.
 
     Returns:
         An SVG whose boxes are links.
@@ -98,7 +98,7 @@ def concept_map(notebooks: Sequence[Path], links: Mapping[str, str]) -> str:
             from_x, from_y = place[before]
             start, end = (from_x + width, x) if from_x < x else (from_x, x + width)
             bends = ((start + end) / 2,) * 2
-            if from_x == x:  # in the same column: along its left side
+            if from_x == x:  # in the same column: the curve follows its left side
                 start, end, bends = x, x, (x - 26, x - 26)
             high, low = from_y + height / 2, y + height / 2
             bend = f"M{start} {high} C{bends[0]} {high},{bends[1]} {low},{end} {low}"
@@ -123,7 +123,7 @@ def concept_map(notebooks: Sequence[Path], links: Mapping[str, str]) -> str:
 
 
 def titles_of(notebooks: Sequence[Path]) -> dict[str, Title]:
-    """Reads the first cell of each notebook, by the notebook's number.
+    """Reads the title in the first cell of each notebook; returns the titles keyed by notebook number.
 
     Args:
         notebooks: The `.ipynb` files.

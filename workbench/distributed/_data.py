@@ -13,8 +13,8 @@ def from_local_clients(rows: PyTree[Array], mesh: Mesh | None = None, *, axis: s
     """Assembles global arrays from the rows of each host's clients, without communication.
 
     Args:
-        rows: A pytree of arrays `[clients of this host, ...]`. All hosts have the same number of clients, in the order
-            of `jax.process_index()`.
+        rows: A pytree of arrays `[clients of this host, ...]`. Every host must have the same number of clients. The
+            result orders the clients by `jax.process_index()`.
         mesh: The mesh of all hosts' devices. Default: the mesh set by `jax.set_mesh`.
         axis: The clients' mesh axis.
 

@@ -51,8 +51,9 @@ def join(
         host: Index of this host, from 0.
         devices: Number of CPU devices to simulate in this process. Default: the real devices.
         timeout_seconds: Maximum time to wait for the other hosts.
-        bind_address: Address on which host 0 listens. Default: only `coordinator`, so the machine's other networks
-            cannot reach it. JAX's coordinator has no authentication: anyone who can connect can join or stop the run.
+        bind_address: Address on which host 0 listens. Default: only the address in `coordinator`, so that the machine's
+            other networks cannot reach host 0. JAX's coordinator has no authentication: anyone who can connect can join
+            or stop the run.
 
     Raises:
         EngineError: if not all hosts join in time.
@@ -66,7 +67,7 @@ def join(
             hosts,
             host,
             initialization_timeout=timeout_seconds,
-            coordinator_bind_address=bind_address or coordinator,  # JAX's own default is all interfaces
+            coordinator_bind_address=bind_address or coordinator,  # by default, JAX listens on all interfaces
         )
     except Exception as error:
         message = (

@@ -189,7 +189,7 @@ class Pass:
         return f"no answer within {passed:.1f} s (deadline_seconds={deadline})" if passed >= deadline else None
 
     def is_out(self, batch: Batch, size: int) -> bool:
-        """Returns whether an earlier pass of the round skipped the clients of this batch of `size`."""
+        """Returns whether an earlier pass of the round skipped this batch of `size` clients."""
         return self.present is not None and not self.present[batch.index * size]
 
     def skip(self, batch: Batch, *, held: bool = False) -> None:
@@ -306,7 +306,7 @@ class Pass:
         return EngineError(message, stage=self.stage, client=_client_of(batch.clients))
 
     def watched(self, engine: str, timeout_seconds: float | None) -> Callable[[], None]:
-        """Returns a check for waiting engines that raises once the run is cancelled or late."""
+        """Returns a check for waiting engines; it raises once the run is cancelled or late."""
         started = time.perf_counter()
 
         def check() -> None:

@@ -19,7 +19,7 @@ COUNT = "n"
 
 
 class ClientReader:
-    """Replaces a `[clients, ...]` argument, whose rows are read when a stage needs them.
+    """Replaces a `[clients, ...]` argument; its rows are read when a stage needs them.
 
     Every pass over the clients reads the rows again; a scan over ten rounds reads them ten times.
 

@@ -93,7 +93,7 @@ def _without_jit(fn: Foreign) -> Callable:  # the return type of `jax.jit` does 
 
 
 def _install() -> None:
-    """Patches DrJAX once to bind workbench primitives, only in calls that ask for them."""
+    """Patches DrJAX once; only calls that ask for workbench primitives bind them."""
     try:
         from drjax._src import api  # noqa: PLC2701 - its operations are bound nowhere else; versions are pinned
     except ImportError as missing:

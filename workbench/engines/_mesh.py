@@ -23,7 +23,7 @@ from workbench.records.run import RunRecord
 
 
 class MeshEngine(Engine):
-    """Runs a program with `workbench.jit`, and returns a run record as other engines do.
+    """Runs a program with `workbench.jit`, and returns a run record like other engines.
 
     All stages are compiled into one computation, so the record has no seconds per stage; to measure them, see
     `workbench.measure`.

@@ -102,7 +102,7 @@ class Cache:
             self._answers.clear()
 
     def statistics(self) -> dict[str, int]:
-        """Returns the number of cached answers (`hits`) and of calls to the service (`misses`)."""
+        """Returns the number of calls answered from the cache (`hits`) and by the service (`misses`)."""
         with self._lock:
             return {"hits": self._hits, "misses": self._misses}
 
@@ -121,7 +121,7 @@ class CacheNode(ServiceNode):
     """A `Cache` as a node: `program.add_node(CacheNode(service, seconds=1.0), concurrency=16)`.
 
     Other nodes call `cache.call("method", *args)`. Set the node's concurrency to the number of its callers, because
-    every waiting call takes one place.
+    every waiting call takes one of its threads.
 
     Example:
         >>> from workbench.launch import Program, ServiceNode

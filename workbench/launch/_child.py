@@ -40,7 +40,7 @@ class StartupConfig:
     """Data that a child receives when it starts."""
 
     specs: bytes  # cloudpickled tuple of NodeSpec: unpickling it may import anything
-    addresses: dict[int, Address]  # of all services, by index of their node
+    addresses: dict[int, Address]  # of all services, keyed by node index
     here: str
     authkey: bytes
     attempt: int
@@ -189,7 +189,7 @@ def _capture_output(log_path: str) -> None:
 
 
 def _leave(code: int) -> NoReturn:
-    # Not sys.exit: it would wait for the nodes' threads and pools, and one of them may hang.
+    # Not sys.exit, which would wait for the nodes' threads and pools, and one of them may hang.
     try:
         sys.stdout.flush()
         sys.stderr.flush()

@@ -47,7 +47,7 @@ class NodeContext:
         return self._stop.is_set()
 
     def wait_for_stop(self, seconds: float | None = None) -> bool:
-        """Sleeps until a stop is requested, for at most `seconds`; returns whether it was."""
+        """Sleeps until a stop is requested, for at most `seconds`; returns whether it was requested."""
         self.heartbeat()
         stopped = self._stop.wait(seconds)
         self.heartbeat()

@@ -12,8 +12,8 @@ from workbench.launch._runner import Emit
 class Host(Protocol):
     """Nodes that start and end together on an engine.
 
-    The host emits an event when `ended()` becomes true, or later, because a stopping program checks `ended()` only
-    after events.
+    The host emits an event when or after `ended()` becomes true, because a stopping program checks `ended()` only after
+    events.
     """
 
     specs: tuple[NodeSpec, ...]

@@ -490,7 +490,7 @@ def _end_dropped() -> None:
 def _kill_all() -> None:
     # multiprocessing would send SIGTERM and wait, and JAX's preemption notifier catches SIGTERM.
     for launched in list(_RUNNING):
-        with contextlib.suppress(Exception):  # at exit nobody reads errors, and the other programs must end too
+        with contextlib.suppress(Exception):  # at exit nobody reads errors, and the other programs must still end
             launched.kill_now()
 
 

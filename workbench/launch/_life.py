@@ -12,7 +12,7 @@ _RATE_SECONDS = 2.0  # averaging period for calls and processor time
 
 @dataclass(slots=True)
 class NodeLife:
-    """A node's state, number of restarts and exit, and its rates over the last two seconds."""
+    """A node's state, restart count and exit status, and its rates over the last two seconds."""
 
     spec: NodeSpec
     host: Host

@@ -55,7 +55,7 @@ class _Call:
     kwargs: Mapping[str, Any]
     sent: object = None  # identifier from the endpoint
     sent_at: float = 0.0
-    announced: bool = False  # whether it returns to the inbox when it is answered
+    announced: bool = False  # whether the call returns to the inbox when it is answered
 
 
 class PipelinedLine(CallQueue):
@@ -74,7 +74,7 @@ class PipelinedLine(CallQueue):
         self._answered_at: deque[float] = deque(maxlen=parallel)  # times of the last answers
         self._inbox: queue.SimpleQueue[_Call | None] = queue.SimpleQueue()  # new and answered calls; None: wake up
         self._unsent: deque[_Call] = deque()
-        self._under_way: dict[Any, _Call] = {}  # by the endpoint's identifiers
+        self._under_way: dict[Any, _Call] = {}  # keyed by the endpoint's identifiers
         self._opening = threading.Lock()
         self._open = self._closed = False
 
@@ -110,7 +110,7 @@ class PipelinedLine(CallQueue):
                     self._send(self._unsent.popleft())
                 if self._under_way:
                     self._collect()
-        except Exception as error:  # an error of the engine's library or of `_listen`: no more answers
+        except Exception as error:  # an error in the engine's library or in `_listen`: no more answers
             self.close()
             for call in self._under_way.values():
                 fact = f"the connection to its engine is gone ({error})"

@@ -62,7 +62,7 @@ class Program:
         restart: Restart | None = None,
         colocate: bool = False,
     ) -> Iterator[None]:
-        """Names the nodes that are added in the block `label/0`, `label/1`, and so on.
+        """Names the nodes that are added inside the block: `label/0`, `label/1`, and so on.
 
         Args:
             label: The group's name, without "/".
@@ -106,7 +106,7 @@ class Program:
             concurrency: Maximum number of concurrent calls to a service; other calls wait. Default: 1, so that a
                 service needs no locks; larger for a `ReplayNode`, which has its own locks.
             restart: Overrides the group's policy.
-            hang_seconds: Time without a heartbeat after which a node with work is reported as hung. Answered calls,
+            hang_seconds: Time without a heartbeat after which a working node is reported as hung. Answered calls,
                 `current_node().heartbeat()`, `.log()` and `.stop_requested` are heartbeats.
 
         Returns:

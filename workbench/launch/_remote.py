@@ -68,8 +68,8 @@ class Connection(managers.BaseProxy):
             connection.close()
 
     def _incref(self) -> None:
-        # As in BaseProxy, but without its finalizer: for a garbage-collected proxy it would connect to a process that
-        # may be gone or hung.
+        # As in BaseProxy, but without its finalizer: for a garbage-collected proxy, the finalizer would connect to a
+        # process that may be gone or hung.
         connection = self._Client(self._token.address, authkey=self._authkey)  # pyright: ignore[reportAttributeAccessIssue]
         managers.dispatch(connection, None, "incref", (self._id,))  # pyright: ignore[reportAttributeAccessIssue]
         connection.close()

@@ -8,7 +8,7 @@ from workbench.errors import NodeError, ProgramError
 from workbench.launch._context import CURRENT
 from workbench.launch._nodes import ServiceNode
 
-_WAIT_SECONDS = 0.2  # interval between checks whether the program is stopping
+_WAIT_SECONDS = 0.2  # interval at which to check whether the program is stopping
 
 
 class Replay:

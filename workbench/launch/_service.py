@@ -25,8 +25,8 @@ def batched(*, max_size: int, wait_seconds: float = 0.01) -> Callable[[F], F]:
     or `client.futures`.
 
     Args:
-        max_size: Number of calls with which the batch runs immediately.
-        wait_seconds: Time after the first call when a smaller batch runs.
+        max_size: Number of calls at which the batch runs immediately.
+        wait_seconds: Time after the first call at which a smaller batch runs anyway.
 
     Raises:
         ProgramError: if `max_size` is below 1 or `wait_seconds` negative.

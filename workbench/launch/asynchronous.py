@@ -15,7 +15,7 @@ from workbench.launch._program import Program
 from workbench.launch._replay import Replay, ReplayNode
 from workbench.launch._values import Value
 
-_WAIT_SECONDS = 0.2  # interval between checks whether the program is stopping or a client has failed
+_WAIT_SECONDS = 0.2  # interval at which to check whether the program is stopping or a client has failed
 
 
 class AsynchronousServer:

@@ -1,4 +1,4 @@
-"""Reads arrays spread over several hosts, as far as this process can."""
+"""Reads the parts of multi-host arrays that this process can address."""
 
 import jax
 import numpy as np
@@ -7,7 +7,7 @@ from workbench._types import Device
 
 
 def read_here(x: object) -> np.ndarray:
-    """Copies an array to the host, as far as this process can address the array's shards.
+    """Copies an array to the host, limited to the shards that this process can address.
 
     Args:
         x: Any array. An array on the devices of several hosts is read shard by shard.

@@ -49,8 +49,8 @@ def find_layout(placement: Placement, mesh: AnyMesh | None = None, *, uneven: bo
     """The layout of `placement` on `mesh` or the mesh of `jax.set_mesh`; None if clients are not spread.
 
     Clients are not spread if there is no mesh, if the mesh has none of the placement's axes, or if these axes are
-    manual (inside `shard_map`). They are also not spread if the number of clients is not divisible by an Explicit axis,
-    whose types require equal shards, unless `uneven` states that the caller pads the clients.
+    manual (inside `shard_map`). They are also not spread if the number of clients is not divisible by the size of an
+    Explicit axis (explicit types require equal shards), unless `uneven` states that the caller pads the clients.
 
     Raises:
         MeshError: if the axes of one placement have different types.
@@ -151,7 +151,7 @@ def gather(x: jax.Array, layout: Layout | None) -> jax.Array:
 
 
 def align(x: jax.Array, like: jax.Array, axes: range) -> jax.Array:
-    """`x` with unsharded `axes` explicitly sharded like those of `like`, because vmap requires equal types."""
+    """Shards the unsharded `axes` of `x` explicitly like those of `like`, because vmap requires identical types."""
     given, wanted = jax.typeof(x).sharding, jax.typeof(like).sharding
     if wanted.mesh.empty or not any(wanted.spec[axis] for axis in axes if axis < len(wanted.spec)):
         return x

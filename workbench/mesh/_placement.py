@@ -76,8 +76,8 @@ def check_axis_names(operation: str, names: Iterable[str]) -> None:
     """Checks that XLA can read the names of mesh axes and placements.
 
     Raises:
-        MeshError: if names would abort the process; the message lists all of them. XLA prints names unescaped and
-            parses them again.
+        MeshError: if a name would make XLA abort the process; the message lists all such names. XLA prints names
+            unescaped and parses them again.
     """
     wrong = [name for name in names if not (name.isascii() and name.isprintable() and "\\" not in name and name)]
     if wrong:
@@ -107,7 +107,7 @@ def _as_axes(axes: str | tuple[str, ...]) -> tuple[str, ...]:
 
 
 class active:
-    """Makes `scope` active in this thread, task or generator step; a class for speed, because every call enters it."""
+    """Makes `scope` active in this thread, task or generator step; a class, for speed: every call enters it."""
 
     __slots__ = ("_key", "_scope", "_token")
 

@@ -32,7 +32,7 @@ def bind_rebased(equation: JaxprEqn, operands: Sequence[Any]) -> list[Any]:
     """The results of one equation under the current mesh."""
     place, equation = MeshRewriting(jax.sharding.get_abstract_mesh()), _as_operations(equation)
     params = place.params(equation)
-    if "layout" in params and "placement" in params:  # in a sharding constraint, `layout` has another meaning
+    if "layout" in params and "placement" in params:  # in a sharding constraint, `layout` has a different meaning
         params["layout"] = find_layout(params["placement"])
     with _jax_compat.source_of(equation, mesh=False):
         return _jax_compat.bind_equation(_jax_compat.new_equation(equation, params=params), operands)

@@ -17,7 +17,7 @@ from workbench.plan._plan import Plan, Step
 
 @dataclasses.dataclass(frozen=True)
 class AlikeRow:
-    """A row that is the same for all clients: `jaxpr` computes it from `inputs`, server values or other such rows."""
+    """A row that is the same for all clients: `jaxpr` computes it from `inputs` (server values or other such rows)."""
 
     step: Step
     jaxpr: ClosedJaxpr
@@ -28,7 +28,7 @@ class AlikeRows:
     """The client-invariant rows of a plan."""
 
     def __init__(self, plan: Plan) -> None:
-        self._made: dict[Var, AlikeRow | Any] = {}  # by variable of the rows; for a broadcast, the server value
+        self._made: dict[Var, AlikeRow | Any] = {}  # keyed by the rows' variable; for a broadcast, the server value
         self._places: dict[Var, tuple[Step, int]] = {}
         for step in plan.steps:
             if step.kind == "broadcast":

@@ -26,7 +26,7 @@ def check_call(
         symbolic: Whether to accept dimensions from `jax.export.symbolic_shape`.
 
     Raises:
-        ProgramError: for arguments of the wrong number or with wrong names, containers that contain themselves or are
+        ProgramError: for a wrong number of arguments, wrong argument names, containers that contain themselves or are
             nested more than 500 deep, deleted arrays, and dimensions that are not numbers.
     """
     name = getattr(fn, "__name__", type(fn).__name__)

@@ -26,7 +26,7 @@ def load_choice(plan: Plan, form: LoopForm) -> PlanChoiceRecord | None:
 
     Args:
         plan: The plan.
-        form: The requested loop form; a choice fills in the parameters left free.
+        form: The requested loop form; a choice sets the parameters that the form leaves free.
 
     Returns:
         The choice, whose `source` is "cache"; None if there is none.
@@ -34,7 +34,8 @@ def load_choice(plan: Plan, form: LoopForm) -> PlanChoiceRecord | None:
     if jax.process_count() > 1:  # disks may differ, but all processes must run the same program
         return None
     cache = _cache()
-    # Most programs have never been measured. If no choice has such arguments, printing and hashing are skipped.
+    # Most programs have never been measured. If no stored choice has such arguments, the program is neither printed nor
+    # hashed.
     if cache is None or not (names := _names(cache.directory)):
         return None
     like_these = _shapes(plan)
@@ -81,7 +82,7 @@ def _names(directory: Path) -> list[str]:
 def _cache() -> DiskCache | None:
     try:
         return DiskCache(cache_directory("plans"), limit_bytes=_LIMIT_BYTES)
-    except MissingDependencyError:  # without the package, so measure once per process
+    except MissingDependencyError:  # the package is missing, so measure once per process
         return None
 
 

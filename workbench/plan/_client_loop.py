@@ -125,7 +125,8 @@ class ClientShard:
                 totals, chunk_rows, shared, first_slot if index is None else first_slot + index * self.chunk_size
             )
 
-        # A single row has no client axis: with it, XLA's CPU compiler copies all rows to another layout (JAX 0.10).
+        # A single row has no client axis, because with it, XLA's CPU compiler would copy all rows to another layout
+        # (JAX 0.10).
         stacked = rows if one else [x.reshape(chunks, self.chunk_size, *x.shape[1:]) for x in rows]
         numbers = None if self.clients is None else jnp.arange(chunks, dtype=jnp.int32)
         unroll = min(self.loop.form.unroll, chunks)
@@ -188,7 +189,7 @@ class ClientShard:
         return list(zip(ys, differs, strict=True))
 
     def _call(self, step: Step, present: jax.Array | None, *operands: jax.Array) -> list[jax.Array]:
-        """Runs one client; its callbacks run only if it is `present`."""
+        """Runs one client; its callbacks run only if the client is `present`."""
         jaxpr = step.jaxpr
         assert jaxpr is not None
         if any(uses_primitives(equation) for equation in jaxpr.eqns):
@@ -320,7 +321,7 @@ def _merged(shard: ClientShard, totals: Sequence[jax.Array], axes: AxisNames) ->
 
 
 def _pad(x: jax.Array, slots: int, layout: Layout | None) -> jax.Array:
-    """Fills empty slots with copies of the first clients, masked in the results, because zeros could cause NaNs."""
+    """Fills empty slots with copies of the first clients, because zeros could cause NaNs; masks their results."""
     if slots != x.shape[0]:
         if layout is not None and layout.explicit:
             x = _replicate_leading(x, layout)
@@ -347,7 +348,7 @@ def _replicate_leading(x: object, layout: Layout) -> jax.Array:
 def _run_whole(
     phase: Phase, rows: Sequence[jax.Array], shared: Sequence[jax.Array], loop: ClientLoop
 ) -> dict[Var, jax.Array]:
-    """Runs all clients together if they communicate inside their function (through named-axis collectives)."""
+    """Runs clients together if they communicate inside their function (through named-axis collectives)."""
     values: dict[Var, jax.Array] = dict(zip(phase.rows, rows, strict=True))
     for v, x in zip(phase.shared, shared, strict=True):
         values[v] = jnp.broadcast_to(x[None], (phase.placement.size, *x.shape))

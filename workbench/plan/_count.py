@@ -253,7 +253,7 @@ def _walk(
 
 
 def _nested_work(equation: _Equation) -> tuple[list[core.Jaxpr | core.ClosedJaxpr] | None, float, bool]:
-    """The jaxprs that an equation runs, how often each is executed, and whether this number is known; or None."""
+    """The jaxprs that an equation runs (or None), their number of executions, and whether that number is known."""
     name, params = equation.name, equation.params
     if name in _ARITHMETIC or name in _FUSED or name in _REDUCTIONS or _symbolic(equation):
         return None, 1.0, True
@@ -279,7 +279,7 @@ def _fuses(name: str) -> bool:
 
 
 def _live(equations: list[_Equation], outputs: set[_Value]) -> list[_Equation]:
-    """Equations whose results are read; derivatives leave dead equations, which compilers remove."""
+    """Equations whose results are read; derivatives leave dead equations behind, which compilers remove."""
     needed, kept = set(outputs), []
     for equation in reversed(equations):
         if equation.effects or not needed.isdisjoint(equation.results):

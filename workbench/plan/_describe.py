@@ -23,7 +23,7 @@ from workbench.plan._plan import Plan, Stage, loop_bodies, operation_name, plan_
 from workbench.records import deferred
 from workbench.records.program import PlacementRecord, PlanRecord, SourceLine, StageRecord, ValueRecord
 
-_MOST_EQUATIONS = 100  # in a stage's text; printing 6,000 would take as long as reading their module
+_MOST_EQUATIONS = 100  # in a stage's text; printing 6,000 takes as long as reading a module
 
 
 class Chunks(NamedTuple):
@@ -52,7 +52,8 @@ def describe_plan(
         plan: The plan.
         names: The names of the plan's inputs.
         chunks: Returns how many clients a device computes together; called on first access.
-        kept_bytes: Rows that a later level reads are recomputed there if all rows together exceed this size.
+        kept_bytes: Size limit for all kept rows together; above it, rows are recomputed at the later level that reads
+            them.
         notes: Further notes.
 
     Returns:
@@ -95,7 +96,7 @@ def _placement_record(placement: Placement, chunks: Callable[[], Chunks]) -> Pla
 
 
 def _computations(plan: Plan, kept_bytes: float) -> dict[int, int]:
-    """Executions of a step per client, by the id of its equation, if there is more than one."""
+    """Number of executions per client of each step that runs more than once, keyed by equation id."""
     found: Counter[int] = Counter()
     levels = {} if math.isinf(kept_bytes) else find_phases(plan, kept_bytes=kept_bytes)
     for level in levels.values():

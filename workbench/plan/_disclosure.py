@@ -69,9 +69,9 @@ def _of_one(value: ValueRecord, axis: int) -> ValueRecord:
 
 
 def _inputs_of_clients(plan: Plan, *, reduced: bool = False) -> dict[int, int]:
-    """The inputs that clients read, including inside loops, each with the number of its client axis.
+    """The inputs that clients read, including inside loops, each with the position of its client axis.
 
-    With `reduced`, only inputs that enter a reduction unchanged or converted to a different dtype.
+    With `reduced`, lists only inputs
     """
     axes: dict[Any, int] = {}
     same: dict[Any, Any] = {}  # unchanged results of clients -> inputs

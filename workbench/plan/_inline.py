@@ -10,7 +10,7 @@ from workbench._types import Aval, type_of
 from workbench.plan._interpreter import InnerCall, Interpreter, control_flow
 from workbench.primitives import MAPREDUCE_PRIMITIVES
 
-# Elementwise operations: on rows of clients they are client work, even outside client functions.
+# Elementwise operations on clients' rows are client work, even outside client functions.
 ROWWISE = frozenset(
     "add add_any sub mul div neg max min exp log log1p expm1 tanh logistic sin cos sqrt rsqrt square "
     "integer_pow pow abs sign "
@@ -108,5 +108,5 @@ class _Inline(Interpreter[Any]):
         )
 
     def _has_rows(self, aval: Aval) -> bool:
-        shape = getattr(aval, "shape", ())  # the token of an effect has none
+        shape = getattr(aval, "shape", ())  # an effect's token has no shape
         return bool(shape) and shape[0] in self._sizes

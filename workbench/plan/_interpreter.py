@@ -306,7 +306,7 @@ class PythonInterpreter(Interpreter[Any]):
         return [*carry, *(self.stack([row[i] for row in stacked], aval) for i, aval in enumerate(avals))]
 
     def while_loop(self, flow: While[Any], operands: Sequence[Any]) -> list[Any]:
-        """One iteration after the other."""
+        """Evaluates one iteration after the other."""
         for_condition, for_body, carry = flow.split(operands)
         number = 0
         while bool(self.body(flow, flow.condition, [*for_condition, *carry], "?")[0]):

@@ -102,7 +102,7 @@ def _argument_name(fn: Callable, path: KeyPath) -> str:
 
 
 def _refuse_readers(fn: Callable, arguments: object) -> None:
-    """Raises an error for clients that are read during the run, which compiled programs cannot do."""
+    """Raises an error for clients that are read during a run, because compiled programs cannot read clients."""
     found = next((x for x in jax.tree.leaves(arguments) if getattr(type(x), "read_by_engines", False)), None)
     if found is not None:
         name, kind = getattr(fn, "__name__", "the program"), type(found).__name__
@@ -115,7 +115,7 @@ def _refuse_readers(fn: Callable, arguments: object) -> None:
 
 
 class Jitted:
-    """A compiled program; see `jit`. `fn` is the function as written; `chunk_size` and `form` are as given.
+    """A compiled program; see `jit`. `fn` is the function as written; `chunk_size` and `form` are as passed.
 
     Attributes:
         plan_choice: The `plan` that was passed or, for a tuned program, the choice for the last call.

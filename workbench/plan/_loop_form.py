@@ -14,8 +14,8 @@ class LoopForm:
 
     Attributes:
         spread: How clients are spread over a mesh; see `jit`.
-        kept_bytes: Limit up to which client rows that a later pass reads are kept, in bytes of all rows on all devices.
-            Above the limit, rows are computed a second time, so that memory stays constant.
+        kept_bytes: Maximum size of the client rows kept for a later pass, in bytes over all rows and all devices. Above
+            the limit, rows are computed a second time, so that memory stays constant.
         unroll: Number of client chunks that one iteration of the loop computes, one after another.
     """
 

@@ -67,7 +67,7 @@ class Phase:
 
 
 def find_phases(plan: Plan, *, kept_bytes: float = KEPT_BYTES, alike: bool = True) -> dict[int, list[Phase]]:
-    """The phases of a plan, by level.
+    """The phases of a plan, keyed by level.
 
     Rows that a later level reads are recomputed there (rematerialisation) if keeping them for all clients would take
     more than `kept_bytes`. Memory then does not grow with the number of clients; `math.inf` keeps all rows. With

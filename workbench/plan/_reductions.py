@@ -22,8 +22,8 @@ class Reduction:
     `add_one(equation, accumulator, row, present)` · `merge(a, b)` · `finish(equation, accumulator)` → result.
 
     `rows` are the equation's operands, with a leading axis over some of the clients; `mask` marks participating clients
-    (None: all). `row` is the operands for a single client, without that axis; `present` is one bool or None.
-    `across(accumulator, axes)` merges over mesh axes and is the only communication.
+    (None: all). `row` contains the operands of a single client, without that axis; `present` is one bool or None.
+    `across(accumulator, axes)` merges over mesh axes and is the only function that communicates.
     """
 
     start: Callable[[JaxprEqn], jax.Array]

@@ -45,7 +45,7 @@ def mesh_of_program(closed: ClosedJaxpr) -> Mesh | AbstractMesh | None:
 
 
 class _OverOtherDevices(MeshRewriting):
-    """Rewrites a program for the same axes over different devices, or for an abstract mesh."""
+    """Rewrites a program for the same axes on different devices, or for an abstract mesh."""
 
     def params(self, equation: JaxprEqn) -> dict[str, Any]:
         params = super().params(equation)

@@ -29,7 +29,7 @@ _CHUNK_SIZES = (1, 8, 4, 16, 2, 32, 64)  # coarse sizes come first, because time
 _UNROLLS = (2, 4)
 _FIRST, _LAST, _FINALISTS = 3, 6, 4  # number of first runs per candidate, of runs per finalist, and of finalists
 _LEAST_SECONDS = 0.02  # seconds per run; shorter calls are repeated
-_SHARE_OF_FIRST = 0.7  # share of the time, for compilation and first runs
+_SHARE_OF_FIRST = 0.7  # share of the time limit for compilation and first runs
 _HOPELESS = 2.0  # a candidate whose first run is this much slower than the best is dropped
 _NEAR = 1.15  # candidates this close to the best take part in the last runs
 _MARGINS = ((5, 0.97), (3, 0.93), (1, 0.8))  # number of runs, and maximum ratio to the rule's time to replace the rule
@@ -121,8 +121,8 @@ class Contest:
 
     The first candidates are chunk sizes. Next, with the best sizes, the other parameters are varied: whether rows are
     kept for a second pass, chunks per iteration, and the spread over a mesh. Each run is paired with a run of the
-    rule's choice, and candidates are compared by the median of the ratios. Finally, candidates close to the best run
-    again, and only these last runs decide. Arguments are never donated.
+    rule's choice, and candidates are compared by the median of the ratios. Finally, the candidates close to the best
+    one run again, and only these last runs decide. Arguments are never donated.
 
     Args:
         program: The result of `jit`.
@@ -208,7 +208,7 @@ class Contest:
                     self._pair(candidate)
 
     def _last_runs(self) -> None:
-        """Times candidates near the best again; only these runs count if there are enough of them."""
+        """Times the candidates near the best once more; only these runs count if there are enough of them."""
         last = [one for one in self._near(_NEAR) if one is not self._rule][:_FINALISTS]
         before = {one: len(self._timed[one]) for one in last}
         for number in range(_LAST):
@@ -220,7 +220,7 @@ class Contest:
             self._timed[one] = again if len(again) >= _FIRST else self._timed[one]
 
     def _pair(self, candidate: Candidate) -> None:
-        """Times a candidate next to the rule's choice: other processes slow both, so their ratio is unaffected."""
+        """Times a candidate next to the rule's choice: other processes slow both down, so their ratio is unaffected."""
         pair = (self._rule, candidate)
         taken = {one: self._run(one) for one in pair[:: 1 if len(self._timed.get(candidate, ())) % 2 else -1]}
         self._timed.setdefault(candidate, []).append((taken[candidate], taken[candidate] / taken[self._rule]))
@@ -244,7 +244,7 @@ class Contest:
         return time.monotonic() - self._began > share * self._seconds
 
     def _run(self, candidate: Candidate) -> float:
-        """Seconds of a call; short calls are repeated without a pause, because the first after a pause is slower."""
+        """Seconds of a call; short calls are repeated without a pause, because the first call after one is slower."""
         began, calls, taken = time.perf_counter(), 0, 0.0
         while taken < _LEAST_SECONDS:
             jax.block_until_ready(self._jitted[candidate](*self._args, **self._kwargs))

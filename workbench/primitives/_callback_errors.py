@@ -52,7 +52,7 @@ class CallbackErrors:
         """Calls `run(*args, **kwargs)`, and waits for the result if it calls back on one of several devices.
 
         Raises:
-            EngineError: if a callback raised; the exception is its `__cause__`.
+            EngineError: if a callback raised; the callback's exception is its `__cause__`.
         """
         if jax.local_device_count() == 1:
             return run(*args, **kwargs)
@@ -163,7 +163,7 @@ def _checked(answer: Sequence[ArrayLike], results: Sequence[Aval], batch: tuple[
 
 
 def _written(callback: Callable) -> object:
-    """The user's function that JAX's wrapper contains."""
+    """The user's function inside JAX's wrapper."""
     inner = getattr(callback, "callback_func", None)
     if inner is not None:
         return inner

@@ -1,6 +1,6 @@
 """Rules for `jax.experimental.checkify`: reports errors inside clients, and names the client.
 
-The checks are themselves MapReduce: a map that returns every client's error, and reductions that select the first
+The checks are themselves a MapReduce: a map that returns every client's error, and reductions that select the first
 error.
 """
 

@@ -18,12 +18,12 @@ class Structure:
         self.treedef, self._static = treedef, static
 
     def unflatten(self, arrays: Sequence[jax.Array]) -> PyTree[Array]:
-        """The pytree with these arrays."""
+        """Rebuilds the pytree with these arrays."""
         tree = jax.tree.unflatten(self.treedef, arrays)
         return show_static(tree) if self._static else tree
 
     def hidden(self, arrays: Sequence[jax.Array | int]) -> PyTree[Array]:
-        """The pytree with these arrays, without other leaves."""
+        """Rebuilds the pytree with these arrays, but without its other leaves."""
         return jax.tree.unflatten(self.treedef, arrays)
 
 

@@ -1,4 +1,4 @@
-"""`sample` draws a cohort, and `select` takes its rows: a round with only some of the clients."""
+"""`sample` draws a cohort, and `select` selects its rows, for rounds with only some of the clients."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -35,14 +35,14 @@ def select(
 
     Sends the selected rows to the devices that compute the cohort. Run the cohort's round in a program that has the
     cohort's
-    size: `with program(clients=len(indices)): …`. Concrete indices are read once, in order to check them.
+    size: `with program(clients=len(indices)): …`. Concrete indices are read once to check their range.
 
     Args:
         tree: Pytree of arrays `[clients, *shape]`.
-        indices: Numbers of the clients, ints `[cohort]`; clients may be repeated.
+        indices: Client indices, ints `[cohort]`; clients may be repeated.
         over: Name of the placement; needed only with several placements. Clients of an inner placement are selected
-            within each outer client, with the same `indices` everywhere, or with one row of `[outer, cohort]` per outer
-            client.
+            within each outer client; `indices` are then either the same everywhere or one row per outer client,
+            `[outer, cohort]`.
 
     Returns:
         The same pytree, each leaf `[cohort, *shape]`. Its gradient has a row for every client, which is 0 for clients
@@ -113,7 +113,7 @@ def sample(
     form: Literal["index", "mask"] = "index",
     weights: Shaped[ArrayLike, " clients"] | None = None,
 ) -> Int32[Array, " cohort"] | Bool[Array, " clients"]:
-    """Draws `size` different clients at random.
+    """Draws `size` distinct clients at random.
 
     Computed at the server, without communication.
 
@@ -126,9 +126,8 @@ def sample(
         weights: Relative probability that each client is drawn next, `[clients]`, non-negative. Default: equal. A
             client with weight 0 is drawn only if no other client is left.
 
-    Returns:
-        With "index", the clients' numbers, int32 `[size]`, in the order drawn; with "mask", bools `[clients]`, of which
-        `size` are true. For an inner placement, one such row per outer client.
+    Returns: With "index", the clients' indices, int32 `[size]`, in the order drawn; with "mask", bools `[clients]`, of
+        which `size` are true. For an inner placement, one such row per outer client.
 
     Raises:
         PlacementError: if `size` is not between 1 and the number of clients, if `form` is unknown, or if `weights` is

@@ -1,4 +1,4 @@
-"""Maximum and minimum over clients as primitives; their derivative goes to the clients with the extreme."""
+"""Maximum and minimum over clients as primitives; their derivative goes to the clients that have the extreme value."""
 
 import functools
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from workbench.primitives._map import bind_map
 max_p: Primitive = Primitive("reduce_max")
 min_p: Primitive = Primitive("reduce_min")
 
-# The map that finds the clients with the extreme compares rows exactly, so a plan must not recompute these rows.
+# The map that finds the clients with the extreme value compares rows exactly, so a plan must not recompute these rows.
 HOLDS = "holds"
 
 
@@ -63,7 +63,7 @@ for _primitive, _reduction in ((max_p, jnp.max), (min_p, jnp.min)):
     register_reduction(_primitive, functools.partial(_extreme, reduction=_reduction))
 
 
-# The tangent of the extreme is the mean of the tangents of the clients that have it: two sums and a broadcast.
+# The tangent of an extreme value is the mean tangent of the clients that have this value: two sums and a broadcast.
 def _extreme_jvp(
     primitive: Primitive,
     primals: PyTree[Array],

@@ -70,7 +70,7 @@ def map_fn(fn: Callable, args: PyTree[Array], *, over: str | None = None, mesh: 
             return map_fn(fn, rows, over=placement.name, mesh=mesh)
 
         of_group.__name__ = "<lambda>"
-        of_group.__wrapped__ = fn  # pyright: ignore[reportFunctionMemberAccess] -- whose parameters the rows bind to
+        of_group.__wrapped__ = fn  # pyright: ignore[reportFunctionMemberAccess] -- the rows bind to its parameters
         return map_fn(of_group, _tuple(args), over=outer[0].name)
     operands, structure = as_arrays("map_fn", "args", args)
     check_clients("map_fn", "args", structure.hidden(operands), placement)
@@ -389,7 +389,7 @@ def _jvp_together(
 def _along(
     jaxpr: ClosedJaxpr, inputs: Sequence[Array], moving: Sequence[bool]
 ) -> tuple[Callable[..., list[Array]], tuple[Array, ...]]:
-    """The jaxpr as a function of those inputs that have tangents, and these inputs."""
+    """The jaxpr as a function of only the inputs that have tangents, and a list of these inputs."""
 
     def of_moving(*values: Array) -> list[Array]:
         supply = iter(values)
@@ -401,8 +401,7 @@ def _along(
 class _Linearization:
     """Splits one client's jaxpr into (outputs, residuals) and a linear jaxpr of (residuals, tangents).
 
-    Each residual is ("input", i), ("computed", i) or ("constant", array), so that an input is not passed on a second
-    time.
+    Each residual is ("input", i), ("computed", i) or ("constant", array), so that no input is passed on twice.
     """
 
     def __init__(self, jaxpr: ClosedJaxpr, moving: Sequence[bool], axis_sizes: dict[str, int]) -> None:
@@ -525,7 +524,7 @@ def _behind(x: Array, axis: int | None) -> Array:
 batching.primitive_batchers[map_p] = _batch
 
 
-# Prune: removes outputs that are not read, and the inputs that only these need.
+# Prune: removes outputs that are not read, and inputs that only these outputs need.
 def _prune(used_outputs: list[bool], equation: JaxprEqn) -> tuple[list[bool], JaxprEqn | None]:
     if not any(used_outputs) and not equation.effects:
         return [False] * len(equation.invars), None

@@ -26,8 +26,8 @@ def program(
     Args:
         clients: Number of clients of the placement named "clients".
         placements: Sizes by name, outermost first: `{"pods": 4, "clients": 16}` means 4 pods with 16 clients each.
-        axes: The mesh axes that hold a placement, keyed by the name of the placement. Default: the mesh axis with the
-            placement's name, if there is one.
+        axes: The mesh axes over which a placement is spread, keyed by the name of the placement. Default: the mesh axis
+            with the placement's name, if there is one.
 
     Returns:
         A decorator that is also a context manager. The decorated function has an attribute `placements`.
@@ -62,7 +62,7 @@ class ProgramContext:
 
     def __call__(self, fn: F) -> F:
         wrapped = _wrap(fn, self._scope)
-        setattr(wrapped, "placements", self.placements)  # noqa: B010 -- a function, whose type has no such attribute
+        setattr(wrapped, "placements", self.placements)  # noqa: B010 -- a function's type has no such attribute
         return cast(F, wrapped)
 
     def __enter__(self) -> tuple[Placement, ...]:

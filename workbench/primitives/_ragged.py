@@ -1,4 +1,4 @@
-"""`scan_ragged`: a local training loop over padded batches, whose number differs between clients."""
+"""`scan_ragged`: a local training loop for clients with different numbers of batches."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -32,10 +32,10 @@ def scan_ragged(
         state: Pytree carried through the batches, such as the parameters and the optimizer's state.
         batches: Pytree of arrays `[steps, ...]`. Pad with copies of actual batches, because zeros can cause NaN
             gradients.
-        mask: Which batches are actual data: bool `[steps]`, or an int, the number of leading batches that are.
+        mask: Marks the batches that are actual data: bools `[steps]`, or an int, the number of leading batches with
+            actual data.
 
-    Returns:
-        The last state, and the outputs of all steps, `[steps, ...]`, which are 0 where a batch is padding.
+    Returns: The final state, and the outputs of all steps, `[steps, ...]`; the outputs of padding batches are 0.
 
     Raises:
         ProgramError: if `mask` does not have one entry per batch.

@@ -161,7 +161,7 @@ def _is_eager(x: object, placement: Placement) -> bool:
 
 @functools.lru_cache(maxsize=256)
 def _compiled(operation: str, over: str | None, placement: Placement, accumulator: DTypeLike | None) -> Callable:
-    """A whole reduction in one compiled call, because eager steps would be dispatched separately."""
+    """Runs an entire reduction in one compiled call, because eager steps would be dispatched separately."""
 
     def reduce(x: jax.Array) -> PyTree[Array]:
         return reduce_leaves(operation, x, over, None, accumulator)

@@ -83,10 +83,10 @@ def _is_deleted(x: object) -> bool:
 
 
 def refuse_forked(operation: str) -> None:
-    """Checks that JAX can run here, that is, not in an `os.fork` child of a process that used JAX.
+    """Checks that this process is not an `os.fork` child of a process that used JAX.
 
     Raises:
-        ProgramError: if JAX would deadlock.
+        ProgramError: if it is, because JAX would deadlock.
     """
     waiting = _jax_compat.waits_forever(f"`{operation}`")
     if waiting and _jax_compat.at_top_level():

@@ -73,7 +73,7 @@ def reduce_weighted_mean(
     Args:
         x: Pytree of arrays `[clients, *shape]`. Integers become floats.
         weight: Non-negative weight of each client, `[clients]`, numbers or bools; or a pytree of such vectors that is a
-            prefix of `x`. In federated averaging, the number of examples.
+            prefix of `x`. In federated averaging, this is the number of examples.
         over: Name of the placement; needed only with several placements.
         accumulator: Dtype of the accumulator. Default: float32 for bfloat16 and float16, else the dtype of the result.
 

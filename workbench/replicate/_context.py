@@ -42,7 +42,7 @@ class ReplicaContext:
     def all_reduce(
         self, tree: PyTree[Array], op: Literal["sum", "mean", "min", "max", "first"] = "sum"
     ) -> PyTree[Array]:
-        """Combines all replicas' values; every replica receives the result. One all-reduce per array.
+        """Combines all replicas' values; every replica receives the result. Costs one all-reduce per array.
 
         Args:
             tree: This replica's pytree of arrays.
@@ -83,7 +83,7 @@ class ReplicaContext:
         return self._each("broadcast", lambda x: take_from(x, source, self.axis), tree)
 
     def all_gather(self, tree: PyTree[Array]) -> PyTree[Array]:
-        """Returns the values of all replicas on every replica, leaves `[replicas, *shape]`.
+        """Returns the values of all replicas on every replica; each leaf is `[replicas, *shape]`.
 
         Costs one all-gather per array.
 
@@ -140,7 +140,7 @@ class ReplicaContext:
 
         Args:
             tree: This replica's pytree of arrays.
-            to: A receiver for each sender, or an int, the offset to the receiver in the ring of replicas.
+            to: Maps each sender to its receiver; or an int: the distance to the receiver in the ring of replicas.
 
         Raises:
             PlacementError: for unknown replicas or replicas that receive twice, or if called outside `step_fn`.
@@ -161,7 +161,7 @@ class ReplicaContext:
         return self._each("permute", lambda x: permute(x, pairs, count, self.axis), tree)
 
     def merge_call(self, fn: Callable[[Any], Any], tree: PyTree[Array]) -> PyTree[Array]:
-        """Calls `fn` with the values of all replicas, leaves `[replicas, *shape]`.
+        """Calls `fn` with the values of all replicas; each leaf is `[replicas, *shape]`.
 
         Every replica receives the result. Costs one all-gather per array, and `fn` runs on every replica.
 

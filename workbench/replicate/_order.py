@@ -3,7 +3,7 @@
 The checks read the step's jaxpr. Every value is either identical on all replicas or may vary. Batches, `replica_id` and
 values computed from them vary, until an all-reduce or an all-gather makes them identical. A collective in a branch or
 loop with a varying condition would run only on some replicas. In compiled code this hangs or mixes up values. Under
-`vmap`, which computes both branches, it silently produces a different result.
+`vmap`, which computes both branches, the result is silently wrong.
 """
 
 import dataclasses

@@ -106,7 +106,7 @@ class Replicator:
         return replicated
 
     def replicate(self, state: PyTree[Array]) -> PyTree[Array]:
-        """Copies a state to every replica, leaves `[replicas, ...]`; keeps other mesh axes."""
+        """Copies a state to every replica (leaves `[replicas, ...]`); keeps the sharding over other mesh axes."""
         return copy_to_replicas(state, self.num_replicas, self.mesh, self.axis)
 
     def value(self, states: PyTree[Array]) -> PyTree[Array]:

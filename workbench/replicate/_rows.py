@@ -37,7 +37,7 @@ def place_rows(tree: PyTree[Array], mesh: Mesh | None, axis: str, own: tuple[int
 
 
 def read_rows(tree: PyTree[Array]) -> PyTree[Array]:
-    """Returns the rows of all replicas as numpy arrays on every host."""
+    """Returns the rows of all replicas as numpy arrays, on every host."""
 
     def read(x: object) -> np.ndarray:
         if not isinstance(x, jax.Array) or x.is_fully_addressable or x.is_fully_replicated:
@@ -48,7 +48,7 @@ def read_rows(tree: PyTree[Array]) -> PyTree[Array]:
 
 
 def copy_to_replicas(tree: PyTree[Array], replicas: int, mesh: Mesh | None, axis: str) -> PyTree[Array]:
-    """Copies every array to each replica; keeps its sharding over other mesh axes."""
+    """Copies every array to each replica; keeps the array's sharding over other mesh axes."""
 
     def copy(x: Array) -> Array:
         if jax.numpy.issubdtype(x.dtype, jax.dtypes.prng_key):
