@@ -57,7 +57,7 @@ class Executor(Engine):
             from every reduction of this round and from its derivative, as with `where=`; the record's `notes` name
             them. The first pass of a round determines which clients are absent; a round is an iteration of the
             outermost loop. Rows of absent clients are NaN for floats and 0 for integers.
-        deadline_seconds: With `quorum`, wait this time for all clients. Default: do not wait after the quorum is
+        deadline_seconds: With `quorum`, wait this long for all clients. Default: do not wait after the quorum is
             reached.
         backups: Send a second copy of each late batch to idle workers, and take the first answer. Both copies return
             the same bytes.

@@ -29,8 +29,9 @@ class MeshEngine(Engine):
     `workbench.measure`.
 
     Clients of a `ClientReader` need not fit in the memory of the devices or of this machine. A thread reads batches of
-    clients and sends them to the devices while earlier batches are computed; each batch is then released. Memory use is
-    a few batches, whatever the number of clients. Rows that the program keeps for every client are copied to the host.
+    clients and sends them to the devices while earlier batches are computed; each batch is then released. Only a few
+    batches are in memory at a time, regardless of the number of clients. Rows that the program keeps for every client
+    are copied to the host.
 
     Args (of the constructor):
         mesh: Mesh to run on. Default: the mesh of `jax.set_mesh`.
@@ -133,7 +134,7 @@ class MeshEngine(Engine):
 
     def _compute(self, work: Pass) -> None:
         mesh, one = _MESH.get(), work.function(1)
-        streamed = one.streamed  # cached with its plan, and released with it
+        streamed = one.streamed  # cached and released together with its plan
         if not isinstance(streamed, StreamedPass) or streamed.mesh != mesh:
             size = None if self.clients_per_batch == "auto" else self.clients_per_batch
             streamed = one.streamed = StreamedPass(one, mesh, self.chunk_size, size)

@@ -38,7 +38,7 @@ class Ray(Executor):
         platforms: Platforms for which stages are exported, such as ("cpu",). Default: the platform of this process.
         timeout_seconds: Stop the run if no task answers within this time. Default: wait as long as Ray runs.
         quorum: As in `Executor`: continue with the clients that answered, once they reach the quorum.
-        deadline_seconds: As in `Executor`: wait this time for all clients.
+        deadline_seconds: As in `Executor`: wait this long for all clients.
         backups: As in `Executor`: send second copies of late batches to idle slots.
 
     Raises:

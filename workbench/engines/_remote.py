@@ -25,7 +25,7 @@ from workbench.engines._artifact import unpack
 
 
 class Slice(NamedTuple):
-    """Clients of a part stored on a worker, and the part's checksum."""
+    """Some clients of a part that a worker stores, and the part's checksum."""
 
     start: int
     stop: int

@@ -111,7 +111,7 @@ class StreamedPass(ClientLoop):
 
 
 def stream(work: Pass, streamed: StreamedPass) -> None:
-    """Computes a pass batch by batch with read-ahead; memory use is a few batches."""
+    """Computes a pass batch by batch with read-ahead; only a few batches are in memory at a time."""
     _, everywhere = streamed.shardings
     shared = [jax.device_put(x, everywhere) for x in work.shared]
     totals, compute = streamed.start(), None
@@ -209,7 +209,7 @@ def _automatic(layout: Layout | None) -> Layout | None:
     if layout is None:
         return None
     mesh = layout.mesh
-    assert isinstance(mesh, jax.sharding.Mesh)  # of devices: it runs
+    assert isinstance(mesh, jax.sharding.Mesh)  # the layout of a running computation has devices
     kinds = (AxisType.Auto,) * len(mesh.axis_names)
     return Layout(jax.sharding.Mesh(mesh.devices, mesh.axis_names, axis_types=kinds), layout.axes, explicit=False)
 

@@ -65,9 +65,9 @@ def clients_from(
         buckets: Several such lengths. Each client is padded to the next larger length; clients above the last length
             are truncated.
 
-    Returns: The reader for the clients, ordered by `by`; its `struct` has the shapes and `clients` the number of
-        clients. With `buckets`, one reader for each length that has clients: arguments of a program with one `with
-        program(clients=...)` block per reader.
+    Returns: The reader for the clients, ordered by `by`; its `struct` contains the shapes, and its `clients` is the
+        number of clients. With `buckets`, one reader for each length that has clients: arguments of a program with one
+        `with program(clients=...)` block per reader.
 
     Raises:
         ProgramError: if a column is missing, has missing values or no numbers, or is called "n"; if the table has no

@@ -50,7 +50,7 @@ def tap(
         *args: Its arguments.
         client: Number of the client; for a client inside a client, the outer and the inner number: `(2, 0)`.
         most_values: Maximum number of values to keep; the first values are kept.
-        most_bytes: Maximum bytes of arrays to keep; for later arrays, only statistics are kept.
+        most_bytes: Maximum total size of arrays to keep, in bytes; for later arrays, only statistics are kept.
         only: Keep only values computed in these files, given as the end of a path or as a pattern: `"train.py"`,
             `"src/*"`. Values computed in other files, such as an optimizer library's, are left out; inputs and emitted
             values are kept.

@@ -37,14 +37,16 @@ _MERGE_NAMES: dict[Any, str] = {jnp.add: "add", jnp.maximum: "maximum", jnp.mini
 class Beam(Engine):
     """Computes each pass over the clients as an Apache Beam pipeline (extra `beam`).
 
-    Clients are a PCollection of batches, the server's values a side input, and the reductions a CombineFn over partial
-    results, in the dtype of each reduction; `reduce_by_key` is a shuffle by key. Loops run in this process, one
-    pipeline per pass, so a failed run keeps its finished rounds (`error.run`). The pipeline itself contains no data:
-    rows are stored in files of `folder` until a worker reads them. So rows need not fit in memory, and workers on other
-    machines must be able to access `folder` under the same path. Workers must be able to import `workbench`.
+    Clients become a PCollection of batches, the server's values become a side input, and the reductions become a
+    CombineFn over partial results, in the dtype of each reduction; `reduce_by_key` is a shuffle by key. Loops run in
+    this process, one pipeline per pass, so a failed run keeps its finished rounds (`error.run`). The pipeline itself
+    contains no data: rows are stored in files of `folder` until a worker reads them. So rows need not fit in memory,
+    and workers on other machines must be able to access `folder` under the same path. Workers must be able to import
+    `workbench`.
 
-    Tested: the FnApiRunner, in this process and with several worker processes. Not tested: Flink, Spark, Dataflow; pass
-        `runner` and `options` as in Beam's documentation. Beam's DaskRunner returns wrong numbers and is rejected.
+    Tested with the FnApiRunner, in this process and with several worker processes. Not tested with Flink, Spark or
+    Dataflow; to use these, pass `runner` and `options` as in Beam's documentation. Beam's DaskRunner returns wrong
+    numbers and is rejected.
 
     Args (of the constructor):
         options: Pipeline options as flags: ["--direct_running_mode=multi_processing", "--direct_num_workers=2"].
@@ -60,7 +62,7 @@ class Beam(Engine):
             store the data in `folder`; the driver process never loads the data.
         timeout_seconds: Stop the run if one pass takes longer than this. Default: wait as long as Beam runs.
         write_to: Any Beam sink, such as `beam.Map(as_row) | beam.io.WriteToParquet(...)`, that accepts `{"client": id,
-            name: row, ...}`. For each client, this contains the client's row of every per-client result, by the
+            name: row, ...}`. For each client, this contains the client's row of every per-client result, keyed by the
             result's name ("out", or "out[1]" and so on in a pytree).
         own_process: Run the pipelines in a separate process, which takes seconds to start and is terminated at once
             when the run is cancelled. A pipeline in this process first finishes its current batches. Default: true with

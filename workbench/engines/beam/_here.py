@@ -2,7 +2,8 @@
 
 Beam's local runner cannot cancel a pipeline. When a worker process is lost, the runner keeps the other worker processes
 running and may wait forever, because the error is raised in the thread that started the lost process. To cancel a
-pipeline, a file is written to its folder, so that it computes no further batch; its worker processes are killed.
+pipeline, this module writes a file to the pipeline's folder, which prevents further batches, and kills the worker
+processes.
 """
 
 # pyright: reportMissingImports=false

@@ -60,7 +60,7 @@ class Flower(Engine):
         ray_options: Options for `ray.init` in the simulation.
         quorum: As in `Executor`: continue with the clients that answered, once they reach the quorum. A node that is
             still computing an earlier round is absent and receives no request.
-        deadline_seconds: As in `Executor`: wait this time for all clients.
+        deadline_seconds: As in `Executor`: wait this long for all clients.
 
     Raises:
         MissingDependencyError: if flwr is not installed; for the simulation, also if ray is not installed.

@@ -101,7 +101,7 @@ def _results(traced: PlannedCall) -> list[Any]:
 
 
 def _names(texts: Sequence[str]) -> list[str]:
-    """Converts texts to unique file names of letters, digits and dashes."""
+    """Converts strings to unique file names made of letters, digits and dashes."""
     names: list[str] = []
     for text in texts:
         name = re.sub(r"\W+", "-", text).strip("-") or "value"

@@ -88,7 +88,7 @@ class Spark(Engine):
         timeout_seconds: Stop the run if one pass takes longer than this. Default: wait as long as Spark runs.
         quorum: As in `Executor`: continue with the clients that answered, once they reach the quorum. In the first pass
             of a round, every batch is a task and answers with a file in `folder`.
-        deadline_seconds: As in `Executor`: wait this time for all clients.
+        deadline_seconds: As in `Executor`: wait this long for all clients.
 
     Raises:
         MissingDependencyError: if PySpark, PyArrow or Java is not installed.
@@ -202,7 +202,7 @@ class Spark(Engine):
             columns: Column with numbers, or with lists of numbers whose length is the same in every row. `fn` receives
                 a single column as an array, and several columns as a dictionary.
             out: Name of the new column: a number, or a flat list of numbers, for each row.
-            rows_per_batch: Rows that a worker computes together.
+            rows_per_batch: Number of rows that a worker computes together.
 
         Returns:
             The DataFrame with the new column.

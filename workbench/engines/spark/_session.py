@@ -222,7 +222,7 @@ def _end(started: Started) -> None:
     process = _process()
     work = _work_folder(started)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # hides warnings that a JVM that had already exited could not be stopped
+        warnings.simplefilter("ignore")  # hides warnings about a JVM that has already exited
         stopping = threading.Thread(target=_stop_quietly, args=(started.session,), daemon=True)
         if process is None or process.poll() is None:
             stopping.start()
@@ -239,7 +239,7 @@ def _end(started: Started) -> None:
 
 
 def _work_folder(started: Started) -> Path | None:
-    """Log folder of a local cluster's workers, in Spark's folder, which Spark does not remove."""
+    """Log folder of a local cluster's workers, inside Spark's own folder; Spark does not remove it."""
     from pyspark import find_spark_home
 
     if not started.master.startswith("local-cluster"):

@@ -398,7 +398,7 @@ class GroupExamples:
 
 
 class Pack:
-    """Converts a table of clients, one per row and sorted, to batches of bytes."""
+    """Converts a sorted table with one client per row to batches of bytes."""
 
     def __init__(self, columns: Sequence[str], leaves: Shapes, size: int) -> None:
         self.columns, self.leaves, self.size = tuple(columns), leaves, size

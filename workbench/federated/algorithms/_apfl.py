@@ -37,7 +37,7 @@ def apfl(
     adaptive: bool = False,
     aggregator: Aggregator | None = None,
 ) -> Algorithm:
-    """Mixes each client's own parameters, weight α, with the shared ones, weight 1 − α (APFL).
+    """Mixes each client's own parameters (weight α) with the shared ones (weight 1 − α), as in APFL.
 
     Moves the same bytes as `fedavg`; a client's personal parameters are never sent.
 

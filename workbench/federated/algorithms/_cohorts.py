@@ -17,7 +17,7 @@ def in_cohorts(make: Callable[[int], Algorithm], *, clients: int, cohort: int) -
     """Makes an algorithm that trains a cohort per round and keeps state for all clients.
 
     A round selects the state rows of the cohort's clients, runs the algorithm for `cohort` clients, and writes the rows
-    back. All other clients keep their rows. The compute and memory for batches grow with the cohort; only the state
+    back. All other clients keep their rows. Computation and memory for the batches grow with the cohort; only the state
     grows with the number of clients. `select` moves rows between devices, so a plan lists the rows of the cohort's
     state as read by the server.
 

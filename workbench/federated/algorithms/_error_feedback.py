@@ -149,7 +149,7 @@ def top_k(fraction: float) -> Compressor:
     """Sends the largest entries as values and positions; δ is at least `fraction`.
 
     Args:
-        fraction: Share of the entries that is sent (rounded up), above 0 and up to 1.
+        fraction: Share of the entries to send (rounded up), above 0 and up to 1.
 
     Raises:
         ProgramError: if `fraction` is out of range.
@@ -181,7 +181,7 @@ def random_k(fraction: float) -> Compressor:
     """Sends only the values of entries at random positions; δ is `fraction`.
 
     Args:
-        fraction: Share of the entries that is sent (rounded up), above 0 and up to 1.
+        fraction: Share of the entries to send (rounded up), above 0 and up to 1.
 
     Raises:
         ProgramError: if `fraction` is out of range.

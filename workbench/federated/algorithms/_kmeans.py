@@ -15,8 +15,8 @@ from workbench.primitives import broadcast, map_fn, program, reduce_sum
 def kmeans(*, clients: int) -> Algorithm:
     """Runs Lloyd's algorithm on points that stay with their clients.
 
-    In a round, every client receives the centres and sends one sum and one count per centre. The result is the same as
-    Lloyd's algorithm on the pooled points, however the points are distributed over clients.
+    In a round, every client receives the centres and sends one sum and one count per centre. The result equals that of
+    Lloyd's algorithm on the pooled points, regardless of how the points are distributed over clients.
 
     Args:
         clients: Number of clients with points.

@@ -18,7 +18,7 @@ from workbench.primitives import emit
 
 
 class Trained(NamedTuple):
-    """A client's result: its update, its mean loss, and its number of steps without padding.
+    """A client's result: its update, its mean loss, and its number of steps, excluding padding.
 
     `optimizer` is the new optimizer state if `optimizer_state` was passed.
     """

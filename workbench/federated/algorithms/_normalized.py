@@ -152,15 +152,15 @@ def fedlin(
 ) -> Algorithm:
     """Corrects local steps by the difference between mean and client gradients (FedLin).
 
-    The only fixed point is where the mean gradient is 0, for any number of local steps and any heterogeneity. For
-    strongly convex losses, convergence is linear with a constant learning rate. Moves twice the bytes of `fedavg` each
-    way, in two exchanges.
+    The only fixed point is the point where the mean gradient is 0, for any number of local steps and any heterogeneity.
+    For strongly convex losses, convergence is linear with a constant learning rate. Moves twice the bytes of `fedavg`
+    each way, in two exchanges.
 
     Args:
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients in a round.
         learning_rate: η; a client with τ real batches uses the step size η / τ, so that clients with more batches do
-            not count more.
+            not have more influence.
         server_optimizer: As in `fedavg`.
         aggregator: As in `fedavg`; gradients are averaged by weight.
 

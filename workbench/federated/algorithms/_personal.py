@@ -117,7 +117,7 @@ def fedrep(
     representation with the head fixed. Only the representation is communicated, once in each direction.
 
     Args:
-        loss: `loss(params, batch)`, a scalar; `params` are all parameters together.
+        loss: `loss(params, batch)`, a scalar; `params` contains all parameters.
         clients: Number of clients. Clients with weight 0 are absent from a round and keep their head.
         is_personal: Whether the parameter at a path, such as "head.kernel", belongs to the head.
         client_optimizer: Optimizer for the representation's local steps.

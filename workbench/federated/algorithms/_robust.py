@@ -40,7 +40,7 @@ def trimmed_mean(share: float = 0.1) -> Aggregator:
     to the server, which sorts them. All present clients count equally.
 
     Args:
-        share: Share of the present clients to leave out at each end (rounded down), from 0 to below 0.5.
+        share: Share of the present clients to leave out at each end (rounded down), at least 0 and below 0.5.
 
     Raises:
         ProgramError: if `share` leaves no client.

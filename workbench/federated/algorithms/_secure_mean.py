@@ -44,7 +44,7 @@ def masked_sum(
 
 
 def _masked(row: Array, pairs: Array, own: Array, number: Array, present: Array) -> UInt32[Array, " values"]:
-    """Masks one client's words; 0 for a client whose result does not arrive."""
+    """Masks one client's words; returns 0 for a client whose result does not arrive."""
     words = jax.lax.bitcast_convert_type(row, jnp.uint32) + chacha20_words(own, row.shape[0])
     others = jnp.arange(pairs.shape[0], dtype=jnp.int32)
 
@@ -163,7 +163,7 @@ def secure_mean(
 
 
 def _encode(row: object, weight: Array, secret: Array, grid: NoiseGrid) -> Int32[Array, " words"]:
-    """Encodes one client's integers and presence and, without noise, whether it counts."""
+    """Encodes one client's integers and presence and, without noise, whether the client counts."""
     single = jax.tree.map(lambda x: x.astype(jnp.float32), row)  # a norm in lower precision would be too inaccurate
     flat = ravel_pytree(clip_to_norm(single, grid.clip))[0]
     counts = (weight > 0) & jnp.isfinite(flat).all()

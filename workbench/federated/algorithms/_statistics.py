@@ -67,7 +67,7 @@ def quantile(x: Float[Array, " clients *items"], q: float, *, rounds: int = 30) 
         within the range of the values × 2^−rounds. Its gradient is zero.
 
     Raises:
-        ProgramError: if `q` is not in 0 to 1.
+        ProgramError: if `q` is not between 0 and 1.
 
     Example:
         >>> round(float(quantile(jnp.array([[1.0, 7.0], [3.0, 5.0], [4.0, 9.0]]), 0.5)), 4)

@@ -102,7 +102,7 @@ def streaming_diloco(
             local, inner, *counted = map_fn(train, (local, inner, before[number]))
             sums.append(counted)
             sent = map_fn(_updates, (_dealt(local, number, fragments), broadcast(held.params)))
-            if delay:  # does not read values in transit, so that the compiler can overlap both
+            if delay:  # these steps do not read values in transit, so the compiler can overlap both
                 local, inner, *counted = map_fn(train, (local, inner, after[number]))
                 sums.append(counted)
             update, aggregation = combiner.combine(sent, weight, held.aggregation)

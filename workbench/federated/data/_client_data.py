@@ -18,7 +18,7 @@ ClientArrays = Mapping[str, np.ndarray]
 
 @dataclasses.dataclass(frozen=True, kw_only=True, eq=False)
 class ClientData:
-    """Data of all clients: the same fields everywhere, any number of examples per client.
+    """Data of all clients: all have the same fields, and each has any number of examples.
 
     Arrays are kept as read-only views: nothing is copied, and the arrays cannot be changed through the data set.
 

@@ -74,9 +74,9 @@ def cohorts(
 ) -> Iterator[Padded]:
     """Yields each round's data: a new cohort, newly shuffled, with constant shapes.
 
-    If an algorithm's clients keep state, build the algorithm with `algorithms.in_cohorts`, so that the state follows
-    the client's number. Round `r` depends only on the key and `r`. Wrap the iterator in `prefetch` to prepare the next
-    rounds while a round runs. `algorithms.epsilon` does not apply to these cohorts; use `poisson_cohorts`.
+    If an algorithm's clients keep state, build the algorithm with `algorithms.in_cohorts`, so that each state belongs
+    to a client, not to a slot. Round `r` depends only on the key and `r`. Wrap the iterator in `prefetch` to prepare
+    the next rounds while a round runs. `algorithms.epsilon` does not apply to these cohorts; use `poisson_cohorts`.
 
     Args:
         data: All clients.
@@ -88,8 +88,7 @@ def cohorts(
         multiple_of: As in `pad_clients`: the size of the clients' mesh axis.
         weight: As in `sample_clients`.
 
-    Returns:
-        An iterator over `Padded` rounds, each as long as the longest client in all of `data`.
+    Returns: An iterator over `Padded` rounds, each padded to the length of the longest client in `data`.
 
     Raises:
         DataError: for the same reasons as `sample_clients` and `pad_clients`, at the first round.
@@ -144,8 +143,8 @@ def poisson_cohorts(
             1e-12.
         multiple_of: A divisor of the number of slots: the size of the clients' mesh axis.
 
-    Returns:
-        An iterator over `Padded` rounds with `slots` clients, each as long as the longest client in all of `data`.
+    Returns: An iterator over `Padded` rounds with `slots` clients, each padded to the length of the longest client in
+        `data`.
 
     Raises:
         DataError: if `participation` or `slots` is out of range, or a round draws more clients than slots. No client is

@@ -16,7 +16,7 @@ _CHARACTERS = (_UNKNOWN, "\n", *(chr(code) for code in range(32, 127)))
 
 
 def rendered_glyphs(*, writers: int = 24, characters: str = "0123456789", copies: int = 8, seed: int = 0) -> ClientData:
-    """Draws characters by many writers: each is a matplotlib font, slanted and weighted.
+    """Draws characters for many writers; each writer is a matplotlib font with a slant and a weight.
 
     A substitute for FEMNIST; it needs no network. The same classes look different at every client (feature
     heterogeneity), and a client's id is its writer. The images are generated, not handwritten.
@@ -27,9 +27,8 @@ def rendered_glyphs(*, writers: int = 24, characters: str = "0123456789", copies
         copies: Number of drawings of each character per writer, each with a small shift, rotation and scale.
         seed: Seed for all random choices.
 
-    Returns:
-        Clients with `x`, float32 `[copies * characters, 256]`, images of 16 × 16 in row order with ink 1, and `y`,
-        int32, the index into `characters`.
+    Returns: Clients with `x`, float32 `[copies * characters, 256]`, images of 16 × 16 pixels in row order, where ink is
+        1, and `y`, int32, the index into `characters`.
 
     Raises:
         DataError: for fewer than one writer, copy or character.
@@ -74,7 +73,7 @@ def _fonts() -> list[str]:
 
 
 def _draw(font: str, character: str) -> np.ndarray:
-    """Draws a centred character at twice the final size, ink 1."""
+    """Draws a centred character at twice the final size, where ink is 1."""
     from matplotlib.ft2font import FT2Font
 
     face = FT2Font(font)

@@ -84,7 +84,7 @@ def _by_rows(source: Source, arrays: dict[str, np.ndarray], client: str, label: 
 
 
 def read_npz(source: Source, form: str = _FORM) -> dict[str, np.ndarray]:
-    """Reads the arrays of an archive by name, without executing code."""
+    """Reads the arrays of an archive, keyed by name, without executing code."""
     # numpy does not close a file that it opened itself and that turns out to be damaged.
     with source.existing().open("rb") as file:
         try:

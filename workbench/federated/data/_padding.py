@@ -81,7 +81,7 @@ def pad_clients(
 ) -> Padded:
     """Pads every client to the length of the longest client, with a mask.
 
-    Needs host memory for `clients × longest` examples, however unequal the clients are.
+    Needs host memory for `clients × longest` examples, even if the clients are very unequal.
 
     Args:
         data: The clients.

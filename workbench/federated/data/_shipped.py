@@ -160,9 +160,8 @@ def digits(
         test_fraction: Share of the 1797 examples held out for testing.
         min_examples: Minimum number of examples per client.
 
-    Returns:
-        `(train, test)`: client data with `x` float32 `[examples, 64]` in 0 to 1 and `y` int32 `[examples]`; and the
-        held-out examples, which are not distributed.
+    Returns: `(train, test)`: client data with `x` float32 `[examples, 64]` from 0 to 1 and `y` int32 `[examples]`; and
+        the held-out examples, which are not distributed.
 
     Raises:
         DataError: for the same reasons as `dirichlet` and `Examples.split`.
@@ -178,7 +177,7 @@ def digits(
 
 
 class Text(NamedTuple):
-    """Client data of word numbers, one client per document, and the vocabulary."""
+    """Client data of word indices, one client per document, and the vocabulary."""
 
     data: ClientData
     vocabulary: tuple[str, ...]
@@ -225,7 +224,7 @@ def python_reference(documents: int | None = None) -> Text:
 
 
 def tokenize(documents: dict[str, str], *, name: str = "") -> Text:
-    """Turns texts into numbered words, one client per text.
+    """Converts texts to word indices, one client per text.
 
     Args:
         documents: The text for each client id.

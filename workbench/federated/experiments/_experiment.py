@@ -142,7 +142,7 @@ class Experiment:
         self.run: Run = Run(self._round, state, settings.rounds, data=self.batches, progress=False, emitted=True)
 
     def batches(self, round: int) -> dict[str, np.ndarray]:
-        """Draws each client's batches for a round, with replacement; weight 0 if it does not answer."""
+        """Draws each client's batches for a round, with replacement; the weight is 0 if the client does not answer."""
         settings, counts = self.settings, self.train.counts
         random = np.random.default_rng([settings.seed, round])
         rows = [random.integers(count, size=(settings.local_steps, BATCH)) for count in counts]

@@ -169,7 +169,7 @@ def traceable_names(settings: Sequence[Setting]) -> set[str]:
 
 
 def static_part(setting: Setting, traced: set[str]) -> tuple[tuple[str, str], ...]:
-    """Returns the untraced hyperparameters as text, which is the compiled program's key."""
+    """Returns the untraced hyperparameters as text, which serves as the compiled program's key."""
     return tuple((name, repr(value)) for name, value in setting.items() if name not in traced)
 
 

@@ -66,8 +66,8 @@ def sweep(
     Trials are a placement above the clients. One program computes many trials, in chunks and distributed over the
     devices of the mesh set by `jax.set_mesh` (default: all devices). Float hyperparameters are arguments of the
     program. Other hyperparameters (sizes, names, optimizers) and floats that the algorithm reads in Python are
-    constants. Each combination of constants is compiled as a separate program. Trials add no communication to the
-    algorithm's own.
+    constants. Each combination of constants is compiled as a separate program. Trials add no communication to that of
+    the algorithm.
 
     Args:
         make: `make(**hyperparameters)` returns an `Algorithm`, or a pair `(init, round)` as in `Algorithm`. If `make`
@@ -82,7 +82,7 @@ def sweep(
             arrays with the same shapes in all rounds. A resumed sweep calls `batches` again.
         evaluate: `evaluate(params)` (or with the hyperparameters) returns further metrics after each round, in JAX:
             numbers, or one value per client `[clients]`.
-        seeds: Number of seeds, or the seeds.
+        seeds: Number of seeds, or the seeds themselves.
         strategy: `Grid()` (the default), `RandomSearch`, `SuccessiveHalving` or `HypergradientSearch`.
         stop_when: Function of a trial's metrics so far (by name, `[rounds]` or `[rounds, clients]`) that returns True
             to stop the trial early.
@@ -295,7 +295,7 @@ class _Driver:
                 "The sweep is the attribute `result` of this exception (`sys.last_value.result` in a notebook): "
                 "`result.resume()` continues it.",
             )
-            setattr(error, "result", self.result)  # noqa: B010 -- an exception of Python's own
+            setattr(error, "result", self.result)  # noqa: B010 -- a builtin exception
             raise
         finally:
             bar.close(self.result.status)
@@ -365,7 +365,7 @@ class _Driver:
     # -- calls -------------------------------------------------------------------------------------------------------
 
     def _running(self, group: _Group, rung: int) -> dict[int, list[Member]]:
-        """Returns a group's unfinished runs in this rung, by number of finished rounds."""
+        """Returns a group's unfinished runs in this rung, keyed by the number of finished rounds."""
         known, found = self.store.members(), {}
         for trial in group.trials:
             for seed in self.seeds:
@@ -409,7 +409,7 @@ class _Driver:
         bar.update(sum(row[3] - first for row in rows), sum(row[1] not in ("running", "finished") for row in rows))
 
     def _size(self, group: _Group, count: int) -> int:
-        """Rounds `count` up to the group's size, a half of it, a quarter, …, to limit compilations."""
+        """Rounds `count` up to the group's size or the smallest sufficient half, quarter, …, to limit compilations."""
         whole = len(group.trials) * len(self.seeds)
         whole = min(whole, group.most or whole)
         while -(-whole // 2) >= count and whole > 1:

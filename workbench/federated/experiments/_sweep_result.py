@@ -31,7 +31,7 @@ class SweepGroup:
         static: Hyperparameters that are constants of the program.
         traced: Names of hyperparameters that are arguments of the program.
         trials: Numbers of the trials.
-        compile_seconds: Seconds for tracing and compiling, all sizes together.
+        compile_seconds: Seconds for tracing and compiling, summed over all sizes.
         run_seconds: Seconds in calls of the compiled program.
         memory_bytes: Arguments, results and temporaries of one call, as the compiler reports them; per device.
         notes: The reasons why floats are constants, or why trials could not run.
@@ -50,7 +50,7 @@ class SweepResult(Results):
     """The finished rounds of all trials of a sweep.
 
     Attributes:
-        settings: Hyperparameters of each trial, by its number.
+        settings: Hyperparameters of each trial, in the order of the trials' numbers.
         seeds: The seeds with which every trial runs.
         rounds: Number of rounds in a complete trial.
         status: "finished" or "interrupted"; `resume()` continues an interrupted sweep.
@@ -112,7 +112,7 @@ class SweepResult(Results):
         }
 
     def outcomes(self) -> dict[str, dict[int, tuple[str, str]]]:
-        """Returns each run's status and the reason if it stopped early, by trial label and seed."""
+        """Returns each run's status and the reason if it stopped early, keyed by trial label and seed."""
         table = self.trials
         rows = list(zip(table["trial"], table["seed"], table["status"], table["reason"], strict=True))
         labels = self.labels()
@@ -243,7 +243,7 @@ def client_statistics(values: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def pack_state(state: PyTree[Array]) -> list[np.ndarray]:
-    """Converts the leaves of a state to numpy arrays; keys become their data."""
+    """Converts the leaves of a state to numpy arrays; PRNG keys become their key data."""
     return [np.asarray(jax.random.key_data(leaf) if _is_key(leaf) else leaf) for leaf in jax.tree.leaves(state)]
 
 

@@ -70,13 +70,13 @@ class Devices(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class RecordedDevices:
-    """Recorded devices; each client has the speeds of one of them.
+    """Recorded devices; each client has the speeds of one recorded device.
 
     Args (of the constructor):
         flops_per_second: `[devices]`.
         download_bytes_per_second: `[devices]`.
         upload_bytes_per_second: `[devices]`.
-        like: Memory, battery and watts, which the record lacks.
+        like: Class of devices that supplies memory, battery and watts, which the record lacks.
     """
 
     flops_per_second: Float[np.ndarray, " devices"]

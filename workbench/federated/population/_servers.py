@@ -1,4 +1,4 @@
-"""The servers' work in a round: sending the model and adding results, also with tiers."""
+"""The servers' work in a round, with or without tiers: sending the model and adding results."""
 
 import dataclasses
 import itertools
@@ -9,7 +9,7 @@ from workbench.errors import ProgramError
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Servers:
-    """Servers that send models and add results: a single one, or tiers of aggregators below it.
+    """Servers that send models and add results: a single server, or a server above tiers of aggregators.
 
     Args (of the constructor):
         bytes_per_second: Bandwidth of each server in each direction.

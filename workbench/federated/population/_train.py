@@ -45,7 +45,7 @@ def train(
             dictionary or any other pytree; in a round with fewer clients than `sampled`, the first client fills the
             other rows, with weight 0.
         evaluate: `evaluate(params)` returns metrics, such as `{"accuracy": 0.9}`.
-        every: Number of rounds between two evaluations.
+        every: Number of rounds between evaluations.
 
     Returns:
         `simulation.frame()` with a column for each metric of the rounds and of `evaluate`; NaN for rounds without the
