@@ -163,7 +163,7 @@ def check_library(requirement: Requirement) -> Check:
 
 
 def check_extra(name: str, requirements: list[Requirement]) -> Check:
-    """Checks that an optional extra is complete, in suitable versions.
+    """Checks that all packages of an optional extra are installed in suitable versions.
 
     A missing extra does not count as broken.
     """

@@ -79,7 +79,7 @@ def _open(arguments: argparse.Namespace) -> int:
 
 
 def _chosen(known: list[Any], asked: list[str]) -> list[Any]:
-    """Selects runs by folder, prefix or name, in registry order; selects all runs if there are no words."""
+    """Selects runs by folder, prefix or name, in registry order; selects all runs if no words are given."""
     found = [
         run
         for run in known

@@ -76,7 +76,7 @@ def train_locally(parameters: Parameters, client: dict[str, jax.Array]) -> tuple
 
 @program(clients=CLIENTS)
 def fedavg(parameters: Parameters, data: dict[str, jax.Array]) -> tuple[Parameters, jax.Array]:
-    """Runs one round: averages updates and losses, weighted by numbers of examples."""
+    """Runs one round: averages updates and losses, weighted by the number of examples."""
     changes, losses = map_fn(train_locally, (broadcast(parameters), data))
     return reduce_weighted_mean((changes, losses), data["weight"])
 

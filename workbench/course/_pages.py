@@ -179,7 +179,7 @@ def write_site(
     execute: bool = True,
     report: Callable[[str], None] = lambda line: None,
 ) -> Path:
-    """Writes a page for each notebook and an index by part, with a dependency map.
+    """Writes a page for each notebook and an index grouped by part, with a dependency map.
 
     Args:
         notebooks: The `.ipynb` files.

@@ -25,8 +25,7 @@ def parts_of(notebooks: Sequence[Path]) -> dict[str, list[Path]]:
     Args:
         notebooks: The `.ipynb` files; their names start with their numbers.
 
-    Returns:
-        Notebooks by the title of the part. Notebooks without a part come last, under "More".
+    Returns: Notebooks keyed by the title of their part. Notebooks without a part come last, under "More".
 
     Example:
         >>> found = parts_of([Path("08-fedavg.ipynb"), Path("01-start.ipynb")])

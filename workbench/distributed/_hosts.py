@@ -1,4 +1,4 @@
-"""Processes on this machine as hosts of one JAX program, driven by ipyparallel's `%%px`."""
+"""Processes on this machine that act as hosts of one JAX program, driven by ipyparallel's `%%px`."""
 
 # pyright: reportMissingImports=false
 
@@ -129,7 +129,7 @@ def start_hosts(
 
 
 class Hosts:
-    """Processes as hosts of one JAX program."""
+    """Processes that act as hosts of one JAX program."""
 
     def __init__(self, cluster: Foreign, before: set[int]) -> None:
         self._cluster, self._before, self._client = cluster, before, None

@@ -46,7 +46,7 @@ def check_batch_size(
 
     Args:
         engine: Engine name, for the message.
-        batch: Name of what contains a batch, such as "one row of the DataFrame".
+        batch: Words for the container of one batch, such as "one row of the DataFrame".
         size: The option's value.
         option: The option's name.
         auto: What "auto" means for this option; "" if the option does not accept "auto".

@@ -164,7 +164,7 @@ class Pass:
 
         Args:
             answered: Number of clients that answered.
-            missing: Batches that failed, with the reason for each, by batch number.
+            missing: Batches that failed, with the reason for each, keyed by batch number.
             started: `time.perf_counter()` at the start of the pass.
 
         Raises:
@@ -328,7 +328,7 @@ class Pass:
         return self._done / self.clients
 
     def raising(self, batch: Batch) -> EngineError | None:
-        """Finds the client that raises in a batch, by computing the batch's clients here one by one."""
+        """Finds the client that raises in a batch, by computing the batch's clients one by one in this process."""
         single = self.compiled(1)
         for slot, client in enumerate(batch.clients):
             rows = [x[slot : slot + 1] for x in batch.rows]
@@ -339,7 +339,7 @@ class Pass:
         return None
 
     def isolated(self, batch: Batch) -> EngineError | None:
-        """Finds the client with a NaN in a batch, by computing the batch's clients here one by one."""
+        """Finds the client with a NaN in a batch, by computing the batch's clients one by one in this process."""
         single = self.compiled(1)
         for slot, client in enumerate(batch.clients):
             rows = [x[slot : slot + 1] for x in batch.rows]

@@ -28,7 +28,7 @@ class SourceSpan(NamedTuple):
 
 
 def named_values(jaxpr: Jaxpr) -> dict[int, tuple[str | None, ...]]:
-    """Names the outputs of every equation (by `id`); None for values used only inside an expression.
+    """Names the outputs of every equation (keyed by `id`); None for values used only inside an expression.
 
     A derivative has the same source lines as its function. So values that a line saves for its own derivative have no
     name, and values that its derivative passes to different lines are called "backward of" that line.

@@ -100,10 +100,10 @@ def to_federated_language(fn: Callable, *args: object) -> FederatedComputation:
 
     Placements become `SERVER` and `CLIENTS`. Broadcasts and reductions become the language's intrinsics, and every
     server or client function becomes a local computation in HLO. The result works for any number of clients, unless the
-    program uses this number. Its `run` deserializes the computation and runs it in this process. No other runtime that
-    can be installed today executes local computations in HLO. TensorFlow Federated 0.87 reads the file and its types,
-    but its executor rejects the HLO computations. `notes` names custom calls, such as LAPACK calls, and the platform
-    that supports them.
+    program depends on the number of clients. Its `run` deserializes the computation and runs it in this process. No
+    other runtime that can be installed today executes local computations in HLO. TensorFlow Federated 0.87 reads the
+    file and its types, but its executor rejects the HLO computations. `notes` names custom calls, such as LAPACK calls,
+    and the platform that supports them.
 
     Args:
         fn: A program, any function that calls programs, a derivative of one, or the result of `workbench.jit`.
@@ -253,7 +253,7 @@ class _Translation:
         return value
 
     def _equal_row(self, atom: Atom) -> np.ndarray | None:
-        """Finds the common row of a constant whose rows are all identical, such as weights of one."""
+        """Finds the common row of a constant whose rows are all identical, such as weights that are all 1."""
         rows = self._known(atom)
         return rows[0] if rows is not None and len(rows) and bool((rows == rows[:1]).all()) else None
 

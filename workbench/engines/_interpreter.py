@@ -70,7 +70,7 @@ class PlanInterpreter(PythonInterpreter):
         return [self._read(atom, values, "the program's own results", held=True) for atom in closed.jaxpr.outvars]
 
     def _serve(self, level: int, values: dict[Var, Any]) -> None:
-        """Runs the server stages and loops of a level; loops may read server stages, but not the reverse."""
+        """Runs the server stages and loops of a level; loops may read results of server stages, not vice versa."""
         for stage in self.plan.stages:
             steps = [step for step in stage.steps if step.level == level]
             if not steps or stage.kind not in ("server", "loop", "branch"):

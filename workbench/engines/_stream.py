@@ -209,7 +209,7 @@ def _automatic(layout: Layout | None) -> Layout | None:
     if layout is None:
         return None
     mesh = layout.mesh
-    assert isinstance(mesh, jax.sharding.Mesh)  # the layout of a running computation has devices
+    assert isinstance(mesh, jax.sharding.Mesh)  # the mesh of a running computation is never abstract
     kinds = (AxisType.Auto,) * len(mesh.axis_names)
     return Layout(jax.sharding.Mesh(mesh.devices, mesh.axis_names, axis_types=kinds), layout.axes, explicit=False)
 

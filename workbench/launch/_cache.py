@@ -16,9 +16,9 @@ from workbench.launch._values import Value
 class Cache:
     """Caches a service's answers for `seconds`.
 
-    Thread-safe. Identical calls (same method, equal arguments) that arrive while the service computes wait for its
-    answer. Each key therefore costs one call per `seconds`, for any number of callers. Errors are raised in all waiting
-    callers and are not cached.
+    Thread-safe. Identical calls (same method, equal arguments) that arrive during a computation wait for its answer.
+    Each key therefore costs one call per `seconds`, for any number of callers. Errors are raised in all waiting callers
+    and are not cached.
 
     Args (of the constructor):
         service: A client of the service.

@@ -58,7 +58,7 @@ class NodeContext:
         self.last_beat = time.monotonic()
 
     def log(self, text: object) -> None:
-        """Adds lines to the node's log, on every engine."""
+        """Adds lines to the node's log; works on every engine."""
         self.heartbeat()
         lines = str(text).splitlines()
         self.lines.extend(lines)
@@ -72,7 +72,7 @@ class NodeContext:
 
     @property
     def failed_peers(self) -> MappingProxyType[str, str]:
-        """Reason of each permanently failed node, by label."""
+        """Reason for the failure of each permanently failed node, keyed by label."""
         return MappingProxyType(self._failed)
 
     def request_stop(self) -> None:

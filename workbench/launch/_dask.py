@@ -24,7 +24,7 @@ from workbench.launch._program import Program
 from workbench.launch._runner import Emit
 from workbench.launch._service import parallel_calls
 
-_SILENT_SECONDS = 10.0  # without a report, an actor's worker counts as lost
+_SILENT_SECONDS = 10.0  # without a report for this long, an actor's worker counts as lost
 
 
 class DaskHost:
@@ -261,7 +261,7 @@ class DaskEngine:
         failed: dict[str, str] | None = None,
         first: bool = False,
     ) -> None:
-        """Adds to the orders that all nodes read."""
+        """Adds an order to the orders that all nodes read."""
         with self._telling:
             order = {
                 "stop": self._last_order["stop"] or stop,

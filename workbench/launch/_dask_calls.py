@@ -77,7 +77,7 @@ class DaskEndpoint:
         self._client = client
         self._look = look
         self._asked: _Asked | None = None
-        self._lost: Place | None = None  # place without an answer; the next actor has a different key
+        self._lost: Place | None = None  # the place that lost a call; the next actor has a different key
         self._lost_until = 0.0
         self._changed = threading.Condition()
         self._answered: list[_Sent] = []
@@ -100,7 +100,7 @@ class DaskEndpoint:
         return sent
 
     def answered(self, sent: Collection[_Sent], count: int, seconds: float) -> list[_Sent]:
-        """Returns newly answered calls, after `count` answers or `seconds`."""
+        """Returns newly answered calls; waits for `count` answers, but at most `seconds`."""
         del sent  # `_answered` contains no other calls
         with self._changed:
             self._wanted = count

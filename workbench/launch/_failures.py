@@ -34,7 +34,7 @@ def failure_error(
         program: Name of the program.
         engine: Name of the engine.
         failed: Traceback or reason, by label.
-        states: "raised", "killed" or "hung", by label.
+        states: "raised", "killed" or "hung", keyed by label.
         on_failure: Whether the other nodes were stopped.
     """
     first = next(iter(failed))

@@ -213,7 +213,7 @@ class Launched(Live):
 
     @property
     def failures(self) -> dict[str, str]:
-        """Traceback or reason of each permanently failed node, by label."""
+        """Traceback or reason for each permanently failed node, keyed by label."""
         return {
             label: life.error or life.state
             for label, life in self._nodes.items()
@@ -247,7 +247,7 @@ class Launched(Live):
         return display_object("Launched", f"{render.describe(record)} {render.describe(record.graph)}", picture=picture)
 
     def _notify(self, label: str, event: str, detail: str | int | None) -> None:
-        if event in ("running", "serving"):  # no decision needed: the first answer must not wait for another thread
+        if event in ("running", "serving"):  # no decision to make: the first answer must not wait for another thread
             with self._changed:
                 self._nodes[label].state = event
                 self._changed.notify_all()

@@ -58,7 +58,7 @@ class PyNode(Node):
 
 
 class PyClassNode(Node):
-    """Constructs `target(*args, **kwargs)` in the node and calls `run()`; not a service.
+    """Constructs `target(*args, **kwargs)` in the node and calls its `run()`; the node is not a service.
 
     Raises:
         ProgramError: if `target` is not a class with a `run` method.

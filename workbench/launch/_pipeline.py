@@ -35,7 +35,7 @@ class SendingEndpoint(Endpoint, Protocol):
         ...
 
     def answered(self, sent: Collection[Any], count: int, seconds: float) -> Collection[Any]:
-        """Returns answered calls, after `count` answers or `seconds`."""
+        """Returns answered calls; waits for `count` answers, but at most `seconds`."""
         ...
 
     def announce(self, sent: Value, notify: Callable[[], None]) -> None:

@@ -184,7 +184,7 @@ class RayHost:
         while True:
             try:
                 return made.options(name=self.specs[0].label, namespace=engine.launch).remote(pickled(order))
-            except ValueError:  # the actor of the last attempt still has the name
+            except ValueError:  # the actor of the previous attempt still has the name
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)

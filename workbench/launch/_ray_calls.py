@@ -65,7 +65,7 @@ class RayEndpoint:
         sent.reference.future().add_done_callback(lambda _: notify())
 
     def results(self, sent: Sequence[_Sent]) -> list[Callable[[], Any]]:
-        """Returns, for each call, a function for its result or exception, from one request to Ray."""
+        """Returns one function for each call, which returns the result or raises the exception; asks Ray only once."""
         ray = import_module("ray")
 
         references = [each.reference for each in sent]

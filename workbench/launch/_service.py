@@ -70,7 +70,7 @@ class _Batch:
 
 
 class _Batcher:
-    """Collects calls of one method; the first caller waits for more and runs the batch."""
+    """Collects calls of one method; the first caller waits for more calls and runs the batch."""
 
     def __init__(self, label: str, method: str, max_size: int, wait_seconds: float) -> None:
         self._label, self._method = label, method

@@ -4,7 +4,7 @@ import math
 
 
 def chunk_shard(per_shard: int, chunk_size: int) -> tuple[int, int]:
-    """The effective chunk size on a device, and the number of slots in its chunks.
+    """The effective chunk size on a device, and the total number of slots in the device's chunks.
 
     Args:
         per_shard: Number of clients on the fullest device.

@@ -46,7 +46,7 @@ class Layout:
 
 
 def find_layout(placement: Placement, mesh: AnyMesh | None = None, *, uneven: bool = False) -> Layout | None:
-    """The layout of `placement` on `mesh` or the mesh of `jax.set_mesh`; None if clients are not spread.
+    """The layout of `placement` on `mesh` or on the mesh set by `jax.set_mesh`; None if clients are not spread.
 
     Clients are not spread if there is no mesh, if the mesh has none of the placement's axes, or if these axes are
     manual (inside `shard_map`). They are also not spread if the number of clients is not divisible by the size of an
@@ -131,7 +131,7 @@ def planned() -> Iterator[None]:
 
 
 def reveal(x: jax.Array, layout: Layout | None) -> jax.Array:
-    """Shows `jax.jit` a mesh other than the mesh of `jax.set_mesh`, through a sharding that it can see.
+    """Makes `jax.jit` see a mesh other than that of `jax.set_mesh`, through a sharding constraint on `x`.
 
     `jax.jit` chooses devices from the shardings it sees, and sees none inside a primitive. Without this, a program with
     `mesh=` would run on one device.

@@ -2,7 +2,7 @@
 
 Every equation and type in a jaxpr stores the mesh it was traced under. Inside a `shard_map` over the clients' axes,
 these axes are Manual, and inside `auto_axes` they are Auto; JAX 0.10 rejects equations with a different mesh. Rewriting
-the meshes costs a fraction of tracing the functions again.
+the meshes takes a fraction of the time of tracing the functions again.
 """
 
 import copy
@@ -131,7 +131,7 @@ class MeshRewriting(Rewriting):
         return self._contexts[context]
 
     def param(self, value: object) -> object:
-        """Like `Rewriting.param`, but also for types, meshes and shardings, and inside JAX's dataclasses (`pallas`)."""
+        """Also rewrites types, meshes and shardings, even inside JAX's dataclasses (`pallas`)."""
         if isinstance(value, NamedSharding):
             return self.sharding(value)
         if isinstance(value, AbstractMesh):

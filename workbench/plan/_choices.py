@@ -31,7 +31,7 @@ def load_choice(plan: Plan, form: LoopForm) -> PlanChoiceRecord | None:
     Returns:
         The choice, whose `source` is "cache"; None if there is none.
     """
-    if jax.process_count() > 1:  # disks may differ, but all processes must run the same program
+    if jax.process_count() > 1:  # disks may differ between hosts, but all processes must run the same program
         return None
     cache = _cache()
     # Most programs have never been measured. If no stored choice has such arguments, the program is neither printed nor

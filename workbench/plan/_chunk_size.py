@@ -20,8 +20,8 @@ _CPU_FLOPS_PER_ITERATION = 4e6
 _CPU_FLOPS_PER_FULL_ITERATION = 8e7
 _CPU_CLIENTS_TOGETHER = 8
 _CPU_CLIENTS_TOGETHER_SHARING = 32
-# Scattered table elements per FLOP above which scatters dominate. A second core then helps with 16 clients together,
-# while their tables fit in the caches.
+# Scattered table elements per FLOP above which scatters dominate. A second core then speeds up chunks of 16 clients, as
+# long as their tables fit in the caches.
 _SCATTERED_PER_FLOP = 0.1
 _CPU_CLIENTS_TOGETHER_SCATTERING = 16
 _CPU_TABLE_BYTES = 4e6

@@ -43,7 +43,7 @@ class ClientLoop:
         raise NotImplementedError
 
     def run_phase(self, phase: Phase, rows: Sequence[jax.Array], shared: Sequence[jax.Array]) -> dict[Var, jax.Array]:
-        """Runs a phase; returns the rows it keeps and the results of its reductions, by variable."""
+        """Runs a phase; returns its kept rows and the results of its reductions, keyed by variable."""
         layout = phase.layout
         way = choose_spread(phase, self.form.spread)
         if not phase.divisible and not (phase.one_per_device and way == "shard_map"):
@@ -74,7 +74,7 @@ class ClientLoop:
     def run_batch(
         self, phase: Phase, rows: Sequence[jax.Array], shared: Sequence[jax.Array], *, number: jax.Array, size: int
     ) -> tuple[list[jax.Array], list[jax.Array]]:
-        """Runs batch `number`, of `size` clients, of a larger divisible phase; `size` fills all devices evenly.
+        """Runs batch `number` of a larger divisible phase; the batch's `size` clients fill all devices evenly.
 
         Returns this batch's kept rows and totals, merged over the mesh but not finished.
         """

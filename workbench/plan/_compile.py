@@ -57,8 +57,8 @@ def jit(
 
     Args:
         fn: A program, or any function that calls programs. If it is omitted, `jit(chunk_size=8)` is a decorator.
-        chunk_size: Clients that a device computes together. "auto" uses the stored result of "tune" for this program,
-            these shapes and these devices; if there is none, it applies a rule. "tune" takes short interleaved
+        chunk_size: Number of clients that a device computes together. "auto" uses the stored result of "tune" for this
+            program, these shapes and these devices; if there is none, it applies a rule. "tune" takes short interleaved
             measurements on the arguments of the first call with new shapes; it chooses the chunk size, whether rows for
             a gradient's second pass are kept, the chunks per iteration, and the spread. None computes all of a device's
             clients together.

@@ -122,7 +122,7 @@ def _finite(amount: float) -> float | None:
 
 @dataclass(slots=True, eq=False)
 class _Value:
-    """A value in an inlined jaxpr. Needed because two calls of one function share variables."""
+    """A value in an inlined jaxpr. Needed because two calls of the same function share variables."""
 
     aval: Aval
 
@@ -178,7 +178,7 @@ class EquationWork(NamedTuple):
 
 
 def walk_jaxpr_work(jaxpr: core.Jaxpr | core.ClosedJaxpr) -> Iterator[EquationWork]:
-    """Yields the work of a jaxpr equation by equation; the sum is `count_jaxpr_work`.
+    """Yields the work of a jaxpr equation by equation; the total is the result of `count_jaxpr_work`.
 
     Args:
         jaxpr: A `jax.extend.core.ClosedJaxpr` or `Jaxpr`.
@@ -270,7 +270,7 @@ def _nested_work(equation: _Equation) -> tuple[list[core.Jaxpr | core.ClosedJaxp
 
 
 def _known(amount: float) -> float:
-    """An amount to compare by; unknown amounts are 0."""
+    """The amount as a key for comparisons; unknown amounts count as 0."""
     return 0.0 if math.isnan(amount) else amount
 
 

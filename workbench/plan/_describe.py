@@ -112,7 +112,7 @@ def _repeated_note(stage: StageRecord) -> str:
 
 
 class _Names:
-    """Names of variables: arguments have their own names, other values the name of their stage."""
+    """Names of variables: arguments keep their own names, and other values are named after their stage."""
 
     def __init__(self, plan: Plan, names: Sequence[str], path: str = "") -> None:
         self.names: dict[Var, str] = {}

@@ -8,7 +8,7 @@ from workbench.plan._interpreter import Cond, InnerCall, Interpreter, Scan, Whil
 
 
 class Differs(Interpreter[bool]):
-    """Evaluates a client function on flags that state whether each value differs between clients.
+    """Propagates flags through a client function; a flag states whether a value differs between clients.
 
     Attributes:
         executions: Number of executions of the current equation per execution of the function.

@@ -1,4 +1,4 @@
-"""Evaluates a plan: stages run under their names, clients in chunks."""
+"""Evaluates a plan: stages run under their names, and clients run in chunks."""
 
 import dataclasses
 import math

@@ -168,7 +168,7 @@ class _Levels:
         return step
 
     def _after(self, equation: JaxprEqn, placement: Placement | None = None) -> int:
-        """The first level at which all inputs are available; rows of the same clients count at their own level."""
+        """The first level at which all inputs are available; clients need not wait for their own rows."""
         levels = [0]
         for v in equation.invars:
             if isinstance(v, Literal):
@@ -322,7 +322,7 @@ def source_stack(equation: JaxprEqn) -> tuple[SourceLine, ...]:
 
 
 def source_line(equation: JaxprEqn) -> SourceLine | None:
-    """The innermost user line that created an equation, or a library's line if there is no user line."""
+    """The innermost line of user code that created an equation, or a library's line if there is none."""
     of_library: SourceLine | None = None
     for file, line, column, end_line, end_column, function in _jax_compat.user_frames(equation.source_info):
         package = package_of(file)

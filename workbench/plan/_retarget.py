@@ -65,7 +65,7 @@ class _Elsewhere(MeshRewriting):
 
     def params(self, equation: JaxprEqn) -> dict[str, Any]:
         if equation.primitive.name == "shard_map" and equation.params["mesh"].shape == self.mesh.shape:
-            return {**equation.params, "mesh": self.mesh}  # the same axes over other devices; its function is unchanged
+            return {**equation.params, "mesh": self.mesh}  # the same axes on other devices; its function is unchanged
         if equation.primitive.name in ("shard_map", "xla_pmap"):
             message = f"it enters a `{equation.primitive.name}` over another mesh."
             raise RebaseError(message)

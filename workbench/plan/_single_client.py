@@ -51,11 +51,11 @@ class _Values:
 
 
 def single_client(plan: Plan, step: Step) -> str:
-    """Names the one client whose value a reduction returns: "client 3", "one client" if unknown, or "" for all.
+    """Names the one client whose value a reduction returns: "client 3", "one client" if unknown; "" if all take part.
 
-    Recognized masks are comparisons of the clients' numbers, or results of a few operations on constants and one
-    integer on the server. They must multiply or select a value before `reduce_sum` or `reduce_mean`, inside or outside
-    client functions.
+    Recognized masks are comparisons of client numbers, or results of a few operations on constants and one integer on
+    the server. They must multiply or select a value before `reduce_sum` or `reduce_mean`, inside or outside client
+    functions.
     """
     if step.equation.primitive not in (sum_p, mean_p) or step.placement is None:
         return ""
@@ -158,7 +158,7 @@ class _Search:
         return not aval.shape and not values.per_client and np.issubdtype(aval.dtype, np.integer)
 
     def _value(self, v: Atom, values: _Values, numbers: dict[int, int], client: int | None) -> Any:
-        """The computed value; for one client, if `values` belong to one client."""
+        """The computed value, or one client's part of it if `values` belong to one client."""
         if isinstance(v, Literal):
             return v.val
         within = values.per_client
@@ -294,7 +294,7 @@ class _Search:
         return np.broadcast_to(_COMPUTED[name](*parts), type_of(equation.outvars[0]).shape)
 
     def _maker(self, v: Atom, values: _Values) -> tuple[str, JaxprEqn | None, Atom, _Values]:
-        """The equation that defines a value, through calls and client functions; None for inputs."""
+        """The equation that defines a value, traced through calls and client functions; None for inputs."""
         while not isinstance(v, Literal):
             equation = values.made.get(v)
             if equation is None:

@@ -22,7 +22,7 @@ _OPAQUE = frozenset({*CALLBACKS, "pallas_call", "new_ref", "get", "swap", "addup
 
 
 def choose_spread(phase: Phase, wanted: Spread) -> Spread:
-    """The lowering of a phase: as requested, or otherwise the lowering that works in XLA."""
+    """Chooses the lowering of a phase: the requested lowering or, for "auto", one that works in XLA."""
     if wanted != "auto":
         return wanted
     if phase.layout is None:

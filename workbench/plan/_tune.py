@@ -32,7 +32,7 @@ _LEAST_SECONDS = 0.02  # seconds per run; shorter calls are repeated
 _SHARE_OF_FIRST = 0.7  # share of the time limit for compilation and first runs
 _HOPELESS = 2.0  # a candidate whose first run is this much slower than the best is dropped
 _NEAR = 1.15  # candidates this close to the best take part in the last runs
-_MARGINS = ((5, 0.97), (3, 0.93), (1, 0.8))  # number of runs, and the ratio to the rule's time that replaces the rule
+_MARGINS = ((5, 0.97), (3, 0.93), (1, 0.8))  # number of runs, and the time ratio below which the rule is replaced
 _LARGEST_BYTES = 2 << 30  # maximum size of the rows that a candidate may keep on all devices together
 _DONATES = ("donate_argnums", "donate_argnames")
 _STATIC = ("static_argnums", "static_argnames")
@@ -121,8 +121,8 @@ class Contest:
 
     The first candidates are chunk sizes. Next, with the best sizes, the other parameters are varied: whether rows are
     kept for a second pass, chunks per iteration, and the spread over a mesh. Each run is paired with a run of the
-    rule's choice, and candidates are compared by the median of the ratios. Finally, the candidates close to the best
-    one run again, and only these last runs decide. Arguments are never donated.
+    rule's choice, and candidates are compared by the median of the ratios. Finally, all candidates near the best are
+    run again, and only these last runs decide. Arguments are never donated.
 
     Args:
         program: The result of `jit`.
@@ -244,7 +244,7 @@ class Contest:
         return time.monotonic() - self._began > share * self._seconds
 
     def _run(self, candidate: Candidate) -> float:
-        """Seconds of a call; short calls are repeated without a pause, because the first call after one is slower."""
+        """Seconds of a call; short calls run back to back, because the first call after a pause is slower."""
         began, calls, taken = time.perf_counter(), 0, 0.0
         while taken < _LEAST_SECONDS:
             jax.block_until_ready(self._jitted[candidate](*self._args, **self._kwargs))

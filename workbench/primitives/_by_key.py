@@ -159,7 +159,7 @@ def bind_by_key(
     accumulator: DTypeLike | None = None,
     batch_dims: int = 0,
 ) -> jax.Array:
-    """Binds the sums by key of one array; values and keys share `batch_dims` axes after the client axis."""
+    """Binds the keyed sums of one array; values and keys share `batch_dims` axes after the client axis."""
     dtype = sum_dtype(values.dtype)
     values = values if values.dtype == dtype else values.astype(dtype)
     values, keys = typed(values, layout), typed(keys, layout)
@@ -194,7 +194,7 @@ def sum_by_key(
 
 
 def _group_numbers(keys: jax.Array, num_keys: int) -> jax.Array:
-    """Keys in a dtype that can represent `num_keys` itself, the key that means no group."""
+    """Converts keys to a dtype that can represent `num_keys` itself, the key that means no group."""
     wide = keys.astype(jnp.int32) if jnp.iinfo(keys.dtype).bits <= 32 else keys
     return jnp.where((wide < 0) | (wide >= num_keys), jnp.full_like(wide, num_keys), wide)
 

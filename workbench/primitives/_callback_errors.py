@@ -49,7 +49,7 @@ class CallbackErrors:
         self._raised: list[tuple[str, BaseException]] = []
 
     def call(self, run: Callable[..., Results], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Results:
-        """Calls `run(*args, **kwargs)`, and waits for the result if it calls back on one of several devices.
+        """Calls `run(*args, **kwargs)`; waits for the result if there are callbacks and several devices.
 
         Raises:
             EngineError: if a callback raised; the callback's exception is its `__cause__`.
@@ -66,7 +66,7 @@ class CallbackErrors:
         finally:
             self._running.pop()
             raised = list(self._raised)
-            if not self._running:  # concurrent calls of the program have also computed without the callback
+            if not self._running:  # concurrent calls may also lack the callback's results
                 self._raised.clear()
         if raised:
             raise self._error(raised) from raised[0][1]

@@ -73,7 +73,7 @@ _dropped: set[str] = set()  # names in programs that plain JAX compiled
 
 
 def take_dropped_emissions() -> list[str]:
-    """Returns names in programs that plain JAX compiled since the last call; no listener receives their values."""
+    """Returns names emitted in programs that plain JAX compiled since the last call; no listener received them."""
     names = sorted(_dropped)
     _dropped.clear()
     return names

@@ -124,7 +124,7 @@ class ReplicaContext:
         return self._each("reduce_scatter", scatter, tree)
 
     def all_to_all(self, tree: PyTree[Array], split_axis: int = 0, concat_axis: int = 0) -> PyTree[Array]:
-        """Sends part i of every array along `split_axis` to replica i; concatenates parts.
+        """Sends part i of every array along `split_axis` to replica i; concatenates the received parts.
 
         Raises:
             PlacementError: for arrays that cannot be split into equal parts, or if called outside `step_fn`.

@@ -13,7 +13,7 @@ from workbench.replicate._context import InputContext
 
 
 class ReplicaInputs:
-    """The iterators that `input_fn` returned for this host's replicas; stacks their batches."""
+    """Stacks the batches of the iterators that `input_fn` returned for this host's replicas."""
 
     def __init__(self, input_fn: Callable, num_replicas: int, own: Sequence[int] | None = None) -> None:
         self.name = getattr(input_fn, "__name__", type(input_fn).__name__)

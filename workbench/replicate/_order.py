@@ -44,7 +44,7 @@ def read_order(closed: ClosedJaxpr, varies: Sequence[bool], axis: str) -> Readin
 
 
 class _Walk(Interpreter[bool]):
-    """Evaluates a step on flags that state whether a value may differ between the replicas."""
+    """Propagates flags through a step; a flag states whether a value may differ between the replicas."""
 
     def __init__(self, axis: str) -> None:
         self.axis = axis

@@ -11,7 +11,7 @@ from workbench._types import PyTree
 
 
 def take_from(x: jax.Array, source: int, axis: str) -> Array:
-    """Broadcasts the value of replica `source` by one all-reduce."""
+    """Broadcasts the value of replica `source` with one all-reduce."""
     dtype = x.dtype
     counted = x.astype(jnp.int8) if dtype == jnp.bool_ else x
     mine = jax.lax.axis_index(axis) == source

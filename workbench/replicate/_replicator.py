@@ -128,8 +128,8 @@ class Replicator:
             steps: Number of steps.
             check_state: As in `step`.
 
-        Returns:
-            The state after the last step, and the metrics as numpy arrays `[steps, replicas, ...]` (None for no steps).
+        Returns: The state after the last step, and the metrics as numpy arrays `[steps, replicas, ...]` (None if there
+            were no steps).
 
         Raises:
             ProgramError: as in `step`, in the first step.

@@ -32,7 +32,7 @@ class BeamPass:
 
 
 class ComputeBatch(beam.DoFn):
-    """One batch of clients: its rows from a file, the server's values from the side input."""
+    """Computes one batch of clients, with rows from a file and the server's values from the side input."""
 
     def __init__(self, folder: str, spec: BeamPass) -> None:
         self.folder, self.spec = folder, spec
@@ -127,7 +127,7 @@ class WriteGroup(beam.DoFn):
         self.path = path
 
     def process(self, element: tuple[tuple[int, int], list[np.ndarray]]) -> Iterator[int]:
-        """Writes the reduction's number, the key, and the sum."""
+        """Writes the reduction's index, the key, and the sum."""
         (number, key), total = element
         save_arrays(f"{self.path}-{number}-{key}.npz", total)
         yield 0

@@ -34,7 +34,7 @@ class Use:
 
 
 class Stages:
-    """A program's functions as bytes, by digest."""
+    """A program's functions as bytes, keyed by digest."""
 
     def __init__(self, platforms: Sequence[str] | None) -> None:
         self.platforms = platforms
@@ -199,7 +199,7 @@ class FlowerBlock:
     def _body(
         self, flow: ControlFlow, closed: ClosedJaxpr, operands: Sequence[Any], part: str = "", sliced: int = 0
     ) -> dict[str, Any]:
-        """Exports a loop body and marks its operands as read; the last `sliced` operands are read by slice."""
+        """Exports a loop body and marks its operands as read; the last `sliced` operands are read slice by slice."""
         walk = self.walk.inner(flow, closed, part)
         block = FlowerBlock(walk, self.stages, self.constants)
         pairs = zip(walk.plan.closed.jaxpr.invars, operands, strict=True)

@@ -104,8 +104,8 @@ class Runtime:
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_HOME": str(self.folder / "home"),
             "RAY_USAGE_STATS_ENABLED": "0",
-            # Ray opens its folders to all users. Its socket paths are 68 characters longer than the folder, and have at
-            # most 107.
+            # Ray opens its folders to all users. Its socket paths are 68 characters longer than the folder, and may
+            # have at most 107.
             **({"RAY_TMPDIR": str(self.folder)} if len(str(self.folder)) <= 39 else {}),
             "JAX_PLATFORMS": os.environ.get("JAX_PLATFORMS", "cpu"),
             # Flower starts its own programs by name.

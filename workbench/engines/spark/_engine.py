@@ -58,13 +58,13 @@ class Spark(Engine):
     """Computes each pass over the clients as coarse-grained Apache Spark jobs (extra `spark`, and Java 17 or later).
 
     Each row of a DataFrame is a batch of clients, computed by `mapInArrow`. The server's values and the stage (as
-    StableHLO) are sent as part of the job up to 1 MiB, or else as broadcast variables. Partial results are merged
-    within each partition, then in groups (about the square root of the number of partitions), then in this process;
-    `reduce_by_key` shuffles by key. Rows that a pass keeps for the clients, such as client state, are checkpointed to
-    Parquet in `folder` and read by the next pass. They reach this process only when the server or the caller reads
-    them. Executors cache arguments from the second pass on, and compile a stage once per Python process. A task that is
-    computed again, because its executor was lost or slow, returns the same bytes. Workers must be able to import
-    `workbench`.
+    StableHLO) are sent as part of the job if they are at most 1 MiB, and as broadcast variables otherwise. Partial
+    results are merged within each partition, then in groups (about the square root of the number of partitions), then
+    in this process; `reduce_by_key` shuffles by key. Rows that a pass keeps for the clients, such as client state, are
+    checkpointed to Parquet in `folder` and read by the next pass. They reach this process only when the server or the
+    caller reads them. Executors cache arguments from the second pass on, and compile a stage once per Python process. A
+    task that is computed again, because its executor was lost or slow, returns the same bytes. Workers must be able to
+    import `workbench`.
 
     A session that the engine starts listens only on the loopback interface. The session stops on `close()`, at the end
     of the `with` block, or when this process exits or is killed.
@@ -83,7 +83,7 @@ class Spark(Engine):
             leaf's name ("x" in a dictionary, "c0" and so on by position in a tuple), whose cells are numbers, nested or
             flat lists, or bytes. Pass the corresponding argument of `run` as shapes, a pytree of
             `jax.ShapeDtypeStruct((clients, ...), dtype)`. The executors read the table once per run.
-        write_to: A path or address where each client's row of every result is written as Parquet, or a function that
+        write_to: A path or address to which each client's row of every result is written as Parquet, or a function that
             receives the rows as a DataFrame with columns "client", "out[0]" and so on.
         timeout_seconds: Stop the run if one pass takes longer than this. Default: wait as long as Spark runs.
         quorum: As in `Executor`: continue with the clients that answered, once they reach the quorum. In the first pass
@@ -310,7 +310,7 @@ class _Jobs:
         self.context = session.sparkContext
         self.tasks = max(1, self.context.defaultParallelism)
         self._stages: dict[str, Any] = {}
-        self._frames: dict[Any, tuple[Any, list[Any]]] = {}  # by the address of their arrays, which they keep alive
+        self._frames: dict[Any, tuple[Any, list[Any]]] = {}  # keyed by the address of the arrays in the list
         self._states: dict[str, _State] = {}
         self._files: dict[str, list[str]] = {}
         self._given: set[int] = set()
@@ -338,7 +338,7 @@ class _Jobs:
         """Checks that every executor can access the folder of this run.
 
         Raises:
-            EngineError: if an executor cannot, naming the hosts.
+            EngineError: if an executor cannot access it; the message names the hosts.
         """
         if self._folder_is_shared or re.match(_ON_THIS_MACHINE, str(self.context.master)):
             return
@@ -421,7 +421,7 @@ class _Jobs:
     def _computed_apart(
         self, work: Pass, named: Sequence[Batch], spec: Foreign, frame: Foreign, server: Foreign, path: Path | None
     ) -> Foreign:
-        """Collects answers, as files in a folder below the path, until the round continues."""
+        """Collects answers, as files in a folder below the path, until the round can continue."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -479,7 +479,7 @@ class _Jobs:
     def _of_files(self, files: Sequence[str], schema: Foreign = None) -> Foreign:
         """Reads Parquet files as a frame.
 
-        If Spark supports the file system only with extra JARs, the workers read the files.
+        If Spark supports the file system only with extra JARs, the workers read the files instead.
         """
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -900,7 +900,7 @@ class _Enough(Exception):
 
 
 class _Clients(ClientReader):
-    """Clients packed by executors into batches; read here only if the server needs them."""
+    """Clients packed by executors into batches; read in this process only if the server needs them."""
 
     def __init__(self, frame: Foreign, ids: Sequence[Any], struct: PyTree[Array], size: int) -> None:
         self.frame, self.ids, self.size = frame, tuple(ids), size
@@ -1015,7 +1015,7 @@ def _check_answers(work: Pass, named: Sequence[Batch], table: Foreign) -> None:
     """Checks that every batch has answered exactly once.
 
     Raises:
-        EngineError: if not, naming clients of the first such batches.
+        EngineError: if not; the message names clients of the first affected batches.
     """
     from workbench.engines.spark._worker import REPLY
 

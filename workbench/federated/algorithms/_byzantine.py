@@ -53,7 +53,7 @@ def krum(byzantine: int, *, chosen: int = 1) -> Aggregator:
 
 
 def bulyan(byzantine: int) -> Aggregator:
-    """Selects `present − 2 f` updates by Krum, then averages coordinates near their median.
+    """Selects `present − 2 f` updates with Krum, then averages coordinates near their median.
 
     For each coordinate, the mean is over the `present − 4 f` selected values closest to their median. Moves every
     client's update to the server. All present clients count equally.

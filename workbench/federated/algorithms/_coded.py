@@ -53,7 +53,7 @@ def encode_blocks(a: Float[Array, " rows k"], *, workers: int, needed: int) -> F
 def coded_matmul(
     coded: Float[Array, " workers block k"], x: Float[Array, " k m"], finished: Bool[Array, " workers"], *, needed: int
 ) -> Float[Array, " rows m"]:
-    """Computes A x from the workers that finished; other workers are never read.
+    """Computes A x from the workers that finished; the results of other workers are never read.
 
     Sends x to every worker and receives one block of the product from each.
 
@@ -94,7 +94,7 @@ def coded_matmul(
 def decode_blocks(
     answers: Float[Array, " workers block m"], finished: Bool[Array, " workers"] | None = None, *, needed: int
 ) -> Float[Array, " rows m"]:
-    """Decodes the product of the whole matrix from the answers of any `needed` workers.
+    """Decodes the full product from the answers of any `needed` workers.
 
     An engine with a quorum can compute the answers: `Executor(pool, clients_per_task=1, quorum=needed)` runs a program
     with one `map_fn`, cancels the tasks of late workers, and leaves NaN in their rows.

@@ -52,7 +52,7 @@ def fedavg(
     """
     server = optax.sgd(1.0) if server_optimizer is None else server_optimizer
     combiner = weighted_mean() if aggregator is None else aggregator
-    is_pulled = isinstance(proximal, jax.Array) or proximal != 0  # a tracer of a sweep may be 0 in some trials
+    is_pulled = isinstance(proximal, jax.Array) or proximal != 0  # a sweep's traced value may be 0 in some trials
 
     def train(params: Params, batches: Batches) -> Trained:
         def pulled(local: Params, gradient: Params) -> PyTree[Array]:

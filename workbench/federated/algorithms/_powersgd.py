@@ -14,7 +14,7 @@ from workbench.primitives import broadcast, map_fn, reduce_weighted_mean
 
 
 class PowerSgdState(NamedTuple):
-    """The right factors from the last round, and each client's residual (`[clients, ...]`)."""
+    """The right factors from the previous round, and each client's residual (`[clients, ...]`)."""
 
     factors: list[jax.Array]
     memory: PyTree[Array]
@@ -23,8 +23,8 @@ class PowerSgdState(NamedTuple):
 def power_sgd_mean(rank: int, *, seed: int = 0) -> Aggregator:
     """Averages low-rank updates: clients send two thin matrices for each matrix.
 
-    Runs one step of power iteration per round, starting from the last round's factors: clients send `M Q`, receive its
-    orthonormal basis P and send `Mᵀ P`. A leaf `[n, ...]` counts as a matrix with n rows; leaves smaller than their
+    Runs one step of power iteration per round, starting from the previous round's factors: clients send `M Q`, receive
+    its orthonormal basis P and send `Mᵀ P`. A leaf `[n, ...]` counts as a matrix with n rows; leaves smaller than their
     factors (vectors, biases) are sent unchanged. The difference between a client's matrix and the low-rank mean is
     added to the client's next update (error feedback).
 

@@ -89,7 +89,7 @@ def _left(masks: Masks, size: int) -> UInt32[Array, " values"]:
 
 
 def _count(masks: Masks) -> Array:
-    """Counts the survivors at the server, without work on the clients' rows."""
+    """Counts the survivors at the server, without computing on the clients' rows."""
     count, _ = jax.lax.scan(
         lambda count, alive: (count + alive.astype(jnp.int32), None), jnp.int32(0), jnp.asarray(masks.survived)
     )

@@ -6,7 +6,7 @@ from typing import NamedTuple
 from workbench.errors import ProgramError, needs_library
 from workbench.federated.algorithms._discrete_gaussian import MOST_LOG2_DEVIATION
 
-_TAILS = 12  # number of standard deviations of noise for which the sum has room
+_TAILS = 12  # the sum has room for this many standard deviations of the noise
 _LEAST_LOG2_DEVIATION = 2  # sums of finer noise match a discrete Gaussian to fewer than 60 digits
 _ORDERS = (*(1 + x / 10 for x in range(1, 100)), *range(11, 65), 80, 96, 128, 192, 256, 512, 1024)
 

@@ -54,8 +54,8 @@ def histogram(x: Float[Array, " clients *items"], *, bins: int, low: float, high
 def quantile(x: Float[Array, " clients *items"], q: float, *, rounds: int = 30) -> Float[Array, ""]:
     """Finds a quantile of the values of all clients by bisection.
 
-    Clients send only the number of values that are at most a guess. In each round, every client receives and sends one
-    number.
+    Clients send only the number of values that do not exceed a guess. In each round, every client receives and sends
+    one number.
 
     Args:
         x: Values, one row per client, finite.
@@ -131,8 +131,8 @@ def word_count(words: Int[Array, " clients *words"], vocabulary: int) -> Int[Arr
 def inverted_index(words: Int[Array, " clients *words"], vocabulary: int) -> Int[Array, " vocabulary clients"]:
     """Builds an inverted index: the documents that contain each word, with term frequencies.
 
-    Every client is a document, and emits the pair (word, document) as one key. Moves, from every client, one count per
-    vocabulary word and document.
+    Every client is a document, and emits the pair (word, document) as one key. Moves one count per vocabulary word and
+    document from every client.
 
     Args:
         words: Word indices, one row per document; numbers outside the vocabulary (-1 as padding) are not indexed.

@@ -61,8 +61,8 @@ def streaming_diloco(
         keep: α, the weight of a replica's own value when it receives a fragment; 0.5 in the paper with a delay.
         aggregator: As in `fedavg`; `quantized_mean(4)` approximates the paper's 4-bit numbers.
 
-    Returns:
-        The algorithm, with batches as in `fedavg` (steps a multiple of `fragments`) and the metric `loss`.
+    Returns: The algorithm, with batches as in `fedavg` (the number of steps is a multiple of `fragments`) and the
+        metric `loss`.
 
     Raises:
         ProgramError: if there are fewer arrays than fragments, the steps do not divide evenly, or the delay is too

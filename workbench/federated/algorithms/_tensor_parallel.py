@@ -256,7 +256,8 @@ class TensorParallel:
             y = x @ w
             y = jax.lax.psum(y, "cols") if second else y
         elif self.kind == "3d":
-            # The axes along which the features of inputs and outputs are split swap from one product to the next.
+            # From one product to the next, the axis that splits the input features and the axis that splits the output
+            # features swap.
             inputs, outputs = ("rows", "cols") if second else ("cols", "rows")
             y = _gathered_product(x, w, of_x=(outputs, 0), of_w=("layers", 1))
             y = jax.lax.psum_scatter(y, inputs, scatter_dimension=0, tiled=True)
@@ -306,10 +307,10 @@ def tensor_parallel(kind: Kind) -> TensorParallel:
     Gathered blocks are not kept for the backward pass.
 
     Args:
-        kind: "1d" (Megatron): weights are split over `cols`, activations are replicated. "2d" (Optimus, SUMMA): weights
-            and activations are in `rows` × `cols` blocks. "2.5d" (SUMMA2.5-LM, Tesseract): activations are in `layers`
-            · `rows` × `cols` blocks, weights in `rows` × `cols` blocks on each layer. The forward pass has no sum over
-            layers. "3d": weights and activations are split over a cube of `layers` × `rows` × `cols`.
+        kind: "1d" (Megatron): weights are split over `cols`, and activations are replicated. "2d" (Optimus, SUMMA):
+            weights and activations are in `rows` × `cols` blocks. "2.5d" (SUMMA2.5-LM, Tesseract): activations are in
+            `layers` · `rows` × `cols` blocks, and weights are in `rows` × `cols` blocks on each layer. The forward pass
+            has no sum over layers. "3d": weights and activations are split over a cube of `layers` × `rows` × `cols`.
 
     Returns:
         An object with the layers, layouts and counts.

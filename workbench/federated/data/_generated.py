@@ -89,7 +89,7 @@ def _draw(font: str, character: str) -> np.ndarray:
 
 
 def _vary(image: np.ndarray, random: np.random.Generator, slant: float) -> np.ndarray:
-    """Halves an image with a small rotation, scale, shift and slant, by bilinear interpolation."""
+    """Halves the size of an image, with a small rotation, scale, shift and slant, by bilinear interpolation."""
     turn, scale = random.normal(0, 0.08), random.uniform(1.75, 2.1)
     shift = random.normal(0, 0.6, 2)
     at = np.stack(np.meshgrid(*[np.arange(_SIZE) - (_SIZE - 1) / 2] * 2, indexing="ij"))

@@ -22,7 +22,7 @@ def load_folder(
     allow_empty: bool = False,
     allow_nan: bool = False,
 ) -> ClientData:
-    """Reads client data from a folder with one file per client; `pad_clients` and `cohorts` pad them.
+    """Reads client data from a folder with one file per client; `pad_clients` and `cohorts` pad the data.
 
     All clients are kept in the host's memory. For larger data, see `engines.ClientReader`.
 

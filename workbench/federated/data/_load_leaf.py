@@ -17,7 +17,7 @@ def load_leaf(
 ) -> ClientData:
     """Reads LEAF's client data: JSON with `users`, `num_samples` and `user_data`.
 
-    Integers become int32 (int64 if necessary), other numbers float32; text stays text.
+    Integers become int32 (int64 if necessary), and other numbers become float32; text stays text.
 
     Args:
         path: A `.json` file, or a folder of `.json` files with different users.
@@ -132,7 +132,7 @@ def _leaves(rows: object) -> Iterator[object]:
 
 
 def _one_number_kind(arrays: dict[str, dict[str, np.ndarray]]) -> dict[str, dict[str, np.ndarray]]:
-    """Casts a field to float for all clients if any has fractions (JSON may write 1.0 as 1)."""
+    """Casts a field to float for all clients if any client has fractions (JSON may write 1.0 as 1)."""
     kinds: dict[str, set[str]] = {}
     for held in arrays.values():
         for field, value in held.items():

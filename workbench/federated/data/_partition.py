@@ -222,7 +222,7 @@ def by_size(
         clients: Number of clients.
         law: `lognormal`: sizes are proportional to `exp(spread * normal)`. `power`: the size of the k-th largest client
             is proportional to `k ** -spread`.
-        spread: Strength of the size skew; 0 makes all sizes equal, 1 is strong.
+        spread: Strength of the size skew; 0 makes all sizes equal, and 1 is strong.
         seed: Seed for the sizes (lognormal), for assigning sizes to clients, and for choosing examples.
         min_examples: Minimum number of examples per client.
 

@@ -231,7 +231,7 @@ def tokenize(documents: dict[str, str], *, name: str = "") -> Text:
         name: Name of the texts, for titles.
 
     Returns:
-        `(data, vocabulary)` as in `python_reference`. A word is a run of letters, with apostrophes inside.
+        `(data, vocabulary)` as in `python_reference`. A word is a run of letters that may contain apostrophes.
 
     Example:
         >>> data, vocabulary = tokenize({"a": "to be or not", "b": "To be."})

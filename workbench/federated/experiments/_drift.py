@@ -28,7 +28,7 @@ class Drift:
         steps: Local steps at which parameters were recorded; the first is 0.
         paths: `[clients, steps, 2]`, in the plane of the two principal directions, in units of the parameters (L2).
         mean: `[steps, 2]`, the mean over all clients that answered, weighted as the server weights them.
-        shares: Share of the squared distance from the server that is in each direction.
+        shares: Share of the squared distance from the server that lies in each direction.
         apart: `[clients]`, each client's final distance from the mean, in all directions.
         moved: The mean's final distance from the server, in all directions.
     """

@@ -84,8 +84,8 @@ def sweep(
             numbers, or one value per client `[clients]`.
         seeds: Number of seeds, or the seeds themselves.
         strategy: `Grid()` (the default), `RandomSearch`, `SuccessiveHalving` or `HypergradientSearch`.
-        stop_when: Function of a trial's metrics so far (by name, `[rounds]` or `[rounds, clients]`) that returns True
-            to stop the trial early.
+        stop_when: Function of a trial's metrics so far (keyed by name, `[rounds]` or `[rounds, clients]`) that returns
+            True to stop the trial early.
         rounds_per_call: Maximum number of rounds in one call of the program. Progress, checkpoints and early stopping
             are handled between calls. Default: about a tenth of the rounds.
         directory: Folder for the results, in one SQLite file. An existing sweep is resumed, even if its process was
@@ -234,7 +234,7 @@ def _digest(given: object) -> str:
 
 
 def _code_text(code: CodeType) -> str:
-    """Returns a text for a function's code and nested functions, identical in every process."""
+    """Returns a string for a function's code and nested functions, identical in every process."""
     constants = [
         _code_text(c) if hasattr(c, "co_code") else repr(sorted(map(repr, c)) if isinstance(c, frozenset) else c)
         for c in code.co_consts
@@ -409,7 +409,7 @@ class _Driver:
         bar.update(sum(row[3] - first for row in rows), sum(row[1] not in ("running", "finished") for row in rows))
 
     def _size(self, group: _Group, count: int) -> int:
-        """Rounds `count` up to the group's size or the smallest sufficient half, quarter, …, to limit compilations."""
+        """Rounds `count` up to the group's size, or to a half, a quarter, … of it, to limit compilations."""
         whole = len(group.trials) * len(self.seeds)
         whole = min(whole, group.most or whole)
         while -(-whole // 2) >= count and whole > 1:

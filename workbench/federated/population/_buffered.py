@@ -19,7 +19,7 @@ from workbench.federated.population._servers import Servers
 from workbench.records.run import SimulatedRoundRecord
 
 _LOOKS = 8  # clients that are checked together for one slot
-_PAUSE_SECONDS = 10.0  # a slot's waiting time if none of them is available
+_PAUSE_SECONDS = 10.0  # a slot's waiting time if none of these clients is available
 _PATIENCE = 2 * 86_400.0
 _COLUMNS = ("time", "start", "id", "result", "late", "down", "up", "joules")
 _AT = {name: column for column, name in enumerate(_COLUMNS)}

@@ -179,7 +179,7 @@ class Population:
     def failure_seconds(
         self, ids: Integer[np.ndarray, " n"], attempt: Integer[np.ndarray, " n"] | int
     ) -> Float[np.ndarray, " n"]:
-        """Draws each client's exponential time to interruption, for the given `attempt`."""
+        """Draws each client's time to interruption, exponentially distributed, for the given `attempt`."""
         if self.interruptions_per_hour == 0:
             return np.full(len(ids), math.inf)
         attempts = np.broadcast_to(np.asarray(attempt, np.int64), len(ids))

@@ -25,7 +25,7 @@ def key_of(seed: int, *names: str | int) -> np.uint64:
 def draw_bits(
     key: np.uint64 | UInt64[np.ndarray, " n"], counters: Integer[np.ndarray, " n"]
 ) -> UInt64[np.ndarray, " n"]:
-    """Draws 64 random bits for every counter by SplitMix64's output function.
+    """Draws 64 random bits for every counter with SplitMix64's output function.
 
     Args:
         key: Key for the stream, or one key per counter (bits from an earlier draw, for numbers that depend on two
@@ -103,7 +103,7 @@ class Permutation:
         self.positions = int(self._base) ** 2
 
     def stretch(self, start: int, stop: int) -> Integer[np.ndarray, " n"]:
-        """Returns numbers at some positions; fewer than `stop - start` if some are empty."""
+        """Returns the numbers at some positions; fewer than `stop - start` if some are empty."""
         positions = np.arange(start, min(stop, self.positions), dtype=np.uint64)
         left, right = np.divmod(positions, self._base)
         for key in self._keys:

@@ -50,12 +50,12 @@ def ask_nodes(
 
     Args:
         grid: Flower's connection to the nodes.
-        nodes: Ids of the nodes, by slot.
+        nodes: Ids of the nodes, in slot order.
         asks: Requests, at most one for each node.
         timeout_seconds: Time limit for all replies.
         enough: Number of replies that suffice, and a deadline in seconds for the remaining replies (None: do not wait
             for them). For a failed or late node, the reply has an "error" and no values.
-        late: With `enough`, unanswered messages from earlier calls, by slot. Nodes with such messages receive no
+        late: With `enough`, unanswered messages from earlier calls, keyed by slot. Nodes with such messages receive no
             request.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Interpreter for an exported plan: server stages here, client stages at nodes, Python loops."""
+"""Interpreter for an exported plan: runs server stages here, client stages on nodes, and loops in Python."""
 
 import itertools
 import json
@@ -66,7 +66,7 @@ class FlowerProgram:
         self._to_drop: dict[int, list[str]] = {}
 
     def run(self) -> dict[str, np.ndarray]:
-        """Returns the results by name, after fetching the rows that they contain."""
+        """Returns the results keyed by name, after fetching the rows that they contain."""
         described = self.described
         inputs = [Own(x["name"]) if x["own"] else self._given(x) for x in described["inputs"]]
         results = self._here(self._block(described["body"], inputs))
