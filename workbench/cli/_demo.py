@@ -76,7 +76,7 @@ def require_writable(out: Path) -> None:
 
 
 def look(mesh: jax.sharding.Mesh, trained: _training.TrainedModel, seconds: float) -> list[ReportSection]:
-    """Makes every section of the report from records."""
+    """Builds every section of the report from records."""
     arguments = (trained.parameters, trained.data)
     with jax.set_mesh(mesh):
         record = inspect_program(_training.fedavg, arguments, {}, examples_per_client=trained.train.counts.tolist())

@@ -141,7 +141,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Makes the command-line parser, from which shell completion is also generated."""
+    """Creates the command-line parser, from which shell completion is also generated."""
     parser = _Parser(prog="workbench", description="A Jupyter workbench for sharded, differentiable MapReduce in JAX.")
     parser.add_argument("--version", action="version", version=f"{DISTRIBUTION} {_version()}")
     parser.add_argument("--debug", action="store_true", help="log restarts, cache hits and workers to stderr")

@@ -94,7 +94,7 @@ def first_parameters(seed: int = 0) -> Parameters:
 
 
 def train(mesh: jax.sharding.Mesh, rounds: int, report: Callable[[int, float, float], None]) -> TrainedModel:
-    """Trains for some rounds on the mesh, with clients sharded over its axis `clients`.
+    """Trains for a number of rounds on the mesh, with clients sharded over its axis `clients`.
 
     Args:
         mesh: Mesh to run on.

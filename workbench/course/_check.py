@@ -159,7 +159,7 @@ def _graded(function: str, exercise: str, answer: object, evidence: tuple[object
     except WrongAnswerError as wrong:
         text = f"{exercise} is not right yet: {wrong}"
         raise WrongAnswerError(text) from wrong.__cause__
-    except Exception as error:  # for any exception that an answer raises, the student gets a sentence
+    except Exception as error:  # whatever an answer raises, the student sees one sentence
         text = f"{exercise} is not right yet: {_advice(error)}"
         raise WrongAnswerError(text) from error
     return Grade(exercise=exercise, right=True, message=f"Right: {message}")

@@ -1,4 +1,4 @@
-"""Works with notebook files: titles, editions without solutions, and cached execution."""
+"""Handles notebook files: titles, editions without solutions, and cached execution."""
 
 import hashlib
 import os

@@ -275,7 +275,7 @@ def small_roll(answer: object) -> str:
 
 
 def _on_eight(values: np.ndarray) -> tuple[Any, Any]:
-    """Makes a mesh of eight devices, and rows sharded over its axis "data"."""
+    """Creates a mesh of eight devices, and rows sharded over its axis "data"."""
     mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
     return jax.device_put(values, NamedSharding(mesh, PartitionSpec("data"))), mesh
 

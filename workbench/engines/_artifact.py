@@ -54,7 +54,7 @@ def pack(module: jax.export.Exported, *, name: str, vjp_order: int = 0) -> bytes
 
 
 def seal(text: bytes, body: bytes) -> bytes:
-    """Makes an artifact from any header text and a body."""
+    """Creates an artifact from any header text and a body."""
     rest = body + text + struct.pack("<I", len(text))
     return rest + hashlib.sha256(rest).digest() + MAGIC
 

@@ -75,7 +75,7 @@ class Pass:
         return function.travelling
 
     def batches(self, size: int, rows: Sequence[Any] | None = None) -> Iterator[Batch]:
-        """Yields the clients, `size` at a time, with their slots of `rows` (by default, of all rows).
+        """Yields the clients, `size` at a time, together with their slots in `rows` (default: all rows).
 
         Raises:
             EngineError: if a reader returned different clients, or a different order, than in a previous pass of this
@@ -257,7 +257,7 @@ class Pass:
             raise self.miscounted(fact)
 
     def miscounted(self, fact: str) -> EngineError:
-        """Makes the error for batches whose answers are missing, duplicated or wrong."""
+        """Creates the error for batches whose answers are missing, duplicated or wrong."""
         message = (
             f"stage {self.stage} (`{self.name}`) did not get exactly one answer for each of its {self.clients} "
             f"clients: {fact}. A result must count every client once, so this run has no result. Run it again; if the "
@@ -288,7 +288,7 @@ class Pass:
         return self._kept, jax.block_until_ready(self._reduction.finish(self._totals or []))
 
     def failed(self, batch: Batch, error: BaseException, where: str) -> EngineError:
-        """Makes the error that names the stage and clients; the caller raises it from `error`."""
+        """Creates the error that names the stage and clients; the caller raises it from `error`."""
         message = (
             f"stage {self.stage} (`{self.name}`) failed for {list_clients(batch.clients)} on {where}: {brief(error)}. "
             f"A round needs every client that its reductions read. {_what_to_do(error)}"
@@ -296,7 +296,7 @@ class Pass:
         return EngineError(message, stage=self.stage, client=_client_of(batch.clients))
 
     def nan(self, batch: Batch, what: str) -> EngineError:
-        """Makes the error that names a client with a NaN."""
+        """Creates the error that names a client with a NaN."""
         message = (
             f"stage {self.stage} (`{self.name}`) made a NaN for {list_clients(batch.clients)}, in {what}. "
             "check_nan=True stops a run at the first NaN that a client returns: check this client's data and step size "

@@ -122,7 +122,7 @@ class TracedClient(PythonInterpreter):
         return [jnp.stack(column) for column in zip(*outputs, strict=True)]
 
     def inner(self, name: str, client: str) -> "TracedClient":
-        """Makes an interpreter for an inner client of this client."""
+        """Creates an interpreter for an inner client of this client."""
         made = TracedClient(self.stage, name, client, self.watch, self.check_nan)
         made.steps = self.steps
         return made

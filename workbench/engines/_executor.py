@@ -184,7 +184,7 @@ class Executor(Engine):
             raise work.failed(batch, error, "the pool") from error
 
     def _broken(self, work: Pass, error: Exception) -> EngineError:
-        """Makes the error for a lost worker and, if possible, a new pool for the next run."""
+        """Creates the error for a lost worker and, if possible, a new pool for the next run."""
         new = _remade(self.pool)
         self.pool = new or self.pool
         remedy = (
@@ -199,7 +199,7 @@ class Executor(Engine):
         return EngineError(message, stage=work.stage)
 
     def _late(self, work: Pass, batch: Batch, waited: float) -> EngineError:
-        """Makes the error for a late batch; replaces the batch's worker if the pool's settings are known."""
+        """Creates the error for a late batch; replaces the batch's worker if the pool's settings are known."""
         new = _remade(self.pool)
         if new is not None:
             _end_workers(self.pool)
@@ -343,7 +343,7 @@ class _Answers:
 
 
 def _remade(pool: Foreign) -> concurrent.futures.Executor | None:
-    """Makes a new pool with a broken pool's settings; None if these settings are not known."""
+    """Creates a new pool with a broken pool's settings; None if these settings are not known."""
     known: Any = pool
     if type(pool) is concurrent.futures.ProcessPoolExecutor:
         return concurrent.futures.ProcessPoolExecutor(

@@ -51,7 +51,7 @@ def whole_file(path: Path) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def scratch_folder(prefix: str, parent: str | Path | None) -> Iterator[Path]:
-    """Makes a `temporary_folder` in any file system.
+    """Creates a `temporary_folder` in any file system.
 
     Outside the local file system, the folder of a killed process is not removed.
     """

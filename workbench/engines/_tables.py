@@ -1,4 +1,4 @@
-"""Makes clients from tables of examples, grouped and padded on the workers that store the rows."""
+"""Builds clients from tables of examples, grouped and padded on the workers that store the rows."""
 
 import functools
 from collections.abc import Iterator, Sequence
@@ -168,7 +168,7 @@ def _held(
     length: int | None,
     buckets: Sequence[int] | None,
 ) -> tuple[ClientReader, ...]:
-    """Makes readers for clients that workers pack from their DataFrames and store."""
+    """Creates readers for clients that workers pack from their DataFrames and store."""
     sizes = cluster.gather([cluster.start(_sizes, piece, by) for piece in frames])
     readers = []
     for each in _ranges(np.concatenate(sizes), length, buckets):

@@ -45,7 +45,7 @@ class CallQueue:
 
 
 def not_sent(label: str, method: str) -> NodeError:
-    """Makes the error for a call after its program has ended."""
+    """Creates the error for a call that is made after its program has ended."""
     message = (
         f"The call `{method}` was not sent to node {label!r}: its program has stopped. Calls are answered while the "
         "program runs: launch it again."
@@ -81,8 +81,8 @@ class Client:
         """The same methods, but returning a `concurrent.futures.Future` immediately.
 
         Calls begin in submission order. The number of calls in flight is the service's concurrency; on Dask and Ray, up
-        to 64 further calls that will probably begin within 20 ms are also sent. Other calls wait in this process, where
-        `cancel` can drop them.
+        to 64 additional calls that will probably begin within 20 ms are also sent. Other calls wait in this process,
+        where `cancel` can drop them.
         """
         return Futures(self._line, self._keeps)
 

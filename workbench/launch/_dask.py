@@ -123,7 +123,7 @@ class DaskHost:
         return tuple(self._log)
 
     def line(self, label: str) -> CallQueue:
-        """Makes a new call queue to the node's service."""
+        """Creates a new call queue to the node's service."""
         del label
         return PipelinedLine(self._engine.endpoint(self._spec), parallel_calls(self._spec))
 
@@ -136,7 +136,7 @@ class DaskHost:
             self._seen = message["seen"]
         elif "line" in message:
             self._log.append(message["line"])
-        elif "key" in message:  # Dask itself reports it some milliseconds later
+        elif "key" in message:  # Dask itself reports it a few milliseconds later
             self._engine.found(self._spec, (worker, message["key"]))
         elif not self._over:
             if message["event"] in ("finished", "stopped", "raised"):
@@ -212,7 +212,7 @@ class DaskEngine:
         self._making = threading.Lock()
 
     def open(self, program: Program, emit: Emit) -> list[DaskHost]:
-        """Makes one host for each node.
+        """Creates one host for each node.
 
         Raises:
             ProgramError: if nodes are colocated or set environment variables, or no worker has the resources that they

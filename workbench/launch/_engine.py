@@ -37,7 +37,7 @@ class LaunchEngine(Protocol):
     kills: bool  # whether `Host.kill` ends a node, or only abandons it
 
     def open(self, program: Program, emit: Emit) -> Sequence[Host]:
-        """Makes hosts (not yet started) for nodes; the hosts call `emit(label, event, detail)`."""
+        """Creates hosts (not yet started) for nodes; the hosts call `emit(label, event, detail)`."""
         ...
 
     def close(self) -> None:

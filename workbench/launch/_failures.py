@@ -28,12 +28,12 @@ def with_source_lines(traceback: str) -> str:
 def failure_error(
     program: str, engine: str, failed: Mapping[str, str], states: Mapping[str, str], on_failure: str
 ) -> NodeError:
-    """Makes the error that lists all failed nodes, with reasons and tracebacks.
+    """Creates the error that lists all failed nodes, with reasons and tracebacks.
 
     Args:
         program: Name of the program.
         engine: Name of the engine.
-        failed: Traceback or reason, by label.
+        failed: Traceback or reason, keyed by label.
         states: "raised", "killed" or "hung", keyed by label.
         on_failure: Whether the other nodes were stopped.
     """

@@ -31,8 +31,8 @@ def launch(
         on_failure: What happens after a node fails permanently: "stop" stops the program, "continue" lets the other
             nodes continue. The other nodes are notified in both cases (`current_node().failed_peers`), and calls to the
             failed node raise.
-        echo: Whether to print the nodes' output here too, each line with its node's label. `Launched.logs` always has
-            these lines.
+        echo: Whether to also print the nodes' output here, with the node's label before each line. `Launched.logs`
+            always has these lines.
 
     Returns:
         The running program.

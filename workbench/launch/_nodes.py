@@ -197,7 +197,7 @@ class NodeSpec:
 
 
 def handles_in(value: object, *, above: frozenset[int] = frozenset()) -> Iterator[Handle]:
-    """Lists handles in `value`, including containers, dataclasses, attrs classes and partials."""
+    """Lists the handles in `value`, including those in containers, dataclasses, attrs classes and partials."""
     if isinstance(value, Handle):
         yield value
     elif id(value) not in above:  # an object may contain itself
@@ -254,7 +254,7 @@ def dereference(value: object, client_of: Callable[[Handle], Value]) -> Value:
 
 @functools.lru_cache(256)
 def public_methods(target: type) -> tuple[str, ...]:
-    """Returns sorted names of public methods of `target`, without `run`."""
+    """Returns the sorted names of the public methods of `target`, without `run`."""
     names = {name for each in target.__mro__ for name in vars(each) if not name.startswith("_") and name != "run"}
     return tuple(name for name in sorted(names) if callable(getattr(target, name)))
 

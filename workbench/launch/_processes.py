@@ -32,7 +32,7 @@ with needs_library("psutil", needed_for="`ProcessEngine`"):
     import psutil
 
 _LOG_TAIL_BYTES = 4096
-# The fork server has neither threads nor JAX; forking from it takes a tenth of the time of spawning.
+# The fork server has neither threads nor JAX; forking from it is ten times as fast as spawning.
 _START_METHOD = "forkserver" if sys.platform == "linux" else "spawn"  # a fork of this process, with JAX, would deadlock
 _registered: set[Path] = set()  # paths to remove when this process is killed
 _REAPING = threading.Lock()  # an exit code of a forked process can be read only once; `start` and `join` read it
@@ -152,7 +152,7 @@ class ProcessHost:
         return self._log_text(None)
 
     def line(self, label: str) -> CallQueue:
-        """Makes a new call queue to a service of this process."""
+        """Creates a new call queue to a service of this process."""
         address = next(found for found in self._engine.addresses.values() if found.label == label)
         return CallQueue(RemoteService(self._remote, label, address.methods), address.parallel)
 
@@ -223,7 +223,7 @@ class Processes:
         weakref.finalize(self, remove_folder, self._folder)
 
     def open(self, program: Program, emit: Emit) -> list[ProcessHost]:
-        """Makes one host for each set of nodes that share a process.
+        """Creates one host for each set of nodes that share a process.
 
         Raises:
             ProgramError: if a node's target or arguments cannot be sent to another process.

@@ -105,7 +105,7 @@ class RayHost:
         return tuple(self._logs[label])
 
     def line(self, label: str) -> CallQueue:
-        """Makes a new call queue to a service of this actor."""
+        """Creates a new call queue to a service of this actor."""
         spec = next(spec for spec in self.specs if spec.label == label)
         return PipelinedLine(self._engine.endpoint(spec), parallel_calls(spec))
 
@@ -227,7 +227,7 @@ class RayEngine:
         self._endpoints: dict[int, RayEndpoint] = {}
 
     def open(self, program: Program, emit: Emit) -> list[RayHost]:
-        """Makes one host for each set of nodes that share an actor.
+        """Creates one host for each set of nodes that share an actor.
 
         Raises:
             ProgramError: if no machine in the cluster has the resources that a node needs.

@@ -68,7 +68,7 @@ class ThreadHost:
             thread.join(1.0)
 
     def snapshot(self, label: str) -> dict[str, Any]:
-        """Returns numbers of a `NodeStateRecord`, including processor seconds."""
+        """Returns the numbers of a `NodeStateRecord`, including processor seconds."""
         del label
         found = self._runner.snapshot()
         native_id = found.pop("native_id")
@@ -105,7 +105,7 @@ class Threads:
     kills = False
 
     def open(self, program: Program, emit: Emit) -> list[ThreadHost]:
-        """Makes one host for each node of `program`.
+        """Creates one host for each node of `program`.
 
         Raises:
             ProgramError: if a group sets environment variables, which threads share.

@@ -126,7 +126,7 @@ def asynchronous_fedavg_program(
     mixing: float = 0.5,
     exponent: float = 0.5,
 ) -> tuple[Program, Handle]:
-    """Makes a program for asynchronous federated averaging with bounded staleness.
+    """Creates a program for asynchronous federated averaging with bounded staleness.
 
     Args:
         train: `train(params, client_data)` returns a client's new parameters.
@@ -242,7 +242,7 @@ def actor_learner_program(
     batch: int,
     replay: ReplayNode | None = None,
 ) -> tuple[Program, Handle, Handle]:
-    """Makes a program of actors that fill a replay table and a learner that samples it.
+    """Creates a program of actors that fill a replay table and a learner that samples it.
 
     Args:
         act: `act(params, random)` returns one item of experience and its priority; `random` is a NumPy generator.
@@ -280,7 +280,7 @@ def actor_learner_program(
 
 
 def mixed(old: Value, new: Value, share: float) -> Value:
-    """Interpolates parameters between `old` and `new` by `share`.
+    """Interpolates parameters between `old` and `new`, where `share` is the weight of `new`.
 
     Example:
         >>> mixed({"w": 0.0, "b": [2.0]}, {"w": 4.0, "b": [4.0]}, 0.25)

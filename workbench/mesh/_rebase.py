@@ -2,7 +2,7 @@
 
 Every equation and type in a jaxpr stores the mesh it was traced under. Inside a `shard_map` over the clients' axes,
 these axes are Manual, and inside `auto_axes` they are Auto; JAX 0.10 rejects equations with a different mesh. Rewriting
-the meshes takes a fraction of the time of tracing the functions again.
+the meshes takes a fraction of the time that tracing the functions again would take.
 """
 
 import copy

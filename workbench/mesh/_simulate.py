@@ -75,7 +75,7 @@ def make_mesh(
         shape: Axis sizes by name, in order; alternatively, pass them as keywords.
         devices: Devices to use; by default, as many of the first `jax.devices()` as the axes need.
         axis_types: One `jax.sharding.AxisType` for all axes, or one per axis. Default: Auto.
-        **axes: Axis sizes by name.
+        **axes: Axis sizes, as keyword arguments.
 
     Returns:
         A `jax.sharding.Mesh`, for use as `with jax.set_mesh(mesh):`.

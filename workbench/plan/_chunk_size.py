@@ -16,7 +16,8 @@ from workbench.plan._phases import Phase
 # Minimum amount of work that justifies a separate loop iteration on a CPU (about 100 µs of arithmetic).
 _CPU_FLOPS_PER_ITERATION = 4e6
 # Work per iteration that saturates two cores. Below it, computing 8 clients together is faster if their matrix products
-# share a factor (which gives one larger product) or if a device has a second core; 32 if both are true.
+# share a factor (which gives one larger product) or if a device has a second core; if both are true, computing 32
+# together is.
 _CPU_FLOPS_PER_FULL_ITERATION = 8e7
 _CPU_CLIENTS_TOGETHER = 8
 _CPU_CLIENTS_TOGETHER_SHARING = 32

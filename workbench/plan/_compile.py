@@ -64,8 +64,8 @@ def jit(
             clients together.
         spread: How clients are spread over a mesh. "shard_map": each device computes its own clients, isolated from the
             clients on other devices. "vmap": the compiler partitions one program with a device axis; this works for
-            operations that a partly manual program must not contain. "auto": uses "vmap" only if the mesh has further
-            axes and the client uses callbacks, kernels or Refs, or gathers over two further axes.
+            operations that a partly manual program must not contain. "auto": uses "vmap" only if the mesh has
+            additional axes and the client uses callbacks, kernels or Refs, or gathers over two additional axes.
         plan: The `plan_choice` of a tuned program, from this process or read from JSON. It replaces `chunk_size` and
             `spread`, and results in the same plan on any machine.
         tune_seconds: With "tune", no new candidate starts after this many seconds, including compilation. The result is

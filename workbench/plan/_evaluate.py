@@ -35,8 +35,8 @@ def evaluate(
         inputs: One value per input of the plan's jaxpr.
         chunk_size: Number of clients that each device computes together. "auto" uses the measured choice for this plan,
             or otherwise chooses by size and platform; None computes all clients of a device at once.
-        path: Path of the stage whose body this plan is.
-        form: Further parameters of the client loop.
+        path: Path of the stage that has this plan as its body.
+        form: Additional parameters of the client loop.
 
     Returns:
         One value per output of the plan's jaxpr.

@@ -1,8 +1,8 @@
 """Lowering of a phase over a mesh: a `shard_map`, or a `vmap` that the compiler partitions.
 
 `shard_map` is preferred where it works, because a client's data cannot reach other clients' devices. On a mesh with
-further axes, the `shard_map` is only partly manual. Some operations then have no lowering (callbacks, kernels) or make
-XLA abort (a gather over two more axes: `spmd_partitioner_util.cc`, jaxlib 0.10 to 0.12).
+additional axes, the `shard_map` is only partly manual. Some operations then have no lowering (callbacks, kernels) or
+make XLA abort (a gather over two more axes: `spmd_partitioner_util.cc`, jaxlib 0.10 to 0.12).
 """
 
 from jax.extend.core import Jaxpr
@@ -37,7 +37,7 @@ def choose_spread(phase: Phase, wanted: Spread) -> Spread:
 
 
 def other_axes(layout: Layout) -> tuple[str, ...]:
-    """The further mesh axes: larger than 1, not yet manual, and not client axes."""
+    """The additional mesh axes: larger than 1, not yet manual, and not client axes."""
     mesh = layout.mesh
     kinds = zip(mesh.axis_names, mesh.axis_types, strict=True)
     return tuple(

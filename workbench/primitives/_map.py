@@ -261,8 +261,8 @@ def bind_map_jaxpr(
 def _evaluate(
     *operands: Array, jaxpr: ClosedJaxpr, placement: Placement, layout: Layout | None, name: str
 ) -> list[Array]:
-    # JAX 0.10 has no collectives over a vmapped axis that is explicitly sharded: there every device computes all
-    # clients.
+    # JAX 0.10 has no collectives over a vmapped axis that is explicitly sharded: in that case, every device computes
+    # all clients.
     together = layout is not None and layout.explicit and _jax_compat.uses_named_axes(jaxpr)
     operands = tuple(gather(x, layout) if together else spread(x, layout) for x in operands)
     if layout is not None and layout.explicit and not jax.sharding.get_abstract_mesh().empty:
@@ -312,9 +312,9 @@ def _type(
 mlir.register_lowering(map_p, mlir.lower_fun(_evaluate, multiple_results=True))
 
 
-# Differentiate: a map of the outputs and the residuals, then a second, linear map of the tangents. The first has only
-# known inputs and the second only tangents and residuals, so that partial evaluation separates them cleanly
-# (DrJAX, section 4: a derivative of a MapReduce program is a MapReduce program).
+# Differentiate: a map of the outputs and the residuals, then a second, linear map of the tangents. The first map has
+# only known inputs, and the second map has only tangents and residuals, so that partial evaluation separates them
+# cleanly (DrJAX, section 4: a derivative of a MapReduce program is a MapReduce program).
 def _jvp(
     primals: Sequence[Array],
     tangents: Sequence[Array | ad.Zero],

@@ -79,7 +79,7 @@ class Replicator:
         )
 
     def step(self, step_fn: Callable, *, check_state: bool = True) -> Callable:
-        """Makes a program of one step on all replicas, for `workbench.jit`, `jax.grad` and views.
+        """Creates a program of one step on all replicas, for `workbench.jit`, `jax.grad` and views.
 
         Args:
             step_fn: `step_fn(ctx, batch, state)` for one replica; returns `(state, metrics)`.

@@ -71,7 +71,7 @@ def read_clients(
 
 
 def save_rows(folder: Path, ids: Sequence[Any], rows: dict[str, Any], size: int) -> int:
-    """Writes rows of all clients to files of `size` clients each; returns the number of files."""
+    """Writes the rows of all clients to files of `size` clients each; returns the number of files."""
     starts = range(0, len(ids), size)
     for batch, start in enumerate(starts):
         some = slice(start, start + size)

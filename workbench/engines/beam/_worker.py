@@ -134,7 +134,7 @@ class WriteGroup(beam.DoFn):
 
 
 def make_pipeline(folder: str, runner: object, flags: Sequence[str]) -> beam.Pipeline:
-    """Makes a pipeline with its temporary files in `folder`.
+    """Creates a pipeline with its temporary files in `folder`.
 
     Beam's own temporary files would be left behind in IPython, or if the pipeline does not finish.
     """

@@ -33,7 +33,7 @@ from workbench.records.run import RunRecord
 
 
 class Flower(Engine):
-    """Runs server stages here, and each client on its own Flower node (extra `flower`).
+    """Runs server stages in this process, and each client on its own Flower node (extra `flower`).
 
     Arguments `[clients, ...]` are client data: each node reads its rows from its own folder, and messages never contain
     them. Values for later stages of the same client stay at the node. The server receives partial results of

@@ -245,7 +245,7 @@ class Spark(Engine):
         return frame.mapInArrow(work, schema)
 
     def _opened(self) -> Foreign:
-        """Makes a session whose settings are separate from those of the user's session."""
+        """Creates a session whose settings are separate from those of the user's session."""
         if isinstance(self.session, str):
             if self._started is not None and not _session.alive(self._started):
                 self.close()
@@ -532,7 +532,7 @@ class _Jobs:
         )
 
     def _source(self, work: Pass, size: int) -> tuple[Any, list[Batch], list[str], list[np.ndarray], list[Any]]:
-        """Makes the table of a pass: batches, argument columns, rows sent separately, checksums."""
+        """Creates the table of a pass: batches, argument columns, rows sent separately, checksums."""
         checks: list[tuple[str, tuple[str, ...]]] = []
         sent: list[Any] = []
         sources, made, states = [], [], {}
@@ -980,7 +980,7 @@ def table_of_examples(
 
 
 def _columns_of(frame: Foreign, names: Sequence[str], out: str) -> list[jax.ShapeDtypeStruct]:
-    """Shape and dtype of one row, for some columns.
+    """Shape and dtype of one row, for the given columns.
 
     Raises:
         ProgramError: if a column has no numbers, or the table has no rows.

@@ -69,7 +69,7 @@ class Inline:
 
 
 def crc_of(cells: Sequence[bytes | memoryview | None]) -> int:
-    """Computes the checksum of some cells of a row."""
+    """Computes the checksum of the given cells of a row."""
     crc = 0
     for cell in cells:
         crc = zlib.crc32(cell or b"", crc)

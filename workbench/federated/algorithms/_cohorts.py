@@ -14,7 +14,7 @@ from workbench.primitives import map_fn, program, select
 
 
 def in_cohorts(make: Callable[[int], Algorithm], *, clients: int, cohort: int) -> Algorithm:
-    """Makes an algorithm that trains a cohort per round and keeps state for all clients.
+    """Creates an algorithm that trains a cohort per round and keeps state for all clients.
 
     A round selects the state rows of the cohort's clients, runs the algorithm for `cohort` clients, and writes the rows
     back. All other clients keep their rows. Computation and memory for the batches grow with the cohort; only the state

@@ -29,7 +29,7 @@ def fedavg(
         loss: `loss(params, batch)`, a scalar.
         clients: Number of clients in a round.
         client_optimizer: The clients' optimizer; `optax.sgd` in the paper. Its state is reset in every round. A
-            learning-rate schedule is reset too, with a warning.
+            learning-rate schedule is also reset, with a warning.
         server_optimizer: Takes the mean update as a pseudo-gradient. Default: `optax.sgd(1.0)`, plain averaging.
         proximal: Strength μ of the pull towards the server's parameters; see `fedprox`.
         aggregator: Function that combines the updates: `median()`, `trimmed_mean(...)`, `gaussian_mean(...)`,

@@ -132,7 +132,7 @@ def maml(
 
 
 def fine_tuning(loss: Loss, *, clients: int, optimizer: optax.GradientTransformation) -> Callable[..., ClientParams]:
-    """Makes a `personalize` that trains every client from the server's parameters.
+    """Creates a `personalize` that trains every client from the server's parameters.
 
     Example:
         >>> tune = fine_tuning(lambda w, x: (w - x) ** 2, clients=2, optimizer=optax.sgd(0.5))

@@ -27,7 +27,7 @@ def gaussian_mean(
     No client changes the sum by more than `clip`. The server adds noise with standard deviation
     `noise_multiplier * clip` to each coordinate of the sum. `epsilon` computes the privacy guarantee. Emits "client
     norm", the norm before clipping. Moves the same bytes as the inner mean `of`. All present clients count equally,
-    because a weight would be private information too.
+    because a weight would also be private information.
 
     Args:
         clip: The largest norm of one client's update, over all parameters together.

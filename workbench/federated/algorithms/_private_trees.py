@@ -143,9 +143,9 @@ def adaptive_clip_mean(
         first_clip: C in the first round.
         quantile: γ, the long-run share of clients whose updates are not clipped.
         learning_rate: η_C.
-        count_noise: Standard deviation of the noise on the number of unclipped clients, which is private too; the paper
-            uses a twentieth of the clients in a round. Pass z₊ = (z⁻² + (2 b)⁻²)^(−1/2) to `epsilon` for the combined
-            guarantee, where b is `count_noise`.
+        count_noise: Standard deviation of the noise on the number of unclipped clients, which is also private; the
+            paper uses a twentieth of the clients in a round. Pass z₊ = (z⁻² + (2 b)⁻²)^(−1/2) to `epsilon` for the
+            combined guarantee, where b is `count_noise`.
         expected: Number of clients in a round. Default: all clients.
         seed: Seed for the noise.
 

@@ -109,7 +109,7 @@ def secure_mean(
     round (its loss) are averaged unmasked.
 
     Without noise, the present clients with weight above 0 count equally, and a masked word carries their number. With
-    noise, their number would have to stay secret too. The sum is therefore divided by the number of present clients,
+    noise, their number would also have to stay secret. The sum is therefore divided by the number of present clients,
     and clients with weight 0 add zeros. Clients whose update is not finite are treated as clients with weight 0.
 
     A client's noise is a discrete Gaussian, drawn by integer arithmetic from that client's secret in `Masks`. Only the

@@ -222,7 +222,7 @@ class _Party:
         return _Keys(_public(self._sealing), _public(self._masking))
 
     def seal(self, keys: Mapping[int, _Keys]) -> dict[int, bytes]:
-        """Makes two shares for each other client, encrypted for that client."""
+        """Creates two shares for each other client, encrypted for that client."""
         self._public = keys
         count, threshold = self._session.clients, self._session.threshold
         of_key = share_secret(self._masking, shares=count, threshold=threshold)

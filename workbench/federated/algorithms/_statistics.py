@@ -62,8 +62,7 @@ def quantile(x: Float[Array, " clients *items"], q: float, *, rounds: int = 30) 
         q: The quantile, from 0 to 1; 0.5 is the median.
         rounds: Number of bisections; 30 bisections reach float32 precision.
 
-    Returns:
-        The smallest value such that at least a share `q` of all values are at most it (numpy's "inverted_cdf"), to
+    Returns: The smallest value v such that at least a share `q` of all values is at most v (numpy's "inverted_cdf"), to
         within the range of the values × 2^−rounds. Its gradient is zero.
 
     Raises:

@@ -301,7 +301,7 @@ class TensorParallel:
 
 
 def tensor_parallel(kind: Kind) -> TensorParallel:
-    """Makes transformer layers with tensor parallelism over the mesh set by `jax.set_mesh`.
+    """Creates transformer layers with tensor parallelism over the mesh set by `jax.set_mesh`.
 
     Forward and backward results are the same as with plain layers. The collectives are explicit and follow the papers.
     Gathered blocks are not kept for the backward pass.

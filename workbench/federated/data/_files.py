@@ -33,7 +33,7 @@ class Source:
         raise DataError(message)
 
     def unreadable(self, form: str, *, found: object) -> DataError:
-        """Makes the error for a truncated file or a file in a different format."""
+        """Creates the error for a truncated file or a file in a different format."""
         return DataError(
             f"{self} cannot be read: {found}. It must be {form}, and complete: copy or download it again, or use "
             "the loader for its real format."
@@ -55,7 +55,7 @@ class Source:
         classes: tuple[str, ...] = (),
         problems: Iterable[str] = (),
     ) -> ClientData:
-        """Makes the client data, or raises one error for all problems."""
+        """Creates the client data, or raises one error for all problems."""
         found = [*problems, *problems_between_clients(arrays)]
         found += problems_inside(arrays, allow_empty=self.allow_empty, allow_nan=self.allow_nan)
         self.refuse(found)

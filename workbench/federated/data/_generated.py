@@ -104,7 +104,7 @@ def _vary(image: np.ndarray, random: np.random.Generator, slant: float) -> np.nd
 
 
 def character_corpus(clients: int = 32, *, length: int = 64, examples: int | None = None) -> Text:
-    """Makes character data: each client has the docstrings of one standard library module.
+    """Creates character data: each client has the docstrings of one standard library module.
 
     A substitute for the Shakespeare data set by roles; it needs no network. The text depends on the Python version.
 

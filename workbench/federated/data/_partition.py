@@ -68,8 +68,8 @@ def dirichlet(
 ) -> Partition:
     """Partitions with label skew: a smaller `alpha` gives each client fewer classes.
 
-    By default, each class is split in proportions drawn from `Dirichlet(alpha)` over the clients, so client sizes vary
-    too (Yurochkin et al. 2019). Clients with fewer than `min_examples` then receive random examples taken from the
+    By default, each class is split in proportions drawn from `Dirichlet(alpha)` over the clients, so client sizes also
+    vary (Yurochkin et al. 2019). Clients with fewer than `min_examples` then receive random examples taken from the
     largest clients. With `equal_sizes`, all clients have the same size, as in Hsu et al. 2019. One client after another
     draws its class mixture from `Dirichlet(alpha * share of each class)` and takes its examples from those that remain.
     The scales of `alpha` differ: with 10 balanced classes, Hsu's `alpha=1` corresponds to 0.1 per class.
@@ -257,7 +257,7 @@ def by_size(
 
 
 def by_natural_id(ids: ArrayLike) -> Partition:
-    """Makes one client per natural id (a writer, a hospital, a speaker), in sorted order.
+    """Creates one client per natural id (a writer, a hospital, a speaker), in sorted order.
 
     Args:
         ids: Client id of each example, `[examples]`, strings or integers.

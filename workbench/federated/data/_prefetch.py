@@ -13,7 +13,7 @@ from workbench.federated.data._padding import Padded
 
 
 class Prefetch(Iterator[Any]):
-    """An iterator whose next items are made in a thread; see `prefetch`.
+    """An iterator whose next items are prepared in a thread; see `prefetch`.
 
     The thread ends when the iterator is exhausted, closed or garbage-collected, or when its `with` block ends.
     """
@@ -54,9 +54,9 @@ class Prefetch(Iterator[Any]):
 
 
 def prefetch(items: Iterable[Any], size: int = 2, sharding: object = None) -> Prefetch:
-    """Makes items in a thread and puts them on the devices before they are used.
+    """Prepares items in a thread and puts them on the devices before they are used.
 
-    Device memory holds up to `size` ready items, the item in use and the item being made.
+    Device memory holds up to `size` ready items, the item in use and the item being prepared.
 
     Args:
         items: Trees of arrays, or `Padded` objects such as those that `cohorts(...)` yields.
@@ -65,8 +65,8 @@ def prefetch(items: Iterable[Any], size: int = 2, sharding: object = None) -> Pr
             default device.
 
     Returns:
-        An iterator over the same items, in the same order, as JAX arrays. An exception raised while making an item is
-        re-raised in place of that item. If you do not read the iterator to its end, close it or use it in a `with`
+        An iterator over the same items, in the same order, as JAX arrays. An exception raised while preparing an item
+        is re-raised in place of that item. If you do not read the iterator to its end, close it or use it in a `with`
         block.
 
     Raises:

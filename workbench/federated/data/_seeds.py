@@ -11,7 +11,7 @@ Key = Any  # an int or a JAX PRNG key; jax is not imported just for the type nam
 
 
 def generator(key: Key, *folded: int) -> np.random.Generator:
-    """Makes a numpy generator that depends only on the key and the folded-in numbers."""
+    """Creates a numpy generator that depends only on the key and the folded-in numbers."""
     return np.random.default_rng([*_words(key), *folded])
 
 

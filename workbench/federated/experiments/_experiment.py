@@ -59,7 +59,7 @@ def aggregator_of(settings: Settings) -> algorithms.Aggregator | None:
 
 
 def algorithm_of(settings: Settings) -> algorithms.Algorithm:
-    """Makes the algorithm that the settings describe."""
+    """Builds the algorithm that the settings describe."""
     clients, rate, server = settings.clients, settings.learning_rate, settings.server_learning_rate
     sgd, how = optax.sgd(rate), aggregator_of(settings)
     if settings.algorithm == "SCAFFOLD":
@@ -107,7 +107,7 @@ class Experiment:
         run: The rounds; start them with `run.start()`. Metrics: `test accuracy`; `loss`, the clients' training loss;
             `client loss`, the loss of the server's model on each client's examples, `[clients]`; `clients`, the number
             of clients that answered; `sent up (MiB)`, the total for all clients in all rounds so far. Values that the
-            algorithm emits are metrics too, such as `client drift`, the distance that each client moved, `[clients]`.
+            algorithm emits are also metrics, such as `client drift`, the distance that each client moved, `[clients]`.
         plan: One round as stages.
         sent_down_bytes: Bytes that one client receives in a round.
         sent_up_bytes: Bytes that one client sends in a round.

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def playground(**settings: Option) -> "Playground":
-    """Shows a widget to choose, run and compare experiments, and to copy their code.
+    """Shows a widget for choosing, running and comparing experiments, and for copying their code.
 
     Args:
         **settings: Initial settings, as for `wb.experiments.Settings`: `algorithm=`, `clients=`, `alpha=`, …

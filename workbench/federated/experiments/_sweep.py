@@ -61,7 +61,7 @@ def sweep(
     memory_bytes: int | None = None,
     progress: bool = True,
 ) -> SweepResult:
-    """Runs an algorithm with many hyperparameters and seeds in few compiled programs.
+    """Runs an algorithm with many hyperparameters and seeds in only a few compiled programs.
 
     Trials are a placement above the clients. One program computes many trials, in chunks and distributed over the
     devices of the mesh set by `jax.set_mesh` (default: all devices). Float hyperparameters are arguments of the
@@ -80,7 +80,7 @@ def sweep(
             that draws it in JAX, with a key for the seed and the round.
         batches: `batches(round, seed)` makes the data on the host instead, for pipelines such as `grain`: a pytree of
             arrays with the same shapes in all rounds. A resumed sweep calls `batches` again.
-        evaluate: `evaluate(params)` (or with the hyperparameters) returns further metrics after each round, in JAX:
+        evaluate: `evaluate(params)` (or with the hyperparameters) returns additional metrics after each round, in JAX:
             numbers, or one value per client `[clients]`.
         seeds: Number of seeds, or the seeds themselves.
         strategy: `Grid()` (the default), `RandomSearch`, `SuccessiveHalving` or `HypergradientSearch`.
@@ -338,7 +338,7 @@ class _Driver:
         return GroupProgram(self.problem, static, traced, self.length, self.chunk_size)
 
     def _traced_names(self, setting: Setting, names: list[str]) -> tuple[list[str], tuple[str, ...]]:
-        """Returns names that can be traced, and the reasons why the other names cannot."""
+        """Returns the names that can be traced, and the reasons why the other names cannot."""
         data = self._example_data()
         if _why_not(self._program(setting, names), data) is None:
             return names, ()
@@ -470,7 +470,7 @@ class _Driver:
         return member, status, reason, rounds, state, first, metrics
 
     def _end_trials(self, rung: int) -> None:
-        """Stops trials that are not among the best after a rung, once per rung."""
+        """Stops, once per rung, the trials that are not among the best after that rung."""
         name, decided = getattr(self.strategy, "metric", None), f"decided after {rung} rounds"
         if name is None or decided in self.store.about():
             return

@@ -65,7 +65,7 @@ def _positional(fn: Callable[..., PyTree[Array]]) -> int:
 
 
 def make_algorithm(problem: Problem, setting: Setting, seed: object) -> AlgorithmLike:
-    """Makes the algorithm; passes the seed if `make` has a free parameter `seed`."""
+    """Builds the algorithm; passes the seed if `make` has a free parameter `seed`."""
     parameters = inspect.signature(problem.make).parameters
     seeded = {"seed": seed} if "seed" in parameters and "seed" not in setting else {}
     made: Argument = problem.make(**setting, **seeded)
@@ -96,7 +96,7 @@ class _Rounds(NamedTuple):
 
 
 def first_state(problem: Problem, setting: Setting, seed: ArrayLike) -> PyTree[Array]:
-    """Makes the state before the first round."""
+    """Creates the state before the first round."""
     params = problem.params
     if is_maker(params):
         params = call_with(params, keys_of(seed)[0], setting)

@@ -31,7 +31,7 @@ class _Chains:
     def __init__(self, population: Population, load: Load, schedule: Buffered, start: float, seed: int) -> None:
         self.population, self.load, self.seed = population, load, seed
         self.timeout = math.inf if schedule.timeout_seconds is None else schedule.timeout_seconds
-        self.free = np.full(schedule.concurrency, float(start))  # when each slot's client ends
+        self.free = np.full(schedule.concurrency, float(start))  # when each slot's client finishes
         self.events = np.empty((0, len(_COLUMNS)))
         self.drawn = self.looked = self.found = 0
 

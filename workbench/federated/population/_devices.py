@@ -56,7 +56,7 @@ WORLD = MappingProxyType(
 
 
 class Devices(NamedTuple):
-    """The devices of some clients, one entry per client."""
+    """The devices of a group of clients, one entry per client."""
 
     device_class: Integer[np.ndarray, " n"]
     flops_per_second: Float[np.ndarray, " n"]
@@ -144,7 +144,7 @@ class Population:
         return _median_class(self.devices) if isinstance(self.devices, RecordedDevices) else self.devices
 
     def devices_of(self, ids: Integer[np.ndarray, " n"]) -> Devices:
-        """Returns the devices of some clients."""
+        """Returns the devices of the given clients."""
         if isinstance(self.devices, RecordedDevices):
             return _recorded(self.devices, ids, self.seed)
         bounds = np.cumsum([each.share for each in self.devices])
@@ -165,7 +165,7 @@ class Population:
         )
 
     def zones_of(self, ids: Integer[np.ndarray, " n"]) -> Float[np.ndarray, " n"]:
-        """Returns the time zones of some clients, as offsets from UTC in hours."""
+        """Returns the time zones of the given clients, as offsets from UTC in hours."""
         hours, bounds = self._zones
         chosen = np.searchsorted(bounds, draw_uniform(self._key("zone"), ids), "right")
         return hours[np.minimum(chosen, len(hours) - 1)]
@@ -206,7 +206,7 @@ class Population:
         return float((self.remaining_seconds(ids, seconds) > 0).mean())
 
     def frame(self, ids: Sequence[int] | Integer[np.ndarray, " n"]) -> "pd.DataFrame":
-        """Makes a table of some clients, one row per client."""
+        """Creates a table of the given clients, one row per client."""
         with needs_library("pandas", needed_for="`Population.frame`"):
             import pandas as pd
         numbers = np.asarray(ids, np.int64)

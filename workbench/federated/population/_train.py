@@ -41,7 +41,7 @@ def train(
             the mean over the whole cohort would be less noisy.
         algorithm: Algorithm for `clients=sampled`; for a buffered schedule `algorithms.buffered_fedavg`.
         params: Initial parameters.
-        data_of: `data_of(ids, round)` returns the batches of some clients (leaves `[sampled, steps, ...]`), as a
+        data_of: `data_of(ids, round)` returns the batches of the given clients (leaves `[sampled, steps, ...]`), as a
             dictionary or any other pytree; in a round with fewer clients than `sampled`, the first client fills the
             other rows, with weight 0.
         evaluate: `evaluate(params)` returns metrics, such as `{"accuracy": 0.9}`.

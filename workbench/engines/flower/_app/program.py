@@ -1,4 +1,4 @@
-"""Interpreter for an exported plan: runs server stages here, client stages on nodes, and loops in Python."""
+"""Interpreter for an exported plan: runs server stages locally, client stages on nodes, and loops in Python."""
 
 import itertools
 import json
