@@ -83,7 +83,7 @@ class ClientReader:
         return jax.tree.unflatten(self.structure, [ReadRows(self, index) for index in range(len(self.avals))])
 
     def read_batches(self, size: int, stage: str) -> Iterator[tuple[tuple[Any, ...], list[np.ndarray]]]:
-        """Yields ids and leaves `[clients, ...]` of `size` clients; the last batch may be smaller.
+        """Yields the ids and leaves `[clients, ...]` of `size` clients at a time; the last batch may be smaller.
 
         Raises:
             EngineError: as `read`.

@@ -42,7 +42,7 @@ def from_drjax(fn: Callable) -> Callable:
 
     Raises:
         MissingDependencyError: if DrJAX is not installed.
-        ProgramError: if `fn` is not a function; when called, if it enters no DrJAX program.
+        ProgramError: if `fn` is not a function, or, when it is called, if it enters no DrJAX program.
 
     Example:
         >>> import drjax

@@ -62,7 +62,7 @@ class Engine(abc.ABC):
     def run(
         self, fn: Callable, *args: object, progress: Progress | None = None, cancel: threading.Event | None = None
     ) -> RunRecord:
-        """Runs a program: server stages in this process, client stages on this engine.
+        """Runs a program, with server stages in this process and client stages on this engine.
 
         The second run of the same function with the same shapes traces and compiles nothing.
 

@@ -78,8 +78,8 @@ class Executor(Engine):
 
     References:
         Dean and Ghemawat, "MapReduce", OSDI 2004, section 3.6: backup tasks.
-        Measured once on 2 cores, per client and round: at 32 clients per task 0.6 ms on threads, 0.8 ms on loky and 0.9
-        ms on Dask; at one client per task 10 ms on Dask.
+        Measured once on 2 cores, per client and round: with 32 clients per task, 0.6 ms on threads, 0.8 ms on loky and
+        0.9 ms on Dask; with one client per task, 10 ms on Dask.
     """
 
     def __init__(
@@ -372,7 +372,8 @@ def _check_dask(client: Foreign) -> None:
     """Checks that every Dask worker can import this version of the package.
 
     Raises:
-        EngineError: naming the workers that cannot. Dask resends a task forever if it fails to load.
+        EngineError: if a worker cannot; the message names these workers. Dask resends a task forever if it fails to
+            load.
     """
     seen = client.__dict__.setdefault("_workbench_checked", set())
     workers = set(client.scheduler_info(n_workers=-1)["workers"])

@@ -115,8 +115,8 @@ def to_federated_language(fn: Callable, *args: object) -> FederatedComputation:
 
     Raises:
         MissingDependencyError: if federated-language is not installed.
-        ProgramError: if the language cannot express the program: rounds in a loop, per-client rows made or read by the
-            server, clients that communicate with each other, several placements, callbacks.
+        ProgramError: if the language cannot express the program: rounds in a loop, per-client rows computed or read by
+            the server, clients that communicate with each other, several placements, callbacks.
 
     References:
         https://github.com/google-parfait/federated-language

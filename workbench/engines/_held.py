@@ -41,7 +41,7 @@ class _Label(NamedTuple):
 
 
 def label_of(part: HeldPart) -> _Label:
-    """Returns a part's ids and checksum, and a client's shapes."""
+    """Returns a part's ids and checksum, and the shapes of one client's data."""
     return _Label(part.ids, part.mark, as_avals(part.leaves, rows=True))
 
 

@@ -77,7 +77,7 @@ class MeshEngine(Engine):
     ) -> RunRecord:
         """Runs a program; see `Engine.run`.
 
-        Without a `ClientReader`, progress is reported and `cancel` is checked before and after the computation only.
+        Without a `ClientReader`, progress is reported and `cancel` is checked only before and after the computation.
         With a `ClientReader`, both happen after every batch.
         """
         check_call("`MeshEngine.run`", fn, args, {})

@@ -43,7 +43,8 @@ class Ray(Executor):
 
     Raises:
         MissingDependencyError: if Ray is not installed.
-        ProgramError: before `ray.init`, if a number is out of range, or if no machine in the cluster has `resources`.
+        ProgramError: if `ray.init` was not called, if a number is out of range, or if no machine in the cluster has
+            `resources`.
 
     Example:
         >>> import ray  # doctest: +SKIP

@@ -48,7 +48,7 @@ def tap(
     Args:
         fn: A program, any function that calls programs, a derivative of one, or the result of `jit`.
         *args: Its arguments.
-        client: Number of the client; for a client inside a client, the outer and the inner number: `(2, 0)`.
+        client: Number of the client; for a client inside a client, the outer and the inner client's number: `(2, 0)`.
         most_values: Maximum number of values to keep; the first values are kept.
         most_bytes: Maximum total size of arrays to keep, in bytes; for later arrays, only statistics are kept.
         only: Keep only values computed in these files, given as the end of a path or as a pattern: `"train.py"`,
@@ -148,7 +148,7 @@ class _Tap(Engine):
         return self._seen.setdefault((stage, round), phase) == phase
 
     def take(self, value: Array, **described: Option) -> None:
-        """Records a value within the limits."""
+        """Records a value if the limits allow it."""
         self.reached = True
         source = None if described["operation"] == _EMIT else described["source"]
         if self.files and source is not None and not self._is_asked_for(source.file):

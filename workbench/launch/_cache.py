@@ -17,8 +17,8 @@ class Cache:
     """Caches a service's answers for `seconds`.
 
     Thread-safe. Identical calls (same method, equal arguments) that arrive during a computation wait for its answer.
-    Each key therefore costs one call per `seconds`, for any number of callers. Errors are raised in all waiting callers
-    and are not cached.
+    Each distinct call therefore reaches the service at most once per `seconds`, regardless of the number of callers.
+    Errors are raised in all waiting callers and are not cached.
 
     Args (of the constructor):
         service: A client of the service.
@@ -121,7 +121,7 @@ class CacheNode(ServiceNode):
     """A `Cache` as a node: `program.add_node(CacheNode(service, seconds=1.0), concurrency=16)`.
 
     Other nodes call `cache.call("method", *args)`. Set the node's concurrency to the number of its callers, because
-    every waiting call takes one of its threads.
+    every waiting call occupies one of its threads.
 
     Example:
         >>> from workbench.launch import Program, ServiceNode

@@ -76,11 +76,11 @@ class NodeContext:
         return MappingProxyType(self._failed)
 
     def request_stop(self) -> None:
-        """Sets `stop_requested`; for the engines."""
+        """Sets `stop_requested`; called by the engines."""
         self._stop.set()
 
     def report_failed(self, label: str, reason: str) -> None:
-        """Adds to `failed_peers`; for the engines."""
+        """Adds a node to `failed_peers`; called by the engines."""
         self._failed[label] = reason
 
 

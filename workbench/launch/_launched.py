@@ -35,7 +35,7 @@ _ENDING = threading.Lock()  # held once the thread that ends dropped programs ha
 
 
 class Launched(Live):
-    """A running program, made by `launch`.
+    """A running program, as returned by `launch`.
 
     The program stops at the end of a `with` block; in a notebook, `await` it to wait. It also stops when this object
     and all its clients are garbage-collected.

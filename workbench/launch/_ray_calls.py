@@ -55,7 +55,7 @@ class RayEndpoint:
         return _Sent(method, place, place.ask_in_order(self.label, payload))
 
     def answered(self, sent: Collection[_Sent], count: int, seconds: float) -> list[_Sent]:
-        """Returns answered calls, after `count` answers or `seconds`."""
+        """Returns answered calls; waits for `count` answers, but at most `seconds`."""
         of_reference = {each.reference: each for each in sent}
         answered, _ = import_module("ray").wait(list(of_reference), num_returns=count, timeout=seconds)
         return [of_reference[reference] for reference in answered]

@@ -82,7 +82,7 @@ class NodeRunner:
             self.service.pause()
 
     def silent_seconds(self) -> float:
-        """Returns seconds since the last heartbeat of a working node; 0 for an idle service."""
+        """Returns the seconds since the last heartbeat of a working node; 0 for an idle service."""
         context, thread = self.context, self.thread
         if context is None or thread is None or not thread.is_alive():
             return 0.0

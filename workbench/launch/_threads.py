@@ -88,7 +88,7 @@ class ThreadHost:
         self._runner.echo = True
 
     def line(self, label: str) -> CallQueue:
-        """Makes a new call queue to the node's service."""
+        """Creates a new call queue to the node's service."""
         if self._runner.service is None:
             raise KeyError(label)
         return CallQueue(self._runner.service, parallel_calls(self.specs[0]))

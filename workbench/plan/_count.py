@@ -40,7 +40,7 @@ _INLINED = frozenset(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JaxprCount:
-    """Cost of one call to a jaxpr.
+    """Cost of one call of a jaxpr.
 
     `flops` counts only dot products and convolutions (2 FLOPs per multiply-add), as rooflines do; it is `None` if a
     loop of unknown length contains any of these. `elementwise_flops` counts one FLOP per element of an arithmetic

@@ -91,7 +91,7 @@ def _inputs_of_clients(plan: Plan, *, reduced: bool = False) -> dict[int, int]:
 
 
 def _unchanged(step: Step) -> Iterator[tuple[Any, Any]]:
-    """Results of a client function that are identical to inputs up to dtype, with the input variables."""
+    """Yields the results of a client function that equal an input up to dtype, each with the input variable."""
     if step.jaxpr is None:
         return
     jaxpr = step.jaxpr.jaxpr

@@ -106,7 +106,7 @@ class _Collector(Interpreter[Any]):
         return [*last, *stacked]
 
     def cond(self, flow: Cond, operands: Sequence[Any]) -> list[Any]:
-        """Every branch returns the emissions of all branches; NaN (or 0) for branches that are not executed."""
+        """Every branch returns the emissions of all branches, with NaN (or 0) for branches that are not executed."""
         branches = [_traced(branch, "branch", {})[:2] for branch in flow.bodies]
         plain = len(flow.equation.outvars)
         slots = [

@@ -33,8 +33,8 @@ def evaluate(
     Args:
         plan: The plan to run.
         inputs: One value per input of the plan's jaxpr.
-        chunk_size: Number of clients that each device computes together. "auto" uses the measured choice for this plan,
-            or otherwise chooses by size and platform; None computes all clients of a device at once.
+        chunk_size: Number of clients that each device computes together. "auto" uses the measured choice for this plan
+            if there is one, and otherwise chooses by size and platform; None computes all clients of a device at once.
         path: Path of the stage that has this plan as its body.
         form: Additional parameters of the client loop.
 
@@ -46,7 +46,7 @@ def evaluate(
 
 
 def resolve_choice(plan: Plan, chunk_size: ChunkSize, form: LoopForm) -> tuple[ChunkSize, LoopForm]:
-    """Resolves "auto" to the measured choice for this plan on these devices, if available."""
+    """Resolves "auto" to the measured choice for this plan on these devices, if there is one."""
     if chunk_size != "auto" or (kept := load_choice(plan, form)) is None:
         return chunk_size, form
     return kept.chunk_size, form_of(kept)

@@ -51,7 +51,7 @@ class CapturedValue:
 
 
 class Captured:
-    """Values emitted while listening, newest last; above `keep` values, the oldest is dropped."""
+    """Values emitted while listening, newest last; beyond `keep` values, the oldest are dropped."""
 
     def __init__(self, keep: int, client: int | None, on_value: Callable[[CapturedValue], None] | None) -> None:
         self._values: collections.deque[CapturedValue] = collections.deque(maxlen=keep)

@@ -101,7 +101,7 @@ class _Flow:
         readers = [step for step in plan.steps if step.kind in ("clients", "reduce")]
         whole = {v for v in plan.closed.jaxpr.outvars if isinstance(v, Var)}
         crossing: set[Var] = set()
-        # Recomputed rows could differ in the last bit from the extreme computed from them.
+        # Recomputed rows could differ in the last bit from the extreme value that was computed from them.
         compared: set[Var] = set()
         for step in plan.steps:
             if step.equation.params.get("name") == HOLDS:
@@ -172,7 +172,7 @@ def _kept_before(flow: _Flow, v: Var, level: int) -> bool:
 
 
 def _layout_here(placement: Placement, steps: tuple[Step, ...]) -> Layout | None:
-    """The layout on the current mesh or, without one, on the mesh that the primitives were given."""
+    """The layout on the current mesh or, without one, on the mesh that was passed to the primitives."""
     if not jax.sharding.get_abstract_mesh().empty:
         return find_layout(placement, uneven=True)
     layouts = [step.equation.params["layout"] for step in steps if not step.glue]

@@ -98,7 +98,7 @@ class _Search:
         return None
 
     def mask(self, v: Atom, values: _Values, *, false: bool = False) -> str | None:
-        """Returns the one client whose mask entry is nonzero (zero if `false` is True); None if unknown."""
+        """Returns the one client whose mask entry is nonzero (or zero, if `false` is True); None if unknown."""
         found = self._written_mask(v, values, false=false)
         return self._computed_mask(v, values, false=false) if found is None else found
 
@@ -126,7 +126,7 @@ class _Search:
         return _ONE_CLIENT if leaves else f"client {alone.pop()}"
 
     def _given(self, v: Atom, values: _Values, numbers: dict[int, int], *, false: bool) -> set[int]:
-        """The clients whose mask entry is nonzero (zero if `false` is True)."""
+        """The clients whose mask entry is nonzero (or zero, if `false` is True)."""
 
         def holds(mask: Any) -> bool:
             return bool(np.any(np.asarray(mask) == 0 if false else np.asarray(mask) != 0))

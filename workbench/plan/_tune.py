@@ -66,7 +66,7 @@ class TunedJitted(Jitted):
         return chosen(*args, **kwargs)
 
     def tune(self, *args: object, **kwargs: object) -> PlanChoiceRecord:
-        """Tunes before the first call; shapes are sufficient.
+        """Tunes the program before the first call; the arguments can be shapes.
 
         Args:
             *args: Arguments as for a call; a `jax.ShapeDtypeStruct` is replaced by random numbers with its sharding
@@ -244,7 +244,7 @@ class Contest:
         return time.monotonic() - self._began > share * self._seconds
 
     def _run(self, candidate: Candidate) -> float:
-        """Seconds of a call; short calls run back to back, because the first call after a pause is slower."""
+        """Measures a call in seconds; short calls run back to back, because the first call after a pause is slower."""
         began, calls, taken = time.perf_counter(), 0, 0.0
         while taken < _LEAST_SECONDS:
             jax.block_until_ready(self._jitted[candidate](*self._args, **self._kwargs))

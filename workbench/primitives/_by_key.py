@@ -38,7 +38,7 @@ def reduce_by_key(
     """Groups the values of all clients by an integer key, and sums or averages each group.
 
     Costs one all-reduce of `[num_keys, *shape]` per leaf if the clients are spread over a mesh; a mean needs one more
-    to count the group sizes. Concrete keys are read once to check their range.
+    all-reduce to count the group sizes. Concrete keys are read once to check their range.
 
     Args:
         values: Pytree of arrays `[clients, *items, *shape]`.

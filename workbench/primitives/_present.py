@@ -36,7 +36,7 @@ def present_of(placement: Placement, rows: object) -> jax.Array | None:
     """The mask of present clients for reducing `rows`; None if all clients are present.
 
     Different clients are present in each iteration of a loop. Differentiation moves loop-invariant values out of a
-    loop; making the mask depend on the rows keeps it inside.
+    loop; making the mask depend on the rows keeps the mask inside.
     """
     present = (_PRESENT.get() or {}).get(placement)
     if present is None:

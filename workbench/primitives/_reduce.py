@@ -97,7 +97,7 @@ def reduce_min(
     Its derivative goes to the clients that have the minimum, in equal parts if there are several (as in `jnp.min`).
 
     Args:
-        x: Pytree of arrays `[clients, *shape]`, real.
+        x: Pytree of real-valued arrays `[clients, *shape]`.
         over: Name of the placement; needed only with several placements.
         where: Which clients take part, bool `[clients]`. If no client takes part, the result is the highest value of
             the dtype (inf).

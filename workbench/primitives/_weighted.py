@@ -175,7 +175,7 @@ def reduce_logsumexp(x: object, *, over: str | None = None, where: object = None
     gradient is the softmax over the clients.
 
     Args:
-        x: Pytree of real floating arrays `[clients, *shape]`.
+        x: Pytree of real floating-point arrays `[clients, *shape]`.
         over: Name of the placement; needed only with several placements.
         where: Which clients take part, bool `[clients]`. If no client takes part, the result is -inf.
 

@@ -19,12 +19,11 @@ def wrap_optimizer(
     of the parts of a batch with `jax.lax.scan` in one `step_fn`, and call `update` once.
 
     Args:
-        ctx: The context of the replicas, or the `Replicator`'s.
+        ctx: The context of the replicas, or that of the `Replicator`.
         optimizer: Any optax optimizer.
         accumulate: Number of calls per update; the other calls return zero updates.
 
-    Returns:
-        An optax optimizer; its `init` works anywhere, its `update` only inside `step_fn`.
+    Returns: An optax optimizer; its `init` works anywhere, but its `update` works only inside `step_fn`.
 
     Raises:
         ProgramError: if `accumulate` is not a positive int.

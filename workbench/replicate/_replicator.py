@@ -31,8 +31,8 @@ class Replicator:
 
     Args:
         mesh: Mesh with the axis `axis`, whose type is Auto or Explicit.
-        replicas: Number of replicas. Default: the size of the mesh axis. A larger number is distributed evenly over the
-            positions, and the compiler then chooses the collectives.
+        replicas: Number of replicas. Default: the size of the mesh axis. A larger number of replicas is distributed
+            evenly over the positions, and the compiler then chooses the collectives.
         axis: Name of the replicas' mesh axis.
 
     Raises:

@@ -25,7 +25,7 @@ from workbench.engines._places import place, remove_tree
 
 
 def in_broken_kernel() -> bool:
-    """Returns whether this process is a notebook kernel in which Beam cannot make a pipeline."""
+    """Returns whether this process is a notebook kernel in which Beam cannot create a pipeline."""
     shell = sys.modules.get("IPython")
     if shell is None or shell.get_ipython() is None:
         return False

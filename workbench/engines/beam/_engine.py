@@ -50,9 +50,9 @@ class Beam(Engine):
 
     Args (of the constructor):
         options: Pipeline options as flags: ["--direct_running_mode=multi_processing", "--direct_num_workers=2"].
-        runner: A runner, or its name. Default: the FnApiRunner of this process, by its full name, since Beam's
+        runner: A runner, or its name. Default: the FnApiRunner of this process, under its full name, because Beam's
             "DirectRunner" first tries to download another runner.
-        clients_per_batch: Clients in one element of the PCollection.
+        clients_per_batch: Number of clients in one element of the PCollection.
         check_nan: Stop the run at the first NaN that a pass returns.
         folder: Folder for rows: a path, or an fsspec address such as "s3://bucket/tmp" (extra `storage`).
             Default: a temporary folder, removed after each pass.
@@ -187,7 +187,7 @@ class Beam(Engine):
 
 
 def _write(folder: Path, work: Pass, size: int) -> list[Batch]:
-    """Writes the pass to files: rows by batch, server values, and the stage. Returns the batches without their rows."""
+    """Writes the pass to files: row batches, server values, and the stage. Returns the batches without their rows."""
     _, stage = work.exported(size, None)
     steps = [step.equation for step in work.phase.reductions]
     filed = {i: x for i, x in enumerate(work.rows) if isinstance(x, ReadRows) and isinstance(x.reader, ClientFiles)}

@@ -75,7 +75,7 @@ def _do(job: str, arguments: Sequence[Any], runner: object, flags: Sequence[str]
 
 @contextlib.contextmanager
 def _lost_workers() -> Iterator[list[BaseException]]:
-    """Collects errors from threads that start workers, for any pipeline in this process."""
+    """Collects the errors of threads that start workers, for any pipeline in this process."""
     global _other_hook
     lost: list[BaseException] = []
     with _lock:

@@ -121,7 +121,7 @@ class WriteTotals(beam.DoFn):
 
 
 class WriteGroup(beam.DoFn):
-    """Writes the sum of one key of a reduction by key, and its batch counts."""
+    """Writes the sum for one key of a keyed reduction, and its batch counts."""
 
     def __init__(self, path: str) -> None:
         self.path = path

@@ -212,7 +212,7 @@ class Flower(Engine):
         work.hold([self._held(name, v, work, label) for name, v, label in labels])
 
     def _asks(self, work: Pass, size: int, common: Ask) -> list[tuple[Ask, Batch]]:
-        """Makes a request for each node, with its clients. Client data are written to the nodes' files once per run."""
+        """Creates one request per node, with its clients. Client data are written to the nodes' files once per run."""
         self._forget()
         sources = [self._source(x) for x in work.rows]
         rows = [x for x in work.rows if not isinstance(x, RemoteRows)]
@@ -291,7 +291,7 @@ class Flower(Engine):
         )
 
     def _bring(self, wanted: Sequence[RemoteRows]) -> list[np.ndarray]:
-        """Fetches rows that the server or the caller reads: the clients disclose them now."""
+        """Fetches rows that the server or the caller reads; the clients thereby disclose the rows."""
         recorder = self._recorder
         assert recorder is not None
         nodes = [math.ceil(rows.shape[0] / self.clients_per_node) for rows in wanted]

@@ -44,7 +44,7 @@ Result = TypeVar("Result")
 
 _MERGE_NAMES: dict[Any, str] = {jnp.add: "add", jnp.maximum: "maximum", jnp.minimum: "minimum"}
 _ON_THIS_MACHINE = r"local(\[|-cluster|$)"  # masters whose executors share the driver's file system
-_MOST_MADE_BYTES = 8 * 2**20  # up to this size, rows made by the server are sent with the server's values
+_MOST_MADE_BYTES = 8 * 2**20  # up to this size, rows computed by the server are sent with the server's values
 # up to this size, values are sent in a job's function, once per executor; larger values are broadcast
 _MOST_INLINE_BYTES = 2**20
 _MOST_CELL_BYTES = 2**31 - 1  # size limit of a batch of rows, which is one JVM array
@@ -199,8 +199,8 @@ class Spark(Engine):
             frame: A Spark DataFrame.
             fn: Function of the values and one row, which returns one array.
             *values: Pytrees of arrays, such as the weights of a model.
-            columns: Column with numbers, or with lists of numbers whose length is the same in every row. `fn` receives
-                a single column as an array, and several columns as a dictionary.
+            columns: One or several columns with numbers, or with lists of numbers whose length is the same in every
+                row. `fn` receives a single column as an array, and several columns as a dictionary.
             out: Name of the new column: a number, or a flat list of numbers, for each row.
             rows_per_batch: Number of rows that a worker computes together.
 
@@ -734,7 +734,7 @@ class _Jobs:
             remove_tree(state.path)
 
     def _bring(self, wanted: Sequence[RemoteRows]) -> list[Any]:
-        """Fetches rows that the server or the caller reads: the clients disclose them now."""
+        """Fetches rows that the server or the caller reads; the clients thereby disclose the rows."""
         from workbench.engines.spark._worker import decode, shapes_of
 
         recorder = self._recorder
@@ -1002,7 +1002,7 @@ def _columns_of(frame: Foreign, names: Sequence[str], out: str) -> list[jax.Shap
 
 
 def leaf_names(struct: object) -> list[str]:
-    """The column of each leaf: its key in a dictionary, or "c" and its number."""
+    """The column of each leaf: its key in a dictionary, or "c" and its position."""
     paths, _ = jax.tree_util.tree_flatten_with_path(struct)
     names = []
     for number, (path, _) in enumerate(paths):

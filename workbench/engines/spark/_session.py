@@ -35,7 +35,7 @@ def check_libraries() -> None:
     """Checks for PySpark, PyArrow and a suitable Java.
 
     Raises:
-        MissingDependencyError: naming the missing dependency.
+        MissingDependencyError: if one of them is missing; the message names it.
     """
     for library in ("pyspark", "pyarrow"):
         if importlib.util.find_spec(library) is None:
@@ -193,7 +193,7 @@ def _settings(master: str, folder: Path, *, here: bool) -> dict[str, str]:
             "spark.driver.bindAddress": "127.0.0.1",
             "spark.local.dir": str(folder),
         }
-    if not re.fullmatch(r"local(\[[^]]*\])?", master):  # with one JVM, Spark makes its own secret
+    if not re.fullmatch(r"local(\[[^]]*\])?", master):  # with one JVM, Spark generates its own secret
         found["spark.authenticate.secret"] = secrets.token_hex(32)
     return found
 

@@ -1,7 +1,7 @@
 """Code that runs on Spark executors: computes batches of clients from Arrow data, and merges results.
 
-Only the few objects that Spark sends with a job are pickled. All values are bytes of arrays, with shapes and dtypes in
-the `Spec`.
+Only the few objects that Spark sends with a job are pickled. All values are arrays in the form of bytes, with shapes
+and dtypes in the `Spec`.
 """
 
 # pyright: reportMissingImports=false
@@ -51,7 +51,7 @@ class SparkPass:
     sources: tuple[str, ...]  # for each row argument, the table column, or "" for rows sent with the server's values
     checks: tuple[tuple[str, tuple[str, ...]], ...]  # columns with checksums of other columns
     rows: Shapes  # of a batch
-    made: Shapes  # all clients' rows, made by the server
+    made: Shapes  # all clients' rows, computed by the server
     shared: Shapes
     partial: Shapes
     kept: int
@@ -135,7 +135,7 @@ class Compute:
                 rows.append(row)
                 answers.append(number)
                 merged = partial if merged is None else merge(spec.merges, merged, partial)
-                if spec.kept:  # may be large; otherwise the replies of a partition are one Arrow batch
+                if spec.kept:  # kept rows may be large; without them, one Arrow batch contains all replies
                     yield _as_batch(rows, spec)
                     rows = []
         keyed: list[int] = []

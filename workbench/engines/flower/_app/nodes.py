@@ -59,8 +59,8 @@ def ask_nodes(
             request.
 
     Raises:
-        NodeFailure: naming the first node that raised, left, or did not answer in time; with `enough`, only if its
-            worker exited.
+        NodeFailure: if a node raised, left, or did not answer in time; names the first such node. With `enough`, raised
+            only if the node's worker exited.
     """
     late = {} if late is None else late
     for reply in grid.pull_messages(late.values()) if late else ():

@@ -49,7 +49,7 @@ class HeldRows:
 
 
 class Stack(list[Any]):
-    """Values from a loop's iterations, some of them stored at nodes."""
+    """Values from a loop's iterations, some of which are stored at nodes."""
 
 
 class FlowerProgram:
