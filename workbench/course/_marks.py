@@ -20,7 +20,7 @@ class Submission:
     Attributes:
         student: The notebook's subfolder in the class folder, or else the file's name.
         notebook: The file's name.
-        marks: By exercise: "right", "wrong", or "open" if the answer is still `...`.
+        marks: Keyed by exercise: "right", "wrong", or "open" if the answer is still `...`.
         error: The first error raised by a cell without a check; empty if there was no error.
     """
 

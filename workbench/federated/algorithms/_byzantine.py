@@ -105,8 +105,8 @@ def bulyan(byzantine: int) -> Aggregator:
 def geometric_median(*, iterations: int = 8, smoothing: float = 1e-6) -> Aggregator:
     """Computes the weighted geometric median of the updates without gathering them.
 
-    Each iteration broadcasts the current point and computes one weighted mean. It needs only sums, which secure
-    aggregation can provide, and moves as many bytes as `iterations + 1` means. The result is robust as long as
+    Each iteration broadcasts the current point and computes one weighted mean. The algorithm needs only sums, which
+    secure aggregation can provide, and moves as many bytes as `iterations + 1` means. The result is robust as long as
     Byzantine clients have less than half of the total weight.
 
     Args:

@@ -64,7 +64,7 @@ def coded_matmul(
         needed: k, as in `encode_blocks`.
 
     Returns:
-        The product, `[rows, m]`, at least float32. If fewer than `needed` finished, it is NaN.
+        The product, `[rows, m]`, at least float32. If fewer than `needed` finished, the product is NaN.
 
     Raises:
         ProgramError: for integers and booleans.
@@ -106,7 +106,7 @@ def decode_blocks(
         needed: k, as in `encode_blocks`.
 
     Returns:
-        The product, `[rows, m]`, at least float32. If fewer than `needed` finished, it is NaN.
+        The product, `[rows, m]`, at least float32. If fewer than `needed` finished, the product is NaN.
 
     Raises:
         ProgramError: for integers and booleans.

@@ -117,8 +117,8 @@ def _columns(queue: dict[int, list[int]], workers: int) -> list[list[int]]:
 def coded_shuffle(plan: ShufflePlan, data: UInt32[Array, " rows width"]) -> UInt32[Array, " workers batch width"]:
     """Sends the messages of a plan and decodes every worker's new batch.
 
-    A message is the XOR of its rows. A worker removes its cached rows by a second XOR. Broadcasts every message once to
-    all workers.
+    A message is the XOR of its rows. A worker removes its cached rows with a second XOR. Broadcasts every message once
+    to all workers.
 
     Args:
         plan: From `plan_shuffle`.

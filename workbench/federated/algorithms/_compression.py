@@ -77,7 +77,7 @@ def quantized_mean(bits: int = 8, *, seed: int = 0) -> Aggregator:
 
     Packed words are added directly, so an all-reduce also moves packed words. Each number therefore has room for the
     sum over all clients, `bits + log2(clients)` bits. The scale of an array is its largest entry at any client, found
-    by a `reduce_max` of a single number. Rounding is stochastic, so that the mean is unbiased. Derivatives treat
+    with a `reduce_max` of a single number. Rounding is stochastic, so that the mean is unbiased. Derivatives treat
     rounding as the identity.
 
     Args:

@@ -275,7 +275,7 @@ def round_to_bits(bits: int) -> Compressor:
 
 
 def low_rank(rank: int) -> Compressor:
-    """Factors each matrix into two thin matrices by one step of subspace iteration.
+    """Factors each matrix into two thin matrices with one step of subspace iteration.
 
     A leaf `[n, ...]` counts as a matrix with n rows. Leaves smaller than their factors are sent unchanged. The result
     is an orthogonal projection of the columns onto r directions. Unlike `power_sgd_mean`, `low_rank` does not start

@@ -22,8 +22,8 @@ def ftrl_mean(
 
     The sum over rounds is private even if clients are not sampled at random. The noise of the first t rounds together
     is a sum of independent draws, one for each 1 in the binary form of t: at most log2(rounds) + 1 draws. With
-    independent noise per round, it would be t draws. With `optax.sgd` as the server's optimizer, this is DP-FTRL. Moves
-    the same bytes as a mean. All present clients count equally.
+    independent noise per round, there would be t draws. With `optax.sgd` as the server's optimizer, this is DP-FTRL.
+    Moves the same bytes as a mean. All present clients count equally.
 
     Args:
         clip: The largest norm of one client's update.

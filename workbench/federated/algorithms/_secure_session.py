@@ -76,7 +76,7 @@ class SecureSession:
             raise ProgramError(message)
 
     def begin(self) -> "SecureRound":
-        """Runs the exchanges before training: new keys, agreed and shared among all clients."""
+        """Runs the exchanges before training: new keys are agreed on and shared among all clients."""
         return SecureRound(self)
 
     def masks(self, present: Sequence[bool] | Bool[np.ndarray, " clients"]) -> Masks:

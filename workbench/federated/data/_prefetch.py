@@ -41,7 +41,7 @@ class Prefetch(Iterator[Any]):
         raise StopIteration
 
     def close(self) -> None:
-        """Drops prepared items and stops the thread after its current item; can be called again."""
+        """Drops prepared items and stops the thread after its current item; can be called more than once."""
         self._finalizer()
         if self._thread is not threading.current_thread():
             self._thread.join()

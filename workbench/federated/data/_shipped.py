@@ -69,7 +69,7 @@ class Examples:
         return federate(self.x, self.y, partition, name=self.name, classes=self.classes)
 
     def standardized(self, like: "Examples | None" = None) -> "Examples":
-        """Standardizes the columns of `x` by the means and deviations of `like`.
+        """Standardizes the columns of `x` with the means and standard deviations of `like`.
 
         `like` is the training part; by default it is this data set. A constant column becomes 0.
         """
@@ -155,7 +155,7 @@ def digits(
 
     Args:
         clients: Number of clients.
-        alpha: Dirichlet concentration over clients, for each digit; 0.1 is strong label skew, `inf` is none.
+        alpha: Dirichlet concentration over clients, for each digit; 0.1 is strong label skew, `inf` gives no skew.
         seed: Seed for choosing the test examples and for the partition.
         test_fraction: Share of the 1797 examples held out for testing.
         min_examples: Minimum number of examples per client.

@@ -111,7 +111,7 @@ def load_stackoverflow(
 
     Returns:
         `(data, vocabulary)`: `x`, int32 `[examples, length]`, and `y`, the same text one word later. Entry 0 of the
-        vocabulary is padding, entry 1 represents all other words.
+        vocabulary is padding, and entry 1 represents all other words.
 
     Raises:
         DataError: if there is no such file; the message contains the download command.

@@ -31,8 +31,8 @@ class Settings:
     Args (of the constructor):
         algorithm: One of `ALGORITHMS`.
         clients: Number of clients.
-        alpha: Dirichlet concentration of the labels; 0.1 is strong label skew, `inf` is none.
-        participation: Probability that a client is asked in a round.
+        alpha: Dirichlet concentration of the labels; 0.1 is strong label skew, `inf` gives no skew.
+        participation: Probability that a client is asked to take part in a round.
         local_steps: Number of steps, with 16 examples each, that a client takes in a round.
         learning_rate: The clients' learning rate.
         server_learning_rate: The server's learning rate.

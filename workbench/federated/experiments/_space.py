@@ -30,7 +30,7 @@ def list_grid(space: Space) -> list[Setting]:
 
 
 def draw_settings(space: Space, trials: int, seed: int) -> list[Setting]:
-    """Draws settings: uniformly from lists, and by `rvs` from distributions.
+    """Draws settings: uniformly from lists, and with `rvs` from distributions.
 
     Example:
         >>> import scipy.stats

@@ -73,13 +73,13 @@ def sweep(
         make: `make(**hyperparameters)` returns an `Algorithm`, or a pair `(init, round)` as in `Algorithm`. If `make`
             also has a parameter `seed`, it receives the seed, an int32 scalar.
         space: Values for each hyperparameter; for random strategies also frozen `scipy.stats` distributions.
-        params: Initial parameters, or a function `params(key)` or `params(key, hyperparameters)` that makes them in
+        params: Initial parameters, or a function `params(key)` or `params(key, hyperparameters)` that creates them in
             JAX.
         rounds: Number of rounds of every trial.
         data: Training data of each round: a pytree of arrays, or a function `data(key)` or `data(key, hyperparameters)`
             that draws it in JAX, with a key for the seed and the round.
-        batches: `batches(round, seed)` makes the data on the host instead, for pipelines such as `grain`: a pytree of
-            arrays with the same shapes in all rounds. A resumed sweep calls `batches` again.
+        batches: `batches(round, seed)` prepares the data on the host instead, for pipelines such as `grain`: a pytree
+            of arrays with the same shapes in all rounds. A resumed sweep calls `batches` again.
         evaluate: `evaluate(params)` (or with the hyperparameters) returns additional metrics after each round, in JAX:
             numbers, or one value per client `[clients]`.
         seeds: Number of seeds, or the seeds themselves.
@@ -100,7 +100,8 @@ def sweep(
         or lacks the strategy's metric ends as "failed", with the reason in `result.trials`. Other trials continue.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C; `error.result` has `status == "interrupted"`; call its `resume()` to continue.
+        KeyboardInterrupt: on Ctrl-C; `error.result` has `status == "interrupted"`, and its `resume()` continues the
+            sweep.
         ProgramError: if the space is empty, or a hyperparameter is not a parameter of `make`.
         MeasureError: if counts are out of range, or `directory` contains a different sweep or is in use.
 

@@ -41,7 +41,7 @@ class Problem(NamedTuple):
 
 
 def is_maker(given: object) -> bool:
-    """Returns whether `given` is a function that makes data and not a callable pytree."""
+    """Returns whether `given` is a function that creates data, rather than a callable pytree."""
     return callable(given) and jax.tree_util.treedef_is_leaf(jax.tree.structure(given))
 
 

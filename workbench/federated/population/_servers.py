@@ -54,5 +54,5 @@ class Servers:
         return seconds
 
     def between_bytes(self, model_bytes: float, result_bytes: float) -> float:
-        """Returns bytes between servers in a round: the model down, one sum up per aggregator."""
+        """Returns the bytes sent between servers in a round: the model down, and one sum up per aggregator."""
         return sum(self.tiers) * (model_bytes + result_bytes)
