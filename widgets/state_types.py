@@ -1,6 +1,6 @@
 """Writes `src/lib/states.ts`, the TypeScript types of the states that Python sends.
 
-`python widgets/state_types.py` writes the file, `--check` exits with 1 where the file differs.
+`python widgets/state_types.py` writes the file; with `--check`, it exits with 1 if the file is out of date.
 """
 
 import sys
@@ -19,7 +19,7 @@ def typescript(hint: object) -> str:
     """The TypeScript form of a type hint.
 
     Raises:
-        TypeError: the hint has no form in JSON, or none that is known here.
+        TypeError: if the hint has no JSON form that this module supports.
     """
     if hint in _PLAIN:
         return _PLAIN[typing.cast(type, hint)]

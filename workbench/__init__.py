@@ -1,13 +1,13 @@
 """A Jupyter workbench for JAX: inspect functions on devices, and write differentiable MapReduce.
 
-Importing it prints nothing, starts no device and uses no network, because names are imported on first use.
+Importing it does not print, initialize devices or use the network, because names are imported on first use.
 
-* What are the stages, and what goes between them? ``wb.trace(fn)(*args).plan``
+* What are the stages, and what data passes between them? ``wb.trace(fn)(*args).plan``
 * What did the compiler do with it? ``wb.inspect(fn)(*args)``
 * Open all views. ``wb.explore(fn)(*args)``, ``wb.show(fn)(*args)``
 * Would it fit on 256 TPU chips? ``wb.inspect(fn, on="v5e:16x16")(*args)``
 * How is this array laid out? ``wb.show(array)``
-* Run it with memory that does not grow with clients. ``wb.jit(fn)``
+* Run it with memory use that does not grow with the number of clients. ``wb.jit(fn)``
 * Where did the time go? ``wb.measure(fn)(*args)``
 * What did one client compute? ``wb.trace(fn)(*args).tap(client=17)``
 * What happens in a round, step by step? ``wb.trace(fn)(*args).play()``

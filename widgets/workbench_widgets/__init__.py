@@ -1,4 +1,4 @@
-"""Live views of records for notebooks; each view also has a static picture and a text."""
+"""Live views of records for notebooks; each view also has a static picture and a text form."""
 
 from workbench_widgets._base import WorkbenchWidget as WorkbenchWidget, to_html as to_html
 from workbench_widgets._clients import ClientsView as ClientsView

@@ -1,4 +1,4 @@
-"""Requests of the advice view to the kernel: findings and sharding searches, in stoppable threads."""
+"""Requests from the advice view to the kernel: findings and sharding searches, in stoppable threads."""
 
 import contextvars
 import threading
@@ -48,7 +48,7 @@ class Searches(Protocol):
 
 
 class AdviceController(WorkbenchWidget):
-    """A view that computes advice on request, while the kernel stays free.
+    """A view that computes advice on request without blocking the kernel.
 
     Attributes:
         advice: Result of the last request.
@@ -81,7 +81,7 @@ class AdviceController(WorkbenchWidget):
         super().__init__(**values)
 
     def start_advice(self) -> None:
-        """Starts to compute advice in the background; a running sharding search continues.
+        """Starts computing advice in the background; a running sharding search continues.
 
         Raises:
             RuntimeError: if the view shows a record without its program.
@@ -112,7 +112,7 @@ class AdviceController(WorkbenchWidget):
             self._advice_job.cancel.set()
 
     def wait_for_advice(self, timeout_seconds: float | None = None) -> bool:
-        """Waits until nothing is being verified; False on timeout."""
+        """Waits for the verification to finish; returns False on timeout."""
         over = self._advice_job is None or self._advice_job.wait(timeout_seconds)
         if over and self._outbox is not None:
             self._outbox.flush()
@@ -153,7 +153,7 @@ class AdviceController(WorkbenchWidget):
             self._search_job.cancel.set()
 
     def wait_for_search(self, timeout_seconds: float | None = None) -> bool:
-        """Waits until nothing is being searched; False on timeout."""
+        """Waits for the search to finish; returns False on timeout."""
         over = self._search_job is None or self._search_job.wait(timeout_seconds)
         if over and self._outbox is not None:
             self._outbox.flush()

@@ -107,7 +107,10 @@ class WorkbenchWidget(_Widget):
 
     @property
     def is_open(self) -> bool:
-        """True if a page may be showing this view; also True without a report, since a busy kernel receives none."""
+        """True if a page may be showing this view.
+
+        Also True if no page has reported yet, because a busy kernel receives no reports.
+        """
         return self.comm is not None and (self._open_views is None or self._open_views > 0)
 
     def describe(self) -> str:
@@ -268,7 +271,7 @@ class WorkbenchWidget(_Widget):
 
 
 def to_html(widgets: Sequence[WorkbenchWidget], *, title: str = "Workbench", author: str | None = None) -> str:
-    """Exports widgets as one self-contained page, in which selecting, sorting and searching work.
+    """Exports widgets as one self-contained page, with working selection, sorting and search.
 
     Args:
         widgets: The views.
@@ -285,7 +288,7 @@ def require_dock(dock: str | None) -> None:
     """Raises an error for a place that no front end supports.
 
     Raises:
-        ValueError: `dock` is neither "right" nor None.
+        ValueError: if `dock` is neither "right" nor None.
     """
     if dock not in (None, "right"):
         message = (
@@ -305,6 +308,6 @@ class StoppedError(Exception):
 
 
 def problem(error: BaseException) -> dict[str, str]:
-    """An error in the form in which views show it."""
+    """Formats an error for display in views."""
     shown = "".join(traceback.format_exception(error))
     return {"message": f"{type(error).__name__}: {error}", "traceback": shown}

@@ -33,7 +33,7 @@ def callers_of(
     Args:
         tree: The call tree of the program.
         names: The instructions to explain.
-        files: Files that contain the program's instructions; the tree refers to cells by number.
+        files: Files that contain the program's instructions; the tree refers to notebook cells by number.
 
     Returns:
         For each instruction, the calls that distinguish its line from the same line reached through other callers; the

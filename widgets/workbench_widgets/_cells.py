@@ -40,7 +40,7 @@ def cells_of(files: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def code_of(files: Iterable[str]) -> list[tuple[str, str]]:
-    """The code of a program by title, each cell and file once; libraries and unreadable files are left out."""
+    """Maps titles to a program's code: each cell and file once, without libraries and unreadable files."""
     files = list(files)
     cells = cells_of(files)
     found: dict[str, str] = {}

@@ -16,10 +16,10 @@ from workbench_widgets._run_controller import RunController, RunLike
 
 
 class ClientsView(ClientsController, RunController):
-    """Clients of a program, live: examples, FLOPs, bytes and seconds; sort, filter, pin and open them.
+    """Live view of a program's clients: examples, FLOPs, bytes and seconds; sort, filter, pin and open clients.
 
     Args:
-        record: The program; its cost, if available, supplies figures per client.
+        record: The program; the program's cost, if available, supplies the per-client figures.
         run: A measured run of the program, which adds measured seconds and steps.
         rounds: A run of many rounds, whose metrics per client are shown live.
         timeline: A simulated round, which adds simulated seconds per client.

@@ -1,4 +1,4 @@
-"""Requests of the clients view: one client over all rounds, all clients in one round, one client's values."""
+"""Requests from the clients view: one client over all rounds, all clients in one round, one client's values."""
 
 import threading
 from collections import deque
@@ -21,7 +21,7 @@ Tap = Callable[[int], TapRecord]
 
 
 class ClientsController(WorkbenchWidget):
-    """A view that shows the clients of a run by round, and opens single clients.
+    """A view that shows the clients of a run by round, and opens individual clients.
 
     Opening a client evaluates the program again in the kernel, with a function passed to the view.
     """

@@ -18,7 +18,7 @@ MOST_DRAWN = 100_000  # more clients are drawn as groups of consecutive clients
 
 
 def clients_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
-    """The clients of the outermost placement; their numbers are sent as binary columns.
+    """The clients of the outermost placement; their figures are sent as binary columns.
 
     With more than `MOST_DRAWN` clients, each row is the mean of `group_size` consecutive clients.
     """
@@ -82,7 +82,7 @@ def client_stage(record: ProgramRecord) -> StageRecord | None:
 
 
 def _around(stages: Sequence[StageRecord], wanted: StageRecord) -> list[StageRecord]:
-    """The client stages around `wanted`, outermost first."""
+    """The client stages that enclose `wanted`, outermost first."""
     for stage in stages:
         if stage is wanted:
             return []
@@ -158,7 +158,7 @@ def group_means(by_client: Mapping[Any, float | None], rows: int, size: int) -> 
     """The mean of the known values in each group of `size` consecutive clients; NaN if all are unknown.
 
     Args:
-        by_client: Maps the number of a client to its value.
+        by_client: Maps client numbers to values.
         rows: Number of groups.
         size: Clients per group; with 1, clients are not grouped.
     """
@@ -238,7 +238,7 @@ def _waste(record: ProgramRecord) -> str:
 
 
 def _share(value: float) -> str:
-    """A share in percent; 100 % only if the share is complete."""
+    """Formats a share as a percentage; rounds up to 100 % only if the share is 1."""
     return f"{100 * min(value, 0.999):.1f} %" if 0.99 < value < 1 else f"{100 * value:.0f} %"
 
 

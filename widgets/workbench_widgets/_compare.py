@@ -10,7 +10,7 @@ from workbench_widgets._compare_tree import compare_tree_state
 
 
 class CompareView(WorkbenchWidget):
-    """Several programs side by side, live: searchable groups of figures, sorted by how much they change.
+    """Live comparison of several programs: searchable groups of figures, largest changes first.
 
     Args:
         record: The comparison.

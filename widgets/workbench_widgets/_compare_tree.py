@@ -16,7 +16,7 @@ _PASSES = {"transpose": "backward", "remat": "recomputed"}
 
 
 def compare_tree_state(trees: Sequence[CallTreeRecord]) -> tuple[dict[str, Any], Arrays]:
-    """The first and the last tree merged: nodes match if their parents match and their names are identical.
+    """Merges the first and the last tree: nodes match if their parents match and their names are identical.
 
     Lines are matched by their code, since an edit above a line changes its number. Nodes with identical names are
     matched in order.
@@ -25,8 +25,8 @@ def compare_tree_state(trees: Sequence[CallTreeRecord]) -> tuple[dict[str, Any],
         trees: Call trees of the compared programs, in order.
 
     Returns:
-        Names, places and kinds of the merged nodes, and two columns for each figure that is nonzero somewhere; NaN if a
-        program lacks the node.
+        Names, places and kinds of the merged nodes, and two columns for each figure that is nonzero in some node; NaN
+        if a program lacks the node.
     """
     sides = [shown_nodes(trees[0]), shown_nodes(trees[-1])]
     parents: list[int] = []

@@ -11,7 +11,7 @@ from workbench_widgets._cost_state import cost_state
 
 
 class CostView(CostController):
-    """Predicted cost of a program, live; you can select a stage in the roofline or in the bars.
+    """Live view of a program's predicted cost; you can select a stage in the roofline or in the bars.
 
     Args:
         record: The program with its cost.

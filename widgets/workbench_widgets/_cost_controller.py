@@ -1,4 +1,4 @@
-"""Requests of the cost view: compile for a target, stop a compilation, remove its result."""
+"""Requests from the cost view: compile for a target, stop a compilation, remove its result."""
 
 import threading
 import weakref
@@ -23,7 +23,7 @@ class CompileFor(Protocol):
 
 
 class CostController(WorkbenchWidget):
-    """A view that compiles for other targets while the kernel stays free.
+    """A view that compiles for other targets without blocking the kernel.
 
     One compilation at a time runs in a thread, which stops when the view is closed. The result is shown next to the
     program's own cost, and is stored in `compiled`.
@@ -50,7 +50,7 @@ class CostController(WorkbenchWidget):
         super().__init__(**values)
 
     def start_compiling(self, target: str, order: str = "topology") -> None:
-        """Starts to compile for `target` in the background.
+        """Starts compiling for `target` in the background.
 
         Raises:
             RuntimeError: if a compilation is running, or the view shows a record without its program.
@@ -100,7 +100,7 @@ class CostController(WorkbenchWidget):
         return {**scaled_state(record, scaled, as_is), "stages": stage_rows(scaled.cost)}
 
     def wait_for_compiling(self, timeout_seconds: float | None = None) -> bool:
-        """Waits until nothing is being compiled; False on timeout."""
+        """Waits for the compilation to finish; returns False on timeout."""
         over = self._job is None or self._job.wait(timeout_seconds)
         if over and self._outbox is not None:
             self._outbox.flush()

@@ -19,7 +19,7 @@ MOST_SAMPLES = 300
 
 
 class Monitor(Protocol):
-    """Interface of a monitor for the view, such as `workbench.measurement.watch_devices()`."""
+    """Interface that the view expects of a monitor, such as `workbench.measurement.watch_devices()`."""
 
     def history(self) -> Sequence[SampleRecord]:
         """All samples, oldest first."""
@@ -64,7 +64,7 @@ class DevicesView(WorkbenchWidget):
 
 
 def devices_state(history: Sequence[SampleRecord]) -> dict[str, Any]:
-    """The last sample, and every device's memory over the stored samples."""
+    """The last sample, and every device's memory in all stored samples."""
     if not history:
         return {
             "devices": [],
@@ -134,7 +134,7 @@ _COURSES = {  # figure drawn over time -> path of the figure in a sample
 
 
 def _courses(samples: Sequence[SampleRecord], names: Sequence[str]) -> dict[str, np.ndarray]:
-    """Every figure over the samples, device by device; NaN where unknown."""
+    """Every figure in all samples, for each device; NaN where unknown."""
     rows = {where: row for row, where in enumerate(names)}
     found = {name: np.full((len(names), len(samples)), np.nan) for name in _COURSES}
     for column, sample in enumerate(samples):

@@ -101,7 +101,7 @@ _NO_PROGRAM = (
 
 
 class Explorer(AdviceController, CostController, ClientsController, RunController, ShardingController):
-    """All views of a program, live, in one widget with linked selection.
+    """Live views of a program, combined in one widget with linked selection.
 
     Args:
         record: The program.

@@ -41,7 +41,7 @@ class SavedView(NamedTuple):
 
 
 def page(views: Sequence[SavedView], *, title: str, author: str | None) -> str:
-    """Returns one self-contained page with the views one below another.
+    """Returns one self-contained page with the views one below the other.
 
     Args:
         views: The views.

@@ -24,7 +24,7 @@ AROUND = 2  # lines of source shown around the line of an instruction
 
 
 class HloView(WorkbenchWidget):
-    """A compiled module, live: a list or a graph, searched, filtered, folded, linked to source and StableHLO.
+    """Live view of a compiled module: a searchable list or graph, linked to source and StableHLO.
 
     Args:
         record: The program; the view is empty without a compiled module or StableHLO text.
@@ -42,7 +42,7 @@ class HloView(WorkbenchWidget):
         return None if self.record.module is None else render.svg(self.record.module)
 
     def text(self) -> str:
-        """The module in one line, with its collectives below."""
+        """Summarizes the module in one line, followed by its collectives."""
         module = self.record.module
         lines = [self.label + "."]
         for each in module.collectives if module is not None else ():
@@ -52,7 +52,7 @@ class HloView(WorkbenchWidget):
 
 
 def hlo_state(record: ProgramRecord) -> tuple[dict[str, Any], Arrays]:
-    """State of the HLO view: names and shapes as three long texts, all other data as numbers."""
+    """State of the HLO view: names and shapes as three long strings, all other data as numbers."""
     module = record.module
     found = module.instructions if module is not None else ()
     known = {_key(each.source) for each in found} - {None}
@@ -175,7 +175,7 @@ def _key(source: SourceLine | None) -> tuple[str, int] | None:
 
 
 def _code(sources: Iterable[tuple[str, int]]) -> list[list[Any]]:
-    """The user's files with compiled lines: names and, if readable, all lines.
+    """The user's files that contain compiled lines: their names and, if readable, all their lines.
 
     Long files and libraries are reduced to the lines around compiled lines.
     """
@@ -196,7 +196,7 @@ def _file(file: str, used: set[int]) -> list[Any] | None:
 
 
 def _listing(module: ModuleRecord | None) -> str:
-    """The compiled module as text, without the source places and metadata that the view shows elsewhere."""
+    """The compiled module as text, without the source locations and metadata that the view shows elsewhere."""
     if module is None:
         return ""
     shown, tables = [], False

@@ -21,7 +21,7 @@ MOST_LINES = 200  # of a log
 
 
 class LaunchedLike(Protocol):
-    """Interface of a launched program for the view, such as the result of `workbench.launch.launch`."""
+    """Interface that the view expects of a launched program, such as the result of `workbench.launch.launch`."""
 
     @property
     def record(self) -> LaunchedRecord:
@@ -95,7 +95,7 @@ class LaunchView(WorkbenchWidget):
         return render.svg(self.graph, states=self._states())
 
     def text(self) -> str:
-        """The program in words, group by group."""
+        """Describes the program, group by group."""
         return render.text(self._record)
 
     def _states(self) -> tuple[NodeStateRecord, ...]:
@@ -137,7 +137,7 @@ class LaunchView(WorkbenchWidget):
 
 
 class _History:
-    """States of each node over the last updates."""
+    """Each node's states in the last updates."""
 
     def __init__(self) -> None:
         self._samples: dict[str, deque[tuple[float, ...]]] = {}

@@ -13,7 +13,7 @@ SAME = 0.005  # peaks that differ by less than this share count as equal
 
 
 class MemoryView(WorkbenchWidget):
-    """Memory of one device, live: bytes in use over the schedule, and the buffers at the peak.
+    """Live view of one device's memory: bytes in use over the schedule, and the buffers at the peak.
 
     Args:
         record: The program; the view is empty without a compiled module.

@@ -22,8 +22,8 @@ def buffer_tree(buffers: Sequence[BufferRecord], parameters: AbstractSet[str]) -
         parameters: The names of the instructions that are the program's arguments.
 
     Returns:
-        Rows with the number of their parent row (-1: none) and the bytes of all contents. A buffer's row also has its
-        shape, its line and its group (the two outermost levels).
+        Rows, each with the number of its parent row (-1: none) and the total bytes of its contents. A buffer's row also
+        has its shape, its line and its group (the two outermost levels).
     """
     rows: list[MemoryRow] = []
     place: dict[tuple[str, ...], int] = {}
@@ -57,7 +57,7 @@ def buffer_tree(buffers: Sequence[BufferRecord], parameters: AbstractSet[str]) -
 
 
 def _row(name: str, parent: int) -> MemoryRow:
-    """An empty tree level."""
+    """Creates a row without buffers."""
     return {
         "name": name, "parent": parent, "count": 0, "bytes": 0, "padding": 0,
         "shape": "", "key": "", "place": "", "op_name": "", "group": "",
@@ -78,7 +78,7 @@ def _path(buffer: BufferRecord, argument: bool) -> tuple[str, ...]:
 
 
 def _scope(part: str) -> str:
-    """Part of a name scope as its author wrote it; "" for a part that a transformation added."""
+    """A part of a name scope, as its author wrote it; "" for a part that a transformation added."""
     while wrapped := _WRAPPED.match(part):
         part = wrapped[1]
     silent = part in _SILENT or part.startswith(("jit(", "branch_", "wb:", "while["))

@@ -20,7 +20,7 @@ MOST_CORNERS = 1_000_000  # maximum number of shard indices
 
 
 class MeshView(WorkbenchWidget):
-    """A mesh of up to thousands of devices, live: by mesh axis, torus or host, with each device's contents.
+    """Live view of a mesh with up to thousands of devices, by mesh axis, torus or host, with each device's contents.
 
     Args:
         record: The mesh.
@@ -125,7 +125,7 @@ def _axis(axis: AxisRecord) -> dict[str, Any]:
 
 
 def _collectives(record: MeshRecord, found: Sequence[CollectiveRecord]) -> list[dict[str, Any]]:
-    """Collectives over whole mesh axes, with the bytes that one device sends per call."""
+    """Collectives across entire mesh axes, with the bytes that one device sends per call."""
     axes = {axis.name for axis in record.axes}
     known = [
         {
@@ -142,7 +142,7 @@ def _collectives(record: MeshRecord, found: Sequence[CollectiveRecord]) -> list[
 
 
 def _names(devices: Sequence[DeviceRecord]) -> dict[str, Any]:
-    """Names of the devices: one word that precedes all ids, or a word per device."""
+    """Platform names of the devices: one name if all are the same, otherwise one name per device."""
     words = [device.platform or "device" for device in devices]
     if len(set(words)) == 1:
         return {"all": words[0]}

@@ -27,8 +27,9 @@ def operations_state(
 
     Args:
         tree: The figures of the program.
-        files: Files that contain its instructions: the tree names a cell by number, but other views select it by file.
-        measured: Show only the measured seconds of a whole profile, for all devices together and for each device.
+        files: Files that contain the program's instructions: the tree names a cell by number, but other views select it
+            by file.
+        measured: Show only the measured seconds of an entire profile, for all devices together and for each device.
     """
     cells = _cells(files)
     kept, parents, places = _shown(tree)
@@ -296,7 +297,7 @@ def _place(node: CallNodeRecord) -> str:
 
 
 def _code(nodes: list[CallNodeRecord], cells: Mapping[str, str]) -> dict[str, list[tuple[int, str, bool]]]:
-    """The source lines around every place in the tree, by the place's key."""
+    """The source lines around every place in the tree, keyed by place."""
     places = {_key(node, cells): (node.file, node.line) for node in nodes if node.file and node.line}
     found = {}
     for key, (file, line) in list(places.items())[:MOST_SOURCES]:

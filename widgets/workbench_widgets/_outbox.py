@@ -1,4 +1,4 @@
-"""Sends at most twenty updates a second: the newest of each kind, and always the last."""
+"""Sends at most twenty updates a second: the newest update of each kind, and always the last update."""
 
 import threading
 import time
@@ -11,8 +11,8 @@ MOST_PER_SECOND = 20.0
 class Outbox:
     """Collects named values and passes the newest of each to `send`; callable from any thread.
 
-    Notebook servers silently drop messages above a rate, which could lose the last state. Here, a value that arrives
-    too soon replaces the pending value, which is sent when the interval ends.
+    Notebook servers silently drop messages above a certain rate, which could lose the last state. Here, a value that
+    arrives too soon replaces the pending value, which is sent when the interval ends.
 
     Args:
         send: Receives all pending values at once; called by one thread at a time.

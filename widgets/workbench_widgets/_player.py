@@ -125,7 +125,7 @@ def _collective(collective: CollectiveRecord, mesh: MeshRecord | None) -> dict[s
 
 
 def _members(collective: CollectiveRecord) -> list[int]:
-    """Numbers for the devices of the first group; positions in the mesh for the first ring or chain of a permute."""
+    """Device numbers within the first group; for a permute, mesh positions in the first ring or chain."""
     if collective.kind != "collective-permute":
         return list(range(collective.group_size))
     return next(iter(_chains(collective.pairs)), [])
@@ -133,7 +133,7 @@ def _members(collective: CollectiveRecord) -> list[int]:
 
 @functools.lru_cache(maxsize=256)
 def _chains(pairs: tuple[tuple[int, int], ...]) -> list[list[int]]:
-    """Rings and chains of messages: positions in the order in which the messages connect them."""
+    """Rings and chains of messages, each as mesh positions in the order in which messages connect them."""
     receivers, starts = dict(pairs), dict.fromkeys(sender for sender, _ in pairs)
     for _, receiver in pairs:
         starts.pop(receiver, None)
@@ -151,7 +151,7 @@ def _chains(pairs: tuple[tuple[int, int], ...]) -> list[list[int]]:
 
 
 def _devices(collective: CollectiveRecord, mesh: MeshRecord | None) -> list[str]:
-    """The first group: devices that differ only in the collective's axes, or numbers if unknown."""
+    """Names of the devices in the collective's first group; numbered names if the devices are unknown."""
     if collective.pairs:
         known = {} if mesh is None else dict(enumerate(mesh.devices))
         return [f"{known[i].platform}:{known[i].id}" if i in known else f"device {i}" for i in _members(collective)]

@@ -35,7 +35,7 @@ MOST_POINTS = 30  # maximum number of operations in the static picture
 
 
 class ProfileView(WorkbenchWidget):
-    """A recorded profile of other devices, live: call tree, roofline, devices, timeline, memory.
+    """Live view of a profile recorded on other devices: call tree, roofline, devices, timeline, memory.
 
     Args:
         profile: From `workbench.open_profile`.
@@ -258,7 +258,7 @@ def _split(profile: ProfileRecord) -> dict[str, Any]:
 
 
 def _parts_of(device: ProfiledDeviceRecord) -> list[float]:
-    """Seconds per entry of `PARTS`; waiting is subtracted from collectives, which include it."""
+    """Seconds for each entry of `PARTS`; waiting is subtracted from collectives, which include it."""
     collective = max(0.0, device.collective_seconds - device.wait_seconds)
     idle = max(
         0.0, device.span_seconds - device.busy_seconds - max(0.0, device.wait_seconds - device.collective_seconds)

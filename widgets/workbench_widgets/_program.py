@@ -15,7 +15,7 @@ WIDTH, NARROW_WIDTH = 620, 500
 
 
 class ProgramView(WorkbenchWidget):
-    """A program's stages, live: select a stage for shapes, cost and code, or a client for its share.
+    """Live view of a program's stages: select a stage for shapes, cost and code, or a client for its share.
 
     Args:
         record: The program.

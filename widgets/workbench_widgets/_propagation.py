@@ -10,7 +10,7 @@ from workbench_widgets._base import WorkbenchWidget
 
 
 class PropagationView(WorkbenchWidget):
-    """Propagation of shardings from the inputs to all values: play it, step through it, or show what caused a value.
+    """Propagation of shardings from inputs to all values: play it, step through it, or show a value's causes.
 
     Args:
         record: The result of `propagate_shardings`, or the `propagation` attribute of a program's record.

@@ -1,4 +1,4 @@
-"""The lines of a program in a chip's roofline, which the cost view draws as dots."""
+"""Source lines of a program in a chip's roofline; the cost view draws them as dots."""
 
 from typing import Any
 

@@ -23,7 +23,7 @@ PERCENTILES = (10, 25, 50, 75, 90)
 
 
 class RunView(RunController):
-    """A run, live: watch, pause, resume and stop it.
+    """Live view of a run, with controls to pause, resume and stop the run.
 
     The buttons control a run that was started in the background or that a cell awaits. While a cell blocks the kernel,
     a click takes effect only after the cell has finished.

@@ -1,4 +1,4 @@
-"""Requests of a view to a run, and notifications from the run."""
+"""Requests from a view to a run, and notifications from the run."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ OVER = ("finished", "stopped", "interrupted", "failed")
 
 
 class RunLike(Protocol):
-    """Interface that a run has for a view, such as `workbench.measurement.Run`."""
+    """Interface that a view expects of a run, such as `workbench.measurement.Run`."""
 
     @property
     def rounds(self) -> int | None:

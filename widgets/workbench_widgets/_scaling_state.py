@@ -70,7 +70,7 @@ def _amounts(scaled: ScaledCostRecord) -> dict[str, Any]:
 
 
 def _doublings(middle: int, least: int, most: int) -> list[int]:
-    """Sizes around `middle`: halved while they stay whole and at least `least`, doubled up to `most`."""
+    """Sizes around `middle`: halved while integral and at least `least`, doubled up to `most`."""
     found = [middle]
     while found[0] % 2 == 0 and found[0] // 2 >= least and found[0] // 2 % least == 0:
         found.insert(0, found[0] // 2)

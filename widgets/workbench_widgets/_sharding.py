@@ -40,7 +40,7 @@ class ShardingController(TrialController):
 
 
 class ShardingView(ShardingController):
-    """Sharded arrays, live: shards of any rank and their devices; menus try other specs.
+    """Live view of sharded arrays: shards of any rank and their devices, with menus that try other specs.
 
     Args:
         record: The shardings of a tree.

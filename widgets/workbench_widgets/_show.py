@@ -87,7 +87,7 @@ def show_record(
 
     Args:
         record: A program, a plan, a mesh, a sharding, a measured run or a simulated round.
-        view: One of `views_of(record)`. Default: the first view; for a program, the explorer.
+        view: One of `views_of(record)`. Default: the first view, which is the explorer for a program.
         compile_for: Compiles the program for a target selected in the view.
         what_if: An object that tries other shardings of the program's arguments, as selected in the view.
         tap: Evaluates the program and returns the values of a client opened in the view.

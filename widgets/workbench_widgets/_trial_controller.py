@@ -1,4 +1,4 @@
-"""Requests of the sharding view to the kernel: try other PartitionSpecs, or stop a trial."""
+"""Requests from the sharding view to the kernel: try other PartitionSpecs, or stop a trial."""
 
 import contextvars
 import threading
@@ -31,7 +31,7 @@ class TriesSpecs(Protocol):
 
 
 class TrialController(WorkbenchWidget):
-    """A view that tries other shardings for a program while the kernel stays free.
+    """A view that tries other shardings for a program without blocking the kernel.
 
     One trial at a time runs in a thread; starting a new trial or closing the view stops it.
 
@@ -76,7 +76,7 @@ class TrialController(WorkbenchWidget):
             self._trial.cancel.set()
 
     def wait_for_trial(self, timeout_seconds: float | None = None) -> bool:
-        """Waits until nothing is being tried; False on timeout."""
+        """Waits for the trial to finish; returns False on timeout."""
         return self._trial is None or self._trial.wait(timeout_seconds)
 
     def close(self) -> None:

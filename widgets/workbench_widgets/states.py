@@ -33,7 +33,7 @@ class HeadlineFigure(TypedDict):
 
 
 class MemoryRow(TypedDict):
-    """A buffer alive at the peak, or (if the row counts buffers) a level of the tree."""
+    """A buffer alive at the peak, or (if the row has a count of buffers) a level of the tree."""
 
     name: str
     parent: int

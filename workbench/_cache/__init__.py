@@ -1,3 +1,3 @@
-"""Files kept between kernels: compilations for absent targets, and measured choices."""
+"""Files shared by successive kernels: compilations for targets that are not attached, and measured choices."""
 
 from workbench._cache._disk_cache import DiskCache as DiskCache, cache_directory as cache_directory

@@ -1,4 +1,4 @@
-"""Entries on disk, addressed by what went into them; a cache that fails costs time, never a result."""
+"""On-disk entries, keyed by a hash of their inputs; errors of the cache cost only time."""
 
 import contextlib
 import functools
@@ -22,11 +22,11 @@ _MOST_UNPACKED = 2**28
 
 
 class DiskCache:
-    """A directory of JSON objects, least recently used ones removed beyond a size.
+    """A directory of JSON objects; above a size limit, the least recently used objects are removed.
 
     Args:
         directory: Where.
-        limit_bytes: How large it may grow (compressed); None: `$WORKBENCH_CACHE_BYTES`, else 512 MiB.
+        limit_bytes: Maximum compressed size; None: `$WORKBENCH_CACHE_BYTES`, or 512 MiB if the variable is not set.
     """
 
     def __init__(self, directory: str | Path, *, limit_bytes: int | None = None) -> None:
@@ -56,7 +56,7 @@ class DiskCache:
         return value
 
     def store(self, key: str, value: dict[str, Any]) -> str:
-        """Stores `value`; returns "" or, where it could not be stored, a note that says why."""
+        """Stores `value`; returns "" or, if storing failed, a note with the reason."""
         text = json.dumps({"format": _FORMAT, "key": key, "value": value}).encode()
         if len(text) > _MOST_UNPACKED:
             return f"not cached: {len(text)} bytes are more than an entry may hold ({_MOST_UNPACKED} bytes)"
@@ -89,7 +89,7 @@ class DiskCache:
         return ""
 
     def clear(self) -> int:
-        """Removes every entry; returns how many there were."""
+        """Removes every entry; returns the number of removed entries."""
         entries = self._entries()
         for _, _, path in entries:
             with contextlib.suppress(OSError):
@@ -101,7 +101,7 @@ class DiskCache:
         return sum(size for _, size, _ in self._entries())
 
     def _foreign(self) -> bool:
-        """Returns whether somebody else can put entries into the directory."""
+        """Returns whether other users can write to the directory."""
         if not hasattr(os, "getuid") or not self.directory.exists():
             return False
         status = self.directory.stat()
@@ -111,7 +111,7 @@ class DiskCache:
         return self.directory / f"{key}{_ENDING}"
 
     def _entries(self) -> list[tuple[float, int, Path]]:
-        """Time of last use, size and path, oldest first; what another kernel has just removed is left out."""
+        """Time of last use, size and path, oldest first; omits entries that another kernel has just removed."""
         found = []
         for path in self.directory.glob(f"*{_ENDING}"):
             with contextlib.suppress(OSError):
@@ -145,7 +145,7 @@ def _unpacked(data: bytes) -> bytes:
 
 
 def cache_directory(name: str) -> Path:
-    """The directory of the entries of one kind: in `$WORKBENCH_CACHE`, else in the user's cache directory.
+    """The directory for one kind of entry, in `$WORKBENCH_CACHE` or otherwise in the user's cache directory.
 
     Raises:
         MissingDependencyError: if neither the variable is set nor platformdirs is installed.

@@ -92,7 +92,7 @@ def _disk_cache_ignores_lines() -> bool:
 
 @contextlib.contextmanager
 def apart_from_disk_cache() -> Iterator[None]:
-    """Traces a function separately from the user's runs, because the source lines of those may be stale."""
+    """Traces a function separately from the user's runs, whose source lines may be stale."""
     if not _disk_cache_ignores_lines():
         yield
         return
@@ -204,7 +204,7 @@ _is_deleted = _Array.is_deleted
 
 
 def live_arrays(tree: object) -> list[jax.Array] | None:
-    """The leaves, if all are concrete arrays: no tracers, deleted arrays, or values that must be converted."""
+    """The leaves if all are concrete arrays, not tracers, deleted arrays or values that need conversion."""
     leaves: list[Any] = [tree] if type(tree) is _Array else jax.tree.leaves(tree)
     try:  # without a Python loop, because every call of a compiled program runs this
         return leaves if leaves and not any(map(_is_deleted, leaves)) else None
@@ -314,7 +314,7 @@ def argument_names(closed: ClosedJaxpr) -> tuple[str, ...]:
 
 
 def drop_dead_code(jaxpr: ClosedJaxpr, used_outputs: Sequence[bool]) -> tuple[ClosedJaxpr, list[bool]]:
-    """The jaxpr without parts needed only by unused outputs, and the inputs that are still used."""
+    """The jaxpr without the parts that only unused outputs need, and the inputs that are still used."""
     pruned, used_inputs = _pe.dce_jaxpr(jaxpr.jaxpr, list(used_outputs))
     return ClosedJaxpr(pruned, jaxpr.consts), list(used_inputs)
 
@@ -340,7 +340,7 @@ def register_dce(primitive: Primitive, rule: Callable) -> None:
 
 
 def register_discharge(primitive: Primitive, rule: Callable[..., Sequence[Any]]) -> None:
-    """Registers how an equation of `primitive` without Ref operands is bound without its inner Refs."""
+    """Registers how an equation of `primitive` without Ref operands is rebuilt without the Refs inside it."""
     if jax.__version_info__ >= (0, 11):  # one context instead of the types of inputs and outputs
         _discharge.register_discharge_rule(primitive)(
             lambda context, *operands, **params: ([None] * len(operands), rule(*operands, **params))  # pyright: ignore
@@ -511,7 +511,7 @@ def _frames_of(traceback: Foreign) -> tuple[tuple[str, int, int, int, int, str],
 
 @contextlib.contextmanager
 def source_of(equation: JaxprEqn, *, mesh: bool = True) -> Iterator[None]:
-    """Gives operations in the block the source lines, name scope and mesh context of `equation`."""
+    """Assigns the source lines, name scope and mesh context of `equation` to operations in the block."""
     stack = _source_info.current_name_stack() + equation.source_info.name_stack
     with (
         _source_info.user_context(equation.source_info.traceback, name_stack=stack),
@@ -566,7 +566,10 @@ def once_per_jaxpr(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 @once_per_jaxpr
 def _named_axes(jaxpr: Jaxpr | ClosedJaxpr) -> set[str]:
-    """Axes of collectives, excluding those of an inner `shard_map`: JAX 0.10 gives `ppermute` no effect."""
+    """Axes of collectives, excluding those of an inner `shard_map`.
+
+    The effects of the jaxpr are not enough: in JAX 0.10, `ppermute` has no effect.
+    """
     found: set[str] = set()
     for equation in jaxpr.eqns:
         names = equation.params.get("axis_name") or ()

@@ -317,7 +317,7 @@ def _rank(finding: FindingRecord) -> tuple[bool, float]:
 
 
 def _without_effects(found: list[FindingRecord]) -> list[FindingRecord]:
-    """Drops effects of other findings: constraints whose gather could be moved out of its loop."""
+    """Drops findings that follow from other findings: constraints whose gather could be moved out of its loop."""
     loops = {(s.file, s.line) for each in found if each.rule == "loop-invariant collective" for s in each.sources}
     return [
         each
@@ -327,7 +327,7 @@ def _without_effects(found: list[FindingRecord]) -> list[FindingRecord]:
 
 
 def _once(found: list[FindingRecord]) -> list[FindingRecord]:
-    """Merges findings that one rule has at one line, and adds up their gains."""
+    """Merges findings of the same rule at the same line, and adds up their gains."""
     groups: dict[object, list[FindingRecord]] = {}
     for number, each in enumerate(found):
         place = (each.rule, each.sources[0].file, each.sources[0].line) if each.sources else number

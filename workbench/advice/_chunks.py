@@ -14,7 +14,7 @@ _FEWER = 0.5  # larger chunks must save at least this share of the started instr
 
 
 def chunk_size(program: Compiled) -> Iterator[FindingRecord]:
-    """A chunk size that is too large: with another compiled chunk size, much less memory is needed."""
+    """A chunk size that is too large: another compiled chunk size needs much less memory."""
     plan, memory = program.record.plan, program.module.memory
     clients = [stage for stage in plan.walk() if stage.kind == "clients"]
     if program.recompile is None or not clients or not memory.peak_bytes:
@@ -62,7 +62,7 @@ def chunk_size(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def small_chunks(program: Compiled) -> Iterator[FindingRecord]:
-    """A chunk size that is too small: with a larger compiled chunk size, far fewer instructions are started."""
+    """A chunk size that is too small: a larger compiled chunk size launches far fewer instructions."""
     plan, memory = program.record.plan, program.module.memory
     clients = [stage for stage in plan.walk() if stage.kind == "clients"]
     if program.recompile is None or not clients or not isinstance(program.chunk_size, int) or not plan.chunk_size:

@@ -91,7 +91,7 @@ def loop_invariant_gather(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def wide_collective(program: Compiled) -> Iterator[FindingRecord]:
-    """A float32 collective whose values are bfloat16 before or after it."""
+    """A float32 collective whose values are bfloat16 before or after the collective."""
     promoted = promoted_sums(program.module) if program.module.platform == "cpu" else set()
     for each in program.module.collectives:
         instruction = program.by_name.get(each.name)
@@ -172,7 +172,7 @@ def gather_and_slice(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def is_runtime_shift(program: Compiled, each: CollectiveRecord) -> bool:
-    """Returns whether a collective serves a `jnp.roll` by an array, judging by its own name or its users' names."""
+    """Returns whether a collective belongs to a `jnp.roll` by an array, judging by its own or its users' names."""
     read_by = [program.lines.get(user.name, "") for user in program.real_users(each.name)]
     return any(_RUNTIME_SHIFT in name for name in (*each.op_names, *read_by))
 

@@ -13,7 +13,7 @@ from workbench.render.units import bytes_text
 
 
 def slow_axis(program: Compiled) -> Iterator[FindingRecord]:
-    """A busy mesh axis crosses slices, while a less busy axis stays inside slices."""
+    """A busy mesh axis that crosses slices, although a less busy axis stays inside slices."""
     between: dict[str, float] = {}
     within: dict[str, float] = {}
     for each in program.module.collectives:
@@ -102,7 +102,7 @@ def device_order(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def crossed_links(mesh: MeshRecord, collectives: Sequence[CollectiveRecord]) -> dict[tuple[str, ...], float] | None:
-    """Bytes that one device sends, multiplied by the links to the devices in its group, by mesh axes.
+    """Bytes that one device sends times the mean number of links in its group, for each tuple of mesh axes.
 
     Args:
         mesh: The mesh with the torus positions of its devices.

@@ -216,7 +216,7 @@ def _figures(why: WhyCollectiveRecord) -> tuple[str, int, float | None]:
 
 
 def _given(value: PlannedValueRecord, values: dict[str, PlannedValueRecord]) -> list[PlannedValueRecord]:
-    """Operand of a constraint, followed through the barrier of a checkpoint."""
+    """The operand of a constraint, traced back through the barrier of a checkpoint."""
     found = [values[name] for name in value.operands if name in values]
     return [each for each in found if each.operation == "optimization_barrier"]
 

@@ -63,7 +63,7 @@ def misplaced_spec(program: Compiled) -> Iterator[FindingRecord]:
 
 
 def partly_sharded(program: Compiled) -> Iterator[FindingRecord]:
-    """A sharded argument that could be sharded over a further axis without additional communication."""
+    """A sharded argument that could be sharded over another axis without more communication."""
     planner, base = _base(program)
     if planner is None or base is None or program.record.inputs is None or program.record.mesh is None:
         return

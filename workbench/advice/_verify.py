@@ -218,7 +218,7 @@ _ALMOST = 0.9  # share of the FLOPs that would be saved without a checkpoint
 
 
 def _kept(finding: FindingRecord, program: Compiled, recompile: Recompile) -> FindingRecord:
-    """Compiles other checkpoint policies: keeps products if that saves nearly everything, otherwise keeps all."""
+    """Compiles other checkpoint policies; chooses to keep only products if that saves nearly as many FLOPs."""
     base = recompile(policy=AS_GIVEN)
     assert base.module is not None
     if not _same_work(program.module.flops, base.module.flops):
@@ -397,7 +397,7 @@ def _donating(fn: Callable, donated: int | tuple[int, ...]) -> Callable:
 
 
 def _donating_arrays(call: TracedCall, donated: str) -> tuple[Callable, tuple[Argument, ...]]:
-    """The program as a function that donates all arrays, or all but the first argument's; and those arrays."""
+    """The program as a function that donates all arrays (or all except the first argument's), and its arrays."""
     first = re.split(r"[\[.]", call.names[0], maxsplit=1)[0]
     kept = [donated != "all" and re.match(rf"{re.escape(first)}\b", name) is not None for name in call.names]
     positions = tuple(at for at, each in enumerate(kept) if not each)
@@ -440,7 +440,7 @@ def _with_static_numbers(traced: "Variants") -> tuple[Callable, tuple[Argument, 
 
 @dataclass(frozen=True, kw_only=True)
 class Variants:
-    """A traced call that can be compiled with other donation, specs, chunks, generators or device order.
+    """A traced call that can be compiled with a different donation, specs, chunk size, generator or device order.
 
     Attributes:
         call: The traced call.

@@ -2,10 +2,10 @@
 
 Conventions: FLOP/s values are dense (without sparsity). "float32" on a GPU means TF32, which is the default there for
 float32 matrix products. A TPU's link bandwidth is half the published bidirectional bandwidth per chip, divided by the
-number of links. A GPU's link bandwidth is one way through its NVLink or Infinity Fabric port; it is 0 for cards that
-have only PCIe, whose communication has no predicted seconds. float32 outside matrix units (`vector`) is quoted from
-memory of the data sheets; no page was opened for it. Names must match exactly: a chip that is not in the table is
-unknown, even if its name resembles a name in the table.
+number of links. A GPU's link bandwidth is that of its NVLink or Infinity Fabric port in one direction; it is 0 for
+cards that have only PCIe, for which no communication seconds are predicted. float32 outside matrix units (`vector`) is
+quoted from memory of the data sheets; no page was opened for it. Names must match exactly: a chip that is not in the
+table is unknown, even if its name resembles a name in the table.
 """
 
 import difflib
@@ -62,7 +62,7 @@ def _tpu(
     dcn: float | None = None,
     devices: int = 1,
 ) -> ChipRecord:
-    """A TPU; `bandwidth` and `ici` in GB/s, where `ici` is both directions over all links, as on Cloud's pages."""
+    """A TPU; `bandwidth` and `ici` in GB/s, where `ici` sums both directions of all links, as Google does."""
     return ChipRecord(
         name=name,
         peak_flops_per_second=peaks,

@@ -49,7 +49,7 @@ def compile_for_target(
         target: The machine: `"v5e:16x16"`, or a `TargetRecord` (`parse_target(name, force=True)` for an untested
             topology).
         mesh_axes: Axes of the program's mesh, in order; the product of their sizes is the target's number of devices.
-        order: `topology` makes mesh neighbours neighbours on the torus too; `naive` uses the compiler's device order.
+        order: `topology` keeps mesh neighbours adjacent on the torus; `naive` uses the compiler's device order.
         options: XLA options for this compilation, by name (the `XLA_FLAGS` of this process are not passed on).
         timeout_seconds: Terminates the worker after this time; None: no limit.
         progress: Called about ten times a second with the current activity and the elapsed seconds.
@@ -97,7 +97,7 @@ def compile_for_target(
 def _compilation(
     reply: dict[str, Any], cell: str, target: TargetRecord, axes: dict[str, int], compiler: str
 ) -> TargetCompilation:
-    """The record of a new or a stored reply."""
+    """Creates the record from a new or a stored reply."""
     reply = {**reply, "hlo": show_cells(reply["hlo"], cell)}
     return _record(reply, target, axes, compiler).replace(notes=_notes(reply, target))
 

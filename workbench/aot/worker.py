@@ -33,7 +33,7 @@ def serve(compile_request: Compile, directory: Path, *, idle_seconds: float = _I
     Args:
         compile_request: Answers one request: `(request, report, scratch directory) -> reply`. Exceptions are sent to
             the kernel as errors that contain the name of their class.
-        directory: Where the worker may write; removed when the worker exits.
+        directory: Folder that the worker may write to; removed when the worker exits.
         idle_seconds: The worker exits after this time without a request, to free its memory.
     """
     answers = os.fdopen(os.dup(1), "wb")

@@ -1,4 +1,4 @@
-"""`compare`: functions, programs, profiles, runs and sweeps, next to each other."""
+"""`compare`: shows functions, programs, profiles, runs and sweeps side by side."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload

@@ -1,4 +1,4 @@
-"""Requests of the labextension to the kernel: code that explores a cell, and the device panel."""
+"""Requests from the labextension to the kernel: code that explores a cell, and the device panel."""
 
 import ast
 import sys

@@ -94,7 +94,7 @@ def record_of_thing(x: object, question: str, **options: Option) -> Record:  # t
 
 
 def _record_as_it_is(x: object) -> Record | None:
-    """The record of a value that is a record, has a record, or is easily described."""
+    """The record of a mesh or of runs, the value's own `record`, or the value itself if it is a record."""
     if isinstance(x, Record):
         return x
     if isinstance(x, Mesh | AbstractMesh):

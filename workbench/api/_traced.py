@@ -161,7 +161,7 @@ class EngineCall:
         """Runs the call on the engine; the record's `results` are the program's results.
 
         Raises:
-            EngineError: if a stage fails; the error's `stage` and `client` say where.
+            EngineError: if a stage fails; the error's `stage` and `client` identify the place.
         """
         fn, args = self.traced._replayed("engine")
         return self.on.run(fn, *args, progress=progress, cancel=cancel)

@@ -246,7 +246,7 @@ class TracedProgram(Inspected):
 
         Raises:
             InspectionError: if the program has no such client.
-            EngineError: if a stage fails; `stage` and `client` say where.
+            EngineError: if a stage fails; the error's `stage` and `client` identify the place.
 
         Example:
             >>> @program(clients=4)

@@ -21,9 +21,9 @@ def watch(
     """Records every call of a function in a training loop without further edits: `step = wb.watch(step)`.
 
     The function may come from `jax.jit`, `nnx.jit`, `eqx.filter_jit`, `jax.pmap` or `wb.jit`, or be a Python function
-    that calls such functions. Arguments and results pass through untouched. Calls stay asynchronous, because a separate
-    thread waits for the results. Only one small array per call and the chosen outputs are kept, until they are read.
-    The cost of a Python function without `lower` is unknown.
+    that calls such functions. Arguments and results are passed through unchanged. Calls stay asynchronous, because a
+    separate thread waits for the results. Only one small array per call and the chosen outputs are kept, until they are
+    read. The cost of a Python function without `lower` is unknown.
 
     Args:
         fn: The function. If omitted, call the watch object with the function later, or use `Watch.steps`.

@@ -170,7 +170,7 @@ def _parts(mesh: MeshRecord | None, placement: str, count: int) -> list[tuple[in
 
 
 def _dearest_branch(stage: StageRecord, placement: str, field: str) -> float | None:
-    """Paths of stages in a branch contain its number: `2[1].0`."""
+    """Paths of stages in a branch contain the branch's number: `2[1].0`."""
     branches: dict[str, list[StageRecord]] = {}
     for inner in stage.body:
         branches.setdefault(inner.path.rpartition(".")[0], []).append(inner)

@@ -18,7 +18,7 @@ def is_closed_ring(chip: ChipRecord, group_size: int) -> bool:
         chip: The chip.
         group_size: Number of chips in a group.
 
-    Returns: True on a switch; on a 3-D torus, for multiples of 4; on a 2-D torus, for whole sides of 16.
+    Returns: True on a switch; on a 3-D torus, for multiples of 4; on a 2-D torus, for full sides of 16.
     """
     if chip.topology == "switch":
         return True

@@ -1,4 +1,4 @@
-"""Searches shardings, meshes and machines: candidates are planned by Shardy and decided by compilers."""
+"""Searches shardings, meshes and machines: Shardy plans the candidates, and compilers decide between them."""
 
 from workbench.advice.search._groups import (
     ArgumentLeaf as ArgumentLeaf,

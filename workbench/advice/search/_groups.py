@@ -26,7 +26,7 @@ class ArgumentLeaf:
 
     @property
     def size_bytes(self) -> int:
-        """For the whole array."""
+        """Bytes of the entire array."""
         return math.prod(self.shape) * self.item_bytes
 
 
@@ -172,7 +172,7 @@ def _owner(
     shape: tuple[int, ...],
     tails: Mapping[tuple[tuple[str, ...], tuple[int, ...]], int],
 ) -> int:
-    """The parameter leaf whose path (without argument or `params`) ends this leaf's path, or the leaf itself."""
+    """The parameter leaf whose path (from the third word on) is a suffix of this leaf's path, or this leaf."""
     for start in range(2, len(words)):
         found = tails.get((words[start:], shape))
         if found is not None and found != number:

@@ -168,7 +168,7 @@ def _smallest(
     progress: Progress | None,
     cancel: threading.Event | None,
 ) -> tuple[SliceRecord, SearchRecord | None]:
-    """The smallest slice of one family, and its search: starts from the plan and is decided by compilers."""
+    """The smallest slice of one family, and the search on it; slices are planned first, then compiled."""
     machines = _slices(target)
     tried: list[str] = []
     row: SliceRecord | None = None

@@ -1,4 +1,4 @@
-"""A program whose cost on a chip is found for any argument shardings, planned by Shardy or compiled."""
+"""A program whose cost on a chip can be determined for any argument shardings, by planning or by compiling."""
 
 import functools
 import threading
@@ -324,7 +324,7 @@ def _chip(name: str) -> ChipRecord:
 
 
 def target_of(chip: str, devices: int) -> TargetRecord | None:
-    """The most cubic machine with this chip and number of devices, if its compiler is installed."""
+    """The machine of this chip and size whose torus is closest to a cube, if its compiler is installed."""
     for known in list_targets():
         if known.chip == chip and known.installed:
             machines = [parse_target(f"{chip}:{topology}") for topology in known.topologies]
@@ -334,7 +334,7 @@ def target_of(chip: str, devices: int) -> TargetRecord | None:
 
 
 def _common(specs: Sequence[Spec], group: SpecGroup, axes: Mapping[str, int]) -> Spec:
-    """The spec most frequently given in a group; replicated if it does not divide the shape."""
+    """The most frequent spec in a group; replicated if it does not divide the shape."""
     found = max(specs, key=specs.count)
     return found if fits(found, group.shape, axes) else ((),) * len(group.shape)
 
