@@ -73,7 +73,7 @@ class WrongAnswerError(WorkbenchError, AssertionError):
 
 
 class EngineError(WorkbenchError, RuntimeError):
-    """A run failed; `stage` and `client` say where, and `__cause__` is the original exception.
+    """A run failed; `stage` and `client` identify the place, and `__cause__` is the original exception.
 
     `run` is the record of the part that finished, if an engine was running a plan; its `results` are the carried values
     after the last finished round.

@@ -114,7 +114,7 @@ def _columns(
     found: list[tuple[str, str, str, str, Numbers]] = []
     rows = math.ceil(count / size)
     costs = record.cost.clients if record.cost is not None else ()
-    if costs and (len(costs) == count if nested else len(costs) <= count):  # nested: costs may belong to the groups
+    if costs and (len(costs) == count if nested else len(costs) <= count):  # nested: costs may be per group
         by_client = {each.client: each for each in costs}
         held = [by_client.get(client) for client in range(count)] if size == 1 else []
         found = [

@@ -67,7 +67,7 @@ class DiskCache:
                 "by WORKBENCH_CACHE_BYTES)"
             )
         temporary = self.directory / f"{secrets.token_hex(8)}.part"
-        try:  # HLO holds paths and names of the user's code: nobody else may read it
+        try:  # HLO contains paths and names from the user's code, so no other user may read it
             self.directory.mkdir(parents=True, exist_ok=True, mode=0o700)
             with open(temporary, "xb", opener=functools.partial(os.open, mode=0o600)) as file:
                 file.write(data)
@@ -82,7 +82,7 @@ class DiskCache:
                 f"not cached: {self.directory} cannot be written ({error.strerror or error}); next "
                 "time it is made again. Free some space there or set WORKBENCH_CACHE to another directory"
             )
-        finally:  # also of an interrupt
+        finally:  # after an interrupt as well
             with contextlib.suppress(OSError):
                 temporary.unlink(missing_ok=True)
         self._evict()
@@ -128,7 +128,7 @@ class DiskCache:
             with contextlib.suppress(OSError):
                 path.unlink(missing_ok=True)
             total -= size
-        for path in self.directory.glob("*.part"):  # of kernels that were killed while they wrote
+        for path in self.directory.glob("*.part"):  # files of kernels that were killed while writing
             with contextlib.suppress(OSError):
                 if time.time() - path.stat().st_mtime > _STALE_SECONDS:
                     path.unlink(missing_ok=True)

@@ -27,7 +27,7 @@ TRANSCENDENTAL = frozenset(
 
 
 class Prediction(NamedTuple):
-    """Seconds of one execution on one device, and what limits it."""
+    """Seconds of one execution on one device, and the resource that limits the speed."""
 
     seconds: float
     bound: Bound

@@ -110,8 +110,8 @@ def estimate_scaled(
 def scaled_placement(record: ProgramRecord) -> PlacementRecord:
     """Returns the placement whose size and devices an estimate changes.
 
-    This is the outermost placement, or, if that has no mesh axis, the first inner placement with a mesh axis, such as
-    clients in pods that every device computes.
+    This is the outermost placement. If the outermost placement has no mesh axis, it is the first inner placement with a
+    mesh axis, such as clients in pods that every device computes.
 
     Args:
         record: A program with a placement.
@@ -254,7 +254,7 @@ def _planned_reductions(record: ProgramRecord, placement: PlacementRecord, after
 
 
 def _as_held(one: CollectiveRecord, stage: str, record: ProgramRecord, others: int) -> CollectiveRecord:
-    """A planned reduction with the actual payload per device: other mesh axes may share the value."""
+    """A planned reduction with the actual payload per device: other mesh axes may shard the value."""
     leaves = record.outputs.leaves if record.outputs is not None else ()
     results = {leaf.size_bytes: leaf.bytes_per_device for leaf in leaves}
     found = record.module.instructions if record.module else ()

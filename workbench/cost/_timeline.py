@@ -1,8 +1,9 @@
 """Predicts the seconds of every instruction in a module in schedule order, with waiting and overlap.
 
-The compiler's text is the schedule. A device's operations run one after another. An asynchronous collective runs
-between its `start` and its `done` instruction, one at a time over the same mesh axes; the `done` instruction waits for
-the remaining time. An asynchronous copy uses the main memory bandwidth that the operations in between leave unused.
+The compiler lists instructions in schedule order. A device runs its operations one after another. An asynchronous
+collective runs between its `start` and its `done` instruction, one at a time over the same mesh axes; the `done`
+instruction waits for the remaining time. An asynchronous copy uses the main memory bandwidth that the operations in
+between leave unused.
 """
 
 import math
@@ -156,10 +157,10 @@ class _Schedule:
         )
 
     def _reaches(self) -> dict[str, float]:
-        """Bytes written since the oldest operand of each instruction was made, including its own.
+        """Bytes written since each instruction's oldest operand, including the instruction's own result.
 
-        A computation's inputs count as made before all of its instructions; a loop's values count as made one iteration
-        ago.
+        Inputs of a computation count as written before all its instructions; values of a loop count as written one
+        iteration earlier.
         """
         reach: dict[str, float] = {}
         for body in self._computations.values():

@@ -61,7 +61,8 @@ class TracedCall:
         fn: The function as the caller passed it.
         stage: Result of JAX's `trace`, if the mesh that was current during tracing is still the current mesh.
         mesh: The mesh that the function was traced under; None without a mesh.
-        chunk_size: The `chunk_size` of `wb.jit`; "auto" for plain functions, None (all clients at once) for other jits.
+        chunk_size: The `chunk_size` of `wb.jit`; "auto" for plain functions, None (all clients at once) for other
+            jitted functions.
         notes: Notes for the records made from this call.
     """
 
@@ -96,8 +97,8 @@ class TracedCall:
             lambda results: results
         )  # the compiled program's result -> the result of the user's function
         self.holds_clients: bool = holds_clients(self.closed)
-        self._wrapped = wrapped or fn  # the function to whose parameters the arguments bind
-        self._again, self._given = again, given  # traces the function again, and the arguments to do so with
+        self._wrapped = wrapped or fn  # the function whose parameters the arguments are bound to
+        self._again, self._given = again, given  # a function that traces the call again, and its arguments
         self.result_name: Callable[[str], str] = "result{}".format  # path of a result -> the user's name for the result
         self._versions: dict[Any, Version] = {}
         self._is_rewritten = False
@@ -404,7 +405,7 @@ def _trace_plain(
     chunk_size: ChunkSize = "auto",
     options: Mapping[str, Argument] | None = None,
 ) -> TracedCall:
-    """A function with its original signature; leaves that are no arrays (strings, functions) are closed over."""
+    """A function with its original signature; leaves that are not arrays (strings, functions) are closed over."""
     fixed = _static_positions(options or {}, fn, len(args))
     given = tuple(_Fixed(arg) if i in fixed[0] else arg for i, arg in enumerate(args))
     named = {name: _Fixed(arg) if name in fixed[1] else arg for name, arg in kwargs.items()}
@@ -501,7 +502,7 @@ def _trace_pmapped(
 
 
 class _FoundError(BaseException):
-    """Passes the call of a `jax.jit` out of a library's wrapper before the call is lowered."""
+    """Raised to pass the call of a `jax.jit` out of a library's wrapper before the call is lowered."""
 
     def __init__(self, args: tuple[Argument, ...], kwargs: dict[str, Argument]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Line-by-line figures of several programs, next to each other."""
+"""Line-by-line figures of several programs, side by side."""
 
 import difflib
 import statistics
@@ -54,7 +54,7 @@ def line_rows(trees: Sequence[CallTreeRecord], codes: Sequence[Codes] | None = N
 
 
 def codes_of(tree: CallTreeRecord) -> Codes:
-    """The code of every line in a tree, where it can be read."""
+    """The code of every line in a tree, if it can be read."""
     return {
         (node.file, node.line): read_source_line(node.file, node.line).strip()
         for node in tree.nodes

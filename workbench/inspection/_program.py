@@ -116,7 +116,7 @@ def inspect_call(
     force: bool = False,
     waiting: Mapping[str, Any] | None = None,
 ) -> ProgramRecord:
-    """Inspects a traced call; see `workbench.api.Traced.inspect`. `chunk_size` is None or a tuple of one."""
+    """Inspects a traced call; see `workbench.api.Traced.inspect`. `chunk_size` is None or a tuple with one element."""
     if isinstance(call, LoweredCall):
         return inspect_lowered(call, mesh, chip=chip, target=target)
     inspection = Inspection(call, call.chunk_size if chunk_size is None else chunk_size[0], examples_per_client)
@@ -557,7 +557,7 @@ def _module_named_by(call: TracedCall, module: ModuleRecord) -> ModuleRecord:
 
 
 def _as_propagated(tree: object, propagation: PropagationRecord, mesh: AnyMesh | None) -> ShardingRecord | None:
-    """Inputs without a sharding, with the one that Shardy infers; None if Shardy has no matching inputs."""
+    """Inputs, with the shardings that Shardy infers where none is given; None if Shardy's inputs do not match."""
     leaves, structure = jax.tree.flatten(tree)
     planned = [value for value in propagation.values if value.operation == "input"]
     shapes = [tuple(jax.numpy.shape(leaf)) for leaf in leaves]

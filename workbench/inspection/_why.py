@@ -889,7 +889,7 @@ class _Reader:
     # Replicated arrays.
 
     def replicated(self, sizes: dict[str, int], large_bytes: int | None) -> tuple[WhyArrayRecord, ...]:
-        """The large values that are stored on more than one device, and why."""
+        """The large values that are stored on more than one device, each with the reason."""
         devices = math.prod(sizes.values())
         left_out = self._local() | self._constants()
         listed = [

@@ -113,7 +113,7 @@ def calibrate(
     """Measures the rates of all attached devices at once.
 
     Runs matrix products by dtype and size, thin products, convolutions, elementwise operations (by bytes, and by
-    number), transcendental operations, reductions, transposes, gathers, scatters, sorts, copies from and to the host,
+    number), transcendental operations, reductions, transposes, gathers, scatters, sorts, copies to and from the host,
     and every collective by size and mesh axis. Also measures the cost of one additional operation, one additional call,
     and one additional array per call. All programs run in interleaved rounds; a program is finished when the quartiles
     of its seconds are within 5 %. The bytes of an operation are the bytes that `inspect` counts in the compiled

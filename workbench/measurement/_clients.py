@@ -20,10 +20,10 @@ def client_runs(
 ) -> tuple[ClientRunRecord, ...]:
     """Measures the seconds and steps of each client in a stage, using the loop over clients.
 
-    A client is one iteration of the outermost loop around the stage whose iteration count equals the device's slots.
-    XLA removes loops with one iteration, so on a device with one slot the whole stage belongs to that client. Steps are
-    the iterations of the loop that contains most of the client's work. If a loop inside that loop contains most of its
-    work, the inner loop's iterations count instead, and so on.
+    A client is one iteration of a loop: the outermost loop around the stage with as many iterations as the device has
+    slots. XLA removes loops with one iteration, so on a device with one slot the whole stage belongs to that client.
+    Steps are the iterations of the loop that contains most of the client's work. If a loop inside that loop contains
+    most of its work, the inner loop's iterations count instead, and so on.
 
     Args:
         joined: A profile of the program, joined to its module.

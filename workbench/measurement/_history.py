@@ -134,7 +134,7 @@ def read_metrics(
 
     Args:
         metrics: Numbers or arrays: `[]`, `[clients]` or `[clients, steps]`.
-        round: Number of the round, for the descriptions of problems.
+        round: Number of the round, used in descriptions of problems.
 
     Returns:
         Metrics by name, nested names joined by a dot; and one problem per metric and client that is not finite (for the
@@ -209,7 +209,7 @@ def _array(values: object) -> np.ndarray:
 
 
 def _numbers(values: float | tuple[Any, ...]) -> Iterator[tuple[tuple[int | None, int | None], float]]:
-    """Yields ((client, step), value) of every number; further dimensions are flattened to steps."""
+    """Yields ((client, step), value) for every number; additional dimensions are flattened into steps."""
     array = _array(values)
     if array.ndim == 0:
         yield (None, None), float(array)

@@ -18,7 +18,7 @@ from workbench.records.program import SourceLine
 class DeviceMemory(NamedTuple):
     """Memory of one device in bytes; None if the backend does not report it.
 
-    `source` says where the values come from.
+    `source` names the source of the values.
     """
 
     in_use: int | None

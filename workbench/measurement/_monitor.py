@@ -81,7 +81,7 @@ class DeviceMonitor:
 
     @property
     def running(self) -> bool:
-        """True while samples are taken."""
+        """True while samples are being taken."""
         return self._thread.is_alive() and not self._stopped.is_set()
 
     def latest(self, timeout_seconds: float = 10.0) -> SampleRecord:

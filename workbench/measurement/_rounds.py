@@ -239,7 +239,7 @@ class Run:
 
         Raises:
             RoundError: a round failed.
-            EngineError: the run does not finish in time; it continues.
+            EngineError: the run does not finish in time; the run continues.
         """
         if not self._controls.over.wait(timeout_seconds):
             msg = (
@@ -594,7 +594,7 @@ def run_rounds(
         client_rounds: Number of latest rounds that keep every client's metrics; older rounds keep only the mean, so
             that long runs need less memory. None: of all.
         emitted: Whether values that programs `emit` in a round are added to the metrics: one value per client, or per
-            client and local step. The first round then compiles the listening program.
+            client and local step. The first round then compiles a version of the program that reports these values.
         nonfinite: Reaction to a non-finite metric: "note" records it with round, metric and client; "stop" stops the
             run with the state before that round.
         progress: Whether to show a progress bar.

@@ -60,7 +60,7 @@ def plot_comparison(
         metric: Metric for the fairness figure; see `RunComparison.fairness`.
 
     Returns:
-        A matplotlib figure, which shows itself in a notebook.
+        A matplotlib figure, which is displayed as the result of a notebook cell.
 
     Raises:
         DataError: the kind is unknown.

@@ -67,7 +67,7 @@ class WatchedStep:
 
 
 class StepProgram:
-    """The program for arguments with the same shapes, as far as it is known."""
+    """Data about the program for arguments with the same shapes; parts are None or empty until they are known."""
 
     __slots__ = ("call_tree", "codes", "program", "rates")
 
@@ -639,7 +639,7 @@ def _sent(collectives: tuple[CollectiveRecord, ...]) -> float | None:
 
 
 def _is_ready(step: WatchedStep) -> bool:
-    probe: Foreign = step.probe  # `is_ready` is in no stub
+    probe: Foreign = step.probe  # `is_ready` has no stub
     try:
         return probe is not None and step.ready is None and bool(probe.is_ready())
     except RuntimeError:  # donated or failed; waiting will show which

@@ -73,7 +73,7 @@ class FindingRecord(Record):
 
     @property
     def costs(self) -> tuple[GainRecord, ...]:
-        """Totals that the compiled change increases by over 5 %, excluding elementwise work and runs."""
+        """Totals that the compiled change increases by over 5 %, excluding elementwise FLOPs and measured seconds."""
         apart = ("elementwise FLOPs", "measured seconds")
         return tuple(g for g in self.compared if g.quantity not in apart and g.after > 1.05 * g.before)
 
@@ -84,7 +84,7 @@ class FindingRecord(Record):
 
     @property
     def saved_seconds(self) -> float | None:
-        """Share of seconds that the compiled change saves, measured or else predicted; None without a chip."""
+        """Share of seconds that the compiled change saves, measured or otherwise predicted; None if unknown."""
         shares = {each.quantity: each.saved_share for each in self.compared}
         return shares.get("measured seconds", shares.get("seconds"))
 
@@ -103,7 +103,7 @@ class AdviceRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecGroupRecord(Record):
-    """Arguments that share one spec: a parameter of all layers, with its optimizer state."""
+    """Arguments that share one spec: a parameter in all layers, with its optimizer state."""
 
     pattern: str  # "params['layers'][*]['up']"
     shape: tuple[int, ...]
@@ -155,7 +155,7 @@ class SliceRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchRecord(Record):
-    """Result of a search: choices of shardings, meshes and chunk sizes, the fastest choice that fits first."""
+    """Result of a search: choices of shardings, meshes and chunk sizes, fastest fitting choice first."""
 
     name: str
     chip: str

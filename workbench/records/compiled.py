@@ -149,7 +149,7 @@ class MemoryRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModuleRecord(Record):
-    """A compiled HLO module; `flops` and `accessed_bytes` are per device and call, loop-exact.
+    """A compiled HLO module; `flops` and `accessed_bytes` are per device and call, including all loop iterations.
 
     They are None if a loop of unknown length contributes to them; `notes` names the loop.
     """

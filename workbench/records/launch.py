@@ -43,7 +43,7 @@ class NodeRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EdgeRecord(Record):
-    """`source` has a handle of `target`, so it may call `target`."""
+    """`source` has a handle to `target`, so it may call `target`."""
 
     source: str
     target: str

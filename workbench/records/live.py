@@ -73,7 +73,7 @@ class ExplanationRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArrayRecord(Record):
-    """A live array; `bytes_per_device` maps device labels ("cpu:3") to its bytes there."""
+    """A live array; `bytes_per_device` maps device labels ("cpu:3") to the array's bytes on that device."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -215,8 +215,8 @@ class TimelineRecord(Record):
 class TappedValueRecord(Record):
     """A value that one client computed; `value` is the array and is not part of JSON.
 
-    `name` is the variable that the user's line assigns it to, or else its source expression. Statistics use its finite
-    numbers; None if it has none.
+    `name` is the variable that the user's line assigns it to, or else its source expression. Statistics cover the
+    value's finite numbers; they are None if there are no finite numbers.
     """
 
     stage: str  # path of the stage
@@ -236,7 +236,7 @@ class TappedValueRecord(Record):
 
     @property
     def figures(self) -> str:
-        """Text with type and range."""
+        """Type, range and mean of the value as text."""
         shape = ", ".join(map(str, self.shape))
         said = f"{self.dtype}[{shape}]" if self.shape else self.dtype
         if self.least is not None and self.shape:

@@ -13,7 +13,7 @@ _STAGE_KINDS: tuple[StageKind, ...] = get_args(StageKind)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourceLine(Record):
-    """A place in the user's code, without frames of workbench and JAX."""
+    """A place in the user's code, without frames of the workbench and JAX."""
 
     file: str
     line: int
@@ -28,7 +28,7 @@ class SourceLine(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ValueRecord(Record):
-    """An input or output of a stage; `shape` is global, with a leading client axis at clients."""
+    """An input or output of a stage; `shape` is global, with a leading client axis for values at the clients."""
 
     name: str
     shape: tuple[int, ...]
@@ -87,7 +87,7 @@ class StageRecord(Record):
     body: tuple["StageRecord", ...] = ()
 
     def walk(self, into: Container[StageKind] = _STAGE_KINDS) -> Iterator["StageRecord"]:
-        """Yields this stage and its inner stages, outer first; `into` limits which kinds are opened.
+        """Yields this stage and its inner stages, outer first; `into` limits the kinds of stages that are entered.
 
         Example:
             >>> total = wb.program(clients=4)(wb.reduce_sum)

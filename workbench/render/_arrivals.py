@@ -50,7 +50,7 @@ def explain_axis(record: PropagationRecord, value: str, axis: str) -> tuple[str,
 
 
 def trace_axes(record: PropagationRecord) -> tuple[AxisArrivalRecord, ...]:
-    """Every mesh axis of every value, with its source and the step at which it arrived.
+    """Lists every mesh axis of every value, with the axis's source and the step at which it reached the value.
 
     Following `from_value` leads from any value back to the point where its axis entered the program.
 

@@ -115,7 +115,7 @@ class _Scale:
 
     @classmethod
     def around(cls, x: Sequence[float], y: Sequence[float]) -> "_Scale":
-        """The whole decades that enclose all values."""
+        """The full decades that enclose all values."""
         ends = [(math.floor(math.log10(min(v))), math.ceil(math.log10(max(v)) + 1e-9)) for v in (x, y)]
         (left, right), (bottom, top) = ends
         return cls((left, max(right, left + 1)), (bottom - 1, max(top, bottom + 1)))  # room for labels below points

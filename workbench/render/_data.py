@@ -37,7 +37,7 @@ def render_label_skew(
         A matplotlib figure without a window; a notebook displays it, and `figure.savefig(path)` saves it.
 
     Raises:
-        ValueError: if `kind` is neither of the two.
+        ValueError: if `kind` is unknown.
 
     Example:
         >>> record = ClientDataRecord(clients=("a", "b"), examples=(2, 1), classes=("no", "yes"),

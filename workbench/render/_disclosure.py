@@ -48,7 +48,7 @@ def disclosed_rows(plan: PlanRecord) -> list[tuple[str, str, str, str]]:
 
 
 def disclosed_blocks(plan: PlanRecord) -> list[dict[str, Any]]:
-    """Blocks about a whole program: a table of disclosed values and a table of private values."""
+    """Blocks about an entire program: a table of disclosed values and a table of private values."""
     if not plan.disclosed:
         return []
     note = (

@@ -28,7 +28,7 @@ class NotebookFigure(Figure):
 
 
 def canvas(width: float, height: float, ax: Axes | None) -> tuple[Figure, Figure | SubFigure]:
-    """A figure and the part of it to draw in: the whole figure, or the place of the panel `ax`.
+    """A figure and the part of it to draw in: the entire figure, or the area of the panel `ax`.
 
     Args:
         width: Width of a new figure in inches.

@@ -66,7 +66,7 @@ LESSONS = {word: notebook for notebook, words in _TAUGHT_IN.items() for word in 
 
 
 def lesson(term: str) -> str:
-    """The course notebook that teaches `term`, or nothing for a term that has none.
+    """The course notebook that teaches `term`, or "" if there is none.
 
     Example:
         >>> lesson("shard")
@@ -76,7 +76,7 @@ def lesson(term: str) -> str:
 
 
 def glossary(term: str) -> str:
-    """Returns the sentence that explains `term`, or "" for a term that needs none.
+    """Returns the sentence that explains `term`, or "" for a term that needs no explanation.
 
     Example:
         >>> glossary("shard")

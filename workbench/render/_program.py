@@ -38,7 +38,7 @@ def render_program_svg(
     `data-disclosed` shows where a client discloses a value; the legend below names these values.
 
     Args:
-        record: The program's record; a plan is sufficient. The mesh determines on which devices the clients are.
+        record: The program's record; a plan is sufficient. The mesh determines the devices that hold the clients.
         width: Pixels.
         dark: Colours for a dark or a light page; `None` follows the reader's system setting.
         live: Whether to leave the colours to the page that embeds the picture.

@@ -93,7 +93,7 @@ def _slices_text(search: SearchRecord) -> str:
 
 
 def _own(row: SliceRecord) -> str:
-    """Start of a reason that repeats the figures of the slice in the same row."""
+    """Beginning of the reason that only repeats the figures of the row's own slice."""
     return f"{row.target}: a device needs"
 
 

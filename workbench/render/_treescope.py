@@ -1,4 +1,4 @@
-"""Records in treescope; this module never imports treescope first."""
+"""Records in treescope; importing this module does not import treescope."""
 
 import dataclasses
 import importlib.util

@@ -105,7 +105,7 @@ def _nets(level: Level, leaving: Mapping[int, Sequence[ValueRecord]]) -> dict[tu
 
 
 def _makers(level: Level, values: Sequence[ValueRecord]) -> list[int]:
-    """The stages that produce these outputs, by name; else the last stage with an output of this shape and dtype."""
+    """The stages that produce these outputs, matched by name or otherwise by shape and dtype (the last match)."""
     makers: set[int] = set()
     for value in values:
         named = [i for i, stage in enumerate(level.stages) if value.name in {made.name for made in stage.outputs}]

@@ -109,7 +109,7 @@ def source_text(file: str, line: int) -> str:
 
 
 def line_text(line: SourceLine) -> str:
-    """A line for a terminal, with the full path, which terminals can open; notebook cells by number.
+    """A source line with its full path, which terminals can open; a notebook cell is named by its number.
 
     Example:
         >>> line_text(SourceLine(file="lab/fedavg.py", line=12))
@@ -203,7 +203,7 @@ def metric_text(name: str, value: float) -> str:
 
 
 def share_text(value: float | None) -> str:
-    """A share in percent; "unknown" for None.
+    """A share as a percentage; "unknown" for None.
 
     Example:
         >>> share_text(0.421), share_text(None)

@@ -135,7 +135,7 @@ def _without_repetition(stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
 
 def _segments(stack: tuple[Frame, ...], name: str, outer: frozenset[tuple[str, str]]) -> list[tuple[Frame, ...]]:
     """A stack split into parts, each beginning where the stack starts again."""
-    starts, entered, above = [0], False, True  # above, so it is still among the outer frames of this beginning
+    starts, entered, above = [0], False, True  # above: still among the outer frames of the current part
     for index, frame in enumerate(stack):
         named, is_outer = is_named(frame, name), _is_outer(frame, outer)
         again = frame[:2] == stack[0][:2] or is_outer or (named and entered)

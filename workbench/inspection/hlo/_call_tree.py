@@ -199,7 +199,7 @@ class CallTreeReader:
             known = self._arguments[number] if self._arguments else _plain(instruction.op_name)
             return self._item(instruction, amounts, operation=f"argument {known}".rstrip())
         known = self._collectives.get(instruction.name)
-        share = 0.0 if instruction.name in working else 1.0  # seconds are divided among work only
+        share = 0.0 if instruction.name in working else 1.0  # seconds are divided only among items with work
         return self._item(instruction, amounts, operation="" if known is None else known.kind, share=share)
 
     def _item(

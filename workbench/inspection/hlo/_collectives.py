@@ -275,7 +275,7 @@ def wire_bytes(kind: str, payload_bytes: int, group_size: int) -> float:
 
 
 def _messages(pairs: Groups) -> tuple[tuple[int, int], ...]:
-    """Senders and receivers between different devices; nothing for a permute too large to draw."""
+    """Pairs of sender and receiver that are different devices; empty for a permute that is too large to draw."""
     sent = tuple((pair[0], pair[1]) for pair in pairs if pair[0] != pair[1])
     return sent if len(sent) <= _MOST_PAIRS else ()
 

@@ -1,4 +1,4 @@
-"""Contents of fusions and who owns them."""
+"""Contents of fusions, and the stages that own them."""
 
 from workbench.inspection.hlo._attribution import NamedStage, StageFinder
 from workbench.inspection.hlo._elementwise import ElementwiseCounter

@@ -97,7 +97,7 @@ def group_axes(groups: Groups, names: Sequence[str], sizes: Sequence[int]) -> Ax
         width = widths.pop()
         reach *= width
         found.append(names[axis] if width == size else f"{names[axis]}[{width} of {size}]")
-    # If a group has as many devices as there are combinations of coordinates, it is the product of those.
+    # If a group has as many devices as there are combinations of coordinates, it is the product of the coordinates.
     if reach != len(groups[0]):
         return Axes((), "not a product of axes")
     return Axes(tuple(found))

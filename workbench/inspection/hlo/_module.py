@@ -1,4 +1,4 @@
-"""A compiled module as a record: instructions, collectives, memory, loop-exact costs, stages and source lines."""
+"""A compiled module as a record: instructions, collectives, memory, costs with loops, stages and source lines."""
 
 import math
 import re
@@ -61,7 +61,7 @@ def inspect_module(
             the peak.
 
     Returns:
-        The module. Its `notes` list what is unknown: loop lengths, custom calls, the backend.
+        The module. The record's `notes` list what is unknown: loop lengths, custom calls, the backend.
 
     Raises:
         InspectionError: if `compiled` is not a compiled program, or if its text is truncated.

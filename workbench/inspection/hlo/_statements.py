@@ -23,7 +23,7 @@ class Statement(NamedTuple):
 
 
 class _Joiner:
-    """Joins physical lines until braces, parentheses and quotes balance; drops comments. Linear in the text."""
+    """Joins physical lines until braces, parentheses and quotes balance; drops comments; linear time."""
 
     def __init__(self) -> None:
         self.number = 0
@@ -148,7 +148,7 @@ def statements(text: str) -> Iterator[Statement]:
 
 
 def _lines(text: str) -> Iterator[str]:
-    """The lines of a text, split incrementally, because a list of all lines would be as large as the text."""
+    """Yields the lines of a string one by one, because a list of all lines would be as large as the string."""
     start = 0
     while start < len(text):
         end = text.find("\n", start + _PIECE)

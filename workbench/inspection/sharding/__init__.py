@@ -1,4 +1,4 @@
-"""Shardings of arrays and meshes, and of programs as Shardy propagates them."""
+"""Shardings of arrays and meshes, and the shardings that Shardy propagates through programs."""
 
 from workbench.inspection.sharding._arrays import inspect_sharding as inspect_sharding
 from workbench.inspection.sharding._mesh import (

@@ -77,8 +77,8 @@ def order_of_jax(mesh: MeshRecord) -> MeshRecord | None:
         mesh: A mesh from `inspect_mesh`, or the mesh of a target.
 
     Returns:
-        The mesh in that order, with its hops counted again. None if JAX does not reorder the devices: without
-        coordinates, over several slices, or for a shape that `jax.make_mesh` rejects.
+        The mesh in that order, with its hops counted again. None if JAX does not reorder the devices, because they have
+        no coordinates, span several slices, or form a shape that `jax.make_mesh` rejects.
 
     Example:
         >>> order_of_jax(inspect_mesh(AbstractMesh((4, 2), ("clients", "model")))) is None
@@ -234,7 +234,7 @@ def _device_record(device: Device, position: tuple[int, ...]) -> DeviceRecord:
 
 
 def _hops(devices: Sequence[DeviceRecord], shape: tuple[int, ...]) -> list[tuple[float | None, int | None]]:
-    """Mean and largest number of hops between neighbours along every axis, with the ring closed."""
+    """Mean and largest number of hops between neighbours along every axis, including the hop that closes the ring."""
     unknown: list[tuple[float | None, int | None]] = [(None, None)] * len(shape)
     if not devices or any(device.coords is None for device in devices):
         return unknown

@@ -81,7 +81,7 @@ class Leaves:
         return jax.tree_util.tree_unflatten(self._structure, leaves)
 
     def sharded(self, found: Sequence[Spec | None], mesh: Mesh | AbstractMesh) -> tuple[Any, ...]:
-        """The arguments as shapes with the shardings in `found`; arguments that have none there are unchanged."""
+        """The arguments as shapes with the shardings in `found`; all other arguments are unchanged."""
         # In the compiled program, random keys have additional trailing dimensions.
         known = {
             index: spec[: len(jax.numpy.shape(leaf))]

@@ -36,7 +36,7 @@ def compare_compiled(
 def compare_planned(
     before: Iterable[PlannedCollectiveRecord], after: Iterable[PlannedCollectiveRecord], stages: Mapping[str, str]
 ) -> tuple[TrafficRecord, ...]:
-    """Compares planned collectives. Counts are sites in the program; a site in a loop counts once."""
+    """Compares planned collectives. Each count is a number of places in the program; a place in a loop counts once."""
     return _compare(_planned(before), _planned(after), stages)
 
 
