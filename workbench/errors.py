@@ -101,7 +101,7 @@ class NodeTimeoutError(NodeError, TimeoutError):
 
 
 class RoundError(EngineError):
-    """A round of a `Run` failed; `run.state` is the state before it, `__cause__` is the original error."""
+    """A round of a `Run` failed; `run.state` is the state before that round, and `__cause__` the original error."""
 
     def __init__(self, message: str, *, round: int, run: object) -> None:
         super().__init__(message)

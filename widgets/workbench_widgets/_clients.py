@@ -61,7 +61,7 @@ class ClientsView(ClientsController, RunController):
                 self.update_live(**self.courses.state())
 
     def static_svg(self) -> Markup | None:
-        """The clients as bars, by the first column that differs between them."""
+        """The clients as bars, for the first column whose values differ between clients."""
         shown = _telling_column(self.data, self.arrays)
         if shown is None:
             return None

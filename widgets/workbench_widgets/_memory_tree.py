@@ -86,7 +86,7 @@ def _scope(part: str) -> str:
 
 
 def _joined(rows: list[MemoryRow]) -> list[MemoryRow]:
-    """The same tree, in which a level that contains only one other level is merged with it."""
+    """Merges every level that contains only one other level with that level."""
     inside: dict[int, list[int]] = {}
     for at, row in enumerate(rows):
         inside.setdefault(row["parent"], []).append(at)

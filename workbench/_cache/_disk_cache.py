@@ -1,4 +1,4 @@
-"""On-disk entries, keyed by a hash of their inputs; errors of the cache cost only time."""
+"""On-disk entries, keyed by a hash of their inputs; errors in the cache cost time but never change a result."""
 
 import contextlib
 import functools
@@ -111,7 +111,7 @@ class DiskCache:
         return self.directory / f"{key}{_ENDING}"
 
     def _entries(self) -> list[tuple[float, int, Path]]:
-        """Time of last use, size and path, oldest first; omits entries that another kernel has just removed."""
+        """Last use, size and path of every entry, oldest first; omits entries that another kernel has just removed."""
         found = []
         for path in self.directory.glob(f"*{_ENDING}"):
             with contextlib.suppress(OSError):

@@ -51,7 +51,7 @@ class Checking:
 
 
 def no_error() -> Error:
-    """The error of a program in which nothing has failed."""
+    """The error value that represents no failure."""
     return _checkify.init_error
 
 
@@ -66,7 +66,7 @@ def register_checks(primitive: Primitive, rule: Callable[..., tuple[Error, Any]]
 
 
 def kinds_of(error: Error) -> list[tuple[Any, Any, Any, list[Any]]]:
-    """The kinds of errors that a program can have: kind, whether it happened, its code, its payload."""
+    """The kinds of errors that a program can have; each with whether it happened, its code and its payload."""
     return [(kind, error._pred[kind], error._code[kind], list(error._payload[kind])) for kind in error._pred]
 
 

@@ -138,7 +138,7 @@ def _calls(root: _ir.Operation) -> list[Any]:
 
 
 def _inline(module: _ir.Module, call: _ir.OpView, callee: _ir.OpView) -> list[Any]:
-    """Copies the callee's operations to before the call; returns the calls among them."""
+    """Copies the callee's operations to the position before the call; returns the calls among them."""
     copy = callee.operation.clone(_ir.InsertionPoint(module.body))
     block = copy.regions[0].blocks[0]
     for argument, operand in zip(list(block.arguments), list(call.operands), strict=True):

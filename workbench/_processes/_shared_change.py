@@ -13,8 +13,8 @@ class SharedChange(contextlib.ContextDecorator):
     finish restores the value that the other had set.
 
     Args (of the constructor):
-        make: Function that makes the change and returns a function that undoes it. Both run under the lock of this
-            change.
+        make: Function that makes the change and returns a function that undoes it. Both functions run under the lock of
+            this change.
 
     Example:
         >>> state = []

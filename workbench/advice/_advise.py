@@ -282,7 +282,7 @@ def _tried(
     report: Callable[[str], None],
     place: str,
 ) -> tuple[FindingRecord, str]:
-    """The finding with its change compiled and, with `trials`, run; and the reason if the run failed."""
+    """Compiles the finding's change and, with `trials`, runs it; also returns the reason if the run failed."""
     report(f"compiling change {place}: {finding.rule}")
     if trials is None:
         return verified(finding, program, recompile), ""

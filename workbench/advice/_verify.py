@@ -525,7 +525,7 @@ class Variants:
         partitionable: bool = False,
         ordered: bool = False,
     ) -> Any:
-        """Makes one change and calls `finish` with the changed call, inside the contexts it needs."""
+        """Makes one change and calls `finish` with the changed call, inside the contexts that the call needs."""
         if partitionable:
             with jax.threefry_partitionable(True):
                 return finish(self._trace(self.fn, self.args, self.kwargs))

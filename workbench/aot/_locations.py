@@ -19,7 +19,7 @@ _NO_CELL = "ipykernel_0"
 def drop_callers(text: str) -> str:
     """The text with every call stack cut off where the program begins, and with locations renumbered.
 
-    The program begins below the frames of this package's lowering, and at module level or at the top level of a
+    A program begins directly below the frames of this package's lowering, or at the top level of a module or of a
     notebook cell.
     """
     definitions = dict(_DEFINITION.findall(text))

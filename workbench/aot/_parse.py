@@ -103,7 +103,7 @@ def _named_slice(text: str) -> tuple[str, str, int] | None:
 
 
 def _near_form(text: str) -> str:
-    """Example targets; for a name that resembles a Google Cloud slice (`v5e-12`), those of that chip come first."""
+    """Example targets; for a name that resembles a Google Cloud slice (`v5e-12`), examples for that chip come first."""
     examples = "'v5e:16x16', 'v5p:4x4x4', 'v5e:16x16*4' or 'h100:8'"
     chip, _, count = text.partition("-")
     family = FAMILIES.get(ALIASES.get(chip, chip))

@@ -140,7 +140,7 @@ def memory_warning(log: Path, start: int) -> str:
 
 
 def _dumped(directory: str, ending: str) -> str:
-    """The newest of the compiler's files that has this ending; "" if there is none."""
+    """The newest compiler file with this ending; "" if there is none."""
     found = sorted(Path(directory).glob(f"*{ending}"), key=lambda path: path.stat().st_mtime)
     return found[-1].read_text(errors="replace") if found else ""
 

@@ -117,7 +117,7 @@ def refuse_options(question: str, x: object, options: Mapping[str, Any]) -> None
 
 
 def _for_text(question: str, x: object, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options of a lowered or compiled program, or its text: `on` only; of a traced program: all options."""
+    """Options for a lowered or compiled program or its text (only `on`), or for a traced program (all options)."""
     rest = dict(options)
     on: On = rest.pop("on", None)
     machine = machine_of(on, question)
@@ -149,7 +149,7 @@ def _lowers(x: object) -> bool:
 
 
 def _arrays_in(x: object) -> dict[str, Any] | Any:
-    """The pytree without leaves that are not arrays; unchanged if all leaves are arrays."""
+    """The pytree with only its array leaves; unchanged if all leaves are arrays."""
     try:
         found, structure = jax.tree_util.tree_flatten_with_path(x)
     except (TypeError, ValueError):  # cannot be flattened, so there are no arrays to show

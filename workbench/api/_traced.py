@@ -114,7 +114,7 @@ class Traced(TracedProgram):
     def play(self) -> "PlayerView":
         """Plays one call step by step with actual values: messages, client steps and results.
 
-        Costs one evaluation of the program in this process. Numbers that clients `emit` are shown as curves over local
+        Evaluates the program once in this process. Numbers that clients `emit` are shown as curves over local
         steps. With a mesh, the program is also compiled, and its collectives can be played message by message.
 
         Returns:

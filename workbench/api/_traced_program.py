@@ -119,8 +119,8 @@ class TracedProgram(Inspected):
             chunk_size: The chunk size, as in `jit`. Default: the chunk size of `fn` if `fn` is a result of `jit`,
                 otherwise "auto".
             examples_per_client: The true number of examples of every client, used to compute the cost of padding and
-                lockstep. If no argument is named `mask`, also pass the number of examples per client in the arrays:
-                `(counts, 64)`.
+                lockstep. If no argument is named `mask`, also pass the padded number of examples per client: `(counts,
+                64)`.
             order: With a target: devices in the order of the target's topology, or in the compiler's order ("naive").
             force: With a target: whether to accept an untested topology.
             progress: With a target: called with the phase and the elapsed seconds.
@@ -189,8 +189,8 @@ class TracedProgram(Inspected):
     ) -> RunRecord:
         """Runs the program on this machine's devices and returns measured seconds for every stage and device.
 
-        Costs `warmup + 2 * rounds` calls, because each measured call has a twin without the profiler, which determines
-        the overhead.
+        Costs `warmup + 2 * rounds` calls, because each measured call is paired with a call without the profiler, from
+        which the overhead is computed.
 
         Args:
             rounds: Number of calls to measure.

@@ -167,7 +167,7 @@ class _StageSeconds:
     unknown: dict[str, None] = field(default_factory=dict)
 
     def into(self, stage: StageCostRecord) -> StageCostRecord:
-        """Returns the stage with these seconds."""
+        """Returns a copy of the stage with these seconds."""
         return stage.replace(
             compute_seconds=self.compute,
             memory_seconds=self.memory,

@@ -225,7 +225,7 @@ def predict_instruction(
 
 
 def _works(instruction: InstructionRecord) -> bool:
-    """Returns whether an instruction works without main memory, as a fusion in fast memory does."""
+    """Returns whether an instruction does not use main memory, like a fusion in fast memory."""
     return instruction.opcode in ("fusion", "dot", "convolution") and instruction.size_bytes > 0
 
 
@@ -303,7 +303,7 @@ def seconds_of_call(chip: ChipRecord, arrays: int) -> float:
 
 
 def rows_of(chip: ChipRecord, kind: str, dtype: str | None = None) -> list[RateRecord]:
-    """The measured rows of one kind (and dtype), by amount."""
+    """The measured rows of one kind (and dtype), sorted by amount."""
     rows = [row for row in chip.rates if row.kind == kind and (dtype is None or row.dtype == dtype)]
     return sorted(rows, key=lambda row: row.amount)
 

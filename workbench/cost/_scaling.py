@@ -61,7 +61,7 @@ def estimate_scaled(
     Args:
         record: The program, from `inspect`.
         clients: Number of clients; None: unchanged.
-        model: Factor by which the number of parameters grows, with the same examples.
+        model: Factor by which the number of parameters grows; the examples stay the same.
         chunk_size: Number of clients that a device computes together; None: unchanged.
         devices: Number of devices; the clients' mesh axes grow or shrink, and all other axes stay the same.
         chip: The chip for which seconds are estimated; None: the record's chip.
@@ -70,7 +70,7 @@ def estimate_scaled(
         The estimate. Without changes, the estimate is the record's own cost.
 
     Raises:
-        InspectionError: if the program has no clients, or a number is impossible.
+        InspectionError: if the program has no clients, or a number is invalid.
 
     Example:
         >>> import jax, workbench as wb

@@ -157,7 +157,7 @@ class _Schedule:
         )
 
     def _reaches(self) -> dict[str, float]:
-        """Bytes written since each instruction's oldest operand, including the instruction's own result.
+        """Bytes written since each instruction's oldest operand was written, including the instruction's result.
 
         Inputs of a computation count as written before all its instructions; values of a loop count as written one
         iteration earlier.

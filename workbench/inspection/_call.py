@@ -190,7 +190,7 @@ class TracedCall:
         return program
 
     def rewritten(self, closed: ClosedJaxpr) -> "TracedCall":
-        """The same call with other equations for the same inputs and results; valid on the call's mesh only."""
+        """The same call with different equations for the same inputs and results; valid on the call's mesh only."""
         copy = self._copy()
         copy.closed, copy._again, copy._is_rewritten = closed, None, True
         return copy
@@ -380,7 +380,7 @@ def _moved(x: PyTree[Array], mesh: AnyMesh) -> PyTree[Array]:
 
 
 def call_of_traced(traced: Stage) -> TracedCall:
-    """The call whose trace by JAX is `traced`."""
+    """The call that JAX has traced; `traced` is the trace."""
     shapes = [jax.ShapeDtypeStruct(info.shape, info.dtype) for info in jax.tree.leaves(traced.args_info)]
     given = _jax_compat.jit_options(traced)["in_shardings"]
     placed = [

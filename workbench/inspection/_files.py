@@ -178,7 +178,7 @@ def _inspect_text(text: str, what: str, options: dict[str, Any]) -> Record:
 
 
 def _clean(text: str, start: int) -> str:
-    """A pasted module with e-mail quotation marks, common indentation and code fence removed."""
+    """Removes e-mail quotation marks, common indentation and a code fence from a pasted module."""
     lines = text[start:].splitlines()
     if lines[0].lstrip().startswith(">"):
         lines = [line.lstrip().removeprefix(">") for line in lines]

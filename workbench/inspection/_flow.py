@@ -1,4 +1,4 @@
-"""Data flow around the collectives of a compiled module, and how well a planned operation matches it."""
+"""Data flow around the collectives of a compiled module, and how well a planned operation matches that flow."""
 
 import math
 import re
@@ -47,7 +47,7 @@ class CompiledFlow:
         return not self._elements or elements in self._elements
 
     def maker(self, name: str) -> InstructionRecord | None:
-        """The instruction that computed a value, behind copies, casts and collectives; otherwise its parameter."""
+        """The instruction that computed a value, ignoring copies, casts and collectives; or the value's parameter."""
         each = self.instructions.get(name)
         while each is not None and (source := self._source_of(each, _REARRANGING | _EXCHANGES)) is not None:
             each = self.instructions.get(source)
@@ -96,7 +96,7 @@ class CompiledFlow:
         return arguments, max((self._products[name] for name in known), default=0)
 
     def _source_of(self, each: InstructionRecord, passing: frozenset[str] = _REARRANGING) -> str | None:
-        """The operand that an instruction only rearranges; None if it computes."""
+        """The operand that an instruction only rearranges; None if the instruction computes."""
         if not each.operands:
             return None
         if each.opcode in passing:
@@ -151,7 +151,7 @@ def planned_origins(values: Sequence[PlannedValueRecord]) -> dict[str, Origins]:
 
 
 def likeness(one: Origins, other: Origins) -> float:
-    """Similarity between the origins of two values: 1 if both depend on the same arguments and number of products."""
+    """Similarity between the origins of two values: 1 if both have the same arguments and number of products."""
     together = one[0] | other[0]
     shared = len(one[0] & other[0]) / len(together) if together else 1.0
     return round(shared / (1 + 0.1 * abs(one[1] - other[1])), 6)

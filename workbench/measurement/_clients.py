@@ -144,7 +144,7 @@ class _Nest:
             found, left = loop, work[self.bodies[loop]]
 
     def _nearest(self, loops: Set[str], inside: str | None) -> list[str]:
-        """The outermost loops below a body."""
+        """The outermost loops inside a body."""
         place = {loop: self.around[self.instructions[loop].computation] for loop in loops}
         below = [loop for loop in loops if inside is None or inside in place[loop]]
         bodies = {self.bodies[loop] for loop in below}

@@ -182,7 +182,7 @@ def several(given: object) -> list[Any]:
 
 
 def first_metric(named: Results | Mapping[Any, Any]) -> str:
-    """The metric to show first: "loss" if present, else the first.
+    """The metric to show first: "loss" if present, otherwise the first metric.
 
     Raises:
         DataError: if no run has finished a round.

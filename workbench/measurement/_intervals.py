@@ -55,8 +55,8 @@ def paired_tests(
 
     Args:
         finals: Final value by name and seed.
-        test: "permutation" flips the signs of the differences (exact for few seeds), "t" is Student's paired test,
-            "wilcoxon" the signed-rank test.
+        test: "permutation" flips the signs of the differences (exact for few seeds), "t" is Student's paired test, and
+            "wilcoxon" is the signed-rank test.
         correction: "holm" bounds the probability of any false difference, "benjamini-hochberg" the expected share of
             false differences.
         confidence: Confidence level of the interval for the mean difference.

@@ -269,7 +269,7 @@ def _stage_runs(
     rounds: int,
     options: ReadingOptions,
 ) -> tuple[StageRunRecord, ...]:
-    """Sums seconds and work by stage; fused instructions are shared by their stages."""
+    """Sums seconds and work by stage; fused instructions are divided among their stages."""
     collectives = {each.name: each.by_stage() for each in module.collectives if each.stages}
     sums: defaultdict[tuple[str, int], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
     at_peak: dict[str, float | None] = {}  # seconds of one execution of an instruction

@@ -162,7 +162,7 @@ class DeviceMonitor:
         return display_object("DeviceMonitor", repr(self)[1:-1], rows)
 
     def _take(self) -> float:
-        """Takes a sample and notifies every listener; returns the wait until the next sample."""
+        """Takes a sample and notifies every listener; returns the seconds until the next sample."""
         try:
             sample = self._sampler.sample(self._started)
         except Exception as error:  # a silent crash of the thread would look like idle devices

@@ -23,7 +23,7 @@ def measured_tree(
     Args:
         tree: Call tree of the compiled module.
         operations: Measured operations of the same program.
-        module: The program. With it, an asynchronous copy that the compiler inserted counts at the node of the copied
+        module: The program. If given, an asynchronous copy that the compiler inserted counts at the node of the copied
             value.
     """
     made = {i.name: i.operands[:1] for i in module.instructions} if module is not None else {}

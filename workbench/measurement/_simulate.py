@@ -115,7 +115,7 @@ def simulate_rounds(
 
     Args:
         profiles: All clients.
-        flops_per_client: As for `simulate_round`, as are the next two arguments.
+        flops_per_client: As in `simulate_round`, like the next two arguments.
         down_bytes: Per client.
         up_bytes: Per client.
         rounds: How many.
@@ -215,7 +215,7 @@ def _durations(profiles: ClientProfiles, flops: ArrayLike, down: ArrayLike, up: 
 
 
 def _dropouts(profiles: ClientProfiles, seed: int) -> np.ndarray:
-    """Share of its work duration after which each client drops out; infinite for clients that stay.
+    """The share of its work after which each client drops out; infinite for clients that stay.
 
     Draws one number per client, whether the client is selected or not.
     """

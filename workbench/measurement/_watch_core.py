@@ -139,7 +139,7 @@ class Core:
             self._count -= 1
 
     def settle(self) -> None:
-        """Counts a call as done, without recording anything more."""
+        """Counts a call as done, without recording anything else."""
         with self._lock:
             self._done += 1
 
@@ -177,7 +177,7 @@ class Core:
             time.sleep(0.002)
 
     def note(self, text: str) -> None:
-        """Adds a note to the record once."""
+        """Adds a note to the record, unless the record already has it."""
         self._notes[text] = None
 
     def problem(self, step: int, what: str, *, metric: str | None = None, value: str | None = None) -> None:
@@ -188,7 +188,7 @@ class Core:
             self.note(f"only the first {_MOST_PROBLEMS} problems are kept")
 
     def pause(self, paused: bool) -> None:
-        """Stops or continues drawing; steps are still recorded."""
+        """Pauses or resumes drawing; steps are still recorded."""
         self._paused = paused
         if self.status in ("running", "paused"):
             self.status = "paused" if paused else "running"
@@ -214,7 +214,7 @@ class Core:
     # Runs in the waiting thread.
 
     def _see(self) -> None:
-        """Notes when the results of each step were ready.
+        """Records when the results of each step were ready.
 
         If several steps are ready when the thread wakes, only the end of the last step is known, so the seconds are
         divided among these steps.

@@ -90,7 +90,7 @@ def _is_cell(file: str) -> bool:
 
 
 def _is_hidden(path: str) -> bool:
-    """Returns whether a hidden folder is below the import folder; `.venv` above it does not count."""
+    """Returns whether a hidden folder is below the import folder; `.venv` above the import folder does not count."""
     roots = [os.path.join(_real(root), "") for root in sys.path if os.path.isabs(root)]  # noqa: PTH117, PTH118
     with contextlib.suppress(FileNotFoundError):  # the working folder has been removed
         roots.append(os.path.join(os.path.realpath(os.curdir), ""))  # noqa: PTH118

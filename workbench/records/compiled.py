@@ -69,8 +69,8 @@ class InstructionRecord(Record):
     def time_by_stage(self) -> tuple[tuple[StagePartRecord, float], ...]:
         """The parts of `by_stage`, each with its share of the seconds.
 
-        Shares are proportional to matrix products if there are any, or else to bytes. The call tree divides the seconds
-        of a fusion in the same way.
+        Shares are proportional to matrix products if there are any, otherwise to bytes. The call tree divides the
+        seconds of a fusion in the same way.
         """
         parts = self.by_stage()
         weights = [part.flops for part in parts] if self.flops else [float(part.accessed_bytes) for part in parts]
@@ -247,7 +247,7 @@ class CostRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProgramRecord(Record):
-    """All information about a program that needs no run."""
+    """All information about a program that is available without a run."""
 
     name: str
     target: str  # "cpu x 8", "v5e:16x16"
@@ -389,5 +389,5 @@ class WhatIfRecord(Record):
 
     @property
     def traffic(self) -> tuple[TrafficRecord, ...]:
-        """The compiled comparison if available, else the planned comparison."""
+        """The compiled comparison if available, otherwise the planned comparison."""
         return self.planned if self.compiled is None else self.compiled

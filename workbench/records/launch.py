@@ -60,7 +60,7 @@ class ProgramGraphRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStateRecord(Record):
-    """Current state of one node. Every number is measured; it is None if this engine cannot measure it."""
+    """Current state of one node. All numbers are measured; numbers that this engine cannot measure are None."""
 
     label: str
     state: NodeStateName

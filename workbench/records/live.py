@@ -264,7 +264,7 @@ class TapRecord(Record):
 
     @property
     def first_nonfinite(self) -> TappedValueRecord | None:
-        """The first non-finite value, the origin of a NaN."""
+        """The first non-finite value, which is the origin of later NaNs."""
         return next((value for value in self.values if value.nonfinite), None)
 
     def find(self, name: str, **where: object) -> tuple[TappedValueRecord, ...]:

@@ -19,8 +19,8 @@ class ProfiledOperationRecord(Record):
     """One HLO instruction of a program, with measured seconds summed over all devices.
 
     `flops` (of dot products and convolutions), `elementwise_flops` and `accessed_bytes` are per device and execution;
-    None if neither the profile nor its HLO contains them. A profile without HLO has only one FLOP count, the sum of
-    both, in `flops`.
+    None if neither the profile nor its HLO contains them. A profile without HLO has only one FLOP count: `flops` is
+    then the sum of both kinds.
     """
 
     name: str
@@ -171,7 +171,7 @@ class ProfileRecord(Record):
         return dict(sorted(found.items(), key=lambda item: -item[1]))
 
     def seconds_by_path(self) -> dict[str, float]:
-        """Seconds per device by call path (the `op_name`, or else the category), largest first."""
+        """Seconds per device by call path (the `op_name`, or otherwise the category), largest first."""
         devices = max(1, len(self.devices))
         found: dict[str, float] = {}
         for operation in self.operations:

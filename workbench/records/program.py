@@ -58,8 +58,9 @@ class StageRecord(Record):
 
     `flops_per_client` (of dot products and convolutions), `elementwise_flops_per_client` (one per element of an
     arithmetic operation or reduction) and `bytes_per_client` are for one call of the unbatched function (predicted from
-    its jaxpr). `moved_bytes` are the bytes between server and clients (a broadcast counts the value once per client). A
-    stage of kind `loop` or `branch`, and a `clients` stage with an inner placement, have inner stages in `body`.
+    its jaxpr). `moved_bytes` are the bytes moved between server and clients (a broadcast counts the value once per
+    client). A stage of kind `loop` or `branch`, and a `clients` stage with an inner placement, have inner stages in
+    `body`.
     """
 
     index: int
@@ -121,8 +122,8 @@ class StageRecord(Record):
 class DisclosedRecord(Record):
     """A value that a client discloses to the server.
 
-    A "row" is the client's own value. A "partial result" is its share of a reduction, already merged with the shares of
-    clients in the same batch.
+    A "row" is the client's own value. A "partial result" is the client's share of a reduction, already merged with the
+    shares of clients in the same batch.
     """
 
     stage: str
@@ -156,7 +157,7 @@ class PlanRecord(Record):
 
     @property
     def moved_bytes(self) -> float | None:
-        """Bytes between server and clients per call; None if some are moved inside a loop of unknown length."""
+        """Bytes moved between server and clients per call; None if some are moved in a loop of unknown length."""
         return _moved(self.stages)
 
     def walk(self, into: Container[StageKind] = _STAGE_KINDS) -> Iterator[StageRecord]:

@@ -246,7 +246,7 @@ class RunOverlayRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceClassRecord(Record):
-    """A device class: medians; individual devices vary log-normally around them."""
+    """Medians of a device class; individual devices vary log-normally around these medians."""
 
     name: str
     share: float  # share of the population, 0..1
@@ -263,7 +263,7 @@ class DeviceClassRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkRecord(Record):
-    """One client's computation and communication in one round; both kinds of FLOPs take time."""
+    """One client's computation and communication in one round; both kinds of FLOPs contribute to the time."""
 
     flops: float  # of matrix products and convolutions
     download_bytes: float

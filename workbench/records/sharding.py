@@ -185,7 +185,7 @@ class PropagationEdge(Record):
 class AxisArrivalRecord(Record):
     """Propagation of one mesh axis to one value: the step, and the source value.
 
-    An initial axis (an input's sharding or a constraint) has neither.
+    An initial axis (an input's sharding or a constraint) has neither a step nor a source.
     """
 
     value: str
@@ -297,7 +297,7 @@ class WhyArrayRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhyCauseRecord(Record):
-    """A decision by the propagation that causes several collectives."""
+    """A propagation decision that causes several collectives."""
 
     axis: str
     sentence: str

@@ -23,7 +23,7 @@ def plot_roofline(
         cost: The predicted cost; without a chip, the figure only states that a chip is needed.
         dtype: The dtype whose peak FLOP/s forms the flat part of the roof; by default the chip's first dtype.
         ax: The matplotlib axes to draw in; None creates a figure.
-        dark: Colours for a dark or a light page; `None` is readable on both.
+        dark: Colours for a dark or a light page; `None` uses colours that are readable on both.
 
     Example:
         >>> record = wb.inspect(lambda x: x @ x, on="v5e")(jnp.ones((64, 64)))

@@ -149,7 +149,7 @@ def draw_summary(layout: ProgramLayout, plan: PlanRecord) -> Markup | None:
 
 
 def draw_mark(form: str, x: float, y: float) -> Markup:
-    """The mark for a form ("share", "row" or "stays"), centred at a point."""
+    """The mark for a form of disclosure ("share", "row" or "stays"), centred at a point."""
     r = RADIUS
     if form == "stays":  # a house
         roof = f"M{number(x - r)} {number(y)}L{number(x)} {number(y - r)}L{number(x + r)} {number(y)}"
@@ -201,7 +201,7 @@ def _plain(name: str) -> str:
 
 
 def _iterations(plan: PlanRecord, stage: str) -> int:
-    """Number of times that the loops around a stage execute it, if known."""
+    """Number of times that the enclosing loops execute a stage, as far as known."""
     iterations, stages = 1, plan.stages
     while inside := next((s for s in stages if stage.startswith((f"{s.path}.", f"{s.path}["))), None):
         iterations *= inside.trip_count or 1

@@ -5,7 +5,7 @@ from workbench.render.units import bytes_text, count_text
 
 
 def render_explanation_text(record: ExplanationRecord) -> str:
-    """Out-of-memory errors first, then retraces and slow compilations; a single line if nothing happened.
+    """Lists out-of-memory errors, retraces and slow compilations, or writes one line if nothing happened.
 
     Example:
         >>> print(render_explanation_text(ExplanationRecord(seconds=2.0)))

@@ -80,8 +80,8 @@ def render_graph_svg(
 
     Args:
         graph: The program.
-        states: States of a running program's nodes. Each mark then shows its node's state by sign and colour, and each
-            group lists how many nodes are in each state.
+        states: States of a running program's nodes. Each mark then shows its node's state by symbol and colour, and
+            each group lists how many nodes are in each state.
         dark: Colours for a dark page; None follows the reader's system setting.
         live: For a live view: leave the colours to the page.
 
@@ -116,7 +116,7 @@ def _x_of(cards: Sequence[_Card], label: str) -> float:
 
 
 def node_glyph(state: str) -> str:
-    """The sign for a state, as SVG path commands in a 12 × 12 square."""
+    """The symbol for a state, as SVG path commands in a 12 × 12 square."""
     return _GLYPHS[state]
 
 

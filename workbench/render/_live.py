@@ -160,7 +160,7 @@ _PARTS = {"compute": "compute", "collective": "collective", "wait": "waiting"}
 
 
 def _parts_of(run: RunRecord) -> dict[str, str]:
-    """Parts of a run's time; copies only if a profile distinguishes them."""
+    """Parts of a run's time; includes copies only if a profile distinguishes them."""
     return _PARTS | ({"copy": "copies"} if any(stage.copy_seconds for stage in run.stages) else {})
 
 

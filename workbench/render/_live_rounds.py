@@ -185,7 +185,7 @@ def _line(points: Sequence[tuple[float, float]], name: str, index: int, *, at: t
 
 
 def _free(y: float, taken: Sequence[float]) -> float:
-    """The nearest height below at which a label overlaps no other label."""
+    """The nearest position at or below `y` where a label does not overlap other labels."""
     while any(abs(y - other) < 13 for other in taken):
         y += 1
     return y

@@ -149,7 +149,7 @@ def _placed(order: Sequence[DeviceRecord], grid: CellGrid) -> list[tuple[DeviceR
 
 
 def _cells(mesh: MeshRecord, order: Sequence[DeviceRecord]) -> tuple[list[tuple[str, tuple[str, ...], str]], str]:
-    """Colour, label lines and tooltip of every device, and what the colour means."""
+    """Colour, label lines and tooltip of every device, and the meaning of the colour."""
     clients: dict[int, list[Any]] = {}
     for held in mesh.clients:
         clients.setdefault(held.device_id, []).append(held)

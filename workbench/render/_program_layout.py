@@ -33,13 +33,13 @@ class Lane:
 
     @property
     def centre(self) -> float:
-        """Vertical centre, where the lines run."""
+        """Vertical position of the centre, where the lines run."""
         return (self.x0 + self.x1) / 2
 
 
 @dataclass(frozen=True, slots=True)
 class ClientBlock:
-    """The clients `start` to `stop`, which share devices; `dots` are their positions, or empty if there are many."""
+    """The clients `start` to `stop`, which share devices; `dots` are their positions, empty for many clients."""
 
     x: float
     y: float

@@ -93,7 +93,7 @@ def _slices_text(search: SearchRecord) -> str:
 
 
 def _own(row: SliceRecord) -> str:
-    """Beginning of the reason that only repeats the figures of the row's own slice."""
+    """Beginning of the reason for the row's own slice, whose figures the row already shows."""
     return f"{row.target}: a device needs"
 
 

@@ -319,7 +319,7 @@ def _holders(devices: Sequence[int], characters: float, lines: int) -> list[str]
 
 
 def _ranges(devices: Sequence[int]) -> str:
-    """Device numbers in which consecutive runs are shortened.
+    """Device numbers, with consecutive numbers written as ranges.
 
     Example:
         >>> _ranges((0, 1, 2, 5))

@@ -58,7 +58,7 @@ def what_if_amounts(record: WhatIfRecord) -> list[tuple[str, str, str]]:
 
 
 def change_sign(row: TrafficRecord) -> str:
-    """The sign for how a collective changes, shown next to the word."""
+    """The symbol for the change of a collective, shown next to the word."""
     return _SIGNS[row.change]
 
 

@@ -75,7 +75,7 @@ def _node_notes(node: NodeRecord, sharing: bool) -> str:
 
 
 def count_states(states: Iterable[NodeStateRecord]) -> str:
-    """Number of nodes in each state, each with a sign; failures come first.
+    """Number of nodes in each state, with the state's symbol; failures come first.
 
     Example:
         >>> count_states([NodeStateRecord(label="a/0", state="running", where="thread 1")])

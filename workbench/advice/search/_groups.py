@@ -49,7 +49,7 @@ class SpecGroup:
 
     @property
     def argument(self) -> str:
-        """The argument that its first leaf belongs to."""
+        """The argument that the group's first leaf belongs to."""
         return pattern_argument(self.pattern)
 
     def record(self, leaves: Sequence[ArgumentLeaf]) -> SpecGroupRecord:

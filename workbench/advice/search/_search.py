@@ -94,7 +94,7 @@ class Search:
         return {specs: self._names.get(specs) or "found" for specs in choices if specs in self._known}
 
     def record(self) -> SearchRecord:
-        """Record of the search at this point."""
+        """The record of the search so far."""
         program = self.program
         ranked = self._ranked()
         rest = sorted((s for s in self._known if s not in self._compiled), key=self._order_of)
@@ -266,7 +266,7 @@ class Search:
         )
 
     def _fully_sharded(self, base: Assignment, data: Sequence[SpecGroup], axes: Sequence[str]) -> Assignment:
-        """The parameters additionally sharded over `axes`, on their largest divisible dimension."""
+        """Additionally shards the parameters over `axes`, on their largest divisible dimension."""
         made = list(base)
         size = math.prod(self.program.axes[axis] for axis in axes)
         for at, group in enumerate(self.program.groups):
@@ -412,7 +412,7 @@ class Search:
                 self._found(self.record())
 
     def _promising(self, best: tuple[bool, float]) -> tuple[Spec, ...] | None:
-        """The next choice to compile: in turn the best planned, the best corrected, and the most different."""
+        """The next choice to compile: alternates between the best planned, best corrected and most different choice."""
         left = [s for s in self.best(len(self._known)) if s not in self._tried]
         left = [specs for specs in left if self.rank_of(specs) < (best[0], _SLACK * best[1])]
         kind = len(self._tried) % 3
@@ -432,7 +432,7 @@ class Search:
         return over, seconds * (found / planned if found and planned else 1.0)
 
     def _plan_around(self, specs: tuple[Spec, ...]) -> None:
-        """Plans every change of one group in a good choice, with and without propagation to other groups."""
+        """Plans every change to a single group of a good choice, with and without propagation to the other groups."""
         with contextlib.suppress(_StopSearch):
             self._step(specs)
             opened = [None if not any(spec) and g.locked is None else spec for g, spec in self._paired(specs)]
@@ -446,7 +446,7 @@ class Search:
         return zip(self.program.groups, specs, strict=True)
 
     def _next_for_chip(self) -> tuple[Spec, ...] | None:
-        """The next choice: the best rehearsed, one that may fit, the best planned, then named choices."""
+        """The next choice: the best rehearsed choice, one that may fit, the best planned choice, or a named choice."""
         left = [specs for specs in self._known if specs not in self._compiled and specs not in self._failed]
         if not left:
             return None
@@ -507,7 +507,7 @@ class Search:
         return not group.shape or group.size_bytes < _SMALL_SHARE * whole
 
     def rank_of(self, specs: tuple[Spec, ...]) -> tuple[bool, float]:
-        """Rank of a choice before it has been compiled with the chip's compiler: whether it fits, then its seconds."""
+        """Rank of a choice that the chip's compiler has not compiled: first by whether it fits, then by its seconds."""
         return self._rank(self._estimate(specs))
 
     def _order_of(self, specs: tuple[Spec, ...]) -> tuple[bool, tuple[bool, float]]:
@@ -602,7 +602,7 @@ def _share(priced: Priced, program: SearchProgram) -> float:
 def pareto(choices: Sequence[ShardingChoiceRecord]) -> set[int]:
     """Positions of the choices that no other choice beats in both seconds and peak; the first of identical choices.
 
-    If any choices are compiled, only those count.
+    If any choices are compiled, only the compiled choices are considered.
     """
     compiled = [at for at, each in enumerate(choices) if each.how == "compiled"]
     points = {

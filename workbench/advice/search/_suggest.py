@@ -115,7 +115,7 @@ def _chunked(
     progress: Progress | None,
     cancel: threading.Event | None,
 ) -> SearchRecord:
-    """The search, extended by other chunk sizes for its best specs; the best of these are also compiled."""
+    """Searches other chunk sizes for the best specs, and compiles the best choices of the extended search."""
     began = time.monotonic()
     notes: list[str] = []
 

@@ -134,7 +134,7 @@ def _without_repetition(stack: tuple[Frame, ...]) -> tuple[Frame, ...]:
 
 
 def _segments(stack: tuple[Frame, ...], name: str, outer: frozenset[tuple[str, str]]) -> list[tuple[Frame, ...]]:
-    """A stack split into parts, each beginning where the stack starts again."""
+    """Splits a stack into parts, each of which begins where the stack starts again."""
     starts, entered, above = [0], False, True  # above: still among the outer frames of the current part
     for index, frame in enumerate(stack):
         named, is_outer = is_named(frame, name), _is_outer(frame, outer)

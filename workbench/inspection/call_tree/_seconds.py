@@ -18,7 +18,7 @@ def predict_seconds(tree: CallTreeRecord, module: ModuleRecord, chip: ChipRecord
         tree: The tree of a compiled module.
         module: The module.
         chip: The chip.
-        dtype: The dtype for kernels that do not state what they multiply.
+        dtype: The dtype for kernels that do not state their dtype.
 
     Returns:
         The tree. A node with unknown seconds has no value, and neither have its ancestors; a note gives the reason.

@@ -19,7 +19,7 @@ _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
 class HeldAtPeak(NamedTuple):
-    """Bytes of the peak, and the instruction whose value they store; None for an unknown value."""
+    """A part of the peak in bytes, and the instruction whose value it stores; None for an unknown value."""
 
     instruction: Instruction | None
     size_bytes: float
@@ -55,8 +55,8 @@ def divide_peak(
         at_peak: The values that are alive at the peak of the reconstructed schedule.
 
     Returns:
-        Shares that add up to the compiler's peak (or, if it is unknown, to the schedule's peak), and a note that says
-        which peak it is.
+        Shares that add up to the compiler's peak (or, if it is unknown, to the schedule's peak), and a note that names
+        the peak that was used.
     """
     alive = [HeldAtPeak(buffer.instruction, buffer.leaf.padded_bytes) for buffer in at_peak if buffer.leaf.padded_bytes]
     reached = sum(held.size_bytes for held in alive)

@@ -191,7 +191,7 @@ class StageFinder:
             pending = [i for i in pending if i not in found]
 
     def _look_ahead(self, collective: Instruction, neighbours: "Neighbours") -> None:
-        """Assigns a collective to the communicating stages whose work is the first to use its result."""
+        """Assigns a collective to the communicating stages whose work uses the collective's result first."""
         found: list[NamedStage] = []
         witnesses: list[Instruction] = []
         reached, seen = [collective], {collective}

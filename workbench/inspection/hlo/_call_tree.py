@@ -150,7 +150,7 @@ class CallTreeReader:
             yield self._item(inner, amounts, of=fusion.name, share=weight / whole if whole else 1 / len(parts))
 
     def _communication(self, instruction: Instruction, times: float) -> Iterator[Item]:
-        """A collective; if the compiler combined several, every operand at its own place."""
+        """Yields a collective; if the compiler combined several, yields every operand at its own place."""
         record = self._collectives[instruction.name]
         by_name = self._hlo.computations[instruction.computation].by_name
         sizes = [parse_shape(by_name[operand].shape_text).size_bytes for operand in instruction.operands]
@@ -175,7 +175,7 @@ class CallTreeReader:
             yield self._item(source, amounts, operation=record.kind, of=instruction.name, share=share)
 
     def _combined(self, instruction: Instruction) -> list[Instruction]:
-        """The instructions that determine the place of each operand of a combined collective: result or producer."""
+        """The instructions that determine each operand's place in a combined collective: its result or its producer."""
         computation = self._hlo.computations[instruction.computation]
         users = [user for user, _ in computation.users[instruction.name]]
         users += [taker for user in users if user.opcode.endswith("-done") for taker, _ in computation.users[user.name]]

@@ -41,7 +41,7 @@ _FREE_CALLS = frozenset(
 
 
 class FlopCounter:
-    """Counts the FLOPs of one run of a module's instructions and computations; notes what cannot be counted."""
+    """Counts the FLOPs of one run of a module's instructions and computations; notes parts that cannot be counted."""
 
     def __init__(self, hlo: Hlo) -> None:
         self._hlo = hlo

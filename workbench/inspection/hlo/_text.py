@@ -221,7 +221,7 @@ def _taken_apart(statement: Statement) -> tuple[str | None, str, str, str, str, 
 
 
 def _closing(line: str, start: int) -> int:
-    """Index of the parenthesis that closes the one before `start`, or -1."""
+    """Index of the parenthesis that closes the parenthesis before `start`, or -1."""
     close = line.find(")", start)
     opened = line.count("(", start, close)
     while opened and close >= 0:

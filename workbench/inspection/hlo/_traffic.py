@@ -152,7 +152,7 @@ def _asynchronous_copy(opcode: str, source: Shape, result: Shape) -> int:
 
 
 def _shared(readers: list[Instruction], size: int) -> list[tuple[Instruction, int]]:
-    """Divides bytes among the instructions that read them, in whole numbers."""
+    """Divides bytes among the instructions that read them; all parts are whole numbers."""
     if len(readers) == 1:
         return [(readers[0], size)]
     share, rest = divmod(size, len(readers))

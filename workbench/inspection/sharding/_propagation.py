@@ -35,8 +35,8 @@ def propagate_shardings(
         engine: "auto" tries in-process propagation first, then dump files.
 
     Returns:
-        The values, propagation edges and planned collectives. `notes` explain what is missing; this function does not
-        raise.
+        The values, propagation edges and planned collectives. `notes` explain what is missing; this function raises no
+        exceptions.
 
     Example:
         >>> import jax

@@ -69,7 +69,7 @@ class Leaves:
         return chosen
 
     def replaced(self, chosen: Mapping[int, Spec], mesh: Mesh | AbstractMesh) -> tuple[Any, ...]:
-        """The arguments with the chosen leaves as shapes that carry their new sharding."""
+        """The arguments, with the selected leaves replaced by shapes that have the new sharding."""
         leaves = [
             leaf
             if index not in chosen
