@@ -224,7 +224,7 @@ def assert_no_compilation() -> Iterator[None]:
 def assert_snapshot(record: Record, path: str | os.PathLike[str], *, update: bool | None = None) -> None:
     """Fails if a record differs from a file; writes the file if it does not exist.
 
-    Texts of modules, single instructions and folders of source files are omitted. A snapshot thus contains stages,
+    Texts of modules, individual instructions and folders of source files are omitted. A snapshot thus contains stages,
     shardings, collectives, memory, figures and lines.
 
     Args:
@@ -281,7 +281,7 @@ def snapshot_differences(kept: str, now: str) -> tuple[list[tuple[str, str, str]
 
 
 def shortened(record: Record) -> Record:
-    """A record without its compiler-dependent parts: texts, single instructions, folders of files."""
+    """A record without its compiler-dependent parts: texts, individual instructions, folders of files."""
     changes: dict[str, Any] = {}
     for entry in dataclasses.fields(record):
         value = getattr(record, entry.name)

@@ -32,7 +32,7 @@ _models: dict[str, Chunk] = {}
 
 
 def chunk_models() -> dict[str, Chunk]:
-    """The models of this kernel; they are created again if they were closed."""
+    """The models of this kernel; they are recreated if they were closed."""
     for name in CHUNKS:
         if name not in _models or _models[name].comm is None:
             _models[name] = Chunk(**chunk(name))

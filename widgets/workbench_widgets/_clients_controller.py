@@ -57,11 +57,11 @@ class ClientsController(WorkbenchWidget):
         return {"html": render_tap_html(tapped), "text": render.text(tapped)[:LONGEST_TEXT]}
 
     def client_course(self, client: int) -> list[dict[str, Any]]:
-        """A client's metrics over the kept rounds, and over the local steps of the last round."""
+        """A client's metrics over the stored rounds, and over the local steps of the last round."""
         return self.courses.of(client)
 
     def clients_in_round(self, round: int) -> dict[str, list[float | None]]:
-        """Every metric of all clients in one of the kept rounds."""
+        """Every metric of all clients in one of the stored rounds."""
         return self.courses.at(round)
 
 

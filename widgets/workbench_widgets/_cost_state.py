@@ -51,7 +51,7 @@ def _other_size(record: ProgramRecord) -> str:
 
 def target_state(record: ProgramRecord, cost: CostRecord) -> dict[str, Any]:
     """One program on one target."""
-    picture = render.svg(cost, width=400, live=True)  # width of the narrowest column, which must never shrink
+    picture = render.svg(cost, width=400, live=True)  # the narrowest column's width: never scaled down
     memory = record.module.memory if record.module is not None else None
     return {
         "target": record.target,

@@ -53,7 +53,7 @@ class CollectiveGroup:
 
     @property
     def places(self) -> str:
-        """The first line, or the call that leads to a shared line, and how many more lines there are."""
+        """The first line, or the call that leads to a shared line, and the number of additional lines."""
         if not self.sources:
             return "line not known"
         first = source_text(self.sources[0].file, self.sources[0].line)

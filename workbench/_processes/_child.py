@@ -15,7 +15,7 @@ class ChildProcess:
     """One process with pipes in a separate session, which never outlives this process.
 
     Ctrl-C in a notebook reaches only the kernel, and `end` reaches every process that the child started. The child's
-    standard input closes when this process exits or is killed. The child must then exit too.
+    standard input closes when this process exits or is killed. The child must then also exit.
 
     Args:
         command: The program and its arguments.

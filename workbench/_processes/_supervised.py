@@ -15,7 +15,7 @@ _SUPERVISOR = Path(__file__).with_name("_supervisor.py")  # started by its path:
 class SupervisedProcesses:
     """Processes with logs in `folder`, terminated by `close` or when this process exits.
 
-    Their descendants are terminated too, even those in other sessions and those that outlive their parents. On Linux,
+    Their descendants are also terminated, even those in other sessions and those that outlive their parents. On Linux,
     the supervisor is a subreaper: it adopts descendants whose parents have exited, which a process group cannot do.
 
     Args:

@@ -30,7 +30,7 @@ class AtLines(Rewriting):
         self.count = 0
 
     def program(self, closed: ClosedJaxpr) -> tuple[ClosedJaxpr, int]:
-        """The changed program, and how many equations were changed."""
+        """The changed program, and the number of changed equations."""
         changed = self.closed(closed)
         return changed, self.count
 
@@ -56,7 +56,7 @@ class _Unconstrained(AtLines):
 
 
 def unconstrained(closed: ClosedJaxpr, lines: Collection[Line]) -> tuple[ClosedJaxpr, int]:
-    """The program without the sharding constraints on these lines, and how many were removed."""
+    """The program without the sharding constraints on these lines, and the number of removed constraints."""
     return _Unconstrained(lines).program(closed)
 
 

@@ -1,6 +1,6 @@
 """Messages between kernel and worker: a length in 8 bytes, followed by JSON.
 
-Pickle is not used, so a compromised worker can send nothing but data.
+Pickle is not used, so a compromised worker can send only data.
 """
 
 import json

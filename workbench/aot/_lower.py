@@ -79,7 +79,7 @@ def lower_for_target(
 ) -> str:
     """Lowers `fn(*args)` to StableHLO with source lines, for a platform that is not attached.
 
-    Nothing runs, and no device of that platform is needed. `fn` is traced with `mesh` as the current mesh.
+    The program does not run, and no device of that platform is needed. `fn` is traced with `mesh` as the current mesh.
 
     Args:
         fn: A function of arrays, jitted or not.

@@ -121,7 +121,7 @@ class Traced(TracedProgram):
             The widget; it is displayed as the last line of a cell. `.to_html("round.html")` saves it.
 
         Raises:
-            InspectionError: if the program computes nothing.
+            InspectionError: if the program does not compute anything.
 
         Example:
             >>> @program(clients=4)

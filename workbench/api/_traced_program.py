@@ -323,7 +323,7 @@ class TracedProgram(Inspected):
         """Ranked findings: what to change, why, the evidence, and the gain.
 
         Inspects the program once. With `verify`, every change that needs no edit to the program (donation, shardings)
-        is compiled, and changes without a gain are dropped. Nothing runs, except with `measure`.
+        is compiled, and changes without a gain are dropped. The program does not run, except with `measure`.
 
         Args:
             verify: Whether to compile the changes.
@@ -383,7 +383,7 @@ class TracedProgram(Inspected):
     ) -> SearchRecord:
         """Searches for the fastest shardings that fit, optionally also for meshes or the smallest slice.
 
-        Nothing runs, except with `measure`.
+        The program does not run, except with `measure`.
 
         `on` decides what is searched:
 

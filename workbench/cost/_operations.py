@@ -195,7 +195,7 @@ def predict_instruction(
         chip: Chip with published peaks.
         dtype: dtype of kernels that do not state their dtype.
         fixed: Whether to add the fixed cost of an operation.
-        reach_bytes: Bytes that the program has written since the operands were made; with measured rates, they
+        reach_bytes: Bytes that the program has written since the operands were written; with measured rates, they
             determine which cache still contains the operands.
         transcendentals: Number of exponentials, logarithms and similar operations; priced if their rate was measured.
         arithmetic: Number of remaining elementwise operations, such as random bit generation; priced if their rate was

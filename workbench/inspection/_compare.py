@@ -24,8 +24,8 @@ Values = tuple[float | str | None, ...]
 def compare(*records: ProgramRecord | ProfileRecord | RunRecord | WatchRecord) -> ComparisonRecord:
     """Compares programs: before and after an edit, on two meshes, with and without annotations, with its gradient.
 
-    Recorded profiles can be compared too: measured seconds per device by call path, category and program. Measured runs
-    and watched loops are compared per call, stage and line.
+    Recorded profiles can also be compared: measured seconds per device by call path, category and program. Measured
+    runs and watched loops are compared per call, stage and line.
 
     Stages are matched by kind and name, in order (the second `broadcast` in one program with the second `broadcast` in
     the other). Collectives are counted per call by kind and mesh axes, including all iterations of loops. Planned

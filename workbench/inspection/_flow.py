@@ -90,7 +90,7 @@ class CompiledFlow:
         return each is not None and each.computation in self._called
 
     def origins(self, names: Iterable[str]) -> Origins:
-        """The program arguments that values depend on, and how many matrix products precede the values."""
+        """The program arguments that values depend on, and the number of matrix products before the values."""
         known = [name for name in names if name in self._arguments]
         arguments = frozenset().union(*(self._arguments[name] for name in known))
         return arguments, max((self._products[name] for name in known), default=0)
@@ -135,7 +135,7 @@ class CompiledFlow:
 
 
 def planned_origins(values: Sequence[PlannedValueRecord]) -> dict[str, Origins]:
-    """The arguments that each planned value depends on, and how many matrix products precede the value."""
+    """The arguments that each planned value depends on, and the number of matrix products before the value."""
     arguments: dict[str, frozenset[str]] = {}
     masks: dict[str, int] = {}
     for number, value in enumerate(values):

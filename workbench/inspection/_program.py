@@ -68,12 +68,12 @@ def planned_target(devices: int) -> str:
 
 
 def plan_program(fn: Callable, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> PlanRecord:
-    """The stages of one function call; traces the function but compiles nothing."""
+    """The stages of one function call; traces the function without compiling it."""
     return plan_call(trace_call(fn, args, kwargs))
 
 
 def plan_call(call: TracedCall | LoweredCall, mesh: Mesh | AbstractMesh | None = None) -> PlanRecord:
-    """The stages of a traced call, on `mesh` or on the call's own mesh; compiles nothing."""
+    """The stages of a traced call, on `mesh` or on the call's own mesh, without compiling."""
     if isinstance(call, LoweredCall):
         return PlanRecord(name=call.name, placements=(), stages=(), notes=(_NO_JAXPR,))
     return _described(call.under(mesh or current_mesh() or call.mesh), call.chunk_size)
@@ -94,7 +94,7 @@ def choice_of_plan(call: TracedCall) -> PlanChoiceRecord:
 
 
 def trace_call_tree(call: TracedCall) -> CallTreeRecord:
-    """The call tree of a traced call; compiles nothing."""
+    """The call tree of a traced call, without compiling."""
     return read_jaxpr_tree(call.closed, name=call.name)
 
 

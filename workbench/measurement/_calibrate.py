@@ -134,7 +134,7 @@ def calibrate(
     Raises:
         MeshError: if `seconds` is not above 0.
         ProgramError: in a forked child (`os.fork`), where JAX would wait forever.
-        KeyboardInterrupt: on Ctrl-C; nothing is stored then.
+        KeyboardInterrupt: on Ctrl-C; no result is stored then.
 
     Example:
         >>> chip = wb.calibrate(kinds=("call",), seconds=1, progress=False, store=False)

@@ -54,7 +54,8 @@ def compare_runs(
         results: A sweep (each trial is a result, and its seeds are repetitions), or a dictionary by name. Each
             dictionary value is a `Run`, a `StoredRun`, a `History`, a list of these (one per seed), or a dictionary of
             these by seed.
-        metric: Metric to compare; per-client metrics are averaged. Default: "loss" if present, else the first metric.
+        metric: Metric to compare; per-client metrics are averaged. Default: "loss" if present, otherwise the first
+            metric.
         minimize: Whether smaller values are better.
         last: Number of last rounds that are averaged to obtain the final value.
         confidence: Confidence level of all intervals (Student's t over the seeds).
@@ -155,7 +156,7 @@ def overlay_runs(results: object, *, metric: str | None = None, minimize: bool =
     Args:
         results: A sweep; runs by name; or a list of runs, stored runs or histories, in which items with the same name
             are treated as different seeds of one result.
-        metric: Metric to show first. Default: "loss" if present, else the first metric.
+        metric: Metric to show first. Default: "loss" if present, otherwise the first metric.
         minimize: Whether smaller values are better.
 
     Returns:

@@ -33,7 +33,7 @@ def device_label(device: Device) -> str:
 
 
 def read_memory(device: Device, live: dict[int, int] | None = None) -> DeviceMemory:
-    """Reads a device's memory use from the backend, or else from its live arrays.
+    """Reads a device's memory use from the backend, or otherwise from its live arrays.
 
     Args:
         device: A JAX device.

@@ -101,7 +101,7 @@ class DeviceMonitor:
         return self._history[-1]
 
     def history(self) -> tuple[SampleRecord, ...]:
-        """All kept samples, oldest first."""
+        """All stored samples, oldest first."""
         return tuple(self._history)
 
     def subscribe(self, callback: Callable[[SampleRecord], Any]) -> Callable[[], None]:

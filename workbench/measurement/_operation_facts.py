@@ -52,7 +52,7 @@ def kind_of(name: str, category: str, instruction: InstructionRecord | None) -> 
 
 
 def dtype_of(instruction: InstructionRecord, module: ModuleRecord) -> str:
-    """The compute dtype: the operand dtype of its matrix product, or else the dtype of its largest array."""
+    """The compute dtype: the operand dtype of its matrix product, or otherwise the dtype of its largest array."""
     inside = [i for i in module.instructions if i.computation in instruction.calls] if instruction.calls else []
     product = next((i for i in inside if i.opcode in ("dot", "convolution")), instruction)
     where = {i.name: i for i in inside} if product is not instruction else instructions_of(module)

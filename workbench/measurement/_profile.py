@@ -58,7 +58,8 @@ def capture_profile(fn: Callable[[], Any], *, through: Literal["memory", "direct
         through: "memory" or "directory"; None uses memory if this JAX supports it.
 
     Returns:
-        The events of all devices, and the result of `fn`. If there are no events, `fn` ran nothing on a device.
+        The events of all devices, and the result of `fn`. If there are no events, `fn` did not run anything on a
+        device.
 
     Raises:
         EngineError: another profile is being captured, or `through="memory"` is not supported.

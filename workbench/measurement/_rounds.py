@@ -346,7 +346,7 @@ class Run:
             f"The run has finished {self.finished} of {self.rounds} rounds. It is the `run` of this exception "
             "(`sys.last_value.run` in a notebook): `run.start()` continues.",
         )
-        setattr(interrupt, "run", self)  # noqa: B010 -- an exception of Python's own
+        setattr(interrupt, "run", self)  # noqa: B010 -- a built-in exception
         raise interrupt
 
     def _settle(self, status: Status) -> None:

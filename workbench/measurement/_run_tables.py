@@ -108,7 +108,7 @@ class RunTables:
         """Computes the rounds, bytes and seconds until the metric first reaches a value.
 
         Args:
-            target: The value; an upper bound if the metric is minimised, else a lower bound.
+            target: The value; an upper bound if the metric is minimised, otherwise a lower bound.
             bytes_per_round: Bytes per round, for all results or by name (from a plan:
                 `sum(stage.moved_bytes for stage in plan.stages)`).
 

@@ -386,7 +386,7 @@ class Watch:
 
     @property
     def history(self) -> History:
-        """The kept steps so far: the latest 2,000, and increasingly sparse older steps. Waits for nothing."""
+        """The stored steps so far: the latest 2,000, and increasingly sparse older steps. Waits for nothing."""
         return self._core.history
 
     @property
@@ -396,7 +396,7 @@ class Watch:
 
     @property
     def step_seconds(self) -> float | None:
-        """The typical seconds of a step so far; None before the first step that compiles nothing."""
+        """The typical seconds of a step so far; None before the first step without a compilation."""
         return self._core.step_seconds
 
     @property
@@ -414,7 +414,7 @@ class Watch:
         return self._core.shown.program
 
     def to_pandas(self) -> "pd.DataFrame":
-        """Returns one row per kept step: seconds and their parts, outputs, rates, memory."""
+        """Returns one row per stored step: seconds and their parts, outputs, rates, memory."""
         return History(self.record.history).summary()
 
     def pause(self) -> None:

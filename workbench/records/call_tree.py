@@ -36,7 +36,7 @@ class CallFiguresRecord(Record):
     traffic_bytes: float = 0.0  # read from and written to main memory
     sent_bytes: dict[str, float] = field(default_factory=dict)  # mesh axes (joined by "+") -> bytes one device sends
     collectives: tuple[CallCollectiveRecord, ...] = ()
-    peak_bytes: float = 0.0  # buffers made by this node that are alive at the memory peak
+    peak_bytes: float = 0.0  # buffers created by this node that are alive at the memory peak
     constant_bytes: float = 0.0  # compile-time constants
     predicted_seconds: float | None = None
     unknown_seconds: bool = False  # a part has unknown seconds, so the node and all nodes above have no sum
@@ -155,7 +155,7 @@ class CallTreeRecord(Record):
         Args:
             hidden: Fold library frames, so that their cost counts on the user's line.
             passes: Fold a line's transposed and rematerialised work into the line.
-            operations: Also fold single operations.
+            operations: Also fold individual operations.
 
         Example:
             >>> work = CallFiguresRecord(flops_matmul=2.0)
@@ -172,7 +172,7 @@ class CallTreeRecord(Record):
         return _fold(self, hidden=hidden, passes=passes, operations=operations)
 
     def with_own(self, own: Mapping[int, CallFiguresRecord]) -> "CallTreeRecord":
-        """Replaces the costs of single nodes, and updates the totals.
+        """Replaces the costs of individual nodes, and updates the totals.
 
         Args:
             own: The new costs by node id.

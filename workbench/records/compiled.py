@@ -264,7 +264,7 @@ class ProgramRecord(Record):
 
     @property
     def call_tree(self) -> CallTreeRecord | None:
-        """Costs by the user's functions, modules and lines, from the module or else from the jaxpr."""
+        """Costs by the user's functions, modules and lines, from the module or otherwise from the jaxpr."""
         compiled = None if self.module is None else self.module.call_tree
         return self.traced_call_tree if compiled is None else compiled
 
@@ -374,7 +374,7 @@ class TrafficRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WhatIfRecord(Record):
-    """A program compared with a version that has different argument shardings; nothing was run.
+    """A program compared with a version that has different argument shardings; neither was run.
 
     `planned` compares the collectives that Shardy requests (sites in the program; sites in loops count once).
     `compiled` compares the collectives of the compiled modules (None: not compiled). The two are never mixed.

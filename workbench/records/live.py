@@ -45,7 +45,7 @@ class LiveArrayRecord(Record):
     count: int
     device_bytes: int  # total for all arrays, on the fullest device
     names: tuple[str, ...] = ()  # "state.params['w'] in train (loop.py:31)"
-    made_at: str = ""  # "model.py:12 in init", the user's line that made all of them
+    made_at: str = ""  # "model.py:12 in init", the user's line that created all of them
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,7 +80,7 @@ class ArrayRecord(Record):
     size_bytes: int
     bytes_per_device: dict[str, int]
     sharding: str = ""
-    made_at: SourceLine | None = None  # the user's line that made it, if JAX knows it
+    made_at: SourceLine | None = None  # the user's line that created it, if JAX knows it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -215,13 +215,13 @@ class TimelineRecord(Record):
 class TappedValueRecord(Record):
     """A value that one client computed; `value` is the array and is not part of JSON.
 
-    `name` is the variable that the user's line assigns it to, or else its source expression. Statistics cover the
+    `name` is the variable that the user's line assigns it to, or otherwise its source expression. Statistics cover the
     value's finite numbers; they are None if there are no finite numbers.
     """
 
     stage: str  # path of the stage
     name: str
-    operation: str  # the primitive that made it, "emit" for emitted values, "input" for inputs
+    operation: str  # the primitive that created it, "emit" for emitted values, "input" for inputs
     shape: tuple[int, ...]
     dtype: str
     round: int = 0  # number of the execution of the stage, if the program loops over rounds
@@ -311,7 +311,7 @@ def _unused(node: dict[str, Any], name: str) -> str:
 class WatchRecord(Record):
     """A training loop recorded by `watch`: steps, their parts, compilations, problems.
 
-    Seconds are medians over the recent steps that compiled nothing; None before the first such step. `step_seconds` is
+    Seconds are medians over the recent steps without a compilation; None before the first such step. `step_seconds` is
     a median over means of ten steps. FLOPs, bytes and collectives are those of the compiled step on one device; None if
     they are unknown (`notes` states the reason).
     """
@@ -319,7 +319,7 @@ class WatchRecord(Record):
     name: str
     status: str  # "ready", "running", "finished", "failed"
     steps: int
-    history: tuple[RoundRecord, ...] = ()  # the kept steps; every second, fourth, … of older steps
+    history: tuple[RoundRecord, ...] = ()  # the stored steps; every second, fourth, … of older steps
     step_seconds: float | None = None  # from the call, or the end of the previous step, until the results are ready
     dispatch_seconds: float | None = None  # until the call returned
     between_seconds: float | None = None  # time on the host from one call to the next

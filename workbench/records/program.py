@@ -216,7 +216,7 @@ class PlanCandidateRecord(Record):
     kept_bytes: int | None = None  # rows that a later pass reads are kept up to this many bytes; None: always
     unroll: int = 1  # chunks that one iteration of the loop computes
     runs: int
-    ratio: float  # median over its runs of its seconds divided by those of the rule's choice in the adjacent run
+    ratio: float  # median ratio of its seconds to the seconds of the rule's choice in the adjacent run
     median_seconds: float
     fastest_seconds: float
     slowest_seconds: float

@@ -68,7 +68,7 @@ def price_text(finding: FindingRecord) -> str:
 
 
 def _other_figures(finding: FindingRecord) -> str:
-    """The figures of a compiled change that are neither gained nor worsened."""
+    """The figures of a compiled change that neither improve nor get worse."""
     named = {each.quantity for each in finding.costs} | {finding.gain.quantity if finding.gain is not None else ""}
     texts = []
     for figure in finding.compared:

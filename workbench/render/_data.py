@@ -24,10 +24,10 @@ def render_label_skew(
     dark: bool = False,
     sort: bool = False,
 ) -> "Figure":
-    """Draws how many examples of each class every client has.
+    """Draws the number of examples of each class for every client.
 
     Args:
-        record: From `workbench.federated.data.describe`. Without labels, plain bars show how many examples there are.
+        record: From `workbench.federated.data.describe`. Without labels, plain bars show the number of examples.
         kind: `bars` stacks the classes of each client; `heatmap` draws a matrix of clients and classes, for more than
             about ten classes.
         dark: Colours for a dark page.
@@ -120,7 +120,7 @@ def _draw_heatmap(
     axes.set_yticks(np.arange(0, len(classes), step) + 0.5, classes[::step])
     axes.set_ylabel(label)
     figure = axes.get_figure()
-    assert figure is not None  # `add_subplot` made the axes
+    assert figure is not None  # `add_subplot` created the axes
     bar = figure.colorbar(image, ax=axes, pad=0.01)
     bar.set_label("examples held (blank: none)", color=colours["fg"])
     bar.ax.tick_params(colors=colours["muted"], labelsize=8)

@@ -61,7 +61,7 @@ def play_back(
 
 
 def describe_propagation(playback: Playback) -> str:
-    """Summarizes a propagation in one sentence: how many values and steps there are, and the axes.
+    """Summarizes a propagation in one sentence: the numbers of values and steps, and the axes.
 
     Example:
         >>> describe_propagation(Playback(values=(), arrivals=(), axes=(), steps=()))

@@ -69,7 +69,7 @@ class ReportSection:
 
 
 def render_report(title: str, lead: str, sections: Sequence[ReportSection]) -> Markup:
-    """The report as a complete page that follows the reader's light or dark system setting and loads nothing.
+    """The report as a complete page that follows the reader's light or dark system setting and loads no other files.
 
     All text is escaped. Pictures are embedded as images, so that their styles and ids do not collide.
 

@@ -126,7 +126,7 @@ class Search:
         )
 
     def _gain_notes(self, choices: Sequence[ShardingChoiceRecord]) -> list[str]:
-        """The note that a mesh brings no gain, if its best choice shards nothing."""
+        """The note that a mesh brings no gain, if its best choice does not shard anything."""
         if self.program.mesh.size < 2 or not choices or any(map(any, choices[0].specs.values())):
             return []
         return [

@@ -98,7 +98,7 @@ def below_outer(
 ) -> tuple[Frame, ...]:
     """A stack trace without the frames up to the last outer frame that precedes the user's first frame.
 
-    Frames between outer frames are removed too: nested placements enter the plan a second time, through functions that
+    Frames between outer frames are also removed: nested placements enter the plan a second time, through functions that
     are not in `outer`.
 
     Example:

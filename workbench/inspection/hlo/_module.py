@@ -46,7 +46,7 @@ def inspect_module(
     plan: PlanRecord | None = None,
     peak_bytes: int | None = None,
 ) -> ModuleRecord:
-    """Parses a compiled program; runs nothing.
+    """Parses a compiled program without running it.
 
     Args:
         compiled: A `jax.stages.Compiled`, the text of one optimized HLO module from any backend, or its protobuf as
@@ -275,7 +275,7 @@ class _Inspection:
         for instruction in self._hlo.computations[computation].instructions:
             weight += self._flops.instruction(instruction) * 1e6 + self._traffic.instruction(instruction)
             if instruction.opcode == "while":
-                # A loop of unknown length is weighted as one iteration; a note says so.
+                # A loop of unknown length is weighted as one iteration; a note states this.
                 iterations = trip_count(self._hlo, instruction, self._callers)
                 weight += (1.0 if iterations is None else iterations) * sum(map(self._weight, instruction.calls()))
             elif instruction.opcode == "conditional":

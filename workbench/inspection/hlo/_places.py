@@ -24,7 +24,8 @@ class Places:
     """The places of a module's instructions.
 
     Compilers drop metadata from some instructions. Such an instruction takes the place of the instruction that reads
-    its value, or else of its operands, or else of the call around it. A fusion takes the place of its heaviest part.
+    its value, otherwise of its operands, otherwise of the call around it. A fusion takes the place of its heaviest
+    part.
     """
 
     def __init__(

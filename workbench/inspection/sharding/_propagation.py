@@ -24,7 +24,7 @@ _STAGE = re.compile(r"wb:([0-9.]+):\w+")
 def propagate_shardings(
     program: object, *, engine: Literal["auto", "in-process", "dump"] = "auto"
 ) -> PropagationRecord:
-    """Runs Shardy's propagation on a lowered program and records every decision; executes nothing.
+    """Runs Shardy's propagation on a lowered program and records every decision, without executing the program.
 
     In-process propagation takes milliseconds and one CPU device for a mesh of any size, including abstract meshes. If
     jaxlib's passes fail, the program is compiled for the attached devices and the compiler's dump files are read (see
