@@ -23,7 +23,7 @@ export interface HeadlineFigure {
   select: FigureSelection | null;
 }
 
-/** A buffer alive at the peak, or (if the row counts buffers) a level of the tree. */
+/** A buffer alive at the peak, or (if the row has a count of buffers) a level of the tree. */
 export interface MemoryRow {
   name: string;
   parent: number;
