@@ -109,7 +109,7 @@ class Explorer(AdviceController, CostController, ClientsController, RunControlle
         others: The same program compiled for other targets; their costs are shown next to the program's own cost.
         run: A measured run, which adds measured seconds per client and a timeline per device.
         monitor: A source of device samples, such as `workbench.measurement.watch_devices()`.
-        rounds: A run of many rounds, such as `workbench.measurement.Run`: its curves, and its clients round by round.
+        rounds: A run of many rounds, such as `workbench.measurement.Run`; adds its curves, and its clients by round.
         timeline: A simulated round, with its stragglers.
         runs: Runs to compare, such as `wb.compare(…).record`: adds a tab with their curves.
         tap: Evaluates the program and returns the values of a client; clients can then be opened.

@@ -119,7 +119,7 @@ def with_measured(tree: CallTreeRecord, measured: CallTreeRecord | None) -> Call
 
 
 def _places(tree: CallTreeRecord) -> dict[int, tuple[object, ...]]:
-    """Path of every node: its ancestors' names and its own, and its number among identical names."""
+    """Path of every node: the names of its ancestors, its own name, and its number among nodes with that path."""
     places: dict[int, tuple[object, ...]] = {}
     seen: dict[tuple[object, ...], int] = {}
     for node in tree.nodes:
@@ -175,7 +175,7 @@ def _kept(tree: CallTreeRecord, calls: Mapping[int, int]) -> list[CallNodeRecord
 
 
 def _plain_calls(tree: CallTreeRecord) -> dict[int, int]:
-    """Lines that only call one function; one row shows both, at the line of the call."""
+    """Lines that only call one function; one row shows the line and the function, at the line of the call."""
     below: dict[int, list[CallNodeRecord]] = {}
     for node in tree.nodes:
         if node.parent is not None:

@@ -29,7 +29,7 @@ def saved_page(view: SavedView, picture: str) -> str:
     """The view as HTML that is interactive in an exported notebook; without scripts, `picture` is shown.
 
     It contains the compressed front-end code, about 340 kB. Every output contains this code, so that each output works
-    alone.
+    on its own.
     """
     place = f"wb-{uuid.uuid4().hex[:12]}"
     chunks = {name: chunk(name) for name in CHUNKS}
@@ -45,8 +45,8 @@ def saved_page(view: SavedView, picture: str) -> str:
 def runs_unseen() -> bool:
     """Returns whether a program sent the current cell, as in `jupyter nbconvert --execute`.
 
-    A page has its own session and identifies the cell that it runs; Python clients do neither. No page will show such a
-    cell live.
+    A page has its own session and identifies the cell that it runs; Python clients do neither. Such a cell will never
+    be shown live in a page.
     """
     ipython = sys.modules.get("IPython")
     kernel = getattr(ipython.get_ipython() if ipython is not None else None, "kernel", None)

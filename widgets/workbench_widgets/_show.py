@@ -96,7 +96,7 @@ def show_record(
         search: Searches shardings of the program's arguments, on request in the view.
 
     Returns:
-        A widget; the last value of a cell shows it.
+        A widget, which is displayed as the last value of a cell.
 
     Raises:
         TypeError: if records of this type have no live view.

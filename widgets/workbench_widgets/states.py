@@ -72,7 +72,7 @@ class FigureColumn(TypedDict):
 
 
 class OperationsState(TypedDict):
-    """State of the operations view; keys of dicts and numbers in lists are rows."""
+    """State of the operations view; keys of dicts and numbers in lists are row numbers."""
 
     names: list[str]
     keys: list[str]

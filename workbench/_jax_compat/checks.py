@@ -39,7 +39,7 @@ class Checking:
         return _checkify.check_nans(primitive, *self.context, self.error, self.enabled, results)
 
     def out_of_range(self, name: str, indices: jax.Array, shape: tuple[int, ...], error: Error | None = None) -> Error:
-        """Returns the error so far or an error for an index outside the leading axis of an array of `shape`."""
+        """Returns the error so far or, if there is none, an error for an index outside the leading axis of `shape`."""
         error = self.error if error is None else error
         if _checkify.OOBError not in self.enabled:
             return error

@@ -1,4 +1,4 @@
-"""Tries many argument shardings on one lowered program: Shardy propagates them, operations determine the cost.
+"""Tries many argument shardings on one lowered program: Shardy propagates them, and operations determine the cost.
 
 Part of the access to private JAX. The module edits MLIR attributes of the function `main` instead of lowering again,
 and reads the per-device operations.

@@ -209,7 +209,7 @@ def with_written_gathers(
     """The program in which recomputed constraints to replicated values become `jax.lax.all_gather` in `jax.shard_map`.
 
     Args:
-        closed: The program, which is a derivative.
+        closed: The program, a derivative of the user's program.
         lines: The lines that contain the constraints.
         mesh: The program's mesh.
         specs: The sharding of the values before the constraint, for each shape.
@@ -221,7 +221,7 @@ def with_written_gathers(
 
 
 def converted(equation: JaxprEqn, before: Atom, after: Var) -> JaxprEqn:
-    """Creates an equation that converts a variable to another variable with another dtype."""
+    """Creates an equation that converts a variable to a new variable with a different dtype."""
     return _jax_compat.new_equation(
         equation,
         primitive=jax.lax.convert_element_type_p,

@@ -35,8 +35,8 @@ _PACKAGE = str(Path(__file__).parent.parent)
 def out_of_memory_bytes(message: str, usage: str = "") -> tuple[int | None, int | None]:
     """Bytes needed and available per device, from an out-of-memory error; None for figures that are missing.
 
-    The error rounds to 0.01 units; `usage`, the head of the compiler's memory report, states the exact number of needed
-    bytes.
+    The error message rounds to 0.01 units; `usage`, the head of the compiler's memory report, states the exact number
+    of needed bytes.
 
     Example:
         >>> out_of_memory_bytes("Ran out of memory in memory space hbm. Used 24.00G of 15.75G hbm. Exceeded")

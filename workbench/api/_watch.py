@@ -29,7 +29,7 @@ def watch(
         fn: The function. If omitted, call the watch object with the function later, or use `Watch.steps`.
         outputs: Numbers to record: names of arrays in the results (`"loss"`, `"metrics.accuracy"`), a function of the
             results, or a dictionary that maps names to either. Default: floating-point scalars in the results, at most
-            8; of a training state, only learning rates, losses, norms and accuracies.
+            8; from a training state, only learning rates, losses, norms and accuracies.
         log: Trackers and folders, as in `run_rounds`.
         profile_every: Number of calls between one profile and the next. A profile is matched to source lines in
             `record.call_tree`. The profiled call is slower. Default: no profiles.

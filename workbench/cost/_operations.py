@@ -312,7 +312,7 @@ def interpolate(rows: Iterable[RateRecord], amount: float) -> float | None:
     """Interpolates measured seconds log-log by amount; None without rows.
 
     Below the smallest amount the seconds are constant; above the largest they grow with the amount. A smaller amount
-    never takes longer than a larger amount; measurements that contradict this are treated as disturbed.
+    never takes longer than a larger amount; measurements that contradict this are treated as disturbed measurements.
     """
     rows = list(rows)
     if not rows:

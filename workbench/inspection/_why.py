@@ -144,7 +144,7 @@ def _line_of(value: PlannedValueRecord | None) -> tuple[str, int] | None:
 
 
 def _distinct(causes: Sequence[_Cause]) -> list[_Cause]:
-    """Each explanation once; explanations for identical layers are merged, with `*` for the layer's number."""
+    """Removes duplicate explanations, and merges those of identical layers, with `*` for the layer's number."""
     groups: dict[str, list[_Cause]] = {}
     for cause in causes:
         groups.setdefault(_without_numbers(cause.sentence), []).append(cause)

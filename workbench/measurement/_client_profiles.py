@@ -30,7 +30,7 @@ class ClientProfiles:
         dropout_probability: Probability of dropping out during one round, 0..1.
 
     Raises:
-        MeasureError: the columns have different lengths, or a value is impossible.
+        MeasureError: the columns have different lengths, or a value is invalid.
 
     Example:
         >>> profiles = ClientProfiles(

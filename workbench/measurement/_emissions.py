@@ -1,4 +1,4 @@
-"""Adds the values that a round's programs emit to the round's metrics."""
+"""Adds values emitted by a round's programs to the round's metrics."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping

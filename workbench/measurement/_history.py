@@ -93,7 +93,7 @@ class History(Sequence[RoundRecord]):
         ]
 
     def to_json(self, path: str | Path | None = None) -> str:
-        """Returns all rounds as JSON, and writes them to `path` if given; non-finite values as text."""
+        """Returns all rounds as JSON, and writes them to `path` if given; non-finite values are written as text."""
         text = f"[{', '.join(map(line_of, self._rounds))}]"
         if path is not None:
             write_whole(path, text)
@@ -232,7 +232,7 @@ def _finite(plain: object) -> object:
 
 
 def line_of(record: RoundRecord) -> str:
-    """Writes one round as one line of JSON; non-finite values as text."""
+    """Writes one round as one line of JSON; non-finite values are written as text."""
     return json.dumps(_finite(record.to_dict()))
 
 

@@ -587,8 +587,8 @@ def run_rounds(
         keep: Number of checkpoints to keep.
         checkpoint_every: Number of rounds between checkpoints; the last finished round is always written.
         resume: If False, a `checkpoint_dir` that already has rounds is an error.
-        evaluate: Called as `evaluate(state)` with the state after a round; returns metrics like a step, which are added
-            to the metrics of the round. The time that `evaluate` takes is not part of the round's seconds.
+        evaluate: Called as `evaluate(state)` with the state after a round; like a step, it returns metrics, which are
+            added to the metrics of the round. The time that `evaluate` takes is not part of the round's seconds.
         every: Number of rounds between evaluations; the last round is always evaluated.
         stop_when: Called with the record of each round; returning True stops the run.
         client_rounds: Number of latest rounds that keep every client's metrics; older rounds keep only the mean, so

@@ -215,7 +215,7 @@ def _durations(profiles: ClientProfiles, flops: ArrayLike, down: ArrayLike, up: 
 
 
 def _dropouts(profiles: ClientProfiles, seed: int) -> np.ndarray:
-    """The share of its work after which each client drops out; infinite for clients that stay.
+    """For each client, the share of its work after which it drops out; infinite for clients that stay.
 
     Draws one number per client, whether the client is selected or not.
     """

@@ -19,7 +19,7 @@ class AxisRecord(Record):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceRecord(Record):
-    """A device of a mesh; `position` is its index per mesh axis, `coords` its torus position."""
+    """A device of a mesh; `position` is its index per mesh axis, and `coords` is its torus position."""
 
     id: int
     position: tuple[int, ...]

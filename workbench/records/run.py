@@ -146,7 +146,7 @@ class OverlaidMetricRecord(Record):
 
     Attributes:
         metric: Name of the metric; per-client metrics are averaged.
-        rounds: Rounds with points in the curves; long runs are thinned.
+        rounds: Rounds for which the curves have points; long runs are thinned out.
         mean: Mean over the compared seeds; None if unknown.
         low: Lower end of the interval; None if there is a single seed.
         high: Upper end of the interval.

@@ -19,7 +19,7 @@ def render_roofline_svg(
     """The stages of a cost as points under the chip's roofline, with logarithmic axes.
 
     Args:
-        cost: A prediction that names a chip.
+        cost: A prediction for a chip.
         width: Pixels.
         height: Pixels.
         dark: Colours for a dark or a light page; `None` follows the reader's system setting.

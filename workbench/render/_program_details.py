@@ -139,7 +139,7 @@ def collectives_block(collectives: Sequence[CollectiveRecord]) -> Block:
 
 
 def _sent_text(members: Sequence[CollectiveRecord]) -> str:
-    """Bytes that one device sends for all collectives; a lower bound if some number of executions is unknown."""
+    """Bytes that one device sends for all collectives; a lower bound if any number of executions is unknown."""
     least = "≥ " if any(each.executions is None for each in members) else ""
     return least + bytes_text(sum(sent_bytes(each) for each in members))
 

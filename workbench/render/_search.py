@@ -14,7 +14,7 @@ Style = Literal["rules", "in_shardings", "nnx"]
 
 
 def render_search_text(search: SearchRecord) -> str:
-    """Formats the choices as a table with their specs, fastest fitting choice first; or the smallest slices."""
+    """Formats the choices as a table with their specs, fastest fitting choice first, or the smallest slices."""
     if search.slices:
         return _slices_text(search)
     bar = f" ({search.error_bar})" if search.error_bar else ""

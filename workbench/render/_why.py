@@ -74,7 +74,7 @@ def _one_by_one(groups: list[list[WhyCollectiveRecord]], details: bool) -> list[
 
 
 def _by_reason(collectives: Sequence[WhyCollectiveRecord]) -> list[str]:
-    """One paragraph per reason and axes: number of collectives, bytes, and the largest places."""
+    """One paragraph per reason and set of axes: number of collectives, bytes, and the largest places."""
     groups: dict[tuple[str, ...], list[WhyCollectiveRecord]] = {}
     for found in collectives:
         groups.setdefault((found.reason, *found.axes), []).append(found)

@@ -189,7 +189,7 @@ METRIC_TITLES = {
 
 
 def metric_text(name: str, value: float) -> str:
-    """A metric with the unit that its name ends with; a plain number for other names.
+    """Formats a metric with the unit at the end of its name, or as a plain number if there is no unit.
 
     Example:
         >>> metric_text("flops_per_second", 2e12), metric_text("step_seconds", 0.5), metric_text("loss", 0.25)

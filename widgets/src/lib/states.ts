@@ -59,7 +59,7 @@ export interface FigureColumn {
   tip: string;
 }
 
-/** State of the operations view; keys of dicts and numbers in lists are rows. */
+/** State of the operations view; keys of dicts and numbers in lists are row numbers. */
 export interface OperationsState {
   names: readonly string[];
   keys: readonly string[];

@@ -65,7 +65,7 @@ class SpecGroup:
 
 
 def pattern_argument(name: str) -> str:
-    """The argument with which a path begins."""
+    """The argument at the beginning of a path."""
     return re.split(r"[\[.]", name, maxsplit=1)[0]
 
 

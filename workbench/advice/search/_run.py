@@ -37,7 +37,7 @@ class Interval(NamedTuple):
 
 
 def median_interval(values: Sequence[float]) -> Interval:
-    """Computes the median and its distribution-free 95 % interval; the whole range for fewer than 9 values.
+    """Computes the median and its distribution-free 95 % interval; the full range for fewer than 9 values.
 
     Example:
         >>> median_interval([3.0, 1.0, 2.0])

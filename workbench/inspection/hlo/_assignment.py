@@ -89,7 +89,7 @@ def _allocations(compiled: object, stats: object | None) -> list[Allocation]:
 def read_allocations(assignment: bytes, module: bytes) -> Iterator[Allocation]:
     """The memory used by one call, from a `BufferAssignmentProto` and its `HloModuleProto`.
 
-    Constants and per-thread memory do not count, as in the compiler's own totals.
+    Constants and per-thread memory are not counted, as in the compiler's own totals.
 
     Raises:
         ValueError: if a message is truncated.

@@ -66,7 +66,7 @@ def combined_stages(op_name: str) -> list[NamedStage | None]:
 
 
 def _paths(op_name: str) -> list[str]:
-    """The single paths of a combined name: `a;b` on TPU, `prefix/(a:b)` on CPU. Colons inside stage names are kept."""
+    """The paths of a combined name: `a;b` on TPU, `prefix/(a:b)` on CPU. Colons inside stage names are kept."""
     paths = []
     for part in _STAGE.sub(r"wb=\1=\2", op_name).split(";"):
         group = _COMBINED.search(part)

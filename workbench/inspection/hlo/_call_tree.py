@@ -175,7 +175,7 @@ class CallTreeReader:
             yield self._item(source, amounts, operation=record.kind, of=instruction.name, share=share)
 
     def _combined(self, instruction: Instruction) -> list[Instruction]:
-        """The instructions that determine each operand's place in a combined collective: its result or its producer."""
+        """For each operand of a combined collective, the instruction that determines its place (user or producer)."""
         computation = self._hlo.computations[instruction.computation]
         users = [user for user, _ in computation.users[instruction.name]]
         users += [taker for user in users if user.opcode.endswith("-done") for taker, _ in computation.users[user.name]]

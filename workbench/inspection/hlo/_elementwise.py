@@ -3,7 +3,7 @@
 from workbench.inspection.hlo._shapes import Shape
 from workbench.inspection.hlo._text import Hlo, Instruction
 
-# HLO names of the operations that `workbench.plan` counts in a jaxpr; moves and comparisons count 0.
+# HLO names of the operations that `workbench.plan` counts in a jaxpr; moves and comparisons count as 0.
 _ARITHMETIC = frozenset(
     "abs acos acosh add asin asinh atan2 atanh cbrt ceil cosh cosine divide erf exponential exponential-minus-one "
     "floor is-finite log log-plus-one logistic maximum minimum multiply negate power remainder round-nearest-afz "
@@ -20,7 +20,7 @@ class ElementwiseCounter:
         self._computations: dict[str, float] = {}
 
     def instruction(self, instruction: Instruction) -> float:
-        """FLOPs of one run; a fusion counts everything inside it; loops and calls themselves count 0."""
+        """FLOPs of one run; a fusion counts everything inside it; loops and calls themselves count as 0."""
         opcode = instruction.opcode
         if opcode in _ARITHMETIC:
             return float(instruction.shape.elements)

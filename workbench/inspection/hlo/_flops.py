@@ -1,8 +1,8 @@
-"""FLOPs of HLO instructions: dot products and convolutions; a multiply-add counts 2 FLOPs.
+"""FLOPs of HLO instructions: dot products and convolutions; a multiply-add counts as 2 FLOPs.
 
-Elementwise operations and reductions are not counted: a roofline's peak refers to the matrix unit, and memory bounds
-the rest. If a compiler rewrites a product with a vector as elementwise operations, the product counts 0 here, and the
-module has a note.
+Elementwise operations and reductions are not counted: a roofline's peak refers to the matrix unit, and memory bandwidth
+limits all other operations. If a compiler rewrites a product with a vector as elementwise operations, the product
+counts as 0 here, and the module has a note.
 """
 
 import math
@@ -57,7 +57,7 @@ class FlopCounter:
         return self._computations[name]
 
     def instruction(self, instruction: Instruction) -> float:
-        """FLOPs of one run of an instruction; loops, calls and branches themselves count 0."""
+        """FLOPs of one run of an instruction; loops, calls and branches themselves count as 0."""
         opcode = instruction.opcode
         if opcode == "fusion":
             return sum(self.fusion(name) for name in set(instruction.calls("calls")))

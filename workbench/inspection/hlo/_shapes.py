@@ -75,7 +75,7 @@ def parse_shape(text: str) -> Shape:
         text: The shape as HLO prints it.
 
     Returns:
-        The arrays of the shape. Unknown dtypes and arrays with an unbounded dimension (`?`) count 0 bytes.
+        The arrays of the shape. Unknown dtypes and arrays with an unbounded dimension (`?`) count as 0 bytes.
 
     Example:
         >>> parse_shape("(bf16[2,3]{1,0}, u32[])").size_bytes
@@ -130,7 +130,7 @@ def _leaf(dtype: str, dimensions: str, layout: str) -> ArrayShape:
 
 
 def _size(text: str) -> int:
-    """The size of a dimension; an unbounded dimension (`?`) counts 0 elements."""
+    """The size of a dimension; an unbounded dimension (`?`) counts as 0 elements."""
     return 0 if text == "?" else int(text)
 
 

@@ -18,7 +18,7 @@ class Traffic:
 
     Counts operands and results at the boundary of a fusion, including the padding of their layout. A slice counts only
     the elements it reads, an in-place update only the elements it updates. Values in other memory spaces (VMEM, CMEM,
-    the host) count 0.
+    the host) count as 0.
     """
 
     def __init__(self, hlo: Hlo) -> None:
@@ -27,7 +27,7 @@ class Traffic:
         self._read: dict[tuple[str, str], int] = {}  # (computation, value) -> bytes: fusions may share computations
 
     def instruction(self, instruction: Instruction) -> int:
-        """Bytes of one run; loops, calls and branches themselves count 0."""
+        """Bytes of one run; loops, calls and branches themselves count as 0."""
         opcode = instruction.opcode
         if opcode in _NONE or opcode.endswith(("-done", "-update")):
             return 0

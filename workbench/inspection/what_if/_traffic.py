@@ -29,7 +29,7 @@ class _Sum:
 def compare_compiled(
     before: Iterable[CollectiveRecord], after: Iterable[CollectiveRecord], stages: Mapping[str, str]
 ) -> tuple[TrafficRecord, ...]:
-    """Compares compiled collectives; a collective combined from several stages counts in each stage by its share."""
+    """Compares compiled collectives; one combined from several stages counts in each in proportion to its share."""
     return _compare(_compiled(before), _compiled(after), stages)
 
 
