@@ -36,7 +36,7 @@ def _other_size(record: ProgramRecord) -> str:
     target = record.target if found else "v5e"
     if record.cost is not None and record.cost.chip is not None and not found:
         target = record.cost.chip.name
-    where = f"on={json.dumps(target)}"  # valid Python even for records from elsewhere
+    where = f"on={json.dumps(target)}"  # valid Python even for records from other sources
     name = record.name if record.name.isidentifier() else "fn"
     # A record contains arrays, not the call, so static arguments and the names of the reader's variables are unknown.
     return (

@@ -25,7 +25,7 @@ from workbench.primitives import refuse_forked
 from workbench.records.hardware import ChipRecord, RateKind, RateRecord
 
 _LEAST_SECONDS = 2e-3  # minimum time of one run: a program repeats its operation until a run takes this long
-_CALLS_OF_A_RUN = 3  # times an empty call: minimum time of one run, so that subtracting the call keeps precision
+_CALLS_OF_A_RUN = 3  # minimum time of one run, in empty calls, so that subtracting a call keeps precision
 _SLOWEST_SECONDS = 0.25  # maximum time of one operation; sizes that take longer are left out
 _MOST_REPEATS = 1 << 16
 _FEWEST_RUNS, _MOST_RUNS = 5, 30

@@ -121,7 +121,7 @@ def _read(path: str, changed: int, size: int) -> tuple[str, ...]:
             content = opened.read(min(size, _MOST_BYTES) + 1)
         encoding, _ = tokenize.detect_encoding(BytesIO(content).readline)
         text = content.decode(encoding, errors="replace").replace("\r\n", "\n").replace("\r", "\n")
-        return tuple(text.split("\n"))  # Python's line count: `splitlines` also breaks at form feeds
+        return tuple(text.split("\n"))  # lines as Python counts them: `splitlines` also breaks at form feeds
     except (OSError, SyntaxError, LookupError):
         return ()
 

@@ -237,7 +237,7 @@ class CostRecord(Record):
     chip: ChipRecord | None = None
     seconds: float | None = None
     padding_waste: float | None = None  # share of client work spent on padding, 0..1
-    lockstep_waste: float | None = None  # time of chunks over their clients' true work, minus 1
+    lockstep_waste: float | None = None  # time of chunks divided by their clients' true work, minus 1
     imbalance_waste: float | None = None  # max/mean - 1 of the work of devices
     assumptions: tuple[str, ...] = ()
     error_bar: str = (

@@ -64,7 +64,7 @@ class ShardingGroupRecord(Record):
     arrays: int
     size_bytes: int
     bytes_per_device: int
-    replicated_bytes: int  # part of `bytes_per_device` that other devices also have
+    replicated_bytes: int  # part of `bytes_per_device` that is also stored on other devices
     unsharded: tuple[str, ...] = ()  # paths of its fully replicated arrays, largest first
 
 

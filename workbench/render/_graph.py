@@ -26,7 +26,7 @@ _GAP = (84.0, 26.0)
 _MARGIN = 18.0
 _HEAD = 58.0
 _INNER = _WIDTH - 28.0
-_FEW, _MOST = 30, 300  # maximum numbers of nodes with large marks, and with marks
+_FEW, _MOST = 30, 300  # maximum numbers of nodes with large marks, and with any marks
 _HUES = {"function": "clients", "class": "clients", "service": "server"}
 _GLYPHS = {  # in a square from 0 to 12
     "waiting": "", "starting": "M3 6H9", "running": "M4 3L10 6L4 9Z", "serving": "M6 3A3 3 0 1 0 6 9A3 3 0 1 0 6 3Z",

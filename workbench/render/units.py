@@ -177,7 +177,7 @@ def amount_text(value: float | str | None, unit: str) -> str:
     return FORMATS.get(unit, count_text)(value)
 
 
-# Headings of the metrics that a watched loop adds; the views have the same.
+# Headings of the metrics that a watched loop adds; the views use the same headings.
 METRIC_TITLES = {
     "flops_per_second": "FLOPs per second",
     "bytes_per_second": "memory traffic per second",

@@ -124,7 +124,7 @@ class CallTreeReader:
                 yield self._item(instruction, amounts)
 
     def _fusion(self, fusion: Instruction, times: float) -> Iterator[Item]:
-        parts: dict[tuple[int, str], tuple[Instruction, Amounts]] = {}  # places by identity: they are long to compare
+        parts: dict[tuple[int, str], tuple[Instruction, Amounts]] = {}  # by identity: places are slow to compare
 
         def part(inner: Instruction) -> Amounts:
             place = self._places.place(inner)

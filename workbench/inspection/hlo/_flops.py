@@ -17,7 +17,7 @@ _LABELS = re.compile(r"(\w*)_(\w*)->(\w*)")
 _DECLARED = re.compile(r'"cost_estimate":\{"flops":"?(\d+)')
 _PRECISIONS = re.compile(r"operand_precision\"?[=:][{\[]\"?(\w+)\"?,\"?(\w+)", re.IGNORECASE)
 _ALGORITHM = re.compile(r"algorithm\"?[=:]\"?(?:ALG_)?(\w+)", re.IGNORECASE)
-# The dtype that a stated algorithm multiplies in, and the number of passes.
+# The dtype in which a stated algorithm multiplies, and the number of passes.
 _ALGORITHMS = {
     "dot_bf16_bf16_f32": "bfloat16", "dot_bf16_bf16_bf16": "bfloat16", "dot_bf16_bf16_f32_x3": "bfloat16*3",
     "dot_bf16_bf16_f32_x6": "bfloat16*6", "dot_bf16_bf16_f32_x9": "bfloat16*9", "dot_f16_f16_f16": "float16",
