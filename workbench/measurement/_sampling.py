@@ -56,7 +56,7 @@ class Sampler:
         with needs_library("psutil", needed_for="`watch_devices`"):
             import psutil
         self._psutil, self._process = psutil, psutil.Process(os.getpid())
-        psutil.cpu_percent(interval=None)  # the first answer is meaningless; later answers cover the time since
+        psutil.cpu_percent(interval=None)  # meaningless at first; later calls report the load since the last call
 
     def sample(self, started: float) -> SampleRecord:
         """Takes one sample; `started` is the `time.monotonic()` origin of its time.
