@@ -128,7 +128,7 @@ _MOST_DEVICES = 2048
 
 
 def link_distances(mesh: MeshRecord) -> np.ndarray | None:
-    """Number of torus links between every two devices in a mesh.
+    """Number of torus links between every pair of devices in a mesh.
 
     Returns:
         Shape (devices, devices), in mesh order; None if the devices have no coordinates, span several slices, or number

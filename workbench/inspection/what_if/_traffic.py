@@ -29,7 +29,10 @@ class _Sum:
 def compare_compiled(
     before: Iterable[CollectiveRecord], after: Iterable[CollectiveRecord], stages: Mapping[str, str]
 ) -> tuple[TrafficRecord, ...]:
-    """Compares compiled collectives; one combined from several stages counts in each in proportion to its share."""
+    """Compares compiled collectives.
+
+    A collective that was combined from several stages counts in each stage in proportion to the stage's share.
+    """
     return _compare(_compiled(before), _compiled(after), stages)
 
 
