@@ -23,7 +23,7 @@ from workbench.inspection import compare as _compare, inspect_source, inspect_st
 from workbench.measurement import watch_compilations
 from workbench.records import Record
 from workbench.records.compiled import CollectiveRecord, ModuleRecord, ProgramRecord
-from workbench.render.units import amount_text
+from workbench.render.units import amount_text, bytes_text
 
 UPDATE = "WORKBENCH_UPDATE_SNAPSHOTS"
 _MOST_LINES = 60
@@ -66,7 +66,7 @@ def assert_collectives(program: object, expected: Mapping[str, Mapping[str, floa
         if total != count:
             wrong.append(_difference(key, count, total, collectives))
         elif sent is not None and (now := _sent(collectives)) != _bytes(sent, "assert_collectives"):
-            has = "an unknown number of bytes" if now is None else f"{now:g} B"
+            has = "an unknown number of bytes" if now is None else _exact_bytes(now)
             wrong.append(f"  {key[0]} over {key[1] or 'no mesh axis'}: expected {sent} sent by a device, found {has}")
     if wrong:
         message = "The program's collectives differ from those expected:\n" + "\n".join(wrong)
@@ -75,12 +75,12 @@ def assert_collectives(program: object, expected: Mapping[str, Mapping[str, floa
 
 def _difference(key: tuple[str, str], count: float, total: float | None, found: list[CollectiveRecord]) -> str:
     kind, axes = key
-    has = "an unknown number (in a loop of unknown length)" if total is None else f"{total:g}"
-    lines = [f"  {kind} over {axes or 'no mesh axis'}: expected {count:g}, found {has}"]
+    has = "an unknown number (in a loop of unknown length)" if total is None else _exact(total)
+    lines = [f"  {kind} over {axes or 'no mesh axis'}: expected {_exact(count)}, found {has}"]
     for collective in found:
         where = f" at {collective.sources[0]}" if collective.sources else ""
-        times = "?" if collective.executions is None else f"{collective.executions:g}"
-        lines.append(f"    {times} × {collective.name}, {collective.payload_bytes} B per device{where}")
+        times = "?" if collective.executions is None else _exact(collective.executions)
+        lines.append(f"    {times} × {collective.name}, {_exact_bytes(collective.payload_bytes)} per device{where}")
     return "\n".join(lines)
 
 
@@ -110,16 +110,27 @@ def assert_bytes_sent(program: object, at_most: int | str, *, axis: str | None =
     ]
     sent = _sent(collectives)
     if sent is None or sent > limit:
-        has = "an unknown number of bytes" if sent is None else f"{sent:g} B"
+        has = "an unknown number of bytes" if sent is None else _exact_bytes(sent)
         over = "" if axis is None else f" over {axis}"
         ranked = sorted(collectives, key=lambda each: -(_sent([each]) or math.inf))
         lines = [
-            f"    {'?' if (own := _sent([each])) is None else f'{own:g}'} B {each.kind} over "
+            f"    {'? B' if (own := _sent([each])) is None else _exact_bytes(own)} {each.kind} over "
             f"{'+'.join(each.axes) or 'no mesh axis'}{f' at {each.sources[0]}' if each.sources else ''}"
             for each in ranked[:8]
         ]
-        message = "\n".join([f"A device sends {has}{over} in a call, more than {limit} B. Largest:", *lines])
+        message = "\n".join(
+            [f"A device sends {has}{over} in a call, more than {_exact_bytes(limit)}. Largest:", *lines]
+        )
         raise AssertionError(message)
+
+
+def _exact(amount: float) -> str:
+    """All digits of a number: two numbers that differ do not look the same."""
+    return f"{amount:.0f}" if float(amount).is_integer() else repr(float(amount))
+
+
+def _exact_bytes(amount: float) -> str:
+    return f"{_exact(amount)} B" + (f" ({bytes_text(amount)})" if amount >= 1024 else "")
 
 
 def _sent(collectives: Sequence[CollectiveRecord]) -> float | None:
@@ -149,10 +160,16 @@ def assert_peak_memory(program: object, at_most: int | str) -> None:
         raise InspectionError(message)
     if memory.peak_bytes > limit:
         buffers = [
-            f"    {buffer.size_bytes} B {buffer.name} {buffer.shape}{f' at {buffer.source}' if buffer.source else ''}"
+            f"    {_exact_bytes(buffer.size_bytes)} {buffer.name} {buffer.shape}"
+            f"{f' at {buffer.source}' if buffer.source else ''}"
             for buffer in memory.largest[:8]
         ]
-        message = "\n".join([f"The peak is {memory.peak_bytes} B per device, more than {limit} B. Largest:", *buffers])
+        message = "\n".join(
+            [
+                f"The peak is {_exact_bytes(memory.peak_bytes)} per device, more than {_exact_bytes(limit)}. Largest:",
+                *buffers,
+            ]
+        )
         raise AssertionError(message)
 
 
@@ -178,15 +195,15 @@ def assert_flops(
         raise InspectionError(message)
     flops = _module(program, "assert_flops").flops
     if at_most is not None and (flops is None or flops > at_most):
-        has = "an unknown number of" if flops is None else f"{flops:g}"
-        message = f"Found {has} FLOPs per device, more than {at_most:g}."
+        has = "an unknown number of" if flops is None else _exact(flops)
+        message = f"Found {has} FLOPs per device, more than {_exact(at_most)}."
         raise AssertionError(message)
     if expected is None:
         return
     if flops is None or not math.isclose(flops, expected, rel_tol=rtol, abs_tol=0.0):
-        has = "an unknown number (a loop of unknown length holds some)" if flops is None else f"{flops:g}"
+        has = "an unknown number (a loop of unknown length holds some)" if flops is None else _exact(flops)
         share = "" if not flops or not expected else f", {flops / expected:.4g} × as many"
-        message = f"Expected {expected:g} FLOPs per device, found {has}{share}."
+        message = f"Expected {_exact(expected)} FLOPs per device, found {has}{share}."
         raise AssertionError(message)
 
 

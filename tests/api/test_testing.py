@@ -149,6 +149,20 @@ def test_bytes_sent_have_a_limit_in_all_and_by_axis(summed):
         assert_bytes_sent(summed, 17, axis="data")
 
 
+def test_numbers_that_differ_are_printed_with_all_digits(mesh):
+    x = jax.ShapeDtypeStruct((512, 1001), "float32", sharding=NamedSharding(mesh, P("data")))
+    record = wb.inspect(lambda x: (x.sum(0), x.T @ x))(x)
+    flops = record.module.flops
+    with pytest.raises(AssertionError, match=f"Expected {flops + 1:.0f} FLOPs per device, found {flops:.0f},"):
+        assert_flops(record, flops + 1)
+    sent = sum(each.wire_bytes for each in record.module.collectives)
+    assert sent > 1e6
+    with pytest.raises(
+        AssertionError, match=rf"sends {sent:.0f} B \(\S+ MiB\) in a call, more than {sent - 1:.0f} B \("
+    ):
+        assert_bytes_sent(record, int(sent) - 1)
+
+
 def test_flops_have_a_budget():
     product = wb.trace(lambda x: x @ x)(jnp.ones((4, 4)))
     assert_flops(product, at_most=128)

@@ -193,6 +193,15 @@ def test_timeline_peaks_where_three_large_values_are_alive():
     assert {buffer.size_bytes for buffer in memory.largest} == {big.nbytes}
 
 
+def test_equal_buffers_have_the_same_order_in_every_reading():
+    def summed(w, xs):
+        return jax.lax.scan(lambda total, x: (total + x.T @ jnp.tanh(x @ w), None), jnp.zeros_like(w), xs)[0]
+
+    text = jax.jit(summed).lower(jnp.ones((64, 64)), jnp.ones((4, 32, 64))).compile().as_text()
+    named = [tuple(each.name for each in wb.inspect(text).module.memory.largest) for _ in range(16)]
+    assert len(set(named)) == 1
+
+
 @pytest.mark.parametrize(
     ("fn", "args"),
     [

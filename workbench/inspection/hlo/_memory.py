@@ -151,6 +151,7 @@ class _Liveness:
         except _TooManyStepsError:
             self.timeline, self.at_peak = [], ()
             return False
+        self.at_peak = tuple(sorted(self.at_peak, key=lambda buffer: buffer.number))  # sets have no order
         return True
 
     def _walk(
