@@ -500,6 +500,29 @@ def test_a_second_version_says_what_changed():
     assert "work: 32 FLOP → 64 FLOP (+100%)" in changes
 
 
+def test_a_second_version_with_few_steps_says_nothing_of_times():
+    def changed(old, now, **options):
+        records = [WatchRecord(name="step", status="finished", steps=9, **each) for each in (old, now)]
+        return _watch_core.changes_of(*records, **options)
+
+    slow, fast = {"step_seconds": 0.2, "flops": 1e9}, {"step_seconds": 0.1, "flops": 1e9 + 1}
+    assert changed(slow, fast) == ("time of a call: 200 ms → 100 ms (-50%)",)  # 1 GFLOP → 1 GFLOP is no difference
+    assert changed(slow, fast, is_timed=False) == ()
+
+    def make(width):
+        @jax.jit
+        def timed(x):
+            return (jnp.ones((width, x.shape[0])) @ x).sum()
+
+        return timed
+
+    for width in (2, 4):
+        watched = wb.watch(make(width), show=False)
+        watched(jnp.ones(8))
+        watched(jnp.ones(8))
+    assert not [each for each in _cost_of(watched).changes if each.startswith("time ")]
+
+
 def test_functions_without_a_name_are_not_versions_of_each_other():
     for factor in (1, 2):
         watched = wb.watch(jax.jit(lambda x, factor=factor: (x @ jnp.ones((4, factor))).sum()), show=False)

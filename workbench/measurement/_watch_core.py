@@ -41,6 +41,8 @@ _KEPT, _WHOLE = 4096, 2048  # maximum number of steps in the history, and number
 _MOST_PROBLEMS = 100
 _MOST_VERSIONS = 8  # maximum number of programs of one function, for arguments of different shapes
 _MOST_CHANGED_LINES = 12
+_TIMED_STEPS = 5  # fewer steps do not show whether a time differs
+_TIMES = frozenset(("time of a call", "time until the call returns", "time between calls"))
 _MOST_WAITING = 10_000  # maximum number of calls whose results are not ready yet
 _NOTIFY_SECONDS = 0.25
 _MEMORY_SECONDS = 0.25
@@ -570,7 +572,9 @@ class Core:
         if self.previous is None:
             return found
         before = self.previous.record(history=False)
-        return found.replace(changes=changes_of(before, found, [self.previous.shown.codes, shown.codes]))
+        codes = [self.previous.shown.codes, shown.codes]
+        is_timed = min(len(recent), len(self.previous._recent)) >= _TIMED_STEPS
+        return found.replace(changes=changes_of(before, found, codes, is_timed=is_timed))
 
     def forget(self) -> None:
         """Drops the steps and earlier versions; keeps the data for comparisons."""
@@ -594,16 +598,32 @@ def copy_of(leaf: jax.Array) -> jax.Array:
 
 
 def changes_of(
-    old: WatchRecord, new: WatchRecord, codes: Sequence[Mapping[tuple[str, int], str]] | None = None
+    old: WatchRecord,
+    new: WatchRecord,
+    codes: Sequence[Mapping[tuple[str, int], str]] | None = None,
+    *,
+    is_timed: bool = True,
 ) -> tuple[str, ...]:
-    """Describes differences between two versions of a step: first the whole call, then the top lines."""
+    """Describes differences between two versions of a step: first the whole call, then the top lines.
+
+    Args:
+        old: The version before.
+        new: The present version.
+        codes: The source code of both, as in `compare_measured`.
+        is_timed: Whether both have enough steps to compare their times.
+    """
     whole, lines = [], []
     for row in compare_measured([old, new], codes).differences:
+        if row.name in _TIMES and not is_timed:
+            continue
         before, now = (0.0 if value is None and row.status in ("added", "removed") else value for value in row.values)
         if before is None or now is None:
             continue
         ratio = "" if row.ratio is None else f" ({row.ratio - 1:+.0%})"
-        text = f"{amount_text(before, row.unit)} → {amount_text(now, row.unit)}{ratio}"
+        said = amount_text(before, row.unit), amount_text(now, row.unit)
+        if said[0] == said[1]:
+            continue
+        text = f"{said[0]} → {said[1]}{ratio}"
         if row.group.endswith("per line"):
             lines.append(f"{row.name}: {row.group.removesuffix(' per line')} {text}")
         else:
