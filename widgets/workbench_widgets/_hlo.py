@@ -110,7 +110,7 @@ def _sentence(record: ProgramRecord) -> str:
     if module is None:
         return f"{record.name} is not compiled"
     return (
-        f"{module.name} on {count_text(module.devices)} {module.platform} devices: "
+        f"{module.name} on {_counted(module.devices, f'{module.platform} device')}: "
         f"{_counted(len(module.instructions), 'instruction')}, {_counted(len(module.collectives), 'collective')}, "
         f"{work_per_device(record)}"
     )

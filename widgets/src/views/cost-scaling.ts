@@ -1,6 +1,6 @@
 // Sliders for another size of the program; the kernel estimates every number again from the program's own records.
 import { button, type Child, h, menu, type Option, replace } from "../lib/dom";
-import { formatBytes, formatCount, formatFlops, formatSeconds } from "../lib/format";
+import { formatBytes, formatCount, formatFlops, formatSeconds, plural } from "../lib/format";
 import { term } from "../lib/glossary";
 import type { ViewContext } from "../lib/view";
 import type { Scaling, StageCost, Target } from "./cost-data";
@@ -183,7 +183,7 @@ class WhatIf {
           : `of ${room}: DOES NOT FIT, ${formatBytes((made.peak ?? 0) - (made.available ?? 0))} too much`;
     const idle = made.idle
       ? `${formatCount(made.idle)} of ${formatCount(made.devices)} devices are idle`
-      : `${formatCount(made.devices)} devices`;
+      : plural(made.devices, "device");
     replace(
       this.results,
       this.tile(

@@ -446,7 +446,7 @@ class MeshPane {
       { form: "note", title: "Look closer", text },
     ];
     showDetails(context, this.detail, {
-      title: `${formatCount(mesh.ids.length)} devices`,
+      title: plural(mesh.ids.length, "device"),
       kind: "server",
       subtitle: context.state("sentence"),
       blocks,
