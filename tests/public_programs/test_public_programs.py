@@ -43,6 +43,14 @@ def test_collectives_are_those_of_the_compiled_text(inspected):
     assert [kind.replace("reduce-scatter", "all-reduce") for kind in counted] == written
 
 
+def test_no_cost_is_lost_where_layers_are_folded(inspected):
+    tree = inspected[0].call_tree
+    whole, folded = tree.root.total, tree.fold(layers=True)
+    assert folded.root.total.flops == pytest.approx(whole.flops)
+    assert folded.root.total.sent == pytest.approx(whole.sent)
+    assert sum(node.own.traffic_bytes for node in folded.nodes) == pytest.approx(whole.traffic_bytes)
+
+
 def test_memory_is_that_of_the_compiler(inspected):
     record, compiled = inspected
     known, memory = compiled.memory_analysis(), record.module.memory

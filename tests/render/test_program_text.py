@@ -5,6 +5,8 @@ import jax.numpy as jnp
 import pytest
 
 import workbench as wb
+from workbench.records.call_tree import CallCollectiveRecord, CallFiguresRecord, CallNodeRecord, CallTreeRecord
+from workbench.render._call_tree import collective_lines
 from workbench.render.units import seconds_text
 
 
@@ -41,6 +43,13 @@ def printed():
         "unpriced": inspected(layers, w, w, x, on="H100 PCIe"),
         "repeated": inspected(repeated, w, shape(), x),
     }
+
+
+def blocks(params, x):
+    for i, w in enumerate(params):
+        with jax.named_scope(f"block_{i}"):
+            x = jnp.tanh(x @ w)
+    return jnp.mean(x**2)
 
 
 def line_of(fn, number):
@@ -81,3 +90,52 @@ def test_collectives_of_a_helper_name_the_lines_that_call_it(printed):
     _, lines = printed["layers"]
     inside = [each for each in lines if " over data: " in each and line_of(helper, 1) in each]
     assert {each.rpartition("called at ")[2] for each in inside} == {line_of(layers, 1), line_of(layers, 3)}
+
+
+@pytest.mark.parametrize("count", [1, 5, 9])
+def test_identical_layers_are_printed_once_with_their_sums(count):
+    """The text of a deep model is no longer than that of a shallow one."""
+    mesh = jax.make_mesh((8,), ("data",), axis_types=(jax.sharding.AxisType.Auto,))
+    sharding = jax.NamedSharding(mesh, jax.P("data"))
+    w, x = (jax.ShapeDtypeStruct(shape, "float32", sharding=sharding) for shape in ((128, 128), (64, 128)))
+    with jax.set_mesh(mesh):
+        record = wb.inspect(jax.grad(blocks))([w] * count, x)
+    lines = str(record).splitlines()
+    collectives = lines[next(i for i, line in enumerate(lines) if line.startswith("Collectives")) + 1 :]
+    collectives = [line for line in collectives if " over data" in line]
+    assert 0 < len(collectives) <= 6
+    if count > 1:
+        assert sum(f"block_0…{count - 1}" in line for line in collectives) >= 2
+        assert sum(f"{count} × block_0…{count - 1}" in line for line in lines) == 1
+        assert not any("block_1" in line for line in lines)
+    gathered = [line for line in collectives if "all-gather" in line]
+    executed = sum(int(line.split(" × ")[0].strip().replace(",", "")) for line in gathered)
+    assert executed == sum(each.kind == "all-gather" for each in record.module.collectives)
+    tree = record.call_tree
+    assert tree.fold(layers=True).root.total.flops == pytest.approx(tree.root.total.flops)
+
+
+def test_a_tiny_part_of_a_combined_collective_is_not_zero_collectives():
+    part = CallCollectiveRecord(
+        kind="all-reduce", axes=("data",), count=1e-8, executions=1e-8, payload_bytes=4.0, sent_bytes=7.0
+    )
+    figures = CallFiguresRecord(collectives=(part,), sent_bytes={"data": 7.0})
+    root = CallNodeRecord(id=0, parent=None, kind="root", name="step", own=figures, total=figures)
+    (line,) = collective_lines(CallTreeRecord(made_from="compiled", nodes=(root,)))
+    assert line.strip().startswith("less than 1 % of a combined all-reduce over data: 4 B, 7 B sent")
+
+
+def test_places_beyond_a_screen_are_counted():
+    def places(number):
+        part = CallCollectiveRecord(
+            kind="all-reduce", axes=("data",), count=1, executions=1, payload_bytes=4.0, sent_bytes=float(number)
+        )
+        figures = CallFiguresRecord(collectives=(part,), sent_bytes={"data": float(number)})
+        return CallNodeRecord(
+            id=number, parent=0, kind="line", name=f"a.py:{number}", file="a.py", line=number, own=figures
+        )
+
+    root = CallNodeRecord(id=0, parent=None, kind="root", name="step")
+    lines = collective_lines(CallTreeRecord(made_from="compiled", nodes=(root, *map(places, range(1, 41)))))
+    assert len(lines) == 25
+    assert lines[-1] == f"  … and 16 more places, {sum(range(1, 17))} B sent"

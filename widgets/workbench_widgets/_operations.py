@@ -6,10 +6,9 @@ from typing import Any
 import numpy as np
 
 from workbench.records import cell_name
-from workbench.records.call_tree import CallFiguresRecord, CallNodeRecord, CallTreeRecord
+from workbench.records.call_tree import CallFiguresRecord, CallNodeRecord, CallTreeRecord, fold_layers
 from workbench.render.units import axes_text, bytes_text, count_text, source_text
 from workbench_widgets._clients_state import Arrays, floats
-from workbench_widgets._layers import fold_layers
 from workbench_widgets._source import read_lines
 from workbench_widgets.states import FigureColumn, OperationsState
 

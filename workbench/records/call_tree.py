@@ -1,6 +1,7 @@
 """Records of the call tree: costs by the user's functions, modules and lines."""
 
-from collections.abc import Iterable, Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -149,13 +150,16 @@ class CallTreeRecord(Record):
             at = None if at.parent is None else self.nodes[at.parent]
         return tuple(reversed(found))
 
-    def fold(self, *, hidden: bool = True, passes: bool = True, operations: bool = False) -> "CallTreeRecord":
-        """Folds some nodes into their parents; no cost is lost, and the root is unchanged.
+    def fold(
+        self, *, hidden: bool = True, passes: bool = True, operations: bool = False, layers: bool = False
+    ) -> "CallTreeRecord":
+        """Folds some nodes into their parents or siblings; no cost is lost, and the root is unchanged.
 
         Args:
             hidden: Fold library frames, so that their cost counts on the user's line.
             passes: Fold a line's transposed and rematerialised work into the line.
             operations: Also fold individual operations.
+            layers: Also fold identical layers into one node, `12 × blocks_0…11`; see `fold_layers`.
 
         Example:
             >>> work = CallFiguresRecord(flops_matmul=2.0)
@@ -169,7 +173,8 @@ class CallTreeRecord(Record):
             >>> [(node.name, node.own.flops) for node in tree.fold().nodes]
             [('step', 2.0)]
         """
-        return _fold(self, hidden=hidden, passes=passes, operations=operations)
+        folded = _fold(self, hidden=hidden, passes=passes, operations=operations)
+        return _one_of_each_layer(folded) if layers else folded
 
     def with_own(self, own: Mapping[int, CallFiguresRecord]) -> "CallTreeRecord":
         """Replaces the costs of individual nodes, and updates the totals.
@@ -223,6 +228,103 @@ def _fold(tree: CallTreeRecord, *, hidden: bool, passes: bool, operations: bool)
         kept[node.id] = places[key]
         groups[places[key]].append(node)
     return tree.replace(nodes=_written(groups, parents))
+
+
+@dataclass(frozen=True, slots=True)
+class Layers:
+    """Siblings whose names differ only in a number; positions are indices of the given nodes."""
+
+    parent: int
+    members: tuple[int, ...]
+    name: str
+
+
+_FEWEST_LAYERS = 3
+_NUMBER = re.compile(r"\d+(?!.*\d)")  # the last number in a name
+
+
+def fold_layers(nodes: Sequence[CallNodeRecord], parents: Sequence[int]) -> list[Layers]:
+    """Finds modules that contain the same functions and modules and whose names differ only in a number.
+
+    Args:
+        nodes: Nodes of a call tree.
+        parents: The position of each node's parent; -1 for the root.
+
+    Returns:
+        The layers in the order of their first members; groups with fewer than three members are omitted.
+    """
+    inside: list[set[tuple[str, str]]] = [set() for _ in nodes]
+    for node, parent in zip(nodes, parents, strict=True):
+        if parent >= 0 and node.kind in ("scope", "function"):
+            inside[parent].add((node.kind, _NUMBER.sub("#", node.name)))
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for at, (node, parent) in enumerate(zip(nodes, parents, strict=True)):
+        if parent >= 0 and node.kind == "scope" and _NUMBER.search(node.name):
+            key = (parent, node.pass_name, _NUMBER.sub("#", node.name), frozenset(inside[at]))
+            groups.setdefault(key, []).append(at)
+    layers = []
+    for key, members in groups.items():
+        members.sort(key=lambda at: _number_in(nodes[at].name))
+        if len({nodes[at].name for at in members}) == len(members) >= _FEWEST_LAYERS:
+            layers.append(Layers(int(str(key[0])), tuple(members), _layers_name([nodes[at].name for at in members])))
+    return layers
+
+
+def _number_in(name: str) -> int:
+    match = _NUMBER.search(name)
+    return int(match[0]) if match else 0
+
+
+def _layers_name(names: Sequence[str]) -> str:
+    """`6 × blocks_0…5`, or `5 × blocks_0, 2…5` if a layer in between is of another kind."""
+    numbers = [_number_in(name) for name in names]
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and number == runs[-1][-1] + 1:
+            runs[-1].append(number)
+        else:
+            runs.append([number])
+    ranges = [str(run[0]) if len(run) == 1 else f"{run[0]}…{run[-1]}" for run in runs]
+    return f"{len(names)} × {_NUMBER.sub(lambda _: ', '.join(ranges), names[0])}"
+
+
+def _one_of_each_layer(tree: CallTreeRecord) -> CallTreeRecord:
+    """Merges identical layers and everything inside them, node by node."""
+    names: dict[int, str] = {}
+    for layers in fold_layers(tree.nodes, [-1 if node.parent is None else node.parent for node in tree.nodes]):
+        names |= dict.fromkeys(layers.members, layers.name)
+    if not names:
+        return tree
+    kept: dict[int, int] = {}
+    places: dict[tuple, int] = {}
+    groups: list[list[CallNodeRecord]] = []
+    parents: list[int | None] = []
+    inside: set[int] = set()  # nodes of layers
+    for node in tree.nodes:
+        parent = None if node.parent is None else kept[node.parent]
+        key: tuple = (parent, node.id)
+        if node.id in names or node.parent in inside:
+            inside.add(node.id)
+            key = (parent, node.kind, names.get(node.id, node.name), node.file, node.line, node.trip_count)
+            key = (*key, node.pass_name)
+        if key not in places:
+            places[key] = len(groups)
+            groups.append([])
+            parents.append(parent)
+        kept[node.id] = places[key]
+        scope = _scope_of_layers(tree, node, names) if node.id in inside else node.scope
+        groups[places[key]].append(node.replace(name=names.get(node.id, node.name), scope=scope))
+    return tree.replace(nodes=_written(groups, parents))
+
+
+def _scope_of_layers(tree: CallTreeRecord, node: CallNodeRecord, names: Mapping[int, str]) -> str:
+    """The module path of a node with ranges of numbers: `decoder/blocks_0…11/mlp`."""
+    parts = node.scope.split("/")
+    for above in reversed(tree.path(node)):
+        last, length = above.scope.count("/") + 1, above.name.count("/") + 1
+        if above.id in names and "/".join(parts[:last]).endswith(above.name):
+            parts[last - length : last] = [names[above.id].partition(" × ")[2]]
+    return "/".join(parts)
 
 
 def _is_pass(node: CallNodeRecord, tree: CallTreeRecord) -> bool:

@@ -16,6 +16,7 @@ _MEASURES: dict[str, tuple[str, Callable[[CallFiguresRecord], float], Callable[[
     "seconds": ("predicted", lambda f: f.predicted_seconds or 0.0, seconds_text),
     "measured": ("measured", lambda f: max(f.measured_seconds.values(), default=0.0), seconds_text),
 }
+_MOST_COLLECTIVES = 24  # lines
 _WORTH = 0.005  # share of the root's figures below which a node is omitted from the text
 
 
@@ -59,7 +60,7 @@ def render_call_tree_text(tree: CallTreeRecord, *, most: int = 24) -> str:
 
 def tree_lines(tree: CallTreeRecord, *, most: int = 24) -> list[str]:
     """The rows of the table and the notes below it."""
-    folded = tree.fold(operations=True)
+    folded = tree.fold(operations=True, layers=True)
     total = folded.root.total
     shown = [key for key, (_, read, _) in _MEASURES.items() if read(total)]
     rows = list(_rows(folded, shown))
@@ -79,7 +80,11 @@ def tree_lines(tree: CallTreeRecord, *, most: int = 24) -> list[str]:
 
 
 def collective_lines(tree: CallTreeRecord) -> list[str]:
-    """One line per communicating place: executions, collective, mesh axes, source line and module."""
+    """One line per communicating place: executions, collective, mesh axes, source line and module.
+
+    Identical layers are one place; the places that send least are counted in a last line.
+    """
+    tree = tree.fold(hidden=False, passes=False, layers=True)
     found: dict[tuple, list[CallCollectiveRecord]] = {}
     for node in tree.nodes:
         if node.own.collectives:
@@ -93,14 +98,17 @@ def collective_lines(tree: CallTreeRecord) -> list[str]:
         count, executions = sum(c.count for c in together), sum(c.executions for c in together)
         payload, sent = sum(c.payload_bytes for c in together), sum(c.sent_bytes for c in together)
         over = " × ".join(axes) if axes else "a group that is not a mesh axis"
-        if abs(count - round(count)) < 1e-6:
+        if round(count) and abs(count - round(count)) < 1e-6:
             each = bytes_text(payload / executions) if executions else "0 B"
             said = f"{count_text(round(executions))} × {kind} over {over}: {each} each, {bytes_text(sent)} sent"
         else:  # combined with other collectives by the compiler
             part = f"{count:.1f} of several combined {kind}s" if count > 1 else f"{_part(count)} of a combined {kind}"
             said = f"{part} over {over}: {bytes_text(payload)}, {bytes_text(sent)} sent"
         lines.append((sent, f"  {said}, {place}"))
-    return [line for _, line in sorted(lines, key=lambda item: -item[0])]
+    lines.sort(key=lambda item: -item[0])
+    left = lines[_MOST_COLLECTIVES:] if len(lines) > _MOST_COLLECTIVES + 1 else []
+    more = [f"  … and {count_text(len(left))} more places, {bytes_text(sum(sent for sent, _ in left))} sent"]
+    return [line for _, line in lines[: len(lines) - len(left)]] + (more if left else [])
 
 
 def _part(share: float) -> str:
