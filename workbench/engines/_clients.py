@@ -158,7 +158,7 @@ class ReadRows:
 
 
 def as_avals(leaves: Sequence[Any], *, rows: bool = False) -> tuple[jax.ShapeDtypeStruct, ...]:
-    """Shapes and dtypes of one client's leaves; with `rows`, those of one row of `[clients, ...]` leaves."""
+    """Shapes and dtypes of one client's leaves; with `rows`, of one row if the leaves are `[clients, ...]`."""
     arrays = [np.asarray(leaf) for leaf in leaves]
     return tuple(jax.ShapeDtypeStruct(x.shape[rows:], jax.dtypes.canonicalize_dtype(x.dtype)) for x in arrays)
 

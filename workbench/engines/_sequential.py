@@ -15,7 +15,7 @@ class Sequential(Engine):
     """Computes one client after another, in order.
 
     Every client is a separate call, so seconds, bytes and failures are recorded per client. With `debug`, client
-    functions are not compiled: their operations run one by one with concrete values, and an error names the line of
+    functions are not compiled: their operations run one by one with concrete values. An error then names the line of
     your code that contains the operation. Your Python code runs only once, during tracing, so a `breakpoint()` in it
     sees tracers. To see values, put the `breakpoint()` in `watch`, or use `jax.debug.breakpoint()` and
     `jax.debug.print`.

@@ -46,12 +46,12 @@ def clients_from(
 ) -> ClientReader | tuple[ClientReader, ...]:
     """Reads clients from a table with one row per example.
 
-    A client's data are a dictionary of its columns, each `[length, ...]` and padded with zeros, and "n", the client's
-    number of examples as an int32. For Spark tables, the executors group and pad the clients, and `Spark` computes them
-    there: no client data reach this process. A run packs the clients once; `Spark.read` packs them once for many runs.
-    With a Dask client or Ray, the workers group, pad and store the clients until the reader is deleted; an `Executor`
-    of this Dask client, or `Ray`, computes the clients there. Without a Dask client, this process reads one Dask
-    partition at a time, in every pass.
+    A client's data are a dictionary. It contains the client's columns, each `[length, ...]` and padded with zeros, and
+    "n", the number of examples as an int32. For Spark tables, the executors group and pad the clients, and `Spark`
+    computes them there: no client data reach this process. A run packs the clients once; `Spark.read` packs them once
+    for many runs. With a Dask client or Ray, the workers group, pad and store the clients until the reader is deleted.
+    An `Executor` of this Dask client, or `Ray`, computes the clients there. Without a Dask client, this process reads
+    one Dask partition at a time, in every pass.
 
     Args:
         frame: A pandas, Dask or Spark DataFrame, or a Ray Data data set.

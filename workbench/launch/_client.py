@@ -80,7 +80,7 @@ class Client:
     def futures(self) -> "Futures":
         """The same methods, but returning a `concurrent.futures.Future` immediately.
 
-        Calls begin in submission order. The number of calls in flight is the service's concurrency; on Dask and Ray, up
+        Calls begin in submission order. The number of calls in flight is the service's concurrency. On Dask and Ray, up
         to 64 additional calls that will probably begin within 20 ms are also sent. Other calls wait in this process,
         where `cancel` can drop them.
         """

@@ -22,7 +22,7 @@ class Rewriting:
         return closed.consts
 
     def jaxpr(self, jaxpr: Jaxpr) -> Jaxpr:
-        """A changed part of the program; it is changed once for all callers, because JAX's caches use it as a key."""
+        """A part of the program after the change; it is shared by all callers, because JAX's caches use it as a key."""
         if jaxpr not in self._jaxprs:
             self._jaxprs[jaxpr] = self.rewritten(jaxpr)
         return self._jaxprs[jaxpr]

@@ -16,8 +16,8 @@ from workbench.plan._phases import Phase
 # Minimum amount of work that justifies a separate loop iteration on a CPU (about 100 µs of arithmetic).
 _CPU_FLOPS_PER_ITERATION = 4e6
 # Work per iteration that saturates two cores. Below it, computing 8 clients together is faster if their matrix products
-# share a factor (which gives one larger product) or if a device has a second core; if both are true, computing 32
-# together is.
+# share a factor (which gives one larger product) or if a device has a second core. If both are true, computing 32
+# together is faster.
 _CPU_FLOPS_PER_FULL_ITERATION = 8e7
 _CPU_CLIENTS_TOGETHER = 8
 _CPU_CLIENTS_TOGETHER_SHARING = 32
@@ -42,11 +42,11 @@ def choose_chunk_size(
     """The number of clients that "auto" computes together.
 
     On a CPU, a chunk size of 1 is fastest because a client's matrices stay in the caches, unless iterations of the
-    client's innermost loop are tiny. Larger chunks use the cores better if most of the work multiplies by weights that
-    all clients share (frozen layers, evaluation), or if a device has several cores and one client's products are too
-    small for them. Larger chunks are slow for convolutions that have per-client kernels. They are also slow for
-    scatters into per-client tables (trained embeddings), unless the device has several cores and the tables fit in the
-    caches. On an accelerator, the chunk is as large as fits in a quarter of the device's memory.
+    client's innermost loop are tiny. Larger chunks use the cores better in two cases: if most of the work multiplies by
+    weights that all clients share (frozen layers, evaluation), or if a device has several cores and one client's
+    products are too small for them. Larger chunks are slow for convolutions that have per-client kernels. They are also
+    slow for scatters into per-client tables (trained embeddings), unless the device has several cores and the tables
+    fit in the caches. On an accelerator, the chunk is as large as fits in a quarter of the device's memory.
     """
     if (platform or jax.default_backend()) == "cpu":
         return min(per_share, _together_on_cpu(phase, _cores_per_device(phase) if cores is None else cores))

@@ -59,9 +59,9 @@ def jit(
         fn: A program, or any function that calls programs. If it is omitted, `jit(chunk_size=8)` is a decorator.
         chunk_size: Number of clients that a device computes together. "auto" uses the stored result of "tune" for this
             program, these shapes and these devices; if there is none, it applies a rule. "tune" takes short interleaved
-            measurements on the arguments of the first call with new shapes; it chooses the chunk size, whether rows for
-            a gradient's second pass are kept, the chunks per iteration, and the spread. None computes all of a device's
-            clients together.
+            measurements on the arguments of the first call with new shapes. It chooses the chunk size, the chunks per
+            iteration, the spread, and whether to keep rows for a gradient's second pass. None computes all of a
+            device's clients together.
         spread: How clients are spread over a mesh. "shard_map": each device computes its own clients, isolated from the
             clients on other devices. "vmap": the compiler partitions one program with a device axis; this works for
             operations that a partly manual program must not contain. "auto": uses "vmap" only if the mesh has

@@ -313,7 +313,7 @@ mlir.register_lowering(map_p, mlir.lower_fun(_evaluate, multiple_results=True))
 
 
 # Differentiate: a map of the outputs and the residuals, then a second, linear map of the tangents. The first map has
-# only known inputs, and the second map has only tangents and residuals, so that partial evaluation separates them
+# only known inputs, and the second map has only tangents and residuals. Partial evaluation therefore separates them
 # cleanly (DrJAX, section 4: a derivative of a MapReduce program is a MapReduce program).
 def _jvp(
     primals: Sequence[Array],

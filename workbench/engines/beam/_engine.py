@@ -37,9 +37,9 @@ _MERGE_NAMES: dict[Any, str] = {jnp.add: "add", jnp.maximum: "maximum", jnp.mini
 class Beam(Engine):
     """Computes each pass over the clients as an Apache Beam pipeline (extra `beam`).
 
-    Clients become a PCollection of batches, the server's values become a side input, and the reductions become a
-    CombineFn over partial results, in the dtype of each reduction; `reduce_by_key` is a shuffle by key. Loops run in
-    this process, one pipeline per pass, so a failed run keeps its finished rounds (`error.run`). The pipeline itself
+    Clients become a PCollection of batches, the server's values become a side input, and reductions become a CombineFn
+    over partial results, in the dtype of each reduction. `reduce_by_key` becomes a shuffle by key. Loops run in this
+    process, one pipeline per pass, so a failed run keeps its finished rounds (`error.run`). The pipeline itself
     contains no data: rows are stored in files of `folder` until a worker reads them. So rows need not fit in memory,
     and workers on other machines must be able to access `folder` under the same path. Workers must be able to import
     `workbench`.
@@ -66,8 +66,8 @@ class Beam(Engine):
             result's name ("out", or "out[1]" and so on in a pytree).
         own_process: Run the pipelines in a separate process, which takes seconds to start and is terminated at once
             when the run is cancelled. A pipeline in this process first finishes its current batches. Default: true with
-            several worker processes, which would run on for minutes if this process is killed, and in a notebook with
-            pandas 3 or later, where Beam cannot run in the kernel.
+            several worker processes, which would run on for minutes if this process is killed. Also true in a notebook
+            with pandas 3 or later, where Beam cannot run in the kernel.
 
     Raises:
         MissingDependencyError: if apache-beam is not installed.

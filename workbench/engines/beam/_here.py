@@ -1,7 +1,7 @@
 """Runs Beam pipelines on a thread of this process, with cancellation and without leftover processes.
 
 Beam's local runner cannot cancel a pipeline. When a worker process is lost, the runner keeps the other worker processes
-running and may wait forever, because the error is raised in the thread that started the lost process. To cancel a
+running. It may wait forever, because the error is raised in the thread that started the lost process. To cancel a
 pipeline, this module writes a file to the pipeline's folder, which prevents further batches, and kills the worker
 processes.
 """

@@ -80,11 +80,11 @@ class Spark(Engine):
             an fsspec address such as "s3://bucket/tmp" (extra `storage`). Default: a temporary folder.
         read_from: A Parquet path or address, or a DataFrame (such as a Delta table), with a row for each client. The
             column "client" contains the client's id (str or int). Each leaf of the client's data has a column with the
-            leaf's name ("x" in a dictionary, "c0" and so on by position in a tuple), whose cells are numbers, nested or
+            leaf's name ("x" in a dictionary, "c0" and so on by position in a tuple). The cells are numbers, nested or
             flat lists, or bytes. Pass the corresponding argument of `run` as shapes, a pytree of
             `jax.ShapeDtypeStruct((clients, ...), dtype)`. The executors read the table once per run.
-        write_to: A path or address to which each client's row of every result is written as Parquet, or a function that
-            receives the rows as a DataFrame with columns "client", "out[0]" and so on.
+        write_to: A path or address to which each client's row of every result is written as Parquet. Alternatively, a
+            function that receives the rows as a DataFrame with columns "client", "out[0]" and so on.
         timeout_seconds: Stop the run if one pass takes longer than this. Default: wait as long as Spark runs.
         quorum: As in `Executor`: continue with the clients that answered, once they reach the quorum. In the first pass
             of a round, every batch is a task and answers with a file in `folder`.

@@ -49,9 +49,8 @@ def apfl(
         adaptive: Whether each client also takes one gradient step on its α per round.
         aggregator: As in `fedavg`.
 
-    Returns:
-        The algorithm, with batches as in `fedavg`, and the metrics `loss` (of the shared model while it trains),
-        `personal_loss` (of the mixtures) and `mixing`; `personalize(state, client_batches)` returns the mixtures.
+    Returns: The algorithm, with batches as in `fedavg`, and the metrics `loss` (of the shared model while it trains),
+        `personal_loss` (of the mixtures) and `mixing`. `personalize(state, client_batches)` returns the mixtures.
 
     Example:
         >>> algorithm = apfl(lambda w, x: (w - x) ** 2, clients=2, learning_rate=0.25, mixing=1.0)

@@ -23,7 +23,7 @@ def power_iteration(*, clients: int) -> Algorithm:
         clients: Number of clients with rows.
 
     Returns:
-        The algorithm. Its state is a unit vector `[features]`; its round takes rows `[clients, rows, features]` and
+        The algorithm. Its state is a unit vector `[features]`. Its round takes rows `[clients, rows, features]` and
         returns the metric `eigenvalue`, the Rayleigh quotient of Σ AᵢᵀAᵢ at the vector before the round.
 
     Example:
@@ -62,8 +62,8 @@ def newton(loss: Loss, *, clients: int, ridge: float = 0.0) -> Algorithm:
 
     Returns:
         The algorithm. Its state is the parameters: a vector `[features]`, or a pytree of `features` numbers, such as a
-        small model; its round takes one batch per client (leaves `[clients, ...]`, weighted by the entry `weight` if
-        there is one) and returns the metrics `loss` and `gradient_norm`, both before the round.
+        small model. Its round takes one batch per client (leaves `[clients, ...]`, weighted by the entry `weight` if
+        there is one). The round returns the metrics `loss` and `gradient_norm`, both before the round.
 
     Example:
         >>> algorithm = newton(lambda w, x: ((w - x) ** 2).sum(), clients=2)

@@ -62,8 +62,8 @@ def papa(loss: Loss, *, clients: int, optimizer: optax.GradientTransformation, k
 
     Returns:
         The algorithm. Its metrics are `loss` and `squared_spread`, the mean squared distance of the networks from their
-        mean before the move; `params_of(state)` returns the mean (the paper's average soup), and
-        `personalize(state, client_batches)` returns the networks.
+        mean before the move. `params_of(state)` returns the mean (the paper's average soup), and `personalize(state,
+        client_batches)` returns the networks.
 
     Example:
         >>> algorithm = papa(lambda w, x: (w - x) ** 2, clients=2, optimizer=optax.sgd(0.5), keep=0.5)

@@ -105,8 +105,8 @@ class Experiment:
 
     Attributes:
         run: The rounds; start them with `run.start()`. Metrics: `test accuracy`; `loss`, the clients' training loss;
-            `client loss`, the loss of the server's model on each client's examples, `[clients]`; `clients`, the number
-            of clients that answered; `sent up (MiB)`, the total for all clients in all rounds so far. Values that the
+            `client loss`, the server model's loss on each client's examples, `[clients]`; `clients`, the number of
+            clients that answered; `sent up (MiB)`, the total for all clients in all rounds so far. Values that the
             algorithm emits are also metrics, such as `client drift`, the distance that each client moved, `[clients]`.
         plan: One round as stages.
         sent_down_bytes: Bytes that one client receives in a round.

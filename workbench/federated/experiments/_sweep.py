@@ -96,7 +96,7 @@ def sweep(
         progress: Whether to show a progress bar.
 
     Returns:
-        The result. A trial whose metrics are not finite ends as "diverged" in that round; a trial that cannot be traced
+        The result. A trial whose metrics are not finite ends as "diverged" in that round. A trial that cannot be traced
         or lacks the strategy's metric ends as "failed", with the reason in `result.trials`. Other trials continue.
 
     Raises:

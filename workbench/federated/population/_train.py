@@ -42,7 +42,7 @@ def train(
         algorithm: Algorithm for `clients=sampled`; for a buffered schedule `algorithms.buffered_fedavg`.
         params: Initial parameters.
         data_of: `data_of(ids, round)` returns the batches of the given clients (leaves `[sampled, steps, ...]`), as a
-            dictionary or any other pytree; in a round with fewer clients than `sampled`, the first client fills the
+            dictionary or any other pytree. In a round with fewer clients than `sampled`, the first client fills the
             other rows, with weight 0.
         evaluate: `evaluate(params)` returns metrics, such as `{"accuracy": 0.9}`.
         every: Number of rounds between evaluations.

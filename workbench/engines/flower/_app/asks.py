@@ -26,7 +26,7 @@ class Ask:
     """Request to one node: a stage (as bytes or digest), the source of each row, and the values to keep.
 
     A row is "own:<input>" (the node's data), "held:<name>" (kept at the node by an earlier stage) or "sent:<i>"
-    (`sent[i]`); `shared` contains the indices of the server's values in `sent`. With `fetch`, the node returns the
+    (`sent[i]`). `shared` contains the indices of the server's values in `sent`. With `fetch`, the node returns the
     named rows.
     """
 
