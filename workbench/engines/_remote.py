@@ -90,7 +90,7 @@ def _read_values(path: str, sent: int) -> Values:
 
 @dataclasses.dataclass(frozen=True)
 class Reply:
-    """Result of a batch: outputs as numpy arrays, the worker, and its seconds without compilation.
+    """Result of a batch: outputs as numpy arrays, the worker, and its compute time in seconds (without compilation).
 
     `fingerprint` covers the stage, the batch number and the outputs; None if nothing was sent.
     """

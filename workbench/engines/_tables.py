@@ -168,7 +168,7 @@ def _held(
     length: int | None,
     buckets: Sequence[int] | None,
 ) -> tuple[ClientReader, ...]:
-    """Creates readers for clients that workers pack from their DataFrames and store."""
+    """Creates readers for clients; the workers pack the clients from their DataFrames, and store them."""
     sizes = cluster.gather([cluster.start(_sizes, piece, by) for piece in frames])
     readers = []
     for each in _ranges(np.concatenate(sizes), length, buckets):

@@ -15,7 +15,7 @@ LOG_LINES = 2000  # lines kept per node; older lines are dropped
 class NodeContext:
     """A running node's view of its program: stop requests, failed nodes and the log.
 
-    Reading `stop_requested`, calling `heartbeat()` or `log()`, and answering a call count as heartbeats.
+    Four things count as heartbeats: reading `stop_requested`, calling `heartbeat()` or `log()`, and answering a call.
     """
 
     def __init__(

@@ -12,7 +12,7 @@ class Differs(Interpreter[bool]):
 
     Attributes:
         executions: Number of executions of the current equation per execution of the function.
-        tally: Counts made by a subclass; a loop is interpreted until its flags are known, and counted once.
+        tally: Counts of a subclass. A loop is interpreted until its flags are known, but it is counted only once.
     """
 
     def __init__(self) -> None:

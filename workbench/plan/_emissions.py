@@ -133,7 +133,7 @@ class _Collector(Interpreter[Any]):
 
 
 def _below_loop(axes: tuple[str, ...]) -> tuple[str, ...]:
-    """The axes of a value inside one more loop; loops are numbered starting with the outermost.
+    """The axes of a value after adding an enclosing loop; loops are numbered starting with the outermost.
 
     A loop around clients counts rounds; a loop inside a client counts steps.
     """

@@ -774,7 +774,7 @@ class _Jobs:
             raise EngineError(message, stage=rows.stage) from error
 
     def read_clients(self, args: Sequence[Any], source: object) -> list[Any]:
-        """Reads the argument given as shapes from the table, on the executors.
+        """Reads from the table, on the executors, the argument that the caller passed as shapes.
 
         Raises:
             ProgramError: unless exactly one argument is given as shapes.
