@@ -133,7 +133,8 @@ def coded_engines() -> dict:
         ),
         "result": result
         | {
-            "gain of the model": f"{latency(WORKERS, WORKERS) / latency(WORKERS, needed):.2f}, of mean seconds",
+            "gain predicted by the model": f"{latency(WORKERS, WORKERS) / latency(WORKERS, needed):.2f}, "
+            "ratio of mean seconds",
             "largest error of a product": f"{worst:.1e}",
         },
         "runs": runs,

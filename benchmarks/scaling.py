@@ -95,7 +95,7 @@ def _page(
         "verdict": "agrees" if agrees else "disagrees",
         "runs": {name: {"values": values} for name, values in runs.items()},
         "axes": axes,
-        "deviation": f"One compilation for each point, so no interval. {deviation}",
+        "deviation": f"There is one compilation per point, so there is no interval. {deviation}",
         "seconds": sum(p["compiled in"] for p in points),
     }
 
@@ -192,12 +192,12 @@ def local_sgd() -> dict:
             )
         seconds = [p["seconds"] for p in points.values()]
         worst, every = max(worst, max(seconds) / seconds[0]), [*every, *points.values()]
-        rows[f"{name}, the longest against 16 chips"] = f"{max(seconds) / seconds[0]:.3f} × (predicted)"
+        rows[f"{name}, longest round relative to 16 chips"] = f"{max(seconds) / seconds[0]:.3f} × (predicted)"
     return _page(
         "Rush et al., DrJAX, 2024, section 5",
         "https://arxiv.org/abs/2403.07128",
-        "Weak scaling: rounds of local SGD take the same time if clients and chips grow together, for models of 350M, "
-        "1B and 8B parameters.",
+        "Weak scaling: rounds of local SGD take the same time if the numbers of clients and chips grow together, for "
+        "models of 350M, 1B and 8B parameters.",
         f"Four steps on 8 sequences of 512 tokens for each client, in bfloat16; {', '.join(sizes)} billion parameters. "
         "Each client has 16 TPU v5e chips, which split the model; 1,024 chips are four slices of 256.",
         ("rounds to be at most 10 % longer than on 16 chips", worst <= 1.1),
@@ -216,7 +216,7 @@ def client_memory() -> dict:
     return _page(
         "Rush et al., DrJAX, 2024, section 5",
         "https://arxiv.org/abs/2403.07128",
-        "If many clients share a mesh, a chip's memory use grows only by the clients' data.",
+        "If many clients share a mesh, a chip's memory use grows only by the size of the clients' data.",
         "The 350M model of {doc}`local SGD <local_sgd>` on 64 TPU v5e chips, 4 clients at a time.",
         (
             "at most 10 % more memory, not counting the arguments, for 1,024 clients than for 16, the smallest number "
@@ -276,7 +276,7 @@ def data_centres() -> dict:
             f"slices from each chip, peak {p['peak'] / 1e9:.2f} GB"
             for n, p in points.items()
         }
-        | {"bytes between slices, every step against every 500": f"{between[1] / between[500]:.0f} ×"},
+        | {"bytes between slices, a round every step relative to every 500": f"{between[1] / between[500]:.0f} ×"},
         {"in a step": [list(between), [x / 1e6 for x in between.values()]]},
         ("steps of a round", "MB between slices"),
         "The page {doc}`DiLoCo <diloco>` covers quality. A round of one step represents data parallelism.",
@@ -502,7 +502,7 @@ def replicas() -> dict:
         "https://arxiv.org/abs/1902.00465",
         "One replica's code trains a GAN with global batch normalisation at a batch of 2,048 on 512 chips, and a "
         "learner on many chips.",
-        "GAN: 128 × 128 images, BigGAN's widths, 4 images on each TPU v4 chip, moments of all images. "
+        "GAN: 128 × 128 images, BigGAN's widths, 4 images on each TPU v4 chip, moments over all images. "
         "Learner: 32 unrolls of 20 frames of 72 × 96 on each chip.",
         ("steps on 512 chips to be at most 25 % longer than on 8", worst <= 1.25),
         every,
@@ -515,7 +515,7 @@ def replicas() -> dict:
 
 SCALING: dict[str, tuple[str, Callable[[], dict]]] = {
     "local_sgd": ("Local SGD from 16 to 1,024 chips", local_sgd),
-    "client_memory": ("Memory against clients", client_memory),
+    "client_memory": ("Memory and number of clients", client_memory),
     "data_centres": ("DiLoCo between data centres", data_centres),
     "tensor_parallel_sizes": ("SUMMA2.5-LM from 4 to 256 chips", tensor_parallel_sizes),
     "replicas": ("TF-Replicator's GAN and learner", replicas),
